@@ -1,0 +1,122 @@
+//! Scatter/gather lists: message octets out of, and into, several pieces of registered memory.
+
+use arrayvec::ArrayVec;
+
+use crate::ddp::memory::{Access, Memory, MemoryFault};
+use crate::ddp::regions::Stag;
+
+/// Scatter/gather elements per request.
+pub const SGE_COUNT_MAX: usize = 6;
+/// Octets that a request may carry inside itself.
+pub const INLINE_LEN_MAX: usize = 96;
+
+/// A piece of local memory: `len` octets at `addr` of the region `lkey`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Address (tagged offset) of the first octet.
+    pub addr: u64,
+    /// Octets.
+    pub len: u32,
+    /// STag of the region.
+    pub lkey: Stag,
+}
+
+/// A list of local pieces.
+pub type SgList = ArrayVec<Sge, SGE_COUNT_MAX>;
+
+/// Octets of all pieces.
+#[must_use]
+pub fn len(list: &[Sge]) -> u64 {
+    list.iter().map(|sge| u64::from(sge.len)).sum()
+}
+
+/// Fills `out` with the list's octets from `offset` on, each read once.
+///
+/// # Errors
+/// The first [`MemoryFault`]; `out` is then filled in part.
+pub fn gather(
+    memory: &impl Memory,
+    pd: u32,
+    list: &[Sge],
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), MemoryFault> {
+    let mut done = 0;
+    for (sge, at, len) in pieces(list, offset, out.len()) {
+        let place = memory.regions().resolve(sge.lkey, pd, Access::LOCAL_READ, at, len)?;
+        memory.fetch(place, &mut out[done..done + len]);
+        done += len;
+    }
+    Ok(())
+}
+
+/// Places `octets` into the list from `offset` on, front to back.
+///
+/// # Errors
+/// The first [`MemoryFault`]; pieces before it were placed.
+pub fn scatter(
+    memory: &impl Memory,
+    pd: u32,
+    list: &[Sge],
+    offset: u64,
+    octets: &[u8],
+) -> Result<(), MemoryFault> {
+    let mut done = 0;
+    for (sge, at, len) in pieces(list, offset, octets.len()) {
+        let place = memory.regions().resolve(sge.lkey, pd, Access::LOCAL_WRITE, at, len)?;
+        memory.place(place, &octets[done..done + len]);
+        done += len;
+    }
+    Ok(())
+}
+
+/// The pieces `(element, address, octets)` that cover `len` octets from `offset` on. An address
+/// that would wrap is left for `resolve` to refuse.
+fn pieces(list: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (&Sge, u64, usize)> {
+    let mut skip = offset;
+    let mut left = len as u64;
+    list.iter().filter_map(move |sge| {
+        let size = u64::from(sge.len);
+        let start = skip.min(size);
+        skip -= start;
+        let take = (size - start).min(left);
+        left -= take;
+        let take = usize::try_from(take).expect("at most the length of a slice");
+        (take > 0).then(|| (sge, sge.addr.saturating_add(start), take))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ddp::testing::Arena;
+
+    #[test]
+    fn gather_and_scatter_walk_the_same_path() {
+        let arena = Arena::new(64);
+        let stag = arena.register(0, 64, Access::ALL, 1);
+        let sge = |addr, len| Sge { addr, len, lkey: stag };
+        let list = [sge(40, 3), sge(0, 0), sge(10, 5), sge(20, 4)];
+        assert_eq!(len(&list), 12);
+        for offset in 0..12u64 {
+            for count in 0..=(12 - offset as usize) {
+                arena.write(0, &[0; 64]);
+                let octets: Vec<u8> = (1..=count as u8).collect();
+                scatter(&arena, 1, &list, offset, &octets).unwrap();
+                let mut back = vec![0; count];
+                gather(&arena, 1, &list, offset, &mut back).unwrap();
+                assert_eq!(back, octets, "offset {offset}");
+                assert_eq!(arena.read(0, 64).iter().filter(|&&o| o != 0).count(), count);
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrapping_element_is_refused() {
+        let arena = Arena::new(64);
+        let stag = arena.register(0, 64, Access::ALL, 1);
+        let list = [Sge { addr: u64::MAX, len: 8, lkey: stag }];
+        assert_eq!(gather(&arena, 1, &list, 4, &mut [0; 2]), Err(MemoryFault::Wrap));
+        assert_eq!(gather(&arena, 2, &list, 0, &mut [0; 2]), Err(MemoryFault::NotAssociated));
+    }
+}

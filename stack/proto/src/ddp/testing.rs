@@ -1,0 +1,83 @@
+//! Registered memory for tests and simulations: one byte arena in safe Rust.
+
+use std::cell::RefCell;
+
+use crate::ddp::memory::{Access, Memory, Place};
+use crate::ddp::regions::{RegionTable, Registration, Stag};
+
+/// An arena whose regions are ranges of it, addressed by their offset.
+pub struct Arena {
+    octets: RefCell<Vec<u8>>,
+    regions: RegionTable,
+}
+
+impl Arena {
+    /// An arena of `len` zero octets.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        Self { octets: RefCell::new(vec![0; len]), regions: RegionTable::new(64, 0x5eed) }
+    }
+
+    /// Registers `len` octets at `start`; the region's base is `start`.
+    ///
+    /// # Panics
+    /// If the range leaves the arena or the table of 64 regions is full.
+    #[must_use]
+    pub fn register(&self, start: u64, len: u64, access: Access, pd: u32) -> Stag {
+        assert!(start + len <= self.octets.borrow().len() as u64, "region outside the arena");
+        let what = Registration { pd, base: start, len, access, backing: start };
+        self.regions.register(&what).expect("fewer than 64 regions")
+    }
+
+    /// Copies `octets` into the arena.
+    ///
+    /// # Panics
+    /// If the range leaves the arena.
+    pub fn write(&self, start: usize, octets: &[u8]) {
+        self.octets.borrow_mut()[start..start + octets.len()].copy_from_slice(octets);
+    }
+
+    /// A copy of `len` octets at `start`.
+    ///
+    /// # Panics
+    /// If the range leaves the arena.
+    #[must_use]
+    pub fn read(&self, start: usize, len: usize) -> Vec<u8> {
+        self.octets.borrow()[start..start + len].to_vec()
+    }
+}
+
+fn start(place: &Place) -> usize {
+    usize::try_from(place.backing() + place.offset()).expect("inside the arena")
+}
+
+impl Memory for Arena {
+    fn regions(&self) -> &RegionTable {
+        &self.regions
+    }
+
+    fn place(&self, place: Place, octets: &[u8]) {
+        assert_eq!(place.len(), octets.len(), "place and octets differ in length");
+        self.write(start(&place), octets);
+    }
+
+    fn fetch(&self, place: Place, out: &mut [u8]) {
+        assert_eq!(place.len(), out.len(), "place and buffer differ in length");
+        let start = start(&place);
+        out.copy_from_slice(&self.octets.borrow()[start..start + out.len()]);
+    }
+}
+
+impl<M: Memory + ?Sized> Memory for std::rc::Rc<M> {
+    fn regions(&self) -> &RegionTable {
+        (**self).regions()
+    }
+
+    fn place(&self, place: Place, octets: &[u8]) {
+        (**self).place(place, octets);
+    }
+
+    fn fetch(&self, place: Place, out: &mut [u8]) {
+        (**self).fetch(place, out);
+    }
+}

@@ -1,0 +1,186 @@
+//! A queue of untagged buffers at the Data Sink (RFC 5041 sections 4.3, 5.3 and 7.1).
+
+use std::collections::VecDeque;
+
+use crate::ddp::memory::{Memory, MemoryFault};
+use crate::ddp::sgl::{self, SgList};
+use crate::wire::ddp::Untagged;
+use crate::wire::seq::Seq;
+
+/// A buffer for one untagged message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// The poster's name for it.
+    pub wr_id: u64,
+    /// Filled in order.
+    pub sg_list: SgList,
+}
+
+/// A message that filled a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filled {
+    /// The buffer's name.
+    pub wr_id: u64,
+    /// Octets of the message.
+    pub len: u32,
+}
+
+/// Why a segment was not placed, in the order of the checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UntaggedFault {
+    /// MSN of a message that was already received, or that skips one.
+    MsnRange,
+    /// No buffer is posted for the MSN.
+    NoBuffer,
+    /// MO is not where the message stands: the stream is in order, so it must be.
+    MessageOffset,
+    /// The message is longer than its buffer.
+    TooLong {
+        /// The buffer.
+        wr_id: u64,
+    },
+    /// The buffer is not registered as its poster claimed.
+    Local {
+        /// The buffer.
+        wr_id: u64,
+        /// What was wrong.
+        fault: MemoryFault,
+    },
+}
+
+/// Buffers in posting order, and how far the first is filled.
+#[derive(Debug)]
+pub struct BufferQueue {
+    buffers: VecDeque<Buffer>,
+    count_max: usize,
+    msn: Seq,
+    filled: u32,
+}
+
+impl BufferQueue {
+    /// A queue for at most `count_max` buffers; the first message has MSN 1.
+    #[must_use]
+    pub fn new(count_max: usize) -> Self {
+        let buffers = VecDeque::with_capacity(count_max);
+        Self { buffers, count_max, msn: Seq(1), filled: 0 }
+    }
+
+    /// Free places.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.count_max - self.buffers.len()
+    }
+
+    /// Appends a buffer; `false` if the queue is full.
+    pub fn post(&mut self, buffer: Buffer) -> bool {
+        let fits = self.room() > 0;
+        if fits {
+            self.buffers.push_back(buffer);
+        }
+        fits
+    }
+
+    /// Places a segment of an in-order stream. Returns the message when this was its last
+    /// segment; its buffer has then left the queue.
+    ///
+    /// # Errors
+    /// [`UntaggedFault`]; nothing of the segment was placed, except on `Local`.
+    pub fn place(
+        &mut self,
+        memory: &impl Memory,
+        pd: u32,
+        header: &Untagged,
+        payload: &[u8],
+    ) -> Result<Option<Filled>, UntaggedFault> {
+        let ahead = Seq(header.msn) - self.msn;
+        if ahead as usize >= self.buffers.len() && Seq(header.msn) >= self.msn {
+            return Err(UntaggedFault::NoBuffer);
+        }
+        if ahead != 0 {
+            return Err(UntaggedFault::MsnRange);
+        }
+        let Some(buffer) = self.buffers.front() else { return Err(UntaggedFault::NoBuffer) };
+        if header.mo != self.filled {
+            return Err(UntaggedFault::MessageOffset);
+        }
+        let offset = u64::from(self.filled);
+        let end = offset + payload.len() as u64;
+        let wr_id = buffer.wr_id;
+        if end > sgl::len(&buffer.sg_list) {
+            return Err(UntaggedFault::TooLong { wr_id });
+        }
+        let Ok(end) = u32::try_from(end) else { return Err(UntaggedFault::TooLong { wr_id }) };
+        sgl::scatter(memory, pd, &buffer.sg_list, offset, payload)
+            .map_err(|fault| UntaggedFault::Local { wr_id, fault })?;
+        self.filled = end;
+        if !header.last {
+            return Ok(None);
+        }
+        self.buffers.pop_front();
+        self.msn += 1;
+        self.filled = 0;
+        Ok(Some(Filled { wr_id, len: end }))
+    }
+
+    /// Removes the oldest buffer, to flush it.
+    pub fn take(&mut self) -> Option<Buffer> {
+        self.buffers.pop_front()
+    }
+
+    /// The oldest buffer.
+    #[must_use]
+    pub fn front(&self) -> Option<&Buffer> {
+        self.buffers.front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ddp::memory::Access;
+    use crate::ddp::sgl::Sge;
+    use crate::ddp::testing::Arena;
+
+    fn header(msn: u32, mo: u32, last: bool) -> Untagged {
+        Untagged { last, rsvd_ulp: 0x43, rsvd_ulp_rest: 0, queue: 0, msn, mo }
+    }
+
+    fn queue(arena: &Arena, lens: &[u32]) -> BufferQueue {
+        let stag = arena.register(0, 64, Access::LOCAL_WRITE, 1);
+        let mut queue = BufferQueue::new(lens.len());
+        for (index, &len) in lens.iter().enumerate() {
+            let sge = Sge { addr: index as u64 * 16, len, lkey: stag };
+            let sg_list = [sge].into_iter().collect();
+            assert!(queue.post(Buffer { wr_id: index as u64, sg_list }));
+        }
+        queue
+    }
+
+    #[test]
+    fn messages_fill_buffers_in_order() {
+        let arena = Arena::new(64);
+        let mut queue = queue(&arena, &[16, 8]);
+        let mut place = |h, p: &[u8]| queue.place(&arena, 1, &h, p);
+        assert_eq!(place(header(1, 0, false), b"abcd"), Ok(None));
+        assert_eq!(place(header(1, 4, true), b"ef"), Ok(Some(Filled { wr_id: 0, len: 6 })));
+        assert_eq!(place(header(2, 0, true), b""), Ok(Some(Filled { wr_id: 1, len: 0 })));
+        assert_eq!(place(header(3, 0, true), b""), Err(UntaggedFault::NoBuffer));
+        assert_eq!(arena.read(0, 6), b"abcdef");
+    }
+
+    #[test]
+    fn each_fault_has_its_cause() {
+        let arena = Arena::new(64);
+        let mut queue = queue(&arena, &[4, 4]);
+        let mut fault = |h, p: &[u8]| queue.place(&arena, 1, &h, p).unwrap_err();
+        assert_eq!(fault(header(0, 0, true), b""), UntaggedFault::MsnRange);
+        assert_eq!(fault(header(2, 0, true), b""), UntaggedFault::MsnRange);
+        assert_eq!(fault(header(3, 0, true), b""), UntaggedFault::NoBuffer);
+        assert_eq!(fault(header(1, 1, true), b""), UntaggedFault::MessageOffset);
+        assert_eq!(fault(header(1, 0, true), b"12345"), UntaggedFault::TooLong { wr_id: 0 });
+        assert_eq!(arena.read(0, 64), [0; 64]);
+        let wrong_pd = queue.place(&arena, 2, &header(1, 0, true), b"1");
+        let fault = MemoryFault::NotAssociated;
+        assert_eq!(wrong_pd, Err(UntaggedFault::Local { wr_id: 0, fault }));
+    }
+}

@@ -1,0 +1,136 @@
+//! The seam towards the wire: frames, and the port that takes and gives them in bursts.
+//!
+//! Production implements these traits over mbufs and a DPDK queue, tests over heap buffers and a
+//! simulated link. A frame is one Ethernet frame without its frame check sequence.
+
+/// Who computes and checks the TCP and IPv4 header checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChecksumMode {
+    /// The medium is memory and cannot corrupt: fields are sent as zero and not checked.
+    NotNeeded,
+    /// The stack computes and checks them.
+    Software,
+    /// The port fills them in on transmit (see [`TxFrame::request_checksum`]); received frames
+    /// say what the port found ([`RxFrame::checksum`]).
+    Offload,
+}
+
+/// What a received frame's port found out about the frame's checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChecksumState {
+    /// Nobody looked.
+    Unknown,
+    /// All of them are right.
+    Good,
+    /// At least one is wrong.
+    Bad,
+}
+
+/// What a port can do. Fixed while the engine runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Capabilities {
+    /// The port's hardware address.
+    pub mac: [u8; 6],
+    /// Largest IP packet in octets, IP header included.
+    pub mtu: u16,
+    /// Checksum arrangement.
+    pub checksum: ChecksumMode,
+}
+
+/// Which of the shard's pools a frame to be sent comes from.
+///
+/// Draining one of them must not stop progress in the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// Segments that carry FPDUs for the first time.
+    Data,
+    /// Retransmissions: may use the reserve that `Data` leaves untouched.
+    Retransmit,
+    /// ACK, SYN, RST, ARP, ICMP: never stream octets.
+    Control,
+}
+
+/// A received frame. Never edited: over `ring` the sender still holds it.
+pub trait RxFrame {
+    /// The first contiguous run of octets. Link, network and transport headers lie in it whole;
+    /// a frame for which they do not is dropped.
+    fn head(&self) -> &[u8];
+
+    /// Octets of the whole frame, over all runs.
+    fn len(&self) -> usize;
+
+    /// True if the frame has no octet.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies octets `offset..offset + out.len()` of the frame, across runs, to `out`.
+    ///
+    /// # Panics
+    /// If the range ends beyond [`RxFrame::len`].
+    fn copy_out(&self, offset: usize, out: &mut [u8]);
+
+    /// What the port found about the checksums.
+    fn checksum(&self) -> ChecksumState;
+}
+
+/// A second reference to a frame that was sent, kept until its octets are acknowledged.
+///
+/// The octets are immutable: the same memory may be under transmission, or at the peer.
+pub trait Retained: Clone {
+    /// The frame's octets, headers as they were at first transmission.
+    fn octets(&self) -> &[u8];
+}
+
+/// A frame under construction, contiguous.
+pub trait TxFrame: Sized {
+    /// The handle that outlives transmission.
+    type Retained: Retained;
+
+    /// The whole writable room, at least `mtu + 14` octets; the frame starts at index 0.
+    ///
+    /// # Panics
+    /// After [`TxFrame::retain`]: a retained frame never changes.
+    fn room(&mut self) -> &mut [u8];
+
+    /// Declares the frame to be the first `len` octets of the room. Call before `retain`.
+    fn set_len(&mut self, len: usize);
+
+    /// Takes a second reference for retransmission; the frame is immutable from here on.
+    fn retain(&mut self) -> Self::Retained;
+
+    /// Asks the port to fill in the IPv4 header and TCP checksums (mode `Offload` only). The TCP
+    /// checksum field already holds the folded pseudo-header sum.
+    fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize);
+}
+
+/// A port queue: bursts in, bursts out. One owner, never shared.
+pub trait Device {
+    /// A received frame; dropping it gives its memory back.
+    type Rx: RxFrame;
+    /// A frame to be sent; dropping it unsent gives its memory back.
+    type Tx: TxFrame<Retained = Self::Retained>;
+    /// A sent frame kept for retransmission; dropping it gives up the reference.
+    type Retained: Retained;
+
+    /// What the port can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Appends at most `max` received frames to `burst`, in arrival order; returns how many.
+    /// Takes what is there and never waits.
+    fn receive(&mut self, burst: &mut Vec<Self::Rx>, max: usize) -> usize;
+
+    /// An empty frame from `pool`, or `None` while the pool is drained (a normal result: the
+    /// caller tries again in a later pass).
+    fn allocate(&mut self, pool: Pool) -> Option<Self::Tx>;
+
+    /// How many frames [`Device::transmit`] takes before the next [`Device::flush`].
+    fn transmit_room(&self) -> usize;
+
+    /// Queues a frame for the next flush. Frames leave in the order queued. With no room left the
+    /// frame is dropped and counted, as a wire would.
+    fn transmit(&mut self, frame: Self::Tx);
+
+    /// Hands queued frames to the port in bursts; what the port does not take stays queued.
+    fn flush(&mut self);
+}

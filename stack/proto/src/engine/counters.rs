@@ -1,0 +1,46 @@
+//! What an engine counts. Cheap enough to be always on.
+
+/// Events since the engine was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames received.
+    pub frames_in: u64,
+    /// Frames handed to the device.
+    pub frames_out: u64,
+    /// Frames dropped: malformed, a bad checksum, an unknown protocol or address.
+    pub frames_dropped: u64,
+    /// TCP segments for which there was no connection and no listener; answered with RST within
+    /// the rate limit.
+    pub segments_unmatched: u64,
+    /// SYNs dropped because a listener's backlog was full.
+    pub backlog_overflows: u64,
+    /// Connections set up.
+    pub connections_established: u64,
+    /// Connections that ended otherwise than by an orderly close.
+    pub connections_failed: u64,
+    /// FPDUs received whole and verified.
+    pub fpdus_in: u64,
+    /// FPDUs built.
+    pub fpdus_out: u64,
+    /// FPDUs gathered from several pieces before they were whole.
+    pub fpdus_assembled: u64,
+    /// FPDUs with a wrong CRC.
+    pub crc_errors: u64,
+    /// Frames that came ahead of their turn and were dropped: all connections together held as many
+    /// as may be.
+    pub holds_refused: u64,
+    /// Start-up frames refused.
+    pub startup_errors: u64,
+    /// Connections reset because no buffer for partial FPDUs was left.
+    pub assembly_exhausted: u64,
+    /// Terminates sent.
+    pub terminates_out: u64,
+    /// Terminates received.
+    pub terminates_in: u64,
+    /// Passes in which a frame was wanted and its pool was drained, or the port full.
+    pub frame_shortages: u64,
+    /// Completions pushed.
+    pub completions: u64,
+    /// Completion queues that overran.
+    pub cq_overruns: u64,
+}

@@ -1,0 +1,411 @@
+//! Frames in: to TCP, to the start-up exchange, to MPA, and ULPDUs to their queue pair.
+
+use core::net::IpAddr;
+use core::ops::Range;
+
+use crate::ddp::memory::Memory;
+use crate::device::{Device, Pool, RxFrame, TxFrame};
+use crate::engine::Engine;
+use crate::engine::connection::Phase;
+use crate::engine::queue_pairs::QueuePairs;
+use crate::mpa::fpdu::{self, CrcMismatch};
+use crate::net::{arp, icmp};
+use crate::rdmap::fault::Fault;
+use crate::rdmap::stream::{Indication, Stream};
+use crate::tcp::{Delivered, Notice};
+use crate::time::Instant;
+use crate::verbs::cm::{EndReason, TerminateInfo};
+use crate::verbs::wc::{Completions, CqId, WcStatus};
+use crate::wire::rdmap::TerminateHeader;
+use crate::wire::tcp::{Flags, FourTuple, Segment, reset_for};
+
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+/// Where the protocol of an IPv4 header lies in a frame, and the value for ICMP.
+const IPV4_PROTOCOL_AT: usize = 23;
+const PROTOCOL_ICMP: u8 = 1;
+
+/// What a ULPDU means for its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Go on.
+    Good,
+    /// The stream has ended; a Terminate may be due.
+    Ended,
+    /// The stream goes on, and this completion queue overran.
+    Overrun(CqId),
+}
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Takes one burst of frames to completion.
+    pub(super) fn receive(&mut self, now: Instant) -> bool {
+        let mut burst = std::mem::take(&mut self.burst);
+        let count = self.device.receive(&mut burst, super::BURST_LEN);
+        self.verbs.counters.frames_in += count as u64;
+        for frame in burst.drain(..) {
+            self.take_frame(now, frame);
+        }
+        self.burst = burst;
+        count > 0
+    }
+
+    fn take_frame(&mut self, now: Instant, frame: D::Rx) {
+        let head = frame.head();
+        let Some(ethernet) = head.first_chunk::<14>() else {
+            self.verbs.counters.frames_dropped += 1;
+            return;
+        };
+        let [d0, d1, d2, d3, d4, d5, .., t0, t1] = *ethernet;
+        let destination = [d0, d1, d2, d3, d4, d5];
+        let is_ours = destination == self.capabilities.mac;
+        match [t0, t1] {
+            ETHERTYPE_ARP if is_ours || destination == [0xff; 6] => self.take_arp(now, head),
+            ETHERTYPE_IPV4 if is_ours && head.get(IPV4_PROTOCOL_AT) == Some(&PROTOCOL_ICMP) => {
+                self.take_ping(head);
+            }
+            _ if is_ours => match Segment::parse(&frame, self.capabilities.checksum) {
+                Ok(segment) if segment.tuple.local.ip() == self.config.address => {
+                    self.take_segment(now, &segment, frame);
+                }
+                _ => self.verbs.counters.frames_dropped += 1,
+            },
+            _ => self.verbs.counters.frames_dropped += 1,
+        }
+    }
+
+    fn take_arp(&mut self, now: Instant, head: &[u8]) {
+        let (Some(packet), IpAddr::V4(us)) = (arp::parse(head), self.config.address) else {
+            self.verbs.counters.frames_dropped += 1;
+            return;
+        };
+        let (sender, sender_mac) = packet.sender;
+        let asks_us = packet.is_request && packet.target == us;
+        self.neighbours.learn(now, sender.into(), sender_mac, asks_us);
+        self.resolve_at = now;
+        if asks_us && let Some(mut frame) = self.device.allocate(Pool::Control) {
+            let len = arp::write_reply((us, self.capabilities.mac), packet.sender, frame.room());
+            frame.set_len(len);
+            self.device.transmit(frame);
+            self.verbs.counters.frames_out += 1;
+        }
+    }
+
+    fn take_ping(&mut self, head: &[u8]) {
+        let IpAddr::V4(us) = self.config.address else { return };
+        let Some(mut frame) = self.device.allocate(Pool::Control) else { return };
+        if let Some(len) = icmp::answer_echo(head, us, self.capabilities.mac, frame.room()) {
+            frame.set_len(len);
+            self.device.transmit(frame);
+            self.verbs.counters.frames_out += 1;
+        } else {
+            self.verbs.counters.frames_dropped += 1;
+        }
+    }
+
+    fn take_segment(&mut self, now: Instant, segment: &Segment, frame: D::Rx) {
+        let Some(index) = self.look_up(&segment.tuple) else {
+            self.take_unmatched(now, segment, &frame);
+            return;
+        };
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        if conn.tcb.gives_way_to(segment) {
+            self.drop_connection(index);
+            self.take_unmatched(now, segment, &frame);
+            return;
+        }
+        let admits = self.held_frames < self.config.held_frames_max;
+        conn.tcb.admit_early(admits);
+        if !admits && !segment.payload.is_empty() && segment.seq > conn.tcb.rcv_nxt() {
+            self.verbs.counters.holds_refused += 1;
+        }
+        if let Delivered::InOrder { frame, octets } = conn.tcb.handle_segment(now, segment, frame) {
+            self.take_octets(now, index, &frame, octets);
+            while let Some((frame, octets)) =
+                self.connections.get_mut(index).and_then(|conn| conn.tcb.next_held())
+            {
+                self.take_octets(now, index, &frame, octets);
+            }
+        }
+        if let Some(conn) = self.connections.get_mut(index) {
+            let held = conn.tcb.held_frames();
+            self.held_frames = self.held_frames + held - conn.held_frames;
+            conn.held_frames = held;
+        }
+        // Its turn to send comes later in this pass; the timer is armed then, once per burst.
+        self.heed(now, index);
+        self.make_ready(index);
+    }
+
+    /// The connection of a four-tuple. Segments come in trains: that of the last one is looked at
+    /// before the table, whose keyed hash costs as much as the rest of the way in.
+    #[inline]
+    fn look_up(&mut self, tuple: &FourTuple) -> Option<u32> {
+        if let Some(conn) = self.connections.get(self.latest)
+            && conn.tcb.tuple() == *tuple
+        {
+            return Some(self.latest);
+        }
+        self.latest = self.by_tuple.get(tuple).copied()?;
+        Some(self.latest)
+    }
+
+    /// A segment of no connection: a SYN for a listener, else answered with RST.
+    fn take_unmatched(&mut self, now: Instant, segment: &Segment, frame: &D::Rx) {
+        let Some([s0, s1, s2, s3, s4, s5]) =
+            frame.head().get(6..12).and_then(|mac| mac.first_chunk())
+        else {
+            return;
+        };
+        let remote_mac = [*s0, *s1, *s2, *s3, *s4, *s5];
+        let is_plain_syn =
+            segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK | Flags::RST);
+        if is_plain_syn && self.listeners.contains_key(&segment.tuple.local.port()) {
+            self.take_syn(now, segment, remote_mac);
+            return;
+        }
+        self.verbs.counters.segments_unmatched += 1;
+        if !self.resets.admits(now) {
+            return;
+        }
+        let Some(mut frame) = self.device.allocate(Pool::Control) else { return };
+        let (mac, mode) = (self.capabilities.mac, self.capabilities.checksum);
+        if let Some(len) = reset_for(segment, mac, remote_mac, frame.room(), mode) {
+            frame.set_len(len);
+            self.device.transmit(frame);
+            self.verbs.counters.frames_out += 1;
+        }
+    }
+
+    /// Acts on what TCP noticed, drops the connection once it is gone, or else arms its timer.
+    pub(super) fn after_tcp(&mut self, now: Instant, index: u32) {
+        self.heed(now, index);
+        self.arm(index);
+    }
+
+    /// Acts on what TCP noticed, and drops the connection once it is gone.
+    fn heed(&mut self, now: Instant, index: u32) {
+        while let Some(notice) =
+            self.connections.get_mut(index).and_then(|conn| conn.tcb.poll_notice())
+        {
+            match notice {
+                Notice::Established => {
+                    if let Some(conn) = self.connections.get_mut(index) {
+                        conn.established = true;
+                    }
+                }
+                Notice::PeerClosed => self.take_fin(now, index),
+                Notice::Reset => self.lose(index, EndReason::Reset),
+                Notice::TimedOut => self.lose(index, EndReason::TimedOut),
+                Notice::Closed => {}
+            }
+        }
+        if self.connections.get(index).is_some_and(|conn| conn.tcb.is_closed()) {
+            self.drop_connection(index);
+        }
+    }
+
+    /// Octets of the stream, in order.
+    fn take_octets(&mut self, now: Instant, index: u32, frame: &D::Rx, octets: Range<usize>) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        match &mut conn.phase {
+            Phase::Rdma { .. } => self.take_fpdus(now, index, frame, octets),
+            Phase::AwaitRequest { inbox: held }
+            | Phase::AwaitReply { inbox: held, .. }
+            | Phase::AwaitDecision { early: held, .. } => {
+                // TCP's start-up window bounds what is held.
+                let start = held.len();
+                held.resize(start + octets.len(), 0);
+                frame.copy_out(octets.start, &mut held[start..]);
+                let len = u32::try_from(octets.len()).unwrap_or(u32::MAX);
+                conn.held_len += len;
+                conn.tcb.hold(len);
+                self.take_startup(now, index);
+            }
+            Phase::Over => {}
+        }
+    }
+
+    /// FPDU octets that arrived before both ends had agreed.
+    pub(super) fn take_held(&mut self, now: Instant, index: u32, early: &[u8]) {
+        if !early.is_empty() {
+            self.take_fpdus(now, index, &Held(early), 0..early.len());
+        }
+    }
+
+    /// FPDUs, whole where they lie, or gathered.
+    fn take_fpdus(
+        &mut self,
+        now: Instant,
+        index: u32,
+        frame: &impl RxFrame,
+        mut octets: Range<usize>,
+    ) {
+        let Self { connections, assembly, verbs, overrun, .. } = self;
+        let Some(conn) = connections.get_mut(index) else { return };
+        let Some(qp) = conn.qp else { return };
+        let Phase::Rdma { receiver, gate_open } = &mut conn.phase else { return };
+        let head = frame.head();
+        let ended = 'octets: loop {
+            if let Some(missing) = receiver.missing() {
+                let take = missing.min(octets.len());
+                receiver.extend(take, |out| frame.copy_out(octets.start, out));
+                octets.start += take;
+                let verdict = match receiver.whole() {
+                    Ok(None) => Verdict::Good,
+                    Ok(Some(ulpdu)) => {
+                        *gate_open = true;
+                        verbs.counters.fpdus_assembled += 1;
+                        let verdict = verbs.take_ulpdu(qp, ulpdu);
+                        receiver.finish(assembly);
+                        verdict
+                    }
+                    Err(CrcMismatch) => verbs.crc_mismatch(qp),
+                };
+                match verdict {
+                    Verdict::Good => {}
+                    Verdict::Ended => break true,
+                    Verdict::Overrun(cq) => note_overrun(overrun, cq),
+                }
+            } else {
+                let mut run = head.get(octets.start..octets.end.min(head.len())).unwrap_or(&[]);
+                loop {
+                    let verdict = match fpdu::split(run, receiver.crc()) {
+                        Ok(None) => break,
+                        Ok(Some((ulpdu, used))) => {
+                            *gate_open = true;
+                            run = &run[used..];
+                            octets.start += used;
+                            verbs.take_ulpdu(qp, ulpdu)
+                        }
+                        Err(CrcMismatch) => verbs.crc_mismatch(qp),
+                    };
+                    match verdict {
+                        Verdict::Good => {}
+                        Verdict::Ended => break 'octets true,
+                        Verdict::Overrun(cq) => note_overrun(overrun, cq),
+                    }
+                }
+                if octets.is_empty() {
+                    break false;
+                }
+                let Some(buffer) = assembly.take() else {
+                    verbs.counters.assembly_exhausted += 1;
+                    verbs.enter_error(qp, EndReason::LocalError);
+                    self.abort(index);
+                    return;
+                };
+                receiver.begin(buffer);
+            }
+            if octets.is_empty() {
+                break false;
+            }
+        };
+        if ended {
+            self.wind_down(now, index);
+        }
+    }
+}
+
+impl<M: Memory, C: Completions> QueuePairs<M, C> {
+    /// Hands a verified ULPDU to its stream and reports what came of it.
+    #[inline]
+    fn take_ulpdu(&mut self, index: u32, ulpdu: &[u8]) -> Verdict {
+        self.counters.fpdus_in += 1;
+        let (qp, memory) = self.stream_of(index);
+        let Some(stream) = qp else { return Verdict::Ended };
+        match stream.handle(memory, ulpdu) {
+            Ok(Indication::Placed | Indication::ReadRequested) => Verdict::Good,
+            Ok(Indication::ReadCompleted) => {
+                if self.report_sends(index) {
+                    Verdict::Good
+                } else {
+                    self.overrun_of(index, |qp| qp.init.send_cq)
+                }
+            }
+            Ok(Indication::Received { filled, solicited, invalidated }) => {
+                if self.report_receive(index, filled, solicited, invalidated) {
+                    Verdict::Good
+                } else {
+                    self.overrun_of(index, |qp| qp.init.recv_cq)
+                }
+            }
+            Ok(Indication::Terminated(header)) => {
+                self.counters.terminates_in += 1;
+                self.enter_error(index, EndReason::TerminateReceived(info(header)));
+                Verdict::Ended
+            }
+            Err(fault) => self.fail_stream(index, fault, ulpdu),
+        }
+    }
+
+    fn crc_mismatch(&mut self, index: u32) -> Verdict {
+        self.counters.crc_errors += 1;
+        self.fail_stream(index, Fault::Crc, &[])
+    }
+
+    /// Ends a stream over a fault of the peer's, with a Terminate.
+    pub(super) fn end_with(&mut self, index: u32, header: TerminateHeader) {
+        self.counters.terminates_out += 1;
+        self.enter_error(index, EndReason::TerminateSent(info(header)));
+    }
+
+    fn fail_stream(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> Verdict {
+        let (Some(stream), _) = self.stream_of(index) else { return Verdict::Ended };
+        let told = stream.fail(fault, ulpdu);
+        if let Some((wr_id, too_long)) = Stream::faulty_buffer(fault) {
+            let status = if too_long { WcStatus::LocalLength } else { WcStatus::LocalProtection };
+            self.fail_receive(index, wr_id, status);
+        }
+        if let Some(header) = told {
+            self.end_with(index, header);
+        }
+        Verdict::Ended
+    }
+
+    fn stream_of(&mut self, index: u32) -> (Option<&mut Stream>, &M) {
+        let (qp, memory) = self.split(index);
+        (qp.map(|qp| &mut qp.stream), memory)
+    }
+
+    fn overrun_of(&self, index: u32, cq: impl Fn(&super::queue_pairs::Qp) -> CqId) -> Verdict {
+        self.get(index).map_or(Verdict::Ended, |qp| Verdict::Overrun(cq(qp)))
+    }
+}
+
+/// A queue that overran is ended once.
+pub(super) fn note_overrun(overrun: &mut Vec<CqId>, cq: CqId) {
+    if !overrun.contains(&cq) {
+        overrun.push(cq);
+    }
+}
+
+const fn info(header: TerminateHeader) -> TerminateInfo {
+    TerminateInfo {
+        layer: header.layer,
+        error_type: header.error_type,
+        code: header.code,
+        has_ddp_header: header.has_ddp,
+        has_rdma_header: header.has_rdma,
+    }
+}
+
+/// Octets that were held while the start-up exchange went on, as one run.
+struct Held<'a>(&'a [u8]);
+
+impl RxFrame for Held<'_> {
+    fn head(&self) -> &[u8] {
+        self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> crate::device::ChecksumState {
+        crate::device::ChecksumState::Good
+    }
+}

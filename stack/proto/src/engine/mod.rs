@@ -1,0 +1,377 @@
+//! The engine: the connections and queue pairs of one port queue, advanced pass by pass.
+//!
+//! A pass ([`Engine::drive`]) takes a burst of frames to completion: TCP, placement, completions;
+//! then timers; then every connection with something to send gets its turn; then one burst out.
+//! Nothing waits to fill a burst, and every step is bounded. Commands (post, connect, ...) only
+//! note what is to be done; the next pass does it. What happened is asked for with
+//! [`Engine::next_event`] and found in the completion queues.
+
+mod connection;
+mod counters;
+mod inbound;
+mod outbound;
+mod queue_pairs;
+mod resolve;
+mod setup;
+mod slab;
+mod teardown;
+mod wheel;
+
+use core::net::IpAddr;
+use std::collections::{HashMap, VecDeque};
+
+pub use counters::Counters;
+
+use crate::ddp::memory::Memory;
+use crate::device::{Capabilities, Device};
+use crate::engine::connection::Connections;
+use crate::engine::queue_pairs::QueuePairs;
+use crate::engine::setup::PORT_RANGE;
+use crate::engine::slab::Slab;
+use crate::engine::wheel::{Timer, Wheel, tick_of};
+use crate::mpa::receive::AssemblyPool;
+use crate::net::keyed::KeyedHash;
+use crate::net::neighbours::Neighbours;
+use crate::tcp;
+use crate::time::{Instant, SECOND};
+use crate::verbs::cm::{CmError, Event};
+use crate::verbs::qp::{QpInit, QpState};
+use crate::verbs::wc::{Completions, CqId, QpId};
+use crate::verbs::wr::{PostError, RecvWr, SendWr};
+use crate::wire::tcp::FourTuple;
+
+/// Frames taken in one pass.
+const BURST_LEN: usize = 32;
+/// RSTs for unmatched segments in one second, at most.
+const RESETS_PER_SECOND: u32 = 1000;
+/// Ports for connections that do not ask for one.
+const PORT_COUNT: u16 = PORT_RANGE.end - PORT_RANGE.start;
+
+/// Settings of an engine, fixed while it lives.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Address of the port.
+    pub address: IpAddr,
+    /// Leading bits that neighbours share with it.
+    pub prefix_len: u8,
+    /// Where everyone else is reached.
+    pub gateway: Option<IpAddr>,
+    /// Source of all chance: sequence numbers, ports, hash keys. From the operating system in
+    /// production.
+    pub seed: u64,
+    /// Settings of every connection; `mss` and `checksum` are set from the device.
+    pub tcp: tcp::Config,
+    /// Connections at a time, lingering ones included.
+    pub connections_max: usize,
+    /// Queue pairs at a time.
+    pub qps_max: usize,
+    /// Received frames held out of order at a time, over all connections. Less than the port can
+    /// spare: with its receive pool drained, what fills the gaps would not arrive either.
+    pub held_frames_max: usize,
+    /// Partial FPDUs at a time; each may take 64 KiB.
+    pub partial_fpdus_max: usize,
+    /// Patience with the start-up exchange, in nanoseconds.
+    pub startup_timeout_ns: u64,
+    /// Patience with a peer that does not close after we did, in nanoseconds.
+    pub linger_ns: u64,
+}
+
+impl EngineConfig {
+    /// Defaults around an address and a seed.
+    #[must_use]
+    pub fn new(address: IpAddr, prefix_len: u8, seed: u64) -> Self {
+        Self {
+            address,
+            prefix_len,
+            gateway: None,
+            seed,
+            tcp: tcp::Config::default(),
+            connections_max: 16_384,
+            qps_max: 65_536,
+            held_frames_max: 512,
+            partial_fpdus_max: 1024,
+            startup_timeout_ns: 10 * SECOND,
+            linger_ns: 5 * SECOND,
+        }
+    }
+}
+
+/// A port that takes connections.
+#[derive(Clone, Copy, Debug)]
+struct Listener {
+    backlog: usize,
+    /// Connections that are not accepted or rejected yet.
+    waiting: usize,
+}
+
+/// See the [module's documentation](self).
+pub struct Engine<D: Device, M, C> {
+    config: EngineConfig,
+    capabilities: Capabilities,
+    device: D,
+    verbs: QueuePairs<M, C>,
+    connections: Connections<D::Rx, D::Retained>,
+    by_tuple: HashMap<FourTuple, u32, KeyedHash>,
+    /// The connection of the last segment found by four-tuple; may be gone.
+    latest: u32,
+    listeners: HashMap<u16, Listener, KeyedHash>,
+    neighbours: Neighbours,
+    assembly: AssemblyPool,
+    /// Frames that connections hold out of order, as of their last segments.
+    held_frames: usize,
+    wheel: Wheel,
+    /// Connections to be served, each at most once.
+    ready: VecDeque<u32>,
+    /// Connections that wait for a hardware address.
+    unresolved: Vec<u32>,
+    /// When to look for them again.
+    resolve_at: Instant,
+    next_port: u16,
+    resets: RateLimit,
+    burst: Vec<D::Rx>,
+    fired: Vec<Timer>,
+    /// Completion queues that overran in this pass.
+    overrun: Vec<CqId>,
+}
+
+/// So many per second.
+#[derive(Clone, Copy, Debug, Default)]
+struct RateLimit {
+    second: u64,
+    count: u32,
+}
+
+impl RateLimit {
+    fn admits(&mut self, now: Instant) -> bool {
+        let second = now.as_nanos() / SECOND;
+        if second != self.second {
+            *self = Self { second, count: 0 };
+        }
+        self.count += 1;
+        self.count <= RESETS_PER_SECOND
+    }
+}
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// An engine on `device`, with no connection.
+    #[must_use]
+    pub fn new(mut config: EngineConfig, device: D, memory: M, completions: C) -> Self {
+        let capabilities = device.capabilities();
+        let headers = if config.address.is_ipv4() { 40 } else { 60 };
+        config.tcp.mss = capabilities.mtu.saturating_sub(headers);
+        config.tcp.checksum = capabilities.checksum;
+        let hash = KeyedHash::new(config.seed);
+        let [low, high, ..] = config.seed.rotate_left(17).to_le_bytes();
+        Self {
+            capabilities,
+            device,
+            verbs: QueuePairs::new(memory, completions, config.qps_max),
+            connections: Slab::new(config.connections_max),
+            by_tuple: HashMap::with_hasher(hash),
+            latest: 0,
+            listeners: HashMap::with_hasher(hash),
+            neighbours: Neighbours::new(config.seed),
+            assembly: AssemblyPool::new(config.partial_fpdus_max),
+            held_frames: 0,
+            wheel: Wheel::new(),
+            ready: VecDeque::new(),
+            unresolved: Vec::new(),
+            resolve_at: Instant::ZERO,
+            // Processes that start at the same time must not all begin with the same port.
+            next_port: PORT_RANGE.start + u16::from_le_bytes([low, high]) % PORT_COUNT,
+            resets: RateLimit::default(),
+            burst: Vec::with_capacity(BURST_LEN),
+            fired: Vec::new(),
+            overrun: Vec::new(),
+            config,
+        }
+    }
+
+    /// One pass. True if anything was received, sent or reported.
+    pub fn drive(&mut self, now: Instant) -> bool {
+        let mut worked = self.receive(now);
+        self.fire_timers(now);
+        self.resolve(now);
+        self.end_broken(now);
+        worked |= self.transmit_ready(now);
+        worked |= self.verbs.flush();
+        self.device.flush();
+        worked
+    }
+
+    /// The latest moment for the next pass if nothing arrives before; `None`: no timer runs.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        if !self.ready.is_empty() || !self.overrun.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let timer = self.wheel.next_deadline();
+        if self.unresolved.is_empty() {
+            return timer;
+        }
+        Some(timer.map_or(self.resolve_at, |timer| timer.min(self.resolve_at)))
+    }
+
+    /// The oldest event that was not asked for yet.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.verbs.events.pop_front()
+    }
+
+    /// Connections, those that linger after their end included.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Connections whose ends do not both know that all has arrived: those that only wait for
+    /// stray segments (TIME-WAIT) are not among them. Looks at each connection.
+    #[must_use]
+    pub fn unfinished_count(&self) -> usize {
+        let is_unfinished = |index: &u32| {
+            let conn = self.connections.get(*index);
+            conn.is_some_and(|conn| conn.tcb.state() != tcp::State::TimeWait)
+        };
+        self.connections.indices().filter(is_unfinished).count()
+    }
+
+    /// Counters.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.verbs.counters
+    }
+
+    /// Registered memory.
+    #[must_use]
+    pub const fn memory(&self) -> &M {
+        &self.verbs.memory
+    }
+
+    /// The completion queues.
+    pub const fn completions_mut(&mut self) -> &mut C {
+        &mut self.verbs.completions
+    }
+
+    /// The device.
+    #[must_use]
+    pub const fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, for its owner's counters and settings.
+    pub const fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    /// [`CmError::NoResources`] when the limit is reached.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError> {
+        self.verbs.create(init)
+    }
+
+    /// Forgets a queue pair. A connection it has ends as by [`Engine::disconnect`]; what was not
+    /// reported never will be.
+    pub fn destroy_qp(&mut self, now: Instant, qp: QpId) {
+        let _ = self.disconnect(now, qp);
+        if let Some(conn) = self.verbs.index(qp).and_then(|i| self.verbs.get(i)?.conn)
+            && let Some(conn) = self.connections.get_mut(conn)
+        {
+            conn.qp = None;
+        }
+        self.verbs.destroy(qp);
+    }
+
+    /// The state of a queue pair; `Error` if there is none.
+    #[must_use]
+    pub fn qp_state(&self, qp: QpId) -> QpState {
+        self.verbs
+            .index(qp)
+            .and_then(|index| self.verbs.get(index))
+            .map_or(QpState::Error, |qp| qp.state)
+    }
+
+    /// Free places in the send queue.
+    #[must_use]
+    pub fn send_room(&self, qp: QpId) -> usize {
+        self.verbs
+            .index(qp)
+            .and_then(|index| self.verbs.get(index))
+            .map_or(0, |qp| qp.stream.requester.room())
+    }
+
+    /// Free places in the receive queue.
+    #[must_use]
+    pub fn recv_room(&self, qp: QpId) -> usize {
+        self.verbs
+            .index(qp)
+            .and_then(|index| self.verbs.get(index))
+            .map_or(0, |qp| qp.stream.receives.room())
+    }
+
+    /// Posts a request to the send queue.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted.
+    pub fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError> {
+        let index = self.verbs.post_send(qp, wr)?;
+        if let Some(conn) = self.verbs.get(index).and_then(|qp| qp.conn) {
+            self.make_ready(conn);
+        }
+        Ok(())
+    }
+
+    /// Posts a buffer to the receive queue.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted.
+    pub fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError> {
+        self.verbs.post_recv(qp, wr)
+    }
+
+    /// Puts a connection on the list of those to be served.
+    fn make_ready(&mut self, index: u32) {
+        if let Some(conn) = self.connections.get_mut(index)
+            && !conn.queued
+        {
+            conn.queued = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Arms the connection's timer if its deadline is earlier than what is armed.
+    fn arm(&mut self, index: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let Some(deadline) = conn.deadline() else { return };
+        let tick = tick_of(deadline);
+        if conn.armed.wants(tick) {
+            let generation = self.connections.generation(index);
+            self.wheel.arm(Timer { owner: index, generation, tick });
+        }
+    }
+
+    fn fire_timers(&mut self, now: Instant) {
+        let mut fired = std::mem::take(&mut self.fired);
+        self.wheel.advance(now, &mut fired);
+        for timer in fired.drain(..) {
+            if self.connections.current(timer.owner, timer.generation).is_none() {
+                continue;
+            }
+            let Some(conn) = self.connections.get_mut(timer.owner) else { continue };
+            if !conn.armed.fired(timer.tick) {
+                continue;
+            }
+            if conn.patience.is_some_and(|patience| patience <= now) {
+                conn.patience = None;
+                self.lose_patience(timer.owner);
+            }
+            let Some(conn) = self.connections.get_mut(timer.owner) else { continue };
+            if conn.tcb.deadline().is_some_and(|deadline| deadline <= now) {
+                conn.tcb.handle_timeout(now);
+            }
+            self.after_tcp(now, timer.owner);
+            self.make_ready(timer.owner);
+        }
+        self.fired = fired;
+    }
+}

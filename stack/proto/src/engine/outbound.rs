@@ -1,0 +1,240 @@
+//! Frames out: each ready connection in turn, retransmissions before new FPDUs, FPDUs built only
+//! when the window admits them.
+
+use crate::ddp::memory::Memory;
+use crate::device::{ChecksumMode, Device, Pool, TxFrame};
+use crate::engine::Engine;
+use crate::engine::connection::{Connection, Phase};
+use crate::engine::inbound::note_overrun;
+use crate::engine::queue_pairs::QueuePairs;
+use crate::mpa::fpdu::{self, CRC_LEN, LENGTH_LEN, MULPDU_RANGE};
+use crate::rdmap::stream::BuildError;
+use crate::tcp::Transmit;
+use crate::time::Instant;
+use crate::verbs::cm::EndReason;
+use crate::verbs::wc::{Completions, CqId};
+
+/// Segments that a connection sends in its turn.
+const SEGMENTS_PER_TURN: usize = 16;
+
+/// How a connection's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Nothing more to send now.
+    Done { sent: bool },
+    /// It has more than its turn allowed, or no frame was to be had: `starved` if not even one
+    /// with octets of the stream.
+    Again { sent: bool, starved: bool },
+}
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Gives each connection on the list one turn. Where frames or the port's room ran out, the
+    /// next pass begins with the first that went without.
+    pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        let mut starved = None;
+        for _ in 0..self.ready.len() {
+            let Some(index) = self.ready.pop_front() else { break };
+            let Some(conn) = self.connections.get_mut(index) else { continue };
+            conn.queued = false;
+            if !conn.resolved {
+                self.arm(index);
+                continue;
+            }
+            match self.transmit(now, index) {
+                Turn::Done { sent } => worked |= sent,
+                Turn::Again { sent, starved: went_without } => {
+                    worked |= sent;
+                    if went_without {
+                        starved.get_or_insert(index);
+                    }
+                    self.make_ready(index);
+                }
+            }
+            self.after_tcp(now, index);
+        }
+        if let Some(first) = starved
+            && let Some(at) = self.ready.iter().position(|&index| index == first)
+        {
+            self.ready.rotate_left(at);
+        }
+        worked
+    }
+
+    fn transmit(&mut self, now: Instant, index: u32) -> Turn {
+        let (mut sent, mut starved) = (false, true);
+        // With the data pool drained an ACK cannot ride on data, and others' progress may hang on
+        // it: it goes by itself.
+        let mut drained = false;
+        let offload = Offload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
+        for _ in 0..SEGMENTS_PER_TURN {
+            let Self { connections, device, verbs, overrun, .. } = self;
+            let Some(conn) = connections.get_mut(index) else { return Turn::Done { sent } };
+            let has_output = has_output(conn, verbs);
+            if conn.closing && !has_output {
+                conn.tcb.close();
+            }
+            let (pool, room) = match conn.tcb.next_transmit(now, has_output && !drained) {
+                Transmit::Idle if drained => return Turn::Again { sent, starved },
+                Transmit::Idle => return Turn::Done { sent },
+                Transmit::Control => (Pool::Control, 0),
+                Transmit::Resend { .. } => (Pool::Retransmit, 0),
+                // A minimal FPDU is built whole even if it has to be cut.
+                Transmit::Fresh { room } => {
+                    (Pool::Data, room.max(fpdu::fpdu_len(MULPDU_RANGE.start)))
+                }
+            };
+            let frame = if device.transmit_room() > 0 { device.allocate(pool) } else { None };
+            let Some(mut frame) = frame else {
+                verbs.counters.frame_shortages += 1;
+                if pool == Pool::Data && !drained {
+                    drained = true;
+                    continue;
+                }
+                return Turn::Again { sent, starved };
+            };
+            let buf = frame.room();
+            let len = match pool {
+                Pool::Control => conn.tcb.write_control(now, buf),
+                Pool::Retransmit => conn.tcb.write_resend(now, buf),
+                Pool::Data => {
+                    let at = conn.tcb.header_len();
+                    let filled = fill(conn, verbs, overrun, &mut buf[at..at + room]);
+                    let payload_len = filled.len;
+                    if payload_len == 0 {
+                        continue;
+                    }
+                    let len = conn.tcb.write_fresh(now, buf, payload_len);
+                    frame.set_len(len);
+                    offload.request(conn, &mut frame, len - payload_len);
+                    let retained = frame.retain();
+                    if conn.tcb.sent(now, retained, payload_len) {
+                        device.transmit(frame);
+                        verbs.counters.frames_out += 1;
+                    }
+                    (sent, starved) = (true, false);
+                    if filled.ended {
+                        self.wind_down(now, index);
+                    }
+                    continue;
+                }
+            };
+            frame.set_len(len);
+            let header_len = if pool == Pool::Control { len } else { conn.tcb.header_len() };
+            offload.request(conn, &mut frame, header_len);
+            device.transmit(frame);
+            verbs.counters.frames_out += 1;
+            sent = true;
+            starved &= pool == Pool::Control;
+        }
+        Turn::Again { sent, starved: false }
+    }
+}
+
+/// Something waits to become a new segment.
+fn has_output<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> bool
+where
+    R: crate::device::RxFrame,
+    T: crate::device::Retained,
+    M: Memory,
+    C: Completions,
+{
+    if !conn.outbox.is_empty() {
+        return true;
+    }
+    let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return false };
+    match conn.phase {
+        Phase::Rdma { gate_open, .. } => gate_open && qp.stream.ready(),
+        // The Terminate still goes out.
+        Phase::Over => qp.stream.terminate_due(),
+        _ => false,
+    }
+}
+
+/// What [`fill`] made.
+#[derive(Clone, Copy)]
+struct Filled {
+    /// Octets of payload.
+    len: usize,
+    /// The stream ended over a fault of this end while building.
+    ended: bool,
+}
+
+/// Fills the payload of a new segment: start-up octets, or as many whole FPDUs as fit. A message
+/// that would be cut begins in a segment of its own.
+fn fill<R, T, M, C>(
+    conn: &mut Connection<R, T>,
+    verbs: &mut QueuePairs<M, C>,
+    overrun: &mut Vec<CqId>,
+    payload: &mut [u8],
+) -> Filled
+where
+    R: crate::device::RxFrame,
+    T: crate::device::Retained,
+    M: Memory,
+    C: Completions,
+{
+    let mut ended = false;
+    if !conn.outbox.is_empty() {
+        let len = conn.outbox.len().min(payload.len());
+        payload[..len].copy_from_slice(&conn.outbox[..len]);
+        conn.outbox.drain(..len);
+        return Filled { len, ended };
+    }
+    let Some(index) = conn.qp else { return Filled { len: 0, ended } };
+    let mut used = 0;
+    while let (Some(qp), memory) = verbs.split(index) {
+        if !qp.stream.ready() {
+            break;
+        }
+        let room = payload.len() - used;
+        let ulpdu_max = room.saturating_sub(LENGTH_LEN + CRC_LEN + room % 4);
+        if used > 0 && qp.stream.next_len() > ulpdu_max as u64 {
+            break;
+        }
+        let ulpdu_max = ulpdu_max.min(MULPDU_RANGE.end - 1);
+        let fpdu = &mut payload[used..];
+        match qp.stream.build(memory, &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_max]) {
+            Ok(len) => used += fpdu::seal(fpdu, len, conn.crc),
+            // The Terminate is due now and is built in the next turn of this loop.
+            Err(BuildError::Request) => {
+                ended = true;
+                verbs.counters.terminates_out += 1;
+                verbs.enter_error(index, EndReason::LocalError);
+                continue;
+            }
+            Err(BuildError::Answer(header)) => {
+                ended = true;
+                verbs.end_with(index, header);
+                continue;
+            }
+        }
+        verbs.counters.fpdus_out += 1;
+    }
+    if !verbs.report_sends(index)
+        && let Some(qp) = verbs.get(index)
+    {
+        note_overrun(overrun, qp.init.send_cq);
+    }
+    Filled { len: used, ended }
+}
+
+/// Whether the port fills in checksums.
+#[derive(Clone, Copy)]
+struct Offload {
+    is_on: bool,
+}
+
+impl Offload {
+    fn request<R, T, F>(self, conn: &Connection<R, T>, frame: &mut F, header_len: usize)
+    where
+        R: crate::device::RxFrame,
+        T: crate::device::Retained,
+        F: TxFrame,
+    {
+        if self.is_on {
+            let (l2, l3) = conn.tcb.layer_lens();
+            frame.request_checksum(l2, l3, header_len - l2 - l3);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Queue pairs: posting, completion in order, and the flush when a stream ends.
+
+use std::collections::VecDeque;
+
+use crate::ddp::memory::Memory;
+use crate::ddp::untagged::{Buffer, Filled};
+use crate::engine::counters::Counters;
+use crate::engine::slab::Slab;
+use crate::rdmap::operation::{MESSAGE_LEN_MAX, Operation};
+use crate::rdmap::requester::{Outcome, Request};
+use crate::rdmap::stream::Stream;
+use crate::verbs::cm::{CmError, EndReason, Event};
+use crate::verbs::qp::{QpInit, QpState};
+use crate::verbs::wc::{Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
+use crate::verbs::wr::{PostError, RecvWr, SendWr};
+
+/// A queue pair.
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) stream: Stream,
+    pub(super) state: QpState,
+    pub(super) init: QpInit,
+    /// The connection that serves it.
+    pub(super) conn: Option<u32>,
+    /// Receive completions that found no room, and those behind them; oldest first.
+    late: VecDeque<Wc>,
+    /// How a Read or Write that the peer refused ends.
+    refused: Option<WcStatus>,
+    flushing: bool,
+}
+
+/// The verbs half of an engine: everything that does not touch TCP.
+pub(super) struct QueuePairs<M, C> {
+    pub(super) memory: M,
+    pub(super) completions: C,
+    pub(super) events: VecDeque<Event>,
+    pub(super) counters: Counters,
+    qps: Slab<Qp>,
+    /// Queue pairs with something to flush.
+    flushing: Vec<u32>,
+}
+
+impl<M: Memory, C: Completions> QueuePairs<M, C> {
+    pub(super) fn new(memory: M, completions: C, count_max: usize) -> Self {
+        Self {
+            memory,
+            completions,
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            qps: Slab::new(count_max),
+            flushing: Vec::new(),
+        }
+    }
+
+    pub(super) fn create(&mut self, init: QpInit) -> Result<QpId, CmError> {
+        let qp = Qp {
+            stream: Stream::new(init.pd, init.max_send_wr, init.max_recv_wr),
+            state: QpState::Idle,
+            init,
+            conn: None,
+            late: VecDeque::new(),
+            refused: None,
+            flushing: false,
+        };
+        let (index, generation) = self.qps.insert(qp).ok_or(CmError::NoResources)?;
+        Ok(QpId { index, generation })
+    }
+
+    /// Forgets a queue pair; what is not reported yet never will be.
+    pub(super) fn destroy(&mut self, qp: QpId) {
+        if let Some(index) = self.index(qp) {
+            self.qps.remove(index);
+            self.flushing.retain(|&flushing| flushing != index);
+        }
+    }
+
+    pub(super) fn index(&self, qp: QpId) -> Option<u32> {
+        self.qps.current(qp.index, qp.generation)
+    }
+
+    pub(super) fn id(&self, index: u32) -> QpId {
+        QpId { index, generation: self.qps.generation(index) }
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&Qp> {
+        self.qps.get(index)
+    }
+
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Qp> {
+        self.qps.get_mut(index)
+    }
+
+    /// A queue pair, and the memory its stream works on.
+    pub(super) fn split(&mut self, index: u32) -> (Option<&mut Qp>, &M) {
+        (self.qps.get_mut(index), &self.memory)
+    }
+
+    /// Takes a request for the send queue. In the error state it is taken, and flushed.
+    pub(super) fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<u32, PostError> {
+        let index = self.index(qp).ok_or(PostError::NoSuchQp)?;
+        let qp = self.qps.get_mut(index).ok_or(PostError::NoSuchQp)?;
+        let len = wr.operation.len();
+        if len > u64::from(MESSAGE_LEN_MAX) {
+            return Err(PostError::TooLong);
+        }
+        match qp.state {
+            QpState::Idle | QpState::Connecting => return Err(PostError::WrongState),
+            QpState::Rts => {
+                let is_read = matches!(wr.operation, Operation::Read { .. });
+                if is_read && qp.stream.requester.ord() == 0 {
+                    return Err(PostError::NoReads);
+                }
+            }
+            QpState::Error => {}
+        }
+        let SendWr { wr_id, operation, signaled, fence } = wr;
+        let request = Request { wr_id, operation, len, signaled, fence };
+        if !qp.stream.requester.post(request) {
+            return Err(PostError::QueueFull);
+        }
+        if qp.state == QpState::Error {
+            self.start_flush(index);
+        }
+        Ok(index)
+    }
+
+    /// Takes a receive buffer. In the error state it is taken, and flushed.
+    pub(super) fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError> {
+        let index = self.index(qp).ok_or(PostError::NoSuchQp)?;
+        let qp = self.qps.get_mut(index).ok_or(PostError::NoSuchQp)?;
+        if !qp.stream.receives.post(Buffer { wr_id: wr.wr_id, sg_list: wr.sg_list }) {
+            return Err(PostError::QueueFull);
+        }
+        if qp.state == QpState::Error {
+            self.start_flush(index);
+        }
+        Ok(())
+    }
+
+    /// Reports requests that are done, in posting order. False if the completion queue overran.
+    pub(super) fn report_sends(&mut self, index: u32) -> bool {
+        let Some(qp) = self.qps.get(index) else { return true };
+        if qp.stream.requester.completed().is_none() {
+            // As after most segments.
+            return true;
+        }
+        let id = self.id(index);
+        let Some(qp) = self.qps.get_mut(index) else { return true };
+        while let Some((request, outcome)) = qp.stream.requester.completed() {
+            if request.signaled || outcome != Outcome::Success {
+                let wc = send_completion(id, request, outcome, None);
+                if !self.completions.push(qp.init.send_cq, wc) {
+                    return false;
+                }
+                self.counters.completions += 1;
+            }
+            qp.stream.requester.pop();
+        }
+        true
+    }
+
+    /// Reports a delivered Send. False if the completion queue overran; the completion is kept.
+    pub(super) fn report_receive(
+        &mut self,
+        index: u32,
+        filled: Filled,
+        solicited: bool,
+        invalidated: Option<u32>,
+    ) -> bool {
+        let id = self.id(index);
+        let Some(qp) = self.qps.get_mut(index) else { return true };
+        let wc = Wc {
+            wr_id: filled.wr_id,
+            qp: id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            byte_len: filled.len,
+            solicited,
+            invalidated,
+        };
+        // Room may come while the pass goes on; what waits goes first.
+        let pushed = qp.late.is_empty() && self.completions.push(qp.init.recv_cq, wc);
+        if pushed {
+            self.counters.completions += 1;
+        } else {
+            qp.late.push_back(wc);
+        }
+        pushed
+    }
+
+    /// Ends a queue pair's stream: reports `reason` once and begins to flush.
+    pub(super) fn enter_error(&mut self, index: u32, reason: EndReason) {
+        let id = self.id(index);
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        if qp.state == QpState::Error {
+            return;
+        }
+        let was_connected = qp.state == QpState::Rts;
+        qp.state = QpState::Error;
+        if let EndReason::TerminateReceived(info) = reason {
+            qp.refused = match (info.layer, info.error_type) {
+                (0 | 1, 1) => Some(WcStatus::RemoteAccess),
+                _ => Some(WcStatus::RemoteOperation),
+            };
+        }
+        if was_connected {
+            if reason != EndReason::Local && reason != EndReason::PeerClosed {
+                self.counters.connections_failed += 1;
+            }
+            self.events.push_back(Event::Disconnected { qp: id, reason });
+        }
+        self.start_flush(index);
+    }
+
+    /// The receive buffer that a fault concerns completes in error.
+    pub(super) fn fail_receive(&mut self, index: u32, wr_id: u64, status: WcStatus) {
+        let id = self.id(index);
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        if qp.stream.receives.front().is_some_and(|buffer| buffer.wr_id == wr_id) {
+            qp.stream.receives.take();
+            qp.late.push_back(recv_completion(id, wr_id, status));
+        }
+    }
+
+    /// A completion queue overran: its queue pairs end, others never notice. Returns those that
+    /// were connected.
+    pub(super) fn overrun(&mut self, cq: CqId, broken: &mut Vec<u32>) {
+        self.counters.cq_overruns += 1;
+        self.events.push_back(Event::CqOverrun { cq });
+        broken.extend(self.qps.indices().filter(|&index| {
+            self.qps.get(index).is_some_and(|qp| {
+                qp.state == QpState::Rts && (qp.init.send_cq == cq || qp.init.recv_cq == cq)
+            })
+        }));
+    }
+
+    fn start_flush(&mut self, index: u32) {
+        if let Some(qp) = self.qps.get_mut(index)
+            && !qp.flushing
+        {
+            qp.flushing = true;
+            self.flushing.push(index);
+        }
+    }
+
+    /// Reports flushed work as far as the completion queues have room: each request once, what
+    /// was done before the end as done. True if anything was reported.
+    pub(super) fn flush(&mut self) -> bool {
+        let mut reported = false;
+        let mut at = 0;
+        while let Some(&index) = self.flushing.get(at) {
+            if self.flush_one(index, &mut reported) {
+                self.flushing.swap_remove(at);
+                if let Some(qp) = self.qps.get_mut(index) {
+                    qp.flushing = false;
+                }
+            } else {
+                at += 1;
+            }
+        }
+        reported
+    }
+
+    /// True when nothing is left to report.
+    fn flush_one(&mut self, index: u32, reported: &mut bool) -> bool {
+        let id = self.id(index);
+        let Some(qp) = self.qps.get_mut(index) else { return true };
+        while let Some(&wc) = qp.late.front() {
+            if !self.completions.push(qp.init.recv_cq, wc) {
+                return false;
+            }
+            qp.late.pop_front();
+            *reported = true;
+        }
+        while let Some((request, outcome)) = qp.stream.requester.flushed() {
+            if request.signaled || outcome != Outcome::Success {
+                let refused = qp.refused.filter(|_| qp.stream.requester.oldest_begun());
+                let wc = send_completion(id, request, outcome, refused);
+                if !self.completions.push(qp.init.send_cq, wc) {
+                    return false;
+                }
+                *reported = true;
+                if outcome == Outcome::Flushed {
+                    // The Terminate names one message: the oldest that left and is not done.
+                    qp.refused = None;
+                }
+            }
+            qp.stream.requester.pop();
+        }
+        while let Some(buffer) = qp.stream.receives.front() {
+            let wc = recv_completion(id, buffer.wr_id, WcStatus::Flushed);
+            if !self.completions.push(qp.init.recv_cq, wc) {
+                return false;
+            }
+            qp.stream.receives.take();
+            *reported = true;
+        }
+        true
+    }
+}
+
+fn send_completion(qp: QpId, request: &Request, outcome: Outcome, refused: Option<WcStatus>) -> Wc {
+    let opcode = match request.operation {
+        Operation::Send { .. } => WcOpcode::Send,
+        Operation::Write { .. } => WcOpcode::Write,
+        Operation::Read { .. } => WcOpcode::Read,
+    };
+    let status = match outcome {
+        Outcome::Success => WcStatus::Success,
+        Outcome::LocalProtection => WcStatus::LocalProtection,
+        Outcome::Flushed => refused.unwrap_or(WcStatus::Flushed),
+    };
+    let byte_len =
+        if status == WcStatus::Success { u32::try_from(request.len).unwrap_or(0) } else { 0 };
+    Wc { wr_id: request.wr_id, qp, status, opcode, byte_len, solicited: false, invalidated: None }
+}
+
+const fn recv_completion(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {
+    Wc {
+        wr_id,
+        qp,
+        status,
+        opcode: WcOpcode::Recv,
+        byte_len: 0,
+        solicited: false,
+        invalidated: None,
+    }
+}

@@ -1,0 +1,410 @@
+//! From SYN to established, and from the end of a stream to the end of its connection.
+
+use core::hash::{BuildHasher, Hasher};
+use core::net::SocketAddr;
+
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::connection::{Connection, Phase};
+use crate::engine::wheel::Armed;
+use crate::engine::{Engine, Listener};
+use crate::mpa::receive::Receiver;
+use crate::mpa::startup::{self, Disagreement, Terms, Wishes};
+use crate::tcp::Tcb;
+use crate::time::Instant;
+use crate::verbs::cm::{
+    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX, PrivateData,
+    RequestId,
+};
+use crate::verbs::qp::QpState;
+use crate::verbs::wc::{Completions, QpId};
+use crate::wire::ddp::Version;
+use crate::wire::mpa::{ENHANCED_LEN, FrameKind, Startup};
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{FourTuple, HeaderTemplate, Segment};
+
+/// Ports for connections that do not ask for one (RFC 6335 section 6).
+pub(super) const PORT_RANGE: core::ops::Range<u16> = 49_152..65_535;
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Takes connections on `port`; at most `backlog` wait for a decision at a time.
+    ///
+    /// # Errors
+    /// [`CmError::PortInUse`].
+    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), CmError> {
+        if self.listeners.contains_key(&port) {
+            return Err(CmError::PortInUse(port));
+        }
+        self.listeners.insert(port, Listener { backlog, waiting: 0 });
+        Ok(())
+    }
+
+    /// Takes no more connections on `port`. Those that wait for a decision are reset.
+    pub fn unlisten(&mut self, port: u16) {
+        self.listeners.remove(&port);
+        let waiting: Vec<u32> = self
+            .connections
+            .indices()
+            .filter(|&index| {
+                self.connections.get(index).is_some_and(|conn| conn.listener == Some(port))
+            })
+            .collect();
+        for index in waiting {
+            // The next listener on the port counts its own.
+            self.leave_backlog(index);
+            self.abort(index);
+        }
+    }
+
+    /// Connects a queue pair: [`Event::Established`] or [`Event::ConnectFailed`] follows.
+    ///
+    /// # Errors
+    /// [`CmError`]; nothing was begun.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        qp: QpId,
+        remote: SocketAddr,
+        param: &ConnParam,
+    ) -> Result<(), CmError> {
+        let qp_index = self.idle_qp(qp)?;
+        let revision = param.revision.clamp(1, 2);
+        check_private_data(&param.private_data, revision >= 2)?;
+        if !remote.is_ipv4() || !self.config.address.is_ipv4() {
+            return Err(CmError::Unreachable);
+        }
+        self.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
+        let local = self.free_tuple(remote).ok_or(CmError::NoResources)?;
+        let tuple = FourTuple { local, remote };
+        let template = HeaderTemplate::new(self.capabilities.mac, [0; 6], tuple);
+        let iss = self.initial_seq(now, &tuple);
+        let tcb = Tcb::connect(now, &self.config.tcp, template, tuple, iss);
+        let wishes = Wishes { ird: param.ird, ord: param.ord, crc: param.crc };
+        let request = startup::request(wishes, revision, &param.private_data);
+        let phase = Phase::AwaitReply { wishes, revision, inbox: Vec::new() };
+        let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
+        conn.outbox = frame_octets(&request);
+        conn.qp = Some(qp_index);
+        let index = self.insert(tuple, conn).ok_or(CmError::NoResources)?;
+        if let Some(qp) = self.verbs.get_mut(qp_index) {
+            qp.state = QpState::Connecting;
+            qp.conn = Some(index);
+        }
+        self.unresolved.push(index);
+        self.resolve_at = now;
+        self.arm(index);
+        Ok(())
+    }
+
+    /// Accepts a request on a queue pair: [`Event::Established`] follows.
+    ///
+    /// # Errors
+    /// [`CmError`]; the request may still be decided.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        qp: QpId,
+        param: &ConnParam,
+    ) -> Result<(), CmError> {
+        let qp_index = self.idle_qp(qp)?;
+        let index =
+            self.connections.current(request.index, request.generation).ok_or(CmError::Gone)?;
+        let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
+        let Phase::AwaitDecision { request, early } = &mut conn.phase else {
+            return Err(CmError::Gone);
+        };
+        check_private_data(&param.private_data, request.enhanced.is_some())?;
+        let wishes = Wishes { ird: param.ird, ord: param.ord, crc: param.crc };
+        let (reply, terms) = startup::accept(request, wishes, &param.private_data);
+        let private_data = request.private_data.iter().copied().collect();
+        let early = std::mem::take(early);
+        conn.outbox = frame_octets(&reply);
+        conn.qp = Some(qp_index);
+        self.leave_backlog(index);
+        self.establish(index, terms, private_data, false);
+        self.take_held(now, index, &early);
+        self.make_ready(index);
+        Ok(())
+    }
+
+    /// Rejects a request; the initiator learns of it with `private_data`.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`], [`CmError::PrivateDataTooLong`].
+    pub fn reject(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let index =
+            self.connections.current(request.index, request.generation).ok_or(CmError::Gone)?;
+        let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
+        let Phase::AwaitDecision { request, .. } = &conn.phase else {
+            return Err(CmError::Gone);
+        };
+        check_private_data(private_data, request.enhanced.is_some())?;
+        conn.outbox = frame_octets(&startup::reject(request, private_data));
+        self.leave_backlog(index);
+        self.wind_down(now, index);
+        Ok(())
+    }
+
+    /// Ends a queue pair's connection in good order: what has completed with success arrives,
+    /// what has not is flushed, and FIN follows.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
+    pub fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
+        let qp_index = self.verbs.index(qp).ok_or(CmError::Gone)?;
+        let qp = self.verbs.get_mut(qp_index).ok_or(CmError::Gone)?;
+        let index = qp.conn.ok_or(CmError::Gone)?;
+        match qp.state {
+            QpState::Connecting => {
+                self.fail_connect(index, ConnectError::NoResources, PrivateData::new());
+                self.verbs.enter_error(qp_index, EndReason::Local);
+                self.abort(index);
+                // A connection that waits for a hardware address gets no turn to be dropped in.
+                self.after_tcp(now, index);
+            }
+            QpState::Rts => {
+                qp.stream.stop();
+                self.verbs.enter_error(qp_index, EndReason::Local);
+                self.wind_down(now, index);
+            }
+            QpState::Idle | QpState::Error => {}
+        }
+        Ok(())
+    }
+
+    /// A SYN for a listener.
+    pub(super) fn take_syn(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) {
+        let port = syn.tuple.local.port();
+        let Some(listener) = self.listeners.get_mut(&port) else { return };
+        if listener.waiting >= listener.backlog {
+            self.verbs.counters.backlog_overflows += 1;
+            return;
+        }
+        listener.waiting += 1;
+        let template = HeaderTemplate::new(self.capabilities.mac, remote_mac, syn.tuple);
+        let iss = self.initial_seq(now, &syn.tuple);
+        let tcb = Tcb::accept(now, &self.config.tcp, template, syn, iss);
+        let phase = Phase::AwaitRequest { inbox: Vec::new() };
+        let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
+        conn.listener = Some(port);
+        conn.resolved = true;
+        match self.insert(syn.tuple, conn) {
+            Some(index) => {
+                self.make_ready(index);
+                self.arm(index);
+            }
+            None => {
+                if let Some(listener) = self.listeners.get_mut(&port) {
+                    listener.waiting -= 1;
+                }
+            }
+        }
+    }
+
+    /// Looks for the start-up frame in what has arrived, and acts on it.
+    pub(super) fn take_startup(&mut self, now: Instant, index: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        match &mut conn.phase {
+            Phase::AwaitRequest { inbox } => match Startup::parse(inbox, FrameKind::Request) {
+                Ok(None) => {}
+                Ok(Some((request, used))) => {
+                    let early = inbox.split_off(used);
+                    self.take_request(now, index, request, early);
+                }
+                Err(_) => self.refuse_startup(index),
+            },
+            Phase::AwaitReply { inbox, .. } => match Startup::parse(inbox, FrameKind::Reply) {
+                Ok(None) => {}
+                Ok(Some((reply, used))) => {
+                    let early = inbox.split_off(used);
+                    self.take_reply(now, index, &reply, &early);
+                }
+                Err(_) => self.refuse_startup(index),
+            },
+            Phase::AwaitDecision { .. } | Phase::Rdma { .. } | Phase::Over => {}
+        }
+    }
+
+    fn take_request(&mut self, now: Instant, index: u32, request: Startup, early: Vec<u8>) {
+        let generation = self.connections.generation(index);
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        match startup::review(&request) {
+            Ok(()) => {}
+            Err(Disagreement::Markers) => {
+                // Said with a reply, so that the initiator knows why.
+                self.verbs.counters.startup_errors += 1;
+                conn.outbox = frame_octets(&startup::reject(&request, &[]));
+                self.leave_backlog(index);
+                self.wind_down(now, index);
+                return;
+            }
+            Err(_) => {
+                self.refuse_startup(index);
+                return;
+            }
+        }
+        let tuple = conn.tcb.tuple();
+        let offer = Agreed {
+            peer: tuple.remote,
+            local: tuple.local,
+            ird: request.enhanced.map_or(0, |asked| asked.ord),
+            ord: request.enhanced.map_or(0, |asked| asked.ird),
+            crc: request.crc,
+            private_data: request.private_data.iter().copied().collect(),
+        };
+        conn.patience = None;
+        conn.phase = Phase::AwaitDecision { request: Box::new(request), early };
+        self.verbs.events.push_back(Event::ConnectRequest {
+            port: tuple.local.port(),
+            request: RequestId { index, generation },
+            offer: Box::new(offer),
+        });
+    }
+
+    fn take_reply(&mut self, now: Instant, index: u32, reply: &Startup, early: &[u8]) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let Phase::AwaitReply { wishes, revision, .. } = conn.phase else { return };
+        if reply.reject {
+            let private_data = reply.private_data.iter().copied().collect();
+            self.fail_connect(index, ConnectError::Rejected, private_data);
+            self.wind_down(now, index);
+            return;
+        }
+        match startup::conclude(reply, wishes, revision) {
+            Ok(terms) => {
+                let private_data = reply.private_data.iter().copied().collect();
+                self.establish(index, terms, private_data, true);
+                self.take_held(now, index, early);
+            }
+            Err(_) => self.refuse_startup(index),
+        }
+    }
+
+    /// Both ends have agreed: FPDUs from here on.
+    fn establish(&mut self, index: u32, terms: Terms, private_data: PrivateData, initiator: bool) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        conn.phase = Phase::Rdma { receiver: Receiver::new(terms.crc), gate_open: initiator };
+        conn.crc = terms.crc;
+        conn.patience = None;
+        conn.tcb.release(std::mem::take(&mut conn.held_len));
+        conn.tcb.open_window();
+        let tuple = conn.tcb.tuple();
+        let Some(qp_index) = conn.qp else { return };
+        let id = self.verbs.id(qp_index);
+        let Some(qp) = self.verbs.get_mut(qp_index) else { return };
+        qp.stream.start(Version::Ietf, terms.ird, terms.ord);
+        qp.state = QpState::Rts;
+        qp.conn = Some(index);
+        self.verbs.counters.connections_established += 1;
+        self.verbs.events.push_back(Event::Established {
+            qp: id,
+            agreed: Box::new(Agreed {
+                peer: tuple.remote,
+                local: tuple.local,
+                ird: terms.ird,
+                ord: terms.ord,
+                crc: terms.crc,
+                private_data,
+            }),
+        });
+    }
+
+    /// What arrived is no start-up frame that can be met: the connection is closed at once
+    /// (RFC 5044 section 7.1, error 4).
+    fn refuse_startup(&mut self, index: u32) {
+        self.verbs.counters.startup_errors += 1;
+        self.fail_connect(index, ConnectError::Protocol, PrivateData::new());
+        self.abort(index);
+    }
+
+    fn idle_qp(&self, qp: QpId) -> Result<u32, CmError> {
+        let index = self.verbs.index(qp).ok_or(CmError::Gone)?;
+        let qp = self.verbs.get(index).ok_or(CmError::Gone)?;
+        if qp.state == QpState::Idle { Ok(index) } else { Err(CmError::WrongState) }
+    }
+
+    /// A local address whose port is free towards `remote`.
+    fn free_tuple(&mut self, remote: SocketAddr) -> Option<SocketAddr> {
+        for _ in PORT_RANGE {
+            self.next_port = self.next_port.wrapping_add(1);
+            if !PORT_RANGE.contains(&self.next_port) {
+                self.next_port = PORT_RANGE.start;
+            }
+            let local = SocketAddr::new(self.config.address, self.next_port);
+            let is_taken = self.by_tuple.contains_key(&FourTuple { local, remote })
+                || self.listeners.contains_key(&self.next_port);
+            if !is_taken {
+                return Some(local);
+            }
+        }
+        None
+    }
+
+    /// Initial sequence number: a clock of 4 us plus a keyed hash of the addresses
+    /// (RFC 6528 section 3).
+    fn initial_seq(&self, now: Instant, tuple: &FourTuple) -> Seq {
+        use core::hash::Hash;
+        let mut hasher = self.by_tuple.hasher().build_hasher();
+        tuple.hash(&mut hasher);
+        hasher.write_u64(self.config.seed);
+        let mixed = hasher.finish().wrapping_add(now.as_micros() / 4).to_le_bytes();
+        Seq(u32::from_le_bytes([mixed[0], mixed[1], mixed[2], mixed[3]]))
+    }
+
+    fn insert(&mut self, tuple: FourTuple, conn: Connection<D::Rx, D::Retained>) -> Option<u32> {
+        let (index, _) = self.connections.insert(conn)?;
+        self.by_tuple.insert(tuple, index);
+        Some(index)
+    }
+
+    /// The listener's backlog has one place more.
+    pub(super) fn leave_backlog(&mut self, index: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        if let Some(listener) = conn.listener.take().and_then(|p| self.listeners.get_mut(&p)) {
+            listener.waiting = listener.waiting.saturating_sub(1);
+        }
+    }
+}
+
+fn new_connection<R: crate::device::RxFrame, T: crate::device::Retained>(
+    tcb: Tcb<R, T>,
+    phase: Phase,
+    patience: Instant,
+) -> Connection<R, T> {
+    Connection {
+        tcb,
+        phase,
+        qp: None,
+        listener: None,
+        resolved: false,
+        crc: true,
+        established: false,
+        closing: false,
+        held_len: 0,
+        held_frames: 0,
+        outbox: Vec::new(),
+        patience: Some(patience),
+        queued: false,
+        armed: Armed::default(),
+    }
+}
+
+fn frame_octets(frame: &Startup) -> Vec<u8> {
+    let mut octets = vec![0; frame.wire_len()];
+    frame.emit(&mut octets);
+    octets
+}
+
+fn check_private_data(data: &[u8], enhanced: bool) -> Result<(), CmError> {
+    let block = if enhanced { ENHANCED_LEN } else { 0 };
+    if data.len() + block > PRIVATE_DATA_LEN_MAX {
+        return Err(CmError::PrivateDataTooLong);
+    }
+    Ok(())
+}

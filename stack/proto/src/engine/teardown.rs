@@ -1,0 +1,122 @@
+//! The end of a stream, and of the connection under it.
+
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::engine::connection::Phase;
+use crate::rdmap::fault::Fault;
+use crate::time::Instant;
+use crate::verbs::cm::{ConnectError, EndReason, Event, PrivateData};
+use crate::verbs::wc::Completions;
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Tells the application that its attempt to connect failed, if this was one.
+    pub(super) fn fail_connect(
+        &mut self,
+        index: u32,
+        error: ConnectError,
+        private_data: PrivateData,
+    ) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let Phase::AwaitReply { .. } = conn.phase else { return };
+        conn.phase = Phase::Over;
+        let Some(qp_index) = conn.qp else { return };
+        let qp = self.verbs.id(qp_index);
+        self.verbs.enter_error(qp_index, EndReason::Local);
+        let private_data = Box::new(private_data);
+        self.verbs.events.push_back(Event::ConnectFailed { qp, error, private_data });
+    }
+
+    /// The connection came to nothing below: reset, or given up.
+    pub(super) fn lose(&mut self, index: u32, reason: EndReason) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let error = match reason {
+            EndReason::Reset if !conn.established => ConnectError::Refused,
+            EndReason::Reset => ConnectError::Reset,
+            _ => ConnectError::TimedOut,
+        };
+        self.fail_connect(index, error, PrivateData::new());
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        conn.end_stream(&mut self.assembly);
+        if let Some(qp) = conn.qp {
+            if let Some(qp) = self.verbs.get_mut(qp) {
+                qp.stream.stop();
+            }
+            self.verbs.enter_error(qp, reason);
+        }
+    }
+
+    /// The peer sent FIN: everything before it was handled.
+    pub(super) fn take_fin(&mut self, now: Instant, index: u32) {
+        self.fail_connect(index, ConnectError::Protocol, PrivateData::new());
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        if let Some(qp) = conn.qp {
+            if let Some(qp) = self.verbs.get_mut(qp)
+                && !qp.stream.terminate_due()
+            {
+                qp.stream.stop();
+            }
+            self.verbs.enter_error(qp, EndReason::PeerClosed);
+        }
+        self.wind_down(now, index);
+    }
+
+    /// Start-up or lingering took too long.
+    pub(super) fn lose_patience(&mut self, index: u32) {
+        self.fail_connect(index, ConnectError::TimedOut, PrivateData::new());
+        self.abort(index);
+    }
+
+    /// Ends the stream: what arrives is discarded, FIN follows the last octet, and the connection
+    /// is reset if the peer has not closed too within the linger time.
+    pub(super) fn wind_down(&mut self, now: Instant, index: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        conn.end_stream(&mut self.assembly);
+        if !conn.closing {
+            conn.closing = true;
+            conn.patience = Some(now + self.config.linger_ns);
+        }
+        self.arm(index);
+        self.make_ready(index);
+    }
+
+    /// Resets the connection.
+    pub(super) fn abort(&mut self, index: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        conn.end_stream(&mut self.assembly);
+        conn.outbox.clear();
+        conn.tcb.abort();
+        self.make_ready(index);
+    }
+
+    /// Ends the queue pairs of completion queues that overran.
+    pub(super) fn end_broken(&mut self, now: Instant) {
+        while let Some(cq) = self.overrun.pop() {
+            let mut broken = Vec::new();
+            self.verbs.overrun(cq, &mut broken);
+            for index in broken {
+                let Some(qp) = self.verbs.get_mut(index) else { continue };
+                if qp.stream.fail(Fault::LocalCatastrophic, &[]).is_some() {
+                    self.verbs.counters.terminates_out += 1;
+                }
+                let conn = self.verbs.get(index).and_then(|qp| qp.conn);
+                self.verbs.enter_error(index, EndReason::LocalError);
+                if let Some(conn) = conn {
+                    self.wind_down(now, conn);
+                }
+            }
+        }
+    }
+
+    /// Takes a connection out of every table.
+    pub(super) fn drop_connection(&mut self, index: u32) {
+        self.leave_backlog(index);
+        let Some(mut conn) = self.connections.remove(index) else { return };
+        conn.end_stream(&mut self.assembly);
+        self.by_tuple.remove(&conn.tcb.tuple());
+        self.held_frames -= conn.held_frames;
+        if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
+            qp.conn = None;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! FPDU: length, ULPDU, padding, CRC (RFC 5044 section 4.1).
+
+use core::ops::Range;
+
+use crate::mpa::crc::crc32c;
+
+/// Octets of the length field in front of the ULPDU.
+pub const LENGTH_LEN: usize = 2;
+/// Octets of the CRC field.
+pub const CRC_LEN: usize = 4;
+/// Longest FPDU that a length field can announce.
+pub const FPDU_LEN_MAX: usize = fpdu_len(u16::MAX as usize);
+/// Bounds of MULPDU in octets (MPA-044).
+pub const MULPDU_RANGE: Range<usize> = 128..64769;
+
+/// Octets of the FPDU around a ULPDU of `ulpdu_len` octets.
+#[must_use]
+pub const fn fpdu_len(ulpdu_len: usize) -> usize {
+    (LENGTH_LEN + ulpdu_len).next_multiple_of(4) + CRC_LEN
+}
+
+/// Largest ULPDU whose FPDU fits one segment of `emss` octets without markers, within
+/// [`MULPDU_RANGE`] (RFC 5044 section 4.5).
+#[must_use]
+pub const fn mulpdu(emss: usize) -> usize {
+    let fits = emss.saturating_sub(LENGTH_LEN + CRC_LEN + emss % 4);
+    if fits < MULPDU_RANGE.start {
+        MULPDU_RANGE.start
+    } else if fits >= MULPDU_RANGE.end {
+        MULPDU_RANGE.end - 1
+    } else {
+        fits
+    }
+}
+
+/// Completes the FPDU in `out`, whose ULPDU of `ulpdu_len` octets already lies at
+/// [`LENGTH_LEN`]: writes the length, zero padding and the CRC over the very octets that will be
+/// sent (a zero field when CRCs are off). Returns the FPDU's length.
+///
+/// # Panics
+/// If `out` is shorter than [`fpdu_len`], or `ulpdu_len` above 65,535.
+#[inline]
+pub fn seal(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
+    let total = fpdu_len(ulpdu_len);
+    let length = u16::try_from(ulpdu_len).expect("DDP keeps ULPDUs within 64,768 octets");
+    out[..LENGTH_LEN].copy_from_slice(&length.to_be_bytes());
+    let (covered, rest) = out.split_at_mut(total - CRC_LEN);
+    covered[LENGTH_LEN + ulpdu_len..].fill(0);
+    let sum = if crc { crc32c(covered) } else { 0 };
+    rest[..CRC_LEN].copy_from_slice(&sum.to_le_bytes());
+    total
+}
+
+/// The FPDU's CRC does not match its octets (MPA error 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrcMismatch;
+
+/// Takes the FPDU at the head of `octets` apart, if it is whole: its ULPDU, verified when `crc`,
+/// and the FPDU's length. `Ok(None)`: not whole yet.
+///
+/// # Errors
+/// [`CrcMismatch`].
+#[inline]
+pub fn split(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, CrcMismatch> {
+    let Some(length) = octets.first_chunk::<LENGTH_LEN>() else { return Ok(None) };
+    let ulpdu_len = usize::from(u16::from_be_bytes(*length));
+    let total = fpdu_len(ulpdu_len);
+    let Some(fpdu) = octets.get(..total) else { return Ok(None) };
+    if crc {
+        let (covered, sum) = fpdu.split_at(total - CRC_LEN);
+        if sum != crc32c(covered).to_le_bytes() {
+            return Err(CrcMismatch);
+        }
+    }
+    Ok(Some((&fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len], total)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The two ULPDUs of RFC 5044 figures 5 and 6: untagged, 24 zero octets.
+    fn worked_ulpdu(control: [u8; 2], msn: u8) -> Vec<u8> {
+        let mut ulpdu = vec![0; 42];
+        ulpdu[..2].copy_from_slice(&control);
+        ulpdu[13] = msn;
+        ulpdu
+    }
+
+    // req-test: MPA-095 (the markerless form; CRCs recomputed by another implementation)
+    #[test]
+    fn worked_dumps() {
+        let cases = [
+            ([0x41, 0x43], 1, 0xb724_3ec3_u32),
+            ([0x41, 0x43], 2, 0x290f_bede),
+            ([0x40, 0x03], 1, 0xa981_14c4),
+            ([0x40, 0x03], 2, 0x37aa_94d9),
+        ];
+        for (control, msn, crc) in cases {
+            let ulpdu = worked_ulpdu(control, msn);
+            let mut fpdu = vec![0xff; 48];
+            fpdu[2..44].copy_from_slice(&ulpdu);
+            assert_eq!(seal(&mut fpdu, 42, true), 48);
+            assert_eq!(fpdu[..2], [0, 0x2a]);
+            assert_eq!(fpdu[44..], crc.to_be_bytes(), "MSN {msn}");
+            assert_eq!(split(&fpdu, true), Ok(Some((&ulpdu[..], 48))));
+        }
+    }
+
+    #[test]
+    fn mulpdu_follows_emss_within_bounds() {
+        for (emss, expected) in [
+            (1460, 1454),
+            (1448, 1442),
+            (8948, 8942),
+            (64, 128),
+            (133, 128),
+            (137, 130),
+            (65535, 64768),
+        ] {
+            assert_eq!(mulpdu(emss), expected, "EMSS {emss}");
+        }
+        for emss in 140..9000 {
+            assert!(fpdu_len(mulpdu(emss)) <= emss, "EMSS {emss}");
+        }
+    }
+
+    #[test]
+    fn padding_is_zero_and_counts_in_the_crc() {
+        let mut fpdu = [0xff; 16];
+        let len = seal(&mut fpdu, 3, true);
+        assert_eq!((len, &fpdu[5..8]), (12, &[0, 0, 0][..]));
+        fpdu[6] = 1;
+        assert_eq!(split(&fpdu[..len], true), Err(CrcMismatch));
+        // Non-zero padding under a right CRC is ignored.
+        let crc = crc32c(&fpdu[..8]);
+        fpdu[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert!(split(&fpdu[..len], true).unwrap().is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_single_flipped_bit_is_found(
+            ulpdu in proptest::collection::vec(any::<u8>(), 1..300), bit in 16usize..2000,
+        ) {
+            let mut fpdu = vec![0; fpdu_len(ulpdu.len())];
+            fpdu[2..2 + ulpdu.len()].copy_from_slice(&ulpdu);
+            seal(&mut fpdu, ulpdu.len(), true);
+            prop_assert_eq!(split(&fpdu, true), Ok(Some((&ulpdu[..], fpdu.len()))));
+            let bit = bit % (fpdu.len() * 8 - 16) + 16;
+            fpdu[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(split(&fpdu, true), Err(CrcMismatch));
+            prop_assert!(split(&fpdu, false).unwrap().is_some());
+        }
+
+        #[test]
+        fn prefixes_wait(len in 1usize..600, cut in 0usize..600) {
+            let mut fpdu = vec![7; fpdu_len(len)];
+            seal(&mut fpdu, len, true);
+            let cut = cut % fpdu.len();
+            prop_assert_eq!(split(&fpdu[..cut], true), Ok(None));
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! RDMAP: operations, read requests and responses, Terminate (RFC 5040 and its drafts).
+
+pub mod fault;
+pub mod operation;
+pub mod requester;
+pub mod responder;
+pub mod stream;

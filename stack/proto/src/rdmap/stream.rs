@@ -1,0 +1,331 @@
+//! An RDMAP stream: what comes in is checked, placed and accounted for; what goes out is chosen
+//! among requests, responses and the Terminate.
+
+use arrayvec::ArrayVec;
+
+use crate::ddp::memory::{Access, Memory};
+use crate::ddp::regions::Stag;
+use crate::ddp::untagged::{BufferQueue, Filled, UntaggedFault};
+use crate::rdmap::fault::Fault;
+use crate::rdmap::requester::Requester;
+use crate::rdmap::responder::Responder;
+use crate::wire::ddp::{Header, Tagged, UNTAGGED_LEN, Untagged, Version};
+use crate::wire::rdmap::{
+    Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, TERMINATE_LEN_MAX, TerminateHeader,
+};
+
+/// A whole Terminate ULPDU.
+type TerminateUlpdu = ArrayVec<u8, { UNTAGGED_LEN + TERMINATE_LEN_MAX }>;
+
+/// What a received ULPDU brought about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indication {
+    /// Octets were placed; nothing to report.
+    Placed,
+    /// A Send was delivered into a receive buffer.
+    Received {
+        /// The buffer and the message's length.
+        filled: Filled,
+        /// The sender asked for an event.
+        solicited: bool,
+        /// Invalidated by this Send, already unusable.
+        invalidated: Option<Stag>,
+    },
+    /// A Read Request waits to be answered.
+    ReadRequested,
+    /// A Read completed.
+    ReadCompleted,
+    /// The peer ended the stream.
+    Terminated(TerminateHeader),
+}
+
+/// Which side speaks next when both have a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Requests,
+    Responses,
+}
+
+/// A stream's protocol state, both directions.
+#[derive(Debug)]
+pub struct Stream {
+    pd: u32,
+    version: Version,
+    /// Requests of this end.
+    pub requester: Requester,
+    /// Buffers for Sends of the peer.
+    pub receives: BufferQueue,
+    responder: Responder,
+    turn: Turn,
+    terminate: Option<TerminateUlpdu>,
+    /// Set once anything ended the stream; nothing is placed afterwards.
+    failed: bool,
+}
+
+/// Why [`Stream::build`] made no segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuildError {
+    /// A request of this end names memory that is not registered as it claims.
+    Request,
+    /// A Read of the peer can no longer be answered; a Terminate is due.
+    Answer(TerminateHeader),
+}
+
+impl Stream {
+    /// A stream of protection domain `pd`, not started.
+    #[must_use]
+    pub fn new(pd: u32, send_count_max: usize, recv_count_max: usize) -> Self {
+        Self {
+            pd,
+            version: Version::Ietf,
+            requester: Requester::new(send_count_max),
+            receives: BufferQueue::new(recv_count_max),
+            responder: Responder::new(),
+            turn: Turn::Requests,
+            terminate: None,
+            failed: false,
+        }
+    }
+
+    /// Fixes what the start-up exchange agreed on.
+    pub fn start(&mut self, version: Version, ird: u16, ord: u16) {
+        self.version = version;
+        self.requester.set_ord(ord);
+        self.responder.set_ird(ird);
+    }
+
+    /// Checks, places and accounts for one ULPDU of an in-order, verified stream.
+    ///
+    /// Versions and opcode are checked before anything is placed, so that no octet of a message
+    /// that RDMAP would refuse reaches memory.
+    ///
+    /// # Errors
+    /// [`Fault`]: the caller ends the stream with [`Stream::fail`].
+    pub fn handle(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Result<Indication, Fault> {
+        let header = Header::parse(ulpdu, self.version).map_err(Fault::Header)?;
+        let opcode = Opcode::parse(header.rsvd_ulp(), self.version).map_err(Fault::Control)?;
+        let payload = &ulpdu[header.wire_len()..];
+        match (header, opcode) {
+            (Header::Tagged(header), Opcode::Write) => self.place_write(memory, &header, payload),
+            (Header::Tagged(header), Opcode::ReadResponse) => {
+                self.place_response(memory, &header, payload)
+            }
+            (Header::Tagged(_), _) => Err(Fault::UnexpectedOpcode),
+            (Header::Untagged(header), opcode) => match (header.queue, opcode) {
+                (QN_SEND, Opcode::Send { invalidate, solicited }) => {
+                    self.place_send(memory, &header, payload, invalidate, solicited)
+                }
+                (QN_READ_REQUEST, Opcode::ReadRequest) => {
+                    self.responder.accept(memory, self.pd, &header, payload)?;
+                    Ok(Indication::ReadRequested)
+                }
+                (QN_TERMINATE, Opcode::Terminate) => {
+                    let header = TerminateHeader::parse(payload)
+                        .ok_or(Fault::Header(crate::wire::ddp::HeaderError::Truncated))?;
+                    self.failed = true;
+                    Ok(Indication::Terminated(header))
+                }
+                (QN_SEND..=QN_TERMINATE, _) => Err(Fault::UnexpectedOpcode),
+                _ => Err(Fault::QueueNumber),
+            },
+        }
+    }
+
+    fn place_write(
+        &self,
+        memory: &impl Memory,
+        header: &Tagged,
+        payload: &[u8],
+    ) -> Result<Indication, Fault> {
+        // STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
+        if !payload.is_empty() {
+            let place = memory
+                .regions()
+                .resolve(header.stag, self.pd, Access::REMOTE_WRITE, header.to, payload.len())
+                .map_err(Fault::Tagged)?;
+            memory.place(place, payload);
+        }
+        Ok(Indication::Placed)
+    }
+
+    fn place_response(
+        &mut self,
+        memory: &impl Memory,
+        header: &Tagged,
+        payload: &[u8],
+    ) -> Result<Indication, Fault> {
+        let sink = self
+            .requester
+            .expect_response(header, payload.len())
+            .map_err(Fault::Tagged)?
+            .ok_or(Fault::UnexpectedOpcode)?;
+        if !payload.is_empty() {
+            let place = memory
+                .regions()
+                .resolve(sink, self.pd, Access::LOCAL_WRITE, header.to, payload.len())
+                .map_err(Fault::Tagged)?;
+            memory.place(place, payload);
+        }
+        if self.requester.response_placed(payload.len(), header.last) {
+            Ok(Indication::ReadCompleted)
+        } else {
+            Ok(Indication::Placed)
+        }
+    }
+
+    fn place_send(
+        &mut self,
+        memory: &impl Memory,
+        header: &Untagged,
+        payload: &[u8],
+        invalidate: bool,
+        solicited: bool,
+    ) -> Result<Indication, Fault> {
+        // Before the buffer is used up: a message that is refused must not take it along.
+        let invalidated = (invalidate && header.last).then_some(header.rsvd_ulp_rest);
+        if let Some(stag) = invalidated {
+            match memory.regions().pd_of(stag) {
+                None => return Err(Fault::InvalidateUnknown),
+                Some(pd) if pd != self.pd => return Err(Fault::InvalidateForeign),
+                Some(_) => {}
+            }
+        }
+        let filled =
+            self.receives.place(memory, self.pd, header, payload).map_err(Fault::Untagged)?;
+        let Some(filled) = filled else { return Ok(Indication::Placed) };
+        if let Some(stag) = invalidated {
+            // The STag is dead before the application hears of the message.
+            memory.regions().invalidate(stag);
+        }
+        Ok(Indication::Received { filled, solicited, invalidated })
+    }
+
+    /// Ends the stream over `fault`, found in `segment` (empty if in none), and queues the
+    /// Terminate. Only the first fault is reported; returns what the peer is told, or `None` if
+    /// the stream had ended already.
+    pub fn fail(&mut self, fault: Fault, segment: &[u8]) -> Option<TerminateHeader> {
+        if self.failed {
+            return None;
+        }
+        self.failed = true;
+        let mut header = fault.terminate();
+        if segment.is_empty() {
+            header.has_length = false;
+            header.has_ddp = false;
+            header.has_rdma = false;
+        }
+        let mut ulpdu = [0; UNTAGGED_LEN + TERMINATE_LEN_MAX];
+        let ddp = Untagged {
+            last: true,
+            rsvd_ulp: Opcode::Terminate.control(self.version),
+            rsvd_ulp_rest: 0,
+            queue: QN_TERMINATE,
+            msn: 1,
+            mo: 0,
+        };
+        ddp.emit(self.version, &mut ulpdu);
+        let len = UNTAGGED_LEN + header.emit(segment, &mut ulpdu[UNTAGGED_LEN..]);
+        self.terminate = Some(ulpdu[..len].iter().copied().collect());
+        Some(header)
+    }
+
+    /// Ends the stream without a Terminate.
+    pub const fn stop(&mut self) {
+        self.failed = true;
+    }
+
+    /// The stream has ended: what still arrives is discarded.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// A Terminate is due and not built.
+    #[must_use]
+    pub const fn terminate_due(&self) -> bool {
+        self.terminate.is_some()
+    }
+
+    /// A segment can be built now.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        if self.failed {
+            return self.terminate.is_some();
+        }
+        self.requester.ready() || self.responder.ready()
+    }
+
+    /// Octets of the next ULPDU with no bound on its room.
+    #[must_use]
+    pub fn next_len(&self) -> u64 {
+        match (&self.terminate, self.speaker()) {
+            (Some(ulpdu), _) => ulpdu.len() as u64,
+            (None, Turn::Requests) => self.requester.next_len(),
+            (None, Turn::Responses) => self.responder.next_len(),
+        }
+    }
+
+    /// Builds the next ULPDU into `out` (at least 128 octets) and returns its length. Call only
+    /// when [`Stream::ready`]. A due Terminate comes first; whole messages alternate between
+    /// requests and responses when both wait.
+    ///
+    /// # Errors
+    /// [`BuildError`]; the stream has then failed.
+    pub fn build(&mut self, memory: &impl Memory, out: &mut [u8]) -> Result<usize, BuildError> {
+        if let Some(ulpdu) = self.terminate.take() {
+            out[..ulpdu.len()].copy_from_slice(&ulpdu);
+            return Ok(ulpdu.len());
+        }
+        match self.speaker() {
+            Turn::Requests => {
+                let built = self.requester.build(memory, self.pd, self.version, out);
+                if !self.requester.mid_message() {
+                    self.turn = Turn::Responses;
+                }
+                built.map_err(|_| {
+                    self.fail(Fault::LocalCatastrophic, &[]);
+                    BuildError::Request
+                })
+            }
+            Turn::Responses => {
+                let built = self.responder.build(memory, self.pd, self.version, out);
+                if !self.responder.mid_message() {
+                    self.turn = Turn::Requests;
+                }
+                built.map_err(|failed| {
+                    let told = self.fail(failed.fault, &failed.segment);
+                    BuildError::Answer(told.unwrap_or_else(|| failed.fault.terminate()))
+                })
+            }
+        }
+    }
+
+    /// Who builds the next segment: a message that is begun goes on, else turns alternate.
+    fn speaker(&self) -> Turn {
+        if self.requester.mid_message() {
+            return Turn::Requests;
+        }
+        if self.responder.mid_message() {
+            return Turn::Responses;
+        }
+        match self.turn {
+            Turn::Requests if self.requester.ready() => Turn::Requests,
+            Turn::Responses if self.responder.ready() => Turn::Responses,
+            Turn::Requests => Turn::Responses,
+            Turn::Responses => Turn::Requests,
+        }
+    }
+
+    /// The buffer that a fault of the receive queue concerns, so that it completes in error.
+    #[must_use]
+    pub const fn faulty_buffer(fault: Fault) -> Option<(u64, bool)> {
+        match fault {
+            Fault::Untagged(UntaggedFault::TooLong { wr_id }) => Some((wr_id, true)),
+            Fault::Untagged(UntaggedFault::Local { wr_id, .. }) => Some((wr_id, false)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,395 @@
+//! Two streams back to back, and a hostile one.
+
+use super::*;
+use crate::ddp::memory::MemoryFault;
+use crate::ddp::sgl::Sge;
+use crate::ddp::testing::Arena;
+use crate::ddp::untagged::Buffer;
+use crate::rdmap::operation::{Operation, Payload};
+use crate::rdmap::requester::{Outcome, Request};
+use crate::wire::ddp::{HeaderError, TAGGED_LEN};
+use crate::wire::rdmap::{ControlError, READ_REQUEST_LEN, ReadRequest};
+
+const PD: u32 = 1;
+
+struct Bed {
+    arena: Arena,
+    stag: u32,
+    stream: Stream,
+}
+
+/// A stream over 4,096 octets of memory with every right, IRD and ORD 2.
+fn bed() -> Bed {
+    let arena = Arena::new(4096);
+    let stag = arena.register(0, 4096, Access::ALL, PD);
+    let mut stream = Stream::new(PD, 8, 8);
+    stream.start(Version::Ietf, 2, 2);
+    Bed { arena, stag, stream }
+}
+
+fn gather(stag: u32, addr: u64, len: u32) -> Payload {
+    Payload::Gather([Sge { addr, len, lkey: stag }].into_iter().collect())
+}
+
+fn request(wr_id: u64, operation: Operation) -> Request {
+    let len = operation.len();
+    Request { wr_id, operation, len, signaled: true, fence: false }
+}
+
+impl Bed {
+    fn post(&mut self, wr_id: u64, operation: Operation) {
+        assert!(self.stream.requester.post(request(wr_id, operation)));
+    }
+
+    fn post_receive(&mut self, wr_id: u64, addr: u64, len: u32) {
+        let sg_list = [Sge { addr, len, lkey: self.stag }].into_iter().collect();
+        assert!(self.stream.receives.post(Buffer { wr_id, sg_list }));
+    }
+
+    fn write(&self, peer: &Self, from: u64, to: u64, len: u32) -> Operation {
+        Operation::Write { payload: gather(self.stag, from, len), rkey: peer.stag, remote: to }
+    }
+
+    fn read(&self, peer: &Self, from: u64, to: u64, len: u32) -> Operation {
+        let sink = Sge { addr: to, len, lkey: self.stag };
+        Operation::Read { sink, rkey: peer.stag, remote: from }
+    }
+
+    /// Builds one ULPDU of at most `mulpdu` octets.
+    fn build(&mut self, mulpdu: usize) -> Vec<u8> {
+        assert!(self.stream.ready());
+        let mut out = vec![0xee; mulpdu];
+        let bound = self.stream.next_len();
+        let len = self.stream.build(&self.arena, &mut out).unwrap();
+        assert_eq!(len as u64, bound.min(mulpdu as u64));
+        out.truncate(len);
+        out
+    }
+
+    fn handle(&mut self, ulpdu: &[u8]) -> Result<Indication, Fault> {
+        self.stream.handle(&self.arena, ulpdu)
+    }
+
+    fn done(&mut self) -> Vec<(u64, Outcome)> {
+        let mut done = Vec::new();
+        while let Some((request, outcome)) = self.stream.requester.completed() {
+            done.push((request.wr_id, outcome));
+            self.stream.requester.pop();
+        }
+        done
+    }
+}
+
+/// Moves everything both sides have to say, in turn.
+fn exchange(left: &mut Bed, right: &mut Bed, mulpdu: usize) -> Vec<Indication> {
+    let mut seen = Vec::new();
+    while left.stream.ready() || right.stream.ready() {
+        if left.stream.ready() {
+            seen.push(right.handle(&left.build(mulpdu)).unwrap());
+        }
+        if right.stream.ready() {
+            seen.push(left.handle(&right.build(mulpdu)).unwrap());
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_write_lands_whole_in_segments_of_any_size() {
+    for mulpdu in [128, 129, 500, 1442, 4096] {
+        let (mut left, mut right) = (bed(), bed());
+        let octets: Vec<u8> = (0..1500u32).map(|at| (at * 7) as u8).collect();
+        left.arena.write(100, &octets);
+        left.post(1, left.write(&right, 100, 2000, 1500));
+        let seen = exchange(&mut left, &mut right, mulpdu);
+        assert_eq!(seen.len(), 1500usize.div_ceil(mulpdu - TAGGED_LEN));
+        assert_eq!(right.arena.read(2000, 1500), octets);
+        assert_eq!(right.arena.read(0, 2000), vec![0; 2000]);
+        assert_eq!(left.done(), [(1, Outcome::Success)]);
+    }
+}
+
+#[test]
+fn a_read_fetches_and_completes_in_posting_order() {
+    let (mut left, mut right) = (bed(), bed());
+    right.arena.write(10, b"what the peer has to say");
+    left.post(1, left.read(&right, 10, 3000, 24));
+    left.post(2, left.write(&right, 0, 500, 8));
+    let ulpdu = left.build(1000);
+    assert_eq!(ulpdu.len(), UNTAGGED_LEN + READ_REQUEST_LEN);
+    assert_eq!(right.handle(&ulpdu), Ok(Indication::ReadRequested));
+    assert_eq!(right.handle(&left.build(1000)), Ok(Indication::Placed));
+    // The Write is done, but was posted behind the Read.
+    assert_eq!(left.done(), []);
+    assert_eq!(left.handle(&right.build(1000)), Ok(Indication::ReadCompleted));
+    assert_eq!(left.arena.read(3000, 24), b"what the peer has to say");
+    assert_eq!(left.done(), [(1, Outcome::Success), (2, Outcome::Success)]);
+}
+
+#[test]
+fn reads_beyond_ord_wait_and_hold_back_what_follows() {
+    let (mut left, mut right) = (bed(), bed());
+    for wr_id in 0..3 {
+        left.post(wr_id, left.read(&right, 0, 3000, 4));
+    }
+    left.post(3, left.write(&right, 0, 0, 4));
+    for _ in 0..2 {
+        let ulpdu = left.build(1000);
+        right.handle(&ulpdu).unwrap();
+    }
+    assert!(!left.stream.ready(), "ORD is 2");
+    left.handle(&right.build(1000)).unwrap();
+    assert!(left.stream.ready());
+    exchange(&mut left, &mut right, 1000);
+    assert_eq!(left.done().len(), 4);
+}
+
+#[test]
+fn a_fence_waits_for_earlier_reads() {
+    let (mut left, mut right) = (bed(), bed());
+    left.post(1, left.read(&right, 0, 3000, 4));
+    let fenced = Request { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
+    assert!(left.stream.requester.post(fenced));
+    right.handle(&left.build(1000)).unwrap();
+    assert!(!left.stream.ready());
+    left.handle(&right.build(1000)).unwrap();
+    assert!(left.stream.ready());
+}
+
+#[test]
+fn sends_fill_buffers_and_invalidate_before_they_are_reported() {
+    let (mut left, mut right) = (bed(), bed());
+    let window = right.arena.register(0, 16, Access::REMOTE_WRITE, PD);
+    right.post_receive(7, 1000, 64);
+    let send = |solicited, invalidate| Operation::Send {
+        payload: Payload::Inline(b"hello".iter().copied().collect()),
+        solicited,
+        invalidate,
+    };
+    left.post(1, send(true, Some(window)));
+    let ulpdu = left.build(1000);
+    let filled = Filled { wr_id: 7, len: 5 };
+    let indication = right.handle(&ulpdu);
+    let invalidated = Some(window);
+    assert_eq!(indication, Ok(Indication::Received { filled, solicited: true, invalidated }));
+    assert_eq!(right.arena.regions().pd_of(window), None);
+    assert_eq!(right.arena.read(1000, 5), b"hello");
+
+    // The second time the STag names nothing; one of another domain is not the stream's.
+    right.post_receive(8, 1000, 64);
+    left.post(2, send(false, Some(window)));
+    let ulpdu = left.build(1000);
+    assert_eq!(right.handle(&ulpdu), Err(Fault::InvalidateUnknown));
+    let foreign = right.arena.register(0, 16, Access::REMOTE_WRITE, PD + 1);
+    right.post_receive(9, 1000, 64);
+    left.post(3, send(false, Some(foreign)));
+    let ulpdu = left.build(1000);
+    assert_eq!(right.handle(&ulpdu), Err(Fault::InvalidateForeign));
+    assert_eq!(right.arena.regions().pd_of(foreign), Some(PD + 1));
+}
+
+#[test]
+fn whole_messages_alternate_between_requests_and_responses() {
+    let (mut left, mut right) = (bed(), bed());
+    left.post(1, left.read(&right, 0, 3000, 400));
+    right.handle(&left.build(1000)).unwrap();
+    right.post(1, right.write(&left, 0, 0, 400));
+    right.post(2, right.write(&left, 0, 0, 400));
+    let mut opcodes = Vec::new();
+    while right.stream.ready() {
+        opcodes.push(right.build(228)[1] & 0x0f);
+    }
+    assert_eq!(opcodes, [0, 0, 2, 2, 0, 0]);
+}
+
+#[test]
+fn zero_length_messages_touch_no_memory() {
+    let (mut left, mut right) = (bed(), bed());
+    let nowhere = Sge { addr: 9, len: 0, lkey: 0 };
+    left.post(1, Operation::Write { payload: Payload::empty(), rkey: 0, remote: 5 });
+    left.post(2, Operation::Read { sink: nowhere, rkey: 0, remote: 5 });
+    right.post_receive(3, 0, 0);
+    let payload = Payload::empty();
+    left.post(3, Operation::Send { payload, solicited: false, invalidate: None });
+    let seen = exchange(&mut left, &mut right, 1000);
+    let received = Indication::Received {
+        filled: Filled { wr_id: 3, len: 0 },
+        solicited: false,
+        invalidated: None,
+    };
+    assert!(seen.contains(&received) && seen.contains(&Indication::ReadCompleted));
+    assert_eq!(left.done().len(), 3);
+}
+
+#[test]
+fn a_request_with_unregistered_memory_fails_alone_and_ends_the_stream() {
+    let mut left = bed();
+    let bad = gather(left.stag ^ 0x100, 0, 8);
+    left.post(1, Operation::Write { payload: bad, rkey: 5, remote: 0 });
+    let mut out = [0; 256];
+    let built = left.stream.build(&left.arena, &mut out);
+    assert_eq!(built, Err(BuildError::Request));
+    assert_eq!(left.done(), [(1, Outcome::LocalProtection)]);
+    assert!(left.stream.terminate_due());
+    let len = left.stream.build(&left.arena, &mut out).unwrap();
+    assert_eq!(&out[UNTAGGED_LEN..len], &[0, 0, 0, 0]);
+}
+
+/// A tagged ULPDU of a hostile peer.
+fn tagged(opcode: Opcode, last: bool, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    let mut ulpdu = vec![0; TAGGED_LEN];
+    let rsvd_ulp = opcode.control(Version::Ietf);
+    Tagged { last, rsvd_ulp, stag, to }.emit(Version::Ietf, &mut ulpdu);
+    ulpdu.extend_from_slice(payload);
+    ulpdu
+}
+
+/// An untagged ULPDU of a hostile peer.
+fn untagged(opcode: Opcode, queue: u32, msn: u32, mo: u32, payload: &[u8]) -> Vec<u8> {
+    let mut ulpdu = vec![0; UNTAGGED_LEN];
+    let rsvd_ulp = opcode.control(Version::Ietf);
+    Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue, msn, mo }
+        .emit(Version::Ietf, &mut ulpdu);
+    ulpdu.extend_from_slice(payload);
+    ulpdu
+}
+
+const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
+
+#[test]
+fn each_offence_has_its_fault_and_places_nothing() {
+    let mut right = bed();
+    right.post_receive(1, 0, 4);
+    let stag = right.stag;
+    let read_only = right.arena.register(0, 64, Access::REMOTE_READ, PD);
+    let foreign = right.arena.register(0, 64, Access::ALL, PD + 1);
+    let read = |len, source_stag, source_to| {
+        let request = ReadRequest { sink_stag: 1, sink_to: 2, len, source_stag, source_to };
+        let mut octets = vec![0; READ_REQUEST_LEN];
+        request.emit(&mut octets);
+        untagged(Opcode::ReadRequest, 1, 1, 0, &octets)
+    };
+    let mut wrong_version = tagged(Opcode::Write, true, stag, 0, b"x");
+    wrong_version[0] ^= 3;
+    let mut wrong_rdmap = tagged(Opcode::Write, true, stag, 0, b"x");
+    wrong_rdmap[1] ^= 0xc0;
+    let mut reserved = tagged(Opcode::Write, true, stag, 0, b"x");
+    reserved[1] |= 0x0f;
+    let too_long = UntaggedFault::TooLong { wr_id: 1 };
+    let cases = [
+        (vec![], Fault::Header(HeaderError::Truncated)),
+        (wrong_version, Fault::Header(HeaderError::VersionTagged)),
+        (wrong_rdmap, Fault::Control(ControlError::Version)),
+        (reserved, Fault::Control(ControlError::Opcode)),
+        (tagged(SEND, true, stag, 0, b"x"), Fault::UnexpectedOpcode),
+        (tagged(Opcode::ReadResponse, true, stag, 0, b"x"), Fault::UnexpectedOpcode),
+        (untagged(Opcode::Write, 0, 1, 0, b"x"), Fault::UnexpectedOpcode),
+        (untagged(SEND, 1, 1, 0, b"x"), Fault::UnexpectedOpcode),
+        (untagged(SEND, 3, 1, 0, b"x"), Fault::QueueNumber),
+        (
+            tagged(Opcode::Write, true, stag ^ 0x80, 0, b"x"),
+            Fault::Tagged(MemoryFault::InvalidStag),
+        ),
+        (tagged(Opcode::Write, true, foreign, 0, b"x"), Fault::Tagged(MemoryFault::NotAssociated)),
+        (tagged(Opcode::Write, true, read_only, 0, b"x"), Fault::Tagged(MemoryFault::AccessRights)),
+        (tagged(Opcode::Write, true, stag, u64::MAX, b"xy"), Fault::Tagged(MemoryFault::Wrap)),
+        (tagged(Opcode::Write, true, stag, 4095, b"xy"), Fault::Tagged(MemoryFault::Bounds)),
+        (untagged(SEND, 0, 0, 0, b"x"), Fault::Untagged(UntaggedFault::MsnRange)),
+        (untagged(SEND, 0, 2, 0, b"x"), Fault::Untagged(UntaggedFault::NoBuffer)),
+        (untagged(SEND, 0, 1, 1, b"x"), Fault::Untagged(UntaggedFault::MessageOffset)),
+        (untagged(SEND, 0, 1, 0, b"12345"), Fault::Untagged(too_long)),
+        (read(1, stag ^ 0x80, 0), Fault::ReadSource(MemoryFault::InvalidStag)),
+        (read(1, foreign, 0), Fault::ReadSource(MemoryFault::NotAssociated)),
+        (read(4097, stag, 0), Fault::ReadSource(MemoryFault::Bounds)),
+        (read(2, stag, u64::MAX), Fault::ReadSource(MemoryFault::Wrap)),
+        (untagged(Opcode::ReadRequest, 1, 1, 0, &[0; 29]), Fault::ReadRequestTooLong),
+        (untagged(Opcode::ReadRequest, 1, 1, 0, &[0; 27]), Fault::Header(HeaderError::Truncated)),
+        (
+            untagged(Opcode::ReadRequest, 1, 9, 0, &[0; 28]),
+            Fault::Untagged(UntaggedFault::MsnRange),
+        ),
+    ];
+    for (ulpdu, fault) in cases {
+        assert_eq!(right.handle(&ulpdu), Err(fault), "{ulpdu:02x?}");
+        assert_eq!(right.arena.read(0, 4096), vec![0; 4096], "{fault:?}");
+    }
+}
+
+#[test]
+fn more_reads_than_ird_find_no_buffer() {
+    let mut right = bed();
+    let mut octets = [0; READ_REQUEST_LEN];
+    let (stag, to) = (right.stag, 0);
+    ReadRequest { sink_stag: 1, sink_to: 2, len: 1, source_stag: stag, source_to: to }
+        .emit(&mut octets);
+    for msn in 1..=2 {
+        let ulpdu = untagged(Opcode::ReadRequest, 1, msn, 0, &octets);
+        assert_eq!(right.handle(&ulpdu), Ok(Indication::ReadRequested));
+    }
+    let ulpdu = untagged(Opcode::ReadRequest, 1, 3, 0, &octets);
+    assert_eq!(right.handle(&ulpdu), Err(Fault::Untagged(UntaggedFault::NoBuffer)));
+}
+
+#[test]
+fn responses_must_be_what_was_asked_for() {
+    let (mut left, right) = (bed(), bed());
+    left.post(1, left.read(&right, 0, 100, 8));
+    left.build(1000);
+    let stag = left.stag;
+    let response = |last, stag, to, octets| tagged(Opcode::ReadResponse, last, stag, to, octets);
+    let bounds = Err(Fault::Tagged(MemoryFault::Bounds));
+    let invalid = Err(Fault::Tagged(MemoryFault::InvalidStag));
+    assert_eq!(left.handle(&response(false, stag ^ 1, 100, b"abcd")), invalid);
+    assert_eq!(left.handle(&response(false, stag, 101, b"abcd")), bounds);
+    assert_eq!(left.handle(&response(true, stag, 100, b"abcd")), bounds);
+    assert_eq!(left.handle(&response(true, stag, 100, b"123456789")), bounds);
+    assert_eq!(left.handle(&response(false, stag, 100, b"abcd")), Ok(Indication::Placed));
+    let done = left.handle(&response(true, stag, 104, b"efgh"));
+    assert_eq!(done, Ok(Indication::ReadCompleted));
+    assert_eq!(left.arena.read(99, 10), b"\0abcdefgh\0");
+}
+
+#[test]
+fn a_source_revoked_under_a_read_is_told_with_what_was_left() {
+    let (mut left, mut right) = (bed(), bed());
+    left.post(1, left.read(&right, 1000, 2000, 300));
+    right.handle(&left.build(1000)).unwrap();
+    left.handle(&right.build(114)).unwrap();
+    right.arena.regions().invalidate(right.stag);
+    let mut out = [0; 256];
+    let Err(BuildError::Answer(told)) = right.stream.build(&right.arena, &mut out) else {
+        panic!("the source is gone");
+    };
+    assert_eq!((told.layer, told.error_type, told.code), (0, 1, 0));
+    let len = right.stream.build(&right.arena, &mut out).unwrap();
+    // Control 4, length 2, DDP header 18, Read Request header 28.
+    assert_eq!(len, UNTAGGED_LEN + 52);
+    let rest = ReadRequest::parse(&out[UNTAGGED_LEN + 24..len]).unwrap();
+    assert_eq!((rest.sink_to, rest.len, rest.source_to), (2100, 200, 1100));
+    assert_eq!(
+        left.handle(&out[..len]),
+        Ok(Indication::Terminated(TerminateHeader {
+            layer: 0,
+            error_type: 1,
+            code: 0,
+            has_length: true,
+            has_ddp: true,
+            has_rdma: true
+        }))
+    );
+}
+
+#[test]
+fn only_the_first_fault_is_told() {
+    let mut right = bed();
+    let ulpdu = tagged(Opcode::Write, true, 1, 0, b"x");
+    let fault = right.handle(&ulpdu).unwrap_err();
+    assert!(right.stream.fail(fault, &ulpdu).is_some());
+    assert!(right.stream.fail(Fault::Crc, &[]).is_none());
+    let mut out = [0; 256];
+    let len = right.stream.build(&right.arena, &mut out).unwrap();
+    assert_eq!(out[..2], [0x41, 0x47]);
+    assert_eq!(out[UNTAGGED_LEN..UNTAGGED_LEN + 6], [0x11, 0, 0xc0, 0, 0, 15]);
+    assert_eq!(out[UNTAGGED_LEN + 6..len], ulpdu[..14]);
+    assert!(!right.stream.ready());
+}

@@ -1,0 +1,135 @@
+//! What a connection is configured with, and what it counts.
+
+use crate::device::ChecksumMode;
+use crate::time::{MICROSECOND, MILLISECOND, SECOND};
+use crate::wire::tcp::MAX_WSCALE;
+
+/// Settings of one connection, fixed when it is made. Times in nanoseconds, sizes in octets.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Largest TCP payload the link carries in a segment without TCP options: link MTU less 40
+    /// (IPv4) or 60 (IPv6). Goes out in the MSS option.
+    pub mss: u16,
+    /// Checksum arrangement of the port.
+    pub checksum: ChecksumMode,
+    /// Receive window of an accepted connection; the window scale is chosen for it.
+    pub recv_window: u32,
+    /// Receive window until [`super::Tcb::open_window`].
+    pub startup_window: u32,
+    /// Offer the timestamps option (RFC 7323).
+    pub timestamps: bool,
+    /// Offer selective acknowledgments (RFC 2018).
+    pub sack: bool,
+    /// Lowest retransmission timeout.
+    pub rto_min_ns: u64,
+    /// Retransmission timeout before the first measurement, and its floor until some samples
+    /// have shown how long the peer delays ACKs (Linux: up to 40 ms).
+    pub rto_initial_ns: u64,
+    /// Highest retransmission timeout and zero-window probe interval.
+    pub rto_max_ns: u64,
+    /// Retransmissions of SYN or SYN-ACK before the attempt fails.
+    pub syn_retries: u8,
+    /// Consecutive retransmission timeouts, or unanswered probes, before the connection fails.
+    pub data_retries: u8,
+    /// Time without any acknowledgment of outstanding octets before the connection fails.
+    pub user_timeout_ns: u64,
+    /// How long an ACK for less than two full segments waits.
+    pub delayed_ack_ns: u64,
+    /// Length of TIME-WAIT. The RFC's 4 minutes guard against old segments of the Internet at
+    /// large; timestamps and random ports do most of that work here.
+    pub time_wait_ns: u64,
+    /// Idle time after which the peer is probed; `None`: never.
+    pub keepalive_ns: Option<u64>,
+    /// Lateness from which a timer counts as found after a time jump: the peer's answer may wait
+    /// unread, so it is armed once more instead of firing.
+    pub tick_ns: u64,
+    /// Most frames held out of order; beyond it they are dropped unacknowledged.
+    pub max_held_frames: u16,
+    /// Most records sent and not acknowledged, or written and not sent.
+    pub max_records: u16,
+    /// Fall back to the initial window after an idle retransmission timeout (RFC 5681
+    /// section 4.1).
+    pub idle_restart: bool,
+    /// Send a tail-loss probe before the retransmission timeout.
+    pub tail_loss_probe: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mss: 1460,
+            checksum: ChecksumMode::Software,
+            recv_window: 256 * 1024,
+            startup_window: 16 * 1024,
+            timestamps: true,
+            sack: true,
+            rto_min_ns: 5 * MILLISECOND,
+            rto_initial_ns: 200 * MILLISECOND,
+            rto_max_ns: 60 * SECOND,
+            syn_retries: 6,
+            data_retries: 12,
+            user_timeout_ns: 120 * SECOND,
+            delayed_ack_ns: 50 * MICROSECOND,
+            time_wait_ns: SECOND,
+            keepalive_ns: None,
+            tick_ns: MILLISECOND,
+            max_held_frames: 256,
+            max_records: 1024,
+            idle_restart: true,
+            tail_loss_probe: true,
+        }
+    }
+}
+
+impl Config {
+    /// The smallest shift with which a 16-bit field covers the receive window.
+    pub(super) fn wscale(&self) -> u8 {
+        let window = self.recv_window.max(self.startup_window);
+        (0..MAX_WSCALE).find(|shift| window >> shift <= 0xffff).unwrap_or(MAX_WSCALE)
+    }
+}
+
+/// Event counts of one connection since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Segments handed in.
+    pub segments_in: u64,
+    /// Frames written: data, retransmissions and control.
+    pub segments_out: u64,
+    /// Payload octets handed up in order.
+    pub octets_in: u64,
+    /// Payload octets sent for the first time.
+    pub octets_out: u64,
+    /// Segments retransmitted.
+    pub resends: u64,
+    /// Times fast retransmission began.
+    pub fast_recoveries: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Loss episodes found to be none, and undone.
+    pub spurious: u64,
+    /// Tail-loss probes sent.
+    pub tail_probes: u64,
+    /// Zero-window and keepalive probes sent.
+    pub probes: u64,
+    /// Duplicate ACKs received.
+    pub duplicate_acks_in: u64,
+    /// Segments held out of order.
+    pub held: u64,
+    /// Segments dropped because too many were held.
+    pub held_overflow: u64,
+    /// Segments that brought nothing new.
+    pub duplicates_in: u64,
+    /// Segments outside the window.
+    pub out_of_window: u64,
+    /// Segments dropped for an old or a missing timestamp.
+    pub paws_drops: u64,
+    /// Segments dropped for an acknowledgment of what was never sent, or of long ago.
+    pub bad_acks: u64,
+    /// Challenge ACKs due (RFC 5961), and those of them held back by the rate limit.
+    pub challenges: u64,
+    /// See `challenges`.
+    pub challenges_limited: u64,
+    /// Records cut because window or segment size did not admit them whole.
+    pub cuts: u64,
+}

@@ -1,0 +1,613 @@
+//! One TCP connection, made for MPA: the send side carries records, the receive side hands up
+//! frames.
+//!
+//! [`Tcb`] does no input or output, reads no clock and draws no random number. The engine above
+//! feeds it and asks it, per connection and pass, in this order:
+//!
+//! 1. [`Tcb::handle_segment`] for each received segment; after [`Delivered::InOrder`],
+//!    [`Tcb::next_held`] until `None`; then [`Tcb::poll_notice`] until `None`.
+//! 2. [`Tcb::handle_timeout`], if [`Tcb::deadline`] has passed and the receive queue is drained.
+//! 3. [`Tcb::next_transmit`] until [`Transmit::Idle`] (or a budget's end), writing what it says.
+//!    Called after a whole burst was handled, it asks for one ACK however long the burst was.
+//!
+//! How the parts divide: `input` takes segments apart in the order of RFC 9293 section 3.10.7;
+//! `ack` is what an acknowledgment means to the send side, `scoreboard` its records; `output`
+//! decides and writes what leaves; `receive` offers the window and schedules ACKs; `reassembly`
+//! keeps what arrived early; `state` is the transition table.
+//!
+//! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961.
+
+mod ack;
+mod config;
+mod congestion;
+mod input;
+mod output;
+mod reassembly;
+mod receive;
+mod rtt;
+mod scoreboard;
+mod send;
+mod state;
+mod timeout;
+mod timer;
+
+#[cfg(test)]
+mod tests;
+
+use core::ops::Range;
+
+pub use config::{Config, Stats};
+pub use state::State;
+
+use crate::device::{Retained, RxFrame};
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment, TIMESTAMPS_LEN};
+use congestion::Congestion;
+use reassembly::Reassembly;
+use receive::{AckState, Receive};
+use rtt::Rtt;
+use scoreboard::Scoreboard;
+use send::{Fin, Recovery, Send};
+use state::Event;
+use timer::{NEVER, Timers};
+
+/// Segment size of a peer that does not tell its own (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: u16 = 536;
+/// Smallest segment size believed: below it a peer would have us send headers only.
+const MIN_MSS: u16 = 64;
+/// Octets of payload that the timestamps option takes.
+#[expect(clippy::cast_possible_truncation, reason = "12")]
+const TIMESTAMPS_OCTETS: u32 = TIMESTAMPS_LEN as u32;
+/// Records for which room is made when the connection is; more on demand, up to the bound.
+const RECORDS_RESERVED: usize = 128;
+
+/// What a segment brought for the upper layer.
+#[derive(Debug)]
+#[must_use]
+pub enum Delivered<R> {
+    /// Nothing in order: an ACK, a duplicate, or a frame that TCP keeps for later.
+    Nothing,
+    /// The next octets of the stream. They are acknowledged from now on: the caller consumes
+    /// them, or keeps them and says so with [`Tcb::hold`].
+    InOrder {
+        /// The frame.
+        frame: R,
+        /// Where the new octets lie in it; never empty.
+        octets: Range<usize>,
+    },
+}
+
+/// What the connection wants to send next. See [`Tcb::next_transmit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Transmit {
+    /// Nothing now.
+    Idle,
+    /// A frame of headers only (SYN, SYN-ACK, ACK, FIN, probe, RST): [`Tcb::write_control`].
+    Control,
+    /// A copy of octets written before: [`Tcb::write_resend`].
+    Resend {
+        /// Payload octets of the frame.
+        payload_len: usize,
+    },
+    /// A new record may be written: [`Tcb::write_fresh`], then [`Tcb::sent`].
+    Fresh {
+        /// Payload octets admitted: [`Tcb::emss`], or less under a small window. A record that
+        /// fits is best. A longer one is accepted and will be cut.
+        room: usize,
+    },
+}
+
+/// A change the upper layer has to know of. Each is reported once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The handshake is complete.
+    Established,
+    /// The peer's FIN arrived, and everything before it was handed up.
+    PeerClosed,
+    /// The peer reset the connection.
+    Reset,
+    /// The peer no longer answers.
+    TimedOut,
+    /// The connection is gone; always the last notice.
+    Closed,
+}
+
+impl Notice {
+    const ALL: [Self; 5] =
+        [Self::Established, Self::PeerClosed, Self::Reset, Self::TimedOut, Self::Closed];
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// Timestamps (RFC 7323).
+#[derive(Debug)]
+struct Timestamps {
+    /// Negotiated, or offered in our SYN.
+    on: bool,
+    /// Added to the clock, so that it says nothing about this host.
+    offset: u32,
+    /// The peer's latest acceptable TSval.
+    recent: u32,
+    /// When it was taken.
+    recent_at: Instant,
+}
+
+impl Timestamps {
+    /// The TSval of a segment sent now: microseconds.
+    #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
+    #[inline]
+    const fn value(&self, now: Instant) -> u32 {
+        (now.as_micros() as u32).wrapping_add(self.offset)
+    }
+}
+
+/// What is to be sent without payload, apart from ACK and FIN.
+#[derive(Debug, Default)]
+struct Due {
+    /// SYN or SYN-ACK.
+    syn: bool,
+    /// RST that ends the connection.
+    reset: bool,
+    /// RST with this sequence number, for a segment that makes no sense; state is kept.
+    stray_reset: Option<Seq>,
+    /// A segment below the peer's window, which it answers with an ACK.
+    probe: bool,
+    /// The tail-loss probe.
+    tail: bool,
+}
+
+/// What `next_transmit` announced and a `write_` call carries out.
+#[derive(Clone, Copy, Debug)]
+enum Plan {
+    Nothing,
+    Control(output::Control),
+    Resend(output::Resend),
+}
+
+/// Rate limit of challenge ACKs (RFC 5961 section 7).
+#[derive(Debug, Default)]
+struct Challenges {
+    period_end: Instant,
+    count: u8,
+}
+
+/// One TCP connection. `R` are received frames, `T` sent frames kept for retransmission.
+///
+/// The memory held is bounded by the configuration: `max_held_frames` received frames,
+/// `max_records` sent ones. Nothing is allocated per packet; the two queues grow to their working
+/// size once.
+#[derive(Debug)]
+pub struct Tcb<R: RxFrame, T: Retained> {
+    state: State,
+    rcv: Receive,
+    ack: AckState,
+    ts: Timestamps,
+    /// SACK negotiated, or offered in our SYN.
+    sack: bool,
+    /// Window scaling negotiated, or offered in our SYN.
+    scaling: bool,
+    /// Payload octets of a full segment.
+    emss: u32,
+    snd: Send,
+    timers: Timers,
+    board: Scoreboard<T>,
+    recovery: Recovery,
+    cc: Congestion,
+    rtt: Rtt,
+    reassembly: Reassembly<R>,
+    due: Due,
+    plan: Plan,
+    /// The congestion window held something back since it last grew.
+    cwnd_limited: bool,
+    /// The persist timer fired: a small segment may go (RFC 9293 section 3.8.6.2.1).
+    override_silly: bool,
+    /// Doublings of the persist interval.
+    persist_backoff: u8,
+    /// Probes or timeouts since the peer was last heard.
+    unanswered: u8,
+    /// Retransmission timeouts since the last progress.
+    retries: u8,
+    /// A timer was found late and armed again; the next time it fires however late.
+    rearmed: bool,
+    /// A tail-loss probe is out; one per flight.
+    tail_sent: bool,
+    /// A close was asked for before the handshake was complete.
+    close_pending: bool,
+    /// The upper layer takes no more octets.
+    receive_shut: bool,
+    notices: u8,
+    challenges: Challenges,
+    /// When the peer was last heard.
+    heard_at: Instant,
+    /// When the send side last made progress, or became busy.
+    progress_at: Instant,
+    /// When payload was last sent.
+    sent_at: Instant,
+    template: HeaderTemplate,
+    stats: Stats,
+    tuple: FourTuple,
+    cfg: Config,
+}
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// Opens a connection: a SYN is due (RFC 9293 section 3.10.1).
+    ///
+    /// `iss` is the caller's (RFC 6528: keyed hash of the four-tuple plus clock); it is the only
+    /// source of chance here.
+    #[must_use]
+    pub fn connect(
+        now: Instant,
+        cfg: &Config,
+        template: HeaderTemplate,
+        tuple: FourTuple,
+        iss: Seq,
+    ) -> Self {
+        Self::new(now, cfg, template, tuple, iss, State::SynSent)
+    }
+
+    /// Takes up the SYN `syn`, which came to a listener: a SYN-ACK is due (RFC 9293 section
+    /// 3.10.7.2). Payload in the SYN is ignored; the peer sends it again.
+    #[must_use]
+    pub fn accept(
+        now: Instant,
+        cfg: &Config,
+        template: HeaderTemplate,
+        syn: &Segment,
+        iss: Seq,
+    ) -> Self {
+        let mut tcb = Self::new(now, cfg, template, syn.tuple, iss, State::SynReceived);
+        tcb.negotiate(now, syn);
+        tcb
+    }
+
+    fn new(
+        now: Instant,
+        cfg: &Config,
+        template: HeaderTemplate,
+        tuple: FourTuple,
+        iss: Seq,
+        state: State,
+    ) -> Self {
+        let mss = cfg.mss.max(MIN_MSS);
+        let offset = iss.0.wrapping_mul(0x9e37_79b1);
+        let reserved = RECORDS_RESERVED.min(cfg.max_records.into());
+        Self {
+            state,
+            rcv: Receive::new(cfg),
+            ack: AckState::new(),
+            ts: Timestamps { on: cfg.timestamps, offset, recent: 0, recent_at: now },
+            sack: cfg.sack,
+            scaling: true,
+            emss: u32::from(mss),
+            snd: Send::new(iss, mss),
+            timers: Timers::OFF,
+            board: Scoreboard::new(iss + 1, reserved),
+            recovery: Recovery::new(iss),
+            cc: Congestion::new(u32::from(mss)),
+            rtt: Rtt::new(cfg),
+            reassembly: Reassembly::new(cfg.max_held_frames.into()),
+            due: Due { syn: true, ..Due::default() },
+            plan: Plan::Nothing,
+            cwnd_limited: false,
+            override_silly: false,
+            persist_backoff: 0,
+            unanswered: 0,
+            retries: 0,
+            rearmed: false,
+            tail_sent: false,
+            close_pending: false,
+            receive_shut: false,
+            notices: 0,
+            challenges: Challenges::default(),
+            heard_at: now,
+            progress_at: now,
+            sent_at: now,
+            template,
+            stats: Stats::default(),
+            tuple,
+            cfg: cfg.clone(),
+        }
+    }
+
+    /// Takes over what the peer's SYN or SYN-ACK says.
+    fn negotiate(&mut self, now: Instant, syn: &Segment) {
+        self.rcv.synchronise(syn.seq);
+        let peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS);
+        self.snd.mss = self.snd.mss.min(peer_mss);
+        self.sack &= syn.options.sack_permitted;
+        match syn.options.wscale {
+            Some(shift) => self.snd.wscale = shift,
+            None => {
+                self.scaling = false;
+                self.rcv.wscale = 0;
+            }
+        }
+        self.ts.on &= syn.options.ts.is_some();
+        if let (true, Some((val, _))) = (self.ts.on, syn.options.ts) {
+            self.ts.recent = val;
+            self.ts.recent_at = now;
+        }
+        self.update_emss();
+        self.cc = Congestion::new(self.emss);
+        // The window of a SYN is never scaled (RFC 7323 section 2.2).
+        self.snd.wnd = u32::from(syn.window);
+        self.snd.max_wnd = self.snd.wnd;
+        self.snd.wl1 = syn.seq;
+        self.snd.wl2 = if syn.flags.has(Flags::ACK) { syn.ack } else { self.snd.iss };
+    }
+
+    fn update_emss(&mut self) {
+        // At least 64, less the timestamps option's 12.
+        self.emss = u32::from(self.snd.mss) - if self.ts.on { TIMESTAMPS_OCTETS } else { 0 };
+    }
+
+    // Commands.
+
+    /// Whether frames that come early may be held at all from now on; else they are dropped, and
+    /// answered all the same.
+    #[inline]
+    pub fn admit_early(&mut self, admits: bool) {
+        self.reassembly.admits = admits;
+    }
+
+    /// The upper layer keeps `octets` of what it was handed: the window offer shrinks as they
+    /// arrive, the edge already offered stays.
+    pub fn hold(&mut self, octets: u32) {
+        self.rcv.hold(octets);
+    }
+
+    /// The upper layer consumed `octets` that it had kept. If that reopens a window which had
+    /// become small, an ACK is due.
+    pub fn release(&mut self, octets: u32) {
+        let reopens = self.rcv.release(octets);
+        self.announce_window(reopens);
+    }
+
+    /// Opens the receive window from its start-up size to the full one: the connection was
+    /// accepted.
+    pub fn open_window(&mut self) {
+        let reopens = self.rcv.open(self.cfg.recv_window);
+        self.announce_window(reopens);
+    }
+
+    fn announce_window(&mut self, reopens: bool) {
+        if reopens && self.state.is_synchronised() {
+            self.ack.due = true;
+        }
+    }
+
+    /// Closes our direction: a FIN follows the last record, those still to be written included
+    /// (as long as [`Tcb::next_transmit`] is told of them). Receiving goes on.
+    pub fn close(&mut self) {
+        match self.state {
+            State::SynSent => self.kill(),
+            State::SynReceived => self.close_pending = true,
+            _ => {
+                if self.step(Event::Close) {
+                    self.snd.fin = Fin::Due;
+                }
+            }
+        }
+    }
+
+    /// The upper layer takes no more octets. New ones reset the connection, as the peer must
+    /// learn that they are lost (RFC 9293 section 3.6.1).
+    pub fn shut_receive(&mut self) {
+        self.receive_shut = true;
+    }
+
+    /// Ends the connection at once; a RST is due if the peer knows of it (RFC 9293 section
+    /// 3.10.5).
+    pub fn abort(&mut self) {
+        self.due.reset |= !matches!(self.state, State::Closed | State::SynSent | State::TimeWait);
+        self.kill();
+    }
+
+    /// Lowers the link's segment size: the path MTU shrank. Records already accepted are cut
+    /// when they are sent again. Values below 64 count as 64; raising is not possible.
+    pub fn lower_mss(&mut self, mss: u16) {
+        self.snd.mss = self.snd.mss.min(mss.max(MIN_MSS));
+        self.update_emss();
+    }
+
+    /// Sends to another MAC from now on.
+    pub fn set_remote_mac(&mut self, mac: [u8; 6]) {
+        self.template.set_remote_mac(mac);
+    }
+
+    // Results.
+
+    /// The next notice, if any.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        if self.notices == 0 {
+            return None;
+        }
+        let notice = Notice::ALL.into_iter().find(|notice| self.notices & notice.bit() != 0)?;
+        self.notices &= !notice.bit();
+        Some(notice)
+    }
+
+    /// True once the peer's FIN was received and everything before it handed up.
+    #[must_use]
+    pub fn peer_finished(&self) -> bool {
+        self.rcv.finished
+    }
+
+    /// When [`Tcb::handle_timeout`] is to be called next. May lie early, never late.
+    #[inline]
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let earliest = self.timers.earliest().min(self.ack.delayed);
+        (earliest != NEVER).then_some(earliest)
+    }
+
+    // Getters.
+
+    /// State.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// True once the connection is gone and no RST is left to send: it may be dropped.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed && !self.due.reset
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Both ends.
+    #[must_use]
+    pub fn tuple(&self) -> FourTuple {
+        self.tuple
+    }
+
+    /// EMSS: most payload octets of a data segment, options taken off.
+    #[inline]
+    #[must_use]
+    pub fn emss(&self) -> usize {
+        self.emss as usize
+    }
+
+    /// Octets before the payload in a data frame: Ethernet, IP, TCP, options. Fixed once
+    /// established.
+    #[inline]
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        self.template.base_len() + if self.ts.on { TIMESTAMPS_LEN } else { 0 }
+    }
+
+    /// Lengths of link and network header of every frame, for
+    /// [`crate::device::TxFrame::request_checksum`]; the TCP header of a data frame takes the
+    /// rest of [`Tcb::header_len`].
+    #[must_use]
+    pub fn layer_lens(&self) -> (usize, usize) {
+        self.template.layer_lens()
+    }
+
+    /// True while records are written and not acknowledged, sent or not.
+    #[must_use]
+    pub fn unsent_or_unacked(&self) -> bool {
+        !self.board.is_empty()
+    }
+
+    /// True if everything written is acknowledged, and the FIN too if there is one.
+    #[must_use]
+    pub fn all_acked(&self) -> bool {
+        self.board.is_empty() && matches!(self.snd.fin, Fin::None | Fin::Acked)
+    }
+
+    /// Received frames held out of order.
+    #[inline]
+    #[must_use]
+    pub fn held_frames(&self) -> usize {
+        self.reassembly.len()
+    }
+
+    /// Next sequence number expected from the peer.
+    #[must_use]
+    pub fn rcv_nxt(&self) -> Seq {
+        self.rcv.nxt
+    }
+
+    /// Oldest sequence number not acknowledged.
+    #[must_use]
+    pub fn snd_una(&self) -> Seq {
+        self.snd.una
+    }
+
+    /// Sequence number that the next new octet will have.
+    #[must_use]
+    pub fn written_nxt(&self) -> Seq {
+        self.board.end().unwrap_or(self.snd.nxt)
+    }
+
+    /// Smoothed round-trip time in nanoseconds, 0 before the first measurement.
+    #[must_use]
+    pub fn srtt_ns(&self) -> u64 {
+        self.rtt.srtt()
+    }
+
+    /// Congestion window in octets.
+    #[must_use]
+    pub fn cwnd(&self) -> u32 {
+        self.cc.window()
+    }
+
+    /// True if this connection, in TIME-WAIT, may give way to the new one that `syn` asks for
+    /// (RFC 6191 section 2): nothing old can be taken for it.
+    #[must_use]
+    pub fn gives_way_to(&self, syn: &Segment) -> bool {
+        if self.state != State::TimeWait || !syn.flags.has(Flags::SYN) || syn.flags.has(Flags::ACK)
+        {
+            return false;
+        }
+        match syn.options.ts {
+            Some((val, _)) if self.ts.on && val != self.ts.recent => {
+                val.wrapping_sub(self.ts.recent).cast_signed() > 0
+            }
+            _ => syn.seq > self.rcv.nxt,
+        }
+    }
+
+    // Internals shared by the parts.
+
+    /// Moves along the transition table; false if the event means nothing here.
+    fn step(&mut self, event: Event) -> bool {
+        let Some(next) = self.state.after(event) else { return false };
+        self.state = next;
+        true
+    }
+
+    fn notify(&mut self, notice: Notice) {
+        self.notices |= notice.bit();
+    }
+
+    /// The connection ends here, whatever state it is in.
+    fn kill(&mut self) {
+        if self.step(Event::Kill) {
+            self.gone();
+        }
+    }
+
+    /// State CLOSED was entered: frames are given back, timers stop.
+    fn gone(&mut self) {
+        self.notify(Notice::Closed);
+        self.board.clear();
+        self.reassembly.clear();
+        self.timers = Timers::OFF;
+        self.ack = AckState::new();
+        self.due = Due { reset: self.due.reset, ..Due::default() };
+        self.plan = Plan::Nothing;
+    }
+
+    /// Enters TIME-WAIT, or stays in it for another while.
+    fn linger(&mut self, now: Instant) {
+        self.timers = Timers { linger: now + self.cfg.time_wait_ns, ..Timers::OFF };
+    }
+
+    /// An ACK for a segment that was not acceptable, at a limited rate (RFC 5961 section 7).
+    fn challenge(&mut self, now: Instant) {
+        const PERIOD_NS: u64 = 100 * crate::time::MILLISECOND;
+        const COUNT: u8 = 8;
+        self.stats.challenges += 1;
+        if now >= self.challenges.period_end {
+            self.challenges = Challenges { period_end: now + PERIOD_NS, count: 0 };
+        }
+        if self.challenges.count < COUNT {
+            self.challenges.count += 1;
+            self.ack.due = true;
+        } else {
+            self.stats.challenges_limited += 1;
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Segments out: what is due, and the frames themselves.
+
+use super::send::Fin;
+use super::state::State;
+use super::{NEVER, Plan, Tcb, Transmit};
+use crate::device::{Retained, RxFrame};
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Fields, Flags, Options};
+
+/// Shortest piece that a record is cut into, unless the window is smaller.
+const PIECE_MIN: u32 = 128;
+
+/// Frames of headers only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    /// The connection's end.
+    Reset,
+    /// Answers a segment that makes no sense.
+    StrayReset(Seq),
+    /// SYN or SYN-ACK, by the state.
+    Syn,
+    /// ACK.
+    Ack,
+    /// FIN, with the ACK.
+    Fin,
+    /// Below the peer's window: makes it answer.
+    Probe,
+}
+
+/// Which octets are copied from retained frames.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resend {
+    /// Record on the scoreboard.
+    index: usize,
+    /// Payload octets; less than the record has if it is to be cut.
+    len: u32,
+    why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// The record is lost.
+    Lost,
+    /// Tail-loss probe.
+    Tail,
+    /// The record was written when the window did not admit it, and is now sent first.
+    Unsent,
+}
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// What to send next. To be called until `Idle` (or the end of a budget), after a burst of
+    /// segments was handled, after a timeout, and when the upper layer has something new; each
+    /// answer is carried out before the next call on this connection.
+    ///
+    /// `fresh` says that the upper layer has octets to send. It matters also while the window is
+    /// closed: it starts the timer that probes it.
+    ///
+    /// Order: what ends or begins a connection; ACKs that count alone (SACK, duplicates); lost
+    /// records; fresh ones, which carry other ACKs; FIN; probes; the ACK.
+    #[inline]
+    pub fn next_transmit(&mut self, now: Instant, fresh: bool) -> Transmit {
+        if let Some(control) = self.urgent_control() {
+            return self.plan_control(control);
+        }
+        if self.state.sends() {
+            if let Some(resend) = self.choose_resend(now) {
+                self.plan = Plan::Resend(resend);
+                return Transmit::Resend { payload_len: resend.len as usize };
+            }
+            if fresh {
+                if let Some(room) = self.fresh_room(now) {
+                    return Transmit::Fresh { room: room as usize };
+                }
+            } else if self.board.unsent().is_none() {
+                // Nothing waits for the window any more.
+                self.timers.persist = NEVER;
+                if self.snd.fin == Fin::Due {
+                    return self.plan_control(Control::Fin);
+                }
+            }
+            if self.due.probe {
+                return self.plan_control(Control::Probe);
+            }
+        }
+        if self.ack.due {
+            return self.plan_control(Control::Ack);
+        }
+        Transmit::Idle
+    }
+
+    fn plan_control(&mut self, control: Control) -> Transmit {
+        self.plan = Plan::Control(control);
+        Transmit::Control
+    }
+
+    #[inline]
+    fn urgent_control(&self) -> Option<Control> {
+        if let Some(seq) = self.due.stray_reset {
+            return Some(Control::StrayReset(seq));
+        }
+        if self.due.reset {
+            return Some(Control::Reset);
+        }
+        if self.due.syn {
+            return Some(Control::Syn);
+        }
+        (self.ack.pure && self.ack.due).then_some(Control::Ack)
+    }
+
+    /// True if the congestion window admits `len` octets now. With nothing in the network one
+    /// segment always may go.
+    fn cwnd_admits(&mut self, len: u32) -> bool {
+        let pipe = self.pipe();
+        let admits = pipe == 0 || pipe + len <= self.cc.window();
+        self.cwnd_limited |= !admits;
+        admits
+    }
+
+    fn choose_resend(&mut self, now: Instant) -> Option<Resend> {
+        if self.due.tail {
+            let index = self.board.sent_len().checked_sub(1);
+            let last = index.and_then(|index| Some((index, self.board.get(index)?.len)));
+            match last {
+                Some((index, len)) if len <= self.emss => {
+                    return Some(Resend { index, len, why: Why::Tail });
+                }
+                _ => self.due.tail = false,
+            }
+        }
+        if let Some(index) = self.board.next_lost() {
+            let record = self.board.get(index)?;
+            let len = record.len.min(self.emss);
+            // The first record goes out even if the window shrank below it.
+            let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
+            let admitted = self.recovery.first_due || self.cwnd_admits(len);
+            return (in_window && admitted).then_some(Resend { index, len, why: Why::Lost });
+        }
+        let index = self.board.unsent()?;
+        self.choose_unsent(now, index)
+    }
+
+    /// A record that waits for the window: whole if it fits, in pieces by the silly-window rule.
+    #[cold]
+    fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Resend> {
+        let len = self.board.get(index)?.len.min(self.emss);
+        let usable = self.snd.usable();
+        let worthwhile =
+            usable >= self.snd.max_wnd / 2 && (usable >= PIECE_MIN || usable == self.snd.wnd);
+        let len = if len <= usable {
+            len
+        } else if usable > 0 && (worthwhile || self.override_silly) {
+            usable
+        } else {
+            self.arm_persist(now);
+            return None;
+        };
+        self.cwnd_admits(len).then_some(Resend { index, len, why: Why::Unsent })
+    }
+
+    /// Room for a new record (sender's side of RFC 9293 section 3.8.6.2.1; Nagle is off).
+    #[inline]
+    fn fresh_room(&mut self, now: Instant) -> Option<u32> {
+        if self.snd.fin_seq.is_some()
+            || self.board.resend_waits()
+            || self.board.len() >= self.cfg.max_records.into()
+            || self.board.unsent().is_some()
+        {
+            return None;
+        }
+        let usable = self.snd.usable();
+        if usable < self.emss
+            && (usable == 0 || (usable < self.snd.max_wnd / 2 && !self.override_silly))
+        {
+            self.arm_persist(now);
+            return None;
+        }
+        if self.snd.flight() == 0
+            && self.cfg.idle_restart
+            && now.since(self.sent_at) > self.rtt.rto(&self.cfg)
+        {
+            self.cc.on_idle(self.emss);
+        }
+        self.cwnd_admits(self.emss).then(|| usable.min(self.emss))
+    }
+
+    /// After [`Transmit::Control`]: writes the frame to `buf` and returns its length; 0 if
+    /// nothing was announced.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than the frame; [`crate::wire::tcp::MAX_HEADER_LEN`] always suffices.
+    pub fn write_control(&mut self, now: Instant, buf: &mut [u8]) -> usize {
+        let Plan::Control(control) = core::mem::replace(&mut self.plan, Plan::Nothing) else {
+            return 0;
+        };
+        let fields = match control {
+            Control::StrayReset(seq) => {
+                self.due.stray_reset = None;
+                Fields { seq, flags: Flags::RST, ..Fields::default() }
+            }
+            Control::Reset => {
+                self.due.reset = false;
+                Fields {
+                    seq: self.snd.nxt,
+                    ack: self.rcv.nxt,
+                    flags: Flags::RST | Flags::ACK,
+                    window: 0,
+                    options: Options::timestamps(self.timestamps(now)),
+                }
+            }
+            Control::Syn => self.syn_fields(now),
+            Control::Ack => self.ack_fields(now, self.snd.nxt, Flags::ACK),
+            Control::Probe => {
+                self.due.probe = false;
+                self.stats.probes += 1;
+                self.ack_fields(now, self.snd.una - 1, Flags::ACK)
+            }
+            Control::Fin => {
+                let seq = *self.snd.fin_seq.get_or_insert(self.snd.nxt);
+                self.snd.nxt = seq + 1;
+                self.snd.fin = Fin::Sent;
+                self.busy(now);
+                self.ack_fields(now, seq, Flags::FIN | Flags::ACK)
+            }
+        };
+        self.stats.segments_out += 1;
+        self.template.emit(buf, &fields, 0, self.cfg.checksum)
+    }
+
+    fn syn_fields(&mut self, now: Instant) -> Fields {
+        self.due.syn = false;
+        if self.retries == 0 {
+            self.sent_at = now;
+        }
+        self.snd.nxt = self.snd.iss + 1;
+        self.busy(now);
+        let answers = self.state == State::SynReceived;
+        let ts = self.timestamps(now);
+        Fields {
+            seq: self.snd.iss,
+            ack: if answers { self.rcv.nxt } else { Seq(0) },
+            flags: if answers { Flags::SYN | Flags::ACK } else { Flags::SYN },
+            window: self.rcv.syn_window(),
+            options: Options {
+                mss: Some(self.cfg.mss),
+                wscale: self.scaling.then_some(self.rcv.wscale),
+                sack_permitted: self.sack,
+                ts,
+                ..Options::default()
+            },
+        }
+    }
+
+    /// A pure ACK, or a FIN or probe, with all that an ACK may report.
+    fn ack_fields(&mut self, now: Instant, seq: Seq, flags: Flags) -> Fields {
+        let ts = self.timestamps(now);
+        let mut options = Options::timestamps(ts);
+        let mut more = false;
+        if self.sack && (self.ack.dsack.is_some() || !self.reassembly.is_empty()) {
+            let max = if ts.is_some() { 3 } else { 4 };
+            // Octets received twice first, then the run they are in (RFC 2883 section 4).
+            let twice = self.ack.dsack;
+            let around = twice.and_then(|block| self.reassembly.run_of(block.0));
+            options.sack.extend(twice.into_iter().chain(around));
+            more = self.reassembly.report(&mut options.sack, max);
+        }
+        self.ack.sent_pure(&mut self.rcv, self.sack, more);
+        Fields { seq, ack: self.rcv.nxt, flags, window: self.rcv.offer(), options }
+    }
+
+    #[inline]
+    fn timestamps(&self, now: Instant) -> Option<(u32, u32)> {
+        self.ts.on.then(|| (self.ts.value(now), self.ts.recent))
+    }
+
+    #[inline]
+    fn data_fields(&mut self, now: Instant, seq: Seq) -> Fields {
+        self.ack.carried(&mut self.rcv);
+        Fields {
+            seq,
+            ack: self.rcv.nxt,
+            flags: Flags::ACK | Flags::PSH,
+            window: self.rcv.offer(),
+            options: Options::timestamps(self.timestamps(now)),
+        }
+    }
+
+    /// Something that will be acknowledged leaves now.
+    #[inline]
+    fn busy(&mut self, now: Instant) {
+        if self.timers.rto == NEVER {
+            self.timers.rto = now + self.rtt.rto(&self.cfg);
+            self.progress_at = now;
+        }
+    }
+
+    /// After [`Transmit::Resend`]: writes to `buf` the frame with a linear copy of the octets and
+    /// headers of now, and returns its length; 0 if nothing was announced.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than headers and payload.
+    pub fn write_resend(&mut self, now: Instant, buf: &mut [u8]) -> usize {
+        let Plan::Resend(resend) = core::mem::replace(&mut self.plan, Plan::Nothing) else {
+            return 0;
+        };
+        let Resend { index, len, why } = resend;
+        if self.board.get(index).is_some_and(|record| len < record.len) {
+            self.board.cut(index, len);
+            self.stats.cuts += 1;
+        }
+        let header_len = self.header_len();
+        let Some(record) = self.board.get(index) else { return 0 };
+        let (seq, end) = (record.seq, record.end());
+        let (offset, payload_len) = (record.offset as usize, len as usize);
+        buf[header_len..header_len + payload_len]
+            .copy_from_slice(&record.frame.octets()[offset..offset + payload_len]);
+        let fields = self.data_fields(now, seq);
+        match why {
+            Why::Lost => {
+                self.stats.resends += 1;
+                self.board.resent(index, false);
+                self.recovery.on_resend(self.ts.value(now));
+            }
+            Why::Tail => {
+                self.stats.tail_probes += 1;
+                self.board.resent(index, true);
+                self.due.tail = false;
+                self.tail_sent = true;
+                // The timeout counts from the probe (RFC 8985 section 7.3).
+                self.timers.rto = now + self.rtt.rto(&self.cfg);
+            }
+            Why::Unsent => {
+                self.board.sent(now, index);
+                self.first_sent(now, end);
+            }
+        }
+        self.busy(now);
+        self.stats.segments_out += 1;
+        self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
+    }
+
+    /// After [`Transmit::Fresh`]: writes the headers in front of `payload_len` octets that lie in
+    /// `buf` at [`Tcb::header_len`], and returns the frame's length. [`Tcb::sent`] must follow.
+    ///
+    /// Nothing is written if the window or the segment size does not admit so much; `sent` will
+    /// say so.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than headers and payload.
+    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+    #[inline]
+    pub fn write_fresh(&mut self, now: Instant, buf: &mut [u8], payload_len: usize) -> usize {
+        debug_assert!(0 < payload_len);
+        if !self.admits_whole(payload_len as u32) {
+            return self.header_len() + payload_len;
+        }
+        let fields = self.data_fields(now, self.snd.nxt);
+        self.stats.segments_out += 1;
+        self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
+    }
+
+    /// Right after [`Tcb::write_fresh`]: keeps the record until it is acknowledged. `retained` is
+    /// the frame just written.
+    ///
+    /// True: transmit the frame now. False: the window or the peer's segment size does not admit
+    /// the record; drop the frame, its octets go out by [`Transmit::Resend`] in pieces or when the
+    /// window opens.
+    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+    #[must_use]
+    #[inline]
+    pub fn sent(&mut self, now: Instant, retained: T, payload_len: usize) -> bool {
+        let len = payload_len as u32;
+        let offset = self.header_len() as u32;
+        let admitted = self.admits_whole(len);
+        let seq = self.snd.nxt;
+        self.board.push(now, seq, len, offset, retained, admitted);
+        if admitted {
+            self.first_sent(now, seq + len);
+            self.busy(now);
+        }
+        admitted
+    }
+
+    /// A record of `len` octets may leave now in one segment. A peer may tell a segment size below
+    /// the shortest record that MPA makes.
+    #[inline]
+    fn admits_whole(&self, len: u32) -> bool {
+        len <= self.snd.usable().min(self.emss)
+    }
+
+    /// Octets up to `end` were sent for the first time.
+    #[inline]
+    fn first_sent(&mut self, now: Instant, end: Seq) {
+        self.stats.octets_out += u64::from(end - self.snd.nxt);
+        self.snd.nxt = end;
+        self.sent_at = now;
+        self.override_silly = false;
+        self.timers.persist = NEVER;
+        self.arm_tail(now);
+        // In slow start a window half used still counts: it will be full in a round trip.
+        let pipe = self.pipe();
+        let window = self.cc.window();
+        self.cwnd_limited =
+            pipe + self.emss > window || (self.cc.in_slow_start() && pipe > window / 2);
+    }
+}

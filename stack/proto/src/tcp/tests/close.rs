@@ -1,0 +1,168 @@
+//! Closing in every order, TIME-WAIT, aborts.
+
+use super::{Config, Fields, Flags, Notice, Script, Seq};
+use crate::tcp::State;
+
+fn script() -> Script {
+    Script::established(&Config::default(), Script::full_options())
+}
+
+fn fin(script: &Script) -> Fields {
+    Fields { flags: Flags::FIN | Flags::ACK, ..script.fields() }
+}
+
+#[test]
+fn we_close_first() {
+    let mut script = script();
+    let data = script.write(100);
+    script.end.tcb.close();
+    let out = script.output();
+    assert_eq!(out.len(), 1);
+    assert_eq!((out[0].flags, out[0].seq), (Flags::FIN | Flags::ACK, data[0].seq + 100));
+    assert_eq!(script.end.tcb.state(), State::FinWait1);
+    script.ack = out[0].seq + 1;
+    assert!(script.send(script.fields()).is_empty());
+    assert_eq!(script.end.tcb.state(), State::FinWait2);
+    assert!(script.end.tcb.all_acked());
+    // The other direction goes on.
+    script.send_data(script.fields(), 500);
+    assert_eq!(script.end.read, 500);
+    script.seq += 500;
+    let ack = script.send(fin(&script));
+    assert_eq!(script.end.tcb.state(), State::TimeWait);
+    assert_eq!(ack.last().unwrap().ack, script.seq + 1);
+    assert!(script.end.tcb.peer_finished());
+    // A repeated FIN is answered and starts TIME-WAIT anew.
+    let before = script.end.tcb.deadline();
+    script.wait_us(1000);
+    assert_eq!(script.send(fin(&script)).len(), 1);
+    assert!(script.end.tcb.deadline() > before);
+    assert!(script.fire().is_empty());
+    assert_eq!(script.end.notices, [Notice::PeerClosed, Notice::Closed]);
+    assert!(script.end.tcb.is_closed());
+}
+
+#[test]
+fn the_peer_closes_first() {
+    let mut script = script();
+    let out = script.send_data(fin(&script), 10);
+    assert_eq!(out[0].ack, script.seq + 11);
+    assert_eq!((script.end.tcb.state(), script.end.read), (State::CloseWait, 10));
+    script.seq += 11;
+    // We may still send.
+    assert_eq!(script.write(10).len(), 1);
+    script.end.tcb.close();
+    let out = script.output();
+    assert_eq!(script.end.tcb.state(), State::LastAck);
+    script.ack = out[0].seq + 1;
+    script.send(script.fields());
+    assert_eq!(script.end.notices, [Notice::PeerClosed, Notice::Closed]);
+    assert!(script.end.tcb.is_closed() && script.end.tcb.deadline().is_none());
+}
+
+#[test]
+fn both_close_at_once() {
+    let mut script = script();
+    script.end.tcb.close();
+    let ours = script.output();
+    let out = script.send(fin(&script));
+    assert_eq!(script.end.tcb.state(), State::Closing);
+    assert_eq!(out.len(), 1);
+    script.seq += 1;
+    script.ack = ours[0].seq + 1;
+    script.send(script.fields());
+    assert_eq!(script.end.tcb.state(), State::TimeWait);
+}
+
+#[test]
+fn an_early_fin_waits_for_what_is_missing() {
+    let mut script = script();
+    let first = script.fields();
+    script.seq += 100;
+    script.send_data(fin(&script), 50);
+    assert!(!script.end.tcb.peer_finished());
+    assert_eq!(script.end.tcb.state(), State::Established);
+    let out = script.send_data(first, 100);
+    assert!(script.end.tcb.peer_finished());
+    assert_eq!(script.end.read, 150);
+    assert_eq!(out[0].ack, script.seq + 51);
+    // Octets beyond the FIN never existed.
+    script.deliver(&Fields { seq: script.seq + 51, ..script.fields() }, 10);
+    assert_eq!(script.end.read, 150);
+}
+
+#[test]
+fn a_lost_fin_is_sent_again() {
+    let mut script = script();
+    script.end.tcb.close();
+    let fin = script.output();
+    let again = script.fire();
+    assert_eq!(again.len(), 1);
+    assert_eq!((again[0].flags, again[0].seq), (fin[0].flags, fin[0].seq));
+}
+
+#[test]
+fn the_fin_follows_what_is_still_to_be_written() {
+    let mut script = script();
+    script.end.tcb.close();
+    let out = script.write(5000);
+    assert!(out[..out.len() - 1].iter().all(|seg| !seg.payload.is_empty()));
+    assert!(out.last().unwrap().flags.has(Flags::FIN));
+    assert!(script.write(10).is_empty(), "nothing follows a FIN");
+}
+
+#[test]
+fn abort_tells_the_peer() {
+    let mut script = script();
+    script.write(1000);
+    script.end.tcb.abort();
+    assert!(!script.end.tcb.is_closed());
+    let out = script.output();
+    assert_eq!(out.len(), 1);
+    assert!(out[0].flags.has(Flags::RST));
+    assert_eq!(out[0].seq, script.ack + 1000);
+    assert!(script.end.tcb.is_closed() && !script.end.tcb.unsent_or_unacked());
+    assert_eq!(script.end.notices, [Notice::Closed]);
+}
+
+#[test]
+fn octets_that_nobody_takes_reset_the_connection() {
+    let mut script = script();
+    script.end.tcb.shut_receive();
+    assert!(script.send(script.fields()).is_empty(), "an ACK does no harm");
+    let out = script.send_data(script.fields(), 1);
+    assert!(out[0].flags.has(Flags::RST));
+    assert_eq!(script.end.tcb.state(), State::Closed);
+}
+
+#[test]
+fn time_wait_gives_way_to_a_newer_syn_only() {
+    let mut script = script();
+    script.end.tcb.close();
+    script.ack = script.output()[0].seq + 1;
+    script.send(fin(&script));
+    assert_eq!(script.end.tcb.state(), State::TimeWait);
+    let syn = |seq: Seq, ts: Option<(u32, u32)>| {
+        let mut seg = crate::wire::tcp::Segment {
+            tuple: script.end.tcb.tuple(),
+            seq,
+            ack: Seq(0),
+            flags: Flags::SYN,
+            window: 0,
+            ecn: Default::default(),
+            options: Script::full_options(),
+            payload: 0..0,
+        };
+        seg.options.ts = ts;
+        seg
+    };
+    let tcb = &script.end.tcb;
+    assert!(tcb.gives_way_to(&syn(Seq(0), Some((101, 0)))));
+    assert!(!tcb.gives_way_to(&syn(Seq(0), Some((99, 0)))));
+    assert!(tcb.gives_way_to(&syn(tcb.rcv_nxt() + 1, None)));
+    assert!(!tcb.gives_way_to(&syn(tcb.rcv_nxt() - 1, None)));
+    // A RST does not end TIME-WAIT.
+    let rst = Fields { seq: script.seq + 1, flags: Flags::RST, ..script.fields() };
+    script.send(rst);
+    assert_eq!(script.end.tcb.state(), State::TimeWait);
+}

@@ -1,0 +1,213 @@
+//! Opening: active, passive, simultaneous; options; refusals; retransmission.
+
+use super::{Config, End, Fields, Flags, HeaderTemplate, MAC, Notice, Options, Script, Seq, at};
+use crate::device::ChecksumMode;
+use crate::tcp::{State, Transmit};
+use crate::time::{MILLISECOND, SECOND};
+
+#[test]
+fn active_and_passive_open() {
+    let cfg = Config::default();
+    let now = at(5);
+    let mut client = End::client(&cfg, 0xffff_ffff, now);
+    let syn = client.transmit(now);
+    assert_eq!(syn.len(), 1);
+    let syn = syn[0].parse();
+    assert_eq!((syn.flags, syn.seq), (Flags::SYN, Seq(0xffff_ffff)));
+    assert_eq!(u32::from(syn.window), cfg.startup_window);
+    let options = &syn.options;
+    assert_eq!((options.mss, options.wscale, options.sack_permitted), (Some(1460), Some(3), true));
+
+    let mut server = End::server(&cfg, &syn, 77, now);
+    assert_eq!(server.tcb.state(), State::SynReceived);
+    let syn_ack = server.transmit(now);
+    assert_eq!(syn_ack.len(), 1);
+    assert_eq!(syn_ack[0].parse().flags, Flags::SYN | Flags::ACK);
+    assert_eq!(syn_ack[0].parse().ack, Seq(0), "the sequence number wrapped");
+    client.receive(now, &syn_ack[0]);
+    assert_eq!(client.notices, [Notice::Established]);
+    let ack = client.transmit(now);
+    assert_eq!(ack.len(), 1);
+    server.receive(now, &ack[0]);
+    assert_eq!(server.notices, [Notice::Established]);
+    assert_eq!(server.tcb.state(), State::Established);
+    assert_eq!((client.tcb.emss(), server.tcb.emss()), (1448, 1448));
+    assert!(client.transmit(now).is_empty() && server.transmit(now).is_empty());
+}
+
+#[test]
+fn only_what_both_offer_is_used() {
+    let bare = Config { timestamps: false, sack: false, mss: 900, ..Config::default() };
+    let script = Script::established(
+        &bare,
+        Options { mss: Some(1460), sack_permitted: true, ts: None, ..Options::default() },
+    );
+    assert_eq!(script.end.tcb.emss(), 900);
+    assert!(!script.end.tcb.sack && !script.end.tcb.ts.on);
+    assert_eq!((script.end.tcb.rcv.wscale, script.end.tcb.snd.wscale), (0, 0));
+
+    let script = Script::established(&Config::default(), Options::default());
+    assert_eq!(script.end.tcb.emss(), 536, "a peer that says nothing takes 536");
+    let tiny = Options { mss: Some(1), ..Script::full_options() };
+    let script = Script::established(&Config::default(), tiny);
+    assert_eq!(script.end.tcb.emss(), 64 - 12, "headers only is nobody's segment size");
+}
+
+#[test]
+fn both_open_at_once() {
+    let cfg = Config::default();
+    let (mut script, syn) = Script::connecting(&cfg);
+    let ours = script.send(Fields {
+        seq: Seq(5000),
+        flags: Flags::SYN,
+        window: 8000,
+        options: Script::full_options(),
+        ..Fields::default()
+    });
+    assert_eq!(script.end.tcb.state(), State::SynReceived);
+    assert_eq!(ours.len(), 1);
+    assert_eq!(
+        (ours[0].flags, ours[0].seq, ours[0].ack),
+        (Flags::SYN | Flags::ACK, syn.seq, Seq(5001))
+    );
+    // The peer's SYN-ACK repeats its SYN's sequence number.
+    let answer = script.send(Fields {
+        seq: Seq(5000),
+        ack: syn.seq + 1,
+        flags: Flags::SYN | Flags::ACK,
+        window: 8000,
+        options: Options { ts: Some((101, 0)), ..Options::default() },
+    });
+    assert_eq!(script.end.notices, [Notice::Established]);
+    assert_eq!(answer.len(), 1);
+    assert_eq!(answer[0].flags, Flags::ACK);
+    script.seq = Seq(5001);
+    script.ts = Some((102, 0));
+    assert!(!script.write(100).is_empty());
+}
+
+#[test]
+fn a_syn_is_repeated_with_backoff_and_then_given_up() {
+    let cfg = Config { syn_retries: 3, ..Config::default() };
+    let (mut script, syn) = Script::connecting(&cfg);
+    let start = script.now;
+    for wait in [200, 600, 1400] {
+        let again = script.fire();
+        assert_eq!(again.len(), 1);
+        assert_eq!((again[0].flags, again[0].seq), (Flags::SYN, syn.seq));
+        assert_eq!(script.now.since(start), wait * MILLISECOND);
+    }
+    assert!(script.fire().is_empty());
+    assert_eq!(script.end.notices, [Notice::TimedOut, Notice::Closed]);
+    assert!(script.end.tcb.is_closed() && script.end.tcb.deadline().is_none());
+}
+
+#[test]
+fn a_repeated_syn_is_answered_again() {
+    let cfg = Config::default();
+    let now = at(1);
+    let mut client = End::client(&cfg, 1, now);
+    let syn = client.transmit(now).remove(0);
+    let mut server = End::server(&cfg, &syn.parse(), 2, now);
+    assert_eq!(server.transmit(now).len(), 1);
+    server.receive(now, &syn);
+    let again = server.transmit(now);
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].parse().flags, Flags::SYN | Flags::ACK);
+    // And by the timer; in the end the peer is told that nothing came of it.
+    let mut now = now;
+    for _ in 0..cfg.syn_retries {
+        now = server.tcb.deadline().unwrap();
+        server.timeout(now);
+        assert_eq!(server.transmit(now).len(), 1);
+    }
+    now = server.tcb.deadline().unwrap().max(now);
+    server.timeout(now);
+    assert_eq!(server.notices, [Notice::TimedOut, Notice::Closed]);
+    assert!(!server.tcb.is_closed());
+    assert!(server.transmit(now)[0].parse().flags.has(Flags::RST));
+    assert!(server.tcb.is_closed());
+}
+
+#[test]
+fn in_syn_sent_nonsense_is_reset_and_a_reset_needs_the_right_ack() {
+    let cfg = Config::default();
+    let (mut script, syn) = Script::connecting(&cfg);
+    let ack = Fields { ack: syn.seq + 9, flags: Flags::ACK, ..Fields::default() };
+    let answer = script.send(ack.clone());
+    assert_eq!((answer[0].flags, answer[0].seq), (Flags::RST, syn.seq + 9));
+    assert!(script.send(Fields { flags: Flags::RST | Flags::ACK, ..ack }).is_empty());
+    assert!(script.send(Fields { flags: Flags::RST, ..Fields::default() }).is_empty());
+    assert_eq!(script.end.tcb.state(), State::SynSent);
+    let refused = Fields { ack: syn.seq + 1, flags: Flags::RST | Flags::ACK, ..Fields::default() };
+    assert!(script.send(refused).is_empty());
+    assert_eq!(script.end.notices, [Notice::Reset, Notice::Closed]);
+    assert!(script.end.tcb.is_closed());
+}
+
+#[test]
+fn in_syn_received_a_wrong_ack_is_reset() {
+    let cfg = Config { timestamps: false, ..Config::default() };
+    let now = at(1);
+    let mut client = End::client(&cfg, 1, now);
+    let syn = client.transmit(now).remove(0).parse();
+    let mut server = End::server(&cfg, &syn, 50, now);
+    let template = HeaderTemplate::new(MAC[0], MAC[1], client.tcb.tuple());
+    let mut buf = [0; 100];
+    let fields = Fields { seq: Seq(2), ack: Seq(60), flags: Flags::ACK, ..Fields::default() };
+    let len = template.emit(&mut buf, &fields, 0, ChecksumMode::Software);
+    server.transmit(now);
+    server.receive(now, &super::Heap::new(&buf[..len]));
+    let answer = server.transmit(now);
+    assert_eq!(answer.len(), 1);
+    assert_eq!((answer[0].parse().flags, answer[0].parse().seq), (Flags::RST, Seq(60)));
+    assert_eq!(server.tcb.state(), State::SynReceived);
+}
+
+#[test]
+fn payload_waits_for_the_handshake() {
+    let cfg = Config::default();
+    let (mut script, _) = Script::connecting(&cfg);
+    assert_eq!(script.end.tcb.next_transmit(script.now, true), Transmit::Idle);
+    assert_eq!(script.end.tcb.write_control(script.now, &mut [0; 200]), 0, "nothing was announced");
+    assert_eq!(script.end.tcb.write_resend(script.now, &mut [0; 200]), 0);
+}
+
+#[test]
+fn closing_before_the_answer() {
+    let cfg = Config::default();
+    let (mut script, _) = Script::connecting(&cfg);
+    script.end.tcb.close();
+    script.end.poll_notices();
+    assert_eq!(script.end.notices, [Notice::Closed]);
+    assert!(script.end.tcb.is_closed());
+    // The responder's close waits for the handshake.
+    let now = at(1);
+    let mut client = End::client(&cfg, 1, now);
+    let syn = client.transmit(now).remove(0).parse();
+    let mut server = End::server(&cfg, &syn, 2, now);
+    server.tcb.close();
+    client.receive(now, &server.transmit(now)[0]);
+    server.receive(now, &client.transmit(now)[0]);
+    assert_eq!(server.tcb.state(), State::FinWait1);
+    assert_eq!(server.transmit(now)[0].parse().flags, Flags::FIN | Flags::ACK);
+}
+
+#[test]
+fn the_handshake_is_a_round_trip_sample() {
+    let (mut script, _) = Script::connecting(&Config::default());
+    script.wait_us(300);
+    let seq = script.seq;
+    script.deliver(
+        &Fields {
+            seq,
+            ack: script.ack,
+            flags: Flags::SYN | Flags::ACK,
+            window: 100,
+            options: Options::default(),
+        },
+        0,
+    );
+    assert_eq!(script.end.tcb.srtt_ns(), 300_000);
+    assert!(script.end.tcb.rtt.rto(&script.end.tcb.cfg) < SECOND);
+}

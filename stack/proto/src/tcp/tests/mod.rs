@@ -1,0 +1,347 @@
+//! Tests of whole connections. This file is the harness: heap frames, one end with its
+//! application, and scripted segments; the files beside it hold the tests.
+
+mod close;
+mod handshake;
+mod hostile;
+mod recovery;
+mod rules;
+mod sim;
+mod window;
+
+use core::net::{IpAddr, SocketAddr};
+use core::ops::Range;
+use std::rc::Rc;
+
+use super::{Config, Delivered, Notice, Tcb, Transmit};
+use crate::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{
+    Fields, Flags, FourTuple, HeaderTemplate, MAX_HEADER_LEN, Options, Segment,
+};
+
+pub(super) const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+
+/// A frame on the heap whose first run ends at `head`.
+#[derive(Clone, Debug)]
+pub(super) struct Heap {
+    pub(super) octets: Rc<[u8]>,
+    head: usize,
+}
+
+impl RxFrame for Heap {
+    fn head(&self) -> &[u8] {
+        &self.octets[..self.head]
+    }
+
+    fn len(&self) -> usize {
+        self.octets.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.octets[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        ChecksumState::Unknown
+    }
+}
+
+impl Retained for Heap {
+    fn octets(&self) -> &[u8] {
+        &self.octets
+    }
+}
+
+impl Heap {
+    pub(super) fn new(octets: &[u8]) -> Self {
+        // Every other frame is a chain, its payload beyond the first run.
+        let head =
+            if octets.len().is_multiple_of(2) { octets.len() } else { octets.len().min(100) };
+        Self { octets: octets.into(), head }
+    }
+
+    pub(super) fn parse(&self) -> Segment {
+        Segment::parse(self, ChecksumMode::Software).expect("what a Tcb wrote parses")
+    }
+}
+
+pub(super) fn tuple(v6: bool, flipped: bool) -> FourTuple {
+    let address = |last: u8| -> IpAddr {
+        if v6 {
+            IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last])
+        } else {
+            IpAddr::from([198, 18, 0, last])
+        }
+    };
+    let a = SocketAddr::new(address(1), 40_000);
+    let b = SocketAddr::new(address(2), 4420);
+    if flipped { FourTuple { local: b, remote: a } } else { FourTuple { local: a, remote: b } }
+}
+
+/// The octet at a position of a stream.
+pub(super) fn pattern(side: usize, at: u64) -> u8 {
+    let mixed = (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ side as u64);
+    (mixed >> 56) as u8
+}
+
+pub(super) type TestTcb = Tcb<Heap, Heap>;
+
+/// A connection with an application that writes records of a known pattern and checks what it
+/// reads.
+pub(super) struct End {
+    pub(super) tcb: TestTcb,
+    side: usize,
+    /// Octets still to be written, and how long records are.
+    pub(super) to_write: u64,
+    pub(super) record_len: usize,
+    pub(super) written: u64,
+    pub(super) read: u64,
+    /// Octets kept instead of consumed, and how many may be kept.
+    pub(super) kept: u32,
+    pub(super) keep_max: u32,
+    pub(super) notices: Vec<Notice>,
+}
+
+impl End {
+    pub(super) fn new(tcb: TestTcb, side: usize) -> Self {
+        Self {
+            tcb,
+            side,
+            to_write: 0,
+            record_len: usize::MAX,
+            written: 0,
+            read: 0,
+            kept: 0,
+            keep_max: 0,
+            notices: Vec::new(),
+        }
+    }
+
+    pub(super) fn client(cfg: &Config, iss: u32, now: Instant) -> Self {
+        let tuple = tuple(false, false);
+        let template = HeaderTemplate::new(MAC[0], MAC[1], tuple);
+        Self::new(Tcb::connect(now, cfg, template, tuple, Seq(iss)), 0)
+    }
+
+    pub(super) fn server(cfg: &Config, syn: &Segment, iss: u32, now: Instant) -> Self {
+        let template = HeaderTemplate::new(MAC[1], MAC[0], syn.tuple);
+        Self::new(Tcb::accept(now, cfg, template, syn, Seq(iss)), 1)
+    }
+
+    fn check(&mut self, frame: &Heap, octets: Range<usize>) {
+        assert!(!octets.is_empty());
+        for octet in &frame.octets[octets.clone()] {
+            let (read, side) = (self.read, 1 - self.side);
+            assert_eq!(*octet, pattern(side, read), "side {side} octet {read}");
+            self.read += 1;
+        }
+        let keep = u32::try_from(octets.len()).unwrap();
+        if self.kept + keep <= self.keep_max {
+            self.kept += keep;
+            self.tcb.hold(keep);
+        }
+    }
+
+    /// The application consumes what it kept.
+    pub(super) fn consume(&mut self) {
+        self.tcb.release(self.kept);
+        self.kept = 0;
+    }
+
+    pub(super) fn receive(&mut self, now: Instant, frame: &Heap) {
+        let edge = self.tcb.rcv.edge;
+        let seg = frame.parse();
+        if let Delivered::InOrder { frame, octets } =
+            self.tcb.handle_segment(now, &seg, frame.clone())
+        {
+            self.check(&frame, octets);
+        }
+        while let Some((frame, octets)) = self.tcb.next_held() {
+            self.check(&frame, octets);
+        }
+        assert!(self.tcb.rcv.edge >= edge || self.tcb.rcv.irs == seg.seq, "window went back");
+        self.tcb.board.check();
+        self.poll_notices();
+    }
+
+    pub(super) fn poll_notices(&mut self) {
+        while let Some(notice) = self.tcb.poll_notice() {
+            self.notices.push(notice);
+        }
+    }
+
+    pub(super) fn timeout(&mut self, now: Instant) {
+        self.tcb.handle_timeout(now);
+        self.tcb.board.check();
+        self.poll_notices();
+    }
+
+    /// One step of output; `None` when idle.
+    pub(super) fn transmit_one(&mut self, now: Instant) -> Option<Heap> {
+        let mut buf = vec![0xee; 10_000];
+        loop {
+            let len = match self.tcb.next_transmit(now, self.to_write > 0) {
+                Transmit::Idle => return None,
+                Transmit::Control => self.tcb.write_control(now, &mut buf),
+                Transmit::Resend { payload_len } => {
+                    let len = self.tcb.write_resend(now, &mut buf);
+                    assert_eq!(len, self.tcb.header_len() + payload_len);
+                    len
+                }
+                Transmit::Fresh { room } => {
+                    assert!(0 < room && room <= self.tcb.emss());
+                    let limit = self.record_len.min(self.tcb.emss()) as u64;
+                    let payload_len = usize::try_from(self.to_write.min(limit)).unwrap();
+                    let start = self.tcb.header_len();
+                    for octet in &mut buf[start..start + payload_len] {
+                        *octet = pattern(self.side, self.written);
+                        self.written += 1;
+                    }
+                    self.to_write -= payload_len as u64;
+                    let len = self.tcb.write_fresh(now, &mut buf, payload_len);
+                    let frame = Heap::new(&buf[..len]);
+                    if !self.tcb.sent(now, frame, payload_len) {
+                        continue;
+                    }
+                    len
+                }
+            };
+            self.tcb.board.check();
+            assert!(len > 0);
+            return Some(Heap::new(&buf[..len]));
+        }
+    }
+
+    /// Everything that may leave now.
+    pub(super) fn transmit(&mut self, now: Instant) -> Vec<Heap> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.transmit_one(now) {
+            frames.push(frame);
+            assert!(frames.len() < 10_000, "output never ends");
+        }
+        self.poll_notices();
+        frames
+    }
+}
+
+/// Time in microseconds.
+pub(super) fn at(us: u64) -> Instant {
+    Instant::from_nanos(us * 1000)
+}
+
+/// One connection under test and a peer that is a script: segments are given by their fields, and
+/// what comes back is read field by field. Timestamps and SACK as asked for.
+pub(super) struct Script {
+    pub(super) end: End,
+    pub(super) now: Instant,
+    /// What the peer sends next, what it acknowledges, its clock.
+    pub(super) seq: Seq,
+    pub(super) ack: Seq,
+    pub(super) window: u16,
+    pub(super) ts: Option<(u32, u32)>,
+    template: HeaderTemplate,
+}
+
+impl Script {
+    /// A client in SYN-SENT whose SYN was sent.
+    pub(super) fn connecting(cfg: &Config) -> (Self, Segment) {
+        let now = at(1_000_000);
+        let mut end = End::client(cfg, 0xffff_fff0, now);
+        let syn = end.transmit(now).remove(0).parse();
+        let template = HeaderTemplate::new(MAC[1], MAC[0], tuple(false, true));
+        let ack = syn.seq + 1;
+        let script = Self { end, now, seq: Seq(5000), ack, window: 65_535, ts: None, template };
+        (script, syn)
+    }
+
+    /// An established client; the peer offered `options`.
+    pub(super) fn established(cfg: &Config, options: Options) -> Self {
+        let (mut script, _) = Self::connecting(cfg);
+        script.ts = options.ts;
+        let seq = script.seq;
+        script.seq += 1;
+        let answer = script.send(Fields {
+            seq,
+            ack: script.ack,
+            flags: Flags::SYN | Flags::ACK,
+            window: script.window,
+            options,
+        });
+        assert_eq!(answer.len(), 1);
+        assert_eq!(answer[0].flags, Flags::ACK);
+        assert_eq!(script.end.notices, [Notice::Established]);
+        script.end.notices.clear();
+        script
+    }
+
+    /// Options of a peer that does everything.
+    pub(super) fn full_options() -> Options {
+        Options {
+            mss: Some(1460),
+            wscale: Some(7),
+            sack_permitted: true,
+            ts: Some((100, 0)),
+            ..Options::default()
+        }
+    }
+
+    /// Fields of the peer's next ordinary segment.
+    pub(super) fn fields(&self) -> Fields {
+        Fields {
+            seq: self.seq,
+            ack: self.ack,
+            flags: Flags::ACK,
+            window: self.window,
+            options: Options::timestamps(self.ts),
+        }
+    }
+
+    /// Delivers a segment; returns what the connection sends then.
+    pub(super) fn send(&mut self, fields: Fields) -> Vec<Segment> {
+        self.send_data(fields, 0)
+    }
+
+    /// Delivers without asking for output.
+    pub(super) fn deliver(&mut self, fields: &Fields, payload_len: usize) {
+        let mut buf = vec![0; MAX_HEADER_LEN + payload_len];
+        let start = self.template.base_len() + fields.options.wire_len();
+        // The stream's pattern, by sequence number; octets before the stream are arbitrary.
+        let origin = u64::from(fields.seq - Seq(5001));
+        for (i, octet) in buf[start..start + payload_len].iter_mut().enumerate() {
+            *octet = pattern(1, origin + i as u64);
+        }
+        let len = self.template.emit(&mut buf, fields, payload_len, ChecksumMode::Software);
+        self.end.receive(self.now, &Heap::new(&buf[..len]));
+    }
+
+    /// Delivers a segment with payload; returns what the connection sends then.
+    pub(super) fn send_data(&mut self, fields: Fields, payload_len: usize) -> Vec<Segment> {
+        self.deliver(&fields, payload_len);
+        self.output()
+    }
+
+    /// What the connection sends now.
+    pub(super) fn output(&mut self) -> Vec<Segment> {
+        self.end.transmit(self.now).iter().map(Heap::parse).collect()
+    }
+
+    /// Moves time to the next deadline and fires it; returns what follows.
+    pub(super) fn fire(&mut self) -> Vec<Segment> {
+        self.now = self.end.tcb.deadline().expect("a timer runs").max(self.now);
+        self.end.timeout(self.now);
+        self.output()
+    }
+
+    /// Moves time on without firing anything.
+    pub(super) fn wait_us(&mut self, us: u64) {
+        self.now = self.now + us * 1000;
+    }
+
+    /// The application writes; returns what leaves.
+    pub(super) fn write(&mut self, octets: u64) -> Vec<Segment> {
+        self.end.to_write += octets;
+        self.output()
+    }
+}

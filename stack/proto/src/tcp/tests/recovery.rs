@@ -1,0 +1,283 @@
+//! Loss recovery: fast retransmit with and without SACK, timeouts, undo, tail-loss probes.
+
+use super::{Config, Fields, Options, Script, Seq};
+use crate::time::{MILLISECOND, SECOND};
+use crate::wire::tcp::{Block, Segment};
+
+/// An established connection with warm round-trip estimates and a window of 40 segments.
+fn script(options: Options, cfg: &Config) -> Script {
+    let mut script = Script::established(cfg, options);
+    for _ in 0..20 {
+        let out = script.write(14_000);
+        script.wait_us(100);
+        if let Some((_, echo)) = &mut script.ts {
+            *echo = out.last().unwrap().options.ts.unwrap().0;
+        }
+        script.ack = end(out.last().unwrap());
+        script.send(script.fields());
+    }
+    assert!(script.end.tcb.all_acked());
+    script
+}
+
+fn sack_script() -> Script {
+    script(Script::full_options(), &Config { tail_loss_probe: false, ..Config::default() })
+}
+
+fn plain_script() -> Script {
+    let options = Options { ts: None, sack_permitted: false, ..Script::full_options() };
+    script(options, &Config::default())
+}
+
+fn end(seg: &Segment) -> Seq {
+    seg.seq + seg.seq_len()
+}
+
+fn block(segs: &[Segment]) -> Block {
+    (segs[0].seq, end(segs.last().unwrap()))
+}
+
+fn with_sack(script: &Script, blocks: &[Block]) -> Fields {
+    let mut fields = script.fields();
+    fields.options.sack.extend(blocks.iter().copied());
+    fields
+}
+
+#[test]
+fn sack_repairs_each_hole_once() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 10);
+    script.wait_us(100);
+    // 0 and 4 are lost; the rest arrives and is reported in one ACK.
+    let fields = with_sack(&script, &[block(&sent[5..]), block(&sent[1..4])]);
+    let again = script.send(fields.clone());
+    let seqs: Vec<Seq> = again.iter().map(|seg| seg.seq).collect();
+    assert_eq!(seqs, [sent[0].seq, sent[4].seq]);
+    assert_eq!(again[0].payload.len(), sent[0].payload.len());
+    assert!(script.send(fields).is_empty(), "the same report says nothing new");
+    assert_eq!(script.end.tcb.stats().fast_recoveries, 1);
+    let cwnd = script.end.tcb.cwnd();
+    assert_eq!(cwnd, 1448 * 5, "half of the flight");
+    script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
+    script.ack = end(&sent[9]);
+    script.send(script.fields());
+    assert!(script.end.tcb.all_acked());
+    assert_eq!(script.end.tcb.recovery.phase, crate::tcp::send::Phase::Open);
+    assert_eq!(script.end.tcb.stats().timeouts, 0);
+}
+
+#[test]
+fn two_segments_above_a_hole_are_not_enough() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 10);
+    assert!(script.send(with_sack(&script, &[block(&sent[1..3])])).is_empty());
+    assert!(!script.send(with_sack(&script, &[block(&sent[1..4])])).is_empty());
+}
+
+#[test]
+fn sack_reports_about_other_octets_are_ignored() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 10);
+    let (una, nxt) = (sent[0].seq, end(&sent[9]));
+    let hostile: [Block; 3] = [(una - 5000, una + 1448), (una + 2000, nxt + 1), (nxt, una)];
+    for block in hostile {
+        assert!(script.send(with_sack(&script, &[block])).is_empty());
+    }
+    assert_eq!(script.end.tcb.pipe(), 1448 * 10);
+    // Half a record is no record.
+    script.send(with_sack(&script, &[(una + 1500, una + 1448 * 6 + 5)]));
+    assert_eq!(script.end.tcb.pipe(), 1448 * 10 - 1448 * 4 - 1448 * 2 + 1448);
+}
+
+#[test]
+fn three_duplicate_acks_then_partial_acks() {
+    let mut script = plain_script();
+    let sent = script.write(1460 * 10);
+    // 0 and 5 are lost.
+    assert!(script.send(script.fields()).is_empty());
+    assert!(script.send(script.fields()).is_empty());
+    let again = script.send(script.fields());
+    assert_eq!(again.len(), 1);
+    assert_eq!((again[0].seq, again[0].payload.len()), (sent[0].seq, 1460));
+    for _ in 0..5 {
+        assert!(script.send(script.fields()).is_empty());
+    }
+    script.ack = sent[5].seq;
+    let again = script.send(script.fields());
+    assert_eq!((again.len(), again[0].seq), (1, sent[5].seq));
+    script.ack = end(&sent[9]);
+    script.send(script.fields());
+    assert!(script.end.tcb.all_acked());
+    let stats = script.end.tcb.stats();
+    assert_eq!((stats.fast_recoveries, stats.resends, stats.timeouts), (1, 2, 0));
+}
+
+#[test]
+fn duplicate_acks_make_room_for_new_segments() {
+    let mut script = plain_script();
+    script.write(1460 * 20);
+    for _ in 0..3 {
+        script.send(script.fields());
+    }
+    script.end.to_write = 100_000;
+    let mut fresh = 0;
+    for _ in 0..15 {
+        fresh += script.send(script.fields()).len();
+    }
+    assert!((5..=10).contains(&fresh), "{fresh}");
+}
+
+#[test]
+fn a_timeout_resends_from_the_start_and_doubles() {
+    let mut script = sack_script();
+    let start = script.now;
+    let sent = script.write(1448 * 4);
+    let first = script.fire();
+    let waited = script.now.since(start);
+    assert!((5 * MILLISECOND..6 * MILLISECOND).contains(&waited), "{waited}");
+    assert_eq!((first.len(), first[0].seq), (1, sent[0].seq));
+    assert_eq!(script.end.tcb.cwnd(), 1448);
+    let before = script.now;
+    assert_eq!(script.fire()[0].seq, sent[0].seq);
+    assert_eq!(script.now.since(before), 2 * waited);
+    // The answer is to the retransmission: slow start from there.
+    script.wait_us(100);
+    script.ts.as_mut().unwrap().1 = first[0].options.ts.unwrap().0;
+    script.ack = end(&sent[0]);
+    let more = script.send(script.fields());
+    assert_eq!(more.iter().map(|seg| seg.seq).collect::<Vec<_>>(), [sent[1].seq, sent[2].seq]);
+    assert_eq!(script.end.tcb.stats().spurious, 0);
+}
+
+#[test]
+fn eifel_undoes_a_timeout_that_came_too_early() {
+    let mut script = sack_script();
+    let cwnd = script.end.tcb.cwnd();
+    let sent = script.write(1448 * 4);
+    script.fire();
+    assert!(script.end.tcb.cwnd() < cwnd);
+    // The ACK of the original arrives at last, echoing its timestamp.
+    script.ts.as_mut().unwrap().1 = sent[0].options.ts.unwrap().0;
+    script.ack = end(&sent[0]);
+    assert!(script.send(script.fields()).is_empty(), "the others are under way, too");
+    assert_eq!(script.end.tcb.cwnd(), cwnd);
+    let stats = script.end.tcb.stats();
+    assert_eq!((stats.timeouts, stats.spurious), (1, 1));
+    // The wait counts as a delay that the peer's ACKs may have.
+    let rto = script.end.tcb.rtt.rto(&script.end.tcb.cfg);
+    assert!(rto > 5 * MILLISECOND && rto <= 200 * MILLISECOND, "{rto} ns");
+}
+
+#[test]
+fn d_sack_undoes_without_timestamps() {
+    let options = Options { ts: None, ..Script::full_options() };
+    let mut script = script(options, &Config { tail_loss_probe: false, ..Config::default() });
+    let cwnd = script.end.tcb.cwnd();
+    let sent = script.write(1460 * 2);
+    let again = script.fire();
+    assert_eq!(again.len(), 1);
+    script.ack = end(&sent[1]);
+    script.send(script.fields());
+    assert!(script.end.tcb.cwnd() < cwnd);
+    let fields = with_sack(&script, &[block(&sent[..1])]);
+    script.send(fields);
+    assert!(script.end.tcb.cwnd() >= cwnd);
+    assert_eq!(script.end.tcb.stats().spurious, 1);
+}
+
+#[test]
+fn reordering_raises_the_threshold() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 10);
+    let again = script.send(with_sack(&script, &[block(&sent[1..4])]));
+    assert_eq!(again.len(), 1);
+    script.ts.as_mut().unwrap().1 = sent[0].options.ts.unwrap().0;
+    script.ack = end(&sent[3]);
+    script.wait_us(50);
+    // The echo cannot tell within one microsecond: the original was sent before.
+    script.send(script.fields());
+    let spurious = script.end.tcb.stats().spurious;
+    let same_tick = again[0].options.ts == sent[0].options.ts;
+    assert_eq!(spurious, u64::from(!same_tick));
+    assert_eq!(script.end.tcb.recovery.threshold, if same_tick { 3 } else { 6 });
+}
+
+#[test]
+fn reneging_voids_the_reports() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 4);
+    script.send(with_sack(&script, &[block(&sent[1..])]));
+    script.ts.as_mut().unwrap().1 = script.end.tcb.ts.value(script.now);
+    script.ack = end(&sent[0]);
+    script.send(script.fields());
+    // The peer acknowledges no more than 0, though it reported 1: the timer sends 1 again.
+    let again = script.fire();
+    assert_eq!(again[0].seq, sent[1].seq);
+    script.end.tcb.board.check();
+}
+
+#[test]
+fn a_timer_found_late_is_armed_once_more() {
+    let mut script = sack_script();
+    script.write(1448);
+    let deadline = script.end.tcb.deadline().unwrap();
+    script.now = deadline + 50 * MILLISECOND;
+    script.end.timeout(script.now);
+    assert!(script.output().is_empty());
+    script.now = script.end.tcb.deadline().unwrap() + 50 * MILLISECOND;
+    script.end.timeout(script.now);
+    assert_eq!(script.output().len(), 1);
+}
+
+#[test]
+fn the_connection_fails_when_nothing_is_acknowledged() {
+    let cfg = Config { user_timeout_ns: 2 * SECOND, data_retries: 255, ..Config::default() };
+    let mut script = script(Script::full_options(), &cfg);
+    let start = script.now;
+    script.write(10);
+    while script.end.notices.is_empty() {
+        script.fire();
+    }
+    assert_eq!(script.end.notices[0], super::Notice::TimedOut);
+    let waited = script.now.since(start);
+    assert!((2 * SECOND..6 * SECOND).contains(&waited), "{waited}");
+}
+
+#[test]
+fn a_tail_loss_probe_comes_before_the_timeout() {
+    let mut script = script(Script::full_options(), &Config::default());
+    let start = script.now;
+    let sent = script.write(1448 * 4);
+    let probe = script.fire();
+    assert_eq!((probe.len(), probe[0].seq), (1, sent[3].seq));
+    assert!(script.now.since(start) < 5 * MILLISECOND);
+    assert_eq!(script.end.tcb.stats().timeouts, 0);
+    // The peer reports the probe: what went before it is lost.
+    script.wait_us(100);
+    let again = script.send(with_sack(&script, &[block(&sent[3..])]));
+    assert_eq!(again[0].seq, sent[0].seq);
+    assert_eq!(script.end.tcb.stats().timeouts, 0);
+    // One probe per flight, then the timer.
+    let mut script = self::script(Script::full_options(), &Config::default());
+    script.write(1448);
+    script.fire();
+    script.fire();
+    let stats = script.end.tcb.stats();
+    assert_eq!((stats.tail_probes, stats.timeouts), (1, 1));
+}
+
+#[test]
+fn an_unused_window_does_not_grow_and_an_idle_one_falls_back() {
+    let mut script = script(Script::full_options(), &Config::default());
+    let cwnd = script.end.tcb.cwnd();
+    assert!(cwnd > 20_000);
+    for _ in 0..100 {
+        script.wait_us(10);
+        script.ack = end(&script.write(100)[0]);
+        script.send(script.fields());
+    }
+    assert_eq!(script.end.tcb.cwnd(), cwnd);
+    script.wait_us(1_000_000);
+    script.write(100);
+    assert_eq!(script.end.tcb.cwnd(), 14_480);
+}

@@ -1,0 +1,233 @@
+//! What is accepted, what is answered: RFC 9293 section 3.10.7.4, RFC 5961, PAWS, SACK reports.
+
+use super::{Config, Fields, Flags, Notice, Options, Script, Seq};
+use crate::tcp::State;
+use crate::time::SECOND;
+
+fn script() -> Script {
+    Script::established(&Config::default(), Script::full_options())
+}
+
+fn plain() -> Script {
+    let options = Options { ts: None, sack_permitted: false, ..Script::full_options() };
+    Script::established(&Config::default(), options)
+}
+
+#[test]
+fn a_reset_needs_the_exact_sequence_number() {
+    let mut script = script();
+    let rst = |seq| Fields { seq, flags: Flags::RST, ..Fields::default() };
+    for (ahead, answers) in [(1, 1), (1000, 1), (500_000, 0), (u32::MAX, 0)] {
+        let out = script.send(rst(script.seq + ahead));
+        assert_eq!(out.len(), answers, "{ahead}");
+        assert_eq!(script.end.tcb.state(), State::Established);
+        if answers == 1 {
+            assert_eq!((out[0].flags, out[0].ack), (Flags::ACK, script.seq));
+        }
+    }
+    script.send(rst(script.seq));
+    assert_eq!(script.end.notices, [Notice::Reset, Notice::Closed]);
+    assert!(script.end.tcb.is_closed());
+}
+
+#[test]
+fn a_syn_is_challenged_at_a_limited_rate() {
+    let mut script = script();
+    let syn = Fields { flags: Flags::SYN, ..script.fields() };
+    let answers: usize = (0..50).map(|_| script.send(syn.clone()).len()).sum();
+    assert_eq!(answers, 8);
+    script.wait_us(100_000);
+    assert_eq!(script.send(syn).len(), 1);
+    assert_eq!(script.end.tcb.state(), State::Established);
+    let stats = script.end.tcb.stats();
+    assert_eq!((stats.challenges, stats.challenges_limited), (51, 42));
+}
+
+#[test]
+fn acks_of_what_was_never_sent_are_refused_with_their_payload() {
+    let mut script = script();
+    script.write(100);
+    for ack in [script.ack + 101, script.ack - 0x0100_0000] {
+        let out = script.send_data(Fields { ack, ..script.fields() }, 10);
+        assert_eq!(out.len(), 1);
+    }
+    assert_eq!((script.end.read, script.end.tcb.stats().bad_acks), (0, 2));
+    // A slightly old one is no offence.
+    script.deliver(&Fields { ack: script.ack - 1, ..script.fields() }, 10);
+    assert_eq!(script.end.read, 10);
+}
+
+#[test]
+fn a_segment_without_ack_is_dropped() {
+    let mut script = script();
+    script.deliver(&Fields { flags: Flags::PSH, ..script.fields() }, 10);
+    assert_eq!(script.end.read, 0);
+}
+
+#[test]
+fn only_octets_in_the_window_are_taken_and_each_once() {
+    let mut script = plain();
+    let start = script.seq;
+    script.deliver(&script.fields(), 100);
+    // Left of it, half of it, the same again.
+    script.deliver(&Fields { seq: start + 50, ..script.fields() }, 100);
+    assert_eq!(script.end.read, 150);
+    script.deliver(&script.fields(), 150);
+    assert_eq!(script.end.read, 150);
+    assert_eq!(script.end.tcb.stats().duplicates_in, 1);
+    // Over the right edge.
+    let window = script.end.tcb.rcv.window();
+    let at_edge = Fields { seq: start + 150 + window - 10, ..script.fields() };
+    script.deliver(&at_edge, 100);
+    assert_eq!(script.end.tcb.reassembly.blocks().next(), Some((at_edge.seq, at_edge.seq + 10)));
+    let beyond = Fields { seq: start + 150 + window + 1, ..script.fields() };
+    script.deliver(&beyond, 100);
+    assert_eq!(script.end.tcb.stats().out_of_window, 1);
+}
+
+#[test]
+fn paws_drops_old_timestamps_but_not_after_a_long_silence() {
+    let mut script = script();
+    script.ts = Some((200, 0));
+    script.deliver(&script.fields(), 10);
+    script.seq += 10;
+    let old = Fields { options: Options::timestamps(Some((199, 0))), ..script.fields() };
+    let out = script.send_data(old.clone(), 10);
+    assert_eq!((out.len(), script.end.read), (1, 10));
+    let without = Fields { options: Options::default(), ..script.fields() };
+    script.deliver(&without, 10);
+    assert_eq!((script.end.read, script.end.tcb.stats().paws_drops), (10, 2));
+    script.now = script.now + 1001 * SECOND;
+    script.deliver(&old, 10);
+    assert_eq!(script.end.read, 20);
+    // The clock wraps.
+    script.seq += 10;
+    script.ts = Some((0x7fff_ffff, 0));
+    script.deliver(&script.fields(), 10);
+    script.seq += 10;
+    script.ts = Some((0x8000_0001, 0));
+    script.deliver(&script.fields(), 10);
+    assert_eq!(script.end.read, 40);
+}
+
+#[test]
+fn the_echo_is_of_the_segment_that_the_ack_answers() {
+    let mut script = script();
+    let first = script.seq;
+    script.ts = Some((300, 0));
+    script.deliver(&script.fields(), 100);
+    script.ts = Some((301, 0));
+    script.seq = first + 100;
+    let out = script.send_data(script.fields(), 100);
+    assert_eq!(out[0].options.ts.unwrap().1, 300, "the earliest not yet acknowledged");
+    // Out of order: the echo stays at the last in-order segment.
+    script.ts = Some((310, 0));
+    script.seq = first + 1000;
+    let out = script.send_data(script.fields(), 100);
+    assert_eq!(out[0].options.ts.unwrap().1, 300);
+    script.ts = Some((320, 0));
+    script.seq = first + 200;
+    let out = script.send_data(script.fields(), 800);
+    assert_eq!((out[0].ack, out[0].options.ts.unwrap().1), (first + 1100, 320));
+}
+
+#[test]
+fn sack_blocks_are_newest_first_and_duplicates_before_them() {
+    let mut script = script();
+    let base = script.seq;
+    let at = |script: &Script, ahead| Fields { seq: base + ahead, ..script.fields() };
+    let block = |from, to| (base + from, base + to);
+    for (ahead, count) in [(1000, 1), (3000, 2), (5000, 3), (7000, 3)] {
+        let out = script.send_data(at(&script, ahead), 500);
+        assert_eq!(out.len(), 1);
+        assert_eq!(out[0].options.sack[0], block(ahead, ahead + 500));
+        assert_eq!(out[0].options.sack.len(), count);
+    }
+    let out = script.send_data(at(&script, 1500), 100);
+    assert_eq!(out[0].options.sack[..], [block(1000, 1600), block(7000, 7500), block(5000, 5500)]);
+    // Held already: reported first, then the run it is in.
+    let out = script.send_data(at(&script, 5100), 100);
+    assert_eq!(out[0].options.sack[..], [block(5100, 5200), block(5000, 5500), block(1000, 1600)]);
+    // Delivered already.
+    script.deliver(&at(&script, 0), 1000);
+    assert_eq!(script.end.read, 1600);
+    let out = script.send_data(at(&script, 200), 100);
+    assert_eq!((out[0].ack, out[0].options.sack[0]), (base + 1600, block(200, 300)));
+}
+
+#[test]
+fn without_sack_each_early_segment_is_answered() {
+    let mut script = plain();
+    let base = script.seq;
+    for i in 1..=5 {
+        script.deliver(&Fields { seq: base + 1000 * i, ..script.fields() }, 1000);
+    }
+    let out = script.output();
+    assert_eq!(out.len(), 5);
+    assert!(out.iter().all(|seg| seg.ack == base && seg.options.sack.is_empty()));
+    // With SACK one ACK says it all.
+    let mut script = self::script();
+    for i in 1..=5 {
+        script.deliver(&Fields { seq: base + 1000 * i, ..script.fields() }, 1000);
+    }
+    assert_eq!(script.output().len(), 1);
+}
+
+#[test]
+fn a_burst_with_many_holes_is_reported_whole() {
+    let mut script = script();
+    let base = script.seq;
+    let block = |i: u32| (base + 1000 * i, base + 1000 * i + 500);
+    for i in 1..=8 {
+        script.deliver(&Fields { seq: block(i).0, ..script.fields() }, 500);
+    }
+    let out = script.output();
+    let reports: Vec<_> = out.iter().map(|seg| seg.options.sack.to_vec()).collect();
+    let expected = [[3, 2, 1], [6, 5, 4], [8, 7, 6]].map(|group| group.map(block).to_vec());
+    assert_eq!(reports, expected);
+    // What was reported is repeated beside the newest, and no ACK is sent for it.
+    let out = script.send_data(Fields { seq: block(9).0, ..script.fields() }, 500);
+    assert_eq!(out.len(), 1);
+    assert_eq!(out[0].options.sack[..], [block(9), block(8), block(7)]);
+}
+
+#[test]
+fn what_counts_alone_goes_before_data() {
+    let mut script = script();
+    script.deliver(&Fields { seq: script.seq + 1000, ..script.fields() }, 10);
+    let out = script.write(100);
+    assert_eq!(out.len(), 2);
+    assert!(out[0].payload.is_empty() && out[0].options.sack.len() == 1);
+    assert!(out[1].options.sack.is_empty());
+}
+
+#[test]
+fn too_many_early_frames_are_dropped_and_counted() {
+    let cfg = Config { max_held_frames: 3, ..Config::default() };
+    let mut script = Script::established(&cfg, Script::full_options());
+    let base = script.seq;
+    for i in 1..=5 {
+        script.deliver(&Fields { seq: base + 100 * i, ..script.fields() }, 50);
+    }
+    let stats = script.end.tcb.stats();
+    assert_eq!((stats.held, stats.held_overflow), (3, 2));
+    // What was not kept is not reported.
+    let last = script.output().pop().unwrap();
+    assert!(last.options.sack.iter().all(|block| block.1 <= base + 350));
+}
+
+#[test]
+fn everything_works_across_the_wrap() {
+    let mut script = script();
+    // The stream up to just below the wrap does not matter to the receiver: move there.
+    let near = Seq(0xffff_ff00);
+    let tcb = &mut script.end.tcb;
+    (tcb.rcv.nxt, tcb.rcv.last_ack, tcb.snd.wl1) = (near, near, near);
+    tcb.rcv.edge = near + 16_384;
+    script.end.read = u64::from(near - Seq(5001));
+    let read = script.end.read;
+    script.deliver(&Fields { seq: near + 500, ..script.fields() }, 500);
+    script.deliver(&Fields { seq: near + 250, ..script.fields() }, 250);
+    let out = script.send_data(Fields { seq: near, ..script.fields() }, 250);
+    assert_eq!((script.end.read - read, out[0].ack), (1000, near + 1000));
+}

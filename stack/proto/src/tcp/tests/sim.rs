@@ -1,0 +1,241 @@
+//! Two connections over a seeded faulty link in virtual time.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::{End, Heap};
+use crate::tcp::{Config, Notice, State};
+use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
+use crate::wire::tcp::Flags;
+
+/// What the link does to a frame, in parts of 1000.
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    lose: u32,
+    duplicate: u32,
+    reorder: u32,
+}
+
+struct Sim {
+    rng: SmallRng,
+    faults: Faults,
+    delay_ns: u64,
+    now: Instant,
+    ends: [Option<End>; 2],
+    cfg: [Config; 2],
+    iss: [u32; 2],
+    /// Frames under way by arrival time; the counter keeps equal times in order.
+    wire: BTreeMap<(Instant, u64), (usize, Heap)>,
+    count: u64,
+    /// Length of each data segment by sender and sequence number.
+    boundaries: [HashMap<u32, usize>; 2],
+}
+
+impl Sim {
+    fn new(seed: u64, faults: Faults, cfg: [Config; 2]) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        // Close to the wrap, so that it happens early in the transfer.
+        let iss = [0, 1].map(|_| 0u32.wrapping_sub(rng.random_range(0..100_000)));
+        let now = Instant::from_nanos(SECOND);
+        Self {
+            ends: [Some(End::client(&cfg[0], iss[0], now)), None],
+            delay_ns: rng.random_range(1..200) * MICROSECOND,
+            rng,
+            faults,
+            now,
+            cfg,
+            iss,
+            wire: BTreeMap::new(),
+            count: 0,
+            boundaries: Default::default(),
+        }
+    }
+
+    fn put(&mut self, from: usize, frame: &Heap) {
+        let chance = |rng: &mut SmallRng, parts: u32| rng.random_range(0..1000) < parts;
+        if chance(&mut self.rng, self.faults.lose) {
+            return;
+        }
+        let copies = 1 + usize::from(chance(&mut self.rng, self.faults.duplicate));
+        for _ in 0..copies {
+            let mut arrival = self.now + self.delay_ns;
+            if chance(&mut self.rng, self.faults.reorder) {
+                arrival = arrival + self.rng.random_range(0..4 * self.delay_ns);
+            }
+            self.count += 1;
+            self.wire.insert((arrival, self.count), (1 - from, frame.clone()));
+        }
+    }
+
+    /// A retransmission has the boundaries of the first transmission.
+    fn check_boundary(&mut self, from: usize, frame: &Heap, cuts: u64) {
+        let seg = frame.parse();
+        if seg.payload.is_empty() || cuts > 0 {
+            return;
+        }
+        let len = *self.boundaries[from].entry(seg.seq.0).or_insert(seg.payload.len());
+        assert_eq!(len, seg.payload.len(), "record at {:?} changed its length", seg.seq);
+    }
+
+    fn transmit(&mut self, side: usize) {
+        let Some(end) = &mut self.ends[side] else { return };
+        let frames = end.transmit(self.now);
+        let cuts = end.tcb.stats().cuts;
+        for frame in &frames {
+            self.check_boundary(side, frame, cuts);
+            self.put(side, frame);
+        }
+    }
+
+    fn deliver_due(&mut self) {
+        while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
+            let (to, frame) = entry.remove();
+            if self.ends[to].is_none() {
+                let seg = frame.parse();
+                if seg.flags == Flags::SYN {
+                    let end = End::server(&self.cfg[to], &seg, self.iss[to], self.now);
+                    self.ends[to] = Some(end);
+                }
+            } else if let Some(end) = &mut self.ends[to] {
+                end.receive(self.now, &frame);
+            }
+        }
+    }
+
+    /// Moves to the next event and handles it; false when nothing is left to happen.
+    fn step(&mut self) -> bool {
+        for side in 0..2 {
+            self.transmit(side);
+        }
+        let arrival = self.wire.first_key_value().map(|(key, _)| key.0);
+        let timers = self.ends.iter().flatten().filter_map(|end| end.tcb.deadline());
+        let Some(next) = arrival.into_iter().chain(timers).min() else { return false };
+        self.now = self.now.max(next);
+        self.deliver_due();
+        for end in self.ends.iter_mut().flatten() {
+            end.timeout(self.now);
+            // A slow application consumes at odd moments.
+            if end.kept > 0 && self.rng.random_range(0..4) == 0 {
+                end.consume();
+            }
+        }
+        true
+    }
+
+    fn run_until(&mut self, what: &str, done: impl Fn(&[Option<End>; 2]) -> bool) {
+        let limit = self.now + 600 * SECOND;
+        let mut steps = 0;
+        while !done(&self.ends) {
+            // Kept octets do not hold up a connection for good.
+            let alive = self.step();
+            steps += 1;
+            assert!(alive, "{what}: nothing left to happen");
+            assert!(self.now < limit && steps < 2_000_000, "{what}: no progress");
+        }
+    }
+
+    fn end(&mut self, side: usize) -> &mut End {
+        self.ends[side].as_mut().expect("connected")
+    }
+
+    /// Connects, moves `octets` each way, closes, and checks both streams.
+    fn transfer(&mut self, octets: [u64; 2], record_lens: [usize; 2], keep_max: u32) {
+        self.run_until("connect", |ends| {
+            ends.iter().all(|end| {
+                end.as_ref().is_some_and(|end| end.notices.contains(&Notice::Established))
+            })
+        });
+        for (side, (octets, record_len)) in octets.into_iter().zip(record_lens).enumerate() {
+            let end = self.end(side);
+            end.to_write = octets;
+            end.record_len = record_len;
+            end.keep_max = keep_max;
+            end.tcb.open_window();
+        }
+        self.run_until("transfer", |ends| {
+            let read = |side: usize| ends[side].as_ref().map(|end| end.read);
+            read(0) == Some(octets[1]) && read(1) == Some(octets[0])
+        });
+        for side in 0..2 {
+            self.end(side).tcb.close();
+        }
+        self.run_until("close", |ends| {
+            ends.iter().flatten().all(|end| end.tcb.state() == State::Closed)
+        });
+        for (side, octets) in octets.into_iter().enumerate() {
+            let end = self.end(side);
+            assert!(end.notices.contains(&Notice::PeerClosed), "{:?}", end.notices);
+            assert_eq!(end.notices.last(), Some(&Notice::Closed));
+            assert!(!end.notices.contains(&Notice::TimedOut));
+            assert!(!end.notices.contains(&Notice::Reset));
+            assert_eq!(end.tcb.stats().octets_out, octets);
+        }
+    }
+}
+
+/// Configurations that differ in what is negotiated and how small things are.
+fn config(rng: &mut SmallRng) -> Config {
+    Config {
+        mss: [1460, 1460, 8960, 536][rng.random_range(0..4)],
+        recv_window: [256 * 1024, 64 * 1024, 4000, 1 << 20][rng.random_range(0..4)],
+        startup_window: [16 * 1024, 4000][rng.random_range(0..2)],
+        timestamps: rng.random_range(0..4) > 0,
+        sack: rng.random_range(0..4) > 0,
+        tail_loss_probe: rng.random_range(0..2) > 0,
+        max_held_frames: [256, 256, 3][rng.random_range(0..3)],
+        time_wait_ns: 10 * SECOND,
+        ..Config::default()
+    }
+}
+
+fn seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u64 {
+    let mut resends = 0;
+    for seed in range {
+        println!("seed {seed} faults {faults:?}");
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x00c0_ffee);
+        let cfg = [config(&mut rng), config(&mut rng)];
+        let lens = [0, 1].map(|_| [usize::MAX, 300, 1448, 64][rng.random_range(0..4)]);
+        let keep = [0, 0, 100_000][rng.random_range(0..3)];
+        let octets = [octets, if rng.random() { octets } else { 0 }];
+        let mut sim = Sim::new(seed, faults, cfg);
+        sim.transfer(octets, lens, keep);
+        resends += sim.ends.iter().flatten().map(|end| end.tcb.stats().resends).sum::<u64>();
+    }
+    resends
+}
+
+#[test]
+fn a_clean_link_needs_no_retransmission() {
+    assert_eq!(seeds(0..60, Faults::default(), 400_000), 0);
+}
+
+#[test]
+fn loss_is_repaired() {
+    assert!(seeds(100..250, Faults { lose: 10, ..Faults::default() }, 300_000) > 1000);
+    assert!(seeds(250..300, Faults { lose: 100, ..Faults::default() }, 60_000) > 1000);
+}
+
+#[test]
+fn reordering_and_duplication_are_survived() {
+    seeds(300..400, Faults { reorder: 100, duplicate: 50, ..Faults::default() }, 200_000);
+}
+
+#[test]
+fn everything_at_once() {
+    seeds(400..520, Faults { lose: 30, reorder: 30, duplicate: 30 }, 150_000);
+    seeds(520..540, Faults { lose: 250, reorder: 100, duplicate: 100 }, 10_000);
+}
+
+#[test]
+fn a_long_transfer_fills_the_pipe() {
+    let cfg = Config { recv_window: 1 << 20, ..Config::default() };
+    let mut sim = Sim::new(7, Faults::default(), [cfg.clone(), cfg]);
+    sim.delay_ns = MILLISECOND;
+    let start = sim.now;
+    sim.transfer([50_000_000, 0], [usize::MAX; 2], 0);
+    // One window per round trip at best: 50 round trips and the start-up.
+    let elapsed = sim.now.since(start) - sim.cfg[0].time_wait_ns;
+    assert!(elapsed < 130 * MILLISECOND, "{elapsed} ns");
+}

@@ -1,0 +1,182 @@
+//! Connection management: what the two ends agree on, and what happens to connections.
+
+use core::net::SocketAddr;
+
+use arrayvec::ArrayVec;
+
+use crate::verbs::wc::{CqId, QpId};
+
+/// Private data that a start-up frame can carry, in octets (RFC 5044 section 7.1).
+pub const PRIVATE_DATA_LEN_MAX: usize = 512;
+
+/// Private data of a start-up frame.
+pub type PrivateData = ArrayVec<u8, PRIVATE_DATA_LEN_MAX>;
+
+/// What an end brings to the set-up.
+#[derive(Clone, Debug)]
+pub struct ConnParam {
+    /// RDMA Reads this end serves at a time.
+    pub ird: u16,
+    /// RDMA Reads this end issues at a time.
+    pub ord: u16,
+    /// Ask for CRCs. One vote is enough for both directions.
+    pub crc: bool,
+    /// MPA revision to offer: 1 (RFC 5044) or 2 (RFC 6581, negotiates IRD and ORD).
+    pub revision: u8,
+    /// Handed to the peer's application: at most 512 octets, 508 with revision 2.
+    pub private_data: PrivateData,
+}
+
+impl Default for ConnParam {
+    fn default() -> Self {
+        Self { ird: 16, ord: 16, crc: true, revision: 2, private_data: PrivateData::new() }
+    }
+}
+
+/// Names a connection that waits for accept or reject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    /// Slot of the connection.
+    pub index: u32,
+    /// Use of the slot.
+    pub generation: u32,
+}
+
+/// What was agreed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// Our address.
+    pub local: SocketAddr,
+    /// RDMA Reads served at a time.
+    pub ird: u16,
+    /// RDMA Reads issued at a time.
+    pub ord: u16,
+    /// CRCs are made and checked.
+    pub crc: bool,
+    /// The peer's private data.
+    pub private_data: PrivateData,
+}
+
+/// Why a connection could not be set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens there.
+    #[error("connection refused: nobody listens on that address and port")]
+    Refused,
+    /// No answer.
+    #[error("no answer: check the address and that both devices are on the same link")]
+    TimedOut,
+    /// The peer's application rejected the request.
+    #[error("rejected by the peer's application")]
+    Rejected,
+    /// The peer does not speak MPA, or not a revision or option that we can meet.
+    #[error("the peer does not speak a version or option of MPA that can be met")]
+    Protocol,
+    /// The connection was reset during set-up.
+    #[error("reset by the peer during set-up")]
+    Reset,
+    /// The local end gave up or ran out of resources.
+    #[error("no resources for another connection")]
+    NoResources,
+}
+
+/// Why a call of connection management failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CmError {
+    /// Another listener has the port.
+    #[error("port {0} is in use by another listener; choose another")]
+    PortInUse(u16),
+    /// No such queue pair or request, or it ended meanwhile.
+    #[error("no such queue pair or connection request (it may have ended meanwhile)")]
+    Gone,
+    /// The queue pair is already in use.
+    #[error("the queue pair is already connected or in error")]
+    WrongState,
+    /// Private data longer than the frame can carry.
+    #[error("private data is longer than the start-up frame can carry")]
+    PrivateDataTooLong,
+    /// No free connection slot or port.
+    #[error("no resources for another connection")]
+    NoResources,
+    /// The address family does not match the device's address.
+    #[error("the address is not reachable from this device's address")]
+    Unreachable,
+}
+
+/// A Terminate message, as sent or received (RFC 5040 section 4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerminateInfo {
+    /// Layer: 0 RDMAP, 1 DDP, 2 MPA.
+    pub layer: u8,
+    /// Error type.
+    pub error_type: u8,
+    /// Error code.
+    pub code: u8,
+    /// The terminated segment's DDP header came along.
+    pub has_ddp_header: bool,
+    /// The terminated Read Request's header came along.
+    pub has_rdma_header: bool,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// We asked for it.
+    Local,
+    /// The peer closed in good order.
+    PeerClosed,
+    /// The peer reset the connection.
+    Reset,
+    /// The peer stopped answering.
+    TimedOut,
+    /// We found an error and sent this Terminate.
+    TerminateSent(TerminateInfo),
+    /// The peer found an error and sent this Terminate.
+    TerminateReceived(TerminateInfo),
+    /// A local failure (memory of a request not registered, completion queue overrun).
+    LocalError,
+}
+
+/// Something that happened, for the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer asks to connect to the listener on `port`.
+    ConnectRequest {
+        /// Port of the listener.
+        port: u16,
+        /// To accept or reject it with.
+        request: RequestId,
+        /// What the peer offers; `ird` and `ord` from our point of view.
+        offer: Box<Agreed>,
+    },
+    /// The connection is up.
+    Established {
+        /// The queue pair.
+        qp: QpId,
+        /// What was agreed.
+        agreed: Box<Agreed>,
+    },
+    /// The connection could not be set up.
+    ConnectFailed {
+        /// The queue pair.
+        qp: QpId,
+        /// Why.
+        error: ConnectError,
+        /// The peer's private data, when it rejected with some.
+        private_data: Box<PrivateData>,
+    },
+    /// The connection ended; outstanding requests are flushed.
+    Disconnected {
+        /// The queue pair.
+        qp: QpId,
+        /// Why.
+        reason: EndReason,
+    },
+    /// A completion queue overran; its queue pairs are in error.
+    CqOverrun {
+        /// The queue.
+        cq: CqId,
+    },
+}

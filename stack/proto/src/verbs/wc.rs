@@ -1,0 +1,77 @@
+//! Work completions.
+
+use crate::ddp::regions::Stag;
+
+/// Names a completion queue to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CqId(pub u32);
+
+/// Names a queue pair to the engine; never reused for another within 2^32 creations of its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QpId {
+    /// Slot.
+    pub index: u32,
+    /// Use of the slot.
+    pub generation: u32,
+}
+
+/// What a completion is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WcOpcode {
+    /// A Send of any form.
+    Send,
+    /// An RDMA Write.
+    Write,
+    /// An RDMA Read.
+    Read,
+    /// An incoming Send filled a receive buffer.
+    Recv,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WcStatus {
+    /// As asked.
+    #[error("success")]
+    Success,
+    /// A local buffer was not registered as the request claimed.
+    #[error("local protection error: a buffer of the request is not registered for this use")]
+    LocalProtection,
+    /// A message was longer than the receive buffer.
+    #[error("local length error: the message is longer than the receive buffer")]
+    LocalLength,
+    /// The peer refused the access with a Terminate.
+    #[error("remote access error: the peer refused the access")]
+    RemoteAccess,
+    /// The peer could not process the operation.
+    #[error("remote operation error: the peer could not process the operation")]
+    RemoteOperation,
+    /// The queue pair left its connected state before the request ended.
+    #[error("flushed: the connection ended first")]
+    Flushed,
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wc {
+    /// The request's.
+    pub wr_id: u64,
+    /// The queue pair it was posted to.
+    pub qp: QpId,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was. Meaningful also on failure.
+    pub opcode: WcOpcode,
+    /// Octets received (`Recv`) or moved.
+    pub byte_len: u32,
+    /// `Recv`: the sender asked for an event.
+    pub solicited: bool,
+    /// `Recv`: this STag of ours was invalidated by the Send.
+    pub invalidated: Option<Stag>,
+}
+
+/// Where the engine puts completions. Production implements it over lock-free rings.
+pub trait Completions {
+    /// Appends to a queue; `false` if it is full (nothing was appended).
+    fn push(&mut self, cq: CqId, wc: Wc) -> bool;
+}

@@ -1,0 +1,48 @@
+//! Work requests.
+
+pub use crate::rdmap::operation::{INLINE_LEN_MAX, Operation, Payload, SGE_COUNT_MAX, SgList, Sge};
+
+/// A request for the send queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendWr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub operation: Operation,
+    /// Report success too. Failures are always reported.
+    pub signaled: bool,
+    /// Start only when all earlier RDMA Reads have completed.
+    pub fence: bool,
+}
+
+/// A buffer for one incoming Send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecvWr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Filled in order.
+    pub sg_list: SgList,
+}
+
+/// Why a request was not accepted. Nothing of it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The queue already holds as many requests as it was created for.
+    #[error("the queue is full; poll completions before posting more")]
+    QueueFull,
+    /// The queue pair takes no requests in its present state.
+    #[error("the queue pair is not connected")]
+    WrongState,
+    /// The message is longer than 2^32-1 octets.
+    #[error("the message is longer than 4294967295 octets")]
+    TooLong,
+    /// More scatter/gather elements, or more inline octets, than the queue pair allows.
+    #[error("too many scatter/gather elements or inline octets for this queue pair")]
+    TooMany,
+    /// RDMA Read on a connection that granted no read credits (ORD 0).
+    #[error("the connection grants no RDMA Reads (ORD is 0)")]
+    NoReads,
+    /// No queue pair has this handle.
+    #[error("no such queue pair")]
+    NoSuchQp,
+}

@@ -1,0 +1,271 @@
+//! DDP segment headers (RFC 5041 section 4, RDMA Consortium DDP 1.0 section 6).
+
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Octets of a tagged header.
+pub const TAGGED_LEN: usize = 14;
+/// Octets of an untagged header.
+pub const UNTAGGED_LEN: usize = 18;
+
+const CONTROL_TAGGED: u8 = 0x80;
+const CONTROL_LAST: u8 = 0x40;
+const CONTROL_VERSION: u8 = 0x03;
+
+/// The protocol versions of a stream, equal for DDP and RDMAP and fixed when it starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// RDMA Consortium: DV 0, RV 0.
+    Rdmac,
+    /// IETF: DV 1, RV 1.
+    #[default]
+    Ietf,
+}
+
+impl Version {
+    /// Value of the DV field, and of RV.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Rdmac => 0,
+            Self::Ietf => 1,
+        }
+    }
+}
+
+/// Tagged header as it lies on the wire: 14 octets, big-endian (RFC 5041 section 4.2).
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct TaggedWire {
+    control: u8,
+    rsvd_ulp: u8,
+    stag: U32,
+    to: U64,
+}
+
+/// Untagged header as it lies on the wire: 18 octets, big-endian (RFC 5041 section 4.3).
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct UntaggedWire {
+    control: u8,
+    rsvd_ulp: u8,
+    rsvd_ulp_rest: U32,
+    queue: U32,
+    msn: U32,
+    mo: U32,
+}
+
+const _: () = assert!(size_of::<TaggedWire>() == TAGGED_LEN);
+const _: () = assert!(size_of::<UntaggedWire>() == UNTAGGED_LEN);
+
+/// A tagged header's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tagged {
+    /// Last segment of its message.
+    pub last: bool,
+    /// The upper layer's octet.
+    pub rsvd_ulp: u8,
+    /// Names the tagged buffer.
+    pub stag: u32,
+    /// Octets from the start of the tagged buffer's address space.
+    pub to: u64,
+}
+
+/// An untagged header's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Untagged {
+    /// Last segment of its message.
+    pub last: bool,
+    /// The upper layer's first octet.
+    pub rsvd_ulp: u8,
+    /// The upper layer's other four octets.
+    pub rsvd_ulp_rest: u32,
+    /// Queue number.
+    pub queue: u32,
+    /// Message sequence number within the queue; the first is 1.
+    pub msn: u32,
+    /// Octets from the start of the message.
+    pub mo: u32,
+}
+
+/// A DDP segment's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// To a tagged buffer.
+    Tagged(Tagged),
+    /// To a queue.
+    Untagged(Untagged),
+}
+
+/// Why a ULPDU is no DDP segment of this stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderError {
+    /// DV is not the stream's, in a tagged segment.
+    VersionTagged,
+    /// DV is not the stream's, in an untagged segment.
+    VersionUntagged,
+    /// Shorter than its header.
+    Truncated,
+}
+
+impl Header {
+    /// Parses the header of a ULPDU; the payload follows it at [`Header::wire_len`]. Reserved bits
+    /// are not checked (RFC 5041 section 4.1).
+    ///
+    /// # Errors
+    /// [`HeaderError`]; the version is checked first, since the layout of another cannot be
+    /// trusted.
+    pub fn parse(ulpdu: &[u8], version: Version) -> Result<Self, HeaderError> {
+        let control = *ulpdu.first().ok_or(HeaderError::Truncated)?;
+        let is_tagged = control & CONTROL_TAGGED != 0;
+        let last = control & CONTROL_LAST != 0;
+        if control & CONTROL_VERSION != version.bits() {
+            return Err(if is_tagged {
+                HeaderError::VersionTagged
+            } else {
+                HeaderError::VersionUntagged
+            });
+        }
+        if is_tagged {
+            let (wire, _) =
+                TaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
+            Ok(Self::Tagged(Tagged {
+                last,
+                rsvd_ulp: wire.rsvd_ulp,
+                stag: wire.stag.get(),
+                to: wire.to.get(),
+            }))
+        } else {
+            let (wire, _) =
+                UntaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
+            Ok(Self::Untagged(Untagged {
+                last,
+                rsvd_ulp: wire.rsvd_ulp,
+                rsvd_ulp_rest: wire.rsvd_ulp_rest.get(),
+                queue: wire.queue.get(),
+                msn: wire.msn.get(),
+                mo: wire.mo.get(),
+            }))
+        }
+    }
+
+    /// Octets on the wire.
+    #[must_use]
+    pub const fn wire_len(&self) -> usize {
+        match self {
+            Self::Tagged(_) => TAGGED_LEN,
+            Self::Untagged(_) => UNTAGGED_LEN,
+        }
+    }
+
+    /// The upper layer's first octet: RDMAP's control octet.
+    #[must_use]
+    pub const fn rsvd_ulp(&self) -> u8 {
+        match self {
+            Self::Tagged(h) => h.rsvd_ulp,
+            Self::Untagged(h) => h.rsvd_ulp,
+        }
+    }
+}
+
+impl Tagged {
+    /// Writes the header to the first 14 octets of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    pub fn emit(&self, version: Version, out: &mut [u8]) {
+        let wire = TaggedWire {
+            control: CONTROL_TAGGED | last_bit(self.last) | version.bits(),
+            rsvd_ulp: self.rsvd_ulp,
+            stag: self.stag.into(),
+            to: self.to.into(),
+        };
+        out[..TAGGED_LEN].copy_from_slice(wire.as_bytes());
+    }
+}
+
+impl Untagged {
+    /// Writes the header to the first 18 octets of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    pub fn emit(&self, version: Version, out: &mut [u8]) {
+        let wire = UntaggedWire {
+            control: last_bit(self.last) | version.bits(),
+            rsvd_ulp: self.rsvd_ulp,
+            rsvd_ulp_rest: self.rsvd_ulp_rest.into(),
+            queue: self.queue.into(),
+            msn: self.msn.into(),
+            mo: self.mo.into(),
+        };
+        out[..UNTAGGED_LEN].copy_from_slice(wire.as_bytes());
+    }
+}
+
+const fn last_bit(last: bool) -> u8 {
+    if last { CONTROL_LAST } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn golden_tagged() {
+        let header =
+            Tagged { last: true, rsvd_ulp: 0x40, stag: 0x0102_0304, to: 0x1122_3344_5566_7788 };
+        let golden = [0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
+        let mut out = [0; TAGGED_LEN];
+        header.emit(Version::Ietf, &mut out);
+        assert_eq!(out, golden);
+        assert_eq!(Header::parse(&golden, Version::Ietf), Ok(Header::Tagged(header)));
+        header.emit(Version::Rdmac, &mut out);
+        assert_eq!(out[0], 0xc0);
+    }
+
+    #[test]
+    fn golden_untagged() {
+        let header =
+            Untagged { last: false, rsvd_ulp: 0x43, rsvd_ulp_rest: 9, queue: 1, msn: 2, mo: 3 };
+        let golden = [1, 0x43, 0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
+        let mut out = [0; UNTAGGED_LEN];
+        header.emit(Version::Ietf, &mut out);
+        assert_eq!(out, golden);
+        assert_eq!(Header::parse(&golden, Version::Ietf), Ok(Header::Untagged(header)));
+    }
+
+    #[test]
+    fn the_version_is_checked_before_the_length() {
+        assert_eq!(Header::parse(&[0xc0], Version::Ietf), Err(HeaderError::VersionTagged));
+        assert_eq!(Header::parse(&[0x42], Version::Ietf), Err(HeaderError::VersionUntagged));
+        assert_eq!(Header::parse(&[0xc1; 13], Version::Ietf), Err(HeaderError::Truncated));
+        assert_eq!(Header::parse(&[0x41; 17], Version::Ietf), Err(HeaderError::Truncated));
+        assert_eq!(Header::parse(&[], Version::Ietf), Err(HeaderError::Truncated));
+    }
+
+    proptest! {
+        #[test]
+        fn reserved_bits_are_not_checked(rsvd in 0u8..16, octets: [u8; 18]) {
+            let mut with = octets;
+            with[0] = (octets[0] & !0x3f) | 1;
+            let plain = Header::parse(&with, Version::Ietf);
+            with[0] |= rsvd << 2;
+            prop_assert_eq!(Header::parse(&with, Version::Ietf), plain);
+        }
+
+        #[test]
+        fn round_trip(octets: [u8; 18]) {
+            let mut octets = octets;
+            octets[0] = (octets[0] & 0xc0) | 1;
+            let mut out = [0; 18];
+            let header = Header::parse(&octets, Version::Ietf).unwrap();
+            match header {
+                Header::Tagged(h) => h.emit(Version::Ietf, &mut out),
+                Header::Untagged(h) => h.emit(Version::Ietf, &mut out),
+            }
+            prop_assert_eq!(&out[..header.wire_len()], &octets[..header.wire_len()]);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Octets to values and back. What `smoltcp::wire` has is not written again.
+
+pub mod checksum;
+pub mod ddp;
+pub mod mpa;
+pub mod rdmap;
+pub mod seq;
+pub mod tcp;

@@ -1,0 +1,290 @@
+//! MPA start-up frames (RFC 5044 section 7.1, RFC 6581 section 9) and the FPDU's fixed parts.
+
+use arrayvec::ArrayVec;
+
+/// Octets of a start-up frame before its private data.
+pub const STARTUP_HEADER_LEN: usize = 20;
+/// Private data a start-up frame may carry, the enhanced block included.
+pub const PRIVATE_DATA_LEN_MAX: usize = 512;
+/// Octets of the enhanced block at the head of the private data.
+pub const ENHANCED_LEN: usize = 4;
+/// IRD or ORD value that says "not negotiated here" (RFC 6581 section 9.1).
+pub const NOT_NEGOTIATED: u16 = 0x3fff;
+
+const KEY_REQUEST: &[u8; 16] = b"MPA ID Req Frame";
+const KEY_REPLY: &[u8; 16] = b"MPA ID Rep Frame";
+
+const FLAG_MARKERS: u8 = 0x80;
+const FLAG_CRC: u8 = 0x40;
+const FLAG_REJECT: u8 = 0x20;
+const FLAG_ENHANCED: u8 = 0x10;
+
+/// Request or reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Sent by the initiator.
+    Request,
+    /// Sent by the responder.
+    Reply,
+}
+
+/// The enhanced block (RFC 6581 section 9.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Enhanced {
+    /// Flag A: peer-to-peer model.
+    pub peer_to_peer: bool,
+    /// Flag B: a zero-length Send may serve as ready-to-receive.
+    pub rtr_send: bool,
+    /// Flag C: a zero-length RDMA Write may.
+    pub rtr_write: bool,
+    /// Flag D: a zero-length RDMA Read may.
+    pub rtr_read: bool,
+    /// IRD of the frame's sender, 0..=0x3fff.
+    pub ird: u16,
+    /// ORD of the frame's sender, 0..=0x3fff.
+    pub ord: u16,
+}
+
+/// A start-up frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Startup {
+    /// Request or reply.
+    pub kind: FrameKind,
+    /// M: the sender wants markers in what it will receive.
+    pub markers: bool,
+    /// C: the sender wants CRCs.
+    pub crc: bool,
+    /// R: rejected. Meaningful in a reply.
+    pub reject: bool,
+    /// Rev.
+    pub revision: u8,
+    /// The enhanced block, if S was set.
+    pub enhanced: Option<Enhanced>,
+    /// Private data of the upper layer.
+    pub private_data: ArrayVec<u8, PRIVATE_DATA_LEN_MAX>,
+}
+
+/// Why octets are no start-up frame. The connection is closed (RFC 5044 section 7.1, error 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartupError {
+    /// Not the key of the kind expected.
+    BadKey,
+    /// `PD_Length` above 512.
+    PrivateDataTooLong,
+    /// S is set, but the private data is too short for the block.
+    NoRoomForEnhanced,
+}
+
+impl Startup {
+    /// Reads a frame of the expected kind from the head of a stream. `Ok(None)`: more octets are
+    /// needed. Returns the frame and how many octets it took.
+    ///
+    /// The key is checked as far as it has arrived, so that a peer of another protocol is found
+    /// out at once. Reserved bits are not checked.
+    ///
+    /// # Errors
+    /// [`StartupError`].
+    pub fn parse(octets: &[u8], kind: FrameKind) -> Result<Option<(Self, usize)>, StartupError> {
+        let key = match kind {
+            FrameKind::Request => KEY_REQUEST,
+            FrameKind::Reply => KEY_REPLY,
+        };
+        let seen = octets.len().min(key.len());
+        if octets[..seen] != key[..seen] {
+            return Err(StartupError::BadKey);
+        }
+        let Some((header, rest)) = octets.split_at_checked(STARTUP_HEADER_LEN) else {
+            return Ok(None);
+        };
+        let (flags, revision) = (header[16], header[17]);
+        let data_len = usize::from(u16::from_be_bytes([header[18], header[19]]));
+        if data_len > PRIVATE_DATA_LEN_MAX {
+            return Err(StartupError::PrivateDataTooLong);
+        }
+        // S is a reserved bit before revision 2, and reserved bits are not checked.
+        let is_enhanced = flags & FLAG_ENHANCED != 0 && revision >= 2;
+        if is_enhanced && data_len < ENHANCED_LEN {
+            return Err(StartupError::NoRoomForEnhanced);
+        }
+        let Some(mut data) = rest.get(..data_len) else { return Ok(None) };
+        let mut enhanced = None;
+        if is_enhanced {
+            let (block, own) = data.split_at(ENHANCED_LEN);
+            enhanced = Some(Enhanced::parse([block[0], block[1], block[2], block[3]]));
+            data = own;
+        }
+        let mut private_data = ArrayVec::new();
+        private_data.extend(data.iter().copied());
+        let frame = Self {
+            kind,
+            markers: flags & FLAG_MARKERS != 0,
+            crc: flags & FLAG_CRC != 0,
+            reject: flags & FLAG_REJECT != 0,
+            revision,
+            enhanced,
+            private_data,
+        };
+        Ok(Some((frame, STARTUP_HEADER_LEN + data_len)))
+    }
+
+    /// Octets on the wire.
+    #[must_use]
+    pub fn wire_len(&self) -> usize {
+        let block = if self.enhanced.is_some() { ENHANCED_LEN } else { 0 };
+        STARTUP_HEADER_LEN + block + self.private_data.len()
+    }
+
+    /// Writes the frame to the head of `out`; returns its length.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Startup::wire_len`].
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let len = self.wire_len();
+        let out = &mut out[..len];
+        out[..16].copy_from_slice(match self.kind {
+            FrameKind::Request => KEY_REQUEST,
+            FrameKind::Reply => KEY_REPLY,
+        });
+        let mut flags = 0;
+        for (set, bit) in [
+            (self.markers, FLAG_MARKERS),
+            (self.crc, FLAG_CRC),
+            (self.reject, FLAG_REJECT),
+            (self.enhanced.is_some(), FLAG_ENHANCED),
+        ] {
+            flags |= if set { bit } else { 0 };
+        }
+        out[16] = flags;
+        out[17] = self.revision;
+        let data_len = u16::try_from(len - STARTUP_HEADER_LEN).expect("at most 516 octets");
+        out[18..20].copy_from_slice(&data_len.to_be_bytes());
+        let mut data = &mut out[STARTUP_HEADER_LEN..];
+        if let Some(enhanced) = self.enhanced {
+            data[..ENHANCED_LEN].copy_from_slice(&enhanced.emit());
+            data = &mut data[ENHANCED_LEN..];
+        }
+        data.copy_from_slice(&self.private_data);
+        len
+    }
+}
+
+impl Enhanced {
+    fn parse(block: [u8; ENHANCED_LEN]) -> Self {
+        let ird = u16::from_be_bytes([block[0], block[1]]);
+        let ord = u16::from_be_bytes([block[2], block[3]]);
+        Self {
+            peer_to_peer: ird & 0x8000 != 0,
+            rtr_send: ird & 0x4000 != 0,
+            rtr_write: ord & 0x8000 != 0,
+            rtr_read: ord & 0x4000 != 0,
+            ird: ird & NOT_NEGOTIATED,
+            ord: ord & NOT_NEGOTIATED,
+        }
+    }
+
+    fn emit(self) -> [u8; ENHANCED_LEN] {
+        let flag = |set: bool, bit: u16| if set { bit } else { 0 };
+        let ird = flag(self.peer_to_peer, 0x8000) | flag(self.rtr_send, 0x4000) | self.ird;
+        let ord = flag(self.rtr_write, 0x8000) | flag(self.rtr_read, 0x4000) | self.ord;
+        let ([a, b], [c, d]) = (ird.to_be_bytes(), ord.to_be_bytes());
+        [a, b, c, d]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame() -> Startup {
+        Startup {
+            kind: FrameKind::Request,
+            markers: false,
+            crc: true,
+            reject: false,
+            revision: 1,
+            enhanced: None,
+            private_data: ArrayVec::new(),
+        }
+    }
+
+    #[test]
+    fn octets_16_to_19_match_the_examples_of_the_notes() {
+        let mut out = [0; 64];
+        assert_eq!(frame().emit(&mut out), 20);
+        assert_eq!(&out[..20], b"MPA ID Req Frame\x40\x01\x00\x00");
+        let enhanced = Startup {
+            revision: 2,
+            enhanced: Some(Enhanced {
+                ird: 8,
+                ord: 0x3fff,
+                rtr_write: true,
+                ..Enhanced::default()
+            }),
+            ..frame()
+        };
+        assert_eq!(enhanced.emit(&mut out), 24);
+        assert_eq!(&out[16..24], &[0x50, 2, 0, 4, 0, 8, 0xbf, 0xff]);
+    }
+
+    #[test]
+    fn a_foreign_key_is_found_out_with_its_first_octet() {
+        assert_eq!(Startup::parse(b"G", FrameKind::Request), Err(StartupError::BadKey));
+        assert_eq!(Startup::parse(b"MPA ID Re", FrameKind::Request), Ok(None));
+        let mut out = [0; 20];
+        frame().emit(&mut out);
+        assert_eq!(Startup::parse(&out, FrameKind::Reply), Err(StartupError::BadKey));
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_are_refused() {
+        let mut out = [0; 20];
+        frame().emit(&mut out);
+        out[18..20].copy_from_slice(&513u16.to_be_bytes());
+        let refused = Startup::parse(&out, FrameKind::Request);
+        assert_eq!(refused, Err(StartupError::PrivateDataTooLong));
+        out[16..20].copy_from_slice(&[0x50, 2, 0, 3]);
+        let refused = Startup::parse(&out, FrameKind::Request);
+        assert_eq!(refused, Err(StartupError::NoRoomForEnhanced));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_emitted_parses_back(
+            reply: bool, markers: bool, crc: bool, reject: bool, a: bool, b: bool, c: bool, d: bool,
+            ird in 0u16..0x4000, ord in 0u16..0x4000, with_block: bool,
+            data in proptest::collection::vec(any::<u8>(), 0..=508), cut in 0usize..540,
+        ) {
+            let enhanced = with_block.then_some(Enhanced {
+                peer_to_peer: a, rtr_send: b, rtr_write: c, rtr_read: d, ird, ord,
+            });
+            let frame = Startup {
+                kind: if reply { FrameKind::Reply } else { FrameKind::Request },
+                markers, crc, reject,
+                revision: if with_block { 2 } else { 1 },
+                enhanced,
+                private_data: data.iter().copied().collect(),
+            };
+            let mut out = [0xff; 600];
+            let len = frame.emit(&mut out);
+            prop_assert_eq!(len, frame.wire_len());
+            if cut < len {
+                prop_assert_eq!(Startup::parse(&out[..cut], frame.kind), Ok(None));
+            }
+            prop_assert_eq!(Startup::parse(&out, frame.kind), Ok(Some((frame, len))));
+        }
+
+        #[test]
+        fn any_octets_are_survived(octets in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let mut keyed = octets.clone();
+            if let Some(head) = keyed.get_mut(..16) {
+                head.copy_from_slice(KEY_REQUEST);
+            }
+            let _ = Startup::parse(&octets, FrameKind::Reply);
+            if let Ok(Some((_, used))) = Startup::parse(&keyed, FrameKind::Request) {
+                prop_assert!(used <= keyed.len());
+            }
+        }
+    }
+}

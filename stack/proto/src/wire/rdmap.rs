@@ -1,0 +1,287 @@
+//! RDMAP control octet, Read Request header and Terminate header (RFC 5040 section 4).
+
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN, Version};
+
+/// Octets of the Read Request header, after the untagged DDP header.
+pub const READ_REQUEST_LEN: usize = 28;
+/// Octets a Terminate message may have after its DDP header: control, length, copies.
+pub const TERMINATE_LEN_MAX: usize = 4 + 2 + UNTAGGED_LEN + READ_REQUEST_LEN;
+
+/// Queue of Sends.
+pub const QN_SEND: u32 = 0;
+/// Queue of RDMA Read Requests.
+pub const QN_READ_REQUEST: u32 = 1;
+/// Queue of the Terminate message.
+pub const QN_TERMINATE: u32 = 2;
+
+/// RDMAP opcodes (RFC 5040 section 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    /// RDMA Write.
+    Write,
+    /// RDMA Read Request.
+    ReadRequest,
+    /// RDMA Read Response.
+    ReadResponse,
+    /// Send, with or without invalidate and solicited event.
+    Send {
+        /// Invalidates the STag in the header.
+        invalidate: bool,
+        /// Asks for an event.
+        solicited: bool,
+    },
+    /// Terminate.
+    Terminate,
+}
+
+/// Why a control octet is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlError {
+    /// RV is not the stream's.
+    Version,
+    /// Reserved opcode.
+    Opcode,
+}
+
+impl Opcode {
+    /// Reads RDMAP's control octet: RV, two reserved bits that are not checked, opcode.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub const fn parse(control: u8, version: Version) -> Result<Self, ControlError> {
+        if control >> 6 != version.bits() {
+            return Err(ControlError::Version);
+        }
+        Ok(match control & 0x0f {
+            0 => Self::Write,
+            1 => Self::ReadRequest,
+            2 => Self::ReadResponse,
+            3 => Self::Send { invalidate: false, solicited: false },
+            4 => Self::Send { invalidate: true, solicited: false },
+            5 => Self::Send { invalidate: false, solicited: true },
+            6 => Self::Send { invalidate: true, solicited: true },
+            7 => Self::Terminate,
+            _ => return Err(ControlError::Opcode),
+        })
+    }
+
+    /// RDMAP's control octet for this opcode.
+    #[must_use]
+    pub const fn control(self, version: Version) -> u8 {
+        let code = match self {
+            Self::Write => 0,
+            Self::ReadRequest => 1,
+            Self::ReadResponse => 2,
+            Self::Send { invalidate: false, solicited: false } => 3,
+            Self::Send { invalidate: true, solicited: false } => 4,
+            Self::Send { invalidate: false, solicited: true } => 5,
+            Self::Send { invalidate: true, solicited: true } => 6,
+            Self::Terminate => 7,
+        };
+        (version.bits() << 6) | code
+    }
+}
+
+/// Read Request header as it lies on the wire (RFC 5040 section 4.4).
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ReadRequestWire {
+    sink_stag: U32,
+    sink_to: U64,
+    len: U32,
+    source_stag: U32,
+    source_to: U64,
+}
+
+const _: () = assert!(size_of::<ReadRequestWire>() == READ_REQUEST_LEN);
+
+/// A Read Request's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// Echoed in the response.
+    pub sink_stag: u32,
+    /// Where the response starts.
+    pub sink_to: u64,
+    /// Octets asked for.
+    pub len: u32,
+    /// Names the source.
+    pub source_stag: u32,
+    /// Where the source starts.
+    pub source_to: u64,
+}
+
+impl ReadRequest {
+    /// Parses a header of exactly 28 octets; `None` for any other length.
+    #[must_use]
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let wire = ReadRequestWire::ref_from_bytes(octets).ok()?;
+        Some(Self {
+            sink_stag: wire.sink_stag.get(),
+            sink_to: wire.sink_to.get(),
+            len: wire.len.get(),
+            source_stag: wire.source_stag.get(),
+            source_to: wire.source_to.get(),
+        })
+    }
+
+    /// Writes the header to the first 28 octets of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    pub fn emit(&self, out: &mut [u8]) {
+        let wire = ReadRequestWire {
+            sink_stag: self.sink_stag.into(),
+            sink_to: self.sink_to.into(),
+            len: self.len.into(),
+            source_stag: self.source_stag.into(),
+            source_to: self.source_to.into(),
+        };
+        out[..READ_REQUEST_LEN].copy_from_slice(wire.as_bytes());
+    }
+}
+
+/// The Terminate control field and what it says came along (RFC 5040 section 4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerminateHeader {
+    /// 0 RDMAP, 1 DDP, 2 LLP (MPA).
+    pub layer: u8,
+    /// Error type, 4 bits.
+    pub error_type: u8,
+    /// Error code.
+    pub code: u8,
+    /// The DDP segment length follows.
+    pub has_length: bool,
+    /// The terminated segment's DDP header follows.
+    pub has_ddp: bool,
+    /// The terminated Read Request's header follows.
+    pub has_rdma: bool,
+}
+
+impl TerminateHeader {
+    /// Parses the control field; `None` below 4 octets.
+    #[must_use]
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let &[layer_and_type, code, present, _] = octets.first_chunk::<4>()?;
+        Some(Self {
+            layer: layer_and_type >> 4,
+            error_type: layer_and_type & 0x0f,
+            code,
+            has_length: present & 0x80 != 0,
+            has_ddp: present & 0x40 != 0,
+            has_rdma: present & 0x20 != 0,
+        })
+    }
+
+    /// Writes control field and copies; returns the length. `segment` is the terminated ULPDU:
+    /// its length field and headers are copied as far as the `has_` fields say and it goes.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`TERMINATE_LEN_MAX`].
+    pub fn emit(&self, segment: &[u8], out: &mut [u8]) -> usize {
+        out[0] = (self.layer << 4) | (self.error_type & 0x0f);
+        out[1] = self.code;
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        out[2] = bit(self.has_length, 0x80) | bit(self.has_ddp, 0x40) | bit(self.has_rdma, 0x20);
+        out[3] = 0;
+        let mut at = 4;
+        if self.has_length {
+            let len = u16::try_from(segment.len()).unwrap_or(u16::MAX);
+            out[at..at + 2].copy_from_slice(&len.to_be_bytes());
+            at += 2;
+        }
+        let is_tagged = segment.first().is_some_and(|control| control & 0x80 != 0);
+        let ddp_len = if is_tagged { TAGGED_LEN } else { UNTAGGED_LEN };
+        let mut copied = 0;
+        for (wanted, len) in [(self.has_ddp, ddp_len), (self.has_rdma, READ_REQUEST_LEN)] {
+            if wanted {
+                out[at..at + len].fill(0);
+                let there = segment.get(copied..).unwrap_or_default();
+                let have = len.min(there.len());
+                out[at..at + have].copy_from_slice(&there[..have]);
+                at += len;
+                copied += len;
+            }
+        }
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_octets_of_all_opcodes_round_trip() {
+        for code in 0..=7 {
+            let control = 0x40 | code;
+            let opcode = Opcode::parse(control, Version::Ietf).unwrap();
+            assert_eq!(opcode.control(Version::Ietf), control);
+            assert_eq!(Opcode::parse(control | 0x30, Version::Ietf), Ok(opcode));
+            assert_eq!(Opcode::parse(code, Version::Ietf), Err(ControlError::Version));
+            assert_eq!(Opcode::parse(code, Version::Rdmac), Ok(opcode));
+        }
+        for code in 8..16 {
+            assert_eq!(Opcode::parse(0x40 | code, Version::Ietf), Err(ControlError::Opcode));
+        }
+    }
+
+    #[test]
+    fn golden_read_request() {
+        let request = ReadRequest {
+            sink_stag: 0x0a0b_0c0d,
+            sink_to: 0x0102_0304_0506_0708,
+            len: 0x1000,
+            source_stag: 0xdead_beef,
+            source_to: 0x1112_1314_1516_1718,
+        };
+        let golden = [
+            0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x10, 0, 0xde, 0xad, 0xbe, 0xef,
+            0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
+        ];
+        let mut out = [0; READ_REQUEST_LEN];
+        request.emit(&mut out);
+        assert_eq!(out, golden);
+        assert_eq!(ReadRequest::parse(&golden), Some(request));
+        assert_eq!(ReadRequest::parse(&golden[..27]), None);
+    }
+
+    #[test]
+    fn terminate_copies_what_it_says() {
+        let header = TerminateHeader {
+            layer: 1,
+            error_type: 2,
+            code: 5,
+            has_length: true,
+            has_ddp: true,
+            has_rdma: false,
+        };
+        let mut segment = [0xaa; 64];
+        segment[0] = 0x41;
+        let mut out = [0xff; TERMINATE_LEN_MAX];
+        assert_eq!(header.emit(&segment, &mut out), 24);
+        assert_eq!(&out[..6], &[0x12, 5, 0xc0, 0, 0, 64]);
+        assert_eq!(&out[6..24], &segment[..18]);
+        assert_eq!(TerminateHeader::parse(&out), Some(header));
+        segment[0] = 0xc1;
+        assert_eq!(header.emit(&segment, &mut out), 20);
+    }
+
+    #[test]
+    fn terminate_of_a_short_segment_pads_its_copy() {
+        let header = TerminateHeader {
+            layer: 1,
+            error_type: 1,
+            code: 4,
+            has_length: true,
+            has_ddp: true,
+            has_rdma: true,
+        };
+        let mut out = [0xff; TERMINATE_LEN_MAX];
+        assert_eq!(header.emit(&[0x01, 0x42], &mut out), 52);
+        assert_eq!(&out[6..8], &[0x01, 0x42]);
+        assert!(out[8..52].iter().all(|&octet| octet == 0));
+    }
+}

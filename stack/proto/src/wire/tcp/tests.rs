@@ -1,0 +1,297 @@
+//! Round trips, smoltcp as the independent reader and writer, and hostile frames.
+
+use core::net::SocketAddr;
+
+use proptest::prelude::*;
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire as smol;
+
+use super::*;
+
+const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+
+struct Frame<'a> {
+    octets: &'a [u8],
+    head: usize,
+    checksum: ChecksumState,
+}
+
+impl<'a> Frame<'a> {
+    fn whole(octets: &'a [u8]) -> Self {
+        Self { octets, head: octets.len(), checksum: ChecksumState::Unknown }
+    }
+}
+
+impl RxFrame for Frame<'_> {
+    fn head(&self) -> &[u8] {
+        &self.octets[..self.head]
+    }
+
+    fn len(&self) -> usize {
+        self.octets.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.octets[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        self.checksum
+    }
+}
+
+fn tuple(v6: bool) -> FourTuple {
+    let (local, remote) = if v6 {
+        ("[fd00::1]:4420", "[fd00::2]:40000")
+    } else {
+        ("198.18.0.1:4420", "198.18.0.2:1")
+    };
+    FourTuple { local: local.parse().unwrap(), remote: remote.parse().unwrap() }
+}
+
+fn flip(tuple: FourTuple) -> FourTuple {
+    FourTuple { local: tuple.remote, remote: tuple.local }
+}
+
+/// A frame as `tuple.local` sends it, its payload counting up.
+fn frame(v6: bool, fields: &Fields, payload_len: usize, mode: ChecksumMode) -> Vec<u8> {
+    let template = HeaderTemplate::new(MACS.0, MACS.1, tuple(v6));
+    let start = template.base_len() + fields.options.wire_len();
+    let mut buf = vec![0xaa; start + payload_len];
+    for (octet, value) in buf[start..].iter_mut().zip((0..=255).cycle()) {
+        *octet = value;
+    }
+    let len = template.emit(&mut buf, fields, payload_len, mode);
+    assert_eq!(len, buf.len());
+    buf
+}
+
+fn parse(octets: &[u8]) -> Result<Segment, ParseError> {
+    Segment::parse(&Frame::whole(octets), ChecksumMode::Software)
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    let sack = prop::collection::vec(any::<(u32, u32)>(), 0..=4);
+    let syn = (any::<Option<u16>>(), prop::option::of(0..=14u8), any::<bool>());
+    (syn, sack, any::<Option<(u32, u32)>>()).prop_map(|((mss, wscale, permitted), sack, ts)| {
+        // SACK blocks never travel beside the options of a SYN: they would not fit.
+        let syn = mss.is_some() || wscale.is_some() || permitted;
+        let max = if syn {
+            0
+        } else if ts.is_some() {
+            3
+        } else {
+            4
+        };
+        let sack = sack.into_iter().take(max).map(|(a, b)| (Seq(a), Seq(b))).collect();
+        Options { mss, wscale, sack_permitted: permitted, sack, ts }
+    })
+}
+
+fn fields() -> impl Strategy<Value = Fields> {
+    (any::<(u32, u32, u8, u16)>(), options()).prop_map(|((seq, ack, flags, window), options)| {
+        Fields { seq: Seq(seq), ack: Seq(ack), flags: Flags(flags), window, options }
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_emitted_parses(fields in fields(), v6: bool, len in 0usize..2000,
+                              cut in 0usize..2000) {
+        let octets = frame(v6, &fields, len, ChecksumMode::Software);
+        // In one run, and in two with the cut anywhere behind the headers.
+        let headers = octets.len() - len;
+        for head in [octets.len(), headers + cut.min(len)] {
+            let rx = Frame { octets: &octets, head, checksum: ChecksumState::Unknown };
+            let seg = Segment::parse(&rx, ChecksumMode::Software).unwrap();
+            prop_assert_eq!(seg.tuple, flip(tuple(v6)));
+            prop_assert_eq!((seg.seq, seg.ack, seg.flags, seg.window),
+                            (fields.seq, fields.ack, fields.flags, fields.window));
+            prop_assert_eq!(&seg.options, &fields.options);
+            prop_assert_eq!(seg.payload.clone(), headers..octets.len());
+        }
+    }
+
+    #[test]
+    fn smoltcp_reads_what_is_emitted(fields in fields(), v6: bool, len in 0usize..300) {
+        let octets = frame(v6, &fields, len, ChecksumMode::Software);
+        let ethernet = smol::EthernetFrame::new_checked(&octets[..]).unwrap();
+        let caps = ChecksumCapabilities::default();
+        let tuple = tuple(v6);
+        let (src, dst) = (tuple.local.ip().into(), tuple.remote.ip().into());
+        let payload = if v6 {
+            let ip = smol::Ipv6Packet::new_checked(ethernet.payload()).unwrap();
+            smol::Ipv6Repr::parse(&ip).unwrap();
+            ip.into_inner()[40..].to_vec()
+        } else {
+            let ip = smol::Ipv4Packet::new_checked(ethernet.payload()).unwrap();
+            prop_assert!(ip.verify_checksum() && ip.dont_frag() && !ip.more_frags());
+            smol::Ipv4Repr::parse(&ip, &caps).unwrap();
+            ip.payload().to_vec()
+        };
+        let tcp = smol::TcpPacket::new_checked(&payload[..]).unwrap();
+        prop_assert!(tcp.verify_checksum(&src, &dst));
+        prop_assert_eq!(tcp.seq_number().0, fields.seq.0.cast_signed());
+        prop_assert_eq!(tcp.window_len(), fields.window);
+        prop_assert_eq!(tcp.payload().len(), len);
+    }
+
+    #[test]
+    fn any_octets_are_survived(octets in prop::collection::vec(any::<u8>(), 0..200),
+                               flips in prop::collection::vec((0usize..90, any::<u8>()), 1..4),
+                               v6: bool, head in 0usize..200) {
+        let _ = parse(&octets);
+        let mut octets = frame(v6, &syn(), 30, ChecksumMode::NotNeeded);
+        for (at, value) in flips {
+            octets[at] = value;
+        }
+        let head = head.min(octets.len());
+        let rx = Frame { octets: &octets, head, checksum: ChecksumState::Good };
+        if let Ok(seg) = Segment::parse(&rx, ChecksumMode::NotNeeded) {
+            prop_assert!(seg.payload.start <= seg.payload.end && seg.payload.end <= octets.len());
+        }
+    }
+
+    #[test]
+    fn a_changed_bit_is_noticed(v6: bool, at in 14usize..150, bit in 0u8..8) {
+        let mut octets = frame(v6, &syn(), 80, ChecksumMode::Software);
+        let at = at.min(octets.len() - 1);
+        octets[at] ^= 1 << bit;
+        // IPv6 covers neither traffic class, flow label nor hop limit.
+        let uncovered = v6 && matches!(at, 14..=17 | 21);
+        prop_assert!(uncovered || parse(&octets).is_err());
+    }
+}
+
+fn syn() -> Fields {
+    Fields {
+        seq: Seq(7),
+        flags: Flags::SYN,
+        window: 1000,
+        options: Options {
+            mss: Some(1460),
+            wscale: Some(3),
+            sack_permitted: true,
+            ts: Some((1, 0)),
+            ..Options::default()
+        },
+        ..Fields::default()
+    }
+}
+
+fn data() -> Fields {
+    Fields { flags: Flags::ACK, options: Options::timestamps(Some((1, 2))), ..Fields::default() }
+}
+
+#[test]
+fn a_syn_octet_by_octet() {
+    let octets = frame(false, &syn(), 0, ChecksumMode::Software);
+    let expected: &[u8] = &[
+        2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
+        0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6, 0xae, 0x94, 198, 18, 0, 1, 198, 18, 0,
+        2, // IPv4
+        0x11, 0x44, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0, 0xa0, 0x02, 0x03, 0xe8, 0xa6, 0xa7, 0,
+        0, // TCP
+        2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 3, // options
+    ];
+    assert_eq!(octets, expected);
+}
+
+#[test]
+fn offload_leaves_the_pseudo_header_and_not_needed_nothing() {
+    for v6 in [false, true] {
+        let l4 = if v6 { 54 } else { 34 };
+        let octets = frame(v6, &data(), 100, ChecksumMode::NotNeeded);
+        assert_eq!(octets[l4 + 16..l4 + 18], [0, 0]);
+        let mut octets = frame(v6, &data(), 100, ChecksumMode::Offload);
+        // What the port then does: sum over header and payload with the field as it is.
+        let sum = !checksum::sum(&octets[l4..]);
+        octets[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
+        if !v6 {
+            assert_eq!(octets[24..26], [0, 0]);
+            let sum = !checksum::sum(&octets[14..34]);
+            octets[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
+        assert!(parse(&octets).is_ok());
+    }
+}
+
+#[test]
+fn what_the_port_found_decides_under_offload() {
+    let mut octets = frame(false, &data(), 100, ChecksumMode::Software);
+    octets[100] ^= 1;
+    let check = |mode, checksum| {
+        Segment::parse(&Frame { octets: &octets, head: octets.len(), checksum }, mode).err()
+    };
+    let bad = Some(ParseError::BadTcpChecksum);
+    assert_eq!(check(ChecksumMode::Offload, ChecksumState::Good), None);
+    assert_eq!(check(ChecksumMode::Offload, ChecksumState::Unknown), bad);
+    assert_eq!(check(ChecksumMode::Offload, ChecksumState::Bad), bad);
+    assert_eq!(check(ChecksumMode::Software, ChecksumState::Unknown), bad);
+    assert_eq!(check(ChecksumMode::NotNeeded, ChecksumState::Unknown), None);
+}
+
+#[test]
+fn ethernet_padding_is_no_payload() {
+    let mut octets =
+        frame(false, &Fields { flags: Flags::ACK, ..Fields::default() }, 0, ChecksumMode::Software);
+    octets.resize(60, 0x55);
+    let seg = parse(&octets).unwrap();
+    assert_eq!(seg.payload, 54..54);
+    assert_eq!(seg.seq_len(), 0);
+}
+
+#[test]
+fn each_cause_has_its_error() {
+    let good = frame(false, &data(), 10, ChecksumMode::NotNeeded);
+    let with = |at: usize, value: u8| {
+        let mut octets = good.clone();
+        octets[at] = value;
+        Segment::parse(&Frame::whole(&octets), ChecksumMode::NotNeeded).map(|_| ())
+    };
+    assert_eq!(with(0, 9), Ok(()));
+    assert_eq!(with(13, 6), Err(ParseError::NotIp));
+    assert_eq!(with(14, 0x65), Err(ParseError::BadVersion));
+    assert_eq!(with(14, 0x44), Err(ParseError::BadHeaderLength));
+    assert_eq!(with(17, 255), Err(ParseError::Truncated));
+    assert_eq!(with(20, 0x20), Err(ParseError::Fragment));
+    assert_eq!(with(21, 1), Err(ParseError::Fragment));
+    assert_eq!(with(23, 17), Err(ParseError::NotTcp));
+    assert_eq!(with(26, 255), Err(ParseError::BadAddress));
+    assert_eq!(with(26, 0), Err(ParseError::BadAddress));
+    assert_eq!(with(46, 0x40), Err(ParseError::BadHeaderLength));
+    assert_eq!(with(46, 0xf0), Err(ParseError::BadHeaderLength));
+    assert_eq!(with(57, 0), Err(ParseError::BadOption));
+    assert_eq!(with(57, 99), Err(ParseError::BadOption));
+    let mut octets = frame(false, &data(), 10, ChecksumMode::Software);
+    octets[22] ^= 1;
+    assert_eq!(parse(&octets), Err(ParseError::BadIpChecksum));
+    let short = Frame { octets: &octets, head: 40, checksum: ChecksumState::Good };
+    assert_eq!(Segment::parse(&short, ChecksumMode::Software), Err(ParseError::Truncated));
+}
+
+#[test]
+fn a_reset_answers_by_the_rule() {
+    let reply = |fields: &Fields, payload_len| {
+        let seg = parse(&frame(true, fields, payload_len, ChecksumMode::Software)).unwrap();
+        let mut buf = [0; MAX_HEADER_LEN];
+        let len = reset_for(&seg, MACS.1, MACS.0, &mut buf, ChecksumMode::Software)?;
+        Some(parse(&buf[..len]).unwrap())
+    };
+    let to_ack = reply(&Fields { ack: Seq(77), ..data() }, 5).unwrap();
+    assert_eq!((to_ack.seq, to_ack.flags), (Seq(77), Flags::RST));
+    assert_eq!(to_ack.tuple, tuple(true));
+    let to_syn = reply(&syn(), 0).unwrap();
+    assert_eq!((to_syn.seq, to_syn.ack, to_syn.flags), (Seq(0), Seq(8), Flags::RST | Flags::ACK));
+    assert_eq!(reply(&Fields { flags: Flags::RST, ..data() }, 0), None);
+}
+
+#[test]
+fn addresses_of_two_families_are_refused() {
+    let local: SocketAddr = "198.18.0.1:1".parse().unwrap();
+    let remote: SocketAddr = "[fd00::1]:1".parse().unwrap();
+    let made = std::panic::catch_unwind(|| {
+        HeaderTemplate::new(MACS.0, MACS.1, FourTuple { local, remote })
+    });
+    assert!(made.is_err(), "two families cannot be one connection");
+}
