@@ -1,0 +1,150 @@
+/*
+ * DPDK's burst-level and bulk functions are static inline; these give them symbols. A call costs
+ * about 1.5 ns, so nothing that works on one field of one mbuf belongs here: that is src/mbuf.rs.
+ */
+#include "wrapper.h"
+
+/*
+ * Often another core has written the frames: their metadata and headers are asked for all at once,
+ * so that the misses overlap, and not one by one as each frame is looked at.
+ */
+uint16_t fw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count)
+{
+	uint16_t taken = rte_eth_rx_burst(port, queue, frames, count);
+	uint16_t i;
+
+	for (i = 0; i < taken; i++)
+		rte_prefetch0(frames[i]);
+	for (i = 0; i < taken; i++)
+		rte_prefetch0(rte_pktmbuf_mtod(frames[i], void *));
+	return taken;
+}
+
+uint16_t fw_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count)
+{
+	return rte_eth_tx_burst(port, queue, frames, count);
+}
+
+int fw_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count)
+{
+	return rte_pktmbuf_alloc_bulk(pool, frames, count);
+}
+
+void fw_mbuf_free(struct rte_mbuf *frame)
+{
+	rte_pktmbuf_free(frame);
+}
+
+/*
+ * Asks for the first octets of a frame that will be written soon. Where the last reader was another
+ * core, each line has to come from there: asked for early and at once, the waits overlap.
+ */
+void fw_prefetch_room(const struct rte_mbuf *frame, uint16_t len)
+{
+	const char *room = rte_pktmbuf_mtod(frame, const char *);
+	uint16_t at;
+
+	for (at = 0; at < len; at += RTE_CACHE_LINE_SIZE) {
+#if defined(__x86_64__)
+		/* The compiler has it for newer processors only; to older ones it is a no-op. */
+		__asm__ volatile("prefetchw %0" : : "m"(room[at]));
+#else
+		__builtin_prefetch(&room[at], 1, 3);
+#endif
+	}
+}
+
+unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int count)
+{
+	return rte_ring_dequeue_burst(ring, objects, count, NULL);
+}
+
+/* A cache belongs to the thread of its lcore id: only that thread may flush it. */
+void fw_mempool_flush_own_cache(struct rte_mempool *pool)
+{
+	struct rte_mempool_cache *cache = rte_mempool_default_cache(pool, rte_lcore_id());
+
+	if (cache != NULL)
+		rte_mempool_cache_flush(cache, pool);
+}
+
+unsigned int fw_lcore_id(void)
+{
+	return rte_lcore_id();
+}
+
+int fw_errno(void)
+{
+	return rte_errno;
+}
+
+uint64_t fw_layout_value(enum fw_layout which)
+{
+	switch (which) {
+	case FW_SIZEOF_MBUF: return sizeof(struct rte_mbuf);
+	case FW_OFFSETOF_MBUF_BUF_ADDR: return offsetof(struct rte_mbuf, buf_addr);
+	case FW_OFFSETOF_MBUF_DATA_OFF: return offsetof(struct rte_mbuf, data_off);
+	case FW_OFFSETOF_MBUF_REFCNT: return offsetof(struct rte_mbuf, refcnt);
+	case FW_OFFSETOF_MBUF_NB_SEGS: return offsetof(struct rte_mbuf, nb_segs);
+	case FW_OFFSETOF_MBUF_OL_FLAGS: return offsetof(struct rte_mbuf, ol_flags);
+	case FW_OFFSETOF_MBUF_PKT_LEN: return offsetof(struct rte_mbuf, pkt_len);
+	case FW_OFFSETOF_MBUF_DATA_LEN: return offsetof(struct rte_mbuf, data_len);
+	case FW_OFFSETOF_MBUF_BUF_LEN: return offsetof(struct rte_mbuf, buf_len);
+	case FW_OFFSETOF_MBUF_POOL: return offsetof(struct rte_mbuf, pool);
+	case FW_OFFSETOF_MBUF_NEXT: return offsetof(struct rte_mbuf, next);
+	case FW_OFFSETOF_MBUF_TX_OFFLOAD: return offsetof(struct rte_mbuf, tx_offload);
+	case FW_SIZEOF_ETH_CONF: return sizeof(struct rte_eth_conf);
+	case FW_OFFSETOF_ETH_CONF_RXMODE: return offsetof(struct rte_eth_conf, rxmode);
+	case FW_OFFSETOF_ETH_CONF_TXMODE: return offsetof(struct rte_eth_conf, txmode);
+	case FW_SIZEOF_ETH_DEV_INFO: return sizeof(struct rte_eth_dev_info);
+	case FW_OFFSETOF_DEV_INFO_DEVICE: return offsetof(struct rte_eth_dev_info, device);
+	case FW_OFFSETOF_DEV_INFO_RX_OFFLOAD_CAPA:
+		return offsetof(struct rte_eth_dev_info, rx_offload_capa);
+	case FW_OFFSETOF_DEV_INFO_DEFAULT_TXCONF:
+		return offsetof(struct rte_eth_dev_info, default_txconf);
+	case FW_SIZEOF_ETH_RXCONF: return sizeof(struct rte_eth_rxconf);
+	case FW_SIZEOF_ETH_TXCONF: return sizeof(struct rte_eth_txconf);
+	case FW_SIZEOF_ETHER_ADDR: return sizeof(struct rte_ether_addr);
+	case FW_SIZEOF_DEVARGS: return sizeof(struct rte_devargs);
+	case FW_SIZEOF_ETH_LINK: return sizeof(struct rte_eth_link);
+	case FW_LAYOUT_COUNT: break;
+	}
+	return UINT64_MAX;
+}
+
+uint64_t fw_tx_offload_word(uint16_t l2_len, uint16_t l3_len, uint16_t l4_len)
+{
+	struct rte_mbuf frame;
+
+	memset(&frame, 0, sizeof(frame));
+	frame.l2_len = l2_len;
+	frame.l3_len = l3_len;
+	frame.l4_len = l4_len;
+	return frame.tx_offload;
+}
+
+/* In the order of the test in src/mbuf.rs. */
+uint64_t fw_constant(unsigned int which)
+{
+	static const uint64_t values[] = {
+		RTE_MBUF_F_RX_IP_CKSUM_BAD, RTE_MBUF_F_RX_IP_CKSUM_GOOD,
+		RTE_MBUF_F_RX_L4_CKSUM_BAD, RTE_MBUF_F_RX_L4_CKSUM_GOOD,
+		RTE_MBUF_F_TX_IPV4, RTE_MBUF_F_TX_IP_CKSUM, RTE_MBUF_F_TX_TCP_CKSUM,
+		RTE_PKTMBUF_HEADROOM,
+		RTE_ETH_TX_OFFLOAD_IPV4_CKSUM, RTE_ETH_TX_OFFLOAD_TCP_CKSUM,
+		RTE_ETH_RX_OFFLOAD_IPV4_CKSUM, RTE_ETH_RX_OFFLOAD_TCP_CKSUM,
+		RTE_ETH_RX_OFFLOAD_SCATTER,
+	};
+
+	return which < RTE_DIM(values) ? values[which] : UINT64_MAX;
+}
+
+void *fw_mtod(struct rte_mbuf *frame)
+{
+	return rte_pktmbuf_mtod(frame, void *);
+}
+
+uint16_t fw_tailroom(struct rte_mbuf *frame)
+{
+	return rte_pktmbuf_tailroom(frame);
+}

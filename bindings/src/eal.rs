@@ -1,0 +1,352 @@
+//! The environment abstraction layer: once per process, and never in the caller's way.
+
+use std::ffi::{CStr, CString};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::error::{Errno, Error};
+use crate::sys;
+
+/// Serialises the control path: DPDK's hotplug and port set-up are not safe between threads.
+static CONTROL: Mutex<()> = Mutex::new(());
+
+/// The one outcome of `rte_eal_init` in this process.
+static STATE: OnceLock<Result<State, Error>> = OnceLock::new();
+
+/// Address space, in MiB, that EAL takes for its heap when there are no huge pages. Memory is
+/// only used as it is touched.
+const ORDINARY_HEAP_MIB: u32 = 1024;
+
+pub(crate) fn control() -> MutexGuard<'static, ()> {
+    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct State {
+    memory: Memory,
+    pci: Vec<String>,
+    extra: Vec<String>,
+}
+
+/// Whether EAL takes its memory from huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hugepages {
+    /// If [`EalConfig::memory_mib`] of them are free, else ordinary memory.
+    #[default]
+    Auto,
+    /// Ordinary memory.
+    Never,
+    /// Huge pages, or [`Error::NoHugepages`].
+    Always,
+}
+
+/// What EAL got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Huge pages, taken as needed.
+    Hugepages,
+    /// Ordinary pages: more TLB misses, and no use for real network cards.
+    Ordinary,
+    /// The extra arguments decided.
+    ByArguments,
+}
+
+/// How to start EAL.
+#[derive(Clone, Debug)]
+pub struct EalConfig {
+    /// Huge pages or not.
+    pub hugepages: Hugepages,
+    /// What the process will need, in MiB; huge pages are used only if that much is free.
+    pub memory_mib: u32,
+    /// PCI addresses (`0000:01:00.0`) EAL may take over. Empty: it does not look at PCI at all.
+    pub pci: Vec<String>,
+    /// Further EAL arguments, as they are; they win over what this type would choose.
+    pub extra: Vec<String>,
+    /// DPDK's own log: messages of this level and graver go to standard error.
+    pub log_level: LogLevel,
+}
+
+/// Levels of DPDK's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Nothing but the end of the world. Errors are returned, so this is the default.
+    #[default]
+    Critical,
+    /// Failed calls.
+    Error,
+    /// Doubtful ones too.
+    Warning,
+    /// Everything of note.
+    Info,
+    /// Everything.
+    Debug,
+}
+
+impl LogLevel {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
+}
+
+impl Default for EalConfig {
+    fn default() -> Self {
+        Self {
+            hugepages: Hugepages::Auto,
+            memory_mib: 128,
+            pci: Vec::new(),
+            extra: Vec::new(),
+            log_level: LogLevel::default(),
+        }
+    }
+}
+
+impl EalConfig {
+    fn has_argument(&self, names: &[&str]) -> bool {
+        self.extra.iter().any(|argument| {
+            names.iter().any(|name| {
+                argument == name
+                    || argument.strip_prefix(name).is_some_and(|rest| {
+                        // `--name=value`, or `-lvalue` in one word.
+                        rest.starts_with('=') || !name.starts_with("--")
+                    })
+            })
+        })
+    }
+
+    /// The argument vector for `rte_eal_init`.
+    fn arguments(&self, memory: Memory) -> Vec<String> {
+        let mut arguments = vec!["ferrowarp".to_owned()];
+        if !self.has_argument(&["-l", "-c", "--lcores"]) {
+            // One lcore, for the thread that runs the initialisation; the stack's own threads
+            // register themselves.
+            arguments.push(format!("--lcores=0@{}", first_allowed_cpu()));
+        }
+        match memory {
+            Memory::Hugepages => arguments.push("--in-memory".to_owned()),
+            Memory::Ordinary => {
+                arguments.push("--no-huge".to_owned());
+                arguments.push("--no-shconf".to_owned());
+                arguments.push("-m".to_owned());
+                arguments.push(self.memory_mib.max(ORDINARY_HEAP_MIB).to_string());
+            }
+            Memory::ByArguments => {
+                // Files for secondary processes only if somebody means to start one.
+                const FILES: [&str; 4] =
+                    ["--in-memory", "--no-shconf", "--proc-type", "--file-prefix"];
+                if !self.has_argument(&FILES) {
+                    arguments.push("--no-shconf".to_owned());
+                }
+            }
+        }
+        if self.pci.is_empty() && !self.has_argument(&["--iova-mode"]) {
+            // As root EAL would pick physical addresses, which virtual devices never need.
+            arguments.push("--iova-mode=va".to_owned());
+        }
+        if !self.has_argument(&["--telemetry", "--no-telemetry"]) {
+            arguments.push("--no-telemetry".to_owned());
+        }
+        if !self.has_argument(&["--file-prefix"]) {
+            arguments.push(format!("--file-prefix=ferrowarp-{}", std::process::id()));
+        }
+        if !self.has_argument(&["--log-level"]) {
+            arguments.push(format!("--log-level={}", self.log_level.name()));
+        }
+        if self.pci.is_empty() && !self.has_argument(&["-a", "-b", "--allow", "--block"]) {
+            // Without it every card the kernel does not use, and some it does, is taken over.
+            if !self.has_argument(&["--no-pci"]) {
+                arguments.push("--no-pci".to_owned());
+            }
+        }
+        for address in &self.pci {
+            arguments.push("-a".to_owned());
+            arguments.push(address.clone());
+        }
+        arguments.extend(self.extra.iter().cloned());
+        arguments
+    }
+}
+
+/// Proof that EAL runs. It runs until the process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Eal {
+    _private: (),
+}
+
+impl Eal {
+    /// Starts EAL, or returns the one that runs.
+    ///
+    /// The work is done on a thread of its own, because `rte_eal_init` pins its caller to one
+    /// CPU. Takes 0.1 to 0.2 s, most of it loading driver plug-ins. Leaves no file behind.
+    ///
+    /// # Errors
+    /// [`Error::EalInit`] for good: DPDK cannot be initialised twice. [`Error::NoHugepages`]
+    /// likewise. [`Error::EalStartedOtherwise`] if it runs and `config` asks for other extra
+    /// arguments, or for a PCI device that the running one may not touch.
+    pub fn init(config: &EalConfig) -> Result<Self, Error> {
+        let outcome = STATE.get_or_init(|| {
+            let config = config.clone();
+            std::thread::Builder::new()
+                .name("eal-init".to_owned())
+                .spawn(move || start(config))
+                .map_err(|_| Error::EalInit(Errno(libc::EAGAIN)))?
+                .join()
+                .unwrap_or(Err(Error::EalInit(Errno(libc::EFAULT))))
+        });
+        let state = outcome.as_ref().map_err(|error| *error)?;
+        let same_extra = config.extra.is_empty() || config.extra == state.extra;
+        let pci_allowed = config.pci.iter().all(|address| state.pci.contains(address));
+        if !(same_extra && pci_allowed) {
+            return Err(Error::EalStartedOtherwise);
+        }
+        Ok(Self { _private: () })
+    }
+
+    /// The running EAL, if it was started.
+    #[must_use]
+    pub fn running() -> Option<Self> {
+        matches!(STATE.get(), Some(Ok(_))).then_some(Self { _private: () })
+    }
+
+    /// What kind of memory it uses.
+    #[must_use]
+    pub fn memory(self) -> Memory {
+        match STATE.get() {
+            Some(Ok(state)) => state.memory,
+            _ => Memory::Ordinary,
+        }
+    }
+}
+
+fn start(config: EalConfig) -> Result<State, Error> {
+    let memory = choose_memory(&config)?;
+    let arguments = config
+        .arguments(memory)
+        .into_iter()
+        .map(|argument| CString::new(argument).map_err(|_| Error::BadName))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut pointers: Vec<*mut libc::c_char> =
+        arguments.into_iter().map(CString::into_raw).collect();
+    let count = i32::try_from(pointers.len()).map_err(|_| Error::BadName)?;
+    pointers.push(core::ptr::null_mut());
+    // EAL keeps pointers into its arguments: they live as long as the process.
+    let vector = Vec::leak(pointers);
+    // SAFETY: `count` valid strings followed by NULL, leaked above; called once per process
+    // because only `STATE`'s initialiser comes here.
+    let parsed = unsafe { sys::rte_eal_init(count, vector.as_mut_ptr()) };
+    let outcome = if parsed < 0 { Err(Error::EalInit(Errno::last())) } else { Ok(()) };
+    remove_runtime_folder();
+    outcome?;
+    Ok(State { memory, pci: config.pci, extra: config.extra })
+}
+
+/// With shared configuration off EAL makes a folder and puts nothing into it. Taking it away at
+/// once leaves nothing behind, however the process ends.
+fn remove_runtime_folder() {
+    // SAFETY: a static buffer, filled or still empty: EAL is done with its initialisation.
+    let folder = unsafe { sys::rte_eal_get_runtime_dir() };
+    if folder.is_null() {
+        return;
+    }
+    // SAFETY: a NUL-terminated string that EAL keeps and no longer changes.
+    let folder = unsafe { CStr::from_ptr(folder) };
+    if let Ok(folder) = folder.to_str() {
+        let folder = std::path::Path::new(folder);
+        // Fails harmlessly when extra arguments made EAL keep files there.
+        if std::fs::remove_dir(folder).is_ok()
+            && let Some(parent) = folder.parent()
+        {
+            let _ = std::fs::remove_dir(parent);
+        }
+    }
+}
+
+fn choose_memory(config: &EalConfig) -> Result<Memory, Error> {
+    const DECIDING: [&str; 6] =
+        ["--no-huge", "--in-memory", "--huge-dir", "--legacy-mem", "-m", "--proc-type"];
+    if config.has_argument(&DECIDING) {
+        return Ok(Memory::ByArguments);
+    }
+    match config.hugepages {
+        Hugepages::Never => Ok(Memory::Ordinary),
+        Hugepages::Auto | Hugepages::Always if hugepages_free(config.memory_mib) => {
+            Ok(Memory::Hugepages)
+        }
+        Hugepages::Auto => Ok(Memory::Ordinary),
+        Hugepages::Always => Err(Error::NoHugepages),
+    }
+}
+
+/// Whether `mib` could be had in huge pages, by reserving, touching one and giving back: this also
+/// sees limits and permissions that the counters in /sys do not tell. A control group that grants
+/// none lets them be reserved, and answers the first touch with SIGBUS.
+fn hugepages_free(mib: u32) -> bool {
+    const PAGE_LOG2: [u32; 2] = [21, 30];
+    PAGE_LOG2.into_iter().any(|log2| {
+        let page = 1_usize << log2;
+        let len = (mib as usize * (1 << 20)).next_multiple_of(page);
+        let size_flag = i32::try_from(log2 << 26).unwrap_or(0);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | size_flag;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new anonymous mapping wherever the kernel likes touches no existing memory.
+        let at = unsafe { libc::mmap(core::ptr::null_mut(), len, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return false;
+        }
+        // SAFETY: the first page of the mapping made above, in which nothing is.
+        let touched = unsafe { libc::madvise(at, page, libc::MADV_POPULATE_WRITE) } == 0;
+        // Kernels before 5.14 do not know the request.
+        let touched =
+            touched || std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+        // SAFETY: exactly the mapping made above, to which nothing refers.
+        unsafe { libc::munmap(at, len) };
+        touched
+    })
+}
+
+/// The lowest CPU this thread may run on.
+fn first_allowed_cpu() -> usize {
+    let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: `set` is writable for `size` octets; 0 is the calling thread.
+    let status = unsafe { libc::sched_getaffinity(0, size, set.as_mut_ptr()) };
+    if status != 0 {
+        return 0;
+    }
+    // SAFETY: all-zero is a valid set, and the kernel filled it.
+    let set = unsafe { set.assume_init() };
+    (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: `cpu` is below the size of the set.
+        .find(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extra_arguments_win() {
+        let config = EalConfig {
+            extra: vec!["-l2".into(), "--file-prefix=x".into(), "--log-level".into()],
+            ..EalConfig::default()
+        };
+        let arguments = config.arguments(Memory::Hugepages);
+        assert!(!arguments.iter().any(|argument| argument.starts_with("--lcores")));
+        assert_eq!(arguments.iter().filter(|a| a.starts_with("--file-prefix")).count(), 1);
+        assert_eq!(arguments.iter().filter(|a| a.starts_with("--log-level")).count(), 1);
+    }
+
+    #[test]
+    fn no_card_is_touched_unless_named() {
+        let none = EalConfig::default().arguments(Memory::Ordinary);
+        assert!(none.contains(&"--no-pci".to_owned()));
+        let one = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
+        let one = one.arguments(Memory::Ordinary);
+        assert!(!one.contains(&"--no-pci".to_owned()));
+        assert!(one.windows(2).any(|pair| pair == ["-a", "0000:01:00.0"]));
+    }
+}

@@ -1,0 +1,97 @@
+//! Rust's view of DPDK's structures against C's, in numbers that C computed.
+
+use core::mem::{offset_of, size_of};
+
+use crate::sys;
+
+fn c(which: sys::fw_layout) -> usize {
+    // SAFETY: a pure function of its argument.
+    let value = unsafe { sys::fw_layout_value(which) };
+    usize::try_from(value).unwrap()
+}
+
+#[test]
+fn sizes_and_offsets_agree_with_c() {
+    use sys::*;
+    let rust = [
+        (FW_SIZEOF_MBUF, size_of::<rte_mbuf>()),
+        (FW_OFFSETOF_MBUF_BUF_ADDR, offset_of!(rte_mbuf, buf_addr)),
+        (FW_OFFSETOF_MBUF_DATA_OFF, offset_of!(rte_mbuf, data_off)),
+        (FW_OFFSETOF_MBUF_REFCNT, offset_of!(rte_mbuf, refcnt)),
+        (FW_OFFSETOF_MBUF_NB_SEGS, offset_of!(rte_mbuf, nb_segs)),
+        (FW_OFFSETOF_MBUF_OL_FLAGS, offset_of!(rte_mbuf, ol_flags)),
+        (FW_OFFSETOF_MBUF_PKT_LEN, offset_of!(rte_mbuf, pkt_len)),
+        (FW_OFFSETOF_MBUF_DATA_LEN, offset_of!(rte_mbuf, data_len)),
+        (FW_OFFSETOF_MBUF_BUF_LEN, offset_of!(rte_mbuf, buf_len)),
+        (FW_OFFSETOF_MBUF_POOL, offset_of!(rte_mbuf, pool)),
+        (FW_OFFSETOF_MBUF_NEXT, offset_of!(rte_mbuf, next)),
+        (FW_OFFSETOF_MBUF_TX_OFFLOAD, offset_of!(rte_mbuf, __bindgen_anon_3)),
+        (FW_SIZEOF_ETH_CONF, size_of::<rte_eth_conf>()),
+        (FW_OFFSETOF_ETH_CONF_RXMODE, offset_of!(rte_eth_conf, rxmode)),
+        (FW_OFFSETOF_ETH_CONF_TXMODE, offset_of!(rte_eth_conf, txmode)),
+        (FW_SIZEOF_ETH_DEV_INFO, size_of::<rte_eth_dev_info>()),
+        (FW_OFFSETOF_DEV_INFO_DEVICE, offset_of!(rte_eth_dev_info, device)),
+        (FW_OFFSETOF_DEV_INFO_RX_OFFLOAD_CAPA, offset_of!(rte_eth_dev_info, rx_offload_capa)),
+        (FW_OFFSETOF_DEV_INFO_DEFAULT_TXCONF, offset_of!(rte_eth_dev_info, default_txconf)),
+        (FW_SIZEOF_ETH_RXCONF, size_of::<rte_eth_rxconf>()),
+        (FW_SIZEOF_ETH_TXCONF, size_of::<rte_eth_txconf>()),
+        (FW_SIZEOF_ETHER_ADDR, size_of::<rte_ether_addr>()),
+        (FW_SIZEOF_DEVARGS, size_of::<rte_devargs>()),
+        (FW_SIZEOF_ETH_LINK, size_of::<rte_eth_link>()),
+    ];
+    assert_eq!(rust.len(), usize::try_from(FW_LAYOUT_COUNT).unwrap(), "every row is checked");
+    for (row, (which, value)) in rust.into_iter().enumerate() {
+        assert_eq!(usize::try_from(which).unwrap(), row, "rows in the order of wrapper.h");
+        assert_eq!(value, c(which), "row {row} of enum fw_layout");
+    }
+    assert_eq!(c(FW_LAYOUT_COUNT), usize::MAX, "one past the end is refused");
+}
+
+#[test]
+fn constants_agree_with_c() {
+    let rust = [
+        u64::from(sys::RTE_MBUF_F_RX_IP_CKSUM_BAD),
+        u64::from(sys::RTE_MBUF_F_RX_IP_CKSUM_GOOD),
+        u64::from(sys::RTE_MBUF_F_RX_L4_CKSUM_BAD),
+        u64::from(sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD),
+        sys::RTE_MBUF_F_TX_IPV4,
+        sys::RTE_MBUF_F_TX_IP_CKSUM,
+        sys::RTE_MBUF_F_TX_TCP_CKSUM,
+        u64::from(sys::RTE_PKTMBUF_HEADROOM),
+        sys::FW_TX_OFFLOAD_IPV4_CKSUM,
+        sys::FW_TX_OFFLOAD_TCP_CKSUM,
+        sys::FW_RX_OFFLOAD_IPV4_CKSUM,
+        sys::FW_RX_OFFLOAD_TCP_CKSUM,
+        sys::FW_RX_OFFLOAD_SCATTER,
+    ];
+    for (index, value) in rust.into_iter().enumerate() {
+        // SAFETY: a pure function of its argument.
+        let c = unsafe { sys::fw_constant(u32::try_from(index).unwrap()) };
+        assert_eq!(value, c, "constant {index}");
+    }
+}
+
+#[test]
+fn field_access_agrees_with_c() {
+    let eal = crate::Eal::init(&crate::EalConfig::default()).unwrap();
+    let shape = crate::MempoolConfig { count: 15, cache: 0, room: 500 };
+    let pool = crate::Mempool::new(eal, &shape).unwrap();
+    let mut frames = Vec::new();
+    assert!(pool.allocate(&mut frames, 1));
+    let mut frame = frames.remove(0);
+    let raw = frame.0.as_ptr();
+    // SAFETY: a live mbuf; C only reads it.
+    let (start, tail) = (unsafe { sys::fw_mtod(raw) }, unsafe { sys::fw_tailroom(raw) });
+    let room = frame.room();
+    assert_eq!(room.len(), 500);
+    assert_eq!(room.len(), usize::from(tail));
+    assert_eq!(room.as_mut_ptr().cast(), start);
+    frame.set_len(60);
+    // SAFETY: as above.
+    assert_eq!(unsafe { sys::fw_tailroom(raw) }, 440);
+    frame.request_checksum(14, 20, 32);
+    // SAFETY: every variant of the union is plain integers.
+    let word = unsafe { frame.exclusive().__bindgen_anon_3.tx_offload };
+    // SAFETY: a pure function of its arguments.
+    assert_eq!(word, unsafe { sys::fw_tx_offload_word(14, 20, 32) });
+}

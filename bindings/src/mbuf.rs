@@ -1,0 +1,320 @@
+//! Message buffers as three types: under construction, retained after sending, received.
+//!
+//! A frame that was sent never changes: over `net_ring` the peer holds the very same mbuf. So a
+//! [`TxMbuf`] can be written only while nobody else refers to it, and the other two not at all.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU16, Ordering};
+
+use crate::sys;
+
+type Raw = NonNull<sys::rte_mbuf>;
+
+/// The reference count. C changes it with atomic instructions, so Rust does too.
+fn refcount<'a>(raw: Raw) -> &'a AtomicU16 {
+    // SAFETY: `raw` is a live mbuf, so its field can be pointed to.
+    let field = unsafe { &raw mut (*raw.as_ptr()).refcnt };
+    // SAFETY: an aligned field of a pool that lives as long as the process (see `mempool`), to
+    // which no plain access is made once the mbuf is shared.
+    unsafe { AtomicU16::from_ptr(field) }
+}
+
+/// Reads one field of a live mbuf. No reference to the whole is made, because C changes the
+/// reference count under it.
+macro_rules! field {
+    ($raw:expr, $name:ident) => {{
+        let raw: Raw = $raw;
+        // SAFETY: the mbuf is live, because its caller's value holds a reference to it, and its
+        // metadata is not written while anybody but the one who builds the frame can see it.
+        unsafe { (*raw.as_ptr()).$name }
+    }};
+}
+
+/// The octets of one segment.
+#[inline]
+fn segment<'a>(raw: Raw) -> &'a [u8] {
+    let start = field!(raw, buf_addr).cast::<u8>();
+    let offset = usize::from(field!(raw, data_off));
+    let len = usize::from(field!(raw, data_len));
+    // SAFETY: DPDK keeps `data_off` within the buffer.
+    let start = unsafe { start.add(offset) };
+    // SAFETY: `data_len` octets from there lie in the buffer, which was zeroed or written, and
+    // are not written while anybody but the one who builds the frame can see them.
+    unsafe { core::slice::from_raw_parts(start, len) }
+}
+
+/// Far above what any sender needs, and far below what the count can hold: in between lies room
+/// for every thread that might be taking a reference at the same moment.
+const REFERENCE_COUNT_MAX: u16 = 1 << 15;
+
+/// Takes one more reference to an mbuf that is shared already.
+fn add_reference(raw: Raw) {
+    let count = refcount(raw);
+    let before = count.fetch_add(1, Ordering::Relaxed);
+    if before >= REFERENCE_COUNT_MAX {
+        // Wrapped around it would free, or call exclusive, what others still read.
+        count.fetch_sub(1, Ordering::Relaxed);
+        panic!("a frame has at most {REFERENCE_COUNT_MAX} references");
+    }
+}
+
+fn free(raw: Raw) {
+    // SAFETY: gives up one reference that the caller's value owned and never uses again.
+    unsafe { sys::fw_mbuf_free(raw.as_ptr()) };
+}
+
+/// A frame under construction: one segment, exclusively owned until [`TxMbuf::retain`].
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct TxMbuf(Raw);
+
+// SAFETY: the value owns a reference; pools take frees from any thread.
+unsafe impl Send for TxMbuf {}
+
+impl TxMbuf {
+    /// Panics if somebody else refers to the mbuf, who might be reading it.
+    fn exclusive(&mut self) -> &mut sys::rte_mbuf {
+        let count = refcount(self.0).load(Ordering::Acquire);
+        assert!(count == 1, "a retained frame never changes");
+        // SAFETY: the only reference there is, borrowed mutably; it was not sent, because
+        // sending consumes the value.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// The writable room, from where the frame starts to the end of the buffer.
+    ///
+    /// # Panics
+    /// While a retained reference exists.
+    #[inline]
+    pub fn room(&mut self) -> &mut [u8] {
+        let mbuf = self.exclusive();
+        let offset = usize::from(mbuf.data_off);
+        let len = usize::from(mbuf.buf_len) - offset;
+        // SAFETY: `data_off` never exceeds `buf_len`.
+        let start = unsafe { mbuf.buf_addr.cast::<u8>().add(offset) };
+        // SAFETY: the rest of the buffer, exclusively ours; pool memory is mapped zeroed, so
+        // its octets are initialised.
+        unsafe { core::slice::from_raw_parts_mut(start, len) }
+    }
+
+    /// Declares the frame to be the first `len` octets of the room.
+    ///
+    /// # Panics
+    /// If `len` exceeds the room, or while a retained reference exists.
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        let mbuf = self.exclusive();
+        let room = mbuf.buf_len - mbuf.data_off;
+        let len = u16::try_from(len).ok().filter(|&len| len <= room);
+        let len = len.expect("the frame fits its room");
+        mbuf.data_len = len;
+        mbuf.pkt_len = u32::from(len);
+    }
+
+    /// Asks the port to fill in the IPv4 header checksum and the TCP checksum. The latter's
+    /// field already holds the sum of the pseudo-header. Lengths are in octets.
+    ///
+    /// # Panics
+    /// While a retained reference exists, or if a length does not fit its field (7, 9, 8 bits).
+    pub fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize) {
+        let mbuf = self.exclusive();
+        assert!(l2_len < 128 && l3_len < 512 && l4_len < 256, "header lengths fit their fields");
+        mbuf.__bindgen_anon_3.tx_offload =
+            l2_len as u64 | (l3_len as u64) << 7 | (l4_len as u64) << 16;
+        mbuf.ol_flags |=
+            sys::RTE_MBUF_F_TX_IPV4 | sys::RTE_MBUF_F_TX_IP_CKSUM | sys::RTE_MBUF_F_TX_TCP_CKSUM;
+    }
+
+    /// Asks the caches for the first `len` octets of the room, which will be written soon.
+    #[inline]
+    pub fn prefetch_room(&self, len: u16) {
+        // SAFETY: a live mbuf; a prefetch beyond the room has no effect.
+        unsafe { sys::fw_prefetch_room(self.0.as_ptr(), len) };
+    }
+
+    /// Takes a reference that outlives sending. The frame is immutable while it exists.
+    ///
+    /// The first costs a plain store, a further one an atomic addition.
+    ///
+    /// # Panics
+    /// If 32,768 references exist.
+    #[inline]
+    pub fn retain(&mut self) -> RetainedMbuf {
+        let count = refcount(self.0);
+        if count.load(Ordering::Acquire) == 1 {
+            // Nobody else can see the mbuf, so nothing can come between load and store.
+            count.store(2, Ordering::Relaxed);
+        } else {
+            add_reference(self.0);
+        }
+        RetainedMbuf(self.0)
+    }
+
+    /// The frame as declared so far.
+    #[must_use]
+    pub fn octets(&self) -> &[u8] {
+        segment(self.0)
+    }
+}
+
+impl Drop for TxMbuf {
+    fn drop(&mut self) {
+        free(self.0);
+    }
+}
+
+/// A second reference to a frame that was sent.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct RetainedMbuf(Raw);
+
+// SAFETY: as for `TxMbuf`; what it refers to is immutable.
+unsafe impl Send for RetainedMbuf {}
+
+impl RetainedMbuf {
+    /// The frame's octets as they were sent.
+    #[inline]
+    #[must_use]
+    pub fn octets(&self) -> &[u8] {
+        segment(self.0)
+    }
+}
+
+impl Clone for RetainedMbuf {
+    /// # Panics
+    /// If 32,768 references exist.
+    fn clone(&self) -> Self {
+        add_reference(self.0);
+        Self(self.0)
+    }
+}
+
+impl Drop for RetainedMbuf {
+    fn drop(&mut self) {
+        free(self.0);
+    }
+}
+
+/// What the port found about a received frame's checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxChecksum {
+    /// It did not look at all of them.
+    Unknown,
+    /// The IPv4 header's and the transport's are right.
+    Good,
+    /// At least one is wrong.
+    Bad,
+}
+
+/// A received frame: one or more segments, read only.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Mbuf(Raw);
+
+// SAFETY: as for `TxMbuf`; what it refers to is immutable.
+unsafe impl Send for Mbuf {}
+
+impl Mbuf {
+    /// Takes over a reference.
+    ///
+    /// # Safety
+    /// `raw` is a live mbuf whose frame nobody writes from now on, and the caller gives up one
+    /// reference to it.
+    pub(crate) unsafe fn from_raw(raw: Raw) -> Self {
+        Self(raw)
+    }
+
+    /// The first segment.
+    #[inline]
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        segment(self.0)
+    }
+
+    /// Octets over all segments.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        field!(self.0, pkt_len) as usize
+    }
+
+    /// True if the frame has no octet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The segments in order; at most as many as the mbuf says it has.
+    pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        let count = field!(self.0, nb_segs);
+        let mut next = Some(self.0);
+        (0..count).map_while(move |_| {
+            let raw = next?;
+            // Segments of a chain live as long as its first one.
+            next = NonNull::new(field!(raw, next));
+            Some(segment(raw))
+        })
+    }
+
+    /// Copies octets `offset..offset + out.len()` to `out`.
+    ///
+    /// # Panics
+    /// If the range ends beyond the frame.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        let head = self.head();
+        if let Some(source) = offset.checked_add(out.len()).and_then(|end| head.get(offset..end)) {
+            out.copy_from_slice(source);
+            return;
+        }
+        self.copy_out_of_chain(offset, out);
+    }
+
+    #[cold]
+    fn copy_out_of_chain(&self, offset: usize, out: &mut [u8]) {
+        let mut skip = offset;
+        let mut rest = out;
+        for piece in self.segments() {
+            let piece = piece.get(skip..).unwrap_or_else(|| {
+                skip -= piece.len();
+                &[]
+            });
+            if piece.is_empty() {
+                continue;
+            }
+            skip = 0;
+            let count = piece.len().min(rest.len());
+            let (now, later) = rest.split_at_mut(count);
+            now.copy_from_slice(&piece[..count]);
+            rest = later;
+        }
+        assert!(rest.is_empty(), "the range lies in the frame");
+    }
+
+    /// What the port found about the checksums.
+    #[inline]
+    #[must_use]
+    pub fn checksum(&self) -> RxChecksum {
+        const IP: u64 = sys::RTE_MBUF_F_RX_IP_CKSUM_MASK as u64;
+        const L4: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_MASK as u64;
+        let flags = field!(self.0, ol_flags);
+        if flags & IP == u64::from(sys::RTE_MBUF_F_RX_IP_CKSUM_BAD)
+            || flags & L4 == u64::from(sys::RTE_MBUF_F_RX_L4_CKSUM_BAD)
+        {
+            return RxChecksum::Bad;
+        }
+        let good = u64::from(sys::RTE_MBUF_F_RX_IP_CKSUM_GOOD)
+            | u64::from(sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD);
+        if flags & (IP | L4) == good { RxChecksum::Good } else { RxChecksum::Unknown }
+    }
+}
+
+impl Drop for Mbuf {
+    fn drop(&mut self) {
+        free(self.0);
+    }
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod layout_tests;

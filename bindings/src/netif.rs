@@ -1,0 +1,83 @@
+//! The few questions to the kernel about its own network interfaces. All of them concern the
+//! network namespace of the calling thread.
+
+use core::mem::MaybeUninit;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+fn os_result(value: i32) -> io::Result<i32> {
+    if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+fn socket(family: i32, kind: i32) -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call; the descriptor is taken into ownership at once.
+    let raw = os_result(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// A request about the interface `name`, everything else zero.
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: all-zero is a valid request: integers, and an empty name.
+    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    for (slot, octet) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *slot = octet.cast_signed();
+    }
+    Ok(request)
+}
+
+/// Whether the interface exists.
+#[must_use]
+pub fn exists(name: &str) -> bool {
+    // SAFETY: a NUL-terminated string that lives through the call.
+    CString::new(name).is_ok_and(|name| unsafe { libc::if_nametoindex(name.as_ptr()) } != 0)
+}
+
+/// The interface's MTU in octets.
+///
+/// # Errors
+/// `ENODEV` if it does not exist.
+pub fn mtu(name: &str) -> io::Result<u32> {
+    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
+    let mut request = request(name)?;
+    // SAFETY: SIOCGIFMTU reads the name and writes the union, both inside `request`.
+    os_result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
+    // SAFETY: the call above filled this member.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    Ok(u32::try_from(mtu).unwrap_or(0))
+}
+
+/// Sets the interface's MTU in octets.
+///
+/// # Errors
+/// `EPERM` without CAP_NET_ADMIN, `EINVAL` beyond what it can do, `ENODEV`.
+pub fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
+    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_mtu = i32::from(mtu);
+    // SAFETY: SIOCSIFMTU reads `request`.
+    os_result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU, &raw mut request) })?;
+    Ok(())
+}
+
+/// Whether the process may open packet sockets.
+///
+/// # Errors
+/// `EPERM` without CAP_NET_RAW.
+pub fn may_open_packet_socket() -> io::Result<()> {
+    socket(libc::AF_PACKET, libc::SOCK_RAW).map(drop)
+}
+
+/// Moves the calling thread to a new, empty network namespace. It ends with its last thread,
+/// socket and tap device. For tests.
+///
+/// # Errors
+/// `EPERM` without CAP_SYS_ADMIN.
+pub fn enter_new_namespace() -> io::Result<()> {
+    // SAFETY: a plain system call, which changes the calling thread alone.
+    os_result(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
+}

@@ -1,0 +1,76 @@
+//! Two ports joined inside the process by rings of mbuf pointers: a wire made of memory.
+
+use core::ptr::NonNull;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::eal::{Eal, control};
+use crate::error::{Errno, Error};
+use crate::mbuf::Mbuf;
+use crate::port::Port;
+use crate::sys;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// One direction of one queue. Single producer, single consumer: each end is one port's queue,
+/// and a queue has one owner.
+#[derive(Debug)]
+pub(crate) struct Ring(NonNull<sys::rte_ring>);
+
+// SAFETY: used through ports alone, whose queues keep the one-producer, one-consumer rule.
+unsafe impl Send for Ring {}
+// SAFETY: as above; a shared `Ring` offers no operation but its address.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    fn new(slots: u32) -> Result<Self, Error> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = CString::new(format!("fw_ring_{number}")).map_err(|_| Error::BadName)?;
+        let flags = sys::RING_F_SP_ENQ | sys::RING_F_SC_DEQ;
+        let _control = control();
+        // SAFETY: EAL runs (callers hold an `Eal`); the name is copied; DPDK checks `slots`.
+        let ring = unsafe { sys::rte_ring_create(name.as_ptr(), slots, sys::SOCKET_ID_ANY, flags) };
+        NonNull::new(ring).map(Self).ok_or_else(|| Error::RingCreate(Errno::last()))
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::rte_ring {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let mut object = core::ptr::null_mut();
+        // SAFETY: both ports are closed (they hold the `Arc`s), so this is the only user.
+        while unsafe { sys::fw_ring_dequeue(self.raw(), &raw mut object, 1) } == 1 {
+            if let Some(frame) = NonNull::new(object.cast()) {
+                // SAFETY: rings hold mbufs that were sent, one reference each.
+                drop(unsafe { Mbuf::from_raw(frame) });
+            }
+        }
+        // SAFETY: empty, and nobody refers to it.
+        unsafe { sys::rte_ring_free(self.raw()) };
+    }
+}
+
+/// A pair of ports with `queues` queues each: queue n of one sends to queue n of the other.
+///
+/// `slots`, a power of two, is how many frames each direction holds (less one). Frames are
+/// handed over as pointers: the receiver frees into the sender's pool.
+///
+/// # Errors
+/// [`Error::RingCreate`] or [`Error::PortFromRings`].
+pub fn ring_pair(_eal: Eal, queues: u16, slots: u32) -> Result<(Port, Port), Error> {
+    let rings =
+        || (0..queues).map(|_| Ring::new(slots).map(Arc::new)).collect::<Result<Vec<_>, _>>();
+    let forth = rings()?;
+    let back = rings()?;
+    let name = || {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        CString::new(format!("fw_{number}")).map_err(|_| Error::BadName)
+    };
+    let first = Port::from_rings(&name()?, &back, &forth)?;
+    let second = Port::from_rings(&name()?, &forth, &back)?;
+    Ok((first, second))
+}

@@ -1,0 +1,261 @@
+//! The types over a pair of ring ports: no root, no huge pages needed.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dpdk_sys::{
+    Bus, Eal, EalConfig, Error, Mbuf, Mempool, MempoolConfig, PortConfig, RetainedMbuf, RxQueue,
+    TxMbuf, TxQueue, is_registered, ring_pair,
+};
+
+const SHAPE: MempoolConfig = MempoolConfig { count: 255, cache: 32, room: 1600 };
+
+/// Tests that count mbufs run one at a time: they share retired pools.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> (MutexGuard<'static, ()>, Eal) {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    (turn, Eal::init(&EalConfig::default()).unwrap())
+}
+
+fn own_status(key: &str) -> String {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    status.lines().find(|line| line.starts_with(key)).unwrap().to_owned()
+}
+
+#[test]
+fn starting_leaves_the_callers_affinity_and_no_files() {
+    let before = own_status("Cpus_allowed_list:");
+    let (_turn, eal) = turn();
+    assert_eq!(own_status("Cpus_allowed_list:"), before);
+    drop(pair(eal));
+    let prefix = format!("ferrowarp-{}", std::process::id());
+    for folder in ["/var/run/dpdk", "/tmp/dpdk"] {
+        assert!(!std::path::Path::new(folder).join(&prefix).exists());
+    }
+}
+
+#[test]
+fn a_second_start_is_the_same_and_not_another() {
+    let (_turn, _eal) = turn();
+    assert!(Eal::running().is_some());
+    assert!(Eal::init(&EalConfig::default()).is_ok());
+    let other = EalConfig { extra: vec!["--vdev=net_null0".into()], ..EalConfig::default() };
+    assert_eq!(Eal::init(&other).unwrap_err(), Error::EalStartedOtherwise);
+}
+
+#[test]
+fn a_missing_driver_is_told_from_a_failing_one() {
+    let (_turn, eal) = turn();
+    assert_eq!(eal.plug(Bus::Virtual, "net_nosuch0", "").unwrap_err(), Error::NoDriver);
+    let failing = eal.plug(Bus::Virtual, "net_memif_t", "role=neither").unwrap_err();
+    assert!(matches!(failing, Error::Plug(_)));
+    assert_eq!(eal.next_port().unwrap_err(), Error::NoPort);
+}
+
+struct End {
+    pool: Mempool,
+    rx: RxQueue,
+    tx: TxQueue,
+}
+
+fn pair(eal: Eal) -> [End; 2] {
+    let (first, second) = ring_pair(eal, 1, 64).unwrap();
+    [first, second].map(|port| {
+        let pool = Mempool::new(eal, &SHAPE).unwrap();
+        let config = PortConfig {
+            rx_descriptors: 64,
+            tx_descriptors: 64,
+            pools: vec![pool.clone()],
+            mtu: None,
+            scatter: false,
+            promiscuous: true,
+            checksum: false,
+        };
+        let (rx, tx) = port.start(&config).unwrap().remove(0);
+        End { pool, rx, tx }
+    })
+}
+
+fn frame(pool: &Mempool, fill: u8, len: usize) -> TxMbuf {
+    let mut frames = Vec::new();
+    assert!(pool.allocate(&mut frames, 1));
+    let mut frame = frames.remove(0);
+    frame.room()[..len].fill(fill);
+    frame.set_len(len);
+    frame
+}
+
+#[test]
+fn queues_and_frames_move_between_threads() {
+    fn movable<T: Send>() {}
+    movable::<RxQueue>();
+    movable::<TxQueue>();
+    movable::<TxMbuf>();
+    movable::<RetainedMbuf>();
+    movable::<Mbuf>();
+}
+
+#[test]
+fn frames_cross_in_order_and_come_home() {
+    let (_turn, eal) = turn();
+    let [mut a, mut b] = pair(eal);
+    let mut out: Vec<TxMbuf> =
+        (0..40_u8).map(|fill| frame(&a.pool, fill, 60 + usize::from(fill))).collect();
+    assert_eq!(a.pool.available(), 215);
+    assert_eq!(a.tx.flush(&mut out), 40);
+    assert!(out.is_empty());
+    let mut got = Vec::new();
+    while b.rx.burst(32, |frame| got.push(frame)) != 0 {}
+    assert_eq!(got.len(), 40);
+    for (fill, frame) in (0..).zip(&got) {
+        assert_eq!(frame.len(), 60 + usize::from(fill));
+        assert!(frame.head().iter().all(|&octet| octet == fill));
+    }
+    drop(got);
+    assert_eq!(a.pool.available(), 255);
+}
+
+#[test]
+fn a_full_ring_leaves_the_rest_in_order() {
+    let (_turn, eal) = turn();
+    let [mut a, mut b] = pair(eal);
+    let mut out: Vec<TxMbuf> = (0..100_u8).map(|fill| frame(&a.pool, fill, 60)).collect();
+    assert_eq!(a.tx.flush(&mut out), 63, "a ring of 64 holds one less");
+    assert_eq!(out.len(), 37);
+    assert_eq!(out[0].octets()[0], 63);
+    assert_eq!(b.rx.burst(5, drop), 5, "no more than asked for");
+    assert_eq!(a.tx.flush(&mut out), 5);
+    let mut expected = 5;
+    while b.rx.burst(32, |frame| {
+        assert_eq!(frame.head()[0], expected);
+        expected += 1;
+    }) != 0
+    {}
+    assert_eq!(expected, 68);
+    drop(out);
+    assert_eq!(a.pool.available(), 255);
+}
+
+#[test]
+fn a_retained_frame_returns_after_its_last_reference() {
+    let (_turn, eal) = turn();
+    let [mut a, mut b] = pair(eal);
+    let mut sent = frame(&a.pool, 7, 100);
+    let kept = sent.retain();
+    let again = kept.clone();
+    assert_eq!(a.tx.flush(&mut vec![sent]), 1);
+    assert_eq!(b.rx.burst(32, drop), 1);
+    assert_eq!(a.pool.available(), 254);
+    assert_eq!(kept.octets(), [7; 100]);
+    drop(kept);
+    assert_eq!(a.pool.available(), 254);
+    drop(again);
+    assert_eq!(a.pool.available(), 255);
+}
+
+#[test]
+fn the_last_reference_may_be_the_receivers() {
+    let (_turn, eal) = turn();
+    let [mut a, mut b] = pair(eal);
+    let mut sent = frame(&a.pool, 9, 100);
+    drop(sent.retain());
+    let kept = sent.retain();
+    assert_eq!(a.tx.flush(&mut vec![sent]), 1);
+    let mut got = Vec::new();
+    assert_eq!(b.rx.burst(32, |frame| got.push(frame)), 1);
+    drop(kept);
+    assert_eq!(a.pool.available(), 254);
+    assert_eq!(got[0].head(), [9; 100]);
+    got.clear();
+    assert_eq!(a.pool.available(), 255);
+}
+
+#[test]
+#[should_panic(expected = "a retained frame never changes")]
+fn a_retained_frame_cannot_be_written() {
+    let (_turn, eal) = turn();
+    let pool = Mempool::new(eal, &SHAPE).unwrap();
+    let mut frame = frame(&pool, 1, 64);
+    let _kept = frame.retain();
+    frame.room()[0] = 2;
+}
+
+#[test]
+fn references_never_wrap_around() {
+    let (_turn, eal) = turn();
+    let pool = Mempool::new(eal, &SHAPE).unwrap();
+    let mut frame = frame(&pool, 1, 64);
+    let kept = frame.retain();
+    for further in [true, false] {
+        // As many as a 16-bit count has values: the frame would seem to be exclusive again.
+        let refused = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+            for _ in 0..=u16::MAX {
+                core::mem::forget(if further { frame.retain() } else { kept.clone() });
+            }
+        }));
+        assert!(refused.is_err(), "{further}");
+    }
+    let written = core::panic::AssertUnwindSafe(|| frame.room()[0] = 2);
+    assert!(std::panic::catch_unwind(written).is_err(), "somebody else refers to it");
+    assert_eq!(kept.octets(), [1; 64]);
+}
+
+#[test]
+fn a_drained_pool_says_so_and_recovers() {
+    let (_turn, eal) = turn();
+    let pool = Mempool::new(eal, &SHAPE).unwrap();
+    let mut frames = Vec::new();
+    while pool.allocate(&mut frames, 1) {}
+    assert_eq!((frames.len(), pool.available()), (255, 0));
+    frames.truncate(250);
+    assert!(!pool.allocate(&mut frames, 6), "all or none");
+    assert_eq!(frames.len(), 250);
+    drop(frames);
+    assert_eq!(pool.available(), 255);
+}
+
+#[test]
+fn ports_may_go_before_their_frames() {
+    let (_turn, eal) = turn();
+    let [mut a, mut b] = pair(eal);
+    let pool = a.pool.clone();
+    let mut got = Vec::new();
+    a.tx.flush(&mut (0..8).map(|fill| frame(&pool, fill, 60)).collect());
+    assert_eq!(b.rx.burst(4, |frame| got.push(frame)), 4);
+    drop(a);
+    drop(b);
+    assert_eq!(pool.available(), 251, "those in the ring came home, those held did not");
+    assert_eq!(got[3].head()[0], 3);
+    drop(got);
+    assert_eq!(pool.available(), 255);
+}
+
+#[test]
+fn pairs_come_and_go_without_end() {
+    let (_turn, eal) = turn();
+    for _ in 0..100 {
+        let [mut a, mut b] = pair(eal);
+        a.tx.flush(&mut vec![frame(&a.pool, 1, 60)]);
+        assert_eq!(b.rx.burst(32, drop), 1);
+    }
+}
+
+#[test]
+fn registered_threads_give_their_caches_back() {
+    let (_turn, eal) = turn();
+    let pool = Mempool::new(eal, &SHAPE).unwrap();
+    for _ in 0..300 {
+        let pool = pool.clone();
+        let worker = std::thread::spawn(move || {
+            assert!(!is_registered());
+            assert!(eal.adopt_thread());
+            assert!(is_registered());
+            let mut frames = Vec::new();
+            assert!(pool.allocate(&mut frames, 64));
+        });
+        worker.join().unwrap();
+    }
+    // This thread has another slot: it gets all of them only if no cache kept any.
+    let mut frames = Vec::new();
+    assert!(pool.allocate(&mut frames, 255));
+}

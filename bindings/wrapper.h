@@ -1,0 +1,69 @@
+/* What bindgen reads: the DPDK headers in use, and the constants it cannot evaluate itself. */
+#ifndef FERROWARP_DPDK_WRAPPER_H
+#define FERROWARP_DPDK_WRAPPER_H
+
+#include <rte_dev.h>
+#include <rte_devargs.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_eth_ring.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_ring.h>
+#include <rte_version.h>
+
+/* Function-like macros (RTE_BIT64) stand behind these. */
+static const uint64_t FW_TX_OFFLOAD_IPV4_CKSUM = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
+static const uint64_t FW_TX_OFFLOAD_TCP_CKSUM = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+static const uint64_t FW_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
+static const uint64_t FW_RX_OFFLOAD_TCP_CKSUM = RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
+static const uint64_t FW_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
+
+/* Burst-level and bulk inline functions, compiled in shim.c. */
+uint16_t fw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
+uint16_t fw_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
+int fw_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count);
+void fw_mbuf_free(struct rte_mbuf *frame);
+void fw_prefetch_room(const struct rte_mbuf *frame, uint16_t len);
+unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int count);
+void fw_mempool_flush_own_cache(struct rte_mempool *pool);
+unsigned int fw_lcore_id(void);
+int fw_errno(void);
+
+/* The same facts as C sees them, for the tests of the Rust side. */
+enum fw_layout {
+	FW_SIZEOF_MBUF,
+	FW_OFFSETOF_MBUF_BUF_ADDR,
+	FW_OFFSETOF_MBUF_DATA_OFF,
+	FW_OFFSETOF_MBUF_REFCNT,
+	FW_OFFSETOF_MBUF_NB_SEGS,
+	FW_OFFSETOF_MBUF_OL_FLAGS,
+	FW_OFFSETOF_MBUF_PKT_LEN,
+	FW_OFFSETOF_MBUF_DATA_LEN,
+	FW_OFFSETOF_MBUF_BUF_LEN,
+	FW_OFFSETOF_MBUF_POOL,
+	FW_OFFSETOF_MBUF_NEXT,
+	FW_OFFSETOF_MBUF_TX_OFFLOAD,
+	FW_SIZEOF_ETH_CONF,
+	FW_OFFSETOF_ETH_CONF_RXMODE,
+	FW_OFFSETOF_ETH_CONF_TXMODE,
+	FW_SIZEOF_ETH_DEV_INFO,
+	FW_OFFSETOF_DEV_INFO_DEVICE,
+	FW_OFFSETOF_DEV_INFO_RX_OFFLOAD_CAPA,
+	FW_OFFSETOF_DEV_INFO_DEFAULT_TXCONF,
+	FW_SIZEOF_ETH_RXCONF,
+	FW_SIZEOF_ETH_TXCONF,
+	FW_SIZEOF_ETHER_ADDR,
+	FW_SIZEOF_DEVARGS,
+	FW_SIZEOF_ETH_LINK,
+	FW_LAYOUT_COUNT
+};
+uint64_t fw_layout_value(enum fw_layout which);
+uint64_t fw_tx_offload_word(uint16_t l2_len, uint16_t l3_len, uint16_t l4_len);
+uint64_t fw_constant(unsigned int which);
+void *fw_mtod(struct rte_mbuf *frame);
+uint16_t fw_tailroom(struct rte_mbuf *frame);
+
+#endif
