@@ -1,0 +1,196 @@
+//! How fast the stack is with nothing but itself: two contexts joined by `ring`.
+//!
+//! `loopback write [SIZE] [MTU]`: RDMA Writes, both ends driven by one thread on core 0.
+//! `loopback pingpong [SIZE] [MTU]`: Writes back and forth between threads pinned to cores 0 and 1,
+//! each spinning on the last octet.
+//! `loopback idle`: what polling costs.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use ferrowarp::device::DeviceSpec;
+use ferrowarp::{
+    Access, Config, ConnParam, Context, Cq, Mr, Operation, Payload, Qp, QpOptions, SendWr, SgList,
+    WcStatus,
+};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const DEPTH: usize = 32;
+
+struct End {
+    context: Context,
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+impl End {
+    fn new(context: Context, len: usize) -> Self {
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(1024));
+        let options =
+            QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 2 * DEPTH, max_recv_wr: 1 };
+        let qp = pd.create_qp(&context, &options).expect("a queue pair");
+        let buffer = context.allocate(len).expect("memory");
+        let mr = pd.register(buffer, Access::ALL).expect("a region");
+        Self { context, cq, qp, mr }
+    }
+
+    fn write(&self, offset: usize, len: u32, peer: (u32, u64), signaled: bool) -> SendWr {
+        let payload = Payload::Gather(SgList::from_iter([self.mr.sge(offset, len)]));
+        let operation = Operation::Write { payload, rkey: peer.0, remote: peer.1 };
+        SendWr { wr_id: 0, operation, signaled, fence: false }
+    }
+
+    fn target(&self, offset: usize) -> (u32, u64) {
+        (self.mr.rkey(), self.mr.addr() + offset as u64)
+    }
+}
+
+fn ends(mtu: u16, len: usize) -> (End, End) {
+    let config = |host| {
+        let address = IpAddr::V4(Ipv4Addr::new(198, 18, 0, host));
+        let mut config = Config::new(DeviceSpec::Ring, address, 24);
+        config.mtu = mtu;
+        config
+    };
+    let (left, right) = Context::ring_pair(config(1), config(2)).expect("two ends");
+    let (left, right) = (End::new(left, len), End::new(right, len));
+    let listener = right.context.listen(4791, 1).expect("a listener");
+    let server = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2)), 4791);
+    left.qp.connect(server, ConnParam::default()).expect("an attempt");
+    let request = listener.accept_timeout(PATIENCE).expect("a request");
+    request.accept(&right.qp, ConnParam::default()).expect("accepted");
+    left.qp.wait_established(PATIENCE).expect("connected");
+    right.qp.wait_established(PATIENCE).expect("connected");
+    (left, right)
+}
+
+fn write(size: u32, mtu: u16) {
+    core_affinity::set_for_current(core_affinity::CoreId { id: 0 });
+    let (left, right) = ends(mtu, size as usize);
+    let target = right.target(0);
+    let mut wcs = Vec::with_capacity(DEPTH);
+    let (mut posted, mut done) = (0_usize, 0_usize);
+    for round in 0..4 {
+        let (start, from) = (Instant::now(), done);
+        let (busy, fpdus) = (core_seconds(), right.context.counters().engine.fpdus_in);
+        while start.elapsed() < Duration::from_secs(2) {
+            for _ in 0..64 {
+                while posted - done < DEPTH {
+                    left.qp.post_send(left.write(0, size, target, true)).expect("room");
+                    posted += 1;
+                }
+                left.context.drive();
+                right.context.drive();
+                wcs.clear();
+                done += left.cq.poll(&mut wcs);
+                assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
+            }
+        }
+        let octets = (done - from) as f64 * f64::from(size);
+        let (wall, busy) = (start.elapsed().as_secs_f64(), core_seconds() - busy);
+        let fpdus = right.context.counters().engine.fpdus_in - fpdus;
+        println!(
+            "round {round}: {:.2} Gb/s, {:.2} Gb per second of the core, {:.1} ns an FPDU",
+            octets * 8.0 / wall / 1e9,
+            octets * 8.0 / busy / 1e9,
+            busy * 1e9 / fpdus as f64,
+        );
+    }
+    println!("left  {:?}\nright {:?}", left.context.counters(), right.context.counters());
+}
+
+/// Time this thread has had a core, where the operating system tells; on a busy machine it is
+/// less than what passed.
+fn core_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let ns = text.split(' ').next().and_then(|field| field.parse::<f64>().ok());
+    ns.unwrap_or(f64::NAN) / 1e9
+}
+
+fn pingpong(size: u32, mtu: u16) {
+    const ROUNDS: usize = 200_000;
+    let len = size as usize;
+    let (left, right) = ends(mtu, 2 * len);
+    let turn = |end: &End, peer: (u32, u64), core: usize, starts: bool| {
+        core_affinity::set_for_current(core_affinity::CoreId { id: core });
+        let mut wcs = Vec::with_capacity(64);
+        let mut times = Vec::with_capacity(ROUNDS);
+        for round in 0..ROUNDS {
+            let mark = (round % 251 + 1).to_le_bytes()[0];
+            let begin = Instant::now();
+            let send = |wcs: &mut Vec<_>| {
+                end.mr.store_release(len + len - 1, mark);
+                let wr = end.write(len, size, peer, round % 16 == 0);
+                while end.qp.post_send(wr.clone()).is_err() {
+                    end.context.drive();
+                }
+                wcs.clear();
+                end.cq.poll(wcs);
+            };
+            if starts {
+                send(&mut wcs);
+            }
+            while end.mr.load_last(len - 1) != mark {
+                end.context.drive();
+            }
+            if !starts {
+                send(&mut wcs);
+            }
+            times.push(begin.elapsed().as_nanos());
+        }
+        // The last answer leaves in a pass.
+        for _ in 0..100 {
+            end.context.drive();
+        }
+        times
+    };
+    let (to_left, to_right) = (left.target(0), right.target(0));
+    let mut times = std::thread::scope(|scope| {
+        let other = scope.spawn(|| turn(&right, to_left, 1, false));
+        let times = turn(&left, to_right, 0, true);
+        other.join().expect("the other end");
+        times
+    });
+    times.drain(..ROUNDS / 10);
+    times.sort_unstable();
+    let half = |per_mille: usize| times[times.len() * per_mille / 1_000] as f64 / 2_000.0;
+    println!(
+        "half round trip: p50 {:.2} us, p99 {:.2} us, p99.9 {:.2} us",
+        half(500),
+        half(990),
+        half(999)
+    );
+}
+
+/// What a pass costs with nothing to do.
+fn idle() {
+    const COUNT: u32 = 5_000_000;
+    core_affinity::set_for_current(core_affinity::CoreId { id: 0 });
+    let (left, _right) = ends(1500, 64);
+    let mut wcs = Vec::with_capacity(64);
+    let busy = core_seconds();
+    for _ in 0..COUNT {
+        left.context.drive();
+    }
+    let drive = core_seconds() - busy;
+    for _ in 0..COUNT {
+        left.cq.poll(&mut wcs);
+    }
+    let poll = core_seconds() - busy - drive;
+    let ns = |seconds: f64| seconds * 1e9 / f64::from(COUNT);
+    println!("an idle pass takes {:.1} ns, an idle poll {:.1} ns", ns(drive), ns(poll));
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let what = arguments.next().unwrap_or_else(|| "write".to_owned());
+    let mut number =
+        |default: u32| arguments.next().map_or(default, |text| text.parse().expect("a number"));
+    match what.as_str() {
+        "write" => write(number(65_536), u16::try_from(number(1500)).expect("an MTU")),
+        "pingpong" => pingpong(number(64), u16::try_from(number(1500)).expect("an MTU")),
+        "idle" => idle(),
+        _ => println!("loopback write|pingpong|idle [SIZE] [MTU]"),
+    }
+}

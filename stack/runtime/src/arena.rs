@@ -1,0 +1,247 @@
+//! Memory for registration: mappings of 2 MiB pages where the machine has some, ordinary pages
+//! where not, cut into buffers.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+
+use memmap2::{Advice, MmapMut, MmapOptions};
+
+use crate::memory::Span;
+
+/// Size of a huge page, and of the mappings that small buffers are cut from.
+const HUGE: usize = 2 << 20;
+const HUGE_BITS: u8 = 21;
+/// Buffers start at multiples of this and never share a unit: a page, so that one region's
+/// octets are never in a page of another's.
+const UNIT: usize = 4096;
+
+/// A source of buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Arena {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Mappings that have room for small buffers, or had; gone when their last buffer is.
+    shared: Vec<Weak<Chunk>>,
+}
+
+/// One mapping.
+#[derive(Debug)]
+struct Chunk {
+    /// Keeps the memory mapped. Its octets are reached through `span` alone.
+    _map: MmapMut,
+    span: Span,
+    free: Mutex<FreeList>,
+}
+
+/// Free ranges by offset, never empty, never adjacent to each other.
+#[derive(Debug)]
+struct FreeList(BTreeMap<usize, usize>);
+
+/// Memory that can be registered: zeroed, page-aligned, in huge pages where there are any.
+///
+/// As long as it is not registered it belongs to its owner alone.
+#[derive(Debug)]
+pub struct Buffer {
+    chunk: Arc<Chunk>,
+    offset: usize,
+    len: usize,
+}
+
+impl Arena {
+    /// A zeroed buffer of `len` octets, at least 1.
+    ///
+    /// # Errors
+    /// What the operating system says when it maps no more memory.
+    pub(crate) fn allocate(&self, len: usize) -> io::Result<Buffer> {
+        let room = len.max(1).checked_next_multiple_of(UNIT).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut state = lock(&self.state);
+        if room >= HUGE {
+            let chunk = Arc::new(Chunk::map(room)?);
+            return Ok(Buffer::cut(chunk, room, len).expect("the mapping has the room"));
+        }
+        state.shared.retain(|chunk| chunk.strong_count() > 0);
+        let found = state
+            .shared
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find_map(|chunk| Buffer::cut(chunk, room, len));
+        if let Some(buffer) = found {
+            buffer.span().fill(0);
+            return Ok(buffer);
+        }
+        let chunk = Arc::new(Chunk::map(HUGE)?);
+        state.shared.push(Arc::downgrade(&chunk));
+        Ok(Buffer::cut(chunk, room, len).expect("the mapping has the room"))
+    }
+}
+
+impl Chunk {
+    /// Maps at least `len` octets, all present.
+    fn map(len: usize) -> io::Result<Self> {
+        static TOLD: Once = Once::new();
+        let len = len.checked_next_multiple_of(HUGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let huge = MmapOptions::new().len(len).huge(Some(HUGE_BITS)).map_anon();
+        let mut map = match huge.and_then(present) {
+            Ok(map) => map,
+            Err(error) => {
+                TOLD.call_once(|| {
+                    tracing::warn!(
+                        %error,
+                        "no huge pages for registered memory; ordinary pages are used \
+                         (reserve some with: sysctl vm.nr_hugepages=128)"
+                    );
+                });
+                let map = MmapOptions::new().len(len).map_anon()?;
+                // Both only make it faster; a kernel that does not know them maps on demand.
+                let _ = map.advise(Advice::HugePage);
+                let _ = map.advise(Advice::PopulateWrite);
+                map
+            }
+        };
+        // SAFETY: the mapping is kept beside the span, and no slice of it is made while the span
+        // is shared: `Buffer` lends slices only as the owner of memory that nobody else reaches.
+        let span = unsafe { Span::new(map.as_mut_ptr(), len) };
+        let free = Mutex::new(FreeList(BTreeMap::from([(0, len)])));
+        Ok(Self { _map: map, span, free })
+    }
+}
+
+/// Has the pages put in place now. To map huge pages only reserves them: if the control group or
+/// the memory policy of the process grants none, the first touch would end it with SIGBUS.
+fn present(map: MmapMut) -> io::Result<MmapMut> {
+    match map.advise(Advice::PopulateWrite) {
+        // Kernels before 5.14 do not know the request.
+        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
+        _ => Ok(map),
+    }
+}
+
+impl FreeList {
+    /// First fit.
+    fn take(&mut self, len: usize) -> Option<usize> {
+        let (&offset, &room) = self.0.iter().find(|&(_, &room)| room >= len)?;
+        self.0.remove(&offset);
+        if room > len {
+            self.0.insert(offset + len, room - len);
+        }
+        Some(offset)
+    }
+
+    fn give(&mut self, mut offset: usize, mut len: usize) {
+        if let Some(room) = self.0.remove(&(offset + len)) {
+            len += room;
+        }
+        if let Some((&before, &room)) = self.0.range(..offset).next_back()
+            && before + room == offset
+        {
+            offset = before;
+            len += room;
+        }
+        self.0.insert(offset, len);
+    }
+}
+
+impl Buffer {
+    fn cut(chunk: Arc<Chunk>, room: usize, len: usize) -> Option<Self> {
+        let offset = lock(&chunk.free).take(room)?;
+        Some(Self { chunk, offset, len })
+    }
+
+    /// The octets as a span, valid while the buffer lives.
+    pub(crate) fn span(&self) -> Span {
+        self.chunk.span.slice(self.offset, self.len)
+    }
+
+    /// Octets asked for.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if no octet was asked for.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies `octets` to `offset`.
+    ///
+    /// # Panics
+    /// If they leave the buffer.
+    pub fn write(&mut self, offset: usize, octets: &[u8]) {
+        self.span().slice(offset, octets.len()).write(octets);
+    }
+
+    /// Copies the octets at `offset` to `out`.
+    ///
+    /// # Panics
+    /// If they leave the buffer.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        self.span().slice(offset, out.len()).read(out);
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let room = self.len.max(1).next_multiple_of(UNIT);
+        lock(&self.chunk.free).give(self.offset, room);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_buffers_share_a_mapping_and_come_back_zeroed() {
+        let arena = Arena::default();
+        let mut first = arena.allocate(100).unwrap();
+        let second = arena.allocate(5_000).unwrap();
+        assert!(Arc::ptr_eq(&first.chunk, &second.chunk));
+        assert_eq!(second.offset, UNIT);
+        first.write(96, b"abcd");
+        drop(first);
+        let again = arena.allocate(100).unwrap();
+        assert_eq!(again.offset, 0);
+        let mut out = [1; 4];
+        again.read(96, &mut out);
+        assert_eq!(out, [0; 4]);
+    }
+
+    #[test]
+    fn large_buffers_have_mappings_of_their_own() {
+        let arena = Arena::default();
+        let small = arena.allocate(1).unwrap();
+        let large = arena.allocate(HUGE + 1).unwrap();
+        assert!(!Arc::ptr_eq(&small.chunk, &large.chunk));
+        assert_eq!((large.len(), large.chunk.span.len()), (HUGE + 1, 2 * HUGE));
+        assert_eq!(large.span().addr() % UNIT as u64, 0);
+    }
+
+    #[test]
+    fn freed_ranges_merge_on_both_sides() {
+        let arena = Arena::default();
+        let mut buffers: Vec<_> = (0..512).map(|_| arena.allocate(UNIT).ok()).collect();
+        let chunk = Arc::clone(&buffers[0].as_ref().unwrap().chunk);
+        assert!(lock(&chunk.free).0.is_empty());
+        for index in [7, 5, 6] {
+            buffers[index] = None;
+        }
+        assert_eq!(lock(&chunk.free).0, BTreeMap::from([(5 * UNIT, 3 * UNIT)]));
+        buffers.clear();
+        assert_eq!(lock(&chunk.free).0, BTreeMap::from([(0, HUGE)]));
+    }
+
+    #[test]
+    fn an_absurd_length_is_an_error() {
+        assert!(Arena::default().allocate(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,127 @@
+//! The clock of a shard: read once per pass.
+//!
+//! A pass with nothing to do takes some 40 ns; the operating system's clock would double that.
+//! Where the processor counts at a constant rate in all its states, its counter is read instead.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use ferrowarp_proto::time::Instant;
+
+/// Nanoseconds since the clock was made. Threads on different cores may disagree by some
+/// nanoseconds: whoever compares readings of several threads sees to it that time never goes back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    origin: std::time::Instant,
+    counter: Option<Counter>,
+}
+
+/// The processor's counter, and how to make nanoseconds of it.
+#[derive(Clone, Copy, Debug)]
+struct Counter {
+    origin: u64,
+    /// Nanoseconds per tick, times 2^32.
+    scale: u64,
+}
+
+impl Clock {
+    /// Takes 10 ms the first time in a process: the counter's rate is measured.
+    pub(crate) fn start() -> Self {
+        static SCALE: OnceLock<Option<u64>> = OnceLock::new();
+        let scale = *SCALE.get_or_init(|| ticks().and_then(|_| measure()));
+        let counter = scale.zip(ticks()).map(|(scale, origin)| Counter { origin, scale });
+        Self { origin: std::time::Instant::now(), counter }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        if let Some(counter) = self.counter
+            && let Some(ticks) = ticks_unchecked()
+        {
+            return Instant::from_nanos(counter.nanoseconds(ticks));
+        }
+        // 2^64 ns are 584 years.
+        let ns = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Instant::from_nanos(ns)
+    }
+}
+
+impl Counter {
+    #[inline]
+    fn nanoseconds(self, ticks: u64) -> u64 {
+        let passed = u128::from(ticks.saturating_sub(self.origin));
+        u64::try_from((passed * u128::from(self.scale)) >> 32).unwrap_or(u64::MAX)
+    }
+}
+
+/// Measures the counter against the operating system's clock: to about 10 in a million.
+fn measure() -> Option<u64> {
+    let (clock, start) = both()?;
+    std::thread::sleep(Duration::from_millis(10));
+    let (later, end) = both()?;
+    let ns = later.duration_since(clock).as_nanos();
+    let passed = u128::from(end.checked_sub(start)?);
+    u64::try_from((ns << 32).checked_div(passed)?).ok().filter(|&scale| scale > 0)
+}
+
+/// One moment on both clocks: the closest of some readings. A thread that is taken off its core
+/// between the two would get every timeout wrong from then on.
+fn both() -> Option<(std::time::Instant, u64)> {
+    let reading = |_| {
+        let before = ticks_unchecked()?;
+        let clock = std::time::Instant::now();
+        let apart = ticks_unchecked()?.checked_sub(before)?;
+        Some((apart, clock, before + apart / 2))
+    };
+    let (_, clock, counter) = (0..8).filter_map(reading).min_by_key(|&(apart, ..)| apart)?;
+    Some((clock, counter))
+}
+
+/// The counter, if its rate is constant in all states of the processor (Intel SDM, volume 3,
+/// section 18.17.1: CPUID leaf 0x80000007, EDX bit 8).
+fn ticks() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        const LEAF: u32 = 0x8000_0007;
+        let known = core::arch::x86_64::__cpuid(0x8000_0000).eax >= LEAF;
+        if !known || core::arch::x86_64::__cpuid(LEAF).edx & (1 << 8) == 0 {
+            return None;
+        }
+    }
+    ticks_unchecked()
+}
+
+/// The counter, whatever its rate does; `None` on other processors.
+#[inline]
+fn ticks_unchecked() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction.
+    return Some(unsafe { core::arch::x86_64::_rdtsc() });
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_the_operating_system() {
+        let clock = Clock::start();
+        let (first, start) = (clock.now(), std::time::Instant::now());
+        std::thread::sleep(Duration::from_millis(50));
+        let (second, passed) = (clock.now(), start.elapsed());
+        let told = second.since(first);
+        let true_ns = u64::try_from(passed.as_nanos()).unwrap();
+        // The thread may be off its core between the two readings of one moment.
+        assert!(told.abs_diff(true_ns) < 5_000_000, "{told} against {true_ns}");
+        assert!(second > first);
+    }
+
+    #[test]
+    fn a_rate_of_one_gigahertz_is_one_nanosecond() {
+        let counter = Counter { origin: 5, scale: 1 << 32 };
+        assert_eq!((counter.nanoseconds(5), counter.nanoseconds(1_005)), (0, 1_000));
+        assert_eq!(counter.nanoseconds(0), 0, "never before the origin");
+    }
+}

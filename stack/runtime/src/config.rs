@@ -1,0 +1,72 @@
+//! What a context is opened with.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::device::{DeviceSpec, PoolNeeds};
+
+/// Who advances a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DriveMode {
+    /// The application's polling calls. Without them nothing moves, not even acknowledgements.
+    #[default]
+    Inline,
+    /// A thread of its own, pinned to a core that it keeps busy.
+    Dedicated {
+        /// Index of the core, as the operating system counts.
+        core: usize,
+    },
+    /// The application's polling calls; while there are none, a thread that naps when idle.
+    Helper,
+}
+
+/// Settings of a context. Start from [`Config::new`] and change what differs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The port to run on.
+    pub device: DeviceSpec,
+    /// Our address.
+    pub address: IpAddr,
+    /// Bits of the address that name the link.
+    pub prefix_len: u8,
+    /// Where packets for other links go.
+    pub gateway: Option<IpAddr>,
+    /// Largest IP packet in octets; the device may allow less.
+    pub mtu: u16,
+    /// Compute and check TCP and IPv4 checksums also where the device needs none.
+    pub checksum: bool,
+    /// What the device's pools must suffice for.
+    pub pools: PoolNeeds,
+    /// Who advances the shard.
+    pub drive: DriveMode,
+    /// Memory regions that can be registered at a time (rounded up to a power of two).
+    pub regions_max: usize,
+    /// Queue pairs that can exist at a time.
+    pub qps_max: usize,
+    /// How long closing waits for the peers to acknowledge completed work.
+    pub linger: Duration,
+    /// Seed for STags, ports and sequence numbers; `None` takes one from the operating system,
+    /// which is what anything but a test wants: STags must be hard to guess.
+    pub seed: Option<u64>,
+}
+
+impl Config {
+    /// Settings for `address`/`prefix_len` on `device`: MTU 1500, driven inline.
+    #[must_use]
+    pub fn new(device: DeviceSpec, address: IpAddr, prefix_len: u8) -> Self {
+        Self {
+            device,
+            address,
+            prefix_len,
+            gateway: None,
+            mtu: 1500,
+            checksum: false,
+            pools: PoolNeeds::default(),
+            drive: DriveMode::Inline,
+            regions_max: 1 << 14,
+            qps_max: 1 << 12,
+            linger: Duration::from_secs(5),
+            seed: None,
+        }
+    }
+}

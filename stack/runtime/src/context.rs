@@ -1,0 +1,304 @@
+//! Contexts: an address on a device, and all that belongs to it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ferrowarp_proto::ddp::regions::RegionTable;
+use ferrowarp_proto::device::ChecksumMode;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::verbs::cm::CmError;
+use rand::TryRngCore;
+
+use crate::arena::{Arena, Buffer};
+use crate::config::Config;
+use crate::counters::{Counters, Port};
+use crate::cq::{Cq, CqRings};
+use crate::device::{self, DeviceSpec, OpenConfig, Opened};
+use crate::error::{MemoryError, OpenError};
+use crate::listener::Listener;
+use crate::machine::EngineMachine;
+use crate::memory::HostMemory;
+use crate::pd::Pd;
+use crate::shard::Shard;
+use crate::thread::Driver;
+
+/// An open device with an address: where everything else is made. Clones name the same one.
+///
+/// When the last clone and everything made from it are gone, closes as [`Context::close`] does.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+/// What all handles share.
+pub(crate) struct Inner {
+    pub(crate) shard: Arc<Shard>,
+    pub(crate) regions: Arc<RegionTable>,
+    arena: Arena,
+    pd_next: AtomicU32,
+    driver: Mutex<Option<Driver>>,
+    /// The other end of a pair inside the process: one thread may be all that drives both.
+    partner: OnceLock<Weak<Shard>>,
+    linger: Duration,
+    config: Config,
+}
+
+impl Context {
+    /// Opens the device that the configuration names.
+    ///
+    /// # Errors
+    /// [`OpenError`]; `Pair` for `ring`, whose two ends are opened with [`Context::ring_pair`].
+    pub fn open(config: Config) -> Result<Self, OpenError> {
+        check(&config)?;
+        if config.device.is_pair() {
+            return Err(OpenError::Pair);
+        }
+        match device::open(&config.device, &open_config(&config))? {
+            Opened::One(device) => Self::over(device, config),
+            Opened::Pair(..) => Err(OpenError::Pair),
+        }
+    }
+
+    /// Two contexts joined inside the process, whatever devices their configurations name; MTU,
+    /// checksums and pools are those of `left`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn ring_pair(left: Config, right: Config) -> Result<(Self, Self), OpenError> {
+        check(&left)?;
+        check(&right)?;
+        let Opened::Pair(left_device, right_device) =
+            device::open(&DeviceSpec::Ring, &open_config(&left))?
+        else {
+            return Err(OpenError::Pair);
+        };
+        Self::joined((left_device, left), (right_device, right))
+    }
+
+    /// Two contexts over devices that are joined to each other. Calls that wait on one of them
+    /// drive the other as well.
+    ///
+    /// # Errors
+    /// As [`Context::over`].
+    pub fn joined<D>(left: (D, Config), right: (D, Config)) -> Result<(Self, Self), OpenError>
+    where
+        D: Port + Send + 'static,
+        D::Rx: Send,
+        D::Retained: Send,
+    {
+        let left = Self::over(left.0, left.1)?;
+        let right = Self::over(right.0, right.1)?;
+        // Set once, just here.
+        let _ = left.inner.partner.set(Arc::downgrade(&right.inner.shard));
+        let _ = right.inner.partner.set(Arc::downgrade(&left.inner.shard));
+        Ok((left, right))
+    }
+
+    /// A context over any device, such as one that wraps another.
+    ///
+    /// # Errors
+    /// [`OpenError::Prefix`], [`OpenError::Seed`], [`OpenError::Thread`].
+    pub fn over<D>(device: D, config: Config) -> Result<Self, OpenError>
+    where
+        D: Port + Send + 'static,
+        D::Rx: Send,
+        D::Retained: Send,
+    {
+        check(&config)?;
+        let seeds = match config.seed {
+            Some(seed) => [seed, seed.rotate_left(32) ^ 0x5bd1_e995],
+            None => [draw()?, draw()?],
+        };
+        let regions = Arc::new(RegionTable::new(config.regions_max, seeds[0]));
+        let mut engine_config = EngineConfig::new(config.address, config.prefix_len, seeds[1]);
+        engine_config.gateway = config.gateway;
+        engine_config.linger_ns = u64::try_from(config.linger.as_nanos()).unwrap_or(u64::MAX);
+        // What the receive pool has beyond the port's own.
+        let held = config.pools.in_flight(device.capabilities().mtu);
+        engine_config.held_frames_max = usize::try_from(held).unwrap_or(usize::MAX);
+        let qps_max = config.qps_max.max(1);
+        engine_config.qps_max = qps_max;
+        let memory = HostMemory::new(Arc::clone(&regions));
+        let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));
+        let machine = Box::new(EngineMachine::new(engine));
+        let shard = Arc::new(Shard::new(machine, config.drive, qps_max));
+        let driver = Driver::start(&shard, config.drive).map_err(OpenError::Thread)?;
+        let inner = Inner {
+            shard,
+            regions,
+            arena: Arena::default(),
+            pd_next: AtomicU32::new(1),
+            driver: Mutex::new(driver),
+            partner: OnceLock::new(),
+            linger: config.linger,
+            config,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// What it was opened with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// A new protection domain.
+    #[must_use]
+    pub fn alloc_pd(&self) -> Pd {
+        let id = self.inner.pd_next.fetch_add(1, Ordering::Relaxed);
+        Pd::new(Arc::clone(&self.inner), id)
+    }
+
+    /// A completion queue for at least `capacity` completions. Choose as many as requests can be
+    /// outstanding on all its queue pairs: if it overruns, those end in error.
+    #[must_use]
+    pub fn create_cq(&self, capacity: usize) -> Cq {
+        Cq::new(&self.inner, capacity)
+    }
+
+    /// A zeroed buffer to register, in huge pages if there are any.
+    ///
+    /// # Errors
+    /// [`MemoryError::Map`].
+    pub fn allocate(&self, len: usize) -> Result<Buffer, MemoryError> {
+        Ok(self.inner.arena.allocate(len)?)
+    }
+
+    /// Listens on a port; at most `backlog` requests wait to be answered.
+    ///
+    /// # Errors
+    /// `PortInUse`; `Gone` after closing.
+    pub fn listen(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
+        Listener::open(&self.inner, port, backlog)
+    }
+
+    /// One pass of the shard, if the drive mode leaves that to the application and nobody is at
+    /// it. True if there was anything to do.
+    #[inline]
+    pub fn drive(&self) -> bool {
+        self.inner.shard.drive()
+    }
+
+    /// What was counted so far; zeros after closing.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.inner.shard.control(|machine, _| machine.counters()).unwrap_or_default()
+    }
+
+    /// Connections that exist, also those of which only acknowledgements are awaited.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.inner.shard.control(|machine, _| machine.connection_count()).unwrap_or_default()
+    }
+
+    /// Ends all connections in good order, waits until the peers have acknowledged all completed
+    /// work (at most [`Config::linger`]), then closes the device. Whatever was made from the
+    /// context does nothing from then on. A process that exits without closing or dropping breaks
+    /// the promise that completed work arrives.
+    pub fn close(self) {
+        self.inner.shut();
+    }
+}
+
+impl Inner {
+    /// Polls `ready` until it has something or `timeout` has passed, driving between.
+    pub(crate) fn wait<T>(
+        &self,
+        timeout: Duration,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let start = Instant::now();
+        let mut idle = 0;
+        loop {
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+            let mut busy = self.shard.drive();
+            if let Some(partner) = self.partner() {
+                busy |= partner.drive();
+            }
+            pause(busy, &mut idle);
+            if start.elapsed() > timeout {
+                return ready();
+            }
+        }
+    }
+
+    fn partner(&self) -> Option<Arc<Shard>> {
+        self.partner.get().and_then(Weak::upgrade)
+    }
+
+    /// Drives both ends from this thread as long as `more` holds, for at most `limit`.
+    fn drive_while(&self, limit: Duration, more: impl Fn() -> bool) {
+        let start = Instant::now();
+        let mut idle = 0;
+        while start.elapsed() < limit && more() {
+            let mut busy = self.shard.advance();
+            if let Some(partner) = self.partner() {
+                busy |= partner.drive();
+            }
+            pause(busy, &mut idle);
+        }
+    }
+
+    /// See [`Context::close`]. Does nothing the second time.
+    fn shut(&self) {
+        // From here on this thread drives, whatever the mode.
+        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(driver);
+        self.shard.control(|machine, now| machine.disconnect_all(now));
+        let unfinished = || self.shard.control(|machine, _| machine.unfinished_count()) > Some(0);
+        self.drive_while(self.linger, unfinished);
+        // The peer may not have got the last acknowledgement and send its FIN again.
+        let known = || self.shard.control(|machine, _| machine.connection_count()) > Some(0);
+        self.drive_while(GRACE.min(self.linger), known);
+        self.shard.stop();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
+
+/// How long closing goes on to answer peers when everything is acknowledged: two of the shortest
+/// retransmission timeouts.
+const GRACE: Duration = Duration::from_millis(10);
+
+/// Lets others run after a while of nothing to do.
+fn pause(busy: bool, idle: &mut u32) {
+    if busy {
+        *idle = 0;
+    } else {
+        crate::sync::relax(idle);
+    }
+}
+
+fn open_config(config: &Config) -> OpenConfig {
+    OpenConfig {
+        mtu: config.mtu,
+        checksum: config.checksum.then_some(ChecksumMode::Software),
+        pools: config.pools,
+        ..OpenConfig::default()
+    }
+}
+
+fn check(config: &Config) -> Result<(), OpenError> {
+    let bits = if config.address.is_ipv4() { 32 } else { 128 };
+    if config.prefix_len > bits {
+        let (address, prefix_len) = (config.address, config.prefix_len);
+        return Err(OpenError::Prefix { address, prefix_len });
+    }
+    Ok(())
+}
+
+/// A seed that nobody can guess.
+fn draw() -> Result<u64, OpenError> {
+    rand::rngs::OsRng.try_next_u64().map_err(|error| OpenError::Seed(std::io::Error::other(error)))
+}

@@ -1,0 +1,254 @@
+//! Completion queues: one ring from the shard to whoever polls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
+
+use crate::context::Inner;
+use crate::gate::Gate;
+use crate::ring::{Consumer, Peek, Producer};
+
+/// Completions that one poll takes when the vector offered has no spare capacity.
+const POLL_COUNT: usize = 32;
+
+/// A completion queue. Clones name the same queue; it goes when the last of them and of the
+/// queue pairs that use it are gone.
+#[derive(Clone)]
+pub struct Cq {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    id: CqId,
+    ring: Gate<Consumer<Wc>>,
+    peek: Peek<Wc>,
+    overrun: Arc<AtomicBool>,
+    context: Arc<Inner>,
+}
+
+impl Cq {
+    pub(crate) fn new(context: &Arc<Inner>, capacity: usize) -> Self {
+        let (feed, consumer) = Feed::new(capacity);
+        let overrun = Arc::clone(&feed.overrun);
+        // After closing there is no shard to fill it: the queue stays empty.
+        let id = context.shard.control(|machine, _| machine.add_cq(feed));
+        let shared = Shared {
+            id: id.unwrap_or(CqId(u32::MAX)),
+            peek: consumer.peek(),
+            ring: Gate::new(consumer),
+            overrun,
+            context: Arc::clone(context),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Appends completions to `out`, oldest first, and returns how many: at most the spare
+    /// capacity of `out`, or 32 if it has none. Never waits.
+    ///
+    /// If there are none and the application drives the shard ([`crate::DriveMode`]), makes one
+    /// pass first. Several threads may poll; each completion goes to one of them. Some 10 ns
+    /// beyond the pass.
+    #[inline]
+    pub fn poll(&self, out: &mut Vec<Wc>) -> usize {
+        let spare = out.capacity() - out.len();
+        let max = if spare == 0 { POLL_COUNT } else { spare };
+        let found = self.take(out, max);
+        if found == 0 && self.shared.context.shard.drive() {
+            return self.take(out, max);
+        }
+        found
+    }
+
+    /// What is there. Enters only if something is: whoever spins here finds nothing most times.
+    #[inline]
+    fn take(&self, out: &mut Vec<Wc>, max: usize) -> usize {
+        if self.shared.peek.is_empty() { 0 } else { self.shared.ring.enter().pop_into(out, max) }
+    }
+
+    /// True once a completion found the queue full: the queue pairs that use it are in error,
+    /// what it holds stays to be polled.
+    #[must_use]
+    pub fn overrun(&self) -> bool {
+        self.shared.overrun.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn id(&self) -> CqId {
+        self.shared.id
+    }
+
+    pub(crate) fn belongs_to(&self, context: &Arc<Inner>) -> bool {
+        Arc::ptr_eq(&self.shared.context, context)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.context.shard.control(|machine, _| machine.remove_cq(id));
+    }
+}
+
+/// The shard's end of a queue.
+pub(crate) struct Feed {
+    ring: Producer<Wc>,
+    overrun: Arc<AtomicBool>,
+    /// Listed in [`CqRings::staged`].
+    staged: bool,
+}
+
+impl Feed {
+    fn new(capacity: usize) -> (Self, Consumer<Wc>) {
+        let (ring, consumer) = crate::ring::ring(capacity);
+        (Self { ring, overrun: Arc::new(AtomicBool::new(false)), staged: false }, consumer)
+    }
+}
+
+/// All completion queues of a shard, as the engine sees them.
+///
+/// Completions are shown to the application at the end of a pass, all at once, after the room
+/// they make in the work queues was: who polls a completion can post in its place.
+#[derive(Default)]
+pub(crate) struct CqRings {
+    feeds: Vec<Option<Feed>>,
+    /// Queues with completions not yet shown.
+    staged: Vec<CqId>,
+    /// Queue pairs that completed something since they were last asked for, once each.
+    touched: Vec<QpId>,
+    /// By index of the queue pair: it is in `touched`.
+    marks: Vec<bool>,
+}
+
+impl CqRings {
+    /// For queue pairs with indices below `qps_max`.
+    pub(crate) fn new(qps_max: usize) -> Self {
+        Self {
+            touched: Vec::with_capacity(qps_max),
+            marks: vec![false; qps_max],
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn add(&mut self, feed: Feed) -> CqId {
+        let index = self.feeds.iter().position(Option::is_none).unwrap_or(self.feeds.len());
+        if index == self.feeds.len() {
+            self.feeds.push(None);
+            self.staged.reserve(self.feeds.len());
+        }
+        self.feeds[index] = Some(feed);
+        CqId(u32::try_from(index).expect("bounded by memory, each queue has a ring"))
+    }
+
+    pub(crate) fn remove(&mut self, cq: CqId) {
+        self.staged.retain(|&staged| staged != cq);
+        if let Some(feed) = self.feeds.get_mut(cq.0 as usize) {
+            *feed = None;
+        }
+    }
+
+    /// Notes that room was made in this queue pair's queues.
+    #[inline]
+    pub(crate) fn touch(&mut self, qp: QpId) {
+        if let Some(mark) = self.marks.get_mut(qp.index as usize)
+            && !*mark
+        {
+            *mark = true;
+            self.touched.push(qp);
+        }
+    }
+
+    /// The next queue pair that completed something.
+    #[inline]
+    pub(crate) fn next_touched(&mut self) -> Option<QpId> {
+        let qp = self.touched.pop()?;
+        self.marks[qp.index as usize] = false;
+        Some(qp)
+    }
+
+    /// Shows what was pushed.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        while let Some(cq) = self.staged.pop() {
+            if let Some(Some(feed)) = self.feeds.get_mut(cq.0 as usize) {
+                feed.staged = false;
+                feed.ring.publish();
+            }
+        }
+    }
+
+    /// Marks a queue as overrun.
+    pub(crate) fn mark_overrun(&self, cq: CqId) {
+        if let Some(Some(feed)) = self.feeds.get(cq.0 as usize) {
+            feed.overrun.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Completions for CqRings {
+    #[inline]
+    fn push(&mut self, cq: CqId, wc: Wc) -> bool {
+        let Some(Some(feed)) = self.feeds.get_mut(cq.0 as usize) else {
+            return false;
+        };
+        if feed.ring.stage(wc).is_err() {
+            return false;
+        }
+        if !feed.staged {
+            feed.staged = true;
+            self.staged.push(cq);
+        }
+        self.touch(wc.qp);
+        true
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn test_feed(capacity: usize) -> (Feed, Consumer<Wc>) {
+    Feed::new(capacity)
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
+
+    use super::*;
+
+    const fn wc(wr_id: u64) -> Wc {
+        Wc {
+            wr_id,
+            qp: QpId { index: 3, generation: 0 },
+            status: WcStatus::Success,
+            opcode: WcOpcode::Send,
+            byte_len: 0,
+            solicited: false,
+            invalidated: None,
+        }
+    }
+
+    #[test]
+    fn completions_are_shown_together_and_their_queue_pair_is_named_once() {
+        let mut rings = CqRings::new(4);
+        let (feed, mut consumer) = Feed::new(2);
+        let cq = rings.add(feed);
+        assert!(rings.push(cq, wc(1)) && rings.push(cq, wc(2)));
+        assert!(!rings.push(cq, wc(3)), "full");
+        assert!(consumer.pop().is_none());
+        assert_eq!(rings.next_touched(), Some(wc(1).qp));
+        assert_eq!(rings.next_touched(), None);
+        rings.publish();
+        assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
+        assert!(rings.push(cq, wc(3)), "the room is found again");
+    }
+
+    #[test]
+    fn a_removed_queue_takes_nothing_and_its_place_is_used_again() {
+        let mut rings = CqRings::new(4);
+        let first = rings.add(Feed::new(2).0);
+        assert!(rings.push(first, wc(1)));
+        rings.remove(first);
+        assert!(!rings.push(first, wc(2)));
+        rings.publish();
+        assert_eq!(rings.add(Feed::new(2).0), first);
+        assert!(!rings.push(CqId(7), wc(1)));
+    }
+}

@@ -1,0 +1,172 @@
+//! Why a device could not be opened: one line each, for the person who typed its name.
+
+use std::path::PathBuf;
+
+/// Opening a device failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The text does not name a device.
+    #[error(
+        "`{text}` names no device: {reason} (devices: ring, memif:SOCKET[,server|client], \
+         tap:NAME, af_packet:IFACE, af_xdp:IFACE, pci:BDF, eal:ARGS)"
+    )]
+    BadSpec {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The MTU is outside what a frame buffer can be made for.
+    #[error("an MTU of {mtu} is out of range ({min} to {max})")]
+    BadMtu {
+        /// What was asked for, octets.
+        mtu: u16,
+        /// Least, octets.
+        min: u16,
+        /// Most, octets.
+        max: u16,
+    },
+    /// The device cannot carry packets of the MTU.
+    #[error("{device}: an MTU of {mtu} was asked for, the device carries at most {max}")]
+    MtuTooLarge {
+        /// The device as named.
+        device: String,
+        /// What was asked for, octets.
+        mtu: u16,
+        /// What it can do, octets.
+        max: u32,
+    },
+    /// DPDK's environment did not start, or runs with other arguments.
+    #[error("{0}")]
+    Environment(#[source] dpdk_sys::Error),
+    /// The driver is not there.
+    #[error(
+        "{device}: DPDK's driver {driver} is not loaded (a shared build loads its plug-in, \
+         Debian's package librte-{package}23; a static build has ring, memif, tap and af_packet)"
+    )]
+    NoDriver {
+        /// The device as named.
+        device: String,
+        /// The driver's name.
+        driver: &'static str,
+        /// The same as packages spell it.
+        package: String,
+    },
+    /// The process may not do what the driver needs.
+    #[error("{device}: no permission: it needs {capability} (run as root or grant it)")]
+    NoPermission {
+        /// The device as named.
+        device: String,
+        /// The missing capability.
+        capability: &'static str,
+    },
+    /// There is no network interface of that name.
+    #[error(
+        "{device}: there is no network interface `{name}` in this network namespace (`ip link` \
+         lists them)"
+    )]
+    NoInterface {
+        /// The device as named.
+        device: String,
+        /// The interface.
+        name: String,
+    },
+    /// A network interface of that name exists already.
+    #[error(
+        "{device}: a network interface `{name}` exists already (choose another name, or \
+         `ip link delete {name}`)"
+    )]
+    InterfaceExists {
+        /// The device as named.
+        device: String,
+        /// The interface.
+        name: String,
+    },
+    /// The kernel has no tap devices.
+    #[error(
+        "{device}: /dev/net/tun cannot be opened: {source} (run as root; `modprobe tun`, or let \
+         the container have it)"
+    )]
+    NoTun {
+        /// The device as named.
+        device: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The kernel refused to set the interface's MTU.
+    #[error("{device}: the kernel did not set the MTU to {mtu}: {source} (choose a smaller one)")]
+    KernelMtu {
+        /// The device as named.
+        device: String,
+        /// Octets.
+        mtu: u16,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The folder for the socket does not exist.
+    #[error("{device}: there is no folder {} (make it, or choose another)", folder.display())]
+    NoFolder {
+        /// The device as named.
+        device: String,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The socket's file cannot be used.
+    #[error("{device}: the socket cannot be used: {source}")]
+    Socket {
+        /// The device as named.
+        device: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another server listens on the socket.
+    #[error(
+        "{device}: another process serves this socket already (be its client, or choose another)"
+    )]
+    SocketInUse {
+        /// The device as named.
+        device: String,
+    },
+    /// Nobody serves the socket.
+    #[error("{device}: nobody serves this socket yet: start the server first")]
+    NoServer {
+        /// The device as named.
+        device: String,
+    },
+    /// The driver works from huge pages only, and DPDK runs without.
+    #[error("{device}: it needs huge pages (set /proc/sys/vm/nr_hugepages, 128 or more)")]
+    NeedsHugepages {
+        /// The device as named.
+        device: String,
+    },
+    /// Checksum offload was asked for and the port has none.
+    #[error("{device}: the port does not compute TCP and IPv4 checksums (leave that to the stack)")]
+    NoChecksumOffload {
+        /// The device as named.
+        device: String,
+    },
+    /// Checksums were to be left out towards a peer that checks them.
+    #[error("{device}: checksums can be left out on ring and memif only")]
+    ChecksumNeeded {
+        /// The device as named.
+        device: String,
+    },
+    /// EAL's arguments brought no port.
+    #[error(
+        "{device}: no unused port was found: the arguments name no device, or its driver is \
+         missing (name one with --vdev=DRIVER,.. or -a ADDRESS; load a plug-in with -d FILE)"
+    )]
+    NoPort {
+        /// The device as named.
+        device: String,
+    },
+    /// The bus or the driver said no.
+    #[error("{device}: {source}")]
+    Port {
+        /// The device as named.
+        device: String,
+        /// What failed.
+        source: dpdk_sys::Error,
+    },
+}

@@ -1,0 +1,76 @@
+//! Frames over mbufs. All of the meaning is in [`dpdk_sys::mbuf`]; here it takes the stack's
+//! names.
+
+use dpdk_sys::{Mbuf, RetainedMbuf, RxChecksum, TxMbuf};
+use ferrowarp_proto::device::{ChecksumState, Retained, RxFrame, TxFrame};
+
+/// A received frame. Over `ring` it is the sender's own mbuf, which nobody edits.
+#[derive(Debug)]
+pub struct DpdkRx(pub(super) Mbuf);
+
+impl RxFrame for DpdkRx {
+    #[inline]
+    fn head(&self) -> &[u8] {
+        self.0.head()
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        self.0.copy_out(offset, out);
+    }
+
+    #[inline]
+    fn checksum(&self) -> ChecksumState {
+        match self.0.checksum() {
+            RxChecksum::Unknown => ChecksumState::Unknown,
+            RxChecksum::Good => ChecksumState::Good,
+            RxChecksum::Bad => ChecksumState::Bad,
+        }
+    }
+}
+
+/// A frame under construction.
+///
+/// [`TxFrame::room`] panics while a retained reference exists; a frame whose retained reference
+/// was dropped before it was sent has one owner again.
+#[derive(Debug)]
+pub struct DpdkTx(pub(super) TxMbuf);
+
+impl TxFrame for DpdkTx {
+    type Retained = DpdkRetained;
+
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        self.0.room()
+    }
+
+    #[inline]
+    fn set_len(&mut self, len: usize) {
+        self.0.set_len(len);
+    }
+
+    #[inline]
+    fn retain(&mut self) -> DpdkRetained {
+        DpdkRetained(self.0.retain())
+    }
+
+    fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize) {
+        self.0.request_checksum(l2_len, l3_len, l4_len);
+    }
+}
+
+/// A sent frame kept for retransmission. Dropping the last reference frees the mbuf.
+#[derive(Clone, Debug)]
+pub struct DpdkRetained(RetainedMbuf);
+
+impl Retained for DpdkRetained {
+    #[inline]
+    fn octets(&self) -> &[u8] {
+        self.0.octets()
+    }
+}

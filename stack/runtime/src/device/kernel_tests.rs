@@ -1,0 +1,156 @@
+//! Devices whose peer is the kernel, each in a network namespace of its own. They need root.
+
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use dpdk_sys::netif;
+use ferrowarp_proto::device::{Device, Pool, RxFrame, TxFrame};
+
+use super::tests::{one, turn, whole};
+use super::*;
+
+const KERNEL: [u8; 4] = [198, 18, 0, 1];
+const STACK: [u8; 4] = [198, 18, 0, 2];
+
+/// Runs `test` on a thread inside a new namespace; says so if that is not allowed.
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let _turn = turn();
+    let inside = std::thread::spawn(move || match netif::enter_new_namespace() {
+        Ok(()) => test(),
+        Err(error) => eprintln!("skipped: no network namespace can be made: {error}"),
+    });
+    if let Err(panic) = inside.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split_whitespace()).status().unwrap();
+    assert!(status.success(), "ip {arguments}");
+}
+
+fn text(mac: [u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+/// The first frame for which `wanted` holds, within five seconds.
+fn await_frame(device: &mut DpdkDevice, wanted: impl Fn(&[u8]) -> bool) -> DpdkRx {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let mut burst = Vec::new();
+        device.receive(&mut burst, 32);
+        if let Some(frame) = burst.into_iter().find(|frame| wanted(frame.head())) {
+            return frame;
+        }
+        assert!(Instant::now() < deadline, "the kernel's frame arrives");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// RFC 826: who has `KERNEL`?
+fn arp_request(mac: [u8; 6]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend([0xff; 6]);
+    frame.extend(mac);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend(mac);
+    frame.extend(STACK);
+    frame.extend([0; 6]);
+    frame.extend(KERNEL);
+    frame.resize(60, 0);
+    frame
+}
+
+/// Talks with the kernel behind `interface`: a datagram in, ARP out and in.
+fn talk(device: &mut DpdkDevice, interface: &str, payload_len: usize) -> DpdkRx {
+    let mac = device.capabilities().mac;
+    ip(&format!("address add 198.18.0.1/24 dev {interface}"));
+    ip(&format!("link set {interface} up"));
+    ip(&format!("neighbour replace 198.18.0.2 lladdr {} dev {interface}", text(mac)));
+    let mut request = device.allocate(Pool::Control).unwrap();
+    let octets = arp_request(mac);
+    request.room()[..octets.len()].copy_from_slice(&octets);
+    request.set_len(octets.len());
+    device.transmit(request);
+    device.flush();
+    let reply = await_frame(device, |head| head[12..14] == [8, 6] && head[21] == 2);
+    assert_eq!(reply.head()[..6], mac);
+    assert_eq!(reply.head()[28..32], KERNEL);
+    assert_ne!(reply.head()[22..28], mac, "two hosts, two addresses");
+
+    let socket = UdpSocket::bind(("198.18.0.1", 0)).unwrap();
+    let payload: Vec<u8> = (0..payload_len).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    socket.send_to(&payload, ("198.18.0.2", 9)).unwrap();
+    let frame = await_frame(device, |head| head[12..14] == [8, 0] && head[23] == 17);
+    assert_eq!(frame.head()[..6], mac);
+    assert_eq!(whole(&frame)[42..], payload);
+    frame
+}
+
+#[test]
+fn tap_talks_with_the_kernel_and_leaves_no_interface() {
+    in_namespace(|| {
+        let mut device = one("tap:fwtap0", &OpenConfig::default()).unwrap();
+        let taken = one("tap:fwtap0", &OpenConfig::default());
+        assert!(matches!(taken, Err(DeviceError::InterfaceExists { .. })));
+        talk(&mut device, "fwtap0", 1472);
+        drop(device);
+        assert!(!netif::exists("fwtap0"));
+    });
+}
+
+#[test]
+fn tap_carries_jumbo_frames_whole() {
+    in_namespace(|| {
+        let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+        let mut device = one("tap:fwtap1", &config).unwrap();
+        assert_eq!(netif::mtu("fwtap1").unwrap(), 9000);
+        let frame = talk(&mut device, "fwtap1", 8972);
+        assert_eq!(frame.head().len(), 9014);
+    });
+}
+
+#[test]
+fn tap_carries_jumbo_frames_in_runs() {
+    in_namespace(|| {
+        let config = OpenConfig { mtu: 9000, receive_room: Some(2048), ..OpenConfig::default() };
+        let mut device = one("tap:fwtap2", &config).unwrap();
+        let frame = talk(&mut device, "fwtap2", 8972);
+        assert_eq!(frame.len(), 9014);
+        assert_eq!(frame.head().len(), 2048);
+    });
+}
+
+#[test]
+fn packet_sockets_talk_with_the_kernel() {
+    in_namespace(|| {
+        ip("link add fwv0 type veth peer name fwv1");
+        ip("link set fwv1 up");
+        let jumbo = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+        let refused = one("af_packet:fwv1", &jumbo);
+        assert!(matches!(refused, Err(DeviceError::MtuTooLarge { max: 1500, .. })));
+        let mut device = one("af_packet:fwv1", &OpenConfig::default()).unwrap();
+        talk(&mut device, "fwv0", 1472);
+        drop(device);
+        ip("link set fwv0 mtu 9000");
+        ip("link set fwv1 mtu 9000");
+        ip("address flush dev fwv0");
+        let mut device = one("af_packet:fwv1", &jumbo).unwrap();
+        talk(&mut device, "fwv0", 8972);
+    });
+}
+
+#[test]
+fn xdp_sockets_talk_with_the_kernel() {
+    in_namespace(|| {
+        // The device takes one queue, so there is to be one.
+        ip("link add fwx0 numrxqueues 1 type veth peer name fwx1 numrxqueues 1");
+        ip("link set fwx1 up");
+        match one("af_xdp:fwx1", &OpenConfig::default()) {
+            Ok(mut device) => drop(talk(&mut device, "fwx0", 1472)),
+            Err(error @ DeviceError::NeedsHugepages { .. }) => eprintln!("skipped: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+    });
+}

@@ -1,0 +1,352 @@
+//! From a name to a running device.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dpdk_sys::{Bus, Eal, EalConfig, Hugepages, LogLevel, Memory, Port, PortConfig, netif};
+use ferrowarp_proto::device::{Capabilities, ChecksumMode};
+
+use crate::device::error::DeviceError;
+use crate::device::memif;
+use crate::device::pools::{MTU_MAX, MTU_MIN, PoolNeeds};
+use crate::device::port::DpdkDevice;
+use crate::device::ring;
+use crate::device::spec::DeviceSpec;
+
+/// How devices are opened. The defaults suit tests and one or two busy connections.
+#[derive(Clone, Debug)]
+pub struct OpenConfig {
+    /// Largest IP packet, octets.
+    pub mtu: u16,
+    /// Who computes checksums. `None`: nobody on `ring`, the stack elsewhere. `Offload` is for
+    /// cards, and refused where the port has none.
+    pub checksum: Option<ChecksumMode>,
+    /// What the pools must suffice for.
+    pub pools: PoolNeeds,
+    /// Frames each direction of `ring` holds, a power of two (less one).
+    pub ring_slots: u32,
+    /// Octets of frame in each receive buffer, if smaller than the frame: long frames then
+    /// arrive in several runs. `None`: every frame fits one buffer.
+    pub receive_room: Option<u16>,
+    /// Huge pages or not. Fixed by the first device that is opened.
+    pub hugepages: Hugepages,
+    /// What DPDK itself may print. Fixed by the first device that is opened.
+    pub log_level: LogLevel,
+}
+
+impl Default for OpenConfig {
+    fn default() -> Self {
+        Self {
+            mtu: 1500,
+            checksum: None,
+            pools: PoolNeeds::default(),
+            ring_slots: 512,
+            receive_room: None,
+            hugepages: Hugepages::Auto,
+            log_level: LogLevel::Critical,
+        }
+    }
+}
+
+impl OpenConfig {
+    pub(super) fn tx_queue(&self) -> usize {
+        self.pools.tx_queue as usize
+    }
+}
+
+/// What opening gives.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "taken apart at once, never stored")]
+pub enum Opened {
+    /// One device; its peer is elsewhere.
+    One(DpdkDevice),
+    /// Two devices joined to each other (`ring`).
+    Pair(DpdkDevice, DpdkDevice),
+}
+
+/// Opens the device that `spec` names, starting DPDK if it does not run.
+///
+/// Takes up to 0.3 s the first time. Interfaces are looked up in the network namespace of the
+/// calling thread. Everything made here goes when the device is dropped.
+///
+/// # Errors
+/// See [`DeviceError`]: each says in one line what to do about it.
+pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceError> {
+    if !(MTU_MIN..=MTU_MAX).contains(&config.mtu) {
+        return Err(DeviceError::BadMtu { mtu: config.mtu, min: MTU_MIN, max: MTU_MAX });
+    }
+    let eal = start(spec, config)?;
+    if spec.is_pair() {
+        let (first, second) = ring::open_pair(eal, config)?;
+        return Ok(Opened::Pair(first, second));
+    }
+    open_one(eal, spec, config).map(Opened::One)
+}
+
+fn start(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError> {
+    static SAID: Once = Once::new();
+    let mut eal = EalConfig {
+        hugepages: config.hugepages,
+        log_level: config.log_level,
+        ..EalConfig::default()
+    };
+    match spec {
+        DeviceSpec::Pci { address } => eal.pci.push(address.clone()),
+        DeviceSpec::Eal { arguments } => {
+            eal.extra = arguments.split_whitespace().map(str::to_owned).collect();
+        }
+        _ => {}
+    }
+    let eal = Eal::init(&eal).map_err(DeviceError::Environment)?;
+    SAID.call_once(|| {
+        if eal.memory() == Memory::Ordinary {
+            tracing::info!("no huge pages: frames lie in ordinary memory");
+        }
+    });
+    Ok(eal)
+}
+
+/// What is particular to one kind of port.
+struct Kind {
+    port: Port,
+    /// Descriptors each way that keep buffers.
+    descriptors: (u16, u16),
+    /// Least octets of frame the driver wants in a receive buffer, whatever the MTU.
+    receive_room_min: u16,
+    /// The port takes an MTU.
+    sets_mtu: bool,
+    /// Checksums may be left out.
+    is_memory: bool,
+    /// The kernel's own interface behind the port, whose MTU is ours to set.
+    kernel_side: Option<String>,
+}
+
+/// A name for a virtual device: the driver's, and a number of our own.
+fn device_name(driver: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{driver}_fw{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<Kind, DeviceError> {
+    let device = || spec.to_string();
+    let plug = |driver: &'static str, arguments: &str, capability: &'static Capability| {
+        eal.plug(Bus::Virtual, &device_name(driver), arguments)
+            .map_err(|error| explain(spec, driver, capability, error))
+    };
+    let plain = |port, descriptors| Kind {
+        port,
+        descriptors,
+        receive_room_min: 0,
+        sets_mtu: false,
+        is_memory: false,
+        kernel_side: None,
+    };
+    match spec {
+        DeviceSpec::Ring => Err(DeviceError::NoPort { device: device() }),
+        DeviceSpec::Memif { socket, role } => {
+            let room = config.pools.sizes(config.mtu, 0, 0).room;
+            let (port, _role) = memif::attach(spec, socket, *role, room, |arguments| {
+                eal.plug(Bus::Virtual, &device_name(memif::DRIVER), arguments)
+            })?;
+            Ok(Kind { is_memory: true, ..plain(port, (0, 0)) })
+        }
+        DeviceSpec::Tap { name } => {
+            tap_is_possible(spec, name)?;
+            let port = plug("net_tap", &format!("iface={name}"), &NET_ADMIN)?;
+            // One packet per system call: descriptors only hold the pieces of one frame.
+            let pieces = if config.receive_room.is_some() { 64 } else { 8 };
+            Ok(Kind { kernel_side: Some(name.clone()), ..plain(port, (pieces, 8)) })
+        }
+        DeviceSpec::AfPacket { interface } => {
+            kernel_interface(spec, interface, config.mtu.min(PACKET_MTU_MAX))?;
+            if config.mtu > PACKET_MTU_MAX {
+                let max = u32::from(PACKET_MTU_MAX);
+                return Err(DeviceError::MtuTooLarge { device: device(), mtu: config.mtu, max });
+            }
+            let (arguments, slot) = packet_ring(interface, config.mtu);
+            let port = plug("net_af_packet", &arguments, &NET_RAW)?;
+            // It wants a whole slot of its ring to fit.
+            Ok(Kind { receive_room_min: slot, ..plain(port, (0, 0)) })
+        }
+        DeviceSpec::AfXdp { interface } => {
+            kernel_interface(spec, interface, config.mtu)?;
+            if eal.memory() == Memory::Ordinary {
+                // The kernel takes the driver's unaligned buffers from huge pages alone: without
+                // them the port opens and carries nothing.
+                return Err(DeviceError::NeedsHugepages { device: device() });
+            }
+            let port = plug("net_af_xdp", &format!("iface={interface}"), &NET_RAW)?;
+            // The driver posts a whole fill ring at once, and the kernel takes no smaller buffers.
+            let receive_room_min = 2048;
+            Ok(Kind { sets_mtu: true, receive_room_min, ..plain(port, (2048, 2048)) })
+        }
+        DeviceSpec::Pci { address } => {
+            let port = eal
+                .plug(Bus::Pci, address, "")
+                .map_err(|source| DeviceError::Port { device: device(), source })?;
+            Ok(Kind { sets_mtu: true, ..plain(port, (512, 512)) })
+        }
+        DeviceSpec::Eal { .. } => {
+            let port = eal.next_port().map_err(|_| DeviceError::NoPort { device: device() })?;
+            Ok(plain(port, (512, 512)))
+        }
+    }
+}
+
+fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevice, DeviceError> {
+    let device = || spec.to_string();
+    let kind = attach(eal, spec, config)?;
+    let error = |source| match source {
+        dpdk_sys::Error::MtuTooLarge { max } => {
+            DeviceError::MtuTooLarge { device: device(), mtu: config.mtu, max: u32::from(max) }
+        }
+        source => DeviceError::Port { device: device(), source },
+    };
+    let info = kind.port.info().map_err(error)?;
+    let checksum = match config.checksum {
+        None => ChecksumMode::Software,
+        Some(ChecksumMode::NotNeeded) if !kind.is_memory => {
+            return Err(DeviceError::ChecksumNeeded { device: device() });
+        }
+        // `net_tap` offers it too, and then does it in software after a copy.
+        Some(ChecksumMode::Offload)
+            if !(info.tx_checksum && info.rx_checksum) || info.driver == "net_tap" =>
+        {
+            return Err(DeviceError::NoChecksumOffload { device: device() });
+        }
+        Some(mode) => mode,
+    };
+    let (rx_descriptors, tx_descriptors) = kind.descriptors;
+    let sizes = config.pools.sizes(config.mtu, rx_descriptors, tx_descriptors);
+    let receive_room = config.receive_room.unwrap_or(sizes.room).min(sizes.room);
+    let receive_room = receive_room.max(kind.receive_room_min);
+    let (pools, receive) = ring::pools(eal, &sizes, receive_room).map_err(error)?;
+    let port = PortConfig {
+        rx_descriptors: rx_descriptors.max(8),
+        tx_descriptors: tx_descriptors.max(8),
+        pools: vec![receive],
+        mtu: kind.sets_mtu.then_some(config.mtu),
+        scatter: receive_room < sizes.room,
+        promiscuous: true,
+        checksum: checksum == ChecksumMode::Offload,
+    };
+    let mut queues = kind.port.start(&port).map_err(error)?;
+    let queue = queues.pop().ok_or_else(|| DeviceError::NoPort { device: device() })?;
+    if let Some(name) = &kind.kernel_side
+        && config.mtu != 1500
+    {
+        netif::set_mtu(name, config.mtu).map_err(|source| DeviceError::KernelMtu {
+            device: device(),
+            mtu: config.mtu,
+            source,
+        })?;
+    }
+    let mac = stack_mac(info.mac, &info.driver);
+    let capabilities = Capabilities { mac, mtu: config.mtu, checksum };
+    Ok(DpdkDevice::new(queue, pools, config.tx_queue(), capabilities, device()))
+}
+
+/// The address the stack sends from.
+///
+/// `net_tap` gives the kernel's interface the port's own address: with two hosts of one address
+/// on the link ARP never resolves, so the stack takes a neighbouring one.
+fn stack_mac(port: [u8; 6], driver: &str) -> [u8; 6] {
+    if port == [0; 6] {
+        return ring::own_mac();
+    }
+    let [first, b, c, d, e, last] = port;
+    if driver == "net_tap" {
+        // Locally administered, not a group.
+        [(first | 0x02) & 0xfe, b, c, d, e, last ^ 0x01]
+    } else {
+        port
+    }
+}
+
+fn tap_is_possible(spec: &DeviceSpec, name: &str) -> Result<(), DeviceError> {
+    let device = || spec.to_string();
+    let tun = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    if let Err(source) = tun {
+        return Err(DeviceError::NoTun { device: device(), source });
+    }
+    if netif::exists(name) {
+        return Err(DeviceError::InterfaceExists { device: device(), name: name.to_owned() });
+    }
+    NET_ADMIN.check(&device())
+}
+
+fn kernel_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), DeviceError> {
+    let device = || spec.to_string();
+    if !netif::exists(name) {
+        return Err(DeviceError::NoInterface { device: device(), name: name.to_owned() });
+    }
+    NET_RAW.check(&device())?;
+    let max = netif::mtu(name).unwrap_or(0);
+    if u32::from(mtu) > max {
+        return Err(DeviceError::MtuTooLarge { device: device(), mtu, max });
+    }
+    Ok(())
+}
+
+/// Largest MTU whose slot in the kernel's ring is a power of two in 16 bits.
+const PACKET_MTU_MAX: u16 = 32_000;
+
+/// `net_af_packet`'s arguments, slots of a power of two in blocks of whole pages, and the octets
+/// of such a slot.
+fn packet_ring(interface: &str, mtu: u16) -> (String, u16) {
+    /// Octets of a frame's header in the kernel's ring (`TPACKET2_HDRLEN`), rounded up.
+    const RING_HEADER: u16 = 128;
+    /// Octets of the ring each way.
+    const RING_BYTES: u32 = 2 << 20;
+    let slot = (mtu + 32 + RING_HEADER).next_power_of_two().max(2048);
+    let block = slot.max(4096);
+    let count = (RING_BYTES / u32::from(slot)).max(64);
+    (format!("iface={interface},blocksz={block},framesz={slot},framecnt={count}"), slot)
+}
+
+/// A privilege, and where it stands in the sets of /proc.
+struct Capability {
+    name: &'static str,
+    bit: u32,
+}
+
+const NET_ADMIN: Capability = Capability { name: "CAP_NET_ADMIN", bit: 12 };
+const NET_RAW: Capability = Capability { name: "CAP_NET_RAW", bit: 13 };
+
+impl Capability {
+    /// Whether the calling thread has it. If that cannot be told, the driver will.
+    fn is_held(&self) -> bool {
+        let Ok(status) = std::fs::read_to_string("/proc/thread-self/status") else { return true };
+        let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+            .is_none_or(|set| set & (1 << self.bit) != 0)
+    }
+
+    fn check(&self, device: &str) -> Result<(), DeviceError> {
+        if self.is_held() {
+            return Ok(());
+        }
+        Err(DeviceError::NoPermission { device: device.to_owned(), capability: self.name })
+    }
+}
+
+/// Drivers answer a bare -1: say what is most likely meant.
+fn explain(
+    spec: &DeviceSpec,
+    driver: &'static str,
+    capability: &Capability,
+    error: dpdk_sys::Error,
+) -> DeviceError {
+    let device = spec.to_string();
+    match error {
+        dpdk_sys::Error::NoDriver => no_driver(device, driver),
+        _ if !capability.is_held() => {
+            DeviceError::NoPermission { device, capability: capability.name }
+        }
+        source => DeviceError::Port { device, source },
+    }
+}
+
+pub(super) fn no_driver(device: String, driver: &'static str) -> DeviceError {
+    DeviceError::NoDriver { device, driver, package: driver.replace('_', "-") }
+}

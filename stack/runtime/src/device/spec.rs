@@ -1,0 +1,225 @@
+//! Names of devices, as every program takes them with `--dev`.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::device::error::DeviceError;
+
+/// Longest name of a network interface, from the kernel's `IFNAMSIZ` less the NUL.
+const INTERFACE_NAME_MAX: usize = 15;
+
+/// Longest path of a socket, from `sockaddr_un` less the NUL.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Which end of a shared-memory link this process is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemifRole {
+    /// Client if somebody serves the socket already, else server.
+    #[default]
+    Auto,
+    /// Makes the socket and waits.
+    Server,
+    /// Connects, and owns the shared memory.
+    Client,
+}
+
+/// A device by name.
+///
+/// The text forms are `ring`, `memif:SOCKET[,server|client]`, `tap:NAME`, `af_packet:IFACE`,
+/// `af_xdp:IFACE`, `pci:BDF` and `eal:ARGS`; `Display` gives them back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceSpec {
+    /// A pair of ports inside the process. Needs no privilege.
+    Ring,
+    /// Shared memory between two processes.
+    Memif {
+        /// Path of the socket where the two meet; `@name` is an abstract one, without a file.
+        socket: String,
+        /// Which end this is.
+        role: MemifRole,
+    },
+    /// A new kernel interface: the kernel is the peer. Needs CAP_NET_ADMIN.
+    Tap {
+        /// The interface to make.
+        name: String,
+    },
+    /// Packet sockets on an existing interface. Needs CAP_NET_RAW.
+    AfPacket {
+        /// The interface to use.
+        interface: String,
+    },
+    /// An XDP socket on an existing interface. Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF.
+    AfXdp {
+        /// The interface to use.
+        interface: String,
+    },
+    /// A network card.
+    Pci {
+        /// Its address in full form, `0000:01:00.0`.
+        address: String,
+    },
+    /// Whatever port the arguments to EAL make.
+    Eal {
+        /// The arguments, parted by white space.
+        arguments: String,
+    },
+}
+
+impl DeviceSpec {
+    /// Whether opening gives two joined devices instead of one.
+    #[must_use]
+    pub fn is_pair(&self) -> bool {
+        *self == Self::Ring
+    }
+}
+
+fn interface(name: &str) -> Result<String, &'static str> {
+    if name.is_empty() {
+        Err("the interface's name is missing")
+    } else if name.len() > INTERFACE_NAME_MAX {
+        Err("an interface's name has at most 15 octets")
+    } else if name.contains(|c: char| c.is_whitespace() || "/,:=\0".contains(c)) {
+        Err("an interface's name has no blank, slash, comma, colon or equals sign")
+    } else {
+        Ok(name.to_owned())
+    }
+}
+
+fn memif(rest: &str) -> Result<DeviceSpec, &'static str> {
+    let (socket, role) = match rest.split_once(',') {
+        None => (rest, MemifRole::Auto),
+        Some((socket, "server")) => (socket, MemifRole::Server),
+        Some((socket, "client")) => (socket, MemifRole::Client),
+        Some(_) => return Err("after the socket comes `server` or `client`"),
+    };
+    if socket.is_empty() || socket == "@" {
+        return Err("the socket's path is missing");
+    }
+    if socket.len() > SOCKET_PATH_MAX {
+        return Err("a socket's path has at most 107 octets");
+    }
+    if socket.contains(['\0', '=', '[', ']', '"']) {
+        return Err("a socket's path has no equals sign, bracket or quotation mark here");
+    }
+    Ok(DeviceSpec::Memif { socket: socket.to_owned(), role })
+}
+
+/// Takes `0000:01:00.0` and `01:00.0`; gives the former.
+fn pci(text: &str) -> Result<String, &'static str> {
+    const REASON: &str = "a PCI address looks like 0000:01:00.0";
+    let fields: Vec<&str> = text.split([':', '.']).collect();
+    let (domain, rest) = match fields.as_slice() {
+        [domain, rest @ ..] if rest.len() == 3 => (*domain, rest),
+        rest if rest.len() == 3 => ("0000", rest),
+        _ => return Err(REASON),
+    };
+    let hex = |field: &str, digits: usize| {
+        field.len() == digits && field.bytes().all(|octet| octet.is_ascii_hexdigit())
+    };
+    let separators: String = text.chars().filter(|c| ":.".contains(*c)).collect();
+    let right = hex(domain, 4) && hex(rest[0], 2) && hex(rest[1], 2) && hex(rest[2], 1);
+    if !right || !["::.", ":."].contains(&separators.as_str()) {
+        return Err(REASON);
+    }
+    Ok(format!("{domain}:{}:{}.{}", rest[0], rest[1], rest[2]).to_ascii_lowercase())
+}
+
+impl FromStr for DeviceSpec {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        let parsed = match text.split_once(':') {
+            None if text == "ring" => Ok(Self::Ring),
+            None => Err("unknown kind, or its argument is missing"),
+            Some(("ring", _)) => Err("`ring` takes no argument"),
+            Some(("memif", rest)) => memif(rest),
+            Some(("tap", rest)) => interface(rest).map(|name| Self::Tap { name }),
+            Some(("af_packet", rest)) => {
+                interface(rest).map(|interface| Self::AfPacket { interface })
+            }
+            Some(("af_xdp", rest)) => interface(rest).map(|interface| Self::AfXdp { interface }),
+            Some(("pci", rest)) => pci(rest).map(|address| Self::Pci { address }),
+            Some(("eal", rest)) if rest.trim().is_empty() => Err("the arguments are missing"),
+            Some(("eal", rest)) => Ok(Self::Eal { arguments: rest.trim().to_owned() }),
+            Some(_) => Err("unknown kind"),
+        };
+        parsed.map_err(|reason| DeviceError::BadSpec { text: text.to_owned(), reason })
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ring => write!(f, "ring"),
+            Self::Memif { socket, role: MemifRole::Auto } => write!(f, "memif:{socket}"),
+            Self::Memif { socket, role: MemifRole::Server } => write!(f, "memif:{socket},server"),
+            Self::Memif { socket, role: MemifRole::Client } => write!(f, "memif:{socket},client"),
+            Self::Tap { name } => write!(f, "tap:{name}"),
+            Self::AfPacket { interface } => write!(f, "af_packet:{interface}"),
+            Self::AfXdp { interface } => write!(f, "af_xdp:{interface}"),
+            Self::Pci { address } => write!(f, "pci:{address}"),
+            Self::Eal { arguments } => write!(f, "eal:{arguments}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_read_and_written_back() {
+        let memif = |role| DeviceSpec::Memif { socket: "/run/a.sock".into(), role };
+        let table = [
+            ("ring", DeviceSpec::Ring),
+            ("memif:/run/a.sock", memif(MemifRole::Auto)),
+            ("memif:/run/a.sock,server", memif(MemifRole::Server)),
+            ("memif:/run/a.sock,client", memif(MemifRole::Client)),
+            ("memif:@x", DeviceSpec::Memif { socket: "@x".into(), role: MemifRole::Auto }),
+            ("tap:iw0", DeviceSpec::Tap { name: "iw0".into() }),
+            ("af_packet:veth1", DeviceSpec::AfPacket { interface: "veth1".into() }),
+            ("af_xdp:veth1", DeviceSpec::AfXdp { interface: "veth1".into() }),
+            ("pci:0000:01:00.0", DeviceSpec::Pci { address: "0000:01:00.0".into() }),
+            (
+                "eal:--vdev=net_null0 -l 1",
+                DeviceSpec::Eal { arguments: "--vdev=net_null0 -l 1".into() },
+            ),
+        ];
+        for (text, spec) in table {
+            assert_eq!(text.parse::<DeviceSpec>().unwrap(), spec);
+            assert_eq!(spec.to_string(), text);
+        }
+        let short: DeviceSpec = "pci:0A:00.1".parse().unwrap();
+        assert_eq!(short.to_string(), "pci:0000:0a:00.1");
+    }
+
+    #[test]
+    fn what_names_no_device_is_refused_with_the_reason() {
+        let long = format!("memif:/{}", "x".repeat(107));
+        let table = [
+            ("", "unknown kind"),
+            ("tap", "argument is missing"),
+            ("rings", "unknown kind"),
+            ("ring:2", "takes no argument"),
+            ("nic:eth0", "unknown kind"),
+            ("tap:", "name is missing"),
+            ("tap:abcdefghijklmnop", "at most 15"),
+            ("tap:a,b=c", "no blank"),
+            ("af_packet:a b", "no blank"),
+            ("memif:", "path is missing"),
+            ("memif:@", "path is missing"),
+            ("memif:/a,master", "`server` or `client`"),
+            ("memif:/a=b", "equals sign"),
+            (long.as_str(), "at most 107"),
+            ("pci:1:0.0", "0000:01:00.0"),
+            ("pci:00.00:00:0", "0000:01:00.0"),
+            ("pci:eth0", "0000:01:00.0"),
+            ("eal:  ", "arguments are missing"),
+        ];
+        for (text, reason) in table {
+            let error = text.parse::<DeviceSpec>().unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+            assert!(!error.contains('\n'), "one line: {error}");
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Devices that need nothing but memory: `ring` and `memif`, and the errors of the others.
+
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrowarp_proto::device::{
+    ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame,
+};
+
+use super::*;
+
+/// Tests that count frames run one at a time.
+pub(super) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pair(config: &OpenConfig) -> (DpdkDevice, DpdkDevice) {
+    match open(&DeviceSpec::Ring, config).unwrap() {
+        Opened::Pair(first, second) => (first, second),
+        Opened::One(_) => panic!("ring is a pair"),
+    }
+}
+
+pub(super) fn one(spec: &str, config: &OpenConfig) -> Result<DpdkDevice, DeviceError> {
+    match open(&spec.parse()?, config)? {
+        Opened::One(device) => Ok(device),
+        Opened::Pair(..) => panic!("{spec} is not a pair"),
+    }
+}
+
+/// A frame of `len` octets counting up from `seed`.
+fn octets(seed: usize, len: usize) -> Vec<u8> {
+    (seed..seed + len).map(|value| u8::try_from(value % 251).unwrap()).collect()
+}
+
+fn send(device: &mut DpdkDevice, octets: &[u8]) {
+    let mut frame = device.allocate(Pool::Data).unwrap();
+    frame.room()[..octets.len()].copy_from_slice(octets);
+    frame.set_len(octets.len());
+    device.transmit(frame);
+}
+
+pub(super) fn whole(frame: &DpdkRx) -> Vec<u8> {
+    let mut out = vec![0; frame.len()];
+    frame.copy_out(0, &mut out);
+    out
+}
+
+/// Polls until `count` frames came or five seconds passed.
+pub(super) fn receive(device: &mut DpdkDevice, count: usize) -> Vec<DpdkRx> {
+    let mut burst = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while burst.len() < count && Instant::now() < deadline {
+        device.flush();
+        let missing = count - burst.len();
+        device.receive(&mut burst, missing);
+    }
+    burst
+}
+
+/// The same while the sender flushes: a memif server sends only into slots that its client
+/// offered in a pass of its own.
+fn exchange(from: &mut DpdkDevice, to: &mut DpdkDevice, count: usize) -> Vec<DpdkRx> {
+    let mut burst = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while burst.len() < count && Instant::now() < deadline {
+        from.flush();
+        let missing = count - burst.len();
+        to.receive(&mut burst, missing);
+    }
+    assert_eq!(burst.len(), count, "all frames cross in time");
+    burst
+}
+
+fn wait_for_link(devices: &[&DpdkDevice]) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !devices.iter().all(|device| device.link_is_up()) {
+        assert!(Instant::now() < deadline, "the link comes up");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn devices_and_frames_move_between_threads() {
+    fn movable<T: Send>() {}
+    movable::<DpdkDevice>();
+    movable::<DpdkRx>();
+    movable::<DpdkTx>();
+    movable::<DpdkRetained>();
+}
+
+#[test]
+fn ring_carries_frames_both_ways_in_order() {
+    let _turn = turn();
+    let (mut a, mut b) = pair(&OpenConfig::default());
+    assert_ne!(a.capabilities().mac, b.capabilities().mac);
+    assert_eq!(a.capabilities().checksum, ChecksumMode::NotNeeded);
+    assert_eq!(a.capabilities().mtu, 1500);
+    assert!(a.link_is_up() && b.link_is_up());
+    for index in 0..100 {
+        send(&mut a, &octets(index, 60 + index));
+        send(&mut b, &octets(index + 1, 1514));
+    }
+    let mut early = Vec::new();
+    assert_eq!(a.receive(&mut early, 100), 0, "nothing leaves before a flush");
+    a.flush();
+    b.flush();
+    let at_b = receive(&mut b, 100);
+    let at_a = receive(&mut a, 100);
+    assert_eq!((at_a.len(), at_b.len()), (100, 100));
+    for (index, (first, second)) in at_a.iter().zip(&at_b).enumerate() {
+        assert_eq!(whole(first), octets(index + 1, 1514));
+        assert_eq!(second.head(), octets(index, 60 + index));
+        assert_eq!(first.checksum(), ChecksumState::Unknown);
+    }
+    assert_eq!(a.counters().tx_frames, 100);
+    assert_eq!(b.counters().rx_frames, 100);
+}
+
+#[test]
+fn ring_carries_jumbo_frames_and_takes_other_checksum_modes() {
+    let _turn = turn();
+    let config =
+        OpenConfig { mtu: 9000, checksum: Some(ChecksumMode::Software), ..OpenConfig::default() };
+    let (mut a, mut b) = pair(&config);
+    assert_eq!(a.capabilities().checksum, ChecksumMode::Software);
+    send(&mut a, &octets(3, 9014));
+    a.flush();
+    let got = receive(&mut b, 1);
+    assert_eq!(got[0].head(), octets(3, 9014));
+    let config = OpenConfig { checksum: Some(ChecksumMode::Offload), ..config };
+    assert!(matches!(open(&DeviceSpec::Ring, &config), Err(DeviceError::NoChecksumOffload { .. })));
+}
+
+#[test]
+fn pools_drain_apart_and_refill() {
+    let _turn = turn();
+    let (mut a, _b) = pair(&OpenConfig::default());
+    let full = a.available();
+    let mut held = Vec::new();
+    while let Some(frame) = a.allocate(Pool::Data) {
+        held.push(frame);
+    }
+    assert_eq!(held.len(), usize::try_from(full[0]).unwrap(), "to the last frame");
+    assert!(a.allocate(Pool::Control).is_some(), "control goes on");
+    let mut rescue = Vec::new();
+    while let Some(frame) = a.allocate(Pool::Retransmit) {
+        rescue.push(frame);
+    }
+    assert_eq!(rescue.len(), 64, "the reserve is for retransmission alone");
+    assert!(a.allocate(Pool::Data).is_none());
+    held.pop();
+    assert!(a.allocate(Pool::Retransmit).is_some(), "and data serves it first");
+    let counters = a.counters();
+    assert_eq!((counters.data_drained, counters.retransmit_drained), (2, 1));
+    assert_eq!(counters.control_drained, 0);
+    drop(held);
+    drop(rescue);
+    assert_eq!(a.available(), full);
+}
+
+#[test]
+fn a_full_queue_drops_and_a_full_ring_defers() {
+    let _turn = turn();
+    let config = OpenConfig { ring_slots: 64, ..OpenConfig::default() };
+    let (mut a, mut b) = pair(&config);
+    let full = a.available();
+    assert_eq!(a.transmit_room(), 256);
+    for index in 0..257 {
+        send(&mut a, &octets(index, 60));
+    }
+    assert_eq!(a.transmit_room(), 0);
+    assert_eq!(a.counters().tx_dropped, 1);
+    a.flush();
+    assert_eq!((a.transmit_backlog(), a.transmit_room()), (193, 63));
+    assert_eq!((a.counters().tx_frames, a.counters().tx_deferred), (63, 1));
+    let mut got = 0;
+    for _ in 0..10 {
+        let mut burst = Vec::new();
+        b.receive(&mut burst, 256);
+        for frame in &burst {
+            assert_eq!(frame.head(), octets(got, 60));
+            got += 1;
+        }
+        a.flush();
+    }
+    assert_eq!(got, 256);
+    assert_eq!(a.available(), full);
+}
+
+#[test]
+fn retained_frames_keep_their_octets_and_come_home_in_either_order() {
+    let _turn = turn();
+    let (mut a, mut b) = pair(&OpenConfig::default());
+    let full = a.available();
+    let mut retained = Vec::new();
+    for index in 0..200 {
+        let mut frame = a.allocate(Pool::Data).unwrap();
+        frame.room()[..100].copy_from_slice(&octets(index, 100));
+        frame.set_len(100);
+        retained.push(frame.retain());
+        a.transmit(frame);
+    }
+    a.flush();
+    let mut got = receive(&mut b, 200);
+    assert_eq!(got.len(), 200);
+    assert_eq!(a.available()[0], full[0] - 200);
+    // Half are acknowledged before the peer lets go of them, half after.
+    retained.truncate(100);
+    got.drain(..100);
+    assert_eq!(a.available()[0], full[0] - 200);
+    for (index, kept) in retained.iter().enumerate() {
+        assert_eq!(kept.octets(), octets(index, 100));
+        assert_eq!(got[index].head(), octets(index + 100, 100));
+    }
+    drop(retained);
+    drop(got);
+    assert_eq!(a.available(), full);
+}
+
+#[test]
+fn a_frame_dropped_unsent_is_freed_with_its_retained_reference() {
+    let _turn = turn();
+    let (mut a, b) = pair(&OpenConfig::default());
+    let full = a.available();
+    let mut frame = a.allocate(Pool::Data).unwrap();
+    frame.set_len(60);
+    let retained = frame.retain();
+    a.transmit(frame);
+    drop(b);
+    let available = a.available();
+    assert_eq!(available[0], full[0] - 1);
+    drop(retained);
+    drop(a);
+    let (a, _b) = pair(&OpenConfig::default());
+    assert_eq!(a.available(), full, "pools of a closed device serve the next");
+}
+
+#[test]
+#[should_panic(expected = "a retained frame never changes")]
+fn a_retained_frame_has_no_room() {
+    let _turn = turn();
+    let (mut a, _b) = pair(&OpenConfig::default());
+    let mut frame = a.allocate(Pool::Data).unwrap();
+    frame.set_len(60);
+    let _retained = frame.retain();
+    frame.room();
+}
+
+#[test]
+fn a_device_works_from_the_thread_it_moved_to() {
+    let _turn = turn();
+    let (mut a, mut b) = pair(&OpenConfig::default());
+    let full = a.available();
+    let sender = std::thread::spawn(move || {
+        assert!(adopt_thread());
+        for index in 0..10_000 {
+            while a.transmit_room() == 0 {
+                a.flush();
+                std::thread::yield_now();
+            }
+            loop {
+                let Some(mut frame) = a.allocate(Pool::Data) else {
+                    a.flush();
+                    std::thread::yield_now();
+                    continue;
+                };
+                frame.room()[..100].copy_from_slice(&octets(index, 100));
+                frame.set_len(100);
+                a.transmit(frame);
+                break;
+            }
+        }
+        while a.transmit_backlog() != 0 {
+            a.flush();
+        }
+        a
+    });
+    let mut next = 0;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while next < 10_000 && Instant::now() < deadline {
+        let mut burst = Vec::new();
+        if b.receive(&mut burst, 64) == 0 {
+            std::thread::yield_now();
+        }
+        for frame in &burst {
+            assert_eq!(frame.head(), octets(next, 100));
+            next += 1;
+        }
+    }
+    assert_eq!(next, 10_000);
+    let a = sender.join().unwrap();
+    assert_eq!(a.available(), full);
+}
+
+/// A socket's path of this test's own, removed at the end whatever happens.
+struct SocketPath(String);
+
+impl SocketPath {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir();
+        Self(format!("{}/fw-{}-{name}.sock", folder.display(), std::process::id()))
+    }
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn memif_joins_two_ports() {
+    let _turn = turn();
+    let path = SocketPath::new("two");
+    let config = OpenConfig::default();
+    let mut server = one(&format!("memif:{}", path.0), &config).unwrap();
+    let mut client = one(&format!("memif:{}", path.0), &config).unwrap();
+    wait_for_link(&[&server, &client]);
+    assert_eq!(server.capabilities().checksum, ChecksumMode::Software);
+    for index in 0..100 {
+        send(&mut client, &octets(index, 1514));
+        send(&mut server, &octets(index, 60));
+    }
+    let got = exchange(&mut client, &mut server, 100);
+    for (index, frame) in got.iter().enumerate() {
+        assert_eq!(frame.head(), octets(index, 1514));
+    }
+    let got = exchange(&mut server, &mut client, 100);
+    assert_eq!(got[99].head(), octets(99, 60));
+    drop(server);
+    drop(client);
+    assert!(!std::path::Path::new(&path.0).exists(), "the socket goes with its server");
+}
+
+#[test]
+fn memif_carries_jumbo_frames_whole_or_in_runs() {
+    let _turn = turn();
+    let path = SocketPath::new("jumbo");
+    let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+    let mut server = one(&format!("memif:{},server", path.0), &config).unwrap();
+    let config = OpenConfig { receive_room: Some(2048), ..config };
+    let mut client = one(&format!("memif:{},client", path.0), &config).unwrap();
+    wait_for_link(&[&server, &client]);
+    send(&mut client, &octets(0, 9014));
+    assert_eq!(exchange(&mut client, &mut server, 1)[0].head(), octets(0, 9014));
+    send(&mut server, &octets(1, 9014));
+    let got = exchange(&mut server, &mut client, 1);
+    let frame = &got[0];
+    assert_eq!(frame.len(), 9014);
+    assert!(frame.head().len() <= 2048, "in runs");
+    assert_eq!(whole(frame), octets(1, 9014));
+    let mut middle = [0; 5000];
+    frame.copy_out(2040, &mut middle);
+    assert_eq!(middle, octets(1 + 2040, 5000).as_slice());
+}
+
+#[test]
+#[should_panic(expected = "the range lies in the frame")]
+fn copying_beyond_the_frame_panics() {
+    let _turn = turn();
+    let (mut a, mut b) = pair(&OpenConfig::default());
+    send(&mut a, &octets(0, 100));
+    a.flush();
+    receive(&mut b, 1)[0].copy_out(50, &mut [0; 51]);
+}
+
+const PEER: &str = "FERROWARP_TEST_MEMIF_PEER";
+
+/// The other process of the next test: echoes ten frames and ends without closing anything.
+#[test]
+fn memif_peer_process() {
+    let Ok(spec) = std::env::var(PEER) else { return };
+    let mut device = one(&spec, &OpenConfig::default()).unwrap();
+    wait_for_link(&[&device]);
+    for frame in receive(&mut device, 10) {
+        send(&mut device, &whole(&frame));
+    }
+    while device.transmit_backlog() != 0 {
+        device.flush();
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    std::process::exit(0);
+}
+
+#[test]
+fn memif_joins_two_processes_and_survives_what_a_killed_one_left() {
+    let _turn = turn();
+    let path = SocketPath::new("processes");
+    // What a killed server leaves.
+    drop(std::os::unix::net::UnixListener::bind(&path.0).unwrap());
+    let mut server = one(&format!("memif:{},server", path.0), &OpenConfig::default()).unwrap();
+    let mut peer = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "device::tests::memif_peer_process"])
+        .env(PEER, format!("memif:{},client", path.0))
+        .spawn()
+        .unwrap();
+    wait_for_link(&[&server]);
+    for index in 0..10 {
+        send(&mut server, &octets(index, 1000));
+    }
+    let got = receive(&mut server, 10);
+    assert_eq!(got.len(), 10);
+    for (index, frame) in got.iter().enumerate() {
+        assert_eq!(frame.head(), octets(index, 1000));
+    }
+    assert!(peer.wait().unwrap().success());
+}
+
+const ARGUMENTS: &str = "FERROWARP_TEST_EAL";
+
+/// Another process of the next test, for what can be tried once only in each.
+#[test]
+fn eal_arguments_process() {
+    let Ok(spec) = std::env::var(ARGUMENTS) else { return };
+    match one(&spec, &OpenConfig::default()) {
+        Ok(device) => println!("opened {} {:?}", device.name(), device.capabilities().checksum),
+        Err(error) => println!("refused {error}"),
+    }
+    let folder = format!("/var/run/dpdk/ferrowarp-{}", std::process::id());
+    println!("left behind: {}", std::path::Path::new(&folder).exists());
+}
+
+#[test]
+fn eal_arguments_are_taken_as_they_are() {
+    let table = [
+        ("eal:--vdev=net_null0", "opened eal:--vdev=net_null0 Software"),
+        ("eal:--no-huge -m 64", "refused eal:--no-huge -m 64: no unused port was found"),
+        ("eal:--vdev=net_nosuch0", "did not start"),
+        ("pci:0000:ff:1f.7", "refused pci:0000:ff:1f.7: the device could not be attached"),
+    ];
+    for (spec, expected) in table {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", "device::tests::eal_arguments_process"])
+            .env(ARGUMENTS, spec)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(expected), "{spec}: {text}");
+        assert!(text.contains("left behind: false"), "{spec}: {text}");
+    }
+}
+
+#[test]
+fn each_obstacle_is_told_in_one_line() {
+    let _turn = turn();
+    let path = SocketPath::new("nobody");
+    let config = OpenConfig::default();
+    let table = [
+        ("memif:/no/such/folder/x".to_owned(), "no folder /no/such/folder"),
+        (format!("memif:{},client", path.0), "start the server first"),
+        ("af_packet:no-such-if".to_owned(), "no network interface `no-such-if`"),
+        ("af_xdp:no-such-if".to_owned(), "no network interface `no-such-if`"),
+        ("tap:lo".to_owned(), "exists already"),
+        ("pci:0000:ff:1f.7".to_owned(), "already runs with other arguments"),
+        ("eal:--vdev=net_null7".to_owned(), "already runs with other arguments"),
+    ];
+    // The environment must run for the last two to mean anything.
+    drop(pair(&config));
+    for (spec, expected) in table {
+        let error = one(&spec, &config).unwrap_err().to_string();
+        assert!(error.contains(expected), "{spec}: {error}");
+        assert!(!error.contains('\n'), "one line: {error}");
+    }
+    let config = OpenConfig { mtu: 40, ..OpenConfig::default() };
+    assert!(matches!(open(&DeviceSpec::Ring, &config), Err(DeviceError::BadMtu { .. })));
+}

@@ -1,0 +1,43 @@
+//! What can go wrong outside the data path.
+
+use std::io;
+
+use ferrowarp_proto::ddp::regions::RegisterError;
+
+use crate::device::DeviceError;
+
+/// Why a context could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The device could not be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// One device was wanted and the name stands for two.
+    #[error("`ring` has both its ends inside this process: open them with `ring_pair`")]
+    Pair,
+    /// The prefix is longer than an address.
+    #[error("a prefix of {prefix_len} bits does not fit the address {address}")]
+    Prefix {
+        /// The address.
+        address: std::net::IpAddr,
+        /// The length given.
+        prefix_len: u8,
+    },
+    /// The operating system gave no random seed.
+    #[error("the operating system gave no random numbers: {0}")]
+    Seed(#[source] io::Error),
+    /// The thread that drives the shard could not be started.
+    #[error("the driving thread could not be started: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// Why memory could not be allocated or registered.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The operating system maps no more memory.
+    #[error("no memory could be mapped: {0} (ask for less, or deregister some)")]
+    Map(#[from] io::Error),
+    /// The table of regions does not take it.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}

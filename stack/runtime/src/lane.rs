@@ -1,0 +1,333 @@
+//! The shard's end of a queue pair's work queues: from the rings into the engine.
+
+use std::sync::Arc;
+
+use ferrowarp_proto::device::Device;
+use ferrowarp_proto::engine::Engine;
+use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, PostError, RecvWr, SendWr};
+
+use crate::cq::CqRings;
+use crate::memory::HostMemory;
+use crate::qp::Shared as QpShared;
+use crate::ring::Consumer;
+
+/// Send requests moved from one ring per pass.
+const TAKE_COUNT_MAX: usize = 64;
+
+/// The engine's side of one queue pair, as far as posting goes.
+pub(crate) trait Poster {
+    fn send_room(&self, qp: QpId) -> usize;
+    fn recv_room(&self, qp: QpId) -> usize;
+    fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError>;
+    fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError>;
+    fn rings(&mut self) -> &mut CqRings;
+}
+
+impl<D: Device> Poster for Engine<D, HostMemory, CqRings> {
+    #[inline]
+    fn send_room(&self, qp: QpId) -> usize {
+        Self::send_room(self, qp)
+    }
+
+    #[inline]
+    fn recv_room(&self, qp: QpId) -> usize {
+        Self::recv_room(self, qp)
+    }
+
+    #[inline]
+    fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError> {
+        Self::post_send(self, qp, wr)
+    }
+
+    #[inline]
+    fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError> {
+        Self::post_recv(self, qp, wr)
+    }
+
+    #[inline]
+    fn rings(&mut self) -> &mut CqRings {
+        self.completions_mut()
+    }
+}
+
+/// A queue pair's rings at the shard.
+pub(crate) struct Link {
+    pub(crate) id: QpId,
+    pub(crate) qp: Arc<QpShared>,
+    sends: Lane<SendWr>,
+    recvs: Lane<RecvWr>,
+}
+
+/// One work queue.
+struct Lane<T> {
+    ring: Consumer<T>,
+    cq: CqId,
+    /// Requests the queue holds at most; the engine's has the same room.
+    max: usize,
+    /// Requests ever taken from the ring.
+    taken: u64,
+    /// A request that the engine did not take, to be reported when those before it are.
+    refused: Option<Wc>,
+}
+
+impl<T> Lane<T> {
+    const fn new(ring: Consumer<T>, cq: CqId, max: usize) -> Self {
+        Self { ring, cq, max, taken: 0, refused: None }
+    }
+
+    /// Reports the refused request, if the engine has reported all before it and there is space.
+    /// True if none is left.
+    fn report(&mut self, room: usize, rings: &mut CqRings) -> bool {
+        let Some(wc) = self.refused else {
+            return true;
+        };
+        let done = room >= self.max && rings.push(self.cq, wc);
+        if done {
+            self.refused = None;
+        }
+        done
+    }
+
+    /// Requests that no longer occupy the queue, given the engine's room.
+    fn retired(&self, room: usize) -> u64 {
+        let held = self.max.saturating_sub(room) + usize::from(self.refused.is_some());
+        self.taken - held as u64
+    }
+}
+
+/// What happened to the requests of one ring.
+struct Taken {
+    any: bool,
+    /// Some are left: look again in the next pass.
+    again: bool,
+}
+
+/// Moves requests of one lane into the engine.
+fn take<T, P: Poster>(
+    lane: &mut Lane<T>,
+    max: usize,
+    poster: &mut P,
+    room: impl Fn(&P) -> usize,
+    mut post: impl FnMut(&mut P, T) -> Result<(), Wc>,
+) -> Taken {
+    let mut taken = Taken { any: false, again: false };
+    for _ in 0..max {
+        let room = room(poster);
+        if !lane.report(room, poster.rings()) {
+            taken.again = true;
+            return taken;
+        }
+        if room == 0 {
+            break;
+        }
+        let Some(wr) = lane.ring.pop() else {
+            return taken;
+        };
+        taken.any = true;
+        lane.taken += 1;
+        lane.refused = post(poster, wr).err();
+    }
+    taken.again = !lane.ring.is_empty() || lane.refused.is_some();
+    taken
+}
+
+impl Link {
+    pub(crate) fn new(
+        id: QpId,
+        qp: Arc<QpShared>,
+        (sends, send_cq, max_send_wr): (Consumer<SendWr>, CqId, usize),
+        (recvs, recv_cq, max_recv_wr): (Consumer<RecvWr>, CqId, usize),
+    ) -> Self {
+        Self {
+            id,
+            qp,
+            sends: Lane::new(sends, send_cq, max_send_wr),
+            recvs: Lane::new(recvs, recv_cq, max_recv_wr),
+        }
+    }
+
+    /// True if completions of either kind go to `cq`.
+    pub(crate) fn uses(&self, cq: CqId) -> bool {
+        self.sends.cq == cq || self.recvs.cq == cq
+    }
+
+    /// Moves posted requests into the engine. Returns whether there were any, and whether to
+    /// look again.
+    pub(crate) fn serve<P: Poster>(&mut self, poster: &mut P) -> (bool, bool) {
+        let id = self.id;
+        // All receives at once: what the application sends after posting them, a credit perhaps,
+        // leaves in this same pass, and the answer may need every one.
+        let recv_count_max = self.recvs.max;
+        let recvs = take(
+            &mut self.recvs,
+            recv_count_max,
+            poster,
+            |p| p.recv_room(id),
+            |p, wr| {
+                let wr_id = wr.wr_id;
+                p.post_recv(id, wr).map_err(|error| refusal(id, wr_id, WcOpcode::Recv, error))
+            },
+        );
+        let sends = take(
+            &mut self.sends,
+            TAKE_COUNT_MAX,
+            poster,
+            |p| p.send_room(id),
+            |p, wr| {
+                let (wr_id, opcode) = (wr.wr_id, opcode(&wr.operation));
+                p.post_send(id, wr).map_err(|error| refusal(id, wr_id, opcode, error))
+            },
+        );
+        poster.rings().touch(id);
+        (recvs.any || sends.any, recvs.again || sends.again)
+    }
+
+    /// Shows the application how many requests have left the queues.
+    #[inline]
+    pub(crate) fn show_room(&self, send_room: usize, recv_room: usize) {
+        self.qp.retire(self.sends.retired(send_room), self.recvs.retired(recv_room));
+    }
+}
+
+/// The completion of a request that was posted in time but came too late for the engine.
+fn refusal(qp: QpId, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
+    let status = match error {
+        PostError::TooLong | PostError::TooMany => WcStatus::LocalLength,
+        PostError::NoReads => WcStatus::RemoteOperation,
+        PostError::QueueFull | PostError::WrongState | PostError::NoSuchQp => WcStatus::Flushed,
+    };
+    Wc { wr_id, qp, status, opcode, byte_len: 0, solicited: false, invalidated: None }
+}
+
+const fn opcode(operation: &Operation) -> WcOpcode {
+    match operation {
+        Operation::Send { .. } => WcOpcode::Send,
+        Operation::Write { .. } => WcOpcode::Write,
+        Operation::Read { .. } => WcOpcode::Read,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrowarp_proto::verbs::wr::Payload;
+
+    use super::*;
+    use crate::cq::{Feed, test_feed};
+    use crate::ring::{Producer, ring};
+
+    const ID: QpId = QpId { index: 0, generation: 0 };
+    const RECV_COUNT_MAX: usize = 256;
+
+    /// An engine that takes requests while it has room, unless the stream has ended.
+    struct Fake {
+        room: usize,
+        ended: bool,
+        taken: Vec<u64>,
+        received: usize,
+        rings: CqRings,
+    }
+
+    impl Poster for Fake {
+        fn send_room(&self, _: QpId) -> usize {
+            self.room
+        }
+
+        fn recv_room(&self, _: QpId) -> usize {
+            RECV_COUNT_MAX - self.received
+        }
+
+        fn post_send(&mut self, _: QpId, wr: SendWr) -> Result<(), PostError> {
+            if self.ended {
+                return Err(PostError::WrongState);
+            }
+            assert!(self.room > 0, "asked first");
+            self.room -= 1;
+            self.taken.push(wr.wr_id);
+            Ok(())
+        }
+
+        fn post_recv(&mut self, _: QpId, _: RecvWr) -> Result<(), PostError> {
+            self.received += 1;
+            Ok(())
+        }
+
+        fn rings(&mut self) -> &mut CqRings {
+            &mut self.rings
+        }
+    }
+
+    fn set_up() -> (Fake, Link, Producer<SendWr>, Consumer<Wc>) {
+        let mut rings = CqRings::new(1);
+        let (feed, completions): (Feed, _) = test_feed(4);
+        let cq = rings.add(feed);
+        let (sends, sends_taken) = ring(4);
+        let (recvs, recvs_taken) = ring(4);
+        let qp = Arc::new(QpShared::new(sends, 4, recvs, 4));
+        let link = Link::new(ID, Arc::clone(&qp), (sends_taken, cq, 4), (recvs_taken, cq, 4));
+        // The lane's own ring is replaced by one that the test fills.
+        let (posted, taken) = ring(4);
+        let sends = Lane::new(taken, cq, 4);
+        (
+            Fake { room: 4, ended: false, taken: vec![], received: 0, rings },
+            Link { sends, ..link },
+            posted,
+            completions,
+        )
+    }
+
+    fn post(ring: &mut Producer<SendWr>, wr_id: u64) {
+        let operation =
+            Operation::Send { payload: Payload::empty(), solicited: false, invalidate: None };
+        ring.stage(SendWr { wr_id, operation, signaled: true, fence: false }).unwrap();
+        ring.publish();
+    }
+
+    #[test]
+    fn what_finds_no_room_stays_and_the_bell_rings_on() {
+        let (mut fake, mut link, mut posted, _completions) = set_up();
+        (0..4).for_each(|wr_id| post(&mut posted, wr_id));
+        assert_eq!(link.serve(&mut fake), (true, false));
+        post(&mut posted, 4);
+        assert_eq!(link.serve(&mut fake), (false, true));
+        assert_eq!((fake.taken.as_slice(), link.sends.retired(0)), (&[0, 1, 2, 3][..], 0));
+        fake.room = 1;
+        assert_eq!(link.serve(&mut fake), (true, false));
+        assert_eq!((fake.taken.last(), link.sends.retired(0)), (Some(&4), 1));
+    }
+
+    #[test]
+    fn receives_are_taken_all_at_once() {
+        let (mut fake, link, _sends, _completions) = set_up();
+        let (mut posted, taken) = ring(RECV_COUNT_MAX);
+        let recvs = Lane::new(taken, link.recvs.cq, RECV_COUNT_MAX);
+        let mut link = Link { recvs, ..link };
+        for wr_id in 0..RECV_COUNT_MAX as u64 {
+            posted.stage(RecvWr { wr_id, sg_list: Default::default() }).unwrap();
+        }
+        posted.publish();
+        assert_eq!(link.serve(&mut fake), (true, false));
+        assert_eq!(fake.received, RECV_COUNT_MAX);
+    }
+
+    #[test]
+    fn what_comes_too_late_is_reported_after_all_before_it() {
+        let (mut fake, mut link, mut posted, mut completions) = set_up();
+        post(&mut posted, 7);
+        link.serve(&mut fake);
+        fake.ended = true;
+        post(&mut posted, 8);
+        post(&mut posted, 9);
+        assert_eq!(link.serve(&mut fake), (true, true));
+        fake.rings.publish();
+        assert!(completions.pop().is_none(), "an older request is still to be reported");
+        assert_eq!(link.sends.retired(3), 0);
+        fake.room = 4;
+        assert_eq!(link.serve(&mut fake), (true, false));
+        fake.rings.publish();
+        let told: Vec<_> = std::iter::from_fn(|| completions.pop()).collect();
+        let told: Vec<_> = told.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(told, [(8, WcStatus::Flushed), (9, WcStatus::Flushed)]);
+        assert_eq!(link.sends.retired(4), 3);
+    }
+}

@@ -1,0 +1,153 @@
+//! ferrowarp: iWARP (RDMA over TCP) in user space, on DPDK.
+//!
+//! A [`Context`] is an address on a device. From it come a protection domain ([`Pd`]), completion
+//! queues ([`Cq`]), registered memory ([`Mr`]), queue pairs ([`Qp`]) and listeners
+//! ([`Listener`]); their names and manners are those of verbs.
+//!
+//! Posting puts a request in a ring; polling takes completions from one. In between somebody has
+//! to *drive*: the application's own polling calls ([`DriveMode::Inline`]), a thread pinned to a
+//! core ([`DriveMode::Dedicated`]), or a helper that steps in when the application is elsewhere
+//! ([`DriveMode::Helper`]).
+//!
+//! # Example
+//!
+//! Two contexts joined inside the process; one writes to the other's memory, reads it back and
+//! says that it is done.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use ferrowarp::*;
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let config = |host: &str| -> Result<Config, Box<dyn std::error::Error>> {
+//!         Ok(Config::new("ring".parse()?, host.parse()?, 24))
+//!     };
+//!     let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
+//!     let patience = Duration::from_secs(5);
+//!
+//!     // Each end: a protection domain, a completion queue, memory and a queue pair.
+//!     let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64));
+//!     let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64));
+//!     let mr_l = pd_l.register(left.allocate(4096)?, Access::LOCAL_WRITE)?;
+//!     let mr_r = pd_r.register(right.allocate(4096)?, Access::ALL)?;
+//!     let (max_send_wr, max_recv_wr) = (16, 16);
+//!     let qp_l = pd_l.create_qp(
+//!         &left,
+//!         &QpOptions { send_cq: &cq_l, recv_cq: &cq_l, max_send_wr, max_recv_wr },
+//!     )?;
+//!     let qp_r = pd_r.create_qp(
+//!         &right,
+//!         &QpOptions { send_cq: &cq_r, recv_cq: &cq_r, max_send_wr, max_recv_wr },
+//!     )?;
+//!     qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::from_iter([mr_r.sge(2048, 64)]) })?;
+//!
+//!     // The listener tells the caller where its memory is, as private data.
+//!     let listener = right.listen(4791, 1)?;
+//!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//!     let request = listener.accept_timeout(patience).ok_or("nobody called")?;
+//!     let mut param = ConnParam::default();
+//!     param.private_data.extend(mr_r.addr().to_be_bytes());
+//!     param.private_data.extend(mr_r.rkey().to_be_bytes());
+//!     request.accept(&qp_r, param)?;
+//!     let agreed = qp_l.wait_established(patience)?;
+//!     let (addr, rkey) = agreed.private_data.split_at(8);
+//!     let remote = u64::from_be_bytes(addr.try_into()?);
+//!     let rkey = u32::from_be_bytes(rkey.try_into()?);
+//!
+//!     // Write, read back elsewhere, and send.
+//!     mr_l.write(0, b"hello");
+//!     let payload = Payload::Gather(SgList::from_iter([mr_l.sge(0, 5)]));
+//!     let inline = Payload::Inline(b"done".iter().copied().collect());
+//!     let operations = [
+//!         Operation::Write { payload, rkey, remote },
+//!         Operation::Read { sink: mr_l.sge(100, 5), rkey, remote },
+//!         Operation::Send { payload: inline, solicited: false, invalidate: None },
+//!     ];
+//!     for (wr_id, operation) in (1..).zip(operations) {
+//!         qp_l.post_send(SendWr { wr_id, operation, signaled: true, fence: false })?;
+//!     }
+//!     let (mut here, mut there) = (Vec::new(), Vec::new());
+//!     while here.len() < 3 || there.is_empty() {
+//!         cq_l.poll(&mut here);
+//!         cq_r.poll(&mut there);
+//!     }
+//!     assert!(here.iter().all(|wc| wc.status == WcStatus::Success));
+//!     assert_eq!((there[0].wr_id, there[0].byte_len), (9, 4));
+//!     let mut octets = [0; 5];
+//!     mr_l.read(100, &mut octets);
+//!     assert_eq!(&octets, b"hello");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Clean-up order does not matter: every handle keeps alive what it needs. Success of a request is
+//! a promise: closing or dropping lingers until the peer has acknowledged what was completed.
+
+#![cfg_attr(loom, allow(dead_code, reason = "proofs use a part of the lock-free modules"))]
+
+mod doorbell;
+mod gate;
+mod ring;
+mod sync;
+
+#[cfg(not(loom))]
+mod arena;
+#[cfg(not(loom))]
+mod clock;
+#[cfg(not(loom))]
+mod config;
+#[cfg(not(loom))]
+mod context;
+#[cfg(not(loom))]
+mod counters;
+#[cfg(not(loom))]
+mod cq;
+#[cfg(not(loom))]
+pub mod device;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod lane;
+#[cfg(not(loom))]
+mod listener;
+#[cfg(not(loom))]
+mod machine;
+#[cfg(not(loom))]
+mod memory;
+#[cfg(not(loom))]
+mod mr;
+#[cfg(not(loom))]
+mod pd;
+#[cfg(not(loom))]
+mod qp;
+#[cfg(not(loom))]
+mod shard;
+#[cfg(not(loom))]
+mod thread;
+
+#[cfg(not(loom))]
+pub use self::{
+    arena::Buffer,
+    config::{Config, DriveMode},
+    context::Context,
+    counters::{Counters, Port},
+    cq::Cq,
+    error::{MemoryError, OpenError},
+    listener::{ConnRequest, Listener},
+    mr::Mr,
+    pd::Pd,
+    qp::{Qp, QpOptions},
+};
+#[cfg(not(loom))]
+pub use ferrowarp_proto as proto;
+#[cfg(not(loom))]
+pub use ferrowarp_proto::{
+    ddp::memory::Access,
+    ddp::regions::Stag,
+    rdmap::operation::{Operation, Payload, SgList, Sge},
+    verbs::cm::{Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData},
+    verbs::qp::QpState,
+    verbs::wc::{QpId, Wc, WcOpcode, WcStatus},
+    verbs::wr::{PostError, RecvWr, SendWr},
+};

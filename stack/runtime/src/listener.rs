@@ -1,0 +1,144 @@
+//! Listeners and the connection requests they take.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam::queue::ArrayQueue;
+use ferrowarp_proto::verbs::cm::{Agreed, CmError, ConnParam, RequestId};
+
+use crate::context::Inner;
+use crate::qp::Qp;
+
+/// Requests that wait to be taken; shared with the shard.
+pub(crate) struct Backlog {
+    queue: ArrayQueue<(RequestId, Box<Agreed>)>,
+}
+
+impl Backlog {
+    pub(crate) fn capacity(&self) -> usize {
+        self.queue.capacity()
+    }
+
+    /// False if the queue is full.
+    pub(crate) fn push(&self, request: RequestId, offer: Box<Agreed>) -> bool {
+        self.queue.push((request, offer)).is_ok()
+    }
+}
+
+/// Takes connection requests on a port until it is dropped.
+pub struct Listener {
+    context: Arc<Inner>,
+    port: u16,
+    backlog: Arc<Backlog>,
+}
+
+impl Listener {
+    pub(crate) fn open(context: &Arc<Inner>, port: u16, backlog: usize) -> Result<Self, CmError> {
+        let backlog = Arc::new(Backlog { queue: ArrayQueue::new(backlog.max(1)) });
+        let shared = Arc::clone(&backlog);
+        context
+            .shard
+            .control(|machine, _| machine.listen(port, shared))
+            .unwrap_or(Err(CmError::Gone))?;
+        Ok(Self { context: Arc::clone(context), port, backlog })
+    }
+
+    /// The port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The oldest request not yet taken; drives the shard if there is none.
+    #[must_use]
+    pub fn poll(&self) -> Option<ConnRequest> {
+        self.take().or_else(|| {
+            self.context.shard.drive();
+            self.take()
+        })
+    }
+
+    /// Waits for a request, driving the shard as its mode asks (and that of the other end of a
+    /// pair made by [`crate::Context::ring_pair`]).
+    #[must_use]
+    pub fn accept_timeout(&self, timeout: Duration) -> Option<ConnRequest> {
+        self.context.wait(timeout, || self.take())
+    }
+
+    fn take(&self) -> Option<ConnRequest> {
+        let (id, offer) = self.backlog.queue.pop()?;
+        Some(ConnRequest { context: Arc::clone(&self.context), id, offer, answered: false })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let port = self.port;
+        self.context.shard.control(|machine, now| {
+            machine.unlisten(port);
+            while let Some((request, _)) = self.backlog.queue.pop() {
+                // It may have ended meanwhile.
+                let _ = machine.reject(now, request, &[]);
+            }
+        });
+    }
+}
+
+/// A peer that asks to connect. Dropping it unanswered rejects.
+pub struct ConnRequest {
+    context: Arc<Inner>,
+    id: RequestId,
+    offer: Box<Agreed>,
+    answered: bool,
+}
+
+impl ConnRequest {
+    /// What the peer offers, from our point of view.
+    #[must_use]
+    pub const fn offer(&self) -> &Agreed {
+        &self.offer
+    }
+
+    /// Accepts with a queue pair of the listener's context that is idle. The outcome is an event
+    /// of the queue pair: see [`Qp::wait_established`].
+    ///
+    /// # Errors
+    /// [`CmError`]: `Gone` if the peer gave up meanwhile or the queue pair is of another context.
+    /// The peer is rejected then.
+    pub fn accept(mut self, qp: &Qp, param: ConnParam) -> Result<(), CmError> {
+        if !qp.belongs_to(&self.context) {
+            return Err(CmError::Gone);
+        }
+        let request = self.id;
+        let result = qp.manage(|machine, now, qp| machine.accept(now, request, qp, &param));
+        // On failure the drop rejects.
+        self.answered = result.is_ok();
+        result
+    }
+
+    /// Rejects; the peer's application gets `private_data`.
+    ///
+    /// # Errors
+    /// `PrivateDataTooLong`, `Gone` if the peer gave up meanwhile.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<(), CmError> {
+        self.answer_no(private_data)
+    }
+
+    fn answer_no(&mut self, private_data: &[u8]) -> Result<(), CmError> {
+        self.answered = true;
+        let request = self.id;
+        let shard = &self.context.shard;
+        let done = shard.control(|machine, now| machine.reject(now, request, private_data));
+        shard.drive();
+        done.unwrap_or(Err(CmError::Gone))
+    }
+}
+
+impl Drop for ConnRequest {
+    fn drop(&mut self) {
+        if !self.answered {
+            // It may have ended meanwhile.
+            let _ = self.answer_no(&[]);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! What the gate of a shard guards: the engine, and the shard's ends of all queues.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ferrowarp_proto::device::Device;
+use ferrowarp_proto::engine::Engine;
+use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::verbs::cm::{CmError, ConnParam, Event, RequestId};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId};
+
+use crate::counters::{Counters, Port};
+use crate::cq::{CqRings, Feed};
+use crate::doorbell::Doorbells;
+use crate::lane::Link;
+use crate::listener::Backlog;
+use crate::memory::HostMemory;
+
+/// Events routed per pass.
+const EVENT_COUNT_MAX: usize = 64;
+
+/// The engine with everything around it, whatever the device. One virtual call per pass.
+pub(crate) trait Machine: Send {
+    /// Takes posted work, lets the engine run, hands out events and completions. True if there
+    /// was anything to do.
+    fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool;
+    /// Shows room and completions that an action outside a pass made.
+    fn settle(&mut self);
+
+    fn add_cq(&mut self, feed: Feed) -> CqId;
+    fn remove_cq(&mut self, cq: CqId);
+
+    fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError>;
+    /// Ties the rings to a queue pair just created.
+    fn attach(&mut self, link: Link);
+    fn destroy_qp(&mut self, now: Instant, qp: QpId);
+
+    fn listen(&mut self, port: u16, backlog: Arc<Backlog>) -> Result<(), CmError>;
+    fn unlisten(&mut self, port: u16);
+    fn connect(
+        &mut self,
+        now: Instant,
+        qp: QpId,
+        remote: SocketAddr,
+        param: &ConnParam,
+    ) -> Result<(), CmError>;
+    fn accept(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        qp: QpId,
+        param: &ConnParam,
+    ) -> Result<(), CmError>;
+    fn reject(&mut self, now: Instant, request: RequestId, data: &[u8]) -> Result<(), CmError>;
+    fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
+    /// Ends every connection in good order and every listener.
+    fn disconnect_all(&mut self, now: Instant);
+
+    fn connection_count(&self) -> usize;
+    /// Connections whose peer has not acknowledged everything yet.
+    fn unfinished_count(&self) -> usize;
+    fn counters(&self) -> Counters;
+}
+
+/// [`Machine`] over one kind of device.
+pub(crate) struct EngineMachine<D: Device> {
+    engine: Engine<D, HostMemory, CqRings>,
+    /// By index of the queue pair.
+    links: Vec<Option<Link>>,
+    listeners: HashMap<u16, Arc<Backlog>>,
+    /// The latest moment the engine was told.
+    now: Instant,
+}
+
+impl<D: Device> EngineMachine<D> {
+    pub(crate) fn new(engine: Engine<D, HostMemory, CqRings>) -> Self {
+        Self { engine, links: Vec::new(), listeners: HashMap::new(), now: Instant::ZERO }
+    }
+
+    /// Time never goes back, although threads on several cores read it.
+    #[inline]
+    fn advance(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    fn link(&self, qp: QpId) -> Option<&Link> {
+        self.links.get(qp.index as usize)?.as_ref().filter(|link| link.id == qp)
+    }
+
+    /// Shows the application the state that the engine has the queue pair in.
+    fn show_state(&self, qp: QpId) {
+        if let Some(link) = self.link(qp) {
+            link.qp.set_state(self.engine.qp_state(qp));
+        }
+    }
+
+    /// Takes what was posted to one queue pair. True if there was any.
+    fn serve(&mut self, index: usize, bells: &Doorbells) -> bool {
+        let Some(Some(link)) = self.links.get_mut(index) else {
+            return false;
+        };
+        let (taken, again) = link.serve(&mut self.engine);
+        if again {
+            bells.ring(index);
+        }
+        taken
+    }
+
+    fn route(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::ConnectRequest { port, request, offer } => {
+                let taken =
+                    self.listeners.get(&port).is_some_and(|backlog| backlog.push(request, offer));
+                if !taken {
+                    // The listener ended, or its queue is full of requests that ended.
+                    let _ = self.engine.reject(now, request, &[]);
+                }
+            }
+            Event::Established { qp, ref agreed } => {
+                if let Some(link) = self.link(qp) {
+                    link.qp.set_ord(agreed.ord);
+                }
+                self.inform(qp, event);
+            }
+            Event::ConnectFailed { qp, .. } | Event::Disconnected { qp, .. } => {
+                self.inform(qp, event);
+            }
+            Event::CqOverrun { cq } => {
+                self.engine.completions_mut().mark_overrun(cq);
+                for link in self.links.iter().flatten().filter(|link| link.uses(cq)) {
+                    link.qp.set_state(self.engine.qp_state(link.id));
+                    link.qp.inform(event.clone());
+                }
+            }
+        }
+    }
+
+    /// Shows the state first: whoever reads the event acts on it.
+    fn inform(&self, qp: QpId, event: Event) {
+        self.show_state(qp);
+        if let Some(link) = self.link(qp) {
+            link.qp.inform(event);
+        }
+    }
+
+    fn route_events(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..EVENT_COUNT_MAX {
+            let Some(event) = self.engine.next_event() else {
+                break;
+            };
+            any = true;
+            self.route(now, event);
+        }
+        any
+    }
+}
+
+impl<D: Port + Send> Machine for EngineMachine<D>
+where
+    Engine<D, HostMemory, CqRings>: Send,
+{
+    #[inline]
+    fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool {
+        let now = self.advance(now);
+        let mut busy = false;
+        bells.answer(|index| busy |= self.serve(index, bells));
+        busy |= self.engine.drive(now);
+        busy |= self.route_events(now);
+        self.settle();
+        busy
+    }
+
+    #[inline]
+    fn settle(&mut self) {
+        while let Some(qp) = self.engine.completions_mut().next_touched() {
+            if let Some(Some(link)) = self.links.get(qp.index as usize)
+                && link.id == qp
+            {
+                link.show_room(self.engine.send_room(qp), self.engine.recv_room(qp));
+            }
+        }
+        self.engine.completions_mut().publish();
+    }
+
+    fn add_cq(&mut self, feed: Feed) -> CqId {
+        self.engine.completions_mut().add(feed)
+    }
+
+    fn remove_cq(&mut self, cq: CqId) {
+        self.engine.completions_mut().remove(cq);
+    }
+
+    fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError> {
+        self.engine.create_qp(init)
+    }
+
+    fn attach(&mut self, link: Link) {
+        let index = link.id.index as usize;
+        if index >= self.links.len() {
+            self.links.resize_with(index + 1, || None);
+        }
+        self.links[index] = Some(link);
+    }
+
+    fn destroy_qp(&mut self, now: Instant, qp: QpId) {
+        let now = self.advance(now);
+        if self.link(qp).is_some() {
+            self.links[qp.index as usize] = None;
+        }
+        self.engine.destroy_qp(now, qp);
+    }
+
+    fn listen(&mut self, port: u16, backlog: Arc<Backlog>) -> Result<(), CmError> {
+        self.engine.listen(port, backlog.capacity())?;
+        self.listeners.insert(port, backlog);
+        Ok(())
+    }
+
+    fn unlisten(&mut self, port: u16) {
+        self.listeners.remove(&port);
+        self.engine.unlisten(port);
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        qp: QpId,
+        remote: SocketAddr,
+        param: &ConnParam,
+    ) -> Result<(), CmError> {
+        let now = self.advance(now);
+        let result = self.engine.connect(now, qp, remote, param);
+        self.show_state(qp);
+        result
+    }
+
+    fn accept(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        qp: QpId,
+        param: &ConnParam,
+    ) -> Result<(), CmError> {
+        let now = self.advance(now);
+        let result = self.engine.accept(now, request, qp, param);
+        // The queue pair may be usable at once: show that it is only with what was agreed.
+        self.route_events(now);
+        self.show_state(qp);
+        result
+    }
+
+    fn reject(&mut self, now: Instant, request: RequestId, data: &[u8]) -> Result<(), CmError> {
+        let now = self.advance(now);
+        self.engine.reject(now, request, data)
+    }
+
+    fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
+        let now = self.advance(now);
+        let result = self.engine.disconnect(now, qp);
+        self.show_state(qp);
+        result
+    }
+
+    fn disconnect_all(&mut self, now: Instant) {
+        let now = self.advance(now);
+        for port in std::mem::take(&mut self.listeners).into_keys() {
+            self.engine.unlisten(port);
+        }
+        for link in self.links.iter().flatten() {
+            // Queue pairs that are not connected have nothing to end.
+            let _ = self.engine.disconnect(now, link.id);
+            link.qp.close();
+        }
+    }
+
+    fn connection_count(&self) -> usize {
+        self.engine.connection_count()
+    }
+
+    fn unfinished_count(&self) -> usize {
+        self.engine.unfinished_count()
+    }
+
+    fn counters(&self) -> Counters {
+        let device = self.engine.device().port_counters();
+        Counters { engine: *self.engine.counters(), device }
+    }
+}

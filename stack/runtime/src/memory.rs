@@ -1,0 +1,207 @@
+//! Registered memory as raw octets, and the copies in and out of it.
+//!
+//! Nobody holds a reference to registered memory: the peer may write there at any moment, as a
+//! network adapter would. All access goes through bounds-checked copies of raw octets, for which
+//! any mixture of old and new octets is a valid result.
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use ferrowarp_proto::ddp::memory::{Memory, Place};
+use ferrowarp_proto::ddp::regions::RegionTable;
+
+/// A run of raw octets that stays mapped as long as whoever made the span promised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a span is an address and a length; the octets behind it are only copied, never
+// borrowed, and the promise of `Span::new` is not tied to a thread.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// # Safety
+    /// While the span or a copy of it is used, `start..start + len` is mapped, readable and
+    /// writable, and no Rust reference to it is used for which a write from elsewhere would be
+    /// undefined.
+    pub(crate) const unsafe fn new(start: *mut u8, len: usize) -> Self {
+        Self { start, len }
+    }
+
+    pub(crate) const fn len(self) -> usize {
+        self.len
+    }
+
+    /// The address, for the region table; [`HostMemory`] turns it into a pointer again.
+    pub(crate) fn addr(self) -> u64 {
+        self.start.expose_provenance() as u64
+    }
+
+    /// The octets `offset..offset + len` of this span.
+    ///
+    /// # Panics
+    /// If they leave the span.
+    #[inline]
+    pub(crate) fn slice(self, offset: usize, len: usize) -> Self {
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "octets {offset}..+{len} leave a region of {}",
+            self.len
+        );
+        Self { start: self.start.wrapping_add(offset), len }
+    }
+
+    /// Copies `octets` here; the last one becomes visible last.
+    #[inline]
+    pub(crate) fn write(self, octets: &[u8]) {
+        assert_eq!(self.len, octets.len(), "lengths differ");
+        let Some((last, rest)) = octets.split_last() else {
+            return;
+        };
+        // SAFETY: `Span::new` promises the destination; the source is a slice that cannot
+        // overlap memory to which no reference is used.
+        unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), self.start, rest.len()) };
+        self.slice(rest.len(), 1).store_release(*last);
+    }
+
+    /// Copies the octets to `out`, reading each of them once.
+    #[inline]
+    pub(crate) fn read(self, out: &mut [u8]) {
+        assert_eq!(self.len, out.len(), "lengths differ");
+        // SAFETY: `Span::new` promises the source; the destination is a slice that cannot
+        // overlap memory to which no reference is used.
+        unsafe { ptr::copy_nonoverlapping(self.start.cast_const(), out.as_mut_ptr(), self.len) };
+    }
+
+    /// Sets every octet.
+    pub(crate) fn fill(self, octet: u8) {
+        // SAFETY: `Span::new` promises the destination.
+        unsafe { ptr::write_bytes(self.start, octet, self.len) };
+    }
+
+    /// The first octet; what its writer wrote before it is visible after this.
+    ///
+    /// # Panics
+    /// If the span is empty.
+    #[inline]
+    pub(crate) fn load_acquire(self) -> u8 {
+        self.first().load(Ordering::Acquire)
+    }
+
+    /// Stores the first octet; whoever sees it sees what was written before.
+    ///
+    /// # Panics
+    /// If the span is empty.
+    #[inline]
+    pub(crate) fn store_release(self, octet: u8) {
+        self.first().store(octet, Ordering::Release);
+    }
+
+    #[inline]
+    fn first(&self) -> &AtomicU8 {
+        assert!(self.len > 0, "an empty span has no octet");
+        // SAFETY: `Span::new` promises that the octet is mapped while the span is used; an octet
+        // has no alignment, and a racing plain copy is what `Span` is for.
+        unsafe { AtomicU8::from_ptr(self.start) }
+    }
+}
+
+/// The engine's view of registered memory: the regions of a context, and copies by address.
+#[derive(Clone)]
+pub(crate) struct HostMemory {
+    regions: Arc<RegionTable>,
+}
+
+impl HostMemory {
+    pub(crate) const fn new(regions: Arc<RegionTable>) -> Self {
+        Self { regions }
+    }
+
+    /// The span of a place that [`RegionTable::resolve`] has just checked.
+    #[inline]
+    fn span(place: &Place) -> Span {
+        let start = usize::try_from(place.backing()).expect("registered from a pointer");
+        let offset = usize::try_from(place.offset()).expect("inside the region");
+        let start = ptr::with_exposed_provenance_mut::<u8>(start).wrapping_add(offset);
+        // SAFETY: the region table holds only regions whose memory is kept until they are
+        // invalidated and every pass that may have resolved a place has ended (`Mr`); a place is
+        // used within the pass that resolved it, and lies inside its region.
+        unsafe { Span::new(start, place.len()) }
+    }
+}
+
+impl Memory for HostMemory {
+    #[inline]
+    fn regions(&self) -> &RegionTable {
+        &self.regions
+    }
+
+    #[inline]
+    fn place(&self, place: Place, octets: &[u8]) {
+        Self::span(&place).write(octets);
+    }
+
+    #[inline]
+    fn fetch(&self, place: Place, out: &mut [u8]) {
+        Self::span(&place).read(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrowarp_proto::ddp::memory::Access;
+    use ferrowarp_proto::ddp::regions::Registration;
+
+    use super::*;
+
+    fn span_of(octets: &mut [u8]) -> Span {
+        // SAFETY: the tests use the span while the vector lives and look at it through the span.
+        unsafe { Span::new(octets.as_mut_ptr(), octets.len()) }
+    }
+
+    #[test]
+    fn copies_stay_inside_their_range() {
+        let mut octets = vec![0; 8];
+        let span = span_of(&mut octets);
+        span.slice(2, 3).write(&[1, 2, 3]);
+        span.slice(8, 0).write(&[]);
+        let mut out = [9; 8];
+        span.read(&mut out);
+        assert_eq!(out, [0, 0, 1, 2, 3, 0, 0, 0]);
+        assert_eq!(span.slice(4, 1).load_acquire(), 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "leave a region of 8")]
+    fn a_range_that_leaves_the_region_panics() {
+        span_of(&mut [0; 8]).slice(usize::MAX, 2);
+    }
+
+    #[test]
+    fn the_engine_reaches_what_was_registered() {
+        let mut octets = vec![0; 64];
+        let span = span_of(&mut octets);
+        let regions = Arc::new(RegionTable::new(2, 1));
+        let memory = HostMemory::new(Arc::clone(&regions));
+        let what = Registration {
+            pd: 1,
+            base: 0x5000,
+            len: 64,
+            access: Access::ALL,
+            backing: span.addr(),
+        };
+        let stag = regions.register(&what).unwrap();
+        let resolve = || regions.resolve(stag, 1, Access::LOCAL_WRITE, 0x5000 + 60, 4).unwrap();
+        memory.place(resolve(), b"last");
+        let mut out = [0; 4];
+        memory.fetch(resolve(), &mut out);
+        assert_eq!(&out, b"last");
+        assert_eq!(span.slice(63, 1).load_acquire(), b't');
+    }
+}

@@ -1,0 +1,288 @@
+//! A bounded queue from one thread at a time to one thread at a time, without locks.
+//!
+//! Producer and consumer each own an index and keep a copy of the other's, which they refresh
+//! only when the copy says full or empty: in steady flow no cache line is touched for the index.
+
+use std::mem::MaybeUninit;
+
+use crossbeam::utils::CachePadded;
+
+use crate::sync::{Arc, AtomicUsize, Cell, Ordering};
+
+struct Shared<T> {
+    slots: Box<[Cell<MaybeUninit<T>>]>,
+    mask: usize,
+    /// Next index to take; written by the consumer.
+    head: CachePadded<AtomicUsize>,
+    /// Next index to fill; written by the producer.
+    tail: CachePadded<AtomicUsize>,
+}
+
+// SAFETY: a slot belongs to the producer while its index is in `tail..head + capacity`, to the
+// consumer while it is in `head..tail`; the indices are published with release and read with
+// acquire, so sharing the ring only moves values between threads.
+unsafe impl<T: Send> Sync for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+/// The end that fills the ring.
+pub(crate) struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    /// Next index to fill; ahead of the shared tail by what is staged.
+    tail: usize,
+    published: usize,
+    head_seen: usize,
+}
+
+/// The end that empties the ring.
+pub(crate) struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    head: usize,
+    tail_seen: usize,
+}
+
+/// A look from outside, by any thread.
+pub(crate) struct Peek<T> {
+    shared: Arc<Shared<T>>,
+}
+
+/// A ring for at least `capacity` values: the next power of two.
+pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    let capacity = capacity.max(1).next_power_of_two();
+    let shared = Arc::new(Shared {
+        slots: (0..capacity).map(|_| Cell::new(MaybeUninit::uninit())).collect(),
+        mask: capacity - 1,
+        head: CachePadded::new(AtomicUsize::new(0)),
+        tail: CachePadded::new(AtomicUsize::new(0)),
+    });
+    let consumer = Consumer { shared: Arc::clone(&shared), head: 0, tail_seen: 0 };
+    (Producer { shared, tail: 0, published: 0, head_seen: 0 }, consumer)
+}
+
+impl<T> Producer<T> {
+    /// Puts a value in the ring that the consumer sees at the next [`Producer::publish`].
+    ///
+    /// # Errors
+    /// The value, if the ring is full.
+    #[inline]
+    pub(crate) fn stage(&mut self, value: T) -> Result<(), T> {
+        let capacity = self.shared.mask + 1;
+        if self.tail.wrapping_sub(self.head_seen) == capacity {
+            self.head_seen = self.shared.head.load(Ordering::Acquire);
+            if self.tail.wrapping_sub(self.head_seen) == capacity {
+                return Err(value);
+            }
+        }
+        self.shared.slots[self.tail & self.shared.mask].with_mut(|slot| {
+            // SAFETY: the index is in `tail..head + capacity`, so the slot is the producer's, and
+            // the consumer has moved its last value out.
+            unsafe { (*slot).write(value) };
+        });
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Shows staged values to the consumer. A plain store with release.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if self.published != self.tail {
+            self.published = self.tail;
+            self.shared.tail.store(self.tail, Ordering::Release);
+        }
+    }
+}
+
+impl<T> Peek<T> {
+    /// True if nothing was to be had a moment ago. Two loads.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.head.load(Ordering::Relaxed) == self.shared.tail.load(Ordering::Relaxed)
+    }
+}
+
+impl<T> Consumer<T> {
+    pub(crate) fn peek(&self) -> Peek<T> {
+        Peek { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Takes the oldest value, if there is one.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let value = self.take()?;
+        self.shared.head.store(self.head, Ordering::Release);
+        Some(value)
+    }
+
+    /// Appends at most `max` values to `out`, oldest first; returns how many. One store for all.
+    #[inline]
+    pub(crate) fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
+        let mut count = 0;
+        while count < max
+            && let Some(value) = self.take()
+        {
+            out.push(value);
+            count += 1;
+        }
+        if count > 0 {
+            self.shared.head.store(self.head, Ordering::Release);
+        }
+        count
+    }
+
+    /// True if nothing is to be had. Looks at the producer's index only if the last look said so.
+    #[inline]
+    pub(crate) fn is_empty(&mut self) -> bool {
+        if self.head == self.tail_seen {
+            self.tail_seen = self.shared.tail.load(Ordering::Acquire);
+        }
+        self.head == self.tail_seen
+    }
+
+    #[inline]
+    fn take(&mut self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let value = self.shared.slots[self.head & self.shared.mask].with_mut(|slot| {
+            // SAFETY: the index is in `head..tail`, so the producer has filled the slot and left
+            // it to the consumer.
+            let filled = unsafe { &*slot };
+            // SAFETY: filled, and moved out once: the head goes past it.
+            unsafe { filled.assume_init_read() }
+        });
+        self.head = self.head.wrapping_add(1);
+        Some(value)
+    }
+}
+
+impl<T> Drop for Producer<T> {
+    /// Staged values count as given.
+    fn drop(&mut self) {
+        self.publish();
+    }
+}
+
+impl<T> Drop for Consumer<T> {
+    /// What was given and not taken is dropped. What the producer gives after that is forgotten,
+    /// which leaks at most the resources of those values.
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    #[test]
+    fn full_and_empty_are_told_apart() {
+        let (mut tx, mut rx) = ring(4);
+        for value in 0..4 {
+            tx.stage(value).unwrap();
+        }
+        assert_eq!(tx.stage(4), Err(4));
+        assert_eq!(rx.pop(), None, "nothing is seen before it is published");
+        tx.publish();
+        let mut out = Vec::new();
+        assert_eq!(rx.pop_into(&mut out, 3), 3);
+        assert_eq!(out, [0, 1, 2]);
+        tx.stage(4).unwrap();
+        tx.publish();
+        assert_eq!((rx.pop(), rx.pop(), rx.pop()), (Some(3), Some(4), None));
+    }
+
+    #[test]
+    fn behaves_like_a_deque() {
+        let (mut tx, mut rx) = ring(8);
+        let mut model = VecDeque::new();
+        let mut state = 1_u64;
+        for step in 0..100_000_u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            if state >> 63 == 0 {
+                if tx.stage(step).is_ok() {
+                    model.push_back(step);
+                } else {
+                    assert_eq!(model.len(), 8);
+                }
+                tx.publish();
+            } else {
+                assert_eq!(rx.pop(), model.pop_front());
+            }
+        }
+    }
+
+    #[test]
+    fn values_left_over_are_dropped() {
+        let token = std::sync::Arc::new(());
+        let (mut tx, rx) = ring(4);
+        for _ in 0..3 {
+            tx.stage(std::sync::Arc::clone(&token)).unwrap();
+        }
+        drop(tx);
+        drop(rx);
+        assert_eq!(std::sync::Arc::strong_count(&token), 1);
+    }
+
+    #[test]
+    fn two_threads_keep_the_order() {
+        let (mut tx, mut rx) = ring(64);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for value in 0..200_000_u64 {
+                    while tx.stage(value).is_err() {
+                        std::thread::yield_now();
+                    }
+                    tx.publish();
+                }
+            });
+            let mut next = 0;
+            while next < 200_000 {
+                match rx.pop() {
+                    Some(value) => {
+                        assert_eq!(value, next);
+                        next += 1;
+                    }
+                    None => std::thread::yield_now(),
+                }
+            }
+        });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod proofs {
+    use loom::thread;
+
+    use super::*;
+
+    #[test]
+    fn values_arrive_once_in_order_whole() {
+        loom::model(|| {
+            let (mut tx, mut rx) = ring(2);
+            let producer = thread::spawn(move || {
+                for value in 0..3_u32 {
+                    let mut value = Box::new(value);
+                    while let Err(back) = tx.stage(value) {
+                        value = back;
+                        thread::yield_now();
+                    }
+                    tx.publish();
+                }
+            });
+            let mut next = 0;
+            while next < 3 {
+                match rx.pop() {
+                    Some(value) => {
+                        assert_eq!(*value, next);
+                        next += 1;
+                    }
+                    None => thread::yield_now(),
+                }
+            }
+            producer.join().unwrap();
+            assert!(rx.pop().is_none());
+        });
+    }
+}

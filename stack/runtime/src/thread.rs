@@ -1,0 +1,114 @@
+//! The threads that drive shards.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::config::DriveMode;
+use crate::device::{PoolNeeds, adopt_thread};
+use crate::shard::{HANDOVER_NS, Shard};
+
+/// Threads of the application that get caches at a time. A cache keeps its frames while its thread
+/// does something else: with one for each of many threads none would be left for the thread that
+/// drives. The pools suffice for these and for the driving threads of both ends of a pair.
+const CACHED_THREADS_MAX: usize = PoolNeeds::THREADS as usize - 2;
+
+/// Makes DPDK give the calling thread caches of its own in every pool, once per thread, unless
+/// too many have some (an allocation costs twice as much without). One thread-local load from
+/// then on.
+#[inline]
+pub(crate) fn known_to_dpdk() {
+    thread_local! {
+        static KNOWN: Cell<bool> = const { Cell::new(false) };
+    }
+    if !KNOWN.get()
+        && let Some(eal) = dpdk_sys::Eal::running()
+    {
+        KNOWN.set(true);
+        // Without a slot it works all the same, more slowly.
+        let _ = eal.adopt_thread_among(CACHED_THREADS_MAX);
+    }
+}
+
+/// False if there is no such core, or the thread may not run there.
+fn pin(core: usize) -> bool {
+    // The set of cores is an array, and its user panics beyond the end.
+    core < usize::try_from(libc::CPU_SETSIZE).unwrap_or(0)
+        && core_affinity::set_for_current(core_affinity::CoreId { id: core })
+}
+
+/// A running driving thread. Stops it when dropped.
+pub(crate) struct Driver {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Driver {
+    /// Starts the thread that `mode` asks for, if any.
+    pub(crate) fn start(shard: &Arc<Shard>, mode: DriveMode) -> std::io::Result<Option<Self>> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (shard, seen) = (Arc::clone(shard), Arc::clone(&stop));
+        let builder = std::thread::Builder::new();
+        let thread = match mode {
+            DriveMode::Inline => return Ok(None),
+            DriveMode::Dedicated { core } => {
+                builder.name(format!("ferrowarp-{core}")).spawn(move || {
+                    adopt_thread();
+                    if !pin(core) {
+                        tracing::warn!(core, "could not pin the driving thread to its core");
+                    }
+                    while !seen.load(Ordering::Relaxed) {
+                        shard.advance();
+                    }
+                })?
+            }
+            DriveMode::Helper => builder.name("ferrowarp-helper".into()).spawn(move || {
+                adopt_thread();
+                help(&shard, &seen);
+            })?,
+        };
+        Ok(Some(Self { stop, thread: Some(thread) }))
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It panicked: said already, and there is nothing to undo here.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Passes without anything to do before the helper naps.
+const IDLE_COUNT_MAX: u32 = 2_000;
+/// First nap; each further one is twice as long, up to [`NAP_MAX`].
+const NAP_MIN: Duration = Duration::from_micros(50);
+const NAP_MAX: Duration = Duration::from_millis(1);
+
+/// Drives while the application does not. Naps while it does, and while there is nothing to do:
+/// a port has no interrupt, so a sleeping helper looks at it once in [`NAP_MAX`].
+fn help(shard: &Shard, stop: &AtomicBool) {
+    let mut idle = 0;
+    let mut nap = NAP_MIN;
+    while !stop.load(Ordering::Relaxed) {
+        if shard.application_idle_ns(shard.now()) > HANDOVER_NS {
+            if shard.advance() {
+                (idle, nap) = (0, NAP_MIN);
+                continue;
+            }
+            idle += 1;
+            if idle < IDLE_COUNT_MAX {
+                std::hint::spin_loop();
+                continue;
+            }
+        }
+        shard.nap(nap);
+        nap = (nap * 2).min(NAP_MAX);
+        idle = IDLE_COUNT_MAX - 10;
+    }
+}

@@ -1,0 +1,381 @@
+//! The whole stack over `ring`: both ends in this process, driven by the test's own thread.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use ferrowarp::{
+    Access, CmError, ConnectError, DriveMode, EndReason, Event, Operation, PostError, QpState, Wc,
+    WcOpcode, WcStatus,
+};
+use support::*;
+
+fn summary(wcs: &[Wc]) -> Vec<(u64, WcOpcode, WcStatus)> {
+    wcs.iter().map(|wc| (wc.wr_id, wc.opcode, wc.status)).collect()
+}
+
+#[test]
+fn private_data_and_read_credits_reach_both_ends() {
+    let (left, right) = ends(DriveMode::Inline);
+    let ((a, b), (at_left, atright)) = connect_qps(&right, left.qp(), right.qp());
+    assert_eq!(at_left.private_data.as_slice(), b"from the right");
+    assert_eq!(at_left.peer, server());
+    assert_eq!((at_left.local.ip(), atright.peer.ip()), (address(1), address(1)));
+    assert_eq!((at_left.ord, atright.ird, at_left.crc), (16, 16, true));
+    assert_eq!((a.state(), b.state()), (QpState::Rts, QpState::Rts));
+}
+
+#[test]
+fn requests_complete_in_order_with_theright_octets() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let len = 100_000;
+    let source = left.mr(len, Access::LOCAL_READ);
+    let sink = left.mr(len, Access::LOCAL_WRITE);
+    let remote = right.mr(len, Access::REMOTE_WRITE | Access::REMOTE_READ);
+    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    source.write(0, &pattern(len, 7));
+    b.post_recv(recv(9, inbox.sge(0, 64))).unwrap();
+    let all = u32::try_from(len).unwrap();
+    a.post_send(write(1, source.sge(0, all), &remote, 0)).unwrap();
+    a.post_send(read(2, sink.sge(0, all), &remote, 0)).unwrap();
+    a.post_send(send(3, inline(b"done"))).unwrap();
+    let wcs = left.completions(&right, 3);
+    assert_eq!(
+        summary(&wcs),
+        [
+            (1, WcOpcode::Write, WcStatus::Success),
+            (2, WcOpcode::Read, WcStatus::Success),
+            (3, WcOpcode::Send, WcStatus::Success),
+        ]
+    );
+    assert_eq!(contents(&sink), pattern(len, 7));
+    assert_eq!(contents(&remote), pattern(len, 7));
+    let got = right.completions(&left, 1);
+    assert_eq!((got[0].wr_id, got[0].byte_len, got[0].qp), (9, 4, b.id()));
+    assert_eq!(contents(&inbox)[..4], *b"done");
+}
+
+#[test]
+fn a_send_invalidates_the_region_it_names() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let source = left.mr(64, Access::LOCAL_READ);
+    let remote = right.mr(64, Access::REMOTE_WRITE);
+    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    b.post_recv(recv(5, inbox.sge(0, 64))).unwrap();
+    let operation = Operation::Send {
+        payload: inline(b"finished"),
+        solicited: true,
+        invalidate: Some(remote.rkey()),
+    };
+    a.post_send(request(1, operation)).unwrap();
+    let got = right.completions(&left, 1);
+    assert_eq!(got[0].invalidated, Some(remote.rkey()));
+    assert!(got[0].solicited);
+    // Whoever writes there now is told, and the connection ends.
+    a.post_send(write(2, source.sge(0, 64), &remote, 0)).unwrap();
+    let Event::Disconnected { reason: EndReason::TerminateReceived(info), .. } = event(&a) else {
+        panic!("the left end hears why");
+    };
+    assert_eq!((info.layer, info.error_type, info.code), (1, 1, 0), "DDP, tagged, invalid STag");
+    assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::TerminateSent(_), .. }));
+    assert_eq!(contents(&remote), [0; 64]);
+    drop(remote);
+}
+
+#[test]
+fn a_rejected_request_carries_the_reason() {
+    let (left, right) = ends(DriveMode::Inline);
+    let listener = right.context.listen(PORT, 1).unwrap();
+    let a = left.qp();
+    a.connect(server(), param(b"please")).unwrap();
+    let request = listener.accept_timeout(PATIENCE).unwrap();
+    request.reject(b"not today").unwrap();
+    let Event::ConnectFailed { error, private_data, .. } = event(&a) else {
+        panic!("the attempt fails");
+    };
+    assert_eq!((error, private_data.as_slice()), (ConnectError::Rejected, &b"not today"[..]));
+    assert_eq!(a.state(), QpState::Error);
+}
+
+#[test]
+fn a_request_dropped_unanswered_is_rejected() {
+    let (left, right) = ends(DriveMode::Inline);
+    let listener = right.context.listen(PORT, 1).unwrap();
+    let a = left.qp();
+    a.connect(server(), param(b"")).unwrap();
+    drop(listener.accept_timeout(PATIENCE).unwrap());
+    assert_eq!(a.wait_established(PATIENCE), Err(ConnectError::Rejected));
+}
+
+#[test]
+fn nobody_listening_means_refused() {
+    let (left, _right) = ends(DriveMode::Inline);
+    let a = left.qp();
+    a.connect(server(), param(b"")).unwrap();
+    assert_eq!(a.wait_established(PATIENCE), Err(ConnectError::Refused));
+}
+
+#[test]
+fn a_port_has_one_listener_at_a_time() {
+    let (_left, right) = ends(DriveMode::Inline);
+    let first = right.context.listen(PORT, 1).unwrap();
+    assert_eq!(right.context.listen(PORT, 1).err(), Some(CmError::PortInUse(PORT)));
+    drop(first);
+    assert!(right.context.listen(PORT, 1).is_ok());
+}
+
+#[test]
+fn disconnecting_flushes_what_is_outstanding_once_each() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    for wr_id in 0..100 {
+        b.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+    }
+    a.post_send(send(7, inline(b"only one"))).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
+    a.disconnect().unwrap();
+    let wcs = right.completions(&left, 100);
+    assert_eq!((wcs[0].wr_id, wcs[0].status), (0, WcStatus::Success));
+    for (wc, wr_id) in wcs[1..].iter().zip(1..) {
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, WcStatus::Flushed, WcOpcode::Recv));
+    }
+    assert!(matches!(event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
+    assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    assert_eq!(right.cq.poll(&mut Vec::new()), 0, "each request once");
+    assert_eq!(b.post_recv(recv(1, inbox.sge(0, 64))), Err(PostError::WrongState));
+    assert_eq!(a.post_send(send(8, inline(b""))), Err(PostError::WrongState));
+}
+
+#[test]
+fn requests_posted_just_before_the_end_are_flushed_too() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, _b) = connect(&left, &right);
+    let source = left.mr(1 << 20, Access::LOCAL_READ);
+    let remote = right.mr(1 << 20, Access::REMOTE_WRITE);
+    // In the ring only: nobody drives between these calls and the end.
+    for wr_id in 0..100 {
+        a.post_send(write(wr_id, source.sge(0, 1 << 20), &remote, 0)).unwrap();
+    }
+    a.disconnect().unwrap();
+    let wcs = left.completions(&right, 100);
+    let ids: Vec<u64> = wcs.iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, (0..100).collect::<Vec<_>>());
+    assert!(wcs.iter().any(|wc| wc.status == WcStatus::Flushed));
+    let done = wcs.iter().take_while(|wc| wc.status == WcStatus::Success).count();
+    assert!(wcs[done..].iter().all(|wc| wc.status == WcStatus::Flushed));
+}
+
+#[test]
+fn a_queue_takes_as_many_requests_as_it_was_made_for() {
+    let (left, right) = ends(DriveMode::Inline);
+    let ((a, _b), _) = connect_qps(&right, left.qp_with(5, 1), right.qp_with(1, 1));
+    let silent = |wr_id| {
+        let mut wr = send(wr_id, inline(b""));
+        wr.signaled = false;
+        wr.operation = Operation::Write { payload: inline(b""), rkey: 0, remote: 0 };
+        wr
+    };
+    for round in 0..10 {
+        for wr_id in 0..4 {
+            a.post_send(silent(wr_id)).unwrap();
+        }
+        let mut last = silent(round);
+        last.signaled = true;
+        a.post_send(last).unwrap();
+        assert_eq!(a.post_send(silent(9)), Err(PostError::QueueFull));
+        // As soon as the completion is seen there is room for five again.
+        let wc = left.completions(&right, 1)[0];
+        assert_eq!((wc.wr_id, wc.status), (round, WcStatus::Success));
+    }
+    // Without any completion, too, after a pass.
+    for wr_id in 0..1000 {
+        until(&left.context, &right.context, || a.post_send(silent(wr_id)).is_ok());
+    }
+}
+
+#[test]
+fn an_overrun_ends_its_own_queue_pairs_only() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let small = left.context.create_cq(4);
+    let options =
+        ferrowarp::QpOptions { send_cq: &small, recv_cq: &small, max_send_wr: 64, max_recv_wr: 4 };
+    let over = left.pd.create_qp(&left.context, &options).unwrap();
+    let ((over, _over_peer), _) = connect_qps(&right, over, right.qp());
+    let empty =
+        |wr_id| request(wr_id, Operation::Write { payload: inline(b""), rkey: 0, remote: 0 });
+    for wr_id in 0..16 {
+        over.post_send(empty(wr_id)).unwrap();
+    }
+    until(&left.context, &right.context, || over.state() == QpState::Error);
+    assert!(small.overrun());
+    // What is there stays, the rest comes as room appears, once each.
+    let mut wcs = Vec::new();
+    until(&left.context, &right.context, || {
+        small.poll(&mut wcs);
+        wcs.len() >= 16
+    });
+    let ids: Vec<u64> = wcs.iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, (0..16).collect::<Vec<_>>());
+    // The neighbour goes on.
+    assert_eq!((a.state(), b.state()), (QpState::Rts, QpState::Rts));
+    a.post_send(empty(77)).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].wr_id, 77);
+}
+
+#[test]
+fn memory_may_go_while_peers_write_to_it() {
+    let (left, right) = ends(DriveMode::Inline);
+    for round in 0..20 {
+        let (a, _b) = connect(&left, &right);
+        let source = left.mr(1 << 18, Access::LOCAL_READ);
+        let remote = right.mr(1 << 18, Access::REMOTE_WRITE);
+        for wr_id in 0..8 {
+            a.post_send(write(wr_id, source.sge(0, 1 << 18), &remote, 0)).unwrap();
+        }
+        for _ in 0..round * 5 {
+            left.context.drive();
+            right.context.drive();
+        }
+        if round % 2 == 0 {
+            // The sink: the peer is told.
+            drop(remote);
+        } else {
+            // The source: the request fails at home.
+            drop(source);
+        }
+        let wcs = left.completions(&right, 8);
+        assert!(wcs.iter().all(|wc| wc.wr_id < 8));
+    }
+}
+
+#[test]
+fn many_queue_pairs_share_a_context() {
+    const COUNT: usize = 200;
+    let (left, right) = ends(DriveMode::Inline);
+    let pairs: Vec<_> = (0..COUNT).map(|_| connect(&left, &right)).collect();
+    let source = left.mr(COUNT * 4096, Access::LOCAL_READ);
+    let remote = right.mr(COUNT * 4096, Access::REMOTE_WRITE);
+    source.write(0, &pattern(COUNT * 4096, 3));
+    for round in 0..4_u64 {
+        for (index, (a, _)) in (0_u64..).zip(&pairs) {
+            let offset = index * 4096 + round * 1024;
+            let sge = source.sge(usize::try_from(offset).unwrap(), 1024);
+            a.post_send(write(index, sge, &remote, offset)).unwrap();
+        }
+    }
+    let wcs = left.completions(&right, COUNT * 4);
+    assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
+    until(&left.context, &right.context, || contents(&remote) == pattern(COUNT * 4096, 3));
+}
+
+#[test]
+fn completed_work_arrives_although_the_context_goes_at_once() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let len = 1 << 20;
+    let remote = right.mr(len, Access::REMOTE_WRITE);
+    let source = left.mr(len, Access::LOCAL_READ);
+    source.write(0, &pattern(len, 1));
+    a.post_send(write(1, source.sge(0, 1 << 20), &remote, 0)).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
+    let start = Instant::now();
+    drop((a, source, left));
+    assert!(start.elapsed() < Duration::from_secs(2), "lingering took {:?}", start.elapsed());
+    assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+    assert_eq!(contents(&remote), pattern(len, 1));
+}
+
+#[test]
+fn after_closing_every_handle_is_inert() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let mr = left.mr(64, Access::ALL);
+    left.context.clone().close();
+    assert_eq!(a.state(), QpState::Error);
+    assert_eq!(a.post_send(send(1, inline(b""))), Err(PostError::WrongState));
+    assert_eq!(a.disconnect(), Err(CmError::Gone));
+    assert_eq!(left.context.listen(PORT, 1).err(), Some(CmError::Gone));
+    assert!(!left.context.drive());
+    assert!(matches!(event(&b), Event::Disconnected { .. }));
+    drop(mr);
+}
+
+#[test]
+fn a_region_of_another_domain_is_out_of_reach() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, _b) = connect(&left, &right);
+    let foreign = right.context.alloc_pd();
+    let remote =
+        foreign.register(right.context.allocate(64).unwrap(), Access::REMOTE_WRITE).unwrap();
+    let source = left.mr(64, Access::LOCAL_READ);
+    a.post_send(write(1, source.sge(0, 64), &remote, 0)).unwrap();
+    assert!(matches!(
+        event(&a),
+        Event::Disconnected { reason: EndReason::TerminateReceived(_), .. }
+    ));
+}
+
+#[test]
+fn nobody_at_the_address_means_timed_out() {
+    let (left, right) = ends(DriveMode::Inline);
+    let a = left.qp();
+    let nobody = std::net::SocketAddr::new(address(77), PORT);
+    a.connect(nobody, param(b"")).unwrap();
+    assert_eq!(a.wait_established(PATIENCE), Err(ConnectError::TimedOut));
+    drop(right);
+}
+
+#[test]
+fn an_attempt_given_up_flushes_its_receives() {
+    let (left, right) = ends(DriveMode::Inline);
+    let a = left.qp();
+    let inbox = left.mr(64, Access::LOCAL_WRITE);
+    a.post_recv(recv(3, inbox.sge(0, 64))).unwrap();
+    a.connect(std::net::SocketAddr::new(address(77), PORT), param(b"")).unwrap();
+    a.disconnect().unwrap();
+    assert_eq!(a.state(), QpState::Error);
+    let wcs = left.completions(&right, 1);
+    assert_eq!((wcs[0].wr_id, wcs[0].status), (3, WcStatus::Flushed));
+    assert!(a.wait_established(PATIENCE).is_err());
+}
+
+#[test]
+fn jumbo_frames_and_checksums_change_nothing() {
+    for (mtu, checksum) in [(9000, false), (1500, true), (9000, true), (576, true)] {
+        let config = |host| {
+            let mut config = config(host, DriveMode::Inline);
+            (config.mtu, config.checksum) = (mtu, checksum);
+            config
+        };
+        let (left, right) = ferrowarp::Context::ring_pair(config(1), config(2)).unwrap();
+        let (left, right) = (End::new(left), End::new(right));
+        let (a, _b) = connect(&left, &right);
+        let len = 1 << 20;
+        let source = left.mr(len, Access::LOCAL_READ);
+        let remote = right.mr(len, Access::REMOTE_WRITE | Access::REMOTE_READ);
+        let back = left.mr(len, Access::LOCAL_WRITE);
+        source.write(0, &pattern(len, 5));
+        a.post_send(write(1, source.sge(0, 1 << 20), &remote, 0)).unwrap();
+        a.post_send(read(2, back.sge(0, 1 << 20), &remote, 0)).unwrap();
+        let wcs = left.completions(&right, 2);
+        assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
+        assert_eq!(contents(&back), pattern(len, 5), "mtu {mtu}, checksum {checksum}");
+    }
+}
+
+#[test]
+fn ring_is_opened_as_a_pair_only() {
+    let opened = ferrowarp::Context::open(config(1, DriveMode::Inline));
+    assert!(matches!(opened.err(), Some(ferrowarp::OpenError::Pair)));
+    let mut bad = config(1, DriveMode::Inline);
+    bad.prefix_len = 33;
+    assert!(matches!(
+        ferrowarp::Context::open(bad).err(),
+        Some(ferrowarp::OpenError::Prefix { prefix_len: 33, .. })
+    ));
+}

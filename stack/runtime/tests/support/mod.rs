@@ -1,0 +1,161 @@
+//! Two contexts in one process, and what tests do with them again and again.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use ferrowarp::device::DeviceSpec;
+use ferrowarp::{
+    Access, Agreed, Config, ConnParam, Context, Cq, DriveMode, Event, Mr, Operation, Payload, Pd,
+    Qp, QpOptions, RecvWr, SendWr, SgList, Sge, Wc,
+};
+
+/// Longer than anything here takes; a test that waits for it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PORT: u16 = 4791;
+
+pub(crate) fn address(host: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(198, 18, 0, host))
+}
+
+pub(crate) fn config(host: u8, drive: DriveMode) -> Config {
+    let mut config = Config::new(DeviceSpec::Ring, address(host), 24);
+    config.drive = drive;
+    config
+}
+
+/// The right end's listening address.
+pub(crate) fn server() -> SocketAddr {
+    SocketAddr::new(address(2), PORT)
+}
+
+pub(crate) fn contexts(drive: DriveMode) -> (Context, Context) {
+    contexts_driven(drive, drive)
+}
+
+pub(crate) fn contexts_driven(left: DriveMode, right: DriveMode) -> (Context, Context) {
+    Context::ring_pair(config(1, left), config(2, right)).unwrap()
+}
+
+/// One end: a context with a domain, a completion queue, and queue pairs on it.
+pub(crate) struct End {
+    pub(crate) context: Context,
+    pub(crate) pd: Pd,
+    pub(crate) cq: Cq,
+}
+
+impl End {
+    pub(crate) fn new(context: Context) -> Self {
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(4096));
+        Self { context, pd, cq }
+    }
+
+    pub(crate) fn qp(&self) -> Qp {
+        self.qp_with(128, 128)
+    }
+
+    pub(crate) fn qp_with(&self, max_send_wr: usize, max_recv_wr: usize) -> Qp {
+        let options = QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr, max_recv_wr };
+        self.pd.create_qp(&self.context, &options).unwrap()
+    }
+
+    pub(crate) fn mr(&self, len: usize, access: Access) -> Mr {
+        self.pd.register(self.context.allocate(len).unwrap(), access).unwrap()
+    }
+
+    /// Polls until `count` completions are there, driving `other` as well.
+    pub(crate) fn completions(&self, other: &Self, count: usize) -> Vec<Wc> {
+        let mut found = Vec::with_capacity(count);
+        until(&self.context, &other.context, || {
+            while found.len() < count && self.cq.poll(&mut found) > 0 {}
+            found.len() >= count
+        });
+        found
+    }
+}
+
+pub(crate) fn ends(drive: DriveMode) -> (End, End) {
+    let (left, right) = contexts(drive);
+    (End::new(left), End::new(right))
+}
+
+/// Drives both until `done`.
+pub(crate) fn until(left: &Context, right: &Context, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        left.drive();
+        right.drive();
+        assert!(start.elapsed() < PATIENCE, "nothing more happens: {:?}", left.counters());
+    }
+}
+
+/// Drives both for a while.
+pub(crate) fn for_a_while(left: &Context, right: &Context, time: Duration) {
+    let start = Instant::now();
+    until(left, right, || start.elapsed() > time);
+}
+
+pub(crate) fn param(private_data: &[u8]) -> ConnParam {
+    ConnParam { private_data: private_data.iter().copied().collect(), ..ConnParam::default() }
+}
+
+/// Connects `left` to `right`, which needs a listener of its own for the moment.
+pub(crate) fn connect(left: &End, right: &End) -> (Qp, Qp) {
+    connect_qps(right, left.qp(), right.qp()).0
+}
+
+pub(crate) fn connect_qps(right: &End, a: Qp, b: Qp) -> ((Qp, Qp), (Agreed, Agreed)) {
+    let listener = right.context.listen(PORT, 4).unwrap();
+    a.connect(server(), param(b"from the left")).unwrap();
+    let request = listener.accept_timeout(PATIENCE).expect("a request");
+    assert_eq!(request.offer().private_data.as_slice(), b"from the left");
+    request.accept(&b, param(b"from the right")).unwrap();
+    let agreed_a = a.wait_established(PATIENCE).unwrap();
+    let agreed_b = b.wait_established(PATIENCE).unwrap();
+    ((a, b), (agreed_a, agreed_b))
+}
+
+/// The next event of a queue pair.
+pub(crate) fn event(qp: &Qp) -> Event {
+    qp.wait_event(PATIENCE).expect("an event")
+}
+
+pub(crate) fn gather(sge: Sge) -> Payload {
+    Payload::Gather(SgList::from_iter([sge]))
+}
+
+pub(crate) fn request(wr_id: u64, operation: Operation) -> SendWr {
+    SendWr { wr_id, operation, signaled: true, fence: false }
+}
+
+pub(crate) fn send(wr_id: u64, payload: Payload) -> SendWr {
+    request(wr_id, Operation::Send { payload, solicited: false, invalidate: None })
+}
+
+pub(crate) fn inline(octets: &[u8]) -> Payload {
+    Payload::Inline(octets.iter().copied().collect())
+}
+
+pub(crate) fn write(wr_id: u64, source: Sge, sink: &Mr, offset: u64) -> SendWr {
+    let (rkey, remote) = (sink.rkey(), sink.addr() + offset);
+    request(wr_id, Operation::Write { payload: gather(source), rkey, remote })
+}
+
+pub(crate) fn read(wr_id: u64, sink: Sge, source: &Mr, offset: u64) -> SendWr {
+    request(wr_id, Operation::Read { sink, rkey: source.rkey(), remote: source.addr() + offset })
+}
+
+pub(crate) fn recv(wr_id: u64, sge: Sge) -> RecvWr {
+    RecvWr { wr_id, sg_list: SgList::from_iter([sge]) }
+}
+
+/// Octets that differ from place to place.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8)).to_le_bytes()[0] ^ seed).collect()
+}
+
+pub(crate) fn contents(mr: &Mr) -> Vec<u8> {
+    let mut octets = vec![0; mr.len()];
+    mr.read(0, &mut octets);
+    octets
+}

@@ -1,0 +1,255 @@
+//! The whole stack over `ring`, driven by threads of its own or by several of the application's.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use ferrowarp::{Access, DriveMode, WcStatus};
+use support::*;
+
+/// `rounds` Sends back and forth; each side posts and polls from a thread of its own.
+fn ping_pong(left: &End, right: &End, rounds: u64) {
+    let (a, b) = connect(left, right);
+    std::thread::scope(|scope| {
+        for (end, qp, starts) in [(left, &a, true), (right, &b, false)] {
+            scope.spawn(move || {
+                let inbox = end.mr(64, Access::LOCAL_WRITE);
+                qp.post_recv(recv(0, inbox.sge(0, 64))).unwrap();
+                if starts {
+                    // The other side may not have posted its buffer yet.
+                    std::thread::sleep(Duration::from_millis(50));
+                    qp.post_send(send(1, inline(&0_u64.to_le_bytes()))).unwrap();
+                }
+                let start = Instant::now();
+                // The last message has left only when its completion is there.
+                let (mut wcs, mut seen, mut sent) = (Vec::with_capacity(16), 0, 0);
+                while seen < rounds || sent < rounds {
+                    assert!(start.elapsed() < PATIENCE, "stuck after {seen} messages");
+                    wcs.clear();
+                    if end.cq.poll(&mut wcs) == 0 {
+                        std::thread::yield_now();
+                    }
+                    for wc in &wcs {
+                        assert_eq!(wc.status, WcStatus::Success);
+                        if wc.wr_id != 0 {
+                            sent += 1;
+                            continue;
+                        }
+                        let mut octets = [0; 8];
+                        inbox.read(0, &mut octets);
+                        assert_eq!(u64::from_le_bytes(octets), seen);
+                        qp.post_recv(recv(0, inbox.sge(0, 64))).unwrap();
+                        let next = if starts { seen + 1 } else { seen };
+                        seen += 1;
+                        if !starts || seen < rounds {
+                            qp.post_send(send(1, inline(&next.to_le_bytes()))).unwrap();
+                        }
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn inline_from_two_threads() {
+    let (left, right) = ends(DriveMode::Inline);
+    ping_pong(&left, &right, 2_000);
+}
+
+#[test]
+fn dedicated_threads() {
+    let (left, right) =
+        contexts_driven(DriveMode::Dedicated { core: 0 }, DriveMode::Dedicated { core: 1 });
+    // Few: with fewer cores than busy threads each message waits for the scheduler.
+    ping_pong(&End::new(left), &End::new(right), 100);
+}
+
+#[test]
+fn a_core_that_does_not_exist_is_not_the_end() {
+    let (left, right) = contexts_driven(
+        DriveMode::Dedicated { core: 1_000 },
+        DriveMode::Dedicated { core: usize::MAX },
+    );
+    ping_pong(&End::new(left), &End::new(right), 10);
+}
+
+#[test]
+fn helper_threads() {
+    let (left, right) = ends(DriveMode::Helper);
+    ping_pong(&left, &right, 500);
+}
+
+#[test]
+fn a_helper_makes_progress_without_the_application() {
+    let (left, right) = contexts_driven(DriveMode::Inline, DriveMode::Helper);
+    let (left, right) = (End::new(left), End::new(right));
+    let (a, _b) = connect(&left, &right);
+    let source = left.mr(4096, Access::LOCAL_READ);
+    let remote = right.mr(4096, Access::REMOTE_WRITE | Access::REMOTE_READ);
+    // The right end's application sleeps; its helper places, answers and acknowledges.
+    for round in 0..50_u8 {
+        source.fill(0, 4096, round);
+        a.post_send(write(1, source.sge(0, 4096), &remote, 0)).unwrap();
+        let sink = left.mr(4096, Access::LOCAL_WRITE);
+        a.post_send(read(2, sink.sge(0, 4096), &remote, 0)).unwrap();
+        let mut wcs = Vec::new();
+        let start = Instant::now();
+        while wcs.len() < 2 {
+            left.cq.poll(&mut wcs);
+            assert!(start.elapsed() < PATIENCE, "{:?}", right.context.counters());
+        }
+        assert_eq!(contents(&sink), [round; 4096]);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_helper_sends_what_is_posted_and_never_polled_for() {
+    let (left, right) = ends(DriveMode::Helper);
+    let (a, _b) = connect(&left, &right);
+    let source = left.mr(64, Access::LOCAL_READ);
+    let remote = right.mr(64, Access::REMOTE_WRITE);
+    for round in 1..=20 {
+        // Both helpers nap by now.
+        std::thread::sleep(Duration::from_millis(5));
+        source.fill(0, 64, round);
+        a.post_send(write(1, source.sge(0, 64), &remote, 0)).unwrap();
+        let start = Instant::now();
+        while remote.load_last(63) != round {
+            std::thread::yield_now();
+            assert!(start.elapsed() < PATIENCE, "round {round} never arrived");
+        }
+    }
+}
+
+#[test]
+fn regions_come_and_go_while_a_thread_drives() {
+    let (left, right) = contexts_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
+    let (left, right) = (End::new(left), End::new(right));
+    let (a, _b) = connect(&left, &right);
+    let source = left.mr(65_536, Access::LOCAL_READ);
+    let remote = right.mr(65_536, Access::REMOTE_WRITE);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0_u8;
+            while !stop.load(Ordering::Relaxed) {
+                round = round.wrapping_add(1);
+                let region = right.mr(8192, Access::ALL);
+                region.fill(0, 8192, round);
+                assert_eq!(contents(&region), [round; 8192]);
+                std::thread::yield_now();
+            }
+        });
+        let mut wcs = Vec::with_capacity(64);
+        for wr_id in 0..2_000 {
+            while a.post_send(write(wr_id, source.sge(0, 65_536), &remote, 0)).is_err() {
+                wcs.clear();
+                left.cq.poll(&mut wcs);
+                assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn several_threads_post_to_one_queue_pair_and_poll_one_queue() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 500;
+    let (left, right) = ends(DriveMode::Helper);
+    let (a, _b) = connect(&left, &right);
+    let remote = right.mr(4096, Access::REMOTE_WRITE);
+    let source = left.mr(4096, Access::LOCAL_READ);
+    let mut done = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (a, source, remote, left) = (&a, &source, &remote, &left);
+                scope.spawn(move || {
+                    let (mut wcs, mut next) = (Vec::new(), 0);
+                    while next < EACH {
+                        let wr = write(thread * EACH + next, source.sge(0, 512), remote, 0);
+                        if a.post_send(wr).is_ok() {
+                            next += 1;
+                        } else {
+                            left.cq.poll(&mut wcs);
+                            std::thread::yield_now();
+                        }
+                    }
+                    wcs
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    let total = usize::try_from(THREADS * EACH).unwrap();
+    let left_over = total - done.len();
+    done.extend(left.completions(&right, left_over));
+    let mut ids: Vec<u64> = done.iter().map(|wc| wc.wr_id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..THREADS * EACH).collect::<Vec<_>>());
+    assert!(done.iter().all(|wc| wc.status == WcStatus::Success));
+}
+
+/// A CRC covers the octets that are sent, so that a peer may read what
+/// the application is writing at that moment.
+#[test]
+fn a_region_may_be_rewritten_while_the_peer_reads_it() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, _b) = connect(&left, &right);
+    let source = right.mr(65_536, Access::REMOTE_READ);
+    let sink = left.mr(65_536, Access::LOCAL_WRITE);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0_u8;
+            while !stop.load(Ordering::Relaxed) {
+                round = round.wrapping_add(1);
+                source.fill(0, 65_536, round);
+            }
+        });
+        for wr_id in 0..300 {
+            a.post_send(read(wr_id, sink.sge(0, 65_536), &source, 0)).unwrap();
+            let wc = left.completions(&right, 1)[0];
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(left.context.counters().engine.crc_errors, 0);
+}
+
+/// Programs spin on the last octet of a message instead of polling for a completion.
+#[test]
+fn whoever_sees_the_last_octet_sees_the_others() {
+    const LEN: usize = 1_000;
+    let (left, right) = contexts_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
+    let (left, right) = (End::new(left), End::new(right));
+    let (a, _b) = connect(&left, &right);
+    let source = left.mr(LEN, Access::LOCAL_READ);
+    let remote = right.mr(LEN, Access::REMOTE_WRITE);
+    let seen = AtomicU8::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=200 {
+                while remote.load_last(LEN - 1) != round {
+                    std::thread::yield_now();
+                }
+                assert_eq!(contents(&remote), [round; LEN]);
+                seen.store(round, Ordering::Release);
+            }
+        });
+        let (mut wcs, start) = (Vec::new(), Instant::now());
+        for round in 1..=200 {
+            source.fill(0, LEN, round);
+            let length = u32::try_from(LEN).unwrap();
+            a.post_send(write(1, source.sge(0, length), &remote, 0)).unwrap();
+            while seen.load(Ordering::Acquire) != round {
+                left.cq.poll(&mut wcs);
+                std::thread::yield_now();
+                assert!(start.elapsed() < PATIENCE, "stuck in round {round}");
+            }
+        }
+    });
+}
