@@ -1,0 +1,10 @@
+//! Copies a file from one end to the other by RDMA Write or RDMA Read.
+
+use std::process::ExitCode;
+
+use ferrowarp_apps::copy::options::Options;
+use ferrowarp_apps::copy::program::program;
+
+fn main() -> ExitCode {
+    ferrowarp_apps::exit("iwcopy", || program(&ferrowarp_apps::parse::<Options>()))
+}

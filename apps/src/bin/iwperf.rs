@@ -1,0 +1,10 @@
+//! Measures bandwidth and latency of ferrowarp, in the manner of perftest.
+
+use std::process::ExitCode;
+
+use ferrowarp_apps::perf::options::Options;
+use ferrowarp_apps::perf::program::program;
+
+fn main() -> ExitCode {
+    ferrowarp_apps::exit("iwperf", || program(&ferrowarp_apps::parse::<Options>()))
+}

@@ -1,0 +1,10 @@
+//! Pings a peer by Send, RDMA Read and RDMA Write, in the manner of rping.
+
+use std::process::ExitCode;
+
+use ferrowarp_apps::ping::options::Options;
+use ferrowarp_apps::ping::program::program;
+
+fn main() -> ExitCode {
+    ferrowarp_apps::exit("iwping", || program(&ferrowarp_apps::parse::<Options>()))
+}

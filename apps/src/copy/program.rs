@@ -1,0 +1,66 @@
+//! iwcopy from its options to its exit status.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, ensure};
+
+use crate::copy::hex;
+use crate::copy::options::{Command, Options};
+use crate::copy::sink::Sink;
+use crate::copy::source::Source;
+use crate::copy::wire::By;
+use crate::device::DeviceArgs;
+use crate::machine::{run, run_both};
+
+/// Does what the options say.
+///
+/// # Errors
+/// One line that says what to do; also if the copy differs from the file.
+pub fn program(options: &Options) -> anyhow::Result<()> {
+    match &options.command {
+        Command::Loop { file, by, out, common } => {
+            let placement = common.device.placement()?;
+            let (left, right) = common.device.open_pair(1)?;
+            let mut sink = Sink::new(&right, common.port, out.as_deref(), common.timeout)?;
+            let remote = SocketAddr::new(DeviceArgs::loop_server(), common.port);
+            let mut source = Source::new(&left, remote, file, *by, common.timeout)?;
+            run_both(&mut source, &mut sink, placement)?;
+            conclude(&source, *by)
+        }
+        Command::Server { out, common } => {
+            common.device.pin_single()?;
+            let context = common.device.open(1)?;
+            let mut sink = Sink::new(&context, common.port, out.as_deref(), common.timeout)?;
+            println!("waiting for a file on port {}", common.port);
+            run(&mut sink)?;
+            let (len, digest) = sink.outcome.context("no file came")?;
+            println!("took {len} octets\nsha256 sink   {}", hex(&digest));
+            Ok(())
+        }
+        Command::Client { host, file, by, common } => {
+            common.device.pin_single()?;
+            let context = common.device.open(1)?;
+            let remote = SocketAddr::new(*host, common.port);
+            let mut source = Source::new(&context, remote, file, *by, common.timeout)?;
+            run(&mut source)?;
+            conclude(&source, *by)
+        }
+    }
+}
+
+fn conclude(source: &Source, by: By) -> anyhow::Result<()> {
+    let outcome = source.outcome.context("the copy did not end")?;
+    #[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
+    let gigabits = outcome.len as f64 * 8.0 / 1e9;
+    let seconds = outcome.elapsed.as_secs_f64();
+    println!(
+        "copied {} octets by RDMA {by:?} in {seconds:.3} s: {:.2} Gb/s, \
+         SHA-256 at both ends included",
+        outcome.len,
+        gigabits / seconds.max(1e-9)
+    );
+    println!("sha256 source {}", hex(&outcome.sent));
+    println!("sha256 sink   {}", hex(&outcome.arrived));
+    ensure!(outcome.sent == outcome.arrived, "the copy differs from the file");
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! What the ends of a copy say to each other: Sends on the connection that also moves the file.
+//! Big-endian; the first octet names the message.
+
+use crate::copy::Digest;
+
+/// Longest message.
+pub const LEN_MAX: u32 = 64;
+const MAGIC: u32 = 0x4657_4350;
+const VERSION: u16 = 1;
+
+/// How the file travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum By {
+    /// The source writes into the sink's memory.
+    Write,
+    /// The sink reads from the source's memory.
+    Read,
+}
+
+/// Slots of one end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slots {
+    /// Tagged offset of the first.
+    pub addr: u64,
+    /// STag.
+    pub rkey: u32,
+    /// How many.
+    pub count: u32,
+    /// Octets of each.
+    pub len: u32,
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// 1, source: what comes.
+    Open {
+        /// How.
+        by: By,
+        /// Octets of the file.
+        len: u64,
+        /// The source's slots.
+        slots: Slots,
+    },
+    /// 2, sink: go ahead.
+    Ready {
+        /// The sink's slots.
+        slots: Slots,
+    },
+    /// 3, source: the next slot holds so many octets (with RDMA Write: at the sink).
+    Filled {
+        /// Octets.
+        len: u32,
+    },
+    /// 4, sink: so many slots have been taken since the start.
+    Taken {
+        /// Slots.
+        count: u64,
+    },
+    /// 5, source: that was all.
+    End {
+        /// Of the file as it was read.
+        digest: Digest,
+    },
+    /// 6, sink: the file is complete.
+    Done {
+        /// Of the file as it arrived.
+        digest: Digest,
+    },
+}
+
+impl Message {
+    /// The octets.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(48);
+        match self {
+            Self::Open { by, len, slots } => {
+                out.push(1);
+                out.push(u8::from(*by == By::Read));
+                out.extend_from_slice(&VERSION.to_be_bytes());
+                out.extend_from_slice(&MAGIC.to_be_bytes());
+                out.extend_from_slice(&len.to_be_bytes());
+                emit_slots(slots, &mut out);
+            }
+            Self::Ready { slots } => {
+                out.push(2);
+                emit_slots(slots, &mut out);
+            }
+            Self::Filled { len } => {
+                out.push(3);
+                out.extend_from_slice(&len.to_be_bytes());
+            }
+            Self::Taken { count } => {
+                out.push(4);
+                out.extend_from_slice(&count.to_be_bytes());
+            }
+            Self::End { digest } => {
+                out.push(5);
+                out.extend_from_slice(digest);
+            }
+            Self::Done { digest } => {
+                out.push(6);
+                out.extend_from_slice(digest);
+            }
+        }
+        out
+    }
+
+    /// Reads a message; `None` for octets that are none.
+    #[must_use]
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let (&code, rest) = octets.split_first()?;
+        match code {
+            1 => {
+                let (&[by, v0, v1], rest) = rest.split_first_chunk()?;
+                let (magic, rest) = rest.split_first_chunk()?;
+                let (len, rest) = rest.split_first_chunk()?;
+                let by = match by {
+                    0 => By::Write,
+                    1 => By::Read,
+                    _ => return None,
+                };
+                let known =
+                    u16::from_be_bytes([v0, v1]) == VERSION && u32::from_be_bytes(*magic) == MAGIC;
+                let open =
+                    Self::Open { by, len: u64::from_be_bytes(*len), slots: parse_slots(rest)? };
+                known.then_some(open)
+            }
+            2 => Some(Self::Ready { slots: parse_slots(rest)? }),
+            3 => Some(Self::Filled { len: u32::from_be_bytes(rest.try_into().ok()?) }),
+            4 => Some(Self::Taken { count: u64::from_be_bytes(rest.try_into().ok()?) }),
+            5 => Some(Self::End { digest: rest.try_into().ok()? }),
+            6 => Some(Self::Done { digest: rest.try_into().ok()? }),
+            _ => None,
+        }
+    }
+}
+
+fn emit_slots(slots: &Slots, out: &mut Vec<u8>) {
+    out.extend_from_slice(&slots.addr.to_be_bytes());
+    out.extend_from_slice(&slots.rkey.to_be_bytes());
+    out.extend_from_slice(&slots.count.to_be_bytes());
+    out.extend_from_slice(&slots.len.to_be_bytes());
+}
+
+fn parse_slots(octets: &[u8]) -> Option<Slots> {
+    let (addr, rest) = octets.split_first_chunk()?;
+    let (rkey, rest) = rest.split_first_chunk()?;
+    let (count, rest) = rest.split_first_chunk()?;
+    Some(Slots {
+        addr: u64::from_be_bytes(*addr),
+        rkey: u32::from_be_bytes(*rkey),
+        count: u32::from_be_bytes(*count),
+        len: u32::from_be_bytes(rest.try_into().ok()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_round_trip_and_nothing_else_is_one() {
+        let slots = Slots { addr: 1 << 40, rkey: 0xA0B0_C0D0, count: 8, len: 1 << 20 };
+        for message in [
+            Message::Open { by: By::Write, len: 1 << 33, slots },
+            Message::Open { by: By::Read, len: 0, slots },
+            Message::Ready { slots },
+            Message::Filled { len: 5 },
+            Message::Taken { count: 1 << 40 },
+            Message::End { digest: [7; 32] },
+            Message::Done { digest: [9; 32] },
+        ] {
+            let octets = message.emit();
+            assert!(octets.len() <= usize::try_from(LEN_MAX).unwrap());
+            assert_eq!(Message::parse(&octets), Some(message));
+            for len in 0..octets.len() {
+                assert_eq!(Message::parse(&octets[..len]), None);
+            }
+            let longer: Vec<u8> = octets.into_iter().chain([0]).collect();
+            assert_eq!(Message::parse(&longer), None);
+        }
+        let mut other = Message::Open { by: By::Write, len: 1, slots }.emit();
+        other[4] ^= 1;
+        assert_eq!(Message::parse(&other), None);
+        assert_eq!(Message::parse(&[77; 40]), None);
+    }
+}

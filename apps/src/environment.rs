@@ -1,0 +1,91 @@
+//! Where a figure was measured: machine, kernel, versions.
+
+use std::fs::read_to_string;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// What goes with results. Whatever cannot be found out is empty or zero.
+#[derive(Clone, Debug, Serialize)]
+pub struct Environment {
+    /// Version of ferrowarp.
+    pub version: &'static str,
+    /// `--dev`.
+    pub device: String,
+    /// Name of the processor.
+    pub processor: String,
+    /// Processors that this program may use.
+    pub processors: usize,
+    /// Octets of memory.
+    pub memory_bytes: u64,
+    /// Hugepages of the default size that were free at the start.
+    pub hugepages_free: u64,
+    /// The kernel.
+    pub kernel: String,
+    /// The distribution.
+    pub system: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Cores that the ends were pinned to.
+    pub cores: Vec<usize>,
+    /// Seconds since 1970, at the start.
+    pub time_unix_s: u64,
+}
+
+impl Environment {
+    /// Looks around. Reads a few files below `/proc`.
+    #[must_use]
+    pub fn collect(device: &str) -> Self {
+        let meminfo = read_to_string("/proc/meminfo").unwrap_or_default();
+        let number = |name| {
+            let text = field(&meminfo, name).unwrap_or_default();
+            text.split(' ').next().and_then(|digits| digits.parse().ok()).unwrap_or(0u64)
+        };
+        let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let release = read_to_string("/etc/os-release").unwrap_or_default();
+        let system = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+        let kernel = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            device: device.to_owned(),
+            processor: field(&cpuinfo, "model name").unwrap_or_default().to_owned(),
+            processors: std::thread::available_parallelism().map_or(0, Into::into),
+            memory_bytes: number("MemTotal") * 1024,
+            hugepages_free: number("HugePages_Free"),
+            kernel: kernel.trim().to_owned(),
+            system: system.unwrap_or_default().trim_matches('"').to_owned(),
+            command: std::env::args().collect(),
+            cores: Vec::new(),
+            time_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        }
+    }
+}
+
+/// The value of the first line `name : value`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "MemTotalX: 1 kB\nMemTotal:   24 kB\nmodel name\t: A Processor: Fast\n";
+        assert_eq!(field(text, "MemTotal"), Some("24 kB"));
+        assert_eq!(field(text, "model name"), Some("A Processor: Fast"));
+        assert_eq!(field(text, "Mem"), None);
+    }
+
+    #[test]
+    fn this_machine_has_memory_and_a_processor() {
+        let environment = Environment::collect("ring");
+        assert!(environment.memory_bytes > 1 << 20);
+        assert!(environment.processors > 0);
+        assert_eq!(environment.device, "ring");
+    }
+}

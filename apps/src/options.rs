@@ -1,0 +1,59 @@
+//! Values of options that several programs take.
+
+use std::time::Duration;
+
+/// A number of octets, with an optional K or M, from 1 to `most`.
+///
+/// # Errors
+/// A sentence that says what to give.
+pub fn octets(text: &str, most: u64) -> Result<u64, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| "give a number, such as 64, 4K or 1M")?;
+    match number.checked_mul(unit) {
+        Some(octets) if (1..=most).contains(&octets) => Ok(octets),
+        _ => Err(format!("give 1 to {most} octets")),
+    }
+}
+
+/// A positive number of seconds, at most a day.
+///
+/// # Errors
+/// A sentence that says what to give.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        _ => Err("give seconds, 0.001 to 86400".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octets_are_checked() {
+        let size = |text| octets(text, 1 << 30);
+        assert_eq!(size("64"), Ok(64));
+        assert_eq!(size("4K"), Ok(4096));
+        assert_eq!(size("1m"), Ok(1 << 20));
+        assert_eq!(size("1024M"), Ok(1 << 30));
+        let large = ["1025M", "99999999999999999999", "18446744073709551615K"];
+        for wrong in ["", "K", "0", "-1", "1G", "µ"].into_iter().chain(large) {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn seconds_are_checked() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-3", "inf", "NaN", "x", "1e9"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

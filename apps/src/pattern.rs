@@ -1,0 +1,136 @@
+//! The octets that `--verify` sends and checks: they depend on the message number, the stream and
+//! the place within the message, so a stale, shifted, swapped or missing piece is seen.
+//!
+//! A message is a sequence of 8-octet words, little-endian, the last one cut to the length:
+//!
+//! ```text
+//! x       = (number * 0x9E3779B97F4A7C15 + stream * 0xD6E8FEB86659FD93 + k) * 0xBF58476D1CE4E5B9
+//! word(k) = x ^ (x >> 32)                                       (all modulo 2^64, k from zero)
+//! ```
+//!
+//! A program in another language can be the other end: `CONTROL.md` names `number` and `stream`.
+
+const NUMBER_FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+const STREAM_FACTOR: u64 = 0xD6E8_FEB8_6659_FD93;
+const WORD_FACTOR: u64 = 0xBF58_476D_1CE4_E5B9;
+const WORD_LEN: usize = 8;
+
+/// The octets of one message.
+#[derive(Clone, Copy, Debug)]
+pub struct Pattern {
+    base: u64,
+}
+
+impl Pattern {
+    /// The message `number` (from zero) of `stream`.
+    #[must_use]
+    pub const fn new(stream: u32, number: u64) -> Self {
+        let number = number.wrapping_mul(NUMBER_FACTOR);
+        let stream = (stream as u64).wrapping_mul(STREAM_FACTOR);
+        Self { base: number.wrapping_add(stream) }
+    }
+
+    #[inline]
+    const fn word(self, k: u64) -> u64 {
+        let x = self.base.wrapping_add(k).wrapping_mul(WORD_FACTOR);
+        x ^ (x >> 32)
+    }
+
+    /// Writes the octets from `offset` of the message on. `offset` is a multiple of 8.
+    ///
+    /// # Panics
+    /// If `offset` is not a multiple of 8.
+    pub fn fill(self, offset: usize, out: &mut [u8]) {
+        assert!(offset.is_multiple_of(WORD_LEN), "pieces start at a word");
+        let first = (offset / WORD_LEN) as u64;
+        let (words, rest) = out.as_chunks_mut::<WORD_LEN>();
+        let count = words.len() as u64;
+        for (k, word) in (first..).zip(words) {
+            *word = self.word(k).to_le_bytes();
+        }
+        let last = self.word(first + count).to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+
+    /// How many of `octets`, which start at `offset` of the message, are not as they should be.
+    /// `offset` is a multiple of 8.
+    ///
+    /// # Panics
+    /// If `offset` is not a multiple of 8.
+    #[must_use]
+    pub fn mismatches(self, offset: usize, octets: &[u8]) -> u64 {
+        assert!(offset.is_multiple_of(WORD_LEN), "pieces start at a word");
+        let first = (offset / WORD_LEN) as u64;
+        let (words, rest) = octets.as_chunks::<WORD_LEN>();
+        let last = self.word(first + words.len() as u64).to_le_bytes();
+        let differences = (first..)
+            .zip(words)
+            .fold(0, |bits, (k, word)| bits | (u64::from_le_bytes(*word) ^ self.word(k)));
+        if differences == 0 && *rest == last[..rest.len()] {
+            return 0;
+        }
+        self.count(offset, octets)
+    }
+
+    /// Octet by octet: only for what is known to be wrong.
+    #[cold]
+    fn count(self, offset: usize, octets: &[u8]) -> u64 {
+        let mut expected = vec![0; octets.len()];
+        self.fill(offset, &mut expected);
+        octets.iter().zip(expected).filter(|&(&octet, right)| octet != right).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(stream: u32, number: u64, len: usize) -> Vec<u8> {
+        let mut octets = vec![0; len];
+        Pattern::new(stream, number).fill(0, &mut octets);
+        octets
+    }
+
+    #[test]
+    fn the_documented_formula_holds() {
+        let x = 7u64
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .wrapping_add(3u64.wrapping_mul(0xD6E8_FEB8_6659_FD93))
+            .wrapping_add(2)
+            .wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        assert_eq!(message(3, 7, 24)[16..], (x ^ (x >> 32)).to_le_bytes());
+    }
+
+    #[test]
+    fn pieces_agree_with_the_whole() {
+        let whole = message(1, 9, 1003);
+        let mut pieces = vec![0; 1003];
+        for start in (0..1003).step_by(64) {
+            let end = (start + 64).min(1003);
+            Pattern::new(1, 9).fill(start, &mut pieces[start..end]);
+        }
+        assert_eq!(whole, pieces);
+        assert_eq!(Pattern::new(1, 9).mismatches(0, &whole), 0);
+        assert_eq!(Pattern::new(1, 9).mismatches(64, &whole[64..]), 0);
+    }
+
+    #[test]
+    fn each_changed_octet_is_counted() {
+        let mut octets = message(0, 1, 100);
+        octets[0] ^= 1;
+        octets[57] ^= 0x80;
+        octets[99] ^= 0xFF;
+        assert_eq!(Pattern::new(0, 1).mismatches(0, &octets), 3);
+    }
+
+    #[test]
+    fn other_numbers_and_streams_differ() {
+        let octets = message(0, 1, 64);
+        for other in [Pattern::new(0, 2), Pattern::new(1, 1), Pattern::new(0, 1 << 40)] {
+            assert!(other.mismatches(0, &octets) > 48);
+        }
+        let mut shifted = message(0, 1, 72);
+        shifted.rotate_left(8);
+        assert!(Pattern::new(0, 1).mismatches(0, &shifted[..64]) > 48);
+    }
+}

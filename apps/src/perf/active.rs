@@ -1,0 +1,353 @@
+//! The active half of a bandwidth run: posts messages as far as depth and credits allow, and
+//! knows when all of them have been confirmed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use ferrowarp::{SendWr, Wc};
+
+use crate::link::Id;
+use crate::pattern::Pattern;
+use crate::perf::control::{Message, Run, Tally};
+use crate::perf::options::Transfer;
+use crate::perf::peak::Peak;
+use crate::perf::session::{CONFIRM, MESSAGE, Session};
+use crate::perf::slots;
+
+/// At most this many messages are posted on one connection before the others get their turn.
+const POST_BURST: u64 = 64;
+
+/// At least one completion for so many octets, so that peaks are those of the connection.
+const SIGNAL_OCTETS: u64 = 1 << 20;
+
+/// Where one data connection stands.
+struct Flow {
+    /// Messages posted.
+    posted: u64,
+    /// Messages whose completion was seen, or is implied by a later one.
+    completed: u64,
+    /// Messages that the other end takes: credits.
+    allowed: u64,
+    /// Messages of the run; `u64::MAX` until the time is over.
+    limit: u64,
+    /// The confirming Read was posted, and has completed.
+    confirm_posted: bool,
+    confirmed: bool,
+    /// Empty Sends still to post at the end of the run, to use up receives.
+    drain: u32,
+}
+
+/// The active half of one end.
+pub struct Active {
+    run: Run,
+    transfer: Transfer,
+    depth: u64,
+    signal_every: u64,
+    flows: Vec<Flow>,
+    started: Instant,
+    deadline: Option<Instant>,
+    /// When the last octet was confirmed.
+    confirmed: Option<Instant>,
+    /// The other end's count.
+    counted: Option<Tally>,
+    said_done: bool,
+    /// Messages that the completions account for, over all flows.
+    completed: u64,
+    verified: u64,
+    errors: u64,
+    peak: Peak,
+}
+
+impl Active {
+    /// Begins: the clock runs from here.
+    #[must_use]
+    pub fn start(session: &Session, run: Run, now: Instant) -> Self {
+        let depth = u64::from(session.hello.tx_depth);
+        let limited = run.iterations > 0;
+        let flow = |_| Flow {
+            posted: 0,
+            completed: 0,
+            allowed: if run.credits == 0 { u64::MAX } else { run.credits.into() },
+            limit: if limited { run.iterations } else { u64::MAX },
+            confirm_posted: false,
+            confirmed: false,
+            drain: 0,
+        };
+        Self {
+            run,
+            transfer: session.test().transfer(),
+            depth,
+            signal_every: (depth / 4).min(SIGNAL_OCTETS / run.size).clamp(1, 64),
+            flows: (0..session.hello.qps).map(flow).collect(),
+            started: now,
+            deadline: (!limited).then(|| now + Duration::from_millis(run.duration_ms)),
+            confirmed: None,
+            counted: None,
+            said_done: false,
+            completed: 0,
+            verified: 0,
+            errors: 0,
+            peak: Peak::new(now),
+        }
+    }
+
+    /// Posts what may be posted, and says when everything is done.
+    ///
+    /// # Errors
+    /// If a connection is down.
+    pub fn pump(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.deadline = None;
+            for flow in &mut self.flows {
+                flow.limit = flow.posted;
+            }
+        }
+        for (index, flow) in (0u16..).zip(&mut self.flows) {
+            let allowed = flow.limit.min(flow.allowed).saturating_sub(flow.posted);
+            let room = self.depth.saturating_sub(flow.posted - flow.completed);
+            let burst = allowed.min(room).min(POST_BURST);
+            if session.verify() {
+                for _ in 0..burst {
+                    if !post_verified(session, &self.run, self.signal_every, index, flow)? {
+                        break;
+                    }
+                }
+            } else if burst > 0 {
+                post(session, &self.run, self.signal_every, index, flow, burst)?;
+            }
+            if self.transfer == Transfer::Write && flow.posted == flow.limit && !flow.confirm_posted
+            {
+                let wr_id = session.wr_id(CONFIRM, index, 0);
+                flow.confirm_posted =
+                    session.post(index, wr_id, session.confirming_read(), true)?;
+            }
+            while flow.drain > 0 {
+                let wr_id = session.wr_id(CONFIRM, index, 1);
+                if !session.post(index, wr_id, Session::empty_send(), false)? {
+                    break;
+                }
+                flow.drain -= 1;
+            }
+        }
+        self.peak.note(now, self.completed * self.run.size);
+        if !self.said_done && self.is_through() {
+            self.said_done = true;
+            if self.transfer != Transfer::Send {
+                self.confirmed = Some(Instant::now());
+            }
+            session.say(Message::Done(self.tally()))?;
+        }
+        Ok(())
+    }
+
+    /// True when nothing is left to post and, except for Sends, all is confirmed.
+    fn is_through(&self) -> bool {
+        self.flows.iter().all(|flow| {
+            flow.posted == flow.limit
+                && match self.transfer {
+                    Transfer::Write => flow.confirmed,
+                    Transfer::Read => flow.completed == flow.posted,
+                    Transfer::Send => true,
+                }
+        })
+    }
+
+    /// Takes note of a completion of this half.
+    ///
+    /// # Errors
+    /// If a connection is down.
+    pub fn complete(&mut self, session: &mut Session, id: Id, wc: &Wc) -> anyhow::Result<()> {
+        let flow = &mut self.flows[usize::from(id.index)];
+        if id.kind == CONFIRM {
+            flow.confirmed |= id.number == 0;
+            return Ok(());
+        }
+        if self.transfer == Transfer::Read {
+            // Each Read is signalled, and they complete in order.
+            let number = flow.completed;
+            flow.completed += 1;
+            self.completed += 1;
+            ensure!(u64::from(wc.byte_len) == self.run.size, "an RDMA Read came back short");
+            if session.verify() {
+                self.check(session, id.index, number)?;
+            }
+            return Ok(());
+        }
+        // The number is the count of messages up to this one, modulo 2^32.
+        #[expect(clippy::cast_possible_truncation, reason = "compared modulo 2^32")]
+        let step = u64::from(id.number.wrapping_sub(flow.completed as u32));
+        flow.completed += step;
+        self.completed += step;
+        Ok(())
+    }
+
+    /// Checks what a Read has brought, and tells the source that the slot may be rewritten.
+    fn check(&mut self, session: &mut Session, qp: u16, number: u64) -> anyhow::Result<()> {
+        let offset = usize::try_from(session.offset(&self.run, qp, number))?;
+        let len = usize::try_from(self.run.size)?;
+        let pattern = Pattern::new(session.stream(qp, false), number);
+        self.errors += slots::check(&session.end, &session.rx, offset, len, pattern);
+        self.verified += self.run.size;
+        let consumed = number + 1;
+        if consumed.is_multiple_of(credit_batch(&self.run)) {
+            session.say(Message::Consumed { qp: qp.into(), count: consumed })?;
+        }
+        Ok(())
+    }
+
+    /// The other end takes messages up to `count` plus the credits of the start.
+    ///
+    /// # Errors
+    /// If it names a connection that is not there, or more messages than were sent.
+    pub fn credit(&mut self, qp: u32, count: u64) -> anyhow::Result<()> {
+        let flow = usize::try_from(qp).ok().and_then(|qp| self.flows.get_mut(qp));
+        match flow {
+            Some(flow) if count <= flow.posted && self.run.credits > 0 => {
+                flow.allowed = flow.allowed.max(count + u64::from(self.run.credits));
+                Ok(())
+            }
+            _ => bail!("the other end gave a credit for messages that it did not get"),
+        }
+    }
+
+    /// The other end has all of it, and says what it counted.
+    ///
+    /// # Errors
+    /// If that is not what was sent.
+    pub fn counted(
+        &mut self,
+        session: &Session,
+        now: Instant,
+        tally: &Tally,
+    ) -> anyhow::Result<()> {
+        ensure!(self.said_done && self.counted.is_none(), "the other end counted out of turn");
+        self.counted = Some(*tally);
+        if self.transfer == Transfer::Send {
+            ensure!(
+                tally.messages == self.posted() && tally.octets == self.posted() * self.run.size,
+                "the other end counted {} messages and {} octets, {} and {} were sent",
+                tally.messages,
+                tally.octets,
+                self.posted(),
+                self.posted() * self.run.size
+            );
+            self.confirmed = Some(now);
+        }
+        if uses_receives(session) {
+            for flow in &mut self.flows {
+                flow.drain = self.run.credits;
+            }
+        }
+        Ok(())
+    }
+
+    fn posted(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.posted).sum()
+    }
+
+    /// Messages of the connection that is furthest behind, for a progress bar.
+    #[must_use]
+    pub fn progress(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.completed).min().unwrap_or(0)
+    }
+
+    /// True when all is confirmed, counted and drained.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.counted.is_some() && self.flows.iter().all(|flow| flow.drain == 0)
+    }
+
+    /// What this half did; final once it is finished.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let messages = self.posted();
+        let elapsed = self.confirmed.unwrap_or_else(Instant::now) - self.started;
+        Tally {
+            messages,
+            octets: messages * self.run.size,
+            verified: self.verified,
+            errors: self.errors,
+            duration_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Highest rate of a stretch of the run, in gigabits per second.
+    #[must_use]
+    pub const fn peak_gbit_s(&self) -> f64 {
+        self.peak.gbit_s()
+    }
+}
+
+/// Messages per credit: four credits go round in flight.
+#[must_use]
+pub fn credit_batch(run: &Run) -> u64 {
+    u64::from(run.credits / 4).max(1)
+}
+
+/// True if each message of the session's test uses up a receive at its sink.
+#[must_use]
+pub fn uses_receives(session: &Session) -> bool {
+    match session.test().transfer() {
+        Transfer::Send => true,
+        Transfer::Write => session.verify() && !session.test().is_latency(),
+        Transfer::Read => false,
+    }
+}
+
+/// A completion is due for message `count` of a flow, counted from one.
+fn is_signaled(transfer: Transfer, signal_every: u64, flow: &Flow, count: u64) -> bool {
+    count.is_multiple_of(signal_every) || count == flow.limit || transfer == Transfer::Read
+}
+
+/// Posts the next `burst` messages of a flow, or as many as the queue has room for.
+#[inline]
+fn post(
+    session: &Session,
+    run: &Run,
+    signal_every: u64,
+    qp: u16,
+    flow: &mut Flow,
+    burst: u64,
+) -> anyhow::Result<()> {
+    let transfer = session.test().transfer();
+    let wrs = (flow.posted..flow.posted + burst).map(|number| SendWr {
+        wr_id: session.wr_id(MESSAGE, qp, number + 1),
+        operation: session.operation(run, qp, number),
+        signaled: is_signaled(transfer, signal_every, flow, number + 1),
+        fence: false,
+    });
+    flow.posted += session.post_all(qp, wrs)?;
+    Ok(())
+}
+
+/// Fills and posts the next message of a flow; `false` if the queue is full.
+fn post_verified(
+    session: &Session,
+    run: &Run,
+    signal_every: u64,
+    qp: u16,
+    flow: &mut Flow,
+) -> anyhow::Result<bool> {
+    let number = flow.posted;
+    let count = number + 1;
+    let transfer = session.test().transfer();
+    let due = is_signaled(transfer, signal_every, flow, count);
+    let notify = transfer == Transfer::Write;
+    if transfer != Transfer::Read {
+        let offset = usize::try_from(session.offset(run, qp, number))?;
+        let pattern = Pattern::new(session.stream(qp, true), number);
+        slots::fill(&session.end, &session.tx, offset, usize::try_from(run.size)?, pattern);
+    }
+    let wr_id = session.wr_id(MESSAGE, qp, count);
+    let operation = session.operation(run, qp, number);
+    if !session.post(qp, wr_id, operation, due && !notify)? {
+        return Ok(false);
+    }
+    if notify {
+        // The sink learns by an empty Send that the Write before it is in place.
+        let posted = session.post(qp, wr_id, Session::empty_send(), due)?;
+        ensure!(posted, "the send queue is smaller than agreed");
+    }
+    flow.posted = count;
+    Ok(true)
+}

@@ -1,0 +1,110 @@
+//! The file of `--hdr`: an HdrHistogram log, one interval per size, in nanoseconds.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
+
+/// The latencies of one run and when it took place.
+pub struct Interval {
+    /// From the start of the log.
+    pub start: Duration,
+    /// How long the run took.
+    pub duration: Duration,
+    /// Name of the interval: no comma, no space.
+    pub tag: String,
+    /// The latencies in nanoseconds.
+    pub histogram: Histogram<u64>,
+}
+
+/// Writes the log; tools that read HdrHistogram logs read it. `origin`: when the first began.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(path: &Path, origin: SystemTime, intervals: &[Interval]) -> anyhow::Result<()> {
+    let file = File::create(path)
+        .with_context(|| format!("cannot write {}: choose another place", path.display()))?;
+    let mut out = BufWriter::new(file);
+    let mut serializer = V2DeflateSerializer::new();
+    let mut log = IntervalLogWriterBuilder::new()
+        .add_comment("latencies in nanoseconds; the tag says test and octets per message")
+        .with_start_time(origin)
+        .with_base_time(origin)
+        // Maxima are shown in microseconds.
+        .with_max_value_divisor(1000.0)
+        .begin_log_with(&mut out, &mut serializer)
+        .context("cannot begin the histogram log")?;
+    for interval in intervals {
+        log.write_histogram(
+            &interval.histogram,
+            interval.start,
+            interval.duration,
+            Tag::new(&interval.tag),
+        )
+        .map_err(|error| anyhow::anyhow!("cannot write the histogram log: {error:?}"))?;
+    }
+    drop(log);
+    out.flush().with_context(|| format!("cannot write {}: is the disk full?", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hdrhistogram::serialization::Deserializer;
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+
+    #[test]
+    fn a_log_can_be_read_back() {
+        let mut histogram = Histogram::<u64>::new(3).unwrap();
+        histogram.record_n(1500, 99).unwrap();
+        histogram.record(90_000).unwrap();
+        let interval = Interval {
+            start: Duration::from_secs(1),
+            duration: Duration::from_millis(250),
+            tag: "write-lat-64".to_owned(),
+            histogram,
+        };
+        let path = std::env::temp_dir().join(format!("iwperf-hdr-{}", std::process::id()));
+        write(&path, SystemTime::now(), &[interval]).unwrap();
+        let octets = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+
+        let mut found = 0;
+        for entry in IntervalLogIterator::new(&octets) {
+            let LogEntry::Interval(entry) = entry.unwrap() else { continue };
+            found += 1;
+            assert_eq!(entry.tag().unwrap().as_str(), "write-lat-64");
+            let raw = decode_base64(entry.encoded_histogram());
+            let back: Histogram<u64> = Deserializer::new().deserialize(&mut &raw[..]).unwrap();
+            assert_eq!((back.len(), back.value_at_quantile(0.5)), (100, 1500));
+        }
+        assert_eq!(found, 1);
+        assert!(write(Path::new("/missing/folder/log"), SystemTime::now(), &[]).is_err());
+    }
+
+    fn decode_base64(text: &str) -> Vec<u8> {
+        let value = |c: u8| match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            _ => 63,
+        };
+        let mut out = Vec::new();
+        let (mut bits, mut count) = (0u32, 0);
+        for c in text.bytes().filter(|&c| c != b'=') {
+            bits = bits << 6 | u32::from(value(c));
+            count += 6;
+            if count >= 8 {
+                count -= 8;
+                out.push((bits >> count & 0xFF) as u8);
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,128 @@
+//! Latencies of one run: recorded in nanoseconds, shown in microseconds.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Longest latency that is told apart: a minute.
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// The latencies of one run. Recording costs some nanoseconds and never allocates.
+pub struct Latencies {
+    histogram: Histogram<u64>,
+    /// The histogram rounds to three digits; these two are exact.
+    min_ns: u64,
+    max_ns: u64,
+}
+
+/// What is reported of them, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// Shortest.
+    pub min: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// Longest.
+    pub max: f64,
+    /// Mean (not in the JSON).
+    #[serde(skip)]
+    pub mean: f64,
+    /// Standard deviation (not in the JSON).
+    #[serde(skip)]
+    pub stdev: f64,
+}
+
+impl Latencies {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
+            .expect("constant bounds that the crate allows");
+        Self { histogram, min_ns: u64::MAX, max_ns: 0 }
+    }
+
+    /// Adds one.
+    pub fn record(&mut self, ns: u64) {
+        self.min_ns = self.min_ns.min(ns);
+        self.max_ns = self.max_ns.max(ns);
+        self.histogram.saturating_record(ns.max(1));
+    }
+
+    /// The histogram, for a log.
+    #[must_use]
+    pub const fn histogram(&self) -> &Histogram<u64> {
+        &self.histogram
+    }
+
+    /// What to report; `None` if nothing was recorded.
+    #[must_use]
+    pub fn summary(&self) -> Option<Summary> {
+        if self.histogram.is_empty() {
+            return None;
+        }
+        let at = |quantile| usec(self.histogram.value_at_quantile(quantile));
+        Some(Summary {
+            min: usec(self.min_ns),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: usec(self.max_ns),
+            mean: self.histogram.mean() / 1e3,
+            stdev: self.histogram.stdev() / 1e3,
+        })
+    }
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a double is exact for 104 days of nanoseconds")]
+fn usec(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_the_values() {
+        let mut latencies = Latencies::new();
+        assert_eq!(latencies.summary(), None);
+        for ns in 1..=1000 {
+            latencies.record(ns * 1000);
+        }
+        let summary = latencies.summary().unwrap();
+        assert_eq!((summary.min, summary.max), (1.0, 1000.0));
+        for (value, expected) in [
+            (summary.p50, 500.0),
+            (summary.p90, 900.0),
+            (summary.p99, 990.0),
+            (summary.p999, 999.0),
+        ] {
+            assert!((value - expected).abs() < expected * 0.002, "{value} is not {expected}");
+        }
+        assert!((summary.mean - 500.5).abs() < 1.0);
+        assert!((summary.stdev - 288.7).abs() < 1.0);
+    }
+
+    #[test]
+    fn values_beyond_the_bounds_are_kept_at_the_bounds() {
+        let mut latencies = Latencies::new();
+        latencies.record(0);
+        latencies.record(u64::MAX / 2);
+        let summary = latencies.summary().unwrap();
+        assert_eq!(summary.min, 0.0);
+        assert!(summary.max > 60e6);
+    }
+}

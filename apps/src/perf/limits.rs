@@ -1,0 +1,71 @@
+//! What a server refuses to run.
+
+use anyhow::ensure;
+
+use crate::perf::control::{FLAG_VERIFY, Hello, Run};
+use crate::perf::options::SIZE_MAX;
+
+/// Refuses a run that does not fit what was agreed.
+pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
+    let slots = u64::from(run.slots);
+    ensure!((1..=SIZE_MAX).contains(&run.size), "messages of {} octets are not served", run.size);
+    ensure!(run.stride >= run.size && run.stride.is_multiple_of(8), "the slots overlap");
+    ensure!(
+        slots > 0 && run.stride.checked_mul(slots).is_some_and(|len| len <= hello.span),
+        "the slots do not fit the region"
+    );
+    ensure!(run.credits <= hello.rx_depth, "more credits than receives");
+    ensure!(run.iterations > 0 || run.duration_ms > 0, "the run has no end");
+    let verified_slots = hello.has(FLAG_VERIFY);
+    ensure!(!verified_slots || run.credits <= run.slots, "more credits than slots to verify in");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::control::Region;
+    use crate::perf::options::Test;
+
+    fn hello() -> Hello {
+        let region = Region::default();
+        Hello {
+            test: Test::SendBw,
+            flags: FLAG_VERIFY,
+            qps: 1,
+            tx_depth: 16,
+            rx_depth: 16,
+            token: 1,
+            span: 1024,
+            tx: region,
+            rx: region,
+        }
+    }
+
+    const RUN: Run =
+        Run { size: 60, iterations: 1, duration_ms: 0, stride: 64, slots: 16, credits: 16 };
+
+    #[test]
+    fn a_run_that_fits_is_served() {
+        assert!(check_run(&hello(), &RUN).is_ok());
+    }
+
+    #[test]
+    fn a_run_that_leaves_its_region_is_refused() {
+        for wrong in [
+            Run { size: 0, ..RUN },
+            Run { size: 65, ..RUN },
+            Run { size: u64::MAX, stride: u64::MAX - 7, ..RUN },
+            Run { slots: 0, ..RUN },
+            Run { slots: 17, ..RUN },
+            Run { stride: 1 << 63, slots: 2, ..RUN },
+            Run { stride: 60, ..RUN },
+            Run { credits: 17, ..RUN },
+            Run { credits: u32::MAX, slots: u32::MAX, ..RUN },
+            Run { iterations: 0, ..RUN },
+            Run { slots: 8, ..RUN },
+        ] {
+            assert!(check_run(&hello(), &wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The command line of iwperf, and the plan of sizes and depths that follows from it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::device::DeviceArgs;
+use crate::options::{octets, seconds};
+use crate::perf::control::{FLAG_BIDIRECTIONAL, FLAG_CRC, FLAG_VERIFY, Run};
+pub use crate::perf::kind::{Test, Transfer};
+
+/// Port of perftest's programs, and of iwperf.
+pub const PORT: u16 = 18515;
+/// Largest message that may be asked for.
+pub const SIZE_MAX: u64 = 1 << 30;
+/// Largest region that either end provides.
+pub const REGION_LEN_MAX: u64 = 4 << 30;
+/// Slots for verified messages may take this much of each region: 128 of 8 MiB. Beyond it there
+/// are fewer, and so many messages outstanding.
+const SLOT_MEMORY: u64 = 1 << 30;
+/// Messages start at multiples of this: a cache line.
+const STRIDE_UNIT: u64 = 64;
+
+/// Measures bandwidth and latency of ferrowarp's RDMA Writes, Reads and Sends.
+///
+/// Figures are honest: bandwidth counts octets that the sink has confirmed, latency is half a
+/// round trip in which each side acts on the data that were placed.
+#[derive(Debug, Parser)]
+#[command(name = "iwperf", version, max_term_width = 100)]
+pub struct Options {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Both ends in this process over a pair of rings.
+    Loop {
+        /// The test.
+        test: Test,
+        /// Where.
+        #[command(flatten)]
+        device: DeviceArgs,
+        /// How.
+        #[command(flatten)]
+        test_args: TestArgs,
+    },
+    /// Serves one client after the other, until it is ended.
+    Server {
+        /// Where.
+        #[command(flatten)]
+        device: DeviceArgs,
+        /// Port to listen on.
+        #[arg(short, long, default_value_t = PORT)]
+        port: u16,
+        /// Ends after one client, with its result as exit status.
+        #[arg(long)]
+        once: bool,
+        /// Seconds without progress until a client is given up.
+        #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+        timeout: Duration,
+    },
+    /// Bandwidth of RDMA Writes to HOST.
+    WriteBw(ClientArgs),
+    /// Bandwidth of RDMA Reads from HOST.
+    ReadBw(ClientArgs),
+    /// Bandwidth of Sends to HOST.
+    SendBw(ClientArgs),
+    /// Latency of RDMA Writes to HOST and back.
+    WriteLat(ClientArgs),
+    /// Latency of RDMA Reads from HOST.
+    ReadLat(ClientArgs),
+    /// Latency of Sends to HOST and back.
+    SendLat(ClientArgs),
+}
+
+/// A client's options.
+#[derive(Clone, Debug, Args)]
+pub struct ClientArgs {
+    /// Address of the server.
+    pub host: IpAddr,
+    /// Port of the server.
+    #[arg(short, long, default_value_t = PORT)]
+    pub port: u16,
+    /// Where.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// How.
+    #[command(flatten)]
+    pub test_args: TestArgs,
+}
+
+/// How to test.
+#[derive(Clone, Debug, Args)]
+pub struct TestArgs {
+    /// Octets per message, also as 64K or 1M [default: 65536 for bandwidth, 2 for latency].
+    #[arg(short, long, value_parser = size, conflicts_with = "all")]
+    pub size: Option<u64>,
+    /// All sizes from 2 octets to 8 MiB, by powers of two.
+    #[arg(short, long)]
+    pub all: bool,
+    /// Messages per queue pair [default: 5000 for write-bw, 1000 otherwise].
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub iters: Option<u64>,
+    /// Seconds to run for each size, in place of a number of messages.
+    #[arg(short = 'D', long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(conflicts_with = "iters")]
+    pub duration: Option<Duration>,
+    /// Queue pairs (bandwidth only).
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub qps: u16,
+    /// Requests outstanding per queue pair.
+    #[arg(short, long, default_value_t = 128)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub tx_depth: u32,
+    /// RDMA Reads outstanding per queue pair.
+    #[arg(short, long, default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub outs: u16,
+    /// Both ends are active (bandwidth only); the sum of both directions is shown.
+    #[arg(short, long)]
+    pub bidirectional: bool,
+    /// Without MPA's CRC, if the other end agrees.
+    #[arg(long)]
+    pub no_crc: bool,
+    /// Checks every octet of every message at its sink, in as many slots as --tx-depth says
+    /// (fewer, and so many messages outstanding, where these would take more than 1 GiB).
+    #[arg(long)]
+    pub verify: bool,
+    /// Writes the results as JSON, also when the run fails.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Writes the latencies as an HdrHistogram log (latency only), in nanoseconds.
+    #[arg(long, value_name = "FILE")]
+    pub hdr: Option<PathBuf>,
+    /// Seconds without progress until the other end is given up.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub timeout: Duration,
+}
+
+impl TestArgs {
+    /// Refuses what no single option shows to be wrong.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub fn check(&self, test: Test) -> anyhow::Result<()> {
+        if test.is_latency() {
+            anyhow::ensure!(self.qps == 1, "{} uses one queue pair: leave -q away", test.name());
+            anyhow::ensure!(!self.bidirectional, "{} goes both ways: leave -b away", test.name());
+        } else {
+            anyhow::ensure!(self.hdr.is_none(), "--hdr is for latency: leave it away");
+        }
+        let span = self.span(test).saturating_mul(u64::from(self.qps));
+        anyhow::ensure!(
+            span <= REGION_LEN_MAX,
+            "the messages would take {} MiB of memory at each end: use fewer -q or a smaller -s",
+            span >> 20
+        );
+        Ok(())
+    }
+
+    /// Sizes to run, in order.
+    #[must_use]
+    pub fn sizes(&self, test: Test) -> Vec<u64> {
+        if self.all {
+            (1..=23).map(|bits| 1 << bits).collect()
+        } else {
+            vec![self.size.unwrap_or(if test.is_latency() { 2 } else { 65536 })]
+        }
+    }
+
+    /// Flags of the control exchange.
+    #[must_use]
+    pub const fn flags(&self) -> u8 {
+        (if self.verify { FLAG_VERIFY } else { 0 })
+            | (if self.bidirectional { FLAG_BIDIRECTIONAL } else { 0 })
+            | (if self.no_crc { 0 } else { FLAG_CRC })
+    }
+
+    /// Receives that a passive end posts per queue pair. Unverified Sends get twice the depth,
+    /// so that the sender need not wait for a credit while the sink posts receives again.
+    #[must_use]
+    pub const fn rx_depth(&self, test: Test) -> u32 {
+        match (test.transfer(), self.verify) {
+            (Transfer::Send, false) => 2 * self.tx_depth,
+            _ => self.tx_depth,
+        }
+    }
+
+    /// Octets of a region that one queue pair needs.
+    #[must_use]
+    pub fn span(&self, test: Test) -> u64 {
+        let spans = self.sizes(test).into_iter().map(|size| {
+            let run = self.run(test, size);
+            run.stride * u64::from(run.slots)
+        });
+        spans.max().unwrap_or(STRIDE_UNIT)
+    }
+
+    /// The run for one size.
+    #[must_use]
+    pub fn run(&self, test: Test, size: u64) -> Run {
+        let iterations = match (self.duration, self.iters, test) {
+            (Some(_), _, _) => 0,
+            (None, Some(iterations), _) => iterations,
+            (None, None, Test::WriteBw) => 5000,
+            (None, None, _) => 1000,
+        };
+        let duration_ms = self.duration.map_or(0, |duration| duration.as_millis().max(1));
+        let stride = size.next_multiple_of(STRIDE_UNIT);
+        let slots = if self.verify {
+            let room = SLOT_MEMORY / u64::from(self.qps) / stride;
+            u32::try_from(room).unwrap_or(u32::MAX).clamp(1, self.tx_depth)
+        } else {
+            1
+        };
+        let credits = match (test.transfer(), self.verify) {
+            // The spinning end sees each message by itself.
+            (Transfer::Write, _) if test.is_latency() => 0,
+            (_, true) => slots,
+            (Transfer::Send, false) => self.rx_depth(test),
+            (Transfer::Write | Transfer::Read, false) => 0,
+        };
+        Run {
+            size,
+            iterations,
+            duration_ms: u64::try_from(duration_ms).unwrap_or(u64::MAX),
+            stride,
+            slots,
+            credits,
+        }
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    octets(text, SIZE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loop_args(line: &str) -> Result<(Test, TestArgs), clap::Error> {
+        let words = ["iwperf", "loop"].into_iter().chain(line.split_whitespace());
+        let Command::Loop { test, test_args, .. } = Options::try_parse_from(words)?.command else {
+            panic!("not the loop");
+        };
+        Ok((test, test_args))
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_those_of_perftest() {
+        for (name, size, iterations) in [
+            ("write-bw", 65536, 5000),
+            ("read-bw", 65536, 1000),
+            ("send-bw", 65536, 1000),
+            ("write-lat", 2, 1000),
+            ("read-lat", 2, 1000),
+            ("send-lat", 2, 1000),
+        ] {
+            let (test, args) = loop_args(name).unwrap();
+            assert_eq!(test.name(), name);
+            assert_eq!(Test::from_code(test.code()), Some(test));
+            assert_eq!(args.sizes(test), [size]);
+            assert_eq!(args.run(test, size).iterations, iterations);
+            assert_eq!(args.tx_depth, 128);
+            assert_eq!(args.flags(), FLAG_CRC);
+        }
+        assert_eq!(PORT, 18515);
+        assert_eq!(Test::from_code(0), None);
+    }
+
+    #[test]
+    fn all_sizes_go_from_2_octets_to_8_mib() {
+        let (test, args) = loop_args("send-bw -a").unwrap();
+        let sizes = args.sizes(test);
+        assert_eq!((sizes[0], sizes[22], sizes.len()), (2, 8 << 20, 23));
+        assert_eq!(args.span(test), 8 << 20);
+    }
+
+    #[test]
+    fn verified_messages_have_a_slot_each_as_far_as_memory_goes() {
+        let (test, args) = loop_args("write-bw --verify -t 64").unwrap();
+        let run = args.run(test, 100);
+        assert_eq!((run.slots, run.credits, run.stride), (64, 64, 128));
+        let large = args.run(test, 8 << 20);
+        assert_eq!((large.slots, large.credits), (64, 64));
+        let larger = args.run(test, 32 << 20);
+        assert_eq!((larger.slots, larger.credits), (32, 32));
+        let unverified = loop_args("write-bw").unwrap().1.run(test, 100);
+        assert_eq!((unverified.slots, unverified.credits), (1, 0));
+    }
+
+    #[test]
+    fn sends_never_outrun_the_receives() {
+        let (test, args) = loop_args("send-bw -t 16").unwrap();
+        assert_eq!(args.run(test, 64).credits, args.rx_depth(test));
+        let (test, args) = loop_args("send-bw -t 16 --verify").unwrap();
+        assert!(args.run(test, 64).credits <= args.rx_depth(test));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for line in [
+            "write-bw -s 1 -a",
+            "write-bw -n 1 -D 1",
+            "write-bw -q 0",
+            "write-bw -n 0",
+            "write-bw -t 0",
+            "write-bwx",
+            "",
+        ] {
+            assert!(loop_args(line).is_err(), "{line}");
+        }
+        for line in ["write-lat -q 2", "send-lat -b", "write-bw --hdr x", "send-bw -q 256 -s 1024M"]
+        {
+            let (test, args) = loop_args(line).unwrap();
+            assert!(args.check(test).is_err(), "{line}");
+        }
+    }
+}

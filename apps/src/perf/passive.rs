@@ -1,0 +1,208 @@
+//! The passive half of a bandwidth run: takes messages, checks them, gives credits, counts.
+
+use anyhow::{bail, ensure};
+use ferrowarp::Wc;
+
+use crate::pattern::Pattern;
+use crate::perf::active::{credit_batch, uses_receives};
+use crate::perf::control::{Message, Run, Tally};
+use crate::perf::options::Transfer;
+use crate::perf::session::Session;
+use crate::perf::slots;
+
+/// Where one data connection stands.
+#[derive(Clone, Copy, Default)]
+struct Intake {
+    /// Messages taken; for RDMA Reads: slots rewritten.
+    taken: u64,
+    /// Receives posted and not yet used.
+    receives: u64,
+}
+
+/// The passive half of one end.
+pub struct Passive {
+    run: Run,
+    intakes: Vec<Intake>,
+    /// What the active end sent, once it has said so.
+    done: Option<Tally>,
+    said_counted: bool,
+    tally: Tally,
+}
+
+impl Passive {
+    /// Prepares a run: posts receives, or writes the messages that will be read.
+    ///
+    /// # Errors
+    /// If a connection is down.
+    pub fn prepare(session: &Session, run: Run) -> anyhow::Result<Self> {
+        let mut intakes = vec![Intake::default(); usize::from(session.hello.qps)];
+        for (qp, intake) in (0u16..).zip(&mut intakes) {
+            if uses_receives(session) {
+                for number in 0..u64::from(run.credits) {
+                    session.post_receive(&run, qp, number)?;
+                }
+                intake.receives = run.credits.into();
+            } else if session.verify() && session.test().transfer() == Transfer::Read {
+                for number in 0..u64::from(run.slots) {
+                    refill(session, &run, qp, number)?;
+                }
+            }
+        }
+        Ok(Self { run, intakes, done: None, said_counted: false, tally: Tally::default() })
+    }
+
+    /// A message has arrived on data connection `qp`. Returns its number, or nothing if it only
+    /// uses up a receive at the end of the run.
+    ///
+    /// # Errors
+    /// If it is none of the messages agreed on.
+    pub fn arrived(
+        &mut self,
+        session: &mut Session,
+        qp: u16,
+        wc: &Wc,
+    ) -> anyhow::Result<Option<u64>> {
+        let Some(intake) = self.intakes.get_mut(usize::from(qp)) else {
+            bail!("a message came on a connection that is not there");
+        };
+        intake.receives -= 1;
+        if self.said_counted {
+            ensure!(wc.byte_len == 0, "a message came after the last one");
+            return Ok(None);
+        }
+        let number = intake.taken;
+        intake.taken += 1;
+        self.tally.messages += 1;
+        self.tally.octets += match session.test().transfer() {
+            Transfer::Send => u64::from(wc.byte_len),
+            Transfer::Write | Transfer::Read => self.run.size,
+        };
+        if session.verify() {
+            self.check(session, qp, number)?;
+        }
+        Ok(Some(number))
+    }
+
+    /// Checks every octet of a message.
+    ///
+    /// # Errors
+    /// Never for sizes that were checked.
+    pub fn check(&mut self, session: &Session, qp: u16, number: u64) -> anyhow::Result<()> {
+        let offset = usize::try_from(session.offset(&self.run, qp, number))?;
+        let len = usize::try_from(self.run.size)?;
+        let pattern = Pattern::new(session.stream(qp, false), number);
+        self.tally.errors += slots::check(&session.end, &session.rx, offset, len, pattern);
+        self.tally.verified += self.run.size;
+        Ok(())
+    }
+
+    /// Posts the receive that message `number` used up again, for the message that will lie in
+    /// the same slot.
+    ///
+    /// # Errors
+    /// If a connection is down.
+    pub fn repost(&mut self, session: &Session, qp: u16, number: u64) -> anyhow::Result<()> {
+        session.post_receive(&self.run, qp, number + u64::from(self.run.credits))?;
+        self.intakes[usize::from(qp)].receives += 1;
+        Ok(())
+    }
+
+    /// As [`repost`](Self::repost), and gives a credit now and then.
+    ///
+    /// # Errors
+    /// If a connection is down.
+    pub fn release(&mut self, session: &mut Session, qp: u16, number: u64) -> anyhow::Result<()> {
+        self.repost(session, qp, number)?;
+        let count = number + 1;
+        if count.is_multiple_of(credit_batch(&self.run)) {
+            session.say(Message::Consumed { qp: qp.into(), count })?;
+        }
+        Ok(())
+    }
+
+    /// The reading end has checked the messages before `count`: their slots get new ones.
+    ///
+    /// # Errors
+    /// If it cannot have read them yet.
+    pub fn consumed(&mut self, session: &mut Session, qp: u32, count: u64) -> anyhow::Result<()> {
+        let slots = u64::from(self.run.slots);
+        let index = u16::try_from(qp)?;
+        let Some(intake) = self.intakes.get_mut(usize::from(index)) else {
+            bail!("the other end read on a connection that is not there");
+        };
+        ensure!(
+            count >= intake.taken && count - intake.taken <= slots,
+            "the other end claims to have read more than there was"
+        );
+        for number in intake.taken..count {
+            refill(session, &self.run, index, number + slots)?;
+        }
+        intake.taken = count;
+        session.say(Message::Refilled { qp, count })
+    }
+
+    /// The active end has said how much it sent.
+    ///
+    /// # Errors
+    /// If it says so twice.
+    pub fn done(&mut self, tally: &Tally) -> anyhow::Result<()> {
+        ensure!(self.done.is_none(), "the other end was done twice");
+        self.done = Some(*tally);
+        Ok(())
+    }
+
+    /// Tells the active end that all has arrived, when it has.
+    ///
+    /// # Errors
+    /// If the control connection is down, or more arrived than was sent.
+    pub fn pump(&mut self, session: &mut Session) -> anyhow::Result<()> {
+        let Some(done) = self.done else { return Ok(()) };
+        if self.said_counted || (uses_receives(session) && self.tally.messages < done.messages) {
+            return Ok(());
+        }
+        ensure!(self.tally.messages <= done.messages, "more messages came than were sent");
+        self.said_counted = true;
+        session.say(Message::Counted(self.tally))
+    }
+
+    /// Counts a message that was taken without a receive.
+    pub const fn count(&mut self) {
+        self.tally.messages += 1;
+        self.tally.octets += self.run.size;
+    }
+
+    /// Messages counted.
+    #[must_use]
+    pub const fn messages(&self) -> u64 {
+        self.tally.messages
+    }
+
+    /// What the active end said it sent.
+    #[must_use]
+    pub const fn announced(&self) -> Option<u64> {
+        match &self.done {
+            Some(tally) => Some(tally.messages),
+            None => None,
+        }
+    }
+
+    /// True when all has arrived and every receive has been used up.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.said_counted && self.intakes.iter().all(|intake| intake.receives == 0)
+    }
+
+    /// What this half counted and checked.
+    #[must_use]
+    pub const fn tally(&self) -> Tally {
+        self.tally
+    }
+}
+
+/// Writes the message that will be read from a slot next.
+fn refill(session: &Session, run: &Run, qp: u16, number: u64) -> anyhow::Result<()> {
+    let offset = usize::try_from(session.offset(run, qp, number))?;
+    let pattern = Pattern::new(session.stream(qp, true), number);
+    slots::fill(&session.end, &session.tx, offset, usize::try_from(run.size)?, pattern);
+    Ok(())
+}

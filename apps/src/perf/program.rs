@@ -1,0 +1,166 @@
+//! iwperf from its options to its exit status.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use ferrowarp::Context;
+
+use crate::device::DeviceArgs;
+use crate::environment::Environment;
+use crate::machine::{run, run_both, run_until_interrupted};
+use crate::perf::client::Client;
+use crate::perf::hdr;
+use crate::perf::options::{ClientArgs, Command, Options, PORT, Test, TestArgs};
+use crate::perf::report::{Measurement, Report, Setting};
+use crate::perf::server::Server;
+
+/// Data connections that a server sets memory aside for.
+const SERVED_QPS: u16 = 16;
+
+/// Does what the options say.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn program(options: &Options) -> anyhow::Result<()> {
+    let client = |test, args: &ClientArgs| {
+        let environment = Environment::collect(&args.device.dev);
+        reported(environment, test, &args.device, &args.test_args, |environment, results| {
+            environment.cores = args.device.pin_single()?;
+            let context = args.device.open(args.test_args.qps)?;
+            let remote = SocketAddr::new(args.host, args.port);
+            measure(&context, None, remote, args, test, results)
+        })
+    };
+    match &options.command {
+        Command::Loop { test, device, test_args } => {
+            let environment = Environment::collect(&device.dev);
+            reported(environment, *test, device, test_args, |environment, results| {
+                let placement = device.placement()?;
+                environment.cores = placement.cores();
+                let (left, right) = device.open_pair(test_args.qps)?;
+                let remote = SocketAddr::new(DeviceArgs::loop_server(), PORT);
+                let args = ClientArgs {
+                    host: remote.ip(),
+                    port: PORT,
+                    device: device.clone(),
+                    test_args: test_args.clone(),
+                };
+                measure(&left, Some(&right), remote, &args, *test, results)
+            })
+        }
+        Command::Server { device, port, once, timeout } => {
+            device.pin_single()?;
+            let context = device.open(SERVED_QPS)?;
+            let told = Box::new(|line: &str| say(&format!("{line}\n")));
+            let mut server = Server::new(&context, *port, *once, *timeout, told)?;
+            say(&format!("waiting for clients on port {port}\n"));
+            if *once { run(&mut server) } else { run_until_interrupted(&mut server) }
+        }
+        Command::WriteBw(args) => client(Test::WriteBw, args),
+        Command::ReadBw(args) => client(Test::ReadBw, args),
+        Command::SendBw(args) => client(Test::SendBw, args),
+        Command::WriteLat(args) => client(Test::WriteLat, args),
+        Command::ReadLat(args) => client(Test::ReadLat, args),
+        Command::SendLat(args) => client(Test::SendLat, args),
+    }
+}
+
+/// Measures, and writes the files that were asked for, whatever comes of it.
+fn reported(
+    mut environment: Environment,
+    test: Test,
+    device: &DeviceArgs,
+    args: &TestArgs,
+    work: impl FnOnce(&mut Environment, &mut Vec<Measurement>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    // A file that cannot be written is found out before the run, not after it.
+    for path in [&args.json, &args.hdr].into_iter().flatten() {
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .with_context(|| format!("cannot write {}: choose another place", path.display()))?;
+    }
+    let mut results = Vec::new();
+    let mut outcome = args.check(test).and_then(|()| work(&mut environment, &mut results));
+    if outcome.is_ok() {
+        let errors: u64 = results.iter().map(|result| result.errors).sum();
+        if errors > 0 {
+            outcome = Err(anyhow::anyhow!("{errors} octets were not as they were sent"));
+        }
+    } else if results.iter().all(|result| result.errors == 0) {
+        // Nothing was measured at all: the record still names the test.
+        let setting = setting(test, device, args);
+        let size = args.sizes(test).get(results.len()).copied().unwrap_or_default();
+        results.push(Measurement { errors: 1, ..Measurement::new(&setting, size) });
+    }
+    if let Some(path) = &args.json {
+        let failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        let written = Report { results: &results, environment: &environment, failure }.write(path);
+        outcome = outcome.and(written);
+    }
+    outcome
+}
+
+fn setting(test: Test, device: &DeviceArgs, args: &TestArgs) -> Setting {
+    Setting {
+        test,
+        device: device.dev.clone(),
+        qps: args.qps,
+        tx_depth: args.tx_depth,
+        mtu: device.mtu,
+        crc: !args.no_crc,
+        checksum: device.checksum_kind().to_owned(),
+        bidirectional: args.bidirectional,
+        verify: args.verify,
+    }
+}
+
+/// Runs the client, and the server too if it is in this process.
+fn measure(
+    context: &Context,
+    other: Option<&Context>,
+    remote: SocketAddr,
+    args: &ClientArgs,
+    test: Test,
+    results: &mut Vec<Measurement>,
+) -> anyhow::Result<()> {
+    let (device, args) = (&args.device, &args.test_args);
+    let origin = SystemTime::now();
+    let server = other.map(|other| {
+        let quiet = Box::new(|_: &str| {});
+        Server::new(other, remote.port(), true, args.timeout, quiet)
+    });
+    let mut server = server.transpose()?;
+    let setting = setting(test, device, args);
+    let tell = Box::new(|setting: &Setting, result: Option<&Measurement>| match result {
+        None => say(&format!("{}\n", setting.heading())),
+        Some(result) => say(&format!("{}\n", result.line())),
+    });
+    let mut client = Client::new(context, remote, args, setting, tell)?;
+    let outcome = match &mut server {
+        Some(server) => run_both(&mut client, server, device.placement()?),
+        None => run(&mut client),
+    };
+    results.append(&mut client.results);
+    if !results.is_empty() {
+        say(&format!("{}\n", Setting::footing()));
+    }
+    if outcome.is_err() {
+        results.extend(client.unfinished());
+    }
+    let logged = match &args.hdr {
+        Some(path) => hdr::write(path, origin, &client.intervals),
+        None => Ok(()),
+    };
+    outcome.and(logged)
+}
+
+/// Prints; a reader that has gone away (`| head`) is no error.
+fn say(text: &str) {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

@@ -1,0 +1,279 @@
+//! One end's side of a session: the control channel, the data connections, the two regions.
+
+use std::borrow::Cow;
+
+use anyhow::{Context as _, bail};
+use ferrowarp::{Access, Mr, Operation, Payload, PostError, Qp, RecvWr, SendWr, SgList, Wc};
+
+use crate::link::{Channel, End, Id, check, ended, gather, piece};
+use crate::perf::control::{
+    FLAG_BIDIRECTIONAL, FLAG_VERIFY, Frame, Hello, Message, RECEIVE_LEN, Region, Run, Welcome,
+};
+use crate::perf::options::{Test, Transfer};
+
+/// Kind of a message's request on a data connection.
+pub const MESSAGE: u8 = Id::FIRST_FREE;
+/// Kind of a receive on a data connection.
+pub const RECEIVE: u8 = Id::FIRST_FREE + 1;
+/// Kind of the zero-length Read that confirms the Writes before it.
+pub const CONFIRM: u8 = Id::FIRST_FREE + 2;
+
+/// One end's side of a session.
+pub struct Session {
+    /// The end.
+    pub end: End,
+    /// The control channel.
+    pub control: Channel,
+    /// The data connections, in order of their index.
+    pub data: Vec<Qp>,
+    /// Messages are built here; the other end's RDMA Reads fetch them here.
+    pub tx: Mr,
+    /// Messages arrive here.
+    pub rx: Mr,
+    /// The other end's regions.
+    pub peer: Welcome,
+    /// What was agreed.
+    pub hello: Hello,
+    /// This end connected; the other one listens.
+    pub initiator: bool,
+    /// The run that goes on, or the last one.
+    pub number: u32,
+}
+
+/// Control messages that each end can take at a time.
+#[must_use]
+pub const fn control_depth(qps: u16) -> u16 {
+    32 + 24 * qps
+}
+
+/// Completions that a session's queue must hold.
+#[must_use]
+pub fn completions_max(qps: u16, tx_depth: u32, rx_depth: u32) -> usize {
+    let depth = send_depth(tx_depth, rx_depth) + usize::try_from(rx_depth).unwrap_or(0);
+    usize::from(qps) * depth + 2 * usize::from(control_depth(qps)) + 16
+}
+
+/// Requests of a data connection's send queue: a Write and an empty Send for each message, the
+/// empty Sends that use up receives at the end of a run, the confirming Read.
+fn send_depth(tx_depth: u32, rx_depth: u32) -> usize {
+    usize::try_from(2 * tx_depth + rx_depth + 8).unwrap_or(usize::MAX)
+}
+
+/// The two regions of an end, `tx` and `rx`. A region that the test does not use is small.
+///
+/// # Errors
+/// If there is no memory.
+pub fn regions(end: &End, hello: &Hello, initiator: bool) -> anyhow::Result<(Mr, Mr)> {
+    let whole = usize::try_from(hello.span * u64::from(hello.qps))?;
+    let both = hello.test.is_latency() || hello.has(FLAG_BIDIRECTIONAL);
+    // A message is built at the active end, except for Reads.
+    let builds = both || initiator != (hello.test.transfer() == Transfer::Read);
+    let takes = both || !builds;
+    let size = |used| if used { whole } else { 64 };
+    Ok((end.memory(size(builds), Access::ALL)?, end.memory(size(takes), Access::ALL)?))
+}
+
+/// A region as the other end is told of it.
+#[must_use]
+pub fn advertise(mr: &Mr) -> Region {
+    Region { addr: mr.addr(), len: mr.len() as u64, rkey: mr.rkey() }
+}
+
+impl Session {
+    /// A queue pair for a data connection of `hello`.
+    ///
+    /// # Errors
+    /// If the stack has no room for one.
+    pub fn data_queue_pair(end: &End, hello: &Hello) -> anyhow::Result<Qp> {
+        let receives = usize::try_from(hello.rx_depth)?.max(1);
+        end.queue_pair(send_depth(hello.tx_depth, hello.rx_depth), receives)
+    }
+
+    /// A control channel for a session of `qps` data connections.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn control_channel(end: &End, qps: u16) -> anyhow::Result<Channel> {
+        Channel::new(end, control_depth(qps), u32::try_from(RECEIVE_LEN)?)
+    }
+
+    /// The test.
+    #[must_use]
+    pub const fn test(&self) -> Test {
+        self.hello.test
+    }
+
+    /// Messages are verified.
+    #[must_use]
+    pub const fn verify(&self) -> bool {
+        self.hello.has(FLAG_VERIFY)
+    }
+
+    /// Sends a control message.
+    ///
+    /// # Errors
+    /// If the connection is down.
+    pub fn say(&mut self, message: Message) -> anyhow::Result<()> {
+        self.control.send(&Frame { run: self.number, message }.emit())
+    }
+
+    /// Stream number of messages that one end builds for data connection `qp`.
+    #[must_use]
+    pub const fn stream(&self, qp: u16, built_here: bool) -> u32 {
+        let qp = qp as u32;
+        qp * 2 + (self.initiator != built_here) as u32
+    }
+
+    /// Where message `number` of data connection `qp` lies in a region, in octets.
+    #[must_use]
+    pub fn offset(&self, run: &Run, qp: u16, number: u64) -> u64 {
+        u64::from(qp) * self.hello.span + number % u64::from(run.slots) * run.stride
+    }
+
+    /// `wr_id` of a request of the present run.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the fields are modulo their width")]
+    pub const fn wr_id(&self, kind: u8, qp: u16, number: u64) -> u64 {
+        Id { kind, run: self.number as u8, index: qp, number: number as u32 }.pack()
+    }
+
+    /// True if a completion belongs to the present run.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the field is modulo its width")]
+    pub const fn is_current(&self, id: Id) -> bool {
+        id.run == self.number as u8
+    }
+
+    /// Refuses a completion that is no success.
+    ///
+    /// # Errors
+    /// Says why the connection ended, or what failed.
+    pub fn check(&self, id: Id, wc: &Wc) -> anyhow::Result<()> {
+        let qp = self.data.get(usize::from(id.index)).context("a completion of no connection")?;
+        check(wc, qp)
+    }
+
+    /// Posts to a data connection; `false` if the queue is full.
+    ///
+    /// # Errors
+    /// If the connection is down or refuses the request.
+    #[inline]
+    pub fn post(
+        &self,
+        qp: u16,
+        wr_id: u64,
+        operation: Operation,
+        signaled: bool,
+    ) -> anyhow::Result<bool> {
+        let queue = &self.data[usize::from(qp)];
+        match queue.post_send(SendWr { wr_id, operation, signaled, fence: false }) {
+            Ok(()) => Ok(true),
+            Err(PostError::QueueFull) => Ok(false),
+            Err(error) => match ended(queue) {
+                Some(reason) => bail!("{reason}"),
+                None => Err(error).context("a request was refused"),
+            },
+        }
+    }
+
+    /// Posts requests to a data connection with one bell for all of them; returns how many found
+    /// room.
+    ///
+    /// # Errors
+    /// If the connection is down or refuses a request.
+    #[inline]
+    pub fn post_all(&self, qp: u16, wrs: impl Iterator<Item = SendWr>) -> anyhow::Result<u64> {
+        let queue = &self.data[usize::from(qp)];
+        let (count, error) = queue.post_sends(wrs);
+        match error {
+            None | Some(PostError::QueueFull) => Ok(count as u64),
+            Some(error) => match ended(queue) {
+                Some(reason) => bail!("{reason}"),
+                None => Err(error).context("a request was refused"),
+            },
+        }
+    }
+
+    /// Posts a receive for message `number` of data connection `qp`: into its slot for Sends,
+    /// without memory otherwise.
+    ///
+    /// # Errors
+    /// If the connection is down.
+    #[inline]
+    pub fn post_receive(&self, run: &Run, qp: u16, number: u64) -> anyhow::Result<()> {
+        let mut sg_list = SgList::new();
+        if self.test().transfer() == Transfer::Send {
+            let size = u32::try_from(run.size).context("messages are below 4 GiB")?;
+            sg_list.push(piece(&self.rx, self.offset(run, qp, number), size));
+        }
+        let wr_id = self.wr_id(RECEIVE, qp, number);
+        let posted = self.data[usize::from(qp)].post_recv(RecvWr { wr_id, sg_list });
+        posted.context("cannot post a receive")
+    }
+
+    /// The operation that moves message `number`: from this end's `tx` to the other end's `rx`,
+    /// or by RDMA Read from the other end's `tx` to this end's `rx`.
+    ///
+    /// # Panics
+    /// Never for sizes that were checked: messages are at most 1 GiB.
+    #[inline]
+    #[must_use]
+    pub fn operation(&self, run: &Run, qp: u16, number: u64) -> Operation {
+        let size = u32::try_from(run.size).expect("messages are at most 1 GiB");
+        let offset = self.offset(run, qp, number);
+        match self.test().transfer() {
+            Transfer::Write => Operation::Write {
+                payload: gather(piece(&self.tx, offset, size)),
+                rkey: self.peer.rx.rkey,
+                remote: self.peer.rx.addr + offset,
+            },
+            Transfer::Read => Operation::Read {
+                sink: piece(&self.rx, offset, size),
+                rkey: self.peer.tx.rkey,
+                remote: self.peer.tx.addr + offset,
+            },
+            Transfer::Send => Operation::Send {
+                payload: gather(piece(&self.tx, offset, size)),
+                solicited: false,
+                invalidate: None,
+            },
+        }
+    }
+
+    /// A Send without octets: says that the message before it is complete, or uses up a receive.
+    #[must_use]
+    pub const fn empty_send() -> Operation {
+        Operation::Send { payload: Payload::empty(), solicited: false, invalidate: None }
+    }
+
+    /// A Read without octets: its answer says that the Writes before it have been placed.
+    #[must_use]
+    pub fn confirming_read(&self) -> Operation {
+        Operation::Read {
+            sink: piece(&self.rx, 0, 0),
+            rkey: self.peer.rx.rkey,
+            remote: self.peer.rx.addr,
+        }
+    }
+
+    /// Why a connection of the session ended, if one did.
+    #[must_use]
+    pub fn ended(&self) -> Option<Cow<'static, str>> {
+        core::iter::once(&self.control.qp).chain(&self.data).find_map(ended)
+    }
+
+    /// Ends all connections, after what was posted has been sent.
+    pub fn disconnect(&self) {
+        for qp in self.data.iter().chain(core::iter::once(&self.control.qp)) {
+            // One that is down already is no error here.
+            let _ = qp.disconnect();
+        }
+    }
+
+    /// True when all connections are down.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        let down = |qp: &Qp| qp.state() == ferrowarp::QpState::Error;
+        down(&self.control.qp) && self.data.iter().all(down)
+    }
+}

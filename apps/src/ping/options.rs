@@ -1,0 +1,128 @@
+//! The command line of iwping; the letters are rping's.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::device::DeviceArgs;
+use crate::ping::wire::{SIZE_MAX, SIZE_MIN};
+
+/// Port of rping.
+pub const PORT: u16 = 7174;
+
+/// Pings a peer by Send, RDMA Read and RDMA Write; speaks with rdma-core's rping.
+#[derive(Debug, Parser)]
+#[command(name = "iwping", version, max_term_width = 100)]
+pub struct Options {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answers pings.
+    Server {
+        /// Where.
+        #[command(flatten)]
+        common: Common,
+        /// Goes on for ever, with many clients at a time; ends after the first one otherwise.
+        #[arg(short = 'P', long)]
+        persistent: bool,
+    },
+    /// Pings HOST.
+    Client {
+        /// Address of the server.
+        host: IpAddr,
+        /// Where and how.
+        #[command(flatten)]
+        common: Common,
+        /// How.
+        #[command(flatten)]
+        rounds: Rounds,
+    },
+    /// Both ends in this process over a pair of rings.
+    Loop {
+        /// Where and how.
+        #[command(flatten)]
+        common: Common,
+        /// How.
+        #[command(flatten)]
+        rounds: Rounds,
+    },
+}
+
+/// What both ends need.
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// Where.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Port of the server.
+    #[arg(short, long, default_value_t = PORT)]
+    pub port: u16,
+    /// Shows what is pinged.
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Seconds without progress until the other end is given up.
+    #[arg(long, value_name = "SECONDS", default_value = "10")]
+    #[arg(value_parser = crate::options::seconds)]
+    pub timeout: Duration,
+}
+
+/// What a client does.
+#[derive(Clone, Debug, Args)]
+pub struct Rounds {
+    /// Rounds [default: 10 for loop, without end for client].
+    #[arg(short = 'C', long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Octets per ping.
+    #[arg(short = 'S', long, default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u32).range(i64::from(SIZE_MIN)..=i64::from(SIZE_MAX)))]
+    pub size: u32,
+    /// Checks that every octet came back.
+    #[arg(short = 'V', long)]
+    pub verify: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn letters_and_defaults_are_those_of_rping() {
+        let line =
+            "iwping client 198.18.0.2 --dev memif:/tmp/s --ip 198.18.0.1/24 -C 3 -S 65 -V -v";
+        let Command::Client { host, common, rounds } =
+            Options::try_parse_from(line.split(' ')).unwrap().command
+        else {
+            panic!("no client");
+        };
+        assert_eq!(host.to_string(), "198.18.0.2");
+        assert_eq!((common.port, common.verbose), (7174, true));
+        assert_eq!((rounds.count, rounds.size, rounds.verify), (Some(3), 65, true));
+        let Command::Loop { rounds, .. } =
+            Options::try_parse_from(["iwping", "loop"]).unwrap().command
+        else {
+            panic!("not the loop");
+        };
+        assert_eq!((rounds.size, rounds.count), (64, None));
+        let server = Options::try_parse_from(["iwping", "server", "-P", "-p", "7"]).unwrap();
+        assert!(matches!(
+            server.command,
+            Command::Server { persistent: true, common: Common { port: 7, .. } }
+        ));
+        for wrong in ["loop -S 1", "loop -S 65536", "loop -C 0", "client", "client host.name"] {
+            let words = ["iwping"].into_iter().chain(wrong.split(' '));
+            assert!(Options::try_parse_from(words).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! iwping from its options to its exit status.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ferrowarp::Context;
+
+use crate::device::DeviceArgs;
+use crate::machine::{run, run_both, run_until_interrupted};
+use crate::ping::client::Client;
+use crate::ping::options::{Command, Common, Options, Rounds};
+use crate::ping::server::Server;
+
+/// Clients that a server sets memory aside for.
+const SERVED: u16 = 16;
+/// Rounds of the loop, if not said otherwise.
+const LOOP_COUNT: u64 = 10;
+
+/// Does what the options say.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn program(options: &Options) -> anyhow::Result<()> {
+    match &options.command {
+        Command::Server { common, persistent } => {
+            common.device.pin_single()?;
+            let context = common.device.open(SERVED)?;
+            let mut server = server(&context, common, *persistent)?;
+            println!("waiting for clients on port {}", common.port);
+            if *persistent { run_until_interrupted(&mut server) } else { run(&mut server) }
+        }
+        Command::Client { host, common, rounds } => {
+            common.device.pin_single()?;
+            let context = common.device.open(1)?;
+            let count = rounds.count.unwrap_or(u64::MAX);
+            let mut client = client(&context, *host, common, rounds, count)?;
+            let outcome = run(&mut client);
+            summarize(&client, rounds);
+            outcome
+        }
+        Command::Loop { common, rounds } => {
+            let placement = common.device.placement()?;
+            let (left, right) = common.device.open_pair(1)?;
+            let mut server = server(&right, common, false)?;
+            let count = rounds.count.unwrap_or(LOOP_COUNT);
+            let mut client = client(&left, DeviceArgs::loop_server(), common, rounds, count)?;
+            let outcome = run_both(&mut client, &mut server, placement);
+            summarize(&client, rounds);
+            outcome
+        }
+    }
+}
+
+fn server(context: &Context, common: &Common, persistent: bool) -> anyhow::Result<Server> {
+    let told = Box::new(|line: &str| eprintln!("iwping: {line}"));
+    Server::new(context, common.port, persistent, common.timeout, common.verbose, told)
+}
+
+fn client(
+    context: &Context,
+    host: IpAddr,
+    common: &Common,
+    rounds: &Rounds,
+    count: u64,
+) -> anyhow::Result<Client> {
+    let remote = SocketAddr::new(host, common.port);
+    Client::new(context, remote, rounds, count, common.timeout, common.verbose)
+}
+
+fn summarize(client: &Client, rounds: &Rounds) {
+    let Some(summary) = client.latencies.summary() else { return };
+    let verified = if rounds.verify { ", every octet verified" } else { "" };
+    println!(
+        "{} rounds of {} octets{verified}, usec per round: \
+         min {:.2} median {:.2} 99% {:.2} max {:.2}",
+        client.latencies.histogram().len(),
+        rounds.size,
+        summary.min,
+        summary.p50,
+        summary.p99,
+        summary.max,
+    );
+}

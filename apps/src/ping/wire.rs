@@ -1,0 +1,98 @@
+//! rping's messages and octets.
+
+/// Octets of a message.
+pub const ADVERT_LEN: usize = 16;
+/// Largest ping, as in rping.
+pub const SIZE_MAX: u32 = 64 * 1024 - 1;
+/// Smallest ping: the text with the largest number, and its NUL.
+pub const SIZE_MIN: u32 = 32;
+const FIRST_LETTER: u8 = b'A';
+const LAST_LETTER: u8 = b'z';
+
+/// A buffer that the other end may access; also, with whatever in it, "go ahead".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advert {
+    /// Tagged offset of the first octet.
+    pub addr: u64,
+    /// STag.
+    pub rkey: u32,
+    /// Octets.
+    pub size: u32,
+}
+
+impl Advert {
+    /// The message: big-endian, without gaps.
+    #[must_use]
+    pub fn emit(self) -> [u8; ADVERT_LEN] {
+        let mut out = [0; ADVERT_LEN];
+        out[..8].copy_from_slice(&self.addr.to_be_bytes());
+        out[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        out[12..].copy_from_slice(&self.size.to_be_bytes());
+        out
+    }
+
+    /// Reads a message; `None` if it has another length.
+    #[must_use]
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let octets: &[u8; ADVERT_LEN] = octets.try_into().ok()?;
+        let word =
+            |at| u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]);
+        let addr = u64::from(word(0)) << 32 | u64::from(word(4));
+        Some(Self { addr, rkey: word(8), size: word(12) })
+    }
+}
+
+/// The octets of ping `number`, as rping makes them: a text, letters that go round, a NUL.
+#[must_use]
+pub fn text(number: u64, size: u32) -> Vec<u8> {
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    let mut out = format!("rdma-ping-{number}: ").into_bytes();
+    let letters = u64::from(LAST_LETTER - FIRST_LETTER + 1);
+    let start = u8::try_from(number % letters).expect("below the number of letters");
+    let mut letter = FIRST_LETTER + start;
+    while out.len() < size {
+        out.push(letter);
+        letter = if letter == LAST_LETTER { FIRST_LETTER } else { letter + 1 };
+    }
+    out.truncate(size);
+    if let Some(last) = out.last_mut() {
+        *last = 0;
+    }
+    out
+}
+
+/// The text of a ping for a terminal: up to its NUL.
+#[must_use]
+pub fn shown(octets: &[u8]) -> String {
+    let text = octets.split(|&octet| octet == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advert_is_rpings() {
+        let advert = Advert { addr: 0x0102_0304_0506_0708, rkey: 0x1112_1314, size: 100 };
+        let octets = advert.emit();
+        assert_eq!(octets, [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 100]);
+        assert_eq!(Advert::parse(&octets), Some(advert));
+        assert_eq!(Advert::parse(&octets[..15]), None);
+        assert_eq!(Advert::parse(&[0; 17]), None);
+    }
+
+    #[test]
+    fn the_text_is_rpings() {
+        let first = text(0, 100);
+        assert!(first.starts_with(b"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdef"));
+        assert_eq!((first.len(), first[99]), (100, 0));
+        assert!(text(1, 100).starts_with(b"rdma-ping-1: BCDE"));
+        assert!(text(58, 100).starts_with(b"rdma-ping-58: ABCD"));
+        assert_eq!(shown(&first).len(), 99);
+        // Exactly one NUL, at the end: rping's server takes the length from it.
+        let number = u64::MAX;
+        let smallest = text(number, SIZE_MIN);
+        assert_eq!(smallest.iter().position(|&octet| octet == 0), Some(31));
+    }
+}

@@ -1,0 +1,190 @@
+//! The programs as a user runs them, over a pair of rings inside the process: no root, no huge
+//! pages, no network. One at a time: each keeps its cores busy.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+const TESTS: [&str; 6] = ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"];
+
+/// A folder that goes with the test, and the turn of the test.
+struct Stage {
+    folder: PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Stage {
+    fn new(name: &str) -> Self {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = std::env::temp_dir().join(format!("ferrowarp-{name}-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        Self { folder, _turn: turn }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Runs `iwperf loop` and returns what it printed and the parsed report.
+    fn iwperf(&self, line: &str) -> (Output, Value) {
+        let report = self.path("report.json");
+        let output = Command::new(env!("CARGO_BIN_EXE_iwperf"))
+            .arg("loop")
+            .args(line.split_whitespace())
+            .arg("--json")
+            .arg(&report)
+            .output()
+            .unwrap();
+        let text = std::fs::read_to_string(&report)
+            .unwrap_or_else(|_| panic!("iwperf loop {line} wrote no report: {output:?}"));
+        (output, serde_json::from_str(&text).unwrap())
+    }
+
+    /// As [`Stage::iwperf`] for a run that must succeed; returns its results.
+    fn results(&self, line: &str) -> Vec<Value> {
+        let (output, report) = self.iwperf(line);
+        assert!(output.status.success(), "iwperf loop {line}: {output:?}");
+        assert!(report["failure"].is_null(), "{report}");
+        report["results"].as_array().unwrap().clone()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn one_line(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let errors: Vec<&str> =
+        text.lines().filter(|line| !line.trim_start().starts_with("WARN")).collect();
+    assert_eq!(errors.len(), 1, "one line, not: {text}");
+    errors[0].to_owned()
+}
+
+/// Two cores of this machine, or one twice.
+fn two_cores() -> String {
+    let cores = core_affinity::get_core_ids().unwrap();
+    format!("{},{}", cores[0].id, cores[cores.len() - 1].id)
+}
+
+#[test]
+fn six_tests_verify_every_octet_on_one_core_and_on_two() {
+    let stage = Stage::new("six");
+    let two = two_cores();
+    let one = two.split(',').next().unwrap();
+    for cores in [one, &two] {
+        for test in TESTS {
+            let iterations = 300;
+            let line = format!("{test} -s 5000 -n {iterations} -t 16 --verify --cores {cores}");
+            let results = stage.results(&line);
+            let result = &results[0];
+            assert_eq!(result["test"], test);
+            assert_eq!(result["iterations"], iterations);
+            assert_eq!(result["errors"], 0);
+            // A ping-pong is checked at both ends.
+            let ways = if ["write-lat", "send-lat"].contains(&test) { 2 } else { 1 };
+            assert_eq!(result["bytes_verified"], 5000 * iterations * ways, "{line}");
+            assert_eq!(result["lat_us"].is_object(), test.ends_with("lat"));
+            assert!(result["bw_gbit_s"].as_f64().unwrap() > 0.0);
+        }
+    }
+}
+
+#[test]
+fn many_queue_pairs_go_both_ways() {
+    let stage = Stage::new("both");
+    for test in &TESTS[..3] {
+        let line = format!("{test} -q 4 -b -n 100 -s 3000 -t 8 --verify --mtu 9000");
+        let result = &stage.results(&line)[0];
+        assert_eq!(result["iterations"], 4 * 2 * 100, "{line}");
+        assert_eq!(result["bytes_verified"], 4 * 2 * 100 * 3000, "{line}");
+        assert_eq!((&result["qps"], &result["mtu"]), (&Value::from(4), &Value::from(9000)));
+    }
+}
+
+#[test]
+fn all_sizes_follow_each_other() {
+    let stage = Stage::new("sizes");
+    for test in ["write-bw", "send-bw", "read-lat", "send-lat"] {
+        let results = stage.results(&format!("{test} -a -n 3 --verify"));
+        let sizes: Vec<u64> = results.iter().map(|r| r["size_bytes"].as_u64().unwrap()).collect();
+        let expected: Vec<u64> = (1..=23).map(|bits| 1 << bits).collect();
+        assert_eq!(sizes, expected);
+        assert!(results.iter().all(|result| result["errors"] == 0));
+    }
+}
+
+#[test]
+fn a_duration_ends_a_run_and_options_are_recorded() {
+    let stage = Stage::new("duration");
+    for test in TESTS {
+        let result = &stage.results(&format!("{test} -D 0.2 --no-crc --checksum"))[0];
+        let seconds = result["duration_s"].as_f64().unwrap();
+        assert!(seconds >= 0.19, "{test} took {seconds} s");
+        assert_eq!((&result["crc"], &result["checksum"]), (&false.into(), &"software".into()));
+    }
+}
+
+#[test]
+fn latencies_are_logged() {
+    let stage = Stage::new("hdr");
+    let log = stage.path("latency.hlog");
+    stage.results(&format!("send-lat -s 64 -n 500 --hdr {}", log.display()));
+    let text = std::fs::read_to_string(log).unwrap();
+    assert!(text.contains("Tag=send-lat-64,"), "{text}");
+}
+
+#[test]
+fn a_failure_is_one_line_and_leaves_a_report() {
+    let stage = Stage::new("failure");
+    let (output, report) = stage.iwperf("write-bw --cores 99999");
+    assert_eq!(output.status.code(), Some(1));
+    let line = one_line(&output);
+    assert!(line.starts_with("iwperf: core 99999 cannot be used"), "{line}");
+    assert_eq!(report["results"][0]["errors"], 1);
+    assert!(report["failure"].as_str().unwrap().contains("core 99999"));
+}
+
+#[test]
+fn pings_come_back() {
+    let _stage = Stage::new("ping");
+    let output = Command::new(env!("CARGO_BIN_EXE_iwping"))
+        .args(["loop", "-C", "20", "-S", "4321", "-V", "-v"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().filter(|line| line.starts_with("ping data: rdma-ping-")).count(), 20);
+    assert!(text.contains("20 rounds of 4321 octets"), "{text}");
+}
+
+#[test]
+fn a_file_arrives_as_it_was() {
+    let stage = Stage::new("copy");
+    let file = stage.path("file");
+    for len in [0, 1, (1 << 20) + 1, 9_000_001] {
+        let mut octets = vec![0; len];
+        ferrowarp_apps::pattern::Pattern::new(1, 2).fill(0, &mut octets);
+        std::fs::write(&file, &octets).unwrap();
+        for by in ["write", "read"] {
+            let copy = stage.path("copy");
+            let output = iwcopy(&file, &["--by", by, "--out", copy.to_str().unwrap()]);
+            assert!(output.status.success(), "{output:?}");
+            assert!(std::fs::read(&copy).unwrap() == octets, "{len} octets by {by}");
+            std::fs::remove_file(copy).unwrap();
+        }
+    }
+    let missing = iwcopy(&stage.path("missing"), &[]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(one_line(&missing).contains("cannot read"));
+}
+
+fn iwcopy(file: &Path, more: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_iwcopy")).arg("loop").arg(file).args(more).output().unwrap()
+}

@@ -1,0 +1,238 @@
+//! Servers with several clients, and with clients that do not keep to the rules, over a pair of
+//! rings; one thread advances all of them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrowarp::device::DeviceSpec;
+use ferrowarp::{Config, Context};
+use ferrowarp_apps::link::{Channel, End, Id, established, parameters};
+use ferrowarp_apps::machine::{Machine, Step};
+use ferrowarp_apps::perf;
+use ferrowarp_apps::ping;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+struct Pair {
+    client: Context,
+    server: Context,
+    _turn: MutexGuard<'static, ()>,
+}
+
+fn pair() -> Pair {
+    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let left = Config::new(DeviceSpec::Ring, Ipv4Addr::new(198, 18, 0, 1).into(), 24);
+    let right = Config::new(DeviceSpec::Ring, SERVER.into(), 24);
+    let (client, server) = Context::ring_pair(left, right).unwrap();
+    Pair { client, server, _turn: turn }
+}
+
+fn remote(port: u16) -> SocketAddr {
+    SocketAddr::new(SERVER.into(), port)
+}
+
+/// What was said, for looking at afterwards.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    fn hook(&self) -> Box<dyn FnMut(&str) + Send> {
+        let lines = self.clone();
+        Box::new(move |line| lines.0.lock().unwrap().push(line.to_owned()))
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// Steps the server and a client until the client is finished or fails.
+fn serve(server: &mut impl Machine, client: &mut impl Machine) -> anyhow::Result<()> {
+    let start = Instant::now();
+    while client.step()? == Step::Running {
+        server.step().unwrap();
+        assert!(start.elapsed() < 4 * TIMEOUT, "the client hangs");
+    }
+    Ok(())
+}
+
+fn settle(server: &mut impl Machine) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        server.step().unwrap();
+    }
+}
+
+fn perf_client(context: &Context, port: u16, line: &str) -> perf::client::Client {
+    use clap::Parser;
+    let words = ["iwperf", "loop"].into_iter().chain(line.split(' '));
+    let options = perf::options::Options::try_parse_from(words).unwrap();
+    let perf::options::Command::Loop { test, test_args, .. } = options.command else {
+        panic!("not the loop");
+    };
+    let setting = perf::report::Setting {
+        test,
+        device: "ring".to_owned(),
+        qps: test_args.qps,
+        tx_depth: test_args.tx_depth,
+        mtu: 1500,
+        crc: true,
+        checksum: "none".to_owned(),
+        bidirectional: test_args.bidirectional,
+        verify: test_args.verify,
+    };
+    let quiet = Box::new(|_: &perf::report::Setting, _: Option<&perf::report::Measurement>| {});
+    perf::client::Client::new(context, remote(port), &test_args, setting, quiet).unwrap()
+}
+
+#[test]
+fn a_persistent_ping_server_answers_many_clients_at_a_time() {
+    let pair = pair();
+    let failures = Lines::default();
+    let mut server =
+        ping::server::Server::new(&pair.server, 7174, true, TIMEOUT, false, failures.hook())
+            .unwrap();
+    let rounds = ping::options::Rounds { count: None, size: 1000, verify: true };
+    let mut clients: Vec<ping::client::Client> = (1..=8)
+        .map(|n| {
+            let count = n * 10;
+            ping::client::Client::new(&pair.client, remote(7174), &rounds, count, TIMEOUT, false)
+                .unwrap()
+        })
+        .collect();
+    let mut running = vec![true; clients.len()];
+    let start = Instant::now();
+    while running.iter().any(|&on| on) {
+        assert!(start.elapsed() < 4 * TIMEOUT, "a client hangs");
+        server.step().unwrap();
+        for (client, on) in clients.iter_mut().zip(&mut running) {
+            *on = *on && client.step().unwrap() == Step::Running;
+        }
+    }
+    for (n, client) in (1..).zip(&clients) {
+        assert_eq!(client.latencies.histogram().len(), n * 10);
+    }
+    assert_eq!(failures.all(), Vec::<String>::new());
+}
+
+#[test]
+fn a_server_serves_one_session_after_the_other_and_refuses_a_second_at_a_time() {
+    let pair = pair();
+    let told = Lines::default();
+    let mut server =
+        perf::server::Server::new(&pair.server, 18515, false, TIMEOUT, told.hook()).unwrap();
+    for line in ["send-bw -D 0.2 -q 3 -b --verify", "write-lat -D 0.2", "read-bw -D 0.2 -s 1"] {
+        let mut first = perf_client(&pair.client, 18515, line);
+        // The first one is in; now a second one calls.
+        for _ in 0..200 {
+            let _ = first.step().unwrap();
+            server.step().unwrap();
+        }
+        let mut second = perf_client(&pair.client, 18515, "write-bw");
+        let refused = loop {
+            let _ = first.step().unwrap();
+            server.step().unwrap();
+            match second.step() {
+                Ok(Step::Running) => {}
+                Ok(Step::Finished) => break None,
+                Err(error) => break Some(error.to_string()),
+            }
+        };
+        drop(second);
+        serve(&mut server, &mut first).unwrap();
+        settle(&mut server);
+        assert_eq!(first.results[0].errors, 0);
+        let reason = refused.expect("the second client was let in");
+        assert!(reason.contains("busy with another client"), "{reason}");
+    }
+    assert_eq!(told.all(), ["send-bw", "write-lat", "read-bw"]);
+}
+
+#[test]
+fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
+    let pair = pair();
+    let told = Lines::default();
+    let mut server =
+        perf::server::Server::new(&pair.server, 18515, false, TIMEOUT, told.hook()).unwrap();
+    let control = perf::purpose::Purpose::Control { token: 1, qps: 1, tx_depth: 8, rx_depth: 8 };
+    let greedy = perf::purpose::Purpose::Control {
+        token: 1,
+        qps: u32::MAX,
+        tx_depth: u32::MAX,
+        rx_depth: u32::MAX,
+    };
+    let garbage = vec![0xA5; 40];
+    let unasked = perf::control::Frame { run: 0, message: perf::control::Message::Go }.emit();
+    // Private data, and a message for those who get in.
+    let cases: [(Vec<u8>, Option<Vec<u8>>); 5] = [
+        (Vec::new(), None),
+        (garbage.clone(), None),
+        (greedy.emit(), None),
+        (control.emit(), Some(garbage)),
+        (control.emit(), Some(unasked)),
+    ];
+    for (private, message) in cases {
+        let end = End::new(&pair.client, 64).unwrap();
+        let mut channel = Channel::new(&end, 8, 256).unwrap();
+        channel.qp.connect(remote(18515), parameters(true, 4, &private).unwrap()).unwrap();
+        let mut batch = Vec::with_capacity(64);
+        let mut is_up = false;
+        let start = Instant::now();
+        let outcome = loop {
+            assert!(start.elapsed() < TIMEOUT, "the server lets it hang");
+            server.step().unwrap();
+            batch.clear();
+            end.poll(&mut batch);
+            if !is_up {
+                match established(&channel.qp) {
+                    Ok(Some(_)) => {
+                        is_up = true;
+                        channel.send(message.as_ref().expect("was let in")).unwrap();
+                    }
+                    Ok(None) => {}
+                    Err(error) => break error.to_string(),
+                }
+                continue;
+            }
+            let answers: anyhow::Result<Vec<_>> =
+                batch.iter().map(|wc| channel.complete(Id::unpack(wc.wr_id), wc)).collect();
+            match answers {
+                Ok(_) => {}
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert_eq!(is_up, message.is_some(), "{outcome}");
+        drop((channel, end));
+        settle(&mut server);
+    }
+    let mut client = perf_client(&pair.client, 18515, "write-bw -n 20 --verify");
+    serve(&mut server, &mut client).unwrap();
+    assert_eq!(client.results[0].bytes_verified, 20 * 65536);
+    assert_eq!(told.all().iter().filter(|line| line.contains("failed")).count(), 2);
+}
+
+#[test]
+fn a_server_that_falls_silent_is_given_up() {
+    let pair = pair();
+    let told = Lines::default();
+    let mut server =
+        perf::server::Server::new(&pair.server, 18515, false, TIMEOUT, told.hook()).unwrap();
+    let mut client = perf_client(&pair.client, 18515, "write-lat -D 60 --timeout 0.3");
+    let start = Instant::now();
+    let error = loop {
+        // After 100 ms the server is never advanced again.
+        if start.elapsed() < Duration::from_millis(100) {
+            server.step().unwrap();
+        }
+        if let Err(error) = client.step() {
+            break error.to_string();
+        }
+        assert!(start.elapsed() < TIMEOUT, "the client waits for ever");
+    };
+    assert!(error.contains("nothing from the other end for 0.3 s"), "{error}");
+    assert_eq!(client.unfinished().unwrap().errors, 1);
+}
