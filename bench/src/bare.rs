@@ -1,0 +1,346 @@
+//! The bound: what both ends have to do to every octet, and nothing else.
+//!
+//! For each piece the sender copies from the source to a frame and makes the CRC over the frame;
+//! the receiver makes the CRC again and copies to the sink. On one core both take turns; on two
+//! they hand the frames over a plain single-producer ring, and back over another.
+
+use std::hint::{black_box, spin_loop};
+use std::ops::Range;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+/// Octets that all frames hold together: the window of a connection, which bounds what the stack
+/// has under way. More would only spread over more of the caches.
+const WINDOW_LEN: usize = 256 * 1024;
+/// Pieces handed over at a time, at most.
+const BURST_LEN: usize = 16;
+/// Bursts between two looks at the clock.
+const BURSTS_PER_LOOK: usize = 32;
+/// Octets of the CRC, which follows the piece in its frame.
+const CRC_LEN: usize = 4;
+
+/// Which implementation of CRC32C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crc {
+    /// None: only the copies.
+    Off,
+    /// `crc-fast`: carry-less multiplication, with AVX-512 where there is any.
+    Fast,
+    /// `crc32c`: the instruction of SSE 4.2.
+    Plain,
+}
+
+impl Crc {
+    /// Name of the crate.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "no CRC",
+            Self::Fast => "crc-fast",
+            Self::Plain => "crc32c",
+        }
+    }
+
+    #[inline]
+    fn of(self, octets: &[u8]) -> [u8; CRC_LEN] {
+        match self {
+            Self::Off => [0; CRC_LEN],
+            Self::Fast => {
+                let wide = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, octets);
+                let [b0, b1, b2, b3, ..] = wide.to_le_bytes();
+                [b0, b1, b2, b3]
+            }
+            Self::Plain => crc32c::crc32c(octets).to_le_bytes(),
+        }
+    }
+}
+
+/// What is moved.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Octets of a piece.
+    pub piece_len: usize,
+    /// Octets of the message that is sent over and over; source and sink are as long.
+    pub message_len: usize,
+    /// Which CRC.
+    pub crc: Crc,
+}
+
+/// A piece, and its CRC behind it.
+type Frame = Box<[u8]>;
+
+/// One end: its message, and where in it the next piece lies.
+struct End {
+    work: Work,
+    message: Vec<u8>,
+    at: usize,
+    pieces: u64,
+}
+
+impl End {
+    fn new(work: Work) -> Self {
+        let message = (0..work.message_len.max(work.piece_len)).map(|at| at.to_le_bytes()[0]);
+        Self { work, message: message.collect(), at: 0, pieces: 0 }
+    }
+
+    fn next(&mut self) -> Range<usize> {
+        if self.at + self.work.piece_len > self.message.len() {
+            self.at = 0;
+        }
+        let start = self.at;
+        self.at += self.work.piece_len;
+        self.pieces += 1;
+        start..self.at
+    }
+
+    #[inline]
+    fn send(&mut self, frame: &mut Frame) {
+        let range = self.next();
+        let (piece, crc) = frame.split_at_mut(self.work.piece_len);
+        piece.copy_from_slice(black_box(&self.message[range]));
+        crc.copy_from_slice(&self.work.crc.of(piece));
+    }
+
+    #[inline]
+    fn take(&mut self, frame: &Frame) {
+        let range = self.next();
+        let (piece, crc) = frame.split_at(self.work.piece_len);
+        assert_eq!(crc, self.work.crc.of(piece), "a piece changed on its way");
+        self.message[range].copy_from_slice(piece);
+        black_box(&mut self.message);
+    }
+
+    fn gbit_s(&self, elapsed: Duration) -> f64 {
+        let octets = self.pieces as f64 * self.work.piece_len as f64;
+        octets * 8.0 / 1e9 / elapsed.as_secs_f64()
+    }
+}
+
+fn frame_count(work: Work) -> usize {
+    (WINDOW_LEN / work.piece_len).max(BURST_LEN)
+}
+
+fn frames(work: Work) -> impl Iterator<Item = Frame> {
+    (0..frame_count(work)).map(move |_| vec![0; work.piece_len + CRC_LEN].into_boxed_slice())
+}
+
+/// Gigabits per second when both ends share the calling thread.
+///
+/// # Panics
+/// If a piece arrives changed.
+#[must_use]
+pub fn one_core(work: Work, duration: Duration) -> f64 {
+    let mut pool: Vec<Frame> = frames(work).collect();
+    let mut wire: Vec<Frame> = Vec::with_capacity(BURST_LEN);
+    let (mut source, mut sink) = (End::new(work), End::new(work));
+    let start = Instant::now();
+    loop {
+        for _ in 0..BURSTS_PER_LOOK {
+            for _ in 0..BURST_LEN {
+                let mut frame = pool.pop().expect("more frames than a burst");
+                source.send(&mut frame);
+                wire.push(frame);
+            }
+            for frame in wire.drain(..) {
+                sink.take(&frame);
+                pool.push(frame);
+            }
+        }
+        let elapsed = start.elapsed();
+        if elapsed >= duration {
+            return sink.gbit_s(elapsed);
+        }
+    }
+}
+
+/// [`one_core`] in a thread of its own on `core`.
+///
+/// # Errors
+/// If the thread cannot be pinned.
+///
+/// # Panics
+/// If a piece arrives changed.
+pub fn one_core_on(work: Work, core: usize, duration: Duration) -> Result<f64> {
+    let (is_pinned, gbit_s) = thread::scope(|scope| {
+        scope.spawn(|| (pin(core), one_core(work, duration))).join().expect("it does not panic")
+    });
+    ensure!(is_pinned, "cannot pin to core {core}");
+    Ok(gbit_s)
+}
+
+/// Gigabits per second from a thread on the first of `cores` to a thread on the second.
+///
+/// # Errors
+/// If a thread cannot be started or pinned.
+///
+/// # Panics
+/// If a piece arrives changed.
+pub fn two_cores(work: Work, cores: [usize; 2], duration: Duration) -> Result<f64> {
+    let (mut to_sink, mut from_source) = RingBuffer::new(frame_count(work));
+    let (mut to_source, mut from_sink) = RingBuffer::new(frame_count(work));
+    for frame in frames(work) {
+        to_source.push(frame).ok().context("the ring holds all frames")?;
+    }
+    on_both(
+        cores,
+        move || {
+            let mut source = End::new(work);
+            let mut burst = Vec::with_capacity(BURST_LEN);
+            let start = Instant::now();
+            while start.elapsed() < duration {
+                for _ in 0..BURSTS_PER_LOOK {
+                    if take_burst(&mut from_sink, &mut burst) {
+                        burst.iter_mut().for_each(|frame| source.send(frame));
+                        give_burst(&mut to_sink, &mut burst);
+                    } else {
+                        spin_loop();
+                    }
+                }
+            }
+            // Dropping `to_sink` tells the other end.
+        },
+        move || {
+            let mut sink = End::new(work);
+            let mut burst = Vec::with_capacity(BURST_LEN);
+            let start = Instant::now();
+            loop {
+                if take_burst(&mut from_source, &mut burst) {
+                    burst.iter().for_each(|frame| sink.take(frame));
+                    give_burst(&mut to_source, &mut burst);
+                } else if from_source.is_abandoned() {
+                    return sink.gbit_s(start.elapsed());
+                } else {
+                    spin_loop();
+                }
+            }
+        },
+    )
+    .map(|((), gbit_s)| gbit_s)
+}
+
+/// Takes what is there, up to a burst. False if there is nothing.
+fn take_burst(ring: &mut Consumer<Frame>, burst: &mut Vec<Frame>) -> bool {
+    let Ok(chunk) = ring.read_chunk(ring.slots().min(BURST_LEN)) else { return false };
+    burst.extend(chunk);
+    !burst.is_empty()
+}
+
+/// Each ring holds all frames: there is always room.
+fn give_burst(ring: &mut Producer<Frame>, burst: &mut Vec<Frame>) {
+    let chunk = ring.write_chunk_uninit(burst.len()).expect("the ring holds all frames");
+    chunk.fill_from_iter(burst.drain(..));
+}
+
+/// Nanoseconds for one cache line to go to the other of two cores and come back.
+///
+/// # Errors
+/// If a thread cannot be started or pinned.
+pub fn hand_off(cores: [usize; 2], count: u64) -> Result<f64> {
+    let (there, back) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (there, back) = (&there, &back);
+    let wait_for = |line: &AtomicU64, value| {
+        while line.load(Ordering::Acquire) != value {
+            spin_loop();
+        }
+    };
+    let (elapsed, ()) = on_both(
+        cores,
+        move || {
+            let start = Instant::now();
+            for turn in 1..=count {
+                there.store(turn, Ordering::Release);
+                wait_for(back, turn);
+            }
+            start.elapsed()
+        },
+        move || {
+            for turn in 1..=count {
+                wait_for(there, turn);
+                back.store(turn, Ordering::Release);
+            }
+        },
+    )?;
+    Ok(elapsed.as_secs_f64() * 1e9 / count as f64)
+}
+
+/// Runs two closures at a time, each on its core.
+fn on_both<A: Send, B: Send>(
+    cores: [usize; 2],
+    first: impl FnOnce() -> A + Send,
+    second: impl FnOnce() -> B + Send,
+) -> Result<(A, B)> {
+    let ready = Barrier::new(2);
+    let begin = |core| {
+        let is_pinned = pin(core);
+        ready.wait();
+        is_pinned
+    };
+    let begin = &begin;
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(move || (begin(cores[0]), first()));
+        let second = scope.spawn(move || (begin(cores[1]), second()));
+        (first.join(), second.join())
+    });
+    let (is_first_pinned, first) = first.expect("the first end does not panic");
+    let (is_second_pinned, second) = second.expect("the second end does not panic");
+    ensure!(
+        is_first_pinned && is_second_pinned,
+        "cannot pin to cores {} and {}",
+        cores[0],
+        cores[1]
+    );
+    Ok((first, second))
+}
+
+/// Pins the calling thread. False if the core is not there or not ours.
+#[must_use]
+pub fn pin(core: usize) -> bool {
+    core_affinity::set_for_current(core_affinity::CoreId { id: core })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(2);
+
+    #[test]
+    fn every_crc_is_the_same() {
+        for octets in [&b"123456789"[..], &[0; 32]] {
+            assert_eq!(Crc::Fast.of(octets), Crc::Plain.of(octets));
+        }
+        assert_eq!(Crc::Fast.of(b"123456789"), 0xe306_9283_u32.to_le_bytes());
+    }
+
+    #[test]
+    fn one_core_moves_octets_at_some_rate() {
+        for crc in [Crc::Off, Crc::Fast, Crc::Plain] {
+            let work = Work { piece_len: 1460, message_len: 65_536, crc };
+            assert!(one_core(work, SHORT) > 0.0);
+        }
+    }
+
+    #[test]
+    fn two_threads_hand_over_every_piece() {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let [first, .., last] = cores.as_slice() else { return };
+        let work = Work { piece_len: 8960, message_len: 65_536, crc: Crc::Fast };
+        assert!(two_cores(work, [first.id, last.id], SHORT).unwrap() > 0.0);
+        assert!(hand_off([first.id, last.id], 1000).unwrap() > 0.0);
+    }
+
+    #[test]
+    #[should_panic(expected = "a piece changed on its way")]
+    fn a_changed_piece_is_found() {
+        let work = Work { piece_len: 100, message_len: 1000, crc: Crc::Fast };
+        let mut frame = frames(work).next().unwrap();
+        End::new(work).send(&mut frame);
+        frame[50] ^= 1;
+        End::new(work).take(&frame);
+    }
+}

@@ -1,0 +1,195 @@
+//! Runs `iwperf` and reads its JSON.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::Place;
+
+/// Addresses of two processes that talk over `memif`.
+const SERVER: &str = "198.18.0.1";
+const CLIENT: &str = "198.18.0.2";
+/// What a run may take beyond its measured time: start of both ends, and the end.
+const GRACE: Duration = Duration::from_secs(40);
+
+/// What one run says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Confirmed octets, in Gb/s.
+    pub gbit_s: f64,
+    /// Messages, in millions per second.
+    pub rate_mops: f64,
+    /// Latency, median and 99th percentile, in microseconds; 0 for bandwidth.
+    pub p50_us: f64,
+    /// See `p50_us`.
+    pub p99_us: f64,
+    /// Who makes the TCP and IP checksums.
+    pub checksum: String,
+}
+
+/// The program, and a folder for its files.
+#[derive(Clone, Debug)]
+pub struct Iwperf {
+    /// Path of the program.
+    pub program: PathBuf,
+    /// For results and sockets.
+    pub scratch: PathBuf,
+}
+
+impl Iwperf {
+    /// One run.
+    ///
+    /// # Errors
+    /// If the program fails, hangs, or reports something else than one result without errors.
+    pub fn run(
+        &self,
+        test: &str,
+        place: &Place,
+        mtu: u16,
+        size: u64,
+        seconds: f64,
+    ) -> Result<Sample> {
+        let limit = GRACE + Duration::from_secs_f64(seconds);
+        let json = self.scratch.join("result.json");
+        let _ = fs::remove_file(&json);
+        let mut client = Command::new(&self.program);
+        let mut server = None;
+        match place {
+            Place::OneCore(core) => client.args(["loop", test, "--cores", &core.to_string()]),
+            Place::TwoCores([a, b]) => client.args(["loop", test, "--cores", &format!("{a},{b}")]),
+            Place::Memif([a, b]) => {
+                let socket = self.scratch.join("memif.sock");
+                server = Some(self.serve(&socket, mtu, *a)?);
+                client.args([test, SERVER, "--ip", &format!("{CLIENT}/24")]);
+                client.arg("--dev").arg(device(&socket, "client"));
+                client.args(["--cores", &b.to_string()])
+            }
+        };
+        client.args(["--mtu", &mtu.to_string(), "--size", &size.to_string()]);
+        client.args(["--duration", &seconds.to_string()]).arg("--json").arg(&json);
+        let client = spawn(&mut client)?;
+        client.finish(limit)?;
+        if let Some(server) = server {
+            server.finish(GRACE)?;
+        }
+        let text = fs::read_to_string(&json).context("no results were written")?;
+        sample(&serde_json::from_str(&text)?)
+    }
+
+    /// Starts a server for one client, and waits for its socket.
+    fn serve(&self, socket: &Path, mtu: u16, core: usize) -> Result<Running> {
+        let _ = fs::remove_file(socket);
+        let mut server = Command::new(&self.program);
+        server.args(["server", "--once", "--ip", &format!("{SERVER}/24")]);
+        server.arg("--dev").arg(device(socket, "server"));
+        server.args(["--mtu", &mtu.to_string(), "--cores", &core.to_string()]);
+        let mut server = spawn(&mut server)?;
+        let limit = Instant::now() + GRACE;
+        while !socket.exists() {
+            ensure!(server.child.try_wait()?.is_none(), "the server ended at once");
+            ensure!(Instant::now() < limit, "the server made no socket");
+            sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+}
+
+fn device(socket: &Path, role: &str) -> OsString {
+    let mut device = OsString::from("memif:");
+    device.push(socket);
+    device.push(",");
+    device.push(role);
+    device
+}
+
+/// A program under way; killed if it is dropped so.
+struct Running {
+    child: Child,
+}
+
+fn spawn(command: &mut Command) -> Result<Running> {
+    let name = command.get_program().to_owned();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().with_context(|| format!("cannot start {}", name.display()))?;
+    Ok(Running { child })
+}
+
+impl Running {
+    /// Waits for a good end.
+    fn finish(mut self, limit: Duration) -> Result<()> {
+        let end = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            ensure!(Instant::now() < end, "no end within {} s", limit.as_secs());
+            sleep(Duration::from_millis(10));
+        };
+        if !status.success() {
+            let said = self.child.stderr.take().map(std::io::read_to_string);
+            let said = said.transpose()?.unwrap_or_default();
+            bail!("{status}: {}", said.trim().lines().last().unwrap_or_default());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Without effect on what has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The one result of a run.
+fn sample(report: &Value) -> Result<Sample> {
+    let results = report["results"].as_array().context("no list of results")?;
+    let [result] = results.as_slice() else { bail!("{} results instead of one", results.len()) };
+    ensure!(result["errors"] == 0, "{} errors", result["errors"]);
+    let number = |value: &Value| value.as_f64().context("a number is missing");
+    let latency = &result["lat_us"];
+    let of_latency = |name: &str| if latency.is_null() { Ok(0.0) } else { number(&latency[name]) };
+    Ok(Sample {
+        gbit_s: number(&result["bw_gbit_s"])?,
+        rate_mops: number(&result["msg_rate_mops"])?,
+        p50_us: of_latency("p50")?,
+        p99_us: of_latency("p99")?,
+        checksum: result["checksum"].as_str().unwrap_or_default().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_good_result_is_a_sample() {
+        let result = json!({
+            "bw_gbit_s": 12.5, "msg_rate_mops": 0.02, "lat_us": {"p50": 1.5, "p99": 3},
+            "checksum": "none", "errors": 0,
+        });
+        let found = sample(&json!({ "results": [&result] })).unwrap();
+        assert_eq!((found.gbit_s, found.p50_us, found.p99_us), (12.5, 1.5, 3.0));
+        assert_eq!(found.checksum, "none");
+        assert!(sample(&json!({ "results": [&result, &result] })).is_err());
+        assert!(sample(&json!({ "results": [{ "errors": 1 }] })).is_err());
+        assert!(sample(&json!({ "failure": "no device" })).is_err());
+    }
+
+    #[test]
+    fn a_program_that_fails_says_why() {
+        let scratch = std::env::temp_dir();
+        let iwperf = Iwperf { program: PathBuf::from("/bin/false"), scratch };
+        let error = iwperf.run("write-bw", &Place::OneCore(0), 1500, 64, 0.1).unwrap_err();
+        assert!(error.to_string().contains("exit status: 1"), "{error}");
+    }
+}

@@ -1,0 +1,61 @@
+//! The bound of copy and CRC on this machine: what a stack with no protocol at all would reach.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use ferrowarp_bench::bare::{self, Crc, Work};
+
+#[derive(Parser)]
+#[command(about = "Bandwidth of copy and CRC at both ends, without any protocol, in Gb/s")]
+struct Options {
+    /// Octets of a piece
+    #[arg(long, value_delimiter = ',', default_values_t = [1460, 8960])]
+    pieces: Vec<usize>,
+    /// Octets of the message that is sent over and over
+    #[arg(long, default_value_t = 65_536)]
+    message: usize,
+    /// Seconds for each figure
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Cores of the two ends; with one, nothing is handed over
+    #[arg(long, value_delimiter = ',')]
+    cores: Vec<usize>,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    ensure!(options.pieces.iter().all(|&len| len > 0), "a piece has at least one octet");
+    let duration = Duration::try_from_secs_f64(options.seconds)?;
+    let cores = if options.cores.is_empty() {
+        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
+    } else {
+        options.cores
+    };
+    let works = || {
+        options.pieces.iter().flat_map(|&piece_len| {
+            [Crc::Off, Crc::Fast, Crc::Plain].map(|crc| Work {
+                piece_len,
+                message_len: options.message,
+                crc,
+            })
+        })
+    };
+    println!("{:<10}{:<10}{:>12}{:>12}", "piece", "CRC", "one core", "two cores");
+    let two = cores.first_chunk::<2>();
+    for work in works() {
+        let across = match two {
+            Some(&cores) => format!("{:.2}", bare::two_cores(work, cores, duration)?),
+            None => "-".to_owned(),
+        };
+        let one = match cores.first() {
+            Some(&core) => bare::one_core_on(work, core, duration)?,
+            None => bare::one_core(work, duration),
+        };
+        println!("{:<10}{:<10}{one:>12.2}{across:>12}", work.piece_len, work.crc.name());
+    }
+    if let Some(&cores) = two {
+        println!("a cache line there and back: {:.0} ns", bare::hand_off(cores, 1_000_000)?);
+    }
+    Ok(())
+}

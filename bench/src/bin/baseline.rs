@@ -1,0 +1,188 @@
+//! Measures everything that `BASELINE.md` quotes, and writes it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use ferrowarp_bench::bare;
+use ferrowarp_bench::baseline::runner::Iwperf;
+use ferrowarp_bench::baseline::{Place, Plan, Promise, keep, plot, promises, report, run};
+
+#[derive(Parser)]
+#[command(about = "Runs iwperf over ring and memif beside the bare bound, and writes the tables")]
+struct Options {
+    /// The iwperf to run [default: beside this program]
+    #[arg(long)]
+    iwperf: Option<PathBuf>,
+    /// The file to write
+    #[arg(long, default_value = "bench/BASELINE.md")]
+    out: PathBuf,
+    /// The drawing to write beside it; none if empty
+    #[arg(long, default_value = "baseline.svg")]
+    svg: String,
+    /// Seconds of each run for the tables
+    #[arg(long, default_value_t = 0.7)]
+    seconds: f64,
+    /// Seconds of each run for what is promised
+    #[arg(long, default_value_t = 2.0)]
+    promise_seconds: f64,
+    /// Seconds of each measurement of the bare bound
+    #[arg(long, default_value_t = 0.2)]
+    bare_seconds: f64,
+    /// Rounds; the figures are medians over them
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Octets per message
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 4096, 65_536, 1_048_576])]
+    sizes: Vec<u64>,
+    /// Cores of the two ends; with one, the tables for two are left out
+    #[arg(long, value_delimiter = ',')]
+    cores: Vec<usize>,
+    /// Which tables: one core, two cores, memif
+    #[arg(long, value_delimiter = ',', default_values = ["one", "two", "memif"])]
+    places: Vec<String>,
+    /// No instruction counts
+    #[arg(long)]
+    no_instructions: bool,
+}
+
+fn main() -> Result<ExitCode> {
+    let options = Options::parse();
+    let own = std::env::current_exe()?;
+    let program = options.iwperf.clone().unwrap_or_else(|| own.with_file_name("iwperf"));
+    ensure!(program.exists(), "{} is absent: build ferrowarp-apps first", program.display());
+    let plan = plan(&options)?;
+    let scratch = std::env::temp_dir().join(format!("ferrowarp-baseline-{}", std::process::id()));
+    fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
+    let mut failures = Vec::new();
+    let iwperf = Iwperf { program, scratch: scratch.clone() };
+    let mut promised = promised(&plan);
+    keep(&mut promised, &plan, options.promise_seconds, &iwperf, &mut failures);
+    let measured = run(&plan, &iwperf, &mut failures);
+    fs::remove_dir_all(&scratch)?;
+    let tables = measured?;
+    let mut text = opening(&options, &plan)?;
+    if !options.svg.is_empty() && plan.tables.iter().any(|t| matches!(t.0, Place::OneCore(_))) {
+        let path = options.out.with_file_name(&options.svg);
+        plot::draw(&path, &plan, &tables)?;
+        let _ = write!(text, "![RDMA Write bandwidth by size]({})\n\n", options.svg);
+    }
+    if !promised.is_empty() {
+        let _ = writeln!(text, "Runs of {} s:\n", options.promise_seconds);
+        text.push_str(&report::promises(&promised));
+    }
+    text.push_str(&report::tables(&plan, &tables));
+    if !options.no_instructions {
+        text.push_str(&instructions(&own.with_file_name("instructions"), &mut failures)?);
+    }
+    fs::write(&options.out, text)
+        .with_context(|| format!("cannot write {}", options.out.display()))?;
+    for failure in &failures {
+        eprintln!("failed: {failure}");
+    }
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The promises about places that are measured.
+fn promised(plan: &Plan) -> Vec<Promise> {
+    let places = || plan.tables.iter().map(|(place, _)| place);
+    let one = places().find_map(|place| match place {
+        Place::OneCore(core) => Some(*core),
+        _ => None,
+    });
+    let two = places().find_map(|place| match place {
+        Place::TwoCores(cores) => Some(*cores),
+        _ => None,
+    });
+    let mut promised = promises(one.unwrap_or_default(), two);
+    promised.retain(|promise| one.is_some() || !matches!(promise.place, Place::OneCore(_)));
+    promised
+}
+
+fn plan(options: &Options) -> Result<Plan> {
+    let cores = if options.cores.is_empty() {
+        let ours = core_affinity::get_core_ids().unwrap_or_default();
+        ours.iter().map(|core| core.id).take(2).collect()
+    } else {
+        options.cores.clone()
+    };
+    let first = *cores.first().context("no core to run on")?;
+    let mut tables = Vec::new();
+    for place in &options.places {
+        match (place.as_str(), cores.as_slice()) {
+            ("one", _) => tables.extend([1500, 9000].map(|mtu| (Place::OneCore(first), mtu))),
+            ("two", &[a, b, ..]) => {
+                tables.extend([1500, 9000].map(|mtu| (Place::TwoCores([a, b]), mtu)));
+            }
+            // The device refuses a larger MTU.
+            ("memif", &[a, b, ..]) => tables.push((Place::Memif([a, b]), 1500)),
+            ("two" | "memif", _) => eprintln!("one core: no table for {place}"),
+            _ => anyhow::bail!("--places {place}: one, two or memif"),
+        }
+    }
+    ensure!(options.rounds > 0 && !options.sizes.is_empty(), "nothing to measure");
+    Ok(Plan {
+        tables,
+        sizes: options.sizes.clone(),
+        rounds: options.rounds,
+        seconds: options.seconds,
+        bare_seconds: options.bare_seconds,
+    })
+}
+
+/// What was measured where, and how to do it again.
+fn opening(options: &Options, plan: &Plan) -> Result<String> {
+    let mut text = String::from("# First figures\n\n");
+    let _ = writeln!(
+        text,
+        "Written by `bench/baseline`. Each figure is the median of {} runs, of {} s unless said \
+         otherwise, CRC on, one \
+         queue pair, 128 requests outstanding for bandwidth. Bandwidth counts octets that the \
+         sink has confirmed; in brackets its share of the bare bound (copy and CRC at both ends \
+         of full segments with no protocol, measured on the same cores right before each run), \
+         or the rate of small messages. \
+         Latency is half a round trip, median and 99th percentile.\n",
+        plan.rounds, options.seconds
+    );
+    let _ = writeln!(
+        text,
+        "One-core figures show what the code costs. Between two cores of a virtual machine the \
+         bare hand-off itself varies widely from one moment to the next: read the shares there.\n"
+    );
+    text.push_str(
+        "To repeat: `bench/baseline`; part of it: `bench/baseline --places one --rounds 5`.\n\n",
+    );
+    text.push_str("| machine | |\n|---|---|\n");
+    for (name, value) in report::machine() {
+        let _ = writeln!(text, "| {name} | {value} |");
+    }
+    if let Some((Place::TwoCores(cores) | Place::Memif(cores), _)) =
+        plan.tables.iter().find(|table| !matches!(table.0, Place::OneCore(_)))
+    {
+        let ns = bare::hand_off(*cores, 200_000)?;
+        let _ = writeln!(text, "| A cache line to the other core and back | {ns:.0} ns |");
+    }
+    text.push_str("\n## Bandwidth and latency\n\n");
+    Ok(text)
+}
+
+/// The table of instruction counts, where valgrind is installed.
+fn instructions(program: &Path, failures: &mut Vec<String>) -> Result<String> {
+    let out = Command::new(program).output().context("cannot start instructions")?;
+    if !out.status.success() {
+        failures.push(String::from_utf8_lossy(&out.stderr).trim().to_owned());
+        return Ok(String::new());
+    }
+    let table = String::from_utf8_lossy(&out.stdout);
+    Ok(format!(
+        "## Instructions\n\n\
+         Of two engines on one thread in virtual time over heap frames (`bench/instructions`), \
+         per segment of the source or per RDMA Write. The core alone is without copies, CRC and \
+         what stands for device and application (`rig`). Valgrind hides AVX-512, so the CRC \
+         counts more here than it costs, and it counts a long `rep movsb` by the octet.\n\n\
+         {table}"
+    ))
+}

@@ -1,0 +1,61 @@
+//! What the protocol core costs: two engines on one thread in virtual time, heap frames, RDMA
+//! Writes one way. Run it twice with different counts under callgrind, and the difference is the
+//! cost of the messages alone (`instructions` does that).
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use ferrowarp_bench::pair::{Pair, Workload};
+
+#[derive(Parser)]
+#[command(about = "RDMA Writes between two engines on one thread, in virtual time")]
+struct Options {
+    /// RDMA Writes in all
+    #[arg(long, default_value_t = 20_000)]
+    count: u64,
+    /// Octets of each
+    #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
+    size: u32,
+    /// RDMA Writes outstanding
+    #[arg(long, default_value_t = 64)]
+    depth: usize,
+    /// MTU in octets
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..))]
+    mtu: u16,
+    /// No TCP timestamps: 12 octets more per segment
+    #[arg(long)]
+    no_timestamps: bool,
+    /// No CRC
+    #[arg(long)]
+    no_crc: bool,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    ensure!(options.depth > 0, "--depth is at least 1");
+    let mut pair = Pair::connect(Workload {
+        mtu: options.mtu,
+        timestamps: !options.no_timestamps,
+        crc: !options.no_crc,
+        size: options.size,
+        depth: options.depth,
+    });
+    let start = Instant::now();
+    let moved = pair.write(options.count);
+    let elapsed = start.elapsed();
+    let (digest, is_equal) = pair.digest();
+    ensure!(is_equal, "the octets at the sink are not those of the source");
+    let ns = elapsed.as_secs_f64() * 1e9;
+    println!(
+        "{} writes of {} octets, {} segments, {} acks, digest {digest:08x}",
+        moved.writes, options.size, moved.segments, moved.acks
+    );
+    println!(
+        "{:.1} ns per segment, {:.1} ns per write, {:.2} Gb/s (both ends on one core)",
+        ns / moved.segments as f64,
+        ns / moved.writes as f64,
+        moved.writes as f64 * f64::from(options.size) * 8.0 / ns
+    );
+    Ok(())
+}

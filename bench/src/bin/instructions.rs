@@ -1,0 +1,139 @@
+//! Instructions per segment and per RDMA Write of the protocol core, by callgrind: each workload
+//! runs twice with different counts, and the difference over the difference counts is the cost.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use ferrowarp_bench::callgrind::{COPY, CRC, Cost, Profile, RIG};
+
+#[derive(Parser)]
+#[command(about = "Instructions per segment and per RDMA Write, by callgrind")]
+struct Options {
+    /// Folder for callgrind's files; they are kept there
+    #[arg(long)]
+    keep: Option<PathBuf>,
+    /// Messages, in percent of what a workload does by default
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    percent: u64,
+}
+
+/// What is run, and what a column of the table is named.
+struct Case {
+    name: &'static str,
+    options: &'static [&'static str],
+    /// Messages of the shorter run; the longer has three times as many.
+    count: u64,
+    /// What the cost is divided by: messages, or else the source's segments.
+    per_write: bool,
+}
+
+const CASES: [Case; 6] = [
+    Case { name: "64 KiB, MTU 1500", options: &[], count: 60, per_write: false },
+    Case {
+        name: "same, no timestamps",
+        options: &["--no-timestamps"],
+        count: 60,
+        per_write: false,
+    },
+    Case { name: "64 KiB, MTU 9000", options: &["--mtu", "9000"], count: 200, per_write: false },
+    Case { name: "64 KiB, MTU 1500, no CRC", options: &["--no-crc"], count: 60, per_write: false },
+    Case {
+        name: "64 octets, 128 outstanding",
+        options: &["--size", "64", "--depth", "128"],
+        count: 20_000,
+        per_write: true,
+    },
+    Case {
+        name: "64 octets, one at a time",
+        options: &["--size", "64", "--depth", "1"],
+        count: 2000,
+        per_write: true,
+    },
+];
+
+/// Rows of the table besides total, core and the two ends.
+const LAYERS: [&str; 12] =
+    ["wire", "tcp", "mpa", "ddp", "rdmap", "engine", "timers", "hash", "other", COPY, CRC, RIG];
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    ensure!(
+        Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()),
+        "valgrind is absent: apt-get install valgrind"
+    );
+    let program = std::env::current_exe()?.with_file_name("core-cost");
+    ensure!(program.exists(), "{} is absent: build this package whole", program.display());
+    let scratch = match &options.keep {
+        Some(folder) => folder.clone(),
+        None => std::env::temp_dir().join(format!("ferrowarp-callgrind-{}", std::process::id())),
+    };
+    fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
+    let costs = CASES.iter().enumerate().map(|(index, case)| {
+        let file = scratch.join(format!("{index}"));
+        cost(&program, case, &file, options.percent)
+    });
+    let costs = costs.collect::<Result<Vec<_>>>();
+    if options.keep.is_none() {
+        fs::remove_dir_all(&scratch)?;
+    }
+    print_table(&costs?);
+    Ok(())
+}
+
+fn cost(program: &Path, case: &Case, file: &Path, percent: u64) -> Result<Cost> {
+    let count = (case.count * percent / 100).max(1);
+    let run = |count: u64, extension: &str| -> Result<(Profile, u64)> {
+        let file = file.with_extension(extension);
+        let out = Command::new("valgrind")
+            .args(["--tool=callgrind", "-q"])
+            .arg(format!("--callgrind-out-file={}", file.display()))
+            .arg(program)
+            .args(case.options)
+            .args(["--count", &count.to_string()])
+            .output()?;
+        if !out.status.success() {
+            bail!("{}: {}", case.name, String::from_utf8_lossy(&out.stderr));
+        }
+        let said = String::from_utf8_lossy(&out.stdout);
+        let text = fs::read_to_string(&file)?;
+        let profile = Profile::parse(&text, &["Pair::source_turn", "Pair::sink_turn"])?;
+        Ok((profile, segments(&said).with_context(|| format!("core-cost said: {said}"))?))
+    };
+    let (fewer, few) = run(count, "fewer")?;
+    let (more, many) = run(3 * count, "more")?;
+    let divisor = if case.per_write { 2 * count } else { many - few };
+    Ok(more.per(&fewer, divisor))
+}
+
+/// The number before "segments" in what `core-cost` prints.
+fn segments(said: &str) -> Option<u64> {
+    let (before, _) = said.split_once(" segments")?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+fn print_table(costs: &[Cost]) {
+    print!("| instructions |");
+    for case in &CASES {
+        print!(" {} per {} |", case.name, if case.per_write { "Write" } else { "segment" });
+    }
+    println!();
+    println!("|---|{}", "---:|".repeat(CASES.len()));
+    row("both ends, all", costs, |cost| cost.total);
+    row("both ends, the core alone", costs, Cost::core);
+    row("source with its application", costs, |cost| cost.inclusive[0]);
+    row("sink", costs, |cost| cost.inclusive[1]);
+    for layer in LAYERS {
+        row(layer, costs, |cost| cost.layer(layer));
+    }
+}
+
+fn row(name: &str, costs: &[Cost], value: impl Fn(&Cost) -> f64) {
+    print!("| {name} |");
+    for cost in costs {
+        print!(" {:.0} |", value(cost));
+    }
+    println!();
+}

@@ -1,0 +1,297 @@
+//! Reads what callgrind wrote, and sums instructions by layer of the stack and by end.
+//!
+//! The optimiser merges the layers into few functions, so the sums go by source line, not by
+//! function: a line of the protocol crate counts for its folder. A line of a library inlined there
+//! counts for the layer whose line came last before it in the code, which is right but for the
+//! edges. Copies, fills and comparisons of the C library count for their caller.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::{Context, Result, bail};
+
+/// Layer of payload copies: what the rig's registered memory does.
+pub const COPY: &str = "copy";
+/// Layer of the CRC.
+pub const CRC: &str = "crc";
+/// Layer of the heap ports and the workload, which stand for device and application.
+pub const RIG: &str = "rig";
+
+/// Layers by a part of the path of their files, the first match wins.
+const LAYERS: [(&str, &str); 16] = [
+    ("/crc-fast", CRC),
+    ("/mpa/crc.rs", CRC),
+    ("/siphasher", "hash"),
+    ("/hashbrown", "hash"),
+    ("/net/keyed.rs", "hash"),
+    ("proto/src/wire/", "wire"),
+    ("proto/src/tcp/", "tcp"),
+    ("proto/src/mpa/", "mpa"),
+    ("proto/src/ddp/", "ddp"),
+    ("proto/src/rdmap/", "rdmap"),
+    ("proto/src/engine/wheel.rs", "timers"),
+    ("proto/src/engine/", "engine"),
+    ("proto/src/verbs/", "engine"),
+    ("proto/src/net/", "engine"),
+    ("proto/src/time.rs", "engine"),
+    ("bench/src/", RIG),
+];
+
+/// Functions of the C library that count for who called them.
+const SERVANTS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_mem"];
+
+/// Instructions of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// Everything.
+    pub total: u64,
+    /// By layer; what belongs to none is `other`.
+    pub layers: BTreeMap<String, u64>,
+    /// With all that they called, of the functions asked for, in their order.
+    pub inclusive: Vec<u64>,
+}
+
+impl Profile {
+    /// Sums the text of a callgrind file. `functions` are parts of names whose inclusive cost is
+    /// wanted; none of them may call itself.
+    ///
+    /// # Errors
+    /// If the text is not what callgrind writes.
+    pub fn parse(text: &str, functions: &[&str]) -> Result<Self> {
+        let mut reader = Reader { functions, ..Reader::default() };
+        reader.profile.inclusive = vec![0; functions.len()];
+        for (number, line) in text.lines().enumerate() {
+            reader.line(line).with_context(|| format!("line {}: {line}", number + 1))?;
+        }
+        if reader.profile.total == 0 {
+            bail!("no costs found: is this a file of callgrind?");
+        }
+        Ok(reader.profile)
+    }
+
+    /// The mean cost of a message: what `self` has more than `fewer`, over `count`.
+    #[must_use]
+    pub fn per(&self, fewer: &Self, count: u64) -> Cost {
+        let mean = |more: u64, less: u64| (more as f64 - less as f64) / count as f64;
+        let of = |profile: &Self, layer: &str| profile.layers.get(layer).copied().unwrap_or(0);
+        Cost {
+            total: mean(self.total, fewer.total),
+            layers: self
+                .layers
+                .keys()
+                .map(|layer| (layer.clone(), mean(of(self, layer), of(fewer, layer))))
+                .collect(),
+            inclusive: self
+                .inclusive
+                .iter()
+                .zip(&fewer.inclusive)
+                .map(|(&more, &less)| mean(more, less))
+                .collect(),
+        }
+    }
+}
+
+/// Instructions per message; fields as in [`Profile`].
+#[derive(Clone, Debug)]
+pub struct Cost {
+    /// Everything.
+    pub total: f64,
+    /// By layer.
+    pub layers: BTreeMap<String, f64>,
+    /// Of the functions asked for.
+    pub inclusive: Vec<f64>,
+}
+
+impl Cost {
+    /// Of a layer; 0 if it had no share.
+    #[must_use]
+    pub fn layer(&self, name: &str) -> f64 {
+        self.layers.get(name).copied().unwrap_or(0.0)
+    }
+
+    /// Without copies, CRC and what stands for device and application.
+    #[must_use]
+    pub fn core(&self) -> f64 {
+        self.total - self.layer(COPY) - self.layer(CRC) - self.layer(RIG)
+    }
+}
+
+#[derive(Default)]
+struct Reader<'a> {
+    functions: &'a [&'a str],
+    profile: Profile,
+    names: HashMap<(char, u32), &'a str>,
+    /// Where the lines that follow come from.
+    function: &'a str,
+    file: &'a str,
+    /// Layer of the last line that belongs to one, in this function.
+    layer: Option<&'static str>,
+    callee: &'a str,
+    /// The next cost is that of a call.
+    in_call: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn line(&mut self, line: &'a str) -> Result<()> {
+        let Some(first) = line.bytes().next() else { return Ok(()) };
+        if first.is_ascii_digit() || [b'+', b'-', b'*'].contains(&first) {
+            return self.cost(line);
+        }
+        let Some((key, value)) = line.split_once('=') else { return Ok(()) };
+        match key {
+            "fn" => {
+                self.function = self.name('n', value)?;
+                self.layer = None;
+            }
+            "fl" | "fi" | "fe" => self.file = self.name('l', value)?,
+            "cfn" => self.callee = self.name('n', value)?,
+            // The file of the callee: only its name may matter later.
+            "cfi" | "cfl" => drop(self.name('l', value)?),
+            "calls" => self.in_call = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Names are given once, as `(number) name`, then by number.
+    fn name(&mut self, kind: char, value: &'a str) -> Result<&'a str> {
+        let Some((number, name)) = value.strip_prefix('(').and_then(|v| v.split_once(')')) else {
+            return Ok(value);
+        };
+        let key = (kind, number.parse()?);
+        if !name.is_empty() {
+            self.names.insert(key, name.trim_start());
+        }
+        self.names.get(&key).copied().context("a name that was never given")
+    }
+
+    fn cost(&mut self, line: &str) -> Result<()> {
+        let cost: u64 = match line.split_whitespace().nth(1) {
+            Some(cost) => cost.parse()?,
+            None => 0,
+        };
+        let is_call = std::mem::take(&mut self.in_call);
+        if is_call {
+            for (wanted, sum) in self.functions.iter().zip(&mut self.profile.inclusive) {
+                if self.callee.contains(wanted) {
+                    *sum += cost;
+                }
+            }
+            if is_servant(self.callee) && !is_servant(self.function) {
+                self.count(cost);
+            }
+            return Ok(());
+        }
+        self.profile.total += cost;
+        if !is_servant(self.function) {
+            self.count(cost);
+        }
+        Ok(())
+    }
+
+    /// Adds to the layer of the present line.
+    fn count(&mut self, cost: u64) {
+        // Whatever happens inside the rig's memory is the copy, checks of the arena included.
+        if self.function.contains("pair::Octets") {
+            *self.profile.layers.entry(COPY.to_owned()).or_default() += cost;
+            return;
+        }
+        let own = LAYERS.iter().find(|(part, _)| self.file.contains(part)).map(|&(_, name)| name);
+        if own.is_some() {
+            self.layer = own;
+        }
+        let by_name = || self.function.contains("crc_fast").then_some(CRC);
+        let layer = own.or(self.layer).or_else(by_name).unwrap_or("other");
+        *self.profile.layers.entry(layer.to_owned()).or_default() += cost;
+    }
+}
+
+fn is_servant(function: &str) -> bool {
+    SERVANTS.iter().any(|prefix| function.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "version: 1
+positions: line
+events: Ir
+
+fl=(1) /x/stack/proto/src/engine/mod.rs
+fn=(1) engine::drive
+10 5
+fi=(2) /x/stack/proto/src/tcp/input.rs
++3 7
+fi=(3) /rustc/library/core/src/cmp.rs
+-2 2
+fe=(1)
+* 1
+cfi=(4) /x/memmove.S
+cfn=(2) __memcpy_avx
+calls=3 0
+11 30
+cfi=(5) /r/crc-fast-1.10.0/src/lib.rs
+cfn=(3) crc_fast::checksum
+calls=1 20
+12 100
+
+fl=(5)
+fn=(3)
+20 40
+fl=(3)
+30 60
+
+fl=(4)
+fn=(2)
+5 30
+
+fl=(7) /x/stack/proto/src/ddp/testing.rs
+fn=(6) <ferrowarp_bench::pair::Octets as Memory>::place
+70 3
+
+fl=(6) /x/bench/src/pair.rs
+fn=(4) ferrowarp_bench::pair::Pair::source_turn
+40 9
+cfi=(1)
+cfn=(1)
+calls=1 10
+41 145
+
+fl=(6)
+fn=(5) main
+50 1
+cfn=(4)
+calls=1 40
+51 154
+
+totals: 158
+";
+
+    #[test]
+    fn lines_count_for_their_layer_and_servants_for_their_caller() {
+        let profile = Profile::parse(TEXT, &["source_turn", "sink_turn"]).unwrap();
+        assert_eq!(profile.total, 158);
+        assert_eq!(profile.inclusive, [154, 0]);
+        let layers = [(COPY, 3), (CRC, 100), ("engine", 36), (RIG, 10), ("tcp", 9)];
+        let expected: BTreeMap<_, _> = layers.map(|(name, sum)| (name.to_owned(), sum)).into();
+        assert_eq!(profile.layers, expected);
+    }
+
+    #[test]
+    fn the_mean_is_over_the_difference() {
+        let fewer = Profile::parse(TEXT, &["source_turn"]).unwrap();
+        let mut more = fewer.clone();
+        more.total += 50;
+        more.inclusive[0] += 20;
+        *more.layers.get_mut(CRC).unwrap() += 30;
+        let cost = more.per(&fewer, 10);
+        assert_eq!((cost.total, cost.inclusive[0], cost.layer(CRC)), (5.0, 2.0, 3.0));
+        assert_eq!(cost.core(), 2.0);
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        assert!(Profile::parse("hello\n", &[]).is_err());
+        assert!(Profile::parse("fn=(7)\n", &[]).is_err());
+    }
+}

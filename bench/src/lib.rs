@@ -1,0 +1,15 @@
+//! What the stack costs, measured in two ways that are never mixed.
+//!
+//! *Instructions* come from callgrind over two engines on one thread in virtual time, with heap
+//! frames on a wire that copies nothing ([`loopback`], [`pair`], [`callgrind`]): steady from run
+//! to run, and they show what a change costs. *Wall time* comes from `iwperf` beside the bare
+//! copy and CRC of the same octets on the same cores ([`bare`], [`baseline`]).
+//!
+//! Programs: `core-cost` (the two engines), `instructions` (runs it under callgrind), `bare` (the
+//! bound), `baseline` (all of it, written to `BASELINE.md`).
+
+pub mod bare;
+pub mod baseline;
+pub mod callgrind;
+pub mod loopback;
+pub mod pair;

@@ -1,0 +1,266 @@
+//! Two engines on one thread in virtual time, one of which writes to the other.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::memory::{Access, Memory, Place};
+use ferrowarp_proto::ddp::regions::RegionTable;
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+
+use crate::loopback::{self, LoopDevice};
+
+const PORT: u16 = 18515;
+const PD: u32 = 1;
+/// Octets of registered memory at each end, unless one message needs more.
+const ARENA_LEN: u32 = 1 << 20;
+/// Virtual time that a pass takes.
+const PASS_NS: u64 = MICROSECOND;
+
+/// One completion queue.
+struct Queue {
+    waiting: VecDeque<Wc>,
+    len_max: usize,
+}
+
+impl Completions for Queue {
+    fn push(&mut self, _cq: CqId, wc: Wc) -> bool {
+        let fits = self.waiting.len() < self.len_max;
+        if fits {
+            self.waiting.push_back(wc);
+        }
+        fits
+    }
+}
+
+/// Registered memory whose copies are functions of their own, so that a profile tells them apart.
+struct Octets(Arena);
+
+impl Memory for Octets {
+    fn regions(&self) -> &RegionTable {
+        self.0.regions()
+    }
+
+    #[inline(never)]
+    fn place(&self, place: Place, octets: &[u8]) {
+        self.0.place(place, octets);
+    }
+
+    #[inline(never)]
+    fn fetch(&self, place: Place, out: &mut [u8]) {
+        self.0.fetch(place, out);
+    }
+}
+
+struct End {
+    engine: Engine<LoopDevice, Rc<Octets>, Queue>,
+    arena: Rc<Octets>,
+    stag: u32,
+    qp: QpId,
+}
+
+/// What is written, and over what.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// MTU of the wire in octets.
+    pub mtu: u16,
+    /// TCP timestamps: 12 octets less per segment.
+    pub timestamps: bool,
+    /// CRCs are made and checked.
+    pub crc: bool,
+    /// Octets of an RDMA Write.
+    pub size: u32,
+    /// RDMA Writes outstanding.
+    pub depth: usize,
+}
+
+/// What a call of [`Pair::write`] moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// RDMA Writes that completed.
+    pub writes: u64,
+    /// Frames the source sent.
+    pub segments: u64,
+    /// Frames the sink sent: ACKs.
+    pub acks: u64,
+}
+
+/// Two connected engines: RDMA Writes go from the source to the sink.
+pub struct Pair {
+    source: End,
+    sink: End,
+    now: Instant,
+    workload: Workload,
+    slot_count: u32,
+    posted: u64,
+    completed: u64,
+    source_turns: u64,
+    sink_turns: u64,
+}
+
+impl Pair {
+    /// Connects two engines.
+    ///
+    /// # Panics
+    /// If the connection is not up within a second of virtual time.
+    #[must_use]
+    pub fn connect(workload: Workload) -> Self {
+        let arena_len = ARENA_LEN.max(workload.size);
+        let [left, right] = loopback::pair(workload.mtu);
+        let source = End::new(1, left, &workload, arena_len);
+        let sink = End::new(2, right, &workload, arena_len);
+        let octets: Vec<u8> =
+            (0..arena_len).map(|at| at.wrapping_mul(0x9e37_79b1).to_be_bytes()[0]).collect();
+        source.arena.0.write(0, &octets);
+        let mut pair = Self {
+            source,
+            sink,
+            now: Instant::from_nanos(1000),
+            workload,
+            slot_count: arena_len / workload.size.max(1),
+            posted: 0,
+            completed: 0,
+            source_turns: 0,
+            sink_turns: 0,
+        };
+        pair.establish();
+        pair
+    }
+
+    fn establish(&mut self) {
+        let param = ConnParam { crc: self.workload.crc, ..ConnParam::default() };
+        let remote = SocketAddr::new(address(2), PORT);
+        self.sink.engine.listen(PORT, 1).expect("nobody listens yet");
+        self.source
+            .engine
+            .connect(self.now, self.source.qp, remote, &param)
+            .expect("the queue pair is idle");
+        let limit = self.now + SECOND;
+        let mut up = [false; 2];
+        while up != [true; 2] {
+            assert!(self.now < limit, "not connected within a second");
+            for (end, up) in [&mut self.source, &mut self.sink].into_iter().zip(&mut up) {
+                end.engine.drive(self.now);
+                while let Some(event) = end.engine.next_event() {
+                    match event {
+                        Event::ConnectRequest { request, .. } => {
+                            let accepted = end.engine.accept(self.now, request, end.qp, &param);
+                            accepted.expect("the request is fresh");
+                        }
+                        Event::Established { .. } => *up = true,
+                        other => panic!("unexpected {other:?}"),
+                    }
+                }
+            }
+            self.now = self.now + PASS_NS;
+        }
+    }
+
+    /// Writes `count` messages, each confirmed: the sink has acknowledged every octet, and none of
+    /// the frames is out any more.
+    ///
+    /// # Panics
+    /// If a request fails, or nothing moves for ten seconds of virtual time.
+    pub fn write(&mut self, count: u64) -> Moved {
+        let before = (self.completed, self.frames());
+        let target = self.posted + count;
+        let mut heard = self.now;
+        while self.completed < target || self.source.engine.device().lent() > 0 {
+            let worked = self.source_turn(target) | self.sink_turn();
+            self.now = self.now + PASS_NS;
+            if worked {
+                heard = self.now;
+            }
+            assert!(self.now.since(heard) < 10 * SECOND, "nothing moves any more");
+        }
+        let ((writes, (segments, acks)), (writes_now, (segments_now, acks_now))) =
+            (before, (self.completed, self.frames()));
+        Moved {
+            writes: writes_now - writes,
+            segments: segments_now - segments,
+            acks: acks_now - acks,
+        }
+    }
+
+    /// Everything the source does in a turn: post, one pass, take completions. A function of its
+    /// own, so that a profile tells the two ends apart.
+    #[inline(never)]
+    fn source_turn(&mut self, target: u64) -> bool {
+        self.source_turns += 1;
+        let depth = self.workload.depth as u64;
+        while self.posted < target && self.posted - self.completed < depth {
+            self.post();
+        }
+        let worked = self.source.engine.drive(self.now);
+        while let Some(wc) = self.source.engine.completions_mut().waiting.pop_front() {
+            assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+            self.completed += 1;
+        }
+        worked
+    }
+
+    /// Everything the sink does in a turn: one pass.
+    #[inline(never)]
+    fn sink_turn(&mut self) -> bool {
+        self.sink_turns += 1;
+        self.sink.engine.drive(self.now)
+    }
+
+    fn post(&mut self) {
+        let size = self.workload.size;
+        let slot = u32::try_from(self.posted % u64::from(self.slot_count)).expect("below a u32");
+        let at = u64::from(slot * size);
+        let piece = Sge { addr: at, len: size, lkey: self.source.stag };
+        let payload = Payload::Gather([piece].into_iter().collect());
+        let operation = Operation::Write { payload, rkey: self.sink.stag, remote: at };
+        let wr = SendWr { wr_id: self.posted, operation, signaled: true, fence: false };
+        self.source.engine.post_send(self.source.qp, wr).expect("fewer outstanding than room");
+        self.posted += 1;
+    }
+
+    fn frames(&self) -> (u64, u64) {
+        let of = |end: &End| end.engine.counters().frames_out;
+        (of(&self.source), of(&self.sink))
+    }
+
+    /// CRC32C of the octets at the sink that were written so far, and whether they are those of
+    /// the source.
+    #[must_use]
+    pub fn digest(&self) -> (u32, bool) {
+        let slots = self.completed.min(u64::from(self.slot_count));
+        let len = usize::try_from(slots * u64::from(self.workload.size)).expect("in memory");
+        let placed = self.sink.arena.0.read(0, len);
+        (crc32c::crc32c(&placed), placed == self.source.arena.0.read(0, len))
+    }
+}
+
+impl End {
+    fn new(host: u8, device: LoopDevice, workload: &Workload, arena_len: u32) -> Self {
+        let mut config = EngineConfig::new(address(host), 24, 0x5eed + u64::from(host));
+        config.tcp.timestamps = workload.timestamps;
+        let arena = Rc::new(Octets(Arena::new(arena_len as usize)));
+        let stag = arena.0.register(0, u64::from(arena_len), Access::ALL, PD);
+        let len_max = 2 * workload.depth;
+        let queue = Queue { waiting: VecDeque::with_capacity(len_max), len_max };
+        let mut engine = Engine::new(config, device, Rc::clone(&arena), queue);
+        let init = QpInit {
+            pd: PD,
+            send_cq: CqId(0),
+            recv_cq: CqId(0),
+            max_send_wr: workload.depth,
+            max_recv_wr: 1,
+        };
+        let qp = engine.create_qp(init).expect("the first queue pair");
+        Self { engine, arena, stag, qp }
+    }
+}
+
+fn address(host: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(198, 18, 0, host))
+}

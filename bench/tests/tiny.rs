@@ -1,0 +1,134 @@
+//! The benchmarks run tiny, so that they cannot rot.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use ferrowarp_bench::pair::{Pair, Workload};
+
+const LARGE: Workload = Workload { mtu: 1500, timestamps: true, crc: true, size: 65_536, depth: 8 };
+
+fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().expect("the program starts")
+}
+
+fn said(out: &Output) -> String {
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout.clone()).expect("text")
+}
+
+#[test]
+fn every_octet_arrives_over_every_wire() {
+    for mtu in [1500, 9000] {
+        for (size, depth) in [(65_536, 8), (64, 128), (64, 1)] {
+            for timestamps in [true, false] {
+                for crc in [true, false] {
+                    let workload = Workload { mtu, timestamps, crc, size, depth };
+                    let mut pair = Pair::connect(workload);
+                    let moved = pair.write(40);
+                    assert_eq!(moved.writes, 40);
+                    assert!(pair.digest().1, "octets differ: {workload:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn segments_are_full_and_acknowledged_by_the_burst() {
+    let mut pair = Pair::connect(LARGE);
+    pair.write(20);
+    let moved = pair.write(100);
+    // 1428 octets of payload go into a segment of 1448.
+    assert_eq!(moved.segments, 100 * 65_536_u64.div_ceil(1428));
+    assert!(moved.acks * 8 < moved.segments, "{moved:?}");
+}
+
+#[test]
+fn nothing_is_allocated_in_the_steady_state() {
+    for workload in [LARGE, Workload { size: 64, depth: 128, ..LARGE }] {
+        let mut pair = Pair::connect(workload);
+        pair.write(2000);
+        let info = allocation_counter::measure(|| {
+            pair.write(500);
+        });
+        assert_eq!(info.count_total, 0, "{workload:?}: {info:?}");
+    }
+}
+
+#[test]
+fn core_cost_prints_a_digest() {
+    let out = said(&run(env!("CARGO_BIN_EXE_core-cost"), &["--count", "20"]));
+    assert!(out.contains("20 writes of 65536 octets, 920 segments"), "{out}");
+    assert!(out.contains(" digest "), "{out}");
+    let refused = run(env!("CARGO_BIN_EXE_core-cost"), &["--depth", "0"]);
+    assert!(!refused.status.success());
+}
+
+#[test]
+fn bare_prints_a_line_for_each_crc() {
+    let out = said(&run(env!("CARGO_BIN_EXE_bare"), &["--seconds", "0.002"]));
+    for crc in ["no CRC", "crc-fast", "crc32c"] {
+        assert_eq!(out.matches(crc).count(), 2, "{out}");
+    }
+}
+
+#[test]
+fn instructions_counts_every_layer() {
+    if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
+        eprintln!("skipped: valgrind is absent");
+        return;
+    }
+    let out = said(&run(env!("CARGO_BIN_EXE_instructions"), &["--percent", "5"]));
+    for row in ["both ends, the core alone", "sink", "tcp", "rdmap", "crc"] {
+        let row = out.lines().find(|line| line.starts_with(&format!("| {row} |")));
+        let first = row.and_then(|row| row.split('|').nth(2)).expect("a figure");
+        assert!(first.trim().parse::<f64>().expect("a number") > 0.0, "{out}");
+    }
+}
+
+/// Stands for iwperf: writes a good result, fails Reads, serves nobody.
+const SCRIPT: &str = r#"#!/bin/sh
+for word; do
+    case $word in read-*) echo "no such thing" >&2; exit 3 ;; esac
+done
+while [ $# -gt 1 ]; do
+    [ "$1" = --json ] && json=$2
+    shift
+done
+echo '{"results": [{"bw_gbit_s": 20, "msg_rate_mops": 1.0, "checksum": "none", "errors": 0,
+    "lat_us": {"p50": 2, "p99": 3}}]}' >"$json"
+"#;
+
+#[test]
+fn baseline_writes_tables_and_says_what_failed() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = std::env::temp_dir().join(format!("ferrowarp-tiny-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let script = folder.join("iwperf");
+    fs::write(&script, SCRIPT).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("may be run");
+    let out: PathBuf = folder.join("figures.md");
+    let done = Command::new(env!("CARGO_BIN_EXE_baseline"))
+        .arg("--iwperf")
+        .arg(&script)
+        .arg("--out")
+        .arg(&out)
+        .args(["--seconds", "0.01", "--bare-seconds", "0.001", "--promise-seconds", "0.01"])
+        .args(["--rounds", "2", "--sizes", "64,65536", "--places", "one", "--no-instructions"])
+        .output()
+        .expect("the program starts");
+    let text = fs::read_to_string(&out).expect("the tables");
+    let drawing = fs::read_to_string(folder.join("baseline.svg")).expect("the drawing");
+    fs::remove_dir_all(&folder).expect("it is ours");
+    assert!(!done.status.success(), "the Reads failed");
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(errors.contains("failed: read-bw, 64 octets"), "{errors}");
+    assert!(errors.contains("no such thing"), "{errors}");
+    assert!(text.contains("| write-bw, Gb/s | 20.00 (1.00 M/s) | 20.0 ("), "{text}");
+    assert!(text.contains("| 1500 | at least 12 | 20.00 | 20.00 to 20.00 |"), "{text}");
+    assert!(text.contains("| send-lat, us | 2.00 (p99 3.00) |"), "{text}");
+    assert!(text.contains("| read-lat, us | failed |"), "{text}");
+    assert!(drawing.contains("MTU 9000") && drawing.contains("bare copy and CRC"), "{drawing}");
+}
