@@ -1,0 +1,6 @@
+//! Fuzz target: MPA start-up frames.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| ferrowarp_tests::fuzz::startup(data));

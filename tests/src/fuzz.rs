@@ -1,0 +1,252 @@
+//! Bodies of the fuzz targets: what must hold for any octets at all.
+//!
+//! `tests/fuzz` hands them to libFuzzer; `cargo test` runs them over a bounded, seeded corpus, so
+//! that they build and pass on a stable toolchain.
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::ddp::sgl::Sge;
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::untagged::Buffer;
+use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::mpa::fpdu::{self, fpdu_len};
+use ferrowarp_proto::mpa::receive::{AssemblyPool, Receiver};
+use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::rdmap::stream::{BuildError, Indication, Stream};
+use ferrowarp_proto::wire::ddp::{Header, Version};
+use ferrowarp_proto::wire::mpa::{FrameKind, PRIVATE_DATA_LEN_MAX, Startup};
+use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest, TERMINATE_LEN_MAX, TerminateHeader};
+use ferrowarp_proto::wire::tcp::Segment;
+
+/// A received frame whose first run is `head_len` octets long.
+struct Frame<'a> {
+    octets: &'a [u8],
+    head_len: usize,
+    checksum: ChecksumState,
+}
+
+impl RxFrame for Frame<'_> {
+    fn head(&self) -> &[u8] {
+        &self.octets[..self.head_len]
+    }
+
+    fn len(&self) -> usize {
+        self.octets.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.octets[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        self.checksum
+    }
+}
+
+/// A frame, its checksum mode and where its first run ends (the first two octets).
+///
+/// # Panics
+/// If the parser does, or the payload it reports lies outside the frame.
+pub fn segment(data: &[u8]) {
+    let Some((&[choice, head], octets)) = data.split_first_chunk() else { return };
+    let (mode, checksum) = match choice % 4 {
+        0 => (ChecksumMode::NotNeeded, ChecksumState::Unknown),
+        1 => (ChecksumMode::Software, ChecksumState::Unknown),
+        2 => (ChecksumMode::Offload, ChecksumState::Good),
+        _ => (ChecksumMode::Offload, ChecksumState::Bad),
+    };
+    let whole = Frame { octets, head_len: octets.len(), checksum };
+    let parsed = Segment::parse(&whole, mode);
+    if let Ok(segment) = &parsed {
+        assert!(segment.payload.start <= segment.payload.end);
+        assert!(segment.payload.end <= octets.len());
+        assert!(segment.seq_len() as usize >= segment.payload.len());
+        assert_ne!(checksum, ChecksumState::Bad);
+    }
+    // In two runs: the same segment, unless a header was cut.
+    let head_len = octets.len().min(usize::from(head));
+    let runs = Frame { octets, head_len, checksum };
+    if let Ok(segment) = Segment::parse(&runs, mode) {
+        assert_eq!(Ok(segment), parsed);
+    }
+}
+
+/// A start-up frame, as either role would read it.
+///
+/// # Panics
+/// If the parser does, or what it reports does not survive another trip over the wire.
+pub fn startup(data: &[u8]) {
+    for kind in [FrameKind::Request, FrameKind::Reply] {
+        let Ok(Some((frame, used))) = Startup::parse(data, kind) else { continue };
+        assert!(used <= data.len());
+        assert!(frame.private_data.len() <= PRIVATE_DATA_LEN_MAX);
+        assert_eq!(Startup::parse(&data[..used], kind), Ok(Some((frame.clone(), used))));
+        assert_eq!(Startup::parse(&data[..used - 1], kind), Ok(None));
+        let mut again = vec![0; frame.wire_len()];
+        frame.emit(&mut again);
+        // A revision below 2 cannot announce the block; nothing else gets lost.
+        assert_eq!(Startup::parse(&again, kind), Ok(Some((frame.clone(), again.len()))));
+
+        let wishes = Wishes { ird: 8, ord: 8, crc: false };
+        if kind == FrameKind::Request {
+            let _ = startup::review(&frame);
+            let (reply, terms) = startup::accept(&frame, wishes, b"data");
+            assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= startup::READ_DEPTH_MAX);
+            assert!(terms.crc == frame.crc);
+            let mut out = vec![0; reply.wire_len()];
+            reply.emit(&mut out);
+            startup::reject(&frame, b"no").emit(&mut [0; 64]);
+        } else {
+            for revision in [1, 2] {
+                if let Ok(terms) = startup::conclude(&frame, wishes, revision) {
+                    assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= 8);
+                }
+            }
+        }
+    }
+}
+
+/// A stream of FPDUs, cut in two ways: the receiver finds the same ULPDUs in both.
+///
+/// # Panics
+/// If the receiver does, or its findings depend on the cuts.
+pub fn fpdu_chain(data: &[u8]) {
+    let Some((&[choice, piece], stream)) = data.split_first_chunk() else { return };
+    let crc = choice & 1 != 0;
+    let mut pool = AssemblyPool::new(1);
+    let whole = receive(stream, stream.len().max(1), crc, &mut pool);
+    let cut = receive(stream, usize::from(piece).max(1), crc, &mut pool);
+    assert_eq!(whole, cut);
+    assert!(pool.take().is_some(), "the buffer came back");
+}
+
+/// The ULPDUs of `stream` handed over in pieces of `piece` octets; `Err` after a wrong CRC.
+fn receive(
+    stream: &[u8],
+    piece: usize,
+    crc: bool,
+    pool: &mut AssemblyPool,
+) -> (Vec<Vec<u8>>, Result<(), fpdu::CrcMismatch>) {
+    let mut receiver = Receiver::new(crc);
+    let mut found = Vec::new();
+    let result = (|| {
+        for mut octets in stream.chunks(piece) {
+            while !octets.is_empty() {
+                if receiver.missing().is_none() {
+                    if let Some((ulpdu, used)) = fpdu::split(octets, crc)? {
+                        assert_eq!(used, fpdu_len(ulpdu.len()));
+                        found.push(ulpdu.to_vec());
+                        octets = &octets[used..];
+                        continue;
+                    }
+                    receiver.begin(pool.take().expect("one partial FPDU at a time"));
+                }
+                let missing = receiver.missing().expect("just begun");
+                assert!(missing > 0);
+                let (now, later) = octets.split_at(missing.min(octets.len()));
+                receiver.extend(now.len(), |out| out.copy_from_slice(now));
+                octets = later;
+                if let Some(ulpdu) = receiver.whole()? {
+                    found.push(ulpdu.to_vec());
+                    receiver.finish(pool);
+                }
+            }
+        }
+        Ok(())
+    })();
+    receiver.finish(pool);
+    (found, result)
+}
+
+/// Headers of DDP and RDMAP, and Terminates.
+///
+/// # Panics
+/// If a parser does, or what it reports does not survive another trip over the wire.
+pub fn headers(data: &[u8]) {
+    for version in [Version::Ietf, Version::Rdmac] {
+        let Ok(header) = Header::parse(data, version) else { continue };
+        assert!(header.wire_len() <= data.len());
+        let mut out = vec![0; header.wire_len()];
+        match header {
+            Header::Tagged(header) => header.emit(version, &mut out),
+            Header::Untagged(header) => header.emit(version, &mut out),
+        }
+        assert_eq!(Header::parse(&out, version), Ok(header));
+        if let Ok(opcode) = Opcode::parse(header.rsvd_ulp(), version) {
+            assert_eq!(Opcode::parse(opcode.control(version), version), Ok(opcode));
+        }
+        let payload = &data[header.wire_len()..];
+        if let Some(request) = ReadRequest::parse(payload) {
+            let mut again = vec![0; payload.len()];
+            request.emit(&mut again);
+            assert_eq!(again, payload);
+        }
+        if let Some(terminate) = TerminateHeader::parse(payload) {
+            let mut again = [0; TERMINATE_LEN_MAX];
+            let len = terminate.emit(data, &mut again);
+            assert_eq!(TerminateHeader::parse(&again[..len]), Some(terminate));
+        }
+    }
+}
+
+/// ULPDUs, each behind an octet of length, fed to a stream that has a receive buffer and a region
+/// the peer may write and read; every second `0xA5` in front of a region's STag field is replaced
+/// by the STag, which no fuzzer would guess.
+///
+/// # Panics
+/// If the stream does, or an octet outside what the peer may write changes.
+pub fn stream(data: &[u8]) {
+    const PD: u32 = 7;
+    let arena = Arena::new(4096);
+    let canary = [0x77; 1024];
+    arena.write(2048, &canary);
+    let open = arena.register(0, 1024, Access::REMOTE_WRITE | Access::REMOTE_READ, PD);
+    let receive = arena.register(1024, 1024, Access::LOCAL_WRITE, PD);
+    let read_only = arena.register(2048, 512, Access::REMOTE_READ, PD);
+    let foreign = arena.register(2560, 512, Access::ALL, PD + 1);
+    let stags = [open, receive, read_only, foreign].map(u32::to_be_bytes);
+
+    let mut stream = Stream::new(PD, 4, 4);
+    stream.start(Version::Ietf, 2, 2);
+    for wr_id in 0..4 {
+        let sge = Sge { addr: 1024 + wr_id * 256, len: 200, lkey: receive };
+        assert!(stream.receives.post(Buffer { wr_id, sg_list: [sge].into_iter().collect() }));
+    }
+    let mut received = 0;
+    let mut out = [0; 1442];
+    let mut rest = data;
+    while let [len, choice, tail @ ..] = rest {
+        let (ulpdu, after) = tail.split_at(usize::from(*len).min(tail.len()));
+        rest = after;
+        let mut ulpdu = ulpdu.to_vec();
+        for at in [2, 34] {
+            if choice & 0xF0 == 0xA0 && ulpdu.len() >= at + 4 {
+                ulpdu[at..at + 4].copy_from_slice(&stags[usize::from(*choice) % 4]);
+            }
+        }
+        match stream.handle(&arena, &ulpdu) {
+            Ok(Indication::Received { .. }) => received += 1,
+            Ok(_) => {}
+            Err(fault) => {
+                stream.fail(fault, &ulpdu);
+                assert!(stream.has_failed());
+            }
+        }
+        // A buffer leaves the queue only with a message that is reported.
+        assert_eq!(stream.receives.room(), received);
+        // A Read of the whole region is 1024 octets: two segments at most per request.
+        for _ in 0..8 {
+            if !stream.ready() {
+                break;
+            }
+            match stream.build(&arena, &mut out) {
+                Ok(len) => assert!(Header::parse(&out[..len], Version::Ietf).is_ok()),
+                Err(BuildError::Answer(_) | BuildError::Request) => assert!(stream.has_failed()),
+            }
+        }
+        if stream.has_failed() {
+            break;
+        }
+    }
+    assert_eq!(arena.read(2048, 1024), canary);
+    assert_eq!(arena.read(3072, 1024), [0; 1024]);
+}

@@ -1,0 +1,37 @@
+//! Helpers of the tests that go across crates.
+//!
+//! - [`peer`]: an independent iWARP peer on a kernel TCP socket.
+//! - [`netns`]: network namespaces, and re-running a test inside one.
+//! - [`capture`]: packet captures and their verdict by tshark.
+//! - [`fuzz`]: bodies of the fuzz targets.
+//! - [`sim`]: two engines in virtual time, from one seed.
+//! - [`process`]: temporary folders and programs that end in time.
+
+use std::io::Write as _;
+
+pub mod capture;
+pub mod fuzz;
+#[cfg(feature = "device")]
+pub mod link;
+pub mod netns;
+pub mod peer;
+pub mod process;
+pub mod sim;
+#[cfg(feature = "device")]
+pub mod stack;
+
+/// Set to 1 by whoever asks for the device tests: what is missing is then a failure, not a skip.
+pub const REQUIRE_DEVICE: &str = "FERROWARP_REQUIRE_DEVICE";
+
+/// Reports a test as skipped, with the reason.
+///
+/// # Panics
+/// If [`REQUIRE_DEVICE`] is set: asked for and missing is a failure.
+pub fn skip(reason: &str) {
+    assert!(
+        std::env::var_os(REQUIRE_DEVICE).is_none_or(|value| value != "1"),
+        "asked for, but missing: {reason}"
+    );
+    // Past the capture of the test harness, so that it is seen whether or not a test fails.
+    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+}

@@ -1,0 +1,106 @@
+//! Network namespaces, so that no test touches the machine's own network.
+
+use std::io;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::process;
+
+const INSIDE: &str = "FERROWARP_TEST_NETNS";
+
+/// A namespace that goes when the value does, with the processes that are still in it.
+#[derive(Debug)]
+pub struct Namespace(String);
+
+impl Namespace {
+    /// Makes a namespace with its loopback interface up. The name holds this process's id.
+    ///
+    /// # Errors
+    /// If `ip` refuses.
+    pub fn new() -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let count = NEXT.fetch_add(1, Ordering::Relaxed);
+        let namespace = Self(format!("fw-test-{}-{count}", std::process::id()));
+        ip(&["netns", "add", &namespace.0])?;
+        ip(&["-n", &namespace.0, "link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Whatever is still in this namespace was started by the test that made it.
+        let output = Command::new("ip").args(["netns", "pids", &self.0]).output();
+        for pid in output.iter().flat_map(|o| o.stdout.split(|octet| *octet == b'\n')) {
+            if let Ok(pid) = str::from_utf8(pid).unwrap_or_default().parse::<u32>() {
+                let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+            }
+        }
+        let _ = ip(&["netns", "del", &self.0]);
+    }
+}
+
+/// Runs `ip` with these arguments.
+///
+/// # Errors
+/// With what it wrote, unless it ended with status 0.
+pub fn ip(arguments: &[&str]) -> io::Result<()> {
+    let ended = process::run(Command::new("ip").args(arguments), Duration::from_secs(20))?;
+    if ended.success() {
+        return Ok(());
+    }
+    let text = format!("ip {}: {}", arguments.join(" "), ended.output.trim());
+    Err(io::Error::other(text))
+}
+
+/// What namespaces need and this process lacks.
+#[must_use]
+pub fn missing() -> Option<&'static str> {
+    if !process::exists("ip") {
+        return Some("no `ip` program; install iproute2");
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let root = status.lines().any(|line| {
+        line.strip_prefix("Uid:").is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0"))
+    });
+    (!root).then_some("not root, and only root may make a network namespace")
+}
+
+/// True inside the namespace. Outside it, runs the test `name` of this binary again in a namespace
+/// of its own, asserts that it passed there, and returns false; likewise, after reporting the test
+/// as skipped, when namespaces cannot be made. So a test begins with
+/// `if !netns::inside("name") { return; }`.
+///
+/// # Panics
+/// If the test failed inside, or did not end within two minutes.
+#[must_use]
+pub fn inside(name: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    if let Some(reason) = missing() {
+        crate::skip(reason);
+        return false;
+    }
+    let namespace = Namespace::new().expect("a namespace can be made");
+    let ended = process::run(
+        Command::new("ip")
+            .args(["netns", "exec", namespace.name()])
+            .arg(std::env::current_exe().expect("a running program has a path"))
+            .args(["--exact", name, "--nocapture", "--test-threads=1"])
+            .env(INSIDE, namespace.name()),
+        Duration::from_secs(120),
+    )
+    .expect("the test can be run again");
+    print!("{}", ended.output);
+    assert!(ended.success(), "{name} inside its namespace: {:?}", ended.status);
+    assert!(ended.output.contains("1 passed"), "no test is called {name}");
+    false
+}

@@ -1,0 +1,247 @@
+//! DDP and RDMAP headers, octet by octet (RFC 5041 section 4, RFC 5040 section 4).
+
+use std::io;
+
+use super::broken;
+
+/// Octets of a tagged header.
+pub(super) const TAGGED_LEN: usize = 14;
+/// Octets of an untagged header.
+pub(super) const UNTAGGED_LEN: usize = 18;
+
+/// RDMAP opcodes (RFC 5040 section 4.3).
+pub mod opcode {
+    /// RDMA Write.
+    pub const WRITE: u8 = 0;
+    /// RDMA Read Request.
+    pub const READ_REQUEST: u8 = 1;
+    /// RDMA Read Response.
+    pub const READ_RESPONSE: u8 = 2;
+    /// Send.
+    pub const SEND: u8 = 3;
+    /// Send with Invalidate.
+    pub const SEND_INVALIDATE: u8 = 4;
+    /// Send with Solicited Event.
+    pub const SEND_SOLICITED: u8 = 5;
+    /// Send with Solicited Event and Invalidate.
+    pub const SEND_SOLICITED_INVALIDATE: u8 = 6;
+    /// Terminate.
+    pub const TERMINATE: u8 = 7;
+}
+
+/// A DDP header with its RDMAP control field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// RDMA Write and Read Response.
+    Tagged {
+        /// RDMAP opcode.
+        opcode: u8,
+        /// Last segment of the message.
+        last: bool,
+        /// Data Sink's STag.
+        stag: u32,
+        /// Tagged offset.
+        to: u64,
+    },
+    /// Sends, Read Request, Terminate.
+    Untagged {
+        /// RDMAP opcode.
+        opcode: u8,
+        /// Last segment of the message.
+        last: bool,
+        /// STag to invalidate, or 0.
+        invalidate: u32,
+        /// Queue number.
+        qn: u32,
+        /// Message sequence number.
+        msn: u32,
+        /// Message offset.
+        mo: u32,
+    },
+}
+
+impl Header {
+    /// Header and payload as one ULPDU, versions 1 (IETF).
+    #[must_use]
+    pub fn encode(&self, payload: &[u8]) -> Vec<u8> {
+        let mut octets = Vec::with_capacity(UNTAGGED_LEN + payload.len());
+        match *self {
+            Self::Tagged { opcode, last, stag, to } => {
+                octets.push(if last { 0xC1 } else { 0x81 });
+                octets.push(0x40 | opcode);
+                octets.extend_from_slice(&stag.to_be_bytes());
+                octets.extend_from_slice(&to.to_be_bytes());
+            }
+            Self::Untagged { opcode, last, invalidate, qn, msn, mo } => {
+                octets.push(if last { 0x41 } else { 0x01 });
+                octets.push(0x40 | opcode);
+                octets.extend_from_slice(&invalidate.to_be_bytes());
+                octets.extend_from_slice(&qn.to_be_bytes());
+                octets.extend_from_slice(&msn.to_be_bytes());
+                octets.extend_from_slice(&mo.to_be_bytes());
+            }
+        }
+        octets.extend_from_slice(payload);
+        octets
+    }
+
+    /// Splits a ULPDU, checking everything that can be checked without state.
+    ///
+    /// # Errors
+    /// `InvalidData` naming the rule that was broken.
+    pub fn decode(ulpdu: &[u8]) -> io::Result<(Self, &[u8])> {
+        let (&[ddp, rdmap], _) =
+            ulpdu.split_first_chunk().ok_or_else(|| broken("a ULPDU without control octets"))?;
+        if ddp & 0x3F != 0x01 {
+            return Err(broken(format!("DDP control octet {ddp:#04x}")));
+        }
+        if rdmap & 0xF0 != 0x40 {
+            return Err(broken(format!("RDMAP control octet {rdmap:#04x}")));
+        }
+        let last = ddp & 0x40 != 0;
+        let opcode = rdmap & 0x0F;
+        if ddp & 0x80 != 0 {
+            let (header, payload) = ulpdu
+                .split_first_chunk::<TAGGED_LEN>()
+                .ok_or_else(|| broken("a tagged header cut short"))?;
+            if opcode != opcode::WRITE && opcode != opcode::READ_RESPONSE {
+                return Err(broken(format!("opcode {opcode} in a tagged segment")));
+            }
+            if payload.is_empty() && !last {
+                return Err(broken("an empty segment that is not the last"));
+            }
+            let to = u64::from_be_bytes(header[6..14].try_into().expect("eight octets"));
+            return Ok((Self::Tagged { opcode, last, stag: be32(header, 2), to }, payload));
+        }
+        let (header, payload) = ulpdu
+            .split_first_chunk::<UNTAGGED_LEN>()
+            .ok_or_else(|| broken("an untagged header cut short"))?;
+        let (invalidate, qn) = (be32(header, 2), be32(header, 6));
+        let expected_qn = match opcode {
+            opcode::SEND..=opcode::SEND_SOLICITED_INVALIDATE => 0,
+            opcode::READ_REQUEST => 1,
+            opcode::TERMINATE => 2,
+            _ => return Err(broken(format!("opcode {opcode} in an untagged segment"))),
+        };
+        if qn != expected_qn {
+            return Err(broken(format!("opcode {opcode} on queue {qn}")));
+        }
+        let names_stag =
+            matches!(opcode, opcode::SEND_INVALIDATE | opcode::SEND_SOLICITED_INVALIDATE);
+        if !names_stag && invalidate != 0 {
+            return Err(broken(format!("opcode {opcode} with an STag to invalidate")));
+        }
+        let (msn, mo) = (be32(header, 10), be32(header, 14));
+        Ok((Self::Untagged { opcode, last, invalidate, qn, msn, mo }, payload))
+    }
+}
+
+/// A Read Request's own header, 28 octets (RFC 5040 section 4.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// Where the response goes.
+    pub sink_stag: u32,
+    /// Its tagged offset.
+    pub sink_to: u64,
+    /// Octets asked for.
+    pub len: u32,
+    /// What is read.
+    pub source_stag: u32,
+    /// Its tagged offset.
+    pub source_to: u64,
+}
+
+impl ReadRequest {
+    /// The 28 octets.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut octets = Vec::with_capacity(28);
+        octets.extend_from_slice(&self.sink_stag.to_be_bytes());
+        octets.extend_from_slice(&self.sink_to.to_be_bytes());
+        octets.extend_from_slice(&self.len.to_be_bytes());
+        octets.extend_from_slice(&self.source_stag.to_be_bytes());
+        octets.extend_from_slice(&self.source_to.to_be_bytes());
+        octets
+    }
+
+    pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
+        let octets: &[u8; 28] =
+            payload.try_into().map_err(|_| broken("a Read Request that has not 28 octets"))?;
+        if !last || mo != 0 {
+            return Err(broken("a Read Request in more than one segment"));
+        }
+        Ok(Self {
+            sink_stag: be32(octets, 0),
+            sink_to: be64(octets, 4),
+            len: be32(octets, 12),
+            source_stag: be32(octets, 16),
+            source_to: be64(octets, 20),
+        })
+    }
+}
+
+/// A Terminate that arrived (RFC 5040 section 4.8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terminate {
+    /// 0 RDMAP, 1 DDP, 2 MPA.
+    pub layer: u8,
+    /// Error type.
+    pub error_type: u8,
+    /// Error code.
+    pub code: u8,
+    /// The terminated segment's DDP header, if it came along.
+    pub ddp_header: Vec<u8>,
+    /// The terminated Read Request's header, if it came along.
+    pub rdma_header: Vec<u8>,
+}
+
+impl Terminate {
+    /// Layer, type and code.
+    #[must_use]
+    pub const fn cause(&self) -> (u8, u8, u8) {
+        (self.layer, self.error_type, self.code)
+    }
+
+    pub(super) fn decode(payload: &[u8]) -> io::Result<Self> {
+        let (&[kind, code, control, reserved], rest) =
+            payload.split_first_chunk().ok_or_else(|| broken("a Terminate cut short"))?;
+        if control & 0x1F != 0 || reserved != 0 {
+            return Err(broken("reserved bits of a Terminate are set"));
+        }
+        let (has_len, has_ddp, has_rdma) =
+            (control & 0x80 != 0, control & 0x40 != 0, control & 0x20 != 0);
+        let (mut ddp_header, mut rdma_header) = (Vec::new(), Vec::new());
+        let mut rest = rest;
+        if has_len || has_ddp {
+            rest = rest.get(2..).ok_or_else(|| broken("no DDP Segment Length"))?;
+        }
+        if has_ddp {
+            let tagged = rest.first().is_some_and(|octet| octet & 0x80 != 0);
+            let len = if tagged { TAGGED_LEN } else { UNTAGGED_LEN };
+            let (header, after) =
+                rest.split_at_checked(len).ok_or_else(|| broken("no DDP header"))?;
+            ddp_header = header.to_vec();
+            rest = after;
+        }
+        if has_rdma {
+            let (header, after) =
+                rest.split_at_checked(28).ok_or_else(|| broken("no RDMA header"))?;
+            rdma_header = header.to_vec();
+            rest = after;
+        }
+        if !rest.is_empty() {
+            return Err(broken("a Terminate with octets to spare"));
+        }
+        Ok(Self { layer: kind >> 4, error_type: kind & 0x0F, code, ddp_header, rdma_header })
+    }
+}
+
+/// Four octets of `octets` at `at`, most significant first.
+fn be32(octets: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(octets[at..at + 4].try_into().expect("four octets"))
+}
+
+/// Eight octets of `octets` at `at`, most significant first.
+fn be64(octets: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(octets[at..at + 8].try_into().expect("eight octets"))
+}

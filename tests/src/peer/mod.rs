@@ -1,0 +1,475 @@
+//! A small iWARP peer on a kernel TCP socket, written from the texts alone.
+//!
+//! It shares no code with the stack: its octets are made and read by hand here, so that it is an
+//! independent judge of both roles. It is strict about what it receives (CRC, padding, versions,
+//! reserved bits, MSN and MO sequence, bounds) and can be told to send anything at all.
+//!
+//! Source: RFC 5040, RFC 5041, RFC 5044, RFC 6581.
+
+mod header;
+mod startup;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+pub use header::{Header, ReadRequest, Terminate, opcode};
+pub use startup::{Frame, Role, Startup};
+
+/// STag under which the peer offers its buffer.
+pub const PEER_STAG: u32 = 0x00C0_FFEE;
+/// Largest ULPDU of an FPDU (RFC 5044 section 5.1).
+pub const ULPDU_LEN_MAX: usize = 64_768;
+/// How long any single wait of the peer lasts before it is an error.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How octets are handed to TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chop {
+    /// One write per FPDU.
+    Whole,
+    /// Writes of 1 to 40 octets, drawn from this seed, with a pause after each: with `TCP_NODELAY`
+    /// most become segments of their own.
+    Dribble(u64),
+    /// Writes of exactly this many octets, whatever the boundaries of FPDUs.
+    Every(usize),
+}
+
+/// A peer in full operation, with one tagged buffer that the other end may read and write.
+#[derive(Debug)]
+pub struct Peer {
+    stream: TcpStream,
+    crc: bool,
+    chop: Chop,
+    chance: SmallRng,
+    /// Largest ULPDU that [`Peer::write`], [`Peer::send`] and Read Responses use.
+    pub ulpdu_len_max: usize,
+    /// The buffer behind [`PEER_STAG`]; tagged offsets start at 0.
+    pub memory: Vec<u8>,
+    /// Sends that arrived whole, in order.
+    pub sends: Vec<Received>,
+    /// RDMA Writes that arrived whole.
+    pub writes: usize,
+    /// Read Responses that arrived whole.
+    pub responses: usize,
+    /// Read Requests served.
+    pub reads_served: usize,
+    /// The Terminate that arrived, if one did.
+    pub terminate: Option<Terminate>,
+    /// FPDUs that arrived.
+    pub fpdus: usize,
+    /// The largest ULPDU that arrived.
+    pub largest_ulpdu: usize,
+    open_send: Option<Received>,
+    next_msn_out: [u32; 3],
+    next_msn_in: [u32; 3],
+    finished: bool,
+}
+
+/// A Send that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// One of the four Sends ([`opcode`]).
+    pub opcode: u8,
+    /// STag to invalidate; 0 for the forms without.
+    pub invalidate: u32,
+    /// The message.
+    pub octets: Vec<u8>,
+}
+
+/// A violation found by the peer.
+pub(crate) fn broken(what: impl Into<String>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what.into())
+}
+
+/// Frames `ulpdu`: length, octets, padding to four, CRC over all of it (RFC 5044 section 4).
+///
+/// # Panics
+/// If `ulpdu` is longer than 65535 octets.
+#[must_use]
+pub fn fpdu(ulpdu: &[u8], crc: bool) -> Vec<u8> {
+    let len = u16::try_from(ulpdu.len()).expect("a ULPDU fits in its length field");
+    let mut octets = Vec::with_capacity(ulpdu.len() + 9);
+    octets.extend_from_slice(&len.to_be_bytes());
+    octets.extend_from_slice(ulpdu);
+    octets.resize(octets.len().next_multiple_of(4), 0);
+    // Without CRCs the field may hold anything; a value that is wrong shows who looks at it.
+    let check = if crc { crc32c::crc32c(&octets) } else { 0x0BAD_0BAD };
+    octets.extend_from_slice(&check.to_le_bytes());
+    octets
+}
+
+impl Peer {
+    /// Sends the Request, waits for the Reply, and enters full operation.
+    ///
+    /// # Errors
+    /// I/O errors; `ConnectionRefused` if the Reply rejects; `InvalidData` if it is malformed.
+    pub fn initiate(stream: TcpStream, startup: &Startup) -> io::Result<(Self, Frame)> {
+        let mut peer = Self::new(stream)?;
+        peer.put(&startup.encode(Role::Initiator))?;
+        let reply = Frame::read(&mut peer.stream, Role::Responder)?;
+        if reply.rejected() {
+            let text = String::from_utf8_lossy(reply.application_data()).into_owned();
+            return Err(io::Error::new(ErrorKind::ConnectionRefused, text));
+        }
+        peer.crc = startup.crc || reply.wants_crc();
+        Ok((peer, reply))
+    }
+
+    /// Waits for the Request, answers with a Reply, and enters full operation.
+    ///
+    /// # Errors
+    /// I/O errors; `InvalidData` if the Request is malformed.
+    pub fn respond(stream: TcpStream, startup: &Startup) -> io::Result<(Self, Frame)> {
+        let mut peer = Self::new(stream)?;
+        let request = Frame::read(&mut peer.stream, Role::Initiator)?;
+        let revision = startup.revision.min(request.revision);
+        peer.put(&Startup { revision, ..startup.clone() }.encode(Role::Responder))?;
+        peer.crc = startup.crc || request.wants_crc();
+        Ok((peer, request))
+    }
+
+    /// A peer on `stream` that has done no start-up: for tests of start-up itself.
+    ///
+    /// # Errors
+    /// If socket options cannot be set.
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self {
+            stream,
+            crc: true,
+            chop: Chop::Whole,
+            chance: SmallRng::seed_from_u64(0),
+            ulpdu_len_max: 1442,
+            memory: Vec::new(),
+            sends: Vec::new(),
+            writes: 0,
+            responses: 0,
+            reads_served: 0,
+            terminate: None,
+            fpdus: 0,
+            largest_ulpdu: 0,
+            open_send: None,
+            next_msn_out: [1; 3],
+            next_msn_in: [1; 3],
+            finished: false,
+        })
+    }
+
+    /// Chooses how octets are handed to TCP from here on.
+    pub fn set_chop(&mut self, chop: Chop) {
+        if let Chop::Dribble(seed) = chop {
+            self.chance = SmallRng::seed_from_u64(seed);
+        }
+        self.chop = chop;
+    }
+
+    /// Whether CRCs were agreed.
+    #[must_use]
+    pub const fn crc(&self) -> bool {
+        self.crc
+    }
+
+    /// Hands raw octets to TCP in the chosen pieces.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn put(&mut self, octets: &[u8]) -> io::Result<()> {
+        let mut rest = octets;
+        while !rest.is_empty() {
+            let len = match self.chop {
+                Chop::Whole => rest.len(),
+                Chop::Dribble(_) => self.chance.random_range(1..=40),
+                Chop::Every(len) => len.max(1),
+            };
+            let (piece, after) = rest.split_at(len.min(rest.len()));
+            self.stream.write_all(piece)?;
+            if matches!(self.chop, Chop::Dribble(_)) {
+                std::thread::sleep(Duration::from_micros(30));
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Sends one FPDU.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn put_ulpdu(&mut self, ulpdu: &[u8]) -> io::Result<()> {
+        let octets = fpdu(ulpdu, self.crc);
+        self.put(&octets)
+    }
+
+    /// RDMA Write of `octets` to `stag` at `to`, in ULPDUs of at most `ulpdu_len_max`.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn write(&mut self, stag: u32, to: u64, octets: &[u8]) -> io::Result<()> {
+        self.tagged(opcode::WRITE, stag, to, octets)
+    }
+
+    /// A Send of any form on queue 0.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    ///
+    /// # Panics
+    /// If the message is longer than 2^32-1 octets.
+    pub fn send(&mut self, opcode: u8, invalidate: u32, octets: &[u8]) -> io::Result<()> {
+        let msn = self.take_msn(0);
+        let room = self.ulpdu_len_max - header::UNTAGGED_LEN;
+        let mut offset = 0;
+        loop {
+            let end = octets.len().min(offset + room);
+            let mo = u32::try_from(offset).expect("a message has at most 2^32-1 octets");
+            let header =
+                Header::Untagged { opcode, last: end == octets.len(), invalidate, qn: 0, msn, mo };
+            let ulpdu = header.encode(&octets[offset..end]);
+            self.put_ulpdu(&ulpdu)?;
+            offset = end;
+            if offset == octets.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Asks for `len` octets of `stag` at `to`; they arrive in the buffer at `sink_to`.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn read(&mut self, stag: u32, to: u64, len: u32, sink_to: u64) -> io::Result<()> {
+        let request =
+            ReadRequest { sink_stag: PEER_STAG, sink_to, len, source_stag: stag, source_to: to };
+        let msn = self.take_msn(1);
+        let header = Header::Untagged {
+            opcode: opcode::READ_REQUEST,
+            last: true,
+            invalidate: 0,
+            qn: 1,
+            msn,
+            mo: 0,
+        };
+        self.put_ulpdu(&header.encode(&request.encode()))
+    }
+
+    /// A Terminate without copies of headers.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn send_terminate(&mut self, layer: u8, error_type: u8, code: u8) -> io::Result<()> {
+        let msn = self.take_msn(2);
+        let header = Header::Untagged {
+            opcode: opcode::TERMINATE,
+            last: true,
+            invalidate: 0,
+            qn: 2,
+            msn,
+            mo: 0,
+        };
+        self.put_ulpdu(&header.encode(&[layer << 4 | error_type, code, 0, 0]))
+    }
+
+    /// Reads until the other end closes: true if it did, by FIN or RST, within [`PATIENCE`].
+    pub fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Ok(_) => true,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+
+    /// Ends the sending direction (FIN); receiving goes on.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.stream.shutdown(std::net::Shutdown::Write)
+    }
+
+    /// True once the other end's FIN has arrived at an FPDU boundary.
+    #[must_use]
+    pub const fn finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Serves the other end until `done` says so.
+    ///
+    /// # Errors
+    /// I/O errors, rule violations (`InvalidData`), `TimedOut` after [`PATIENCE`], and
+    /// `UnexpectedEof` if the other end finished first.
+    pub fn serve_until(&mut self, mut done: impl FnMut(&Self) -> bool) -> io::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !done(self) {
+            if self.finished {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end finished"));
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::new(ErrorKind::TimedOut, "nothing that was waited for"));
+            }
+            self.serve_one()?;
+        }
+        Ok(())
+    }
+
+    /// Receives and serves one FPDU; `false` once the other end has finished.
+    ///
+    /// # Errors
+    /// I/O errors and rule violations (`InvalidData`).
+    pub fn serve_one(&mut self) -> io::Result<bool> {
+        let Some(ulpdu) = self.take_ulpdu()? else {
+            self.finished = true;
+            return Ok(false);
+        };
+        if self.terminate.is_some() {
+            return Err(broken("an FPDU after a Terminate"));
+        }
+        self.fpdus += 1;
+        self.largest_ulpdu = self.largest_ulpdu.max(ulpdu.len());
+        let (header, payload) = Header::decode(&ulpdu)?;
+        match header {
+            Header::Tagged { opcode, last, stag, to } => {
+                self.place(stag, to, payload)?;
+                match (opcode, last) {
+                    (opcode::WRITE, true) => self.writes += 1,
+                    (opcode::READ_RESPONSE, true) => self.responses += 1,
+                    _ => {}
+                }
+            }
+            Header::Untagged { opcode, last, invalidate, qn, msn, mo } => {
+                let queue = usize::try_from(qn).expect("checked by decode");
+                if msn != self.next_msn_in[queue] {
+                    return Err(broken(format!("MSN {msn} on queue {qn} is out of turn")));
+                }
+                if last {
+                    self.next_msn_in[queue] = msn.wrapping_add(1);
+                }
+                match opcode {
+                    opcode::READ_REQUEST => self.answer(ReadRequest::decode(payload, last, mo)?)?,
+                    opcode::TERMINATE => self.terminate = Some(Terminate::decode(payload)?),
+                    _ => self.collect(opcode, last, invalidate, mo, payload)?,
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads one FPDU and checks its framing; `None` at a FIN between FPDUs.
+    ///
+    /// # Errors
+    /// I/O errors and `InvalidData` for bad framing.
+    pub fn take_ulpdu(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut first = [0];
+        // `read_exact` goes on after a signal, such as those that DPDK's tap driver asks for.
+        match self.stream.read_exact(&mut first) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+            outcome => outcome?,
+        }
+        let mut second = [0];
+        self.stream.read_exact(&mut second)?;
+        let len = usize::from(u16::from_be_bytes([first[0], second[0]]));
+        if len > ULPDU_LEN_MAX {
+            return Err(broken(format!("a ULPDU of {len} octets")));
+        }
+        let padded = (2 + len).next_multiple_of(4);
+        let mut octets = vec![0; padded + 4];
+        octets[0] = first[0];
+        octets[1] = second[0];
+        self.stream.read_exact(&mut octets[2..])?;
+        let (covered, check) = octets.split_at(padded);
+        if self.crc && crc32c::crc32c(covered).to_le_bytes() != check {
+            return Err(broken("CRC mismatch"));
+        }
+        if covered[2 + len..].iter().any(|octet| *octet != 0) {
+            return Err(broken("padding is not zero"));
+        }
+        Ok(Some(covered[2..2 + len].to_vec()))
+    }
+
+    fn take_msn(&mut self, queue: usize) -> u32 {
+        let msn = self.next_msn_out[queue];
+        self.next_msn_out[queue] = msn.wrapping_add(1);
+        msn
+    }
+
+    fn tagged(&mut self, opcode: u8, stag: u32, to: u64, octets: &[u8]) -> io::Result<()> {
+        let room = self.ulpdu_len_max - header::TAGGED_LEN;
+        let mut offset = 0;
+        loop {
+            let end = octets.len().min(offset + room);
+            let header = Header::Tagged {
+                opcode,
+                last: end == octets.len(),
+                stag,
+                to: to.wrapping_add(offset as u64),
+            };
+            let ulpdu = header.encode(&octets[offset..end]);
+            self.put_ulpdu(&ulpdu)?;
+            offset = end;
+            if offset == octets.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn answer(&mut self, request: ReadRequest) -> io::Result<()> {
+        let octets = if request.len == 0 {
+            Vec::new()
+        } else {
+            let range = self.range(request.source_stag, request.source_to, request.len as usize)?;
+            self.memory[range].to_vec()
+        };
+        self.tagged(opcode::READ_RESPONSE, request.sink_stag, request.sink_to, &octets)?;
+        self.reads_served += 1;
+        Ok(())
+    }
+
+    fn range(&self, stag: u32, to: u64, len: usize) -> io::Result<std::ops::Range<usize>> {
+        let start = usize::try_from(to).ok();
+        let end = start.and_then(|start| start.checked_add(len));
+        match (start, end) {
+            (Some(start), Some(end)) if stag == PEER_STAG && end <= self.memory.len() => {
+                Ok(start..end)
+            }
+            _ => Err(broken(format!("STag {stag:#x}, offset {to}, length {len}: not offered"))),
+        }
+    }
+
+    fn place(&mut self, stag: u32, to: u64, payload: &[u8]) -> io::Result<()> {
+        if !payload.is_empty() {
+            let range = self.range(stag, to, payload.len())?;
+            self.memory[range].copy_from_slice(payload);
+        }
+        Ok(())
+    }
+
+    fn collect(
+        &mut self,
+        opcode: u8,
+        last: bool,
+        invalidate: u32,
+        mo: u32,
+        payload: &[u8],
+    ) -> io::Result<()> {
+        let mut message = self.open_send.take().unwrap_or_else(|| Received {
+            opcode,
+            invalidate,
+            octets: Vec::new(),
+        });
+        if message.octets.len() != mo as usize || message.opcode != opcode {
+            return Err(broken(format!("Send segment at {mo} is out of turn")));
+        }
+        message.octets.extend_from_slice(payload);
+        if last {
+            self.sends.push(message);
+        } else {
+            self.open_send = Some(message);
+        }
+        Ok(())
+    }
+}

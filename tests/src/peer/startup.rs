@@ -1,0 +1,163 @@
+//! MPA Request and Reply Frames (RFC 5044 section 7.1, RFC 6581 section 4).
+
+use std::io::{self, Read};
+
+use super::broken;
+
+/// Who sends a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sends the Request.
+    Initiator,
+    /// Sends the Reply.
+    Responder,
+}
+
+impl Role {
+    const fn key(self) -> &'static [u8; 16] {
+        match self {
+            Self::Initiator => b"MPA ID Req Frame",
+            Self::Responder => b"MPA ID Rep Frame",
+        }
+    }
+}
+
+/// What the peer puts into its start-up frame.
+#[derive(Clone, Debug)]
+pub struct Startup {
+    /// 1 (RFC 5044) or 2 (RFC 6581, with IRD and ORD).
+    pub revision: u8,
+    /// Vote for CRCs.
+    pub crc: bool,
+    /// Ask for markers.
+    pub markers: bool,
+    /// Reply only: reject.
+    pub reject: bool,
+    /// Reads served at a time (revision 2).
+    pub ird: u16,
+    /// Reads issued at a time (revision 2).
+    pub ord: u16,
+    /// The application's data.
+    pub private_data: Vec<u8>,
+}
+
+impl Default for Startup {
+    fn default() -> Self {
+        Self {
+            revision: 2,
+            crc: true,
+            markers: false,
+            reject: false,
+            ird: 8,
+            ord: 8,
+            private_data: Vec::new(),
+        }
+    }
+}
+
+impl Startup {
+    /// The frame's octets.
+    ///
+    /// # Panics
+    /// If the private data is longer than 65531 octets.
+    #[must_use]
+    pub fn encode(&self, role: Role) -> Vec<u8> {
+        let enhanced = self.revision >= 2;
+        let mut data = Vec::new();
+        if enhanced {
+            data.extend_from_slice(&self.ird.to_be_bytes());
+            data.extend_from_slice(&self.ord.to_be_bytes());
+        }
+        data.extend_from_slice(&self.private_data);
+        let mut flags = 0;
+        for (set, bit) in
+            [(self.markers, 0x80), (self.crc, 0x40), (self.reject, 0x20), (enhanced, 0x10)]
+        {
+            flags |= if set { bit } else { 0 };
+        }
+        let len = u16::try_from(data.len()).expect("private data fits in its length field");
+        let mut octets = role.key().to_vec();
+        octets.extend_from_slice(&[flags, self.revision]);
+        octets.extend_from_slice(&len.to_be_bytes());
+        octets.extend_from_slice(&data);
+        octets
+    }
+}
+
+/// A start-up frame that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The octet with M, C, R and S.
+    pub flags: u8,
+    /// Revision.
+    pub revision: u8,
+    /// Private data, with the IRD/ORD block in front if S is set.
+    pub private_data: Vec<u8>,
+}
+
+impl Frame {
+    /// Reads exactly one frame sent by `role`.
+    ///
+    /// # Errors
+    /// I/O errors; `InvalidData` if the frame breaks a rule.
+    pub fn read(stream: &mut impl Read, role: Role) -> io::Result<Self> {
+        let mut head = [0; 20];
+        stream.read_exact(&mut head)?;
+        if head[..16] != role.key()[..] {
+            return Err(broken("not the key of a start-up frame"));
+        }
+        let len = usize::from(u16::from_be_bytes([head[18], head[19]]));
+        if len > 512 {
+            return Err(broken(format!("{len} octets of private data")));
+        }
+        let mut private_data = vec![0; len];
+        stream.read_exact(&mut private_data)?;
+        let frame = Self { flags: head[16], revision: head[17], private_data };
+        if frame.flags & 0x0F != 0 {
+            return Err(broken("reserved bits of a start-up frame are set"));
+        }
+        if frame.enhanced() && (len < 4 || frame.revision < 2) {
+            return Err(broken("flag S without the block it announces"));
+        }
+        Ok(frame)
+    }
+
+    /// Asks for CRCs.
+    #[must_use]
+    pub const fn wants_crc(&self) -> bool {
+        self.flags & 0x40 != 0
+    }
+
+    /// Asks for markers.
+    #[must_use]
+    pub const fn wants_markers(&self) -> bool {
+        self.flags & 0x80 != 0
+    }
+
+    /// Rejects.
+    #[must_use]
+    pub const fn rejected(&self) -> bool {
+        self.flags & 0x20 != 0
+    }
+
+    /// Has the block of RFC 6581.
+    #[must_use]
+    pub const fn enhanced(&self) -> bool {
+        self.flags & 0x10 != 0
+    }
+
+    /// IRD and ORD, if the frame carries them.
+    #[must_use]
+    pub fn ird_ord(&self) -> Option<(u16, u16)> {
+        let block = self.private_data.first_chunk::<4>().filter(|_| self.enhanced())?;
+        let [ird_high, ird_low, ord_high, ord_low] = *block;
+        let low14 = |high, low| u16::from_be_bytes([high, low]) & 0x3FFF;
+        Some((low14(ird_high, ird_low), low14(ord_high, ord_low)))
+    }
+
+    /// What the application sent.
+    #[must_use]
+    pub fn application_data(&self) -> &[u8] {
+        if self.enhanced() { &self.private_data[4..] } else { &self.private_data }
+    }
+}

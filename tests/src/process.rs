@@ -1,0 +1,192 @@
+//! Temporary folders, and programs that end in time.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A folder that goes when the value does.
+#[derive(Debug)]
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    /// Makes an empty folder under the system's place for such things.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn new() -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let count = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fw-test-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A file in it.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        if std::env::var_os("FERROWARP_KEEP_FILES").is_none() {
+            let _ = fs::remove_dir_all(&self.0);
+        } else {
+            eprintln!("kept: {}", self.0.display());
+        }
+    }
+}
+
+/// A program that is killed when the value goes.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    output: PathBuf,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit status; `None` if it had to be killed because time ran out.
+    pub status: Option<ExitStatus>,
+    /// What it wrote to standard output and standard error, in the order written.
+    pub output: String,
+}
+
+impl Ended {
+    /// It ended by itself, with status 0.
+    #[must_use]
+    pub fn success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+}
+
+impl Running {
+    /// Starts `command` with both outputs going to the file `output`.
+    ///
+    /// # Errors
+    /// If it cannot be started or the file cannot be made.
+    pub fn start(command: &mut Command, output: PathBuf) -> io::Result<Self> {
+        let file = File::create(&output)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        Ok(Self { child: command.spawn()?, output })
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written so far.
+    ///
+    /// # Errors
+    /// Those of reading the file.
+    pub fn output(&self) -> io::Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(&self.output)?).into_owned())
+    }
+
+    /// Waits until the output contains `text`.
+    ///
+    /// # Errors
+    /// `TimedOut`, with the output so far; `UnexpectedEof` if the program ended first.
+    pub fn wait_for(&mut self, text: &str, patience: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let ended = self.child.try_wait()?.is_some();
+            let output = self.output()?;
+            if output.contains(text) {
+                return Ok(());
+            }
+            if ended || Instant::now() > deadline {
+                let kind =
+                    if ended { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::TimedOut };
+                return Err(io::Error::new(kind, format!("no '{text}' in: {output}")));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Asks it to end as Ctrl-C would.
+    ///
+    /// # Errors
+    /// If `kill` cannot be run.
+    pub fn interrupt(&self) -> io::Result<()> {
+        Command::new("kill").args(["-INT", &self.id().to_string()]).status()?;
+        Ok(())
+    }
+
+    /// Waits for the end; past `patience` it is killed.
+    ///
+    /// # Errors
+    /// Those of waiting and of reading the output.
+    pub fn finish(mut self, patience: Duration) -> io::Result<Ended> {
+        let deadline = Instant::now() + patience;
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break Some(status);
+            }
+            if Instant::now() > deadline {
+                self.child.kill()?;
+                self.child.wait()?;
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        Ok(Ended { status, output: self.output()? })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `command` to its end, at most for `patience`.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn run(command: &mut Command, patience: Duration) -> io::Result<Ended> {
+    let dir = TempDir::new()?;
+    Running::start(command, dir.file("output"))?.finish(patience)
+}
+
+/// The path of one of this workspace's programs, built with the profile of the running test, or
+/// where `FERROWARP_BIN` says; `None` if it was not built.
+///
+/// # Panics
+/// If a running program has no path.
+#[must_use]
+pub fn program(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("FERROWARP_BIN").map_or_else(
+        || {
+            // target/PROFILE/deps/test-0123 -> target/PROFILE
+            let test = std::env::current_exe().expect("a running program has a path");
+            test.ancestors().nth(2).expect("in two folders").to_path_buf()
+        },
+        PathBuf::from,
+    );
+    Some(folder.join(name)).filter(|path| path.is_file())
+}
+
+/// True if a program of this name is found along `PATH`, or where system programs are kept.
+#[must_use]
+pub fn exists(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .any(|dir| dir.join(program).is_file())
+}

@@ -1,0 +1,183 @@
+//! A port made of heap buffers. Frames and pools keep the rules that mbufs keep.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ferrowarp_proto::device::{
+    Capabilities, ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame,
+};
+
+/// A received frame, delivered in runs of at most `run_len` octets after the first.
+pub struct HeapRx {
+    octets: Vec<u8>,
+    head_len: usize,
+}
+
+impl RxFrame for HeapRx {
+    fn head(&self) -> &[u8] {
+        &self.octets[..self.head_len]
+    }
+
+    fn len(&self) -> usize {
+        self.octets.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.octets[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        ChecksumState::Unknown
+    }
+}
+
+/// Buffers of one pool that are out.
+type Lent = Rc<Cell<usize>>;
+
+/// A buffer that counts itself as lent while it lives.
+struct Buffer {
+    octets: Vec<u8>,
+    lent: Lent,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.lent.set(self.lent.get() - 1);
+    }
+}
+
+/// A sent frame, kept.
+#[derive(Clone)]
+pub struct HeapRetained(Rc<Buffer>);
+
+impl Retained for HeapRetained {
+    fn octets(&self) -> &[u8] {
+        &self.0.octets
+    }
+}
+
+/// A frame to be sent.
+pub struct HeapTx {
+    buffer: Rc<Buffer>,
+}
+
+impl TxFrame for HeapTx {
+    type Retained = HeapRetained;
+
+    fn room(&mut self) -> &mut [u8] {
+        &mut Rc::get_mut(&mut self.buffer).expect("a retained frame never changes").octets
+    }
+
+    fn set_len(&mut self, len: usize) {
+        Rc::get_mut(&mut self.buffer).expect("a retained frame never changes").octets.truncate(len);
+    }
+
+    fn retain(&mut self) -> HeapRetained {
+        HeapRetained(Rc::clone(&self.buffer))
+    }
+
+    fn request_checksum(&mut self, _l2_len: usize, _l3_len: usize, _l4_len: usize) {
+        unreachable!("the port offers no offload");
+    }
+}
+
+/// How many buffers each pool has.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolSizes {
+    /// For new segments; retransmissions may use `reserve` more.
+    pub data: usize,
+    /// See `data`.
+    pub reserve: usize,
+    /// For control segments.
+    pub control: usize,
+}
+
+/// Frames on their way from or to a port.
+pub type Queue = Rc<RefCell<VecDeque<Vec<u8>>>>;
+
+/// A port of the simulation.
+pub struct HeapDevice {
+    capabilities: Capabilities,
+    sizes: PoolSizes,
+    lent_data: Lent,
+    lent_control: Lent,
+    /// Received frames are split into a head of this length and the rest.
+    head_len: usize,
+    /// From the wire.
+    pub inbound: Queue,
+    /// To the wire.
+    pub outbound: Queue,
+}
+
+impl HeapDevice {
+    /// A port with checksums in software, so that corruption is found.
+    #[must_use]
+    pub fn new(mac: [u8; 6], mtu: u16, sizes: PoolSizes, head_len: usize) -> Self {
+        Self {
+            capabilities: Capabilities { mac, mtu, checksum: ChecksumMode::Software },
+            sizes,
+            lent_data: Lent::default(),
+            lent_control: Lent::default(),
+            head_len,
+            inbound: Queue::default(),
+            outbound: Queue::default(),
+        }
+    }
+
+    /// Checksums are neither made nor checked.
+    pub const fn trust_the_wire(&mut self) {
+        self.capabilities.checksum = ChecksumMode::NotNeeded;
+    }
+
+    /// Buffers that are out, over all pools.
+    #[must_use]
+    pub fn lent(&self) -> usize {
+        self.lent_data.get() + self.lent_control.get()
+    }
+}
+
+impl Device for HeapDevice {
+    type Rx = HeapRx;
+    type Tx = HeapTx;
+    type Retained = HeapRetained;
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn receive(&mut self, burst: &mut Vec<HeapRx>, max: usize) -> usize {
+        let mut inbound = self.inbound.borrow_mut();
+        let count = inbound.len().min(max);
+        burst.extend(
+            inbound
+                .drain(..count)
+                .map(|octets| HeapRx { head_len: self.head_len.min(octets.len()), octets }),
+        );
+        count
+    }
+
+    fn allocate(&mut self, pool: Pool) -> Option<HeapTx> {
+        let (lent, limit) = match pool {
+            Pool::Data => (&self.lent_data, self.sizes.data),
+            Pool::Retransmit => (&self.lent_data, self.sizes.data + self.sizes.reserve),
+            Pool::Control => (&self.lent_control, self.sizes.control),
+        };
+        if lent.get() >= limit {
+            return None;
+        }
+        lent.set(lent.get() + 1);
+        let octets = vec![0xa5; usize::from(self.capabilities.mtu) + 14];
+        Some(HeapTx { buffer: Rc::new(Buffer { octets, lent: Rc::clone(lent) }) })
+    }
+
+    fn transmit_room(&self) -> usize {
+        64usize.saturating_sub(self.outbound.borrow().len())
+    }
+
+    fn transmit(&mut self, frame: HeapTx) {
+        self.outbound.borrow_mut().push_back(frame.buffer.octets.clone());
+    }
+
+    fn flush(&mut self) {}
+}

@@ -1,0 +1,275 @@
+//! Both ends, the wire between them, and virtual time.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::time::{Instant, MICROSECOND};
+use ferrowarp_proto::verbs::wc::{Completions, CqId, Wc};
+use pcap_file::DataLink;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::frames::{HeapDevice, PoolSizes};
+use super::link::{Faults, Link};
+
+/// Completion queues of bounded length.
+#[derive(Clone)]
+pub struct Queues {
+    queues: Rc<RefCell<Vec<VecDeque<Wc>>>>,
+    len_max: usize,
+}
+
+impl Queues {
+    /// `count` queues of `len_max` completions each.
+    #[must_use]
+    pub fn new(count: usize, len_max: usize) -> Self {
+        Self { queues: Rc::new(RefCell::new(vec![VecDeque::new(); count])), len_max }
+    }
+
+    /// Takes the oldest completion of a queue.
+    pub fn poll(&self, cq: CqId) -> Option<Wc> {
+        self.queues.borrow_mut()[cq.0 as usize].pop_front()
+    }
+}
+
+impl Completions for Queues {
+    fn push(&mut self, cq: CqId, wc: Wc) -> bool {
+        let queue = &mut self.queues.borrow_mut()[cq.0 as usize];
+        let fits = queue.len() < self.len_max;
+        if fits {
+            queue.push_back(wc);
+        }
+        fits
+    }
+}
+
+/// An engine of the simulation.
+pub type SimEngine = Engine<HeapDevice, Rc<Arena>, Queues>;
+
+/// One end.
+pub struct End {
+    /// The engine.
+    pub engine: SimEngine,
+    /// Its registered memory.
+    pub arena: Rc<Arena>,
+    /// Its completion queues.
+    pub queues: Queues,
+}
+
+/// How to make a world.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldOptions {
+    /// Decides everything.
+    pub seed: u64,
+    /// MTU of both ports.
+    pub mtu: u16,
+    /// What the wire does, both ways.
+    pub faults: Faults,
+    /// Pools of both ports.
+    pub pools: PoolSizes,
+    /// Received frames come as a head of this length and the rest.
+    pub head_len: usize,
+    /// Octets of registered memory at each end.
+    pub arena_len: usize,
+    /// Completions that a queue holds.
+    pub cq_len: usize,
+    /// Settings of TCP beyond those of the port.
+    pub timestamps: bool,
+    /// See `timestamps`.
+    pub sack: bool,
+    /// Damage goes unnoticed by TCP, as if a router had repaired the checksums.
+    pub repair_checksums: bool,
+}
+
+impl WorldOptions {
+    /// A good wire of 1,500 octets and plenty of everything.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        let faults = Faults {
+            loss: 0.0,
+            burst_ns_max: 0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            corrupt: 0.0,
+            delay_ns: 5 * MICROSECOND,
+            jitter_ns: 0,
+        };
+        Self {
+            seed,
+            mtu: 1500,
+            faults,
+            pools: PoolSizes { data: 1024, reserve: 16, control: 64 },
+            head_len: usize::MAX,
+            arena_len: 4 << 20,
+            cq_len: 4096,
+            timestamps: true,
+            sack: true,
+            repair_checksums: false,
+        }
+    }
+}
+
+/// Two ends and the wire.
+pub struct World {
+    /// Left and right.
+    pub ends: [End; 2],
+    links: [Link; 2],
+    /// Virtual time.
+    pub now: Instant,
+    /// All chance that is not an engine's.
+    pub chance: SmallRng,
+    /// Frames sent, both ways.
+    pub frames: u64,
+    capture: Option<PcapWriter<File>>,
+}
+
+/// Address of an end.
+#[must_use]
+pub fn address(end: usize) -> IpAddr {
+    let host = u8::try_from(end + 1).expect("two ends");
+    IpAddr::V4(Ipv4Addr::new(198, 18, 0, host))
+}
+
+impl World {
+    /// A world with no connection.
+    #[must_use]
+    pub fn new(options: &WorldOptions) -> Self {
+        let end = |index: usize| {
+            let host = u8::try_from(index + 1).expect("two ends");
+            let mac = [2, 0, 0, 0, 0, host];
+            let mut device = HeapDevice::new(mac, options.mtu, options.pools, options.head_len);
+            if options.repair_checksums {
+                device.trust_the_wire();
+            }
+            let seed = options.seed ^ (index as u64 + 1).wrapping_mul(0x1234_5678_9abc_def1);
+            let mut config = EngineConfig::new(address(index), 24, seed);
+            config.tcp.timestamps = options.timestamps;
+            config.tcp.sack = options.sack;
+            let arena = Rc::new(Arena::new(options.arena_len));
+            let queues = Queues::new(16, options.cq_len);
+            let engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
+            End { engine, arena, queues }
+        };
+        Self {
+            ends: [end(0), end(1)],
+            links: [Link::new(options.faults), Link::new(options.faults)],
+            now: Instant::from_nanos(1000),
+            chance: SmallRng::seed_from_u64(options.seed),
+            frames: 0,
+            capture: None,
+        }
+    }
+
+    /// Writes every frame that is sent, before the wire gets at it, to a capture file.
+    ///
+    /// # Panics
+    /// If the file cannot be made.
+    pub fn capture_to(&mut self, path: &str) {
+        let file = File::create(path).expect("the capture file can be made");
+        let header = PcapHeader { datalink: DataLink::ETHERNET, ..PcapHeader::default() };
+        self.capture =
+            Some(PcapWriter::with_header(file, header).expect("the header can be written"));
+    }
+
+    fn capture(&mut self, frame: &[u8]) {
+        let Some(capture) = &mut self.capture else { return };
+        let packet = PcapPacket {
+            timestamp: Duration::from_nanos(self.now.as_nanos()),
+            orig_len: u32::try_from(frame.len()).expect("a frame is short"),
+            data: Cow::Borrowed(frame),
+        };
+        capture.write_packet(&packet).expect("the capture file takes more");
+    }
+
+    /// Repairs the wire in both directions.
+    pub fn heal(&mut self) {
+        let [left, right] = &mut self.links;
+        left.heal();
+        right.heal();
+    }
+
+    /// Damages the wire anew in both directions.
+    pub fn damage(&mut self, faults: Faults) {
+        for link in &mut self.links {
+            link.damage(faults);
+        }
+    }
+
+    /// Cuts the wire: nothing arrives any more.
+    pub fn cut(&mut self) {
+        self.damage(Faults { loss: 1.0, ..Faults::default() });
+    }
+
+    /// Socket address of an end's port.
+    #[must_use]
+    pub fn socket(&self, end: usize, port: u16) -> SocketAddr {
+        SocketAddr::new(address(end), port)
+    }
+
+    /// Drives both ends until neither has anything to do at this moment, then moves time to the
+    /// next thing that happens. False if nothing ever will.
+    pub fn step(&mut self) -> bool {
+        for _ in 0..64 {
+            let mut worked = false;
+            for index in 0..2 {
+                let device = self.ends[index].engine.device();
+                while let Some(frame) = self.links[1 - index].arrive(self.now) {
+                    device.inbound.borrow_mut().push_back(frame);
+                }
+                let outbound = Rc::clone(&device.outbound);
+                worked |= self.ends[index].engine.drive(self.now);
+                for frame in outbound.borrow_mut().drain(..) {
+                    self.frames += 1;
+                    self.capture(&frame);
+                    self.links[index].send(self.now, frame, &mut self.chance);
+                }
+            }
+            // A pass costs time, as it does on a core.
+            self.now = self.now + 500;
+            if !worked {
+                break;
+            }
+        }
+        let next = self
+            .links
+            .iter()
+            .map(Link::next_arrival)
+            .chain(self.ends.iter().map(|end| end.engine.deadline()))
+            .flatten()
+            .min();
+        match next {
+            Some(next) => {
+                // An end that waits for a frame from a drained pool looks again soon.
+                let soon = self.now + 20 * MICROSECOND;
+                self.now = if next <= self.now { soon } else { next };
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Steps until `done`, at most `limit_ns` of virtual time. True if it came to be.
+    pub fn run_until(&mut self, limit_ns: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now + limit_ns;
+        loop {
+            if done(self) {
+                return true;
+            }
+            if self.now > end {
+                return false;
+            }
+            if !self.step() {
+                // Nothing is under way; the caller may still post.
+                self.now = self.now + MICROSECOND;
+            }
+        }
+    }
+}

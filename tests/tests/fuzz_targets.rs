@@ -1,0 +1,149 @@
+//! The bodies of the fuzz targets over a bounded corpus: octets drawn at random, and well-formed
+//! input with a few octets changed.
+
+use ferrowarp_tests::fuzz;
+use ferrowarp_tests::peer::{Header, ReadRequest, Role, Startup, fpdu, opcode};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const ROUNDS: u64 = 200_000;
+
+/// Calls `target` with random octets and with mutations of the seeds.
+fn run(target: fn(&[u8]), seeds: &[Vec<u8>]) {
+    for seed in seeds {
+        target(seed);
+    }
+    for round in 0..ROUNDS {
+        let mut chance = SmallRng::seed_from_u64(round);
+        let mut octets = if chance.random_ratio(1, 4) {
+            (0..chance.random_range(0..200)).map(|_| chance.random()).collect()
+        } else {
+            seeds[chance.random_range(0..seeds.len())].clone()
+        };
+        for _ in 0..chance.random_range(0..4) {
+            match chance.random_range(0..3) {
+                0 if !octets.is_empty() => {
+                    let at = chance.random_range(0..octets.len());
+                    octets[at] = chance.random();
+                }
+                1 => octets.truncate(chance.random_range(0..=octets.len())),
+                _ => octets.extend((0..chance.random_range(0..20)).map(|_| chance.random::<u8>())),
+            }
+        }
+        let outcome = std::panic::catch_unwind(|| target(&octets));
+        assert!(outcome.is_ok(), "round {round}: {octets:02x?}");
+    }
+}
+
+fn send(msn: u32, mo: u32, payload: &[u8]) -> Vec<u8> {
+    let qn = 0;
+    Header::Untagged { opcode: opcode::SEND, last: true, invalidate: 0, qn, msn, mo }
+        .encode(payload)
+}
+
+fn invalidate(msn: u32) -> Vec<u8> {
+    let (opcode, qn) = (opcode::SEND_INVALIDATE, 0);
+    Header::Untagged { opcode, last: true, invalidate: 1, qn, msn, mo: 0 }.encode(b"bye")
+}
+
+fn read_request(source_stag: u32) -> Vec<u8> {
+    let request =
+        ReadRequest { sink_stag: 1, sink_to: 2, len: 1000, source_stag, source_to: 0 }.encode();
+    let (opcode, qn) = (opcode::READ_REQUEST, 1);
+    Header::Untagged { opcode, last: true, invalidate: 0, qn, msn: 1, mo: 0 }.encode(&request)
+}
+
+fn write(to: u64, payload: &[u8]) -> Vec<u8> {
+    Header::Tagged { opcode: opcode::WRITE, last: true, stag: 0, to }.encode(payload)
+}
+
+#[test]
+fn segment() {
+    // Ethernet, IPv4 with and without options, TCP with timestamps, with the options of a SYN, and
+    // the same over IPv6; the checksums are wrong, which mode 0 does not look at.
+    let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    let ipv4 = [0x45, 0, 0, 62, 0, 0, 0x40, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+    let timestamps = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+    let syn = [2, 4, 5, 0xB4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
+    let sack = [1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+    let mut seeds = Vec::new();
+    for options in [&timestamps[..], &syn, &sack, &[]] {
+        let offset = u8::try_from((20 + options.len()) / 4 * 16).unwrap();
+        let tcp = [0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, offset, 0x10, 1, 0, 0, 0, 0, 0];
+        let len = u8::try_from(20 + tcp.len() + options.len() + 10).unwrap();
+        let mut head = ipv4;
+        head[3] = len;
+        let mut ipv6 = vec![0x60, 0, 0, 0, 0, len - 20, 6, 64];
+        ipv6.extend_from_slice(&[0x20; 32]);
+        for (ethertype, ip) in [([8, 0], &head[..]), ([0x86, 0xDD], &ipv6)] {
+            for choice in 0..4 {
+                seeds.push(
+                    [&[choice, 60], &ethernet[..], &ethertype, ip, &tcp, options, &[7; 10]]
+                        .concat(),
+                );
+            }
+        }
+    }
+    run(fuzz::segment, &seeds);
+}
+
+#[test]
+fn startup() {
+    let mut seeds = Vec::new();
+    for role in [Role::Initiator, Role::Responder] {
+        for revision in [1, 2] {
+            for private_data in [vec![], vec![7; 508]] {
+                let startup = Startup { revision, private_data, ..Startup::default() };
+                seeds.push(startup.encode(role));
+            }
+        }
+    }
+    run(fuzz::startup, &seeds);
+}
+
+#[test]
+fn fpdu_chain() {
+    let mut seeds = Vec::new();
+    for crc in [0, 1] {
+        let chain: Vec<u8> =
+            [1, 2, 3, 18, 60].into_iter().flat_map(|len| fpdu(&vec![9; len], crc == 1)).collect();
+        seeds.extend([1, 3, 40].map(|piece| [&[crc, piece], &chain[..]].concat()));
+    }
+    run(fuzz::fpdu_chain, &seeds);
+}
+
+#[test]
+fn headers() {
+    let terminate = Header::Untagged {
+        opcode: opcode::TERMINATE,
+        last: true,
+        invalidate: 0,
+        qn: 2,
+        msn: 1,
+        mo: 0,
+    }
+    .encode(&[0x12, 5, 0xC0, 0, 0, 64, 0x41]);
+    run(fuzz::headers, &[send(1, 0, b"hello"), read_request(5), write(9, b"x"), terminate]);
+}
+
+#[test]
+fn stream() {
+    let lengths = |ulpdus: &[(u8, Vec<u8>)]| {
+        let mut octets = Vec::new();
+        for (choice, ulpdu) in ulpdus {
+            octets.push(u8::try_from(ulpdu.len()).unwrap());
+            octets.push(*choice);
+            octets.extend_from_slice(ulpdu);
+        }
+        octets
+    };
+    let sends: Vec<_> = (1..5).map(|msn| (0, send(msn, 0, b"message"))).collect();
+    let mut seeds = vec![lengths(&sends)];
+    for choice in 0xA0..0xA4 {
+        seeds.push(lengths(&[(choice, write(5, &[1; 100])), (0, send(1, 0, b"done"))]));
+        seeds.push(lengths(&[(choice, read_request(0)), (choice, read_request(0))]));
+        seeds.push(lengths(&[(choice, write(2048, &[1; 100]))]));
+        seeds.push(lengths(&[(0, send(1, 0, b"first")), (choice, invalidate(2))]));
+    }
+    run(fuzz::stream, &seeds);
+}

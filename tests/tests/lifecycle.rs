@@ -1,0 +1,421 @@
+//! Connections that begin and end in every way, between two engines in virtual time.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::time::SECOND;
+use ferrowarp_proto::verbs::cm::{
+    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, RequestId, TerminateInfo,
+};
+use ferrowarp_proto::verbs::qp::{QpInit, QpState};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr, Sge};
+use ferrowarp_tests::sim::link::Faults;
+use ferrowarp_tests::sim::world::{World, WorldOptions};
+
+const PORT: u16 = 7174;
+const PD: u32 = 3;
+const CQ: CqId = CqId(0);
+
+fn qp_init() -> QpInit {
+    QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
+}
+
+/// The next event of an end, within ten seconds.
+fn event(world: &mut World, end: usize) -> Event {
+    let mut event = None;
+    world.run_until(30 * SECOND, |world| {
+        event = world.ends[end].engine.next_event();
+        event.is_some()
+    });
+    event.expect("an event within 30 s")
+}
+
+fn no_event(world: &mut World, end: usize) {
+    let found = world.run_until(SECOND, |world| world.ends[end].engine.next_event().is_some());
+    assert!(!found, "an event that nobody expected");
+}
+
+fn completions(world: &mut World, end: usize, count: usize) -> Vec<Wc> {
+    let mut found = Vec::new();
+    world.run_until(30 * SECOND, |world| {
+        found.extend(std::iter::from_fn(|| world.ends[end].queues.poll(CQ)));
+        found.len() >= count
+    });
+    assert_eq!(found.len(), count, "{found:?}");
+    found
+}
+
+fn request(world: &mut World) -> (RequestId, Agreed) {
+    match event(world, 1) {
+        Event::ConnectRequest { port: PORT, request, offer } => (request, *offer),
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+fn begin(world: &mut World, param: &ConnParam) -> QpId {
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    let qp = world.ends[0].engine.create_qp(qp_init()).unwrap();
+    world.ends[0].engine.connect(now, qp, remote, param).unwrap();
+    qp
+}
+
+/// A connection with the defaults, both queue pairs ready.
+fn connected(world: &mut World) -> [QpId; 2] {
+    connected_with(world, &ConnParam::default(), &ConnParam::default())
+}
+
+fn connected_with(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -> [QpId; 2] {
+    let _ = world.ends[1].engine.listen(PORT, 8);
+    let active = begin(world, ours);
+    let (request, _) = request(world);
+    let now = world.now;
+    let passive = world.ends[1].engine.create_qp(qp_init()).unwrap();
+    world.ends[1].engine.accept(now, request, passive, theirs).unwrap();
+    for end in 0..2 {
+        assert!(matches!(event(world, end), Event::Established { .. }));
+    }
+    [active, passive]
+}
+
+fn register(world: &World, end: usize, access: Access) -> u32 {
+    world.ends[end].arena.register(0, 4096, access, PD)
+}
+
+fn sge(lkey: u32, addr: u64, len: u32) -> Sge {
+    Sge { addr, len, lkey }
+}
+
+fn send(wr_id: u64, octets: &[u8]) -> SendWr {
+    let payload = Payload::Inline(octets.iter().copied().collect());
+    let operation = Operation::Send { payload, solicited: false, invalidate: None };
+    SendWr { wr_id, operation, signaled: true, fence: false }
+}
+
+fn write(wr_id: u64, rkey: u32, remote: u64) -> SendWr {
+    let payload = Payload::Inline([1, 2, 3, 4].into_iter().collect());
+    let operation = Operation::Write { payload, rkey, remote };
+    SendWr { wr_id, operation, signaled: true, fence: false }
+}
+
+fn receive(wr_id: u64, lkey: u32, len: u32) -> RecvWr {
+    RecvWr { wr_id, sg_list: [sge(lkey, 0, len)].into_iter().collect() }
+}
+
+#[test]
+fn private_data_and_read_depths_reach_the_other_end() {
+    let mut world = World::new(&WorldOptions::new(1));
+    world.ends[1].engine.listen(PORT, 8).unwrap();
+    assert_eq!(world.ends[1].engine.listen(PORT, 8), Err(CmError::PortInUse(PORT)));
+    let ours = ConnParam {
+        ird: 3,
+        ord: 9,
+        private_data: [7; 508].into_iter().collect(),
+        ..ConnParam::default()
+    };
+    begin(&mut world, &ours);
+    let (request, offer) = request(&mut world);
+    assert_eq!((offer.ird, offer.ord), (9, 3));
+    assert_eq!(offer.private_data[..], [7; 508]);
+    let theirs = ConnParam {
+        ird: 4,
+        ord: 5,
+        private_data: b"welcome".iter().copied().collect(),
+        ..ConnParam::default()
+    };
+    let now = world.now;
+    let passive = world.ends[1].engine.create_qp(qp_init()).unwrap();
+    world.ends[1].engine.accept(now, request, passive, &theirs).unwrap();
+    assert_eq!(
+        world.ends[1].engine.accept(now, request, passive, &theirs),
+        Err(CmError::WrongState)
+    );
+    let Event::Established { agreed, .. } = event(&mut world, 0) else { panic!() };
+    assert_eq!((agreed.ird, agreed.ord, agreed.crc), (3, 9, true));
+    assert_eq!(agreed.private_data[..], *b"welcome");
+    let Event::Established { agreed, .. } = event(&mut world, 1) else { panic!() };
+    assert_eq!((agreed.ird, agreed.ord), (9, 3));
+}
+
+#[test]
+fn a_rejection_carries_its_reason() {
+    let mut world = World::new(&WorldOptions::new(2));
+    world.ends[1].engine.listen(PORT, 8).unwrap();
+    let qp = begin(&mut world, &ConnParam::default());
+    let (request, _) = request(&mut world);
+    let now = world.now;
+    world.ends[1].engine.reject(now, request, b"not today").unwrap();
+    let Event::ConnectFailed { qp: failed, error, private_data } = event(&mut world, 0) else {
+        panic!()
+    };
+    assert_eq!((failed, error), (qp, ConnectError::Rejected));
+    assert_eq!(private_data[..], *b"not today");
+    let now = world.now;
+    assert_eq!(world.ends[1].engine.reject(now, request, b""), Err(CmError::Gone));
+    let gone = world.run_until(30 * SECOND, |world| {
+        world.ends.iter().all(|end| end.engine.connection_count() == 0)
+    });
+    assert!(gone);
+}
+
+#[test]
+fn nobody_listens() {
+    let mut world = World::new(&WorldOptions::new(3));
+    begin(&mut world, &ConnParam::default());
+    let Event::ConnectFailed { error, .. } = event(&mut world, 0) else { panic!() };
+    assert_eq!(error, ConnectError::Refused);
+    assert_eq!(world.ends[0].engine.connection_count(), 0);
+}
+
+#[test]
+fn nobody_is_there() {
+    let mut world = World::new(&WorldOptions::new(4));
+    let now = world.now;
+    let qp = world.ends[0].engine.create_qp(qp_init()).unwrap();
+    let engine = &mut world.ends[0].engine;
+    engine.connect(now, qp, "198.18.0.77:1".parse().unwrap(), &ConnParam::default()).unwrap();
+    let Event::ConnectFailed { error, .. } = event(&mut world, 0) else { panic!() };
+    assert_eq!(error, ConnectError::TimedOut);
+    assert_eq!(world.ends[0].engine.connection_count(), 0);
+    let now = world.now;
+    let far = "203.0.113.1:1".parse().unwrap();
+    let other = world.ends[0].engine.create_qp(qp_init()).unwrap();
+    let engine = &mut world.ends[0].engine;
+    assert_eq!(engine.connect(now, other, far, &ConnParam::default()), Err(CmError::Unreachable));
+}
+
+#[test]
+fn the_backlog_is_bounded_and_drains() {
+    let mut world = World::new(&WorldOptions::new(5));
+    world.ends[1].engine.listen(PORT, 2).unwrap();
+    for _ in 0..3 {
+        begin(&mut world, &ConnParam::default());
+    }
+    let first = request(&mut world).0;
+    request(&mut world);
+    no_event(&mut world, 1);
+    assert!(world.ends[1].engine.counters().backlog_overflows > 0);
+    let now = world.now;
+    world.ends[1].engine.reject(now, first, b"").unwrap();
+    // The third tries again and finds a place.
+    request(&mut world);
+}
+
+#[test]
+fn disconnect_flushes_each_request_once_and_what_completed_arrives() {
+    let mut world = World::new(&WorldOptions::new(6));
+    let [active, passive] = connected(&mut world);
+    let stag = register(&world, 1, Access::ALL);
+    for wr_id in 0..3 {
+        world.ends[1].engine.post_recv(passive, receive(wr_id, stag, 64)).unwrap();
+    }
+    let ours = register(&world, 0, Access::ALL);
+    world.ends[0].engine.post_recv(active, receive(9, ours, 64)).unwrap();
+    world.ends[0].engine.post_send(active, send(1, b"last words")).unwrap();
+    assert_eq!(completions(&mut world, 0, 1)[0].status, WcStatus::Success);
+    let now = world.now;
+    world.ends[0].engine.disconnect(now, active).unwrap();
+    let Event::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
+    assert_eq!(reason, EndReason::Local);
+    let Event::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
+    assert_eq!(reason, EndReason::PeerClosed);
+    let flushed = completions(&mut world, 0, 1);
+    assert_eq!((flushed[0].wr_id, flushed[0].status), (9, WcStatus::Flushed));
+    let received = completions(&mut world, 1, 3);
+    let seen: Vec<_> = received.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let flush = WcStatus::Flushed;
+    assert_eq!(seen, [(0, WcStatus::Success), (1, flush), (2, flush)]);
+    assert_eq!(world.ends[1].arena.read(0, 10), b"last words");
+    // What is posted afterwards is flushed too.
+    assert_eq!(world.ends[0].engine.qp_state(active), QpState::Error);
+    world.ends[0].engine.post_send(active, send(5, b"too late")).unwrap();
+    let late = completions(&mut world, 0, 1);
+    assert_eq!((late[0].wr_id, late[0].status), (5, WcStatus::Flushed));
+}
+
+#[test]
+fn an_access_refused_ends_both_ends_with_a_terminate() {
+    let mut world = World::new(&WorldOptions::new(7));
+    let [active, passive] = connected(&mut world);
+    let read_only = register(&world, 1, Access::REMOTE_READ);
+    world.ends[0].engine.post_send(active, write(1, read_only, 0)).unwrap();
+    let info = TerminateInfo {
+        layer: 1,
+        error_type: 1,
+        code: 0,
+        has_ddp_header: true,
+        has_rdma_header: false,
+    };
+    let Event::Disconnected { qp, reason } = event(&mut world, 1) else { panic!() };
+    assert_eq!((qp, reason), (passive, EndReason::TerminateSent(info)));
+    let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
+    assert_eq!((qp, reason), (active, EndReason::TerminateReceived(info)));
+    assert_eq!(world.ends[1].arena.read(0, 4), [0; 4]);
+    // The next connection works.
+    let [active, passive] = connected(&mut world);
+    let stag = register(&world, 1, Access::ALL);
+    world.ends[1].engine.post_recv(passive, receive(1, stag, 64)).unwrap();
+    world.ends[0].engine.post_send(active, send(2, b"again")).unwrap();
+    // The Write completed when it was built; nothing else did.
+    let statuses: Vec<_> = completions(&mut world, 0, 2).iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, [WcStatus::Success; 2]);
+    completions(&mut world, 1, 1);
+}
+
+#[test]
+fn a_refused_read_completes_with_the_refusal() {
+    let mut world = World::new(&WorldOptions::new(8));
+    let [active, _] = connected(&mut world);
+    let ours = register(&world, 0, Access::ALL);
+    let operation = Operation::Read { sink: sge(ours, 0, 8), rkey: 0x1234_5678, remote: 0 };
+    let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
+    world.ends[0].engine.post_send(active, read).unwrap();
+    world.ends[0].engine.post_send(active, write(2, 5, 0)).unwrap();
+    let seen: Vec<_> =
+        completions(&mut world, 0, 2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(seen[0], (1, WcStatus::RemoteAccess));
+    assert_eq!(seen[1].0, 2);
+}
+
+#[test]
+fn a_send_that_finds_no_buffer_or_too_short_a_one_ends_the_stream() {
+    for (len, code, status) in [(None, 2, None), (Some(4), 5, Some(WcStatus::LocalLength))] {
+        let mut world = World::new(&WorldOptions::new(9));
+        let [active, passive] = connected(&mut world);
+        let stag = register(&world, 1, Access::ALL);
+        if let Some(len) = len {
+            world.ends[1].engine.post_recv(passive, receive(1, stag, len)).unwrap();
+        }
+        world.ends[0].engine.post_send(active, send(1, b"hello")).unwrap();
+        let Event::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
+        let EndReason::TerminateReceived(info) = reason else { panic!("{reason:?}") };
+        assert_eq!((info.layer, info.error_type, info.code), (1, 2, code));
+        if let Some(status) = status {
+            let failed = completions(&mut world, 1, 1)[0];
+            assert_eq!((failed.wr_id, failed.status), (1, status));
+        }
+    }
+}
+
+#[test]
+fn unregistered_memory_fails_the_request_and_ends_the_stream() {
+    let mut world = World::new(&WorldOptions::new(10));
+    let [active, _] = connected(&mut world);
+    let payload = Payload::Gather([sge(0x5555_5500, 0, 8)].into_iter().collect());
+    let operation = Operation::Send { payload, solicited: false, invalidate: None };
+    let bad = SendWr { wr_id: 1, operation, signaled: false, fence: false };
+    world.ends[0].engine.post_send(active, bad).unwrap();
+    let failed = completions(&mut world, 0, 1)[0];
+    assert_eq!((failed.status, failed.opcode), (WcStatus::LocalProtection, WcOpcode::Send));
+    let Event::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
+    assert_eq!(reason, EndReason::LocalError);
+    let Event::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
+    assert!(matches!(reason, EndReason::TerminateReceived(info) if info.layer == 0));
+}
+
+#[test]
+fn an_overrun_completion_queue_takes_only_its_own_queue_pairs_down() {
+    let options = WorldOptions { cq_len: 2, ..WorldOptions::new(11) };
+    let mut world = World::new(&options);
+    let [active, _] = connected(&mut world);
+    let other = {
+        let now = world.now;
+        let init = QpInit { send_cq: CqId(1), recv_cq: CqId(1), ..qp_init() };
+        let remote = world.socket(1, PORT);
+        let qp = world.ends[0].engine.create_qp(init).unwrap();
+        world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
+        let (request, _) = request(&mut world);
+        let passive = world.ends[1].engine.create_qp(qp_init()).unwrap();
+        let now = world.now;
+        world.ends[1].engine.accept(now, request, passive, &ConnParam::default()).unwrap();
+        assert!(matches!(event(&mut world, 0), Event::Established { .. }));
+        qp
+    };
+    for wr_id in 0..5 {
+        let nothing = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
+        let wr = SendWr { wr_id, operation: nothing, signaled: true, fence: false };
+        world.ends[0].engine.post_send(active, wr).unwrap();
+    }
+    assert_eq!(event(&mut world, 0), Event::CqOverrun { cq: CQ });
+    let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
+    assert_eq!((qp, reason), (active, EndReason::LocalError));
+    // Every request is reported once, in order, as space appears.
+    let ids: Vec<_> = completions(&mut world, 0, 5).iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, [0, 1, 2, 3, 4]);
+    assert_eq!(world.ends[0].engine.qp_state(other), QpState::Rts);
+}
+
+#[test]
+fn requests_need_a_connection_and_reads_need_credit() {
+    let mut world = World::new(&WorldOptions::new(12));
+    let qp = world.ends[0].engine.create_qp(qp_init()).unwrap();
+    let engine = &mut world.ends[0].engine;
+    assert_eq!(engine.post_send(qp, send(1, b"x")), Err(PostError::WrongState));
+    let none = ConnParam { ird: 0, ord: 0, ..ConnParam::default() };
+    let [active, _] = connected_with(&mut world, &none, &none);
+    let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
+    let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
+    let engine = &mut world.ends[0].engine;
+    assert_eq!(engine.post_send(active, read), Err(PostError::NoReads));
+    for wr_id in 0..16 {
+        engine.post_send(active, write(wr_id, 1, 0)).unwrap();
+    }
+    assert_eq!(engine.post_send(active, write(16, 1, 0)), Err(PostError::QueueFull));
+}
+
+#[test]
+fn a_peer_that_vanishes_is_noticed_and_work_is_flushed() {
+    let mut world = World::new(&WorldOptions::new(13));
+    let [active, _] = connected(&mut world);
+    let ours = register(&world, 0, Access::ALL);
+    world.cut();
+    let operation = Operation::Read { sink: sge(ours, 0, 8), rkey: 1, remote: 0 };
+    let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
+    world.ends[0].engine.post_send(active, read).unwrap();
+    let mut seen = None;
+    world.run_until(300 * SECOND, |world| {
+        seen = seen.take().or_else(|| world.ends[0].engine.next_event());
+        seen.is_some()
+    });
+    let Some(Event::Disconnected { reason, .. }) = seen else { panic!("{seen:?}") };
+    assert_eq!(reason, EndReason::TimedOut);
+    assert_eq!(completions(&mut world, 0, 1)[0].status, WcStatus::Flushed);
+    assert_eq!(world.ends[0].engine.connection_count(), 0);
+}
+
+#[test]
+fn octets_that_tcp_lets_pass_are_caught_by_the_crc_before_they_are_placed() {
+    let caught = Rc::new(Cell::new(0));
+    for seed in 0..40 {
+        let faults = Faults { corrupt: 0.05, delay_ns: 1000, ..Faults::default() };
+        let options = WorldOptions { faults, repair_checksums: true, ..WorldOptions::new(seed) };
+        let mut world = World::new(&options);
+        world.heal();
+        let [active, _] = connected(&mut world);
+        let stag = world.ends[1].arena.register(0, 1 << 20, Access::ALL, PD);
+        let ours = world.ends[0].arena.register(0, 1 << 20, Access::ALL, PD);
+        world.ends[0].arena.write(0, &[0x5a; 1 << 18]);
+        world.damage(faults);
+        for wr_id in 0..8 {
+            let payload = Payload::Gather([sge(ours, 0, 1 << 15)].into_iter().collect());
+            let remote = wr_id << 15;
+            let operation = Operation::Write { payload, rkey: stag, remote };
+            let wr = SendWr { wr_id, operation, signaled: true, fence: false };
+            world.ends[0].engine.post_send(active, wr).unwrap();
+        }
+        world.run_until(SECOND, |world| {
+            if matches!(
+                world.ends[1].engine.next_event(),
+                Some(Event::Disconnected { reason: EndReason::TerminateSent(info), .. })
+                    if (info.layer, info.error_type, info.code) == (2, 0, 2)
+            ) {
+                caught.set(caught.get() + 1);
+            }
+            false
+        });
+        let placed = world.ends[1].arena.read(0, 1 << 18);
+        assert!(placed.iter().all(|&octet| octet == 0x5a || octet == 0), "seed {seed}");
+    }
+    assert!(caught.get() > 20, "only {} of 40 runs saw a damaged FPDU", caught.get());
+}

@@ -1,0 +1,181 @@
+//! Two processes that share memory through a memif socket.
+#![cfg(feature = "device")]
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use ferrowarp::{Access, ConnParam, Event, Payload};
+use ferrowarp_tests::link::pattern;
+use ferrowarp_tests::process::{self, Running, TempDir};
+use ferrowarp_tests::skip;
+use ferrowarp_tests::stack::{
+    KERNEL, STACK, Stack, gather, post_read, post_recv, post_send, post_write,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The socket on which the other process of [`a_region_across_two_processes`] is to connect.
+const SOCKET: &str = "FERROWARP_TEST_SOCKET";
+const PORT: u16 = 4791;
+const LEN: usize = 3_000_000;
+
+/// Octets of a Send, in place.
+fn inline(octets: &[u8]) -> Payload {
+    Payload::Inline(octets.iter().copied().collect())
+}
+
+#[test]
+fn a_region_across_two_processes() {
+    if let Ok(socket) = std::env::var(SOCKET) {
+        return client(&socket);
+    }
+    let dir = TempDir::new().unwrap();
+    let socket = dir.file("fw.sock");
+    let stack = Stack::on(&format!("memif:{},server", socket.display()), STACK);
+    let listener = stack.context.listen(PORT, 1).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "a_region_across_two_processes", "--nocapture"]);
+    command.env(SOCKET, &socket);
+    let other = Running::start(&mut command, dir.file("client.log")).unwrap();
+
+    let qp = stack.qp();
+    let shared = stack.memory(LEN, Access::ALL);
+    let inbox = stack.memory(100, Access::LOCAL_WRITE);
+    for wr_id in 0..2 {
+        post_recv(&qp, wr_id, inbox.sge(0, 100));
+    }
+    let Some(request) = listener.accept_timeout(PATIENCE) else {
+        panic!("nobody came: {}", other.finish(Duration::ZERO).unwrap().output);
+    };
+    request.accept(&qp, ConnParam::default()).unwrap();
+    qp.wait_established(PATIENCE).unwrap();
+    assert_eq!(stack.completed().wr_id, 0);
+    let (addr, rkey) = (shared.addr().to_be_bytes(), shared.rkey().to_be_bytes());
+    post_send(&qp, 10, inline(&[&addr[..], &rkey].concat()));
+    assert_eq!(stack.completed().wr_id, 10);
+    assert_eq!(stack.completed().wr_id, 1);
+    let mut found = vec![0; LEN];
+    shared.read(0, &mut found);
+    assert!(found == pattern(LEN, 7), "what the other process wrote");
+    // The other process reads it back, and then closes.
+    assert!(matches!(qp.wait_event(PATIENCE), Some(Event::Disconnected { .. })));
+    let ended = other.finish(PATIENCE).unwrap();
+    assert!(ended.success(), "{:?}: {}", ended.status, ended.output);
+    drop((qp, listener, shared, inbox));
+    stack.context.clone().close();
+    drop(stack);
+    assert!(!socket.exists(), "the socket is left behind");
+}
+
+fn client(socket: &str) {
+    let stack = Stack::on(&format!("memif:{socket},client"), KERNEL);
+    let inbox = stack.memory(100, Access::LOCAL_WRITE);
+    let mine = stack.memory(LEN, Access::LOCAL_WRITE);
+    let qp = stack.qp();
+    post_recv(&qp, 0, inbox.sge(0, 100));
+    qp.connect(SocketAddr::from((STACK, PORT)), ConnParam::default()).unwrap();
+    qp.wait_established(PATIENCE).unwrap();
+    post_send(&qp, 1, inline(b"where?"));
+    let mut seen = [stack.completed(), stack.completed()].map(|wc| wc.wr_id);
+    seen.sort_unstable();
+    assert_eq!(seen, [0, 1]);
+    let mut answer = [0; 12];
+    inbox.read(0, &mut answer);
+    let addr = u64::from_be_bytes(answer[..8].try_into().unwrap());
+    let rkey = u32::from_be_bytes(answer[8..].try_into().unwrap());
+
+    let (octets, len) = (pattern(LEN, 7), u32::try_from(LEN).unwrap());
+    mine.write(0, &octets);
+    post_write(&qp, 2, mine.sge(0, len), rkey, addr);
+    assert_eq!(stack.completed().wr_id, 2);
+    mine.fill(0, LEN, 0);
+    post_read(&qp, 3, mine.sge(0, len), rkey, addr);
+    assert_eq!(stack.completed().wr_id, 3);
+    let mut found = vec![0; LEN];
+    mine.read(0, &mut found);
+    assert!(found == octets, "what comes back is what was written");
+    post_send(&qp, 4, gather(mine.sge(0, 10)));
+    assert_eq!(stack.completed().wr_id, 4);
+    qp.disconnect().unwrap();
+    assert!(matches!(qp.wait_event(PATIENCE), Some(Event::Disconnected { .. })));
+}
+
+/// `iwperf` at both ends of a socket.
+struct Ends {
+    dir: TempDir,
+    iwperf: std::path::PathBuf,
+}
+
+impl Ends {
+    fn new() -> Option<Self> {
+        let Some(iwperf) = process::program("iwperf") else {
+            skip("no iwperf; cargo build --profile test --bins");
+            return None;
+        };
+        Some(Self { dir: TempDir::new().unwrap(), iwperf })
+    }
+
+    fn device(&self, role: &str) -> String {
+        format!("memif:{},{role}", self.dir.file("fw.sock").display())
+    }
+
+    fn server(&self) -> Running {
+        let mut command = Command::new(&self.iwperf);
+        command.args(["server", "--ip", "198.18.0.1/24", "--dev", &self.device("server")]);
+        let mut server = Running::start(&mut command, self.dir.file("server.log")).unwrap();
+        // It says where it listens once a client may come.
+        server.wait_for("waiting for clients", PATIENCE).unwrap();
+        server
+    }
+
+    fn client(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.iwperf);
+        command.args(arguments).args(["--ip", "198.18.0.2/24", "--dev", &self.device("client")]);
+        command
+    }
+}
+
+#[test]
+fn every_test_between_two_processes() {
+    let Some(ends) = Ends::new() else { return };
+    for test in ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"] {
+        let server = ends.server();
+        let mut command = ends.client(&[test, "198.18.0.1", "-s", "3000", "-n", "500", "--verify"]);
+        let client = process::run(&mut command, PATIENCE).unwrap();
+        assert!(client.success(), "{test}: {:?}\n{}", client.status, client.output);
+        assert!(client.output.contains("#bytes"), "{}", client.output);
+        server.interrupt().unwrap();
+        let ended = server.finish(PATIENCE).unwrap();
+        assert!(ended.status.is_some(), "the server does not end: {}", ended.output);
+        assert!(!ended.output.contains("panicked"), "{}", ended.output);
+        assert!(!ends.dir.file("fw.sock").exists(), "the socket is left behind");
+    }
+}
+
+#[test]
+fn a_server_that_vanishes_ends_the_client() {
+    let Some(ends) = Ends::new() else { return };
+    let server = ends.server();
+    let mut command = ends.client(&["write-bw", "198.18.0.1", "-D", "30"]);
+    let client = Running::start(&mut command, ends.dir.file("client.log")).unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    // Dropping kills it: no FIN, no RST, no farewell.
+    drop(server);
+    let ended = client.finish(PATIENCE).unwrap();
+    let code = ended.status.and_then(|status| status.code());
+    assert!(code.is_some_and(|code| code != 0 && code != 101), "{code:?}: {}", ended.output);
+}
+
+#[test]
+fn an_address_in_use() {
+    let Some(ends) = Ends::new() else { return };
+    let first = ends.server();
+    let mut command = Command::new(&ends.iwperf);
+    command.args(["server", "--ip", "198.18.0.1/24", "--dev", &ends.device("server")]);
+    let second = process::run(&mut command, PATIENCE).unwrap();
+    let code = second.status.and_then(|status| status.code());
+    assert!(code.is_some_and(|code| code != 0 && code != 101), "{code:?}: {}", second.output);
+    assert_eq!(second.output.lines().count(), 1, "{}", second.output);
+    drop(first);
+}

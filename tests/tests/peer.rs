@@ -1,0 +1,201 @@
+//! The peer against itself: each half checks what the other sends, and tshark, which shares no
+//! code with either, judges the captures. Only then is the peer fit to judge the stack.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+
+use ferrowarp_tests::capture::{self, Capture, Verdict};
+use ferrowarp_tests::peer::{Chop, Frame, PEER_STAG, Peer, Startup, fpdu, opcode};
+use ferrowarp_tests::process::TempDir;
+use ferrowarp_tests::{netns, skip};
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+struct Pair {
+    initiator: Peer,
+    responder: Peer,
+    request: Frame,
+    reply: Frame,
+}
+
+fn pair(listener: &TcpListener, initiator: &Startup, responder: &Startup) -> Pair {
+    let address = listener.local_addr().unwrap();
+    let startup = initiator.clone();
+    let thread = std::thread::spawn(move || {
+        Peer::initiate(TcpStream::connect(address).unwrap(), &startup).unwrap()
+    });
+    let (responder, request) = Peer::respond(listener.accept().unwrap().0, responder).unwrap();
+    let (initiator, reply) = thread.join().unwrap();
+    let mut pair = Pair { initiator, responder, request, reply };
+    pair.initiator.memory = vec![0; 300_000];
+    pair.responder.memory = vec![0; 300_000];
+    pair
+}
+
+fn listener() -> TcpListener {
+    TcpListener::bind((LOCALHOST, 0)).unwrap()
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|index| u8::try_from(index % 251).unwrap()).collect()
+}
+
+/// Writes, Sends and Reads from the initiator; returns how many FPDUs it sent.
+fn exchange(pair: &mut Pair) {
+    let Pair { initiator, responder, .. } = pair;
+    for (index, len) in [0, 1, 2, 3, 4, 1428, 1429, 5000].into_iter().enumerate() {
+        let octets = pattern(len);
+        initiator.write(PEER_STAG, 7, &octets).unwrap();
+        initiator.send(opcode::SEND_SOLICITED, 0, &octets).unwrap();
+        responder.serve_until(|peer| peer.sends.len() == index + 1).unwrap();
+        assert_eq!(responder.sends[index].octets, octets);
+        assert_eq!(responder.memory[7..7 + len], octets);
+        initiator.memory.fill(0);
+        initiator.read(PEER_STAG, 7, u32::try_from(len).unwrap(), 11).unwrap();
+        responder.serve_until(|peer| peer.reads_served == index + 1).unwrap();
+        initiator.serve_until(|peer| peer.responses == index + 1).unwrap();
+        assert_eq!(initiator.memory[11..11 + len], octets);
+    }
+}
+
+#[test]
+fn exchanges_with_every_start_up() {
+    for (revision, crc) in [(1, true), (1, false), (2, true), (2, false)] {
+        let startup =
+            Startup { revision, crc, private_data: b"hello".to_vec(), ..Startup::default() };
+        let mut pair = pair(&listener(), &startup, &startup);
+        assert_eq!(pair.initiator.crc(), crc);
+        assert_eq!(pair.request.application_data(), b"hello");
+        assert_eq!(pair.reply.application_data(), b"hello");
+        assert_eq!(pair.reply.ird_ord(), (revision == 2).then_some((8, 8)));
+        exchange(&mut pair);
+    }
+}
+
+#[test]
+fn one_vote_is_enough_for_crcs() {
+    let (on, off) = (Startup::default(), Startup { crc: false, ..Startup::default() });
+    for (initiator, responder) in [(&on, &off), (&off, &on)] {
+        let pair = pair(&listener(), initiator, responder);
+        assert!(pair.initiator.crc() && pair.responder.crc());
+    }
+}
+
+#[test]
+fn pieces_make_no_difference() {
+    for chop in [Chop::Dribble(1), Chop::Every(1), Chop::Every(1000)] {
+        let mut pair = pair(&listener(), &Startup::default(), &Startup::default());
+        pair.initiator.set_chop(chop);
+        pair.responder.set_chop(chop);
+        exchange(&mut pair);
+    }
+}
+
+#[test]
+fn fpdus_above_the_segment_size() {
+    let mut pair = pair(&listener(), &Startup::default(), &Startup::default());
+    pair.initiator.ulpdu_len_max = 64_768;
+    let octets = pattern(200_000);
+    pair.initiator.write(PEER_STAG, 0, &octets).unwrap();
+    pair.initiator.send(opcode::SEND, 0, &[]).unwrap();
+    pair.responder.serve_until(|peer| peer.sends.len() == 1).unwrap();
+    assert_eq!(pair.responder.memory[..200_000], octets);
+    assert_eq!(pair.responder.largest_ulpdu, 64_768);
+}
+
+#[test]
+fn a_reject_carries_its_reason() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let thread = std::thread::spawn(move || {
+        Peer::initiate(TcpStream::connect(address).unwrap(), &Startup::default()).unwrap_err()
+    });
+    let reject = Startup { reject: true, private_data: b"busy".to_vec(), ..Startup::default() };
+    Peer::respond(listener.accept().unwrap().0, &reject).unwrap();
+    let error = thread.join().unwrap();
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::ConnectionRefused, "busy"));
+}
+
+#[test]
+fn broken_frames_are_found() {
+    let mut wrong_crc = fpdu(&[0x41; 22], true);
+    *wrong_crc.last_mut().unwrap() ^= 1;
+    let mut wrong_pad = fpdu(&[0x41; 23], false);
+    wrong_pad[26] = 1;
+    let sealed = crc32c::crc32c(&wrong_pad[..28]).to_le_bytes();
+    wrong_pad[28..].copy_from_slice(&sealed);
+    let version = fpdu(&[&[0x42, 0x43][..], &[0; 16]].concat(), true);
+    let cut_short = fpdu(&[0x41, 0x43, 0, 0], true);
+    let out_of_turn = fpdu(&[&[0x41, 0x43][..], &[0; 15], &[9]].concat(), true);
+    for octets in [wrong_crc, wrong_pad, version, cut_short, out_of_turn] {
+        let mut pair = pair(&listener(), &Startup::default(), &Startup::default());
+        pair.initiator.put(&octets).unwrap();
+        assert_eq!(pair.responder.serve_one().unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+}
+
+/// The ULPDUs of RFC 5044 figures 5 and 6, without markers.
+#[test]
+fn frames_as_in_the_worked_example() {
+    for (msn, crc) in [(1, [0xB7, 0x24, 0x3E, 0xC3]), (2, [0x29, 0x0F, 0xBE, 0xDE])] {
+        let mut ulpdu = vec![0; 42];
+        ulpdu[..2].copy_from_slice(&[0x41, 0x43]);
+        ulpdu[13] = msn;
+        let octets = fpdu(&ulpdu, true);
+        assert_eq!(octets.len(), 48);
+        assert_eq!(octets[..2], [0, 0x2A]);
+        assert_eq!(octets[44..], crc);
+    }
+}
+
+fn captured(port: u16, work: impl FnOnce(&TcpListener)) -> Verdict {
+    let dir = TempDir::new().unwrap();
+    let capture = Capture::start("lo", port, dir.file("lo.pcap")).unwrap();
+    work(&TcpListener::bind((LOCALHOST, port)).unwrap());
+    capture::judge(&capture.stop().unwrap(), LOCALHOST, false).unwrap()
+}
+
+#[test]
+fn tshark_agrees() {
+    if let Some(reason) = capture::missing() {
+        return skip(reason);
+    }
+    if !netns::inside("tshark_agrees") {
+        return;
+    }
+    let verdict = captured(4791, |listener| {
+        let mut pair = pair(listener, &Startup::default(), &Startup::default());
+        exchange(&mut pair);
+        pair.responder.send_terminate(2, 0, 2).unwrap();
+        pair.initiator.serve_until(|peer| peer.terminate.is_some()).unwrap();
+    });
+    assert!(verdict.clean(), "{verdict:?}");
+    assert_eq!(verdict.startup_frames, 2);
+    let expected = [
+        ("Read Request", 8),
+        // One segment each, except 1429 octets (two) and 5000 octets (four); a Send of 1428
+        // octets takes two as well, since its header is longer.
+        ("Read Response", 12),
+        ("Send with SE", 13),
+        ("Terminate", 1),
+        ("Write", 12),
+    ];
+    let expected: BTreeMap<_, _> =
+        expected.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+    assert_eq!(verdict.segments, expected);
+    assert_eq!(verdict.good_crc, 8 + 12 + 13 + 1 + 12);
+
+    // And it can tell: a wrong CRC and a header cut short do not pass.
+    let verdict = captured(4792, |listener| {
+        let mut pair = pair(listener, &Startup::default(), &Startup::default());
+        pair.initiator.send(opcode::SEND, 0, b"right").unwrap();
+        let mut octets = fpdu(&[0x41; 30], true);
+        *octets.last_mut().unwrap() ^= 1;
+        pair.initiator.put(&octets).unwrap();
+        pair.responder.serve_one().unwrap();
+        pair.responder.serve_one().unwrap_err();
+    });
+    assert_eq!((verdict.good_crc, verdict.bad_crc), (1, 1));
+    assert!(!verdict.complaints.is_empty());
+}

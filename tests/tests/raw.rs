@@ -1,0 +1,468 @@
+//! One engine and a peer made of hand-written segments, which keeps no rule it does not like.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::memory::{Access, Memory};
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::mpa::fpdu;
+use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::time::{Instant, MICROSECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, RequestId};
+use ferrowarp_proto::verbs::qp::{QpInit, QpState};
+use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
+use ferrowarp_proto::wire::rdmap::Opcode;
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
+use ferrowarp_tests::sim::world::{Queues, address};
+
+const PORT: u16 = 7174;
+const PD: u32 = 3;
+const CQ: CqId = CqId(0);
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+
+/// A frame of the engine's, to be parsed.
+struct Frame(Vec<u8>);
+
+impl RxFrame for Frame {
+    fn head(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        ChecksumState::Unknown
+    }
+}
+
+/// Completion queues that can be made to refuse a push although there is room: an application on
+/// another core may poll at any moment.
+struct Fickle {
+    queues: Queues,
+    /// What comes of the next pushes; what lies beyond goes in.
+    answers: Rc<RefCell<VecDeque<bool>>>,
+}
+
+impl Completions for Fickle {
+    fn push(&mut self, cq: CqId, wc: Wc) -> bool {
+        self.answers.borrow_mut().pop_front().unwrap_or(true) && self.queues.push(cq, wc)
+    }
+}
+
+/// The engine, in its own time.
+struct Bed {
+    engine: Engine<HeapDevice, Rc<Arena>, Fickle>,
+    answers: Rc<RefCell<VecDeque<bool>>>,
+    arena: Rc<Arena>,
+    queues: Queues,
+    now: Instant,
+}
+
+impl Bed {
+    fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
+        let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
+        let mut config = EngineConfig::new(address(1), 24, 7);
+        change(&mut config);
+        let arena = Rc::new(Arena::new(1 << 20));
+        let queues = Queues::new(2, 64);
+        let answers = Rc::<RefCell<VecDeque<bool>>>::default();
+        let fickle = Fickle { queues: queues.clone(), answers: Rc::clone(&answers) };
+        let mut engine = Engine::new(config, device, Rc::clone(&arena), fickle);
+        engine.listen(PORT, 64).unwrap();
+        Self { engine, answers, arena, queues, now: Instant::from_nanos(1000) }
+    }
+
+    fn pass(&mut self) {
+        self.engine.drive(self.now);
+        self.now = self.now + 10 * MICROSECOND;
+    }
+
+    /// Passes until everything is quiet.
+    fn settle(&mut self) {
+        for _ in 0..100 {
+            self.pass();
+        }
+    }
+
+    fn request(&mut self) -> RequestId {
+        match self.engine.next_event() {
+            Some(Event::ConnectRequest { request, .. }) => request,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    fn qp(&mut self) -> QpId {
+        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 64, max_recv_wr: 16 };
+        self.engine.create_qp(init).unwrap()
+    }
+}
+
+/// The other end of one connection.
+struct Peer {
+    template: HeaderTemplate,
+    local: FourTuple,
+    seq: Seq,
+    ack: Seq,
+    /// Stream octets of the engine, in order.
+    heard: Vec<u8>,
+    /// Payload lengths of its segments.
+    lens: Vec<usize>,
+    reset: bool,
+}
+
+impl Peer {
+    /// Connects from `port`, telling a segment size.
+    fn connect(bed: &mut Bed, port: u16, mss: u16) -> Self {
+        let local =
+            FourTuple { local: (address(0), port).into(), remote: (address(1), PORT).into() };
+        let template = HeaderTemplate::new(MACS[0], MACS[1], local);
+        let seq = Seq(0xffff_ff00);
+        let (heard, lens) = (Vec::new(), Vec::new());
+        let mut peer = Self { template, local, seq, ack: Seq(0), heard, lens, reset: false };
+        let options = Options { mss: Some(mss), sack_permitted: true, ..Options::default() };
+        peer.put(bed, Flags::SYN, options, peer.seq, &[]);
+        peer.seq += 1;
+        bed.pass();
+        peer.listen(bed);
+        peer.put(bed, Flags::ACK, Options::default(), peer.seq, &[]);
+        bed.pass();
+        peer
+    }
+
+    fn put(&self, bed: &Bed, flags: Flags, options: Options, seq: Seq, payload: &[u8]) {
+        let fields = Fields { seq, ack: self.ack, flags, window: 0xffff, options };
+        let at = 54 + fields.options.wire_len();
+        let mut frame = vec![0; at + payload.len()];
+        frame[at..].copy_from_slice(payload);
+        self.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
+        bed.engine.device().inbound.borrow_mut().push_back(frame);
+    }
+
+    /// Sends octets in order.
+    fn send(&mut self, bed: &mut Bed, octets: &[u8]) {
+        self.put(bed, Flags::ACK, Options::default(), self.seq, octets);
+        self.seq += u32::try_from(octets.len()).unwrap();
+        bed.pass();
+    }
+
+    /// Takes what the engine sent; true if there was anything to acknowledge.
+    fn listen(&mut self, bed: &Bed) -> bool {
+        let mut news = false;
+        let frames: Vec<_> = bed.engine.device().outbound.borrow_mut().drain(..).collect();
+        for frame in frames {
+            let frame = Frame(frame);
+            let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { continue };
+            if segment.tuple.remote != self.local.remote || segment.tuple.local != self.local.local
+            {
+                continue;
+            }
+            self.reset |= segment.flags.has(Flags::RST);
+            if !segment.payload.is_empty() {
+                self.lens.push(segment.payload.len());
+            }
+            if segment.flags.has(Flags::SYN) {
+                self.ack = segment.seq + 1;
+                news = true;
+            } else if segment.seq == self.ack && segment.seq_len() > 0 {
+                self.heard.extend(&frame.0[segment.payload.clone()]);
+                self.ack += segment.seq_len();
+                news = true;
+            }
+        }
+        news
+    }
+
+    /// Listens and acknowledges until nothing new comes.
+    fn settle(&mut self, bed: &mut Bed) {
+        for _ in 0..1000 {
+            bed.pass();
+            if self.listen(bed) {
+                self.put(bed, Flags::ACK, Options::default(), self.seq, &[]);
+            }
+        }
+    }
+
+    /// The start-up exchange, and the engine's queue pair.
+    fn set_up(&mut self, bed: &mut Bed) -> QpId {
+        let request = startup::request(Wishes { ird: 4, ord: 4, crc: true }, 2, b"");
+        let mut octets = vec![0; request.wire_len()];
+        request.emit(&mut octets);
+        self.send(bed, &octets);
+        let request = bed.request();
+        let qp = bed.qp();
+        bed.engine.accept(bed.now, request, qp, &ConnParam::default()).unwrap();
+        assert!(matches!(bed.engine.next_event(), Some(Event::Established { .. })));
+        self.settle(bed);
+        assert_eq!(self.heard.len(), 24, "the reply");
+        self.heard.clear();
+        qp
+    }
+}
+
+/// An FPDU with `payload` behind a header that `emit` writes.
+fn framed(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -> Vec<u8> {
+    let len = header_len + payload.len();
+    let mut octets = vec![0; fpdu::fpdu_len(len)];
+    emit(&mut octets[2..]);
+    octets[2 + header_len..2 + len].copy_from_slice(payload);
+    fpdu::seal(&mut octets, len, true);
+    octets
+}
+
+fn untagged(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
+    let rsvd_ulp = opcode.control(Version::Ietf);
+    let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue, msn, mo: 0 };
+    framed(18, |out| header.emit(Version::Ietf, out), payload)
+}
+
+/// An RDMA Write of no octets: opens the responder's gate.
+fn nothing() -> Vec<u8> {
+    let rsvd_ulp = Opcode::Write.control(Version::Ietf);
+    let header = Tagged { last: true, rsvd_ulp, stag: 0, to: 0 };
+    framed(14, |out| header.emit(Version::Ietf, out), &[])
+}
+
+fn inbox(bed: &Bed, wr_id: u64) -> RecvWr {
+    let lkey = bed.arena.register(0, 4096, Access::ALL, PD);
+    RecvWr { wr_id, sg_list: [Sge { addr: 0, len: 4096, lkey }].into_iter().collect() }
+}
+
+#[test]
+fn a_tiny_segment_size_is_kept_to() {
+    for mss in [64, 100, 128, 139, 200] {
+        let mut bed = Bed::new(|_| {});
+        let mut peer = Peer::connect(&mut bed, 5000, mss);
+        let qp = peer.set_up(&mut bed);
+        peer.send(&mut bed, &nothing());
+        let lkey = bed.arena.register(0, 4096, Access::ALL, PD);
+        let sge = Sge { addr: 0, len: 3000, lkey };
+        let payload = Payload::Gather([sge].into_iter().collect());
+        let operation = Operation::Write { payload, rkey: 1, remote: 0 };
+        let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
+        bed.engine.post_send(qp, wr).unwrap();
+        peer.settle(&mut bed);
+        assert!(peer.lens.iter().all(|&len| len <= usize::from(mss)), "{mss}: {:?}", peer.lens);
+        let mut written = 0;
+        let mut rest = &peer.heard[..];
+        while let Some((ulpdu, used)) = fpdu::split(rest, true).unwrap() {
+            written += ulpdu.len() - 14;
+            rest = &rest[used..];
+        }
+        assert_eq!((written, rest.len()), (3000, 0), "MSS {mss}");
+    }
+}
+
+#[test]
+fn a_terminate_without_its_header_ends_the_stream_like_any_other() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let qp = peer.set_up(&mut bed);
+    bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
+    peer.send(&mut bed, &untagged(Opcode::Terminate, 2, 1, &[0, 0]));
+    peer.settle(&mut bed);
+    assert_eq!(bed.engine.qp_state(qp), QpState::Error);
+    assert!(matches!(bed.engine.next_event(), Some(Event::Disconnected { .. })));
+    assert_eq!(bed.queues.poll(CQ).map(|wc| wc.status), Some(WcStatus::Flushed));
+}
+
+#[test]
+fn frames_held_out_of_order_are_bounded_over_all_connections() {
+    let mut bed = Bed::new(|config| config.held_frames_max = 100);
+    let mut peers: Vec<_> =
+        (0..5).map(|index| Peer::connect(&mut bed, 5000 + index, 1460)).collect();
+    let qps: Vec<_> = peers.iter_mut().map(|peer| peer.set_up(&mut bed)).collect();
+    // Each sends every second octet of an FPDU: nothing can be handed up.
+    let fpdu = untagged(Opcode::Send { invalidate: false, solicited: false }, 0, 1, &[7; 138]);
+    for peer in &peers {
+        for at in (1..fpdu.len()).step_by(2) {
+            let seq = peer.seq + u32::try_from(at).unwrap();
+            peer.put(&bed, Flags::ACK, Options::default(), seq, &fpdu[at..=at]);
+        }
+        bed.settle();
+    }
+    let refused = bed.engine.counters().holds_refused;
+    assert_eq!(refused, 5 * fpdu.len() as u64 / 2 - 100);
+    // What is refused is asked for all the same.
+    assert!(bed.engine.device().outbound.borrow().len() > 5);
+    bed.engine.device().outbound.borrow_mut().clear();
+    // One that goes away makes room, and whoever fills its gaps gets on.
+    peers[0].put(&bed, Flags::RST, Options::default(), peers[0].seq, &[]);
+    bed.pass();
+    for (peer, &qp) in peers.iter_mut().zip(&qps).skip(1) {
+        bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
+        // Of what is held the first copy stays, so each time one gap is filled.
+        for _ in 0..40 {
+            peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &fpdu);
+        }
+        peer.send(&mut bed, &fpdu);
+        bed.settle();
+        assert_eq!(bed.queues.poll(CQ).map(|wc| (wc.qp, wc.byte_len)), Some((qp, 138)));
+    }
+    let refused = bed.engine.counters().holds_refused;
+    for at in (1..160).step_by(2) {
+        peers[4].put(&bed, Flags::ACK, Options::default(), peers[4].seq + at, &[1]);
+    }
+    bed.settle();
+    assert_eq!(bed.engine.counters().holds_refused, refused, "all was given back");
+}
+
+#[test]
+fn what_is_scarce_goes_round() {
+    // Room for 64 frames in a pass, and 8 connections that would each take 16.
+    let mut bed = Bed::new(|_| {});
+    let mut peers: Vec<_> =
+        (0..8).map(|index| Peer::connect(&mut bed, 5000 + index, 1460)).collect();
+    let lkey = bed.arena.register(0, 1 << 20, Access::ALL, PD);
+    let sg_list = [Sge { addr: 0, len: 1 << 20, lkey }].into_iter().collect();
+    let operation = Operation::Write { payload: Payload::Gather(sg_list), rkey: 1, remote: 0 };
+    let qps: Vec<_> = peers.iter_mut().map(|peer| peer.set_up(&mut bed)).collect();
+    for peer in &mut peers {
+        peer.send(&mut bed, &nothing());
+    }
+    for qp in qps {
+        for wr_id in 0..8 {
+            let operation = operation.clone();
+            let wr = SendWr { wr_id, operation, signaled: true, fence: false };
+            bed.engine.post_send(qp, wr).unwrap();
+        }
+    }
+    for _ in 0..300 {
+        bed.pass();
+        let frames = bed.engine.device().outbound.borrow().clone();
+        for peer in &mut peers {
+            *bed.engine.device().outbound.borrow_mut() = frames.clone();
+            if peer.listen(&bed) {
+                peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &[]);
+            }
+        }
+    }
+    let heard: Vec<_> = peers.iter().map(|peer| peer.heard.len()).collect();
+    let (least, most) = (heard.iter().min().unwrap(), heard.iter().max().unwrap());
+    assert!(2 * least > *most, "{heard:?}");
+}
+
+#[test]
+fn an_overrun_keeps_the_order_and_is_told_once() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let qp = peer.set_up(&mut bed);
+    for wr_id in 0..6 {
+        bed.engine.post_recv(qp, inbox(&bed, wr_id)).unwrap();
+    }
+    let send = Opcode::Send { invalidate: false, solicited: false };
+    let octets: Vec<u8> = (1..=5).flat_map(|msn| untagged(send, 0, msn, b"x")).collect();
+    // There is room again while the pass goes on.
+    *bed.answers.borrow_mut() = [true, false, true, false, true].into();
+    peer.send(&mut bed, &octets);
+    peer.settle(&mut bed);
+    let found: Vec<_> = std::iter::from_fn(|| bed.queues.poll(CQ)).collect();
+    let seen: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let done = WcStatus::Success;
+    let expected = [(0, done), (1, done), (2, done), (3, done), (4, done), (5, WcStatus::Flushed)];
+    assert_eq!(seen, expected);
+    assert_eq!(bed.engine.next_event(), Some(Event::CqOverrun { cq: CQ }));
+    assert!(matches!(bed.engine.next_event(), Some(Event::Disconnected { .. })));
+    assert_eq!(bed.engine.next_event(), None);
+}
+
+#[test]
+fn a_listener_that_comes_back_keeps_its_own_count() {
+    let mut bed = Bed::new(|_| {});
+    let old: Vec<_> = (0..4).map(|index| Peer::connect(&mut bed, 5000 + index, 1460)).collect();
+    bed.engine.unlisten(PORT);
+    bed.engine.listen(PORT, 2).unwrap();
+    let new: Vec<_> = (0..2).map(|index| Peer::connect(&mut bed, 6000 + index, 1460)).collect();
+    bed.settle();
+    assert_eq!((bed.engine.connection_count(), old.len(), new.len()), (2, 4, 2));
+    Peer::connect(&mut bed, 7000, 1460);
+    assert_eq!(bed.engine.connection_count(), 2, "the backlog is full");
+}
+
+#[test]
+fn a_send_that_may_not_invalidate_leaves_its_buffer_to_the_flush() {
+    let mut bed = Bed::new(|_| {});
+    let foreign = bed.arena.register(0, 64, Access::ALL, PD + 1);
+    for (port, stag) in [(5000, foreign), (5001, 0x1234_5600)] {
+        let mut peer = Peer::connect(&mut bed, port, 1460);
+        let qp = peer.set_up(&mut bed);
+        bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
+        let rsvd_ulp = Opcode::Send { invalidate: true, solicited: false }.control(Version::Ietf);
+        let header =
+            Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: stag, queue: 0, msn: 1, mo: 0 };
+        peer.send(&mut bed, &framed(18, |out| header.emit(Version::Ietf, out), b"bye"));
+        peer.settle(&mut bed);
+        let flushed = bed.queues.poll(CQ).map(|wc| (wc.qp, wc.wr_id, wc.status));
+        assert_eq!(flushed, Some((qp, 1, WcStatus::Flushed)));
+        assert!(matches!(bed.engine.next_event(), Some(Event::Disconnected { .. })));
+    }
+    let pd = bed.arena.regions().pd_of(foreign);
+    assert_eq!(pd, Some(PD + 1), "what is not the stream's stays valid");
+}
+
+#[test]
+fn nothing_behind_the_end_of_a_stream_is_placed() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let qp = peer.set_up(&mut bed);
+    let stag = bed.arena.register(0, 64, Access::ALL, PD);
+    let rsvd_ulp = Opcode::Write.control(Version::Ietf);
+    let header = Tagged { last: true, rsvd_ulp, stag, to: 0 };
+    let write = framed(14, |out| header.emit(Version::Ietf, out), b"late");
+    let first = nothing();
+    let end = peer.seq + u32::try_from(first.len()).unwrap();
+    // Right behind the FIN, and before it on the wire.
+    peer.put(&bed, Flags::ACK, Options::default(), end + 1, &write);
+    peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &first);
+    bed.settle();
+    assert!(matches!(
+        bed.engine.next_event(),
+        Some(Event::Disconnected { qp: ended, reason: EndReason::PeerClosed }) if ended == qp
+    ));
+    assert_eq!(bed.engine.counters().fpdus_in, 1);
+    assert_eq!(bed.arena.read(0, 4), [0; 4]);
+}
+
+#[test]
+fn an_overrun_found_while_sending_needs_no_other_cause_for_the_next_pass() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let qp = peer.set_up(&mut bed);
+    peer.send(&mut bed, &nothing());
+    bed.settle();
+    let operation = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
+    bed.answers.borrow_mut().push_back(false);
+    let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
+    bed.engine.post_send(qp, wr).unwrap();
+    bed.pass();
+    assert!(bed.engine.deadline().is_some_and(|deadline| deadline <= bed.now));
+    bed.pass();
+    assert_eq!(bed.engine.qp_state(qp), QpState::Error);
+}
+
+#[test]
+fn a_request_that_never_left_is_flushed_and_not_refused() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let qp = peer.set_up(&mut bed);
+    // Before the peer's first FPDU nothing is sent, and that is a Terminate: access refused.
+    let operation = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
+    let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
+    bed.engine.post_send(qp, wr).unwrap();
+    peer.send(&mut bed, &untagged(Opcode::Terminate, 2, 1, &[0x11, 0, 0, 0]));
+    bed.settle();
+    assert_eq!(bed.queues.poll(CQ).map(|wc| wc.status), Some(WcStatus::Flushed));
+}

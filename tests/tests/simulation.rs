@@ -1,0 +1,108 @@
+//! Two engines on a bad wire, from seeds. `FERROWARP_SEEDS=COUNT` and `FERROWARP_SEED=FIRST`
+//! choose how many and which; a failing seed is named, and `FERROWARP_PCAP=FILE` captures it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ferrowarp_tests::sim::frames::PoolSizes;
+use ferrowarp_tests::sim::link::Faults;
+use ferrowarp_tests::sim::workload::{Report, arena_len, run};
+use ferrowarp_tests::sim::world::{World, WorldOptions};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// Runs seeds with options drawn from each by `draw`.
+fn over_seeds(
+    default_count: u64,
+    per_side: usize,
+    draw: impl Fn(&mut SmallRng, &mut WorldOptions),
+) {
+    let first = number("FERROWARP_SEED", 1);
+    for seed in first..first + number("FERROWARP_SEEDS", default_count) {
+        let mut chance = SmallRng::seed_from_u64(seed ^ 0xfa57);
+        let mut options = WorldOptions::new(seed);
+        let conns = chance.random_range(1..4);
+        options.arena_len = arena_len(conns);
+        draw(&mut chance, &mut options);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let mut world = World::new(&options);
+            if let Ok(path) = std::env::var("FERROWARP_PCAP") {
+                world.capture_to(&path);
+            }
+            run(&mut world, conns, per_side)
+        }));
+        if let Err(cause) = outcome {
+            eprintln!(
+                "seed {seed} failed; see it with FERROWARP_SEED={seed} FERROWARP_SEEDS=1 \
+                 FERROWARP_PCAP=seed-{seed}.pcap"
+            );
+            eprintln!("{options:?}");
+            std::panic::resume_unwind(cause);
+        }
+    }
+}
+
+fn some_mtu(chance: &mut SmallRng) -> u16 {
+    [576, 1280, 1500, 4000, 9000][chance.random_range(0..5)]
+}
+
+#[test]
+fn good_wire() {
+    over_seeds(20, 60, |chance, options| options.mtu = some_mtu(chance));
+}
+
+#[test]
+fn every_fault_at_once() {
+    over_seeds(60, 40, |chance, options| {
+        options.mtu = some_mtu(chance);
+        options.faults = Faults {
+            loss: chance.random_range(0.0..0.05),
+            burst_ns_max: chance.random_range(0..300_000),
+            duplicate: chance.random_range(0.0..0.05),
+            reorder: chance.random_range(0.0..0.1),
+            corrupt: chance.random_range(0.0..0.02),
+            delay_ns: chance.random_range(0..200_000),
+            jitter_ns: chance.random_range(0..50_000),
+        };
+        options.timestamps = chance.random_bool(0.7);
+        options.sack = chance.random_bool(0.7);
+    });
+}
+
+#[test]
+fn drained_pools() {
+    over_seeds(30, 40, |chance, options| {
+        options.mtu = some_mtu(chance);
+        options.pools = PoolSizes {
+            data: chance.random_range(1..12),
+            reserve: 1,
+            control: chance.random_range(1..3),
+        };
+        options.faults.loss = chance.random_range(0.0..0.02);
+    });
+}
+
+#[test]
+fn chained_buffers() {
+    over_seeds(20, 40, |chance, options| {
+        options.mtu = some_mtu(chance);
+        options.head_len = chance.random_range(100..600);
+        options.faults.reorder = 0.05;
+        options.faults.loss = 0.01;
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let once = || -> Report {
+        let mut options = WorldOptions::new(42);
+        options.arena_len = arena_len(2);
+        options.faults.loss = 0.02;
+        options.faults.reorder = 0.05;
+        run(&mut World::new(&options), 2, 30)
+    };
+    assert_eq!(once(), once());
+}

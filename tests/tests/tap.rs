@@ -1,0 +1,419 @@
+//! The stack on a kernel interface against the peer on a kernel socket, in both roles, and tshark
+//! over what the stack put on the wire.
+#![cfg(feature = "device")]
+
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ferrowarp::{Access, ConnParam, ConnectError, EndReason, Event, Payload, WcStatus};
+use ferrowarp_tests::capture::{self, Capture};
+use ferrowarp_tests::link::{Link, MEMORY_LEN, pattern};
+use ferrowarp_tests::peer::{self, Chop, PEER_STAG, Peer, Role, Startup, opcode};
+use ferrowarp_tests::process::TempDir;
+use ferrowarp_tests::stack::{KERNEL, PATIENCE, STACK, Stack, post_recv, post_send, post_write};
+use ferrowarp_tests::{netns, skip};
+
+const INTERFACE: &str = "fw0";
+const PORT: u16 = 4791;
+/// Another port, for connections that a capture is not asked about.
+const PORT_BESIDE: u16 = 4792;
+
+/// True inside a namespace with all that is needed.
+fn ready(name: &str) -> bool {
+    if !Path::new("/dev/net/tun").exists() {
+        skip("no /dev/net/tun, so no tap devices");
+        return false;
+    }
+    netns::inside(name)
+}
+
+/// All that may differ between connections.
+fn variants() -> Vec<(ConnParam, Startup)> {
+    let mut found = Vec::new();
+    for (revision, crc, data) in [(2, true, 0), (1, true, 300), (2, false, 508), (1, false, 512)] {
+        let private_data = pattern(data, 3);
+        let ours = private_data.iter().copied().collect();
+        let param = ConnParam { revision, crc, private_data: ours, ..ConnParam::default() };
+        found.push((param, Startup { revision, crc, private_data, ..Startup::default() }));
+    }
+    found
+}
+
+#[test]
+fn stack_accepts() {
+    if !ready("stack_accepts") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    for (param, startup) in variants() {
+        let port = if param.crc { PORT } else { PORT_BESIDE };
+        let listener = stack.context.listen(port, 4).unwrap();
+        for by_peer in [false, true] {
+            let mut link = Link::accepted(&stack, &listener, &param, &startup);
+            for len in [0, 1, 3, 1429, 20_000] {
+                link.peer_speaks(len);
+                link.stack_speaks(len);
+            }
+            if by_peer {
+                link.peer_closes()
+            } else {
+                link.stack_closes()
+            };
+        }
+    }
+}
+
+#[test]
+fn stack_connects() {
+    if !ready("stack_connects") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    for (index, (param, startup)) in variants().into_iter().enumerate() {
+        for by_peer in [false, true] {
+            // A fresh port each time: the kernel keeps the last one waiting for a while.
+            let port = 5000 + u16::try_from(index * 2 + usize::from(by_peer)).unwrap();
+            let mut link = Link::connected(&stack, port, &param, &startup);
+            for len in [0, 1, 3, 1429, 20_000] {
+                // The initiator speaks first.
+                link.stack_speaks(len);
+                link.peer_speaks(len);
+            }
+            if by_peer {
+                link.peer_closes()
+            } else {
+                link.stack_closes()
+            };
+        }
+    }
+}
+
+#[test]
+fn pieces_and_sizes_of_the_peer_make_no_difference() {
+    if !ready("pieces_and_sizes_of_the_peer_make_no_difference") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    let (param, startup) = (ConnParam::default(), Startup::default());
+    let cases = [
+        (Chop::Dribble(1), 1442, 6_000),
+        (Chop::Dribble(2), 64, 1_000),
+        (Chop::Every(100), 1442, 20_000),
+        (Chop::Every(1447), 1442, 100_000),
+        (Chop::Whole, 64, 5_000),
+        (Chop::Whole, 9_000, 100_000),
+        (Chop::Whole, peer::ULPDU_LEN_MAX, 200_000),
+        (Chop::Every(3_001), peer::ULPDU_LEN_MAX, 200_000),
+    ];
+    for (chop, ulpdu_len_max, len) in cases {
+        let mut link = Link::accepted(&stack, &listener, &param, &startup);
+        link.peer.set_chop(chop);
+        link.peer.ulpdu_len_max = ulpdu_len_max;
+        link.peer_speaks(len);
+        link.stack_speaks(len);
+        link.stack_closes();
+    }
+    assert!(stack.context.counters().engine.fpdus_assembled > 0);
+}
+
+#[test]
+fn captures_are_clean() {
+    if let Some(reason) = capture::missing() {
+        return skip(reason);
+    }
+    if !ready("captures_are_clean") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    let dir = TempDir::new().unwrap();
+    for stack_accepts in [true, false] {
+        let file = dir.file(if stack_accepts { "accepts.pcap" } else { "connects.pcap" });
+        let capture = Capture::start(INTERFACE, PORT, file).unwrap();
+        let (param, startup) = (ConnParam::default(), Startup::default());
+        let mut link = if stack_accepts {
+            let listener = stack.context.listen(PORT, 4).unwrap();
+            Link::accepted(&stack, &listener, &param, &startup)
+        } else {
+            Link::connected(&stack, PORT, &param, &startup)
+        };
+        for len in [1, 2, 1428, 1429, 50_000] {
+            if stack_accepts {
+                link.peer_speaks(len);
+                link.stack_speaks(len);
+            } else {
+                link.stack_speaks(len);
+                link.peer_speaks(len);
+            }
+        }
+        let bad = peer::fpdu(&[0x42; 30], true);
+        link.peer.put(&bad).unwrap();
+        link.peer.serve_until(|peer| peer.terminate.is_some()).unwrap();
+        while link.peer.serve_one().unwrap() {}
+        let fpdus = link.peer.fpdus;
+        drop(link);
+
+        let verdict = capture::judge(&capture.stop().unwrap(), IpAddr::V4(STACK), true).unwrap();
+        assert!(verdict.clean(), "{verdict:?}");
+        assert_eq!(verdict.startup_frames, 1);
+        assert!(verdict.good_crc >= fpdus, "{} of {fpdus}: {verdict:?}", verdict.good_crc);
+        for name in ["Write", "Read Request", "Read Response", "Send", "Terminate"] {
+            assert!(verdict.segments.contains_key(name), "no {name}: {verdict:?}");
+        }
+    }
+}
+
+#[test]
+fn a_responder_may_speak_at_once() {
+    if !ready("a_responder_may_speak_at_once") {
+        return;
+    }
+    // Linux siw does so: its first FPDU can lie in the segment of the Reply.
+    let stack = Stack::on_tap(INTERFACE);
+    let kernel = TcpListener::bind((KERNEL, PORT)).unwrap();
+    let inbox = stack.memory(100, Access::LOCAL_WRITE);
+    let qp = stack.qp();
+    post_recv(&qp, 1, inbox.sge(0, 100));
+    qp.connect(SocketAddr::from((KERNEL, PORT)), ConnParam::default()).unwrap();
+    let mut peer = Peer::new(kernel.accept().unwrap().0).unwrap();
+    let early = peer::Header::Untagged {
+        opcode: opcode::SEND,
+        last: true,
+        invalidate: 0,
+        qn: 0,
+        msn: 1,
+        mo: 0,
+    };
+    let reply = Startup::default().encode(Role::Responder);
+    peer.put(&[reply, peer::fpdu(&early.encode(b"early"), true)].concat()).unwrap();
+    qp.wait_established(PATIENCE).unwrap();
+    assert_eq!(stack.completed().byte_len, 5);
+    let mut found = [0; 5];
+    inbox.read(0, &mut found);
+    assert_eq!(&found, b"early");
+}
+
+#[test]
+fn connecting_fails_for_a_reason() {
+    if !ready("connecting_fails_for_a_reason") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    let attempt = |port: u16| {
+        let qp = stack.qp();
+        qp.connect(SocketAddr::from((KERNEL, port)), ConnParam::default()).unwrap();
+        qp
+    };
+    assert_eq!(attempt(4000).wait_established(PATIENCE), Err(ConnectError::Refused));
+
+    let kernel = TcpListener::bind((KERNEL, PORT)).unwrap();
+    let reject = Startup { reject: true, private_data: b"busy".to_vec(), ..Startup::default() };
+    let qp = attempt(PORT);
+    Peer::respond(kernel.accept().unwrap().0, &reject).unwrap();
+    match qp.wait_event(PATIENCE) {
+        Some(Event::ConnectFailed { error: ConnectError::Rejected, private_data, .. }) => {
+            assert_eq!(private_data.as_slice(), b"busy");
+        }
+        other => panic!("{other:?}"),
+    }
+
+    let markers = Startup { markers: true, ..Startup::default() };
+    let revision = Startup { revision: 1, ..Startup::default() };
+    for octets in [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+        Startup::default().encode(Role::Initiator),
+        markers.encode(Role::Responder),
+        revision.encode(Role::Responder),
+    ] {
+        let qp = attempt(PORT);
+        let mut peer = Peer::new(kernel.accept().unwrap().0).unwrap();
+        peer.put(&octets).unwrap();
+        assert_eq!(qp.wait_established(PATIENCE), Err(ConnectError::Protocol), "{octets:02x?}");
+        assert!(peer.is_closed());
+    }
+
+    let qp = attempt(PORT);
+    drop(kernel.accept().unwrap());
+    assert!(matches!(
+        qp.wait_established(PATIENCE),
+        Err(ConnectError::Reset | ConnectError::Protocol)
+    ));
+}
+
+#[test]
+fn no_start_up_frame_is_no_connection() {
+    if !ready("no_start_up_frame_is_no_connection") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    let good = Startup::default().encode(Role::Initiator);
+    let with = |at: usize, octet: u8| {
+        let mut octets = good.clone();
+        octets[at] = octet;
+        octets
+    };
+    let cases = [
+        b"GET / HTTP/1.1\r\nHost: 198.18.7.2\r\n\r\n".to_vec(),
+        Startup::default().encode(Role::Responder),
+        with(17, 0),
+        with(17, 3),
+        // 516 octets of private data.
+        with(18, 2),
+        // Room for half the block that S announces.
+        with(19, 2),
+        Startup { markers: true, ..Startup::default() }.encode(Role::Initiator),
+    ];
+    for octets in cases {
+        let mut peer = Peer::new(TcpStream::connect((STACK, PORT)).unwrap()).unwrap();
+        peer.put(&octets).unwrap();
+        assert!(peer.is_closed(), "{octets:02x?}");
+    }
+    for part in [&good[..0], &good[..7], &good[..20]] {
+        let mut peer = Peer::new(TcpStream::connect((STACK, PORT)).unwrap()).unwrap();
+        peer.put(part).unwrap();
+        peer.finish().unwrap();
+        assert!(peer.is_closed(), "{part:02x?}");
+    }
+    assert!(listener.poll().is_none(), "the application hears of none of them");
+    let mut link = Link::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
+    link.peer_speaks(1000);
+    link.stack_speaks(1000);
+    link.stack_closes();
+}
+
+#[test]
+fn a_peer_that_vanishes() {
+    if !ready("a_peer_that_vanishes") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    let (param, startup) = (ConnParam::default(), Startup::default());
+    let mut link = Link::accepted(&stack, &listener, &param, &startup);
+    link.peer_speaks(10);
+    for wr_id in 0..5 {
+        post_recv(&link.qp, wr_id, link.inbox.sge(0, 10));
+    }
+    // Octets that the peer never reads: closing its socket then resets the connection.
+    post_send(&link.qp, 9, Payload::Inline(b"unread".iter().copied().collect()));
+    assert_eq!(stack.completed().wr_id, 9);
+    std::thread::sleep(Duration::from_millis(200));
+    let Link { qp, peer, .. } = link;
+    drop(peer);
+    match qp.wait_event(PATIENCE) {
+        Some(Event::Disconnected { reason: EndReason::Reset, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let flushed = stack.completions(5);
+    assert!(flushed.iter().all(|wc| wc.status == WcStatus::Flushed));
+    assert_eq!(flushed.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    Link::accepted(&stack, &listener, &param, &startup).peer_speaks(10);
+}
+
+#[test]
+fn a_terminate_from_the_peer() {
+    if !ready("a_terminate_from_the_peer") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    let mut link = Link::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
+    link.peer_speaks(10);
+    post_recv(&link.qp, 1, link.inbox.sge(0, 10));
+    link.peer.send_terminate(1, 1, 0).unwrap();
+    match link.qp.wait_event(PATIENCE) {
+        Some(Event::Disconnected { reason: EndReason::TerminateReceived(told), .. }) => {
+            assert_eq!((told.layer, told.error_type, told.code), (1, 1, 0));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(stack.completions(1)[0].status, WcStatus::Flushed);
+    assert!(link.peer.is_closed());
+    assert_eq!(stack.context.counters().engine.terminates_in, 1);
+}
+
+#[test]
+fn reads_of_memory_that_changes() {
+    if !ready("reads_of_memory_that_changes") {
+        return;
+    }
+    // The CRC covers what was sent, whatever the application does meanwhile: the peer checks it.
+    let stack = Stack::on_tap(INTERFACE);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    let mut link = Link::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
+    link.peer_speaks(10);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let Link { shared, peer, .. } = &mut link;
+        let (shared, done) = (&*shared, &done);
+        scope.spawn(move || {
+            let mut octet = 0_u8;
+            while !done.load(Ordering::Relaxed) {
+                octet = octet.wrapping_add(1);
+                shared.fill(0, MEMORY_LEN, octet);
+            }
+        });
+        for round in 1..=20 {
+            peer.read(shared.rkey(), shared.addr(), 250_000, 0).unwrap();
+            let outcome = peer.serve_until(|peer| peer.responses == round + 1);
+            if outcome.is_err() {
+                done.store(true, Ordering::Relaxed);
+            }
+            outcome.unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    link.stack_speaks(10);
+    link.stack_closes();
+}
+
+#[test]
+fn a_peer_that_reads_slowly() {
+    if !ready("a_peer_that_reads_slowly") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    let mut link = Link::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
+    link.peer_speaks(10);
+    // 12 MB, more than the kernel's buffers take: its window closes, and opens again.
+    let octets = pattern(MEMORY_LEN, 4);
+    link.shared.write(0, &octets);
+    let len = u32::try_from(MEMORY_LEN).unwrap();
+    for wr_id in 0..40 {
+        post_write(&link.qp, wr_id, link.shared.sge(0, len), PEER_STAG, 0);
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    let writes = link.peer.writes;
+    link.peer.serve_until(|peer| peer.writes == writes + 40).unwrap();
+    assert!(link.peer.memory == octets);
+    let wcs = stack.completions(40);
+    assert!(
+        wcs.iter().map(|wc| (wc.wr_id, wc.status)).eq((0..40).map(|id| (id, WcStatus::Success)))
+    );
+    link.stack_closes();
+}
+
+#[test]
+fn many_connections_at_a_time() {
+    if !ready("many_connections_at_a_time") {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    let listener = stack.context.listen(PORT, 8).unwrap();
+    let (param, startup) = (ConnParam::default(), Startup::default());
+    let mut links: Vec<_> =
+        (0..50).map(|_| Link::accepted(&stack, &listener, &param, &startup)).collect();
+    for round in 0..3 {
+        for link in &mut links {
+            link.peer_speaks(2_000 + round);
+            link.stack_speaks(2_000 + round);
+        }
+    }
+    for link in links {
+        link.peer_closes();
+    }
+}

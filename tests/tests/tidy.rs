@@ -1,0 +1,299 @@
+//! Style that a program can check.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Columns of a line.
+const LINE_LEN_MAX: usize = 100;
+/// Lines of a Rust file.
+const FILE_LINES_MAX: usize = 700;
+
+/// Files outside `bindings/src` that may hold unsafe code. Each entry has to need it.
+const UNSAFE_ALLOWED: [&str; 6] = [
+    "stack/runtime/src/arena.rs",
+    "stack/runtime/src/clock.rs",
+    "stack/runtime/src/gate.rs",
+    "stack/runtime/src/memory.rs",
+    "stack/runtime/src/pd.rs",
+    "stack/runtime/src/ring.rs",
+];
+
+/// Words that do not belong on the main branch, cut in two so that this file passes its own test.
+const BANNED: [(&str, &str, &str); 7] = [
+    ("to", "do!", "finish it"),
+    ("unimple", "mented!", "finish it"),
+    ("FIX", "ME", "mend it, or describe the limit in the documentation"),
+    ("TO", "DO", "finish it, or describe the limit in the documentation"),
+    ("X", "XX", "finish it"),
+    ("db", "g!(", "use a counter or an assertion"),
+    ("#[ign", "ore", "skip with a reason through ferrowarp_tests::skip"),
+];
+
+/// Folders of one person's machine, cut in two likewise.
+const PRIVATE_PATHS: [(&str, &str); 4] =
+    [("/ho", "me/"), ("/wo", "rk/"), ("/ro", "ot/"), ("/Us", "ers/")];
+
+/// The layers of the protocol crate; each may use itself and those with a smaller rank. `device`
+/// and `time` are open to all.
+const LAYERS: [(&str, u8); 8] = [
+    ("wire", 0),
+    ("net", 1),
+    ("tcp", 1),
+    ("mpa", 2),
+    ("ddp", 3),
+    ("rdmap", 4),
+    ("verbs", 5),
+    ("engine", 6),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
+}
+
+/// Every file of the project, as a path from its root, in order.
+fn files() -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_symlink() || ["target", ".git", "corpus", "artifacts"].contains(&name) {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push(path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn rust_files() -> Vec<String> {
+    files().into_iter().filter(|file| file.ends_with(".rs")).collect()
+}
+
+fn text(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap()
+}
+
+/// The code of a line: without comments, and without strings as far as a line shows them.
+fn code(line: &str) -> String {
+    let mut out = String::new();
+    let mut in_string = false;
+    let mut octets = line.chars().peekable();
+    while let Some(c) = octets.next() {
+        match c {
+            '\\' if in_string => drop(octets.next()),
+            '"' => in_string = !in_string,
+            '/' if !in_string && octets.peek() == Some(&'/') => break,
+            _ if !in_string => out.push(c),
+            _ => {}
+        }
+    }
+    out
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+fn report(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn lines_and_files_are_short() {
+    let mut complaints = Vec::new();
+    for file in rust_files() {
+        let text = text(&file);
+        let lines = text.lines().count();
+        if lines > FILE_LINES_MAX {
+            complaints.push(format!("{file}: {lines} lines, at most {FILE_LINES_MAX}"));
+        }
+        for (index, line) in text.lines().enumerate() {
+            let columns = line.chars().count();
+            if columns > LINE_LEN_MAX {
+                complaints.push(format!("{file}:{}: {columns} columns", index + 1));
+            }
+        }
+    }
+    report(&complaints);
+}
+
+#[test]
+fn no_leftovers() {
+    let mut complaints = Vec::new();
+    for file in rust_files() {
+        for (index, line) in text(&file).lines().enumerate() {
+            for (head, tail, instead) in BANNED {
+                let word = format!("{head}{tail}");
+                if line.contains(&word) {
+                    complaints.push(format!("{file}:{}: {word}: {instead}", index + 1));
+                }
+            }
+        }
+    }
+    report(&complaints);
+}
+
+#[test]
+fn no_private_paths() {
+    let mut complaints = Vec::new();
+    for file in files() {
+        let Ok(text) = fs::read_to_string(root().join(&file)) else { continue };
+        for (index, line) in text.lines().enumerate() {
+            for (head, tail) in PRIVATE_PATHS {
+                if line.contains(&format!("{head}{tail}")) {
+                    complaints.push(format!("{file}:{}: {}", index + 1, line.trim()));
+                }
+            }
+        }
+    }
+    report(&complaints);
+}
+
+#[test]
+fn unsafe_stays_where_it_belongs() {
+    let mut complaints = Vec::new();
+    let mut needed = BTreeSet::new();
+    for file in rust_files() {
+        let lines = text(&file);
+        let Some(index) = lines.lines().position(|line| words(&code(line)).any(|w| w == "unsafe"))
+        else {
+            continue;
+        };
+        if UNSAFE_ALLOWED.contains(&file.as_str()) {
+            needed.insert(file);
+        } else if !file.starts_with("bindings/src/") {
+            complaints.push(format!("{file}:{}: unsafe is not allowed here", index + 1));
+        }
+    }
+    for entry in UNSAFE_ALLOWED.into_iter().filter(|entry| !needed.contains(*entry)) {
+        complaints.push(format!("{entry}: on the list, but has no unsafe code"));
+    }
+    report(&complaints);
+    assert!(
+        text("stack/proto/src/lib.rs").contains("#![forbid(unsafe_code)]"),
+        "the protocol crate forbids unsafe code"
+    );
+}
+
+#[test]
+fn the_protocols_know_no_device() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--prefix", "none", "-p", "ferrowarp-proto"])
+        .args(["-e", "normal,build"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(tree.contains("smoltcp"), "the tree is the right one:\n{tree}");
+    for name in ["dpdk-sys ", "ferrowarp ", "libc ", "tokio ", "loom "] {
+        assert!(!tree.lines().any(|line| line.starts_with(name)), "{name}in:\n{tree}");
+    }
+}
+
+/// The modules that `text` names through `crate::`, with the line of each.
+fn crate_imports(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let code = code(line);
+        for (at, _) in code.match_indices("crate::") {
+            let rest = &code[at + "crate::".len()..];
+            let names: Vec<&str> = match rest.strip_prefix('{') {
+                // `use crate::{a::x, b}`: the first word of each part, on this line.
+                Some(list) => list.split(',').filter_map(|part| words(part).next()).collect(),
+                None => words(rest).take(1).collect(),
+            };
+            found.extend(names.into_iter().map(|name| (index + 1, name.to_owned())));
+        }
+    }
+    found
+}
+
+#[test]
+fn imports_point_downwards() {
+    let rank = |name: &str| LAYERS.iter().find(|(layer, _)| *layer == name).map(|(_, rank)| *rank);
+    let mut complaints = Vec::new();
+    let mut seen = 0;
+    for file in rust_files() {
+        let Some(inside) = file.strip_prefix("stack/proto/src/") else { continue };
+        let layer = inside.split(['/', '.']).next().unwrap();
+        let Some(own) = rank(layer) else { continue };
+        for (line, name) in crate_imports(&text(&file)) {
+            let Some(other) = rank(&name) else { continue };
+            seen += 1;
+            if other > own || (other == own && name != layer) {
+                complaints.push(format!("{file}:{line}: {layer} may not use {name}"));
+            }
+        }
+    }
+    assert!(seen > 0, "the layers import something");
+    report(&complaints);
+}
+
+#[test]
+fn every_file_is_used() {
+    let mut complaints = Vec::new();
+    let all = rust_files();
+    for file in &all {
+        let path = PathBuf::from(file);
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        let folder = path.parent().unwrap();
+        let is_root = ["lib", "main", "build"].contains(&stem)
+            || ["bin", "tests", "examples", "benches", "fuzz_targets"]
+                .contains(&folder.file_name().unwrap_or_default().to_str().unwrap());
+        if is_root && stem != "mod" {
+            continue;
+        }
+        let (name, home) = if stem == "mod" {
+            (folder.file_name().unwrap().to_str().unwrap(), folder.parent().unwrap())
+        } else {
+            (stem, folder)
+        };
+        // Any file of the folder: a file of tests may hang on its neighbour by a path.
+        let (by_name, by_path) = (format!("mod {name};"), format!("#[path = \"{name}.rs\"]"));
+        let declares = |line: &str| line.ends_with(&by_name) || line == by_path;
+        let declared = all
+            .iter()
+            .filter(|other| Path::new(other).parent() == Some(home))
+            .chain(all.iter().filter(|other| Path::new(other) == home.with_extension("rs")))
+            .any(|other| text(other).lines().any(|line| declares(line.trim())));
+        if !declared {
+            complaints.push(format!("{file}: no module declares it"));
+        }
+    }
+    report(&complaints);
+}
+
+#[test]
+fn packages_share_lints_and_version() {
+    let mut packages = 0;
+    for file in files().into_iter().filter(|file| file.ends_with("/Cargo.toml")) {
+        let text = text(&file);
+        if text.contains("[workspace]") {
+            continue;
+        }
+        packages += 1;
+        for line in ["[lints]\nworkspace = true", "version.workspace", "license.workspace"] {
+            assert!(text.contains(line), "{file}: no {line}");
+        }
+    }
+    assert!(packages >= 6, "{packages} packages");
+}
+
+#[test]
+fn comments_are_told_from_code() {
+    assert_eq!(code("let a = 1; // unsafe"), "let a = 1; ");
+    assert_eq!(code("x(\"unsafe\") + 1"), "x(\"\") + 1".replace('"', ""));
+    let imports = crate_imports("use crate::{a::B, c};\nfn x() -> crate::d::E // crate::f\n");
+    let expected = [(1, "a"), (1, "c"), (2, "d")].map(|(line, name)| (line, name.to_owned()));
+    assert_eq!(imports, expected);
+}
