@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# The checks, one stage at a time: scripts/ci.sh STAGE. scripts/test runs them all.
+#
+#   fmt      formatting
+#   shell    syntax of the scripts, and shellcheck where it is installed
+#   clippy   lints, warnings denied
+#   tidy     what a program can check about style and structure
+#   test     unit and integration tests of every package, with overflow checks
+#   doc      documentation, warnings denied
+#   device   the stack over tap and memif, and the programs (root for all of it)
+#   loom     the lock-free rings under loom
+#   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
+#   deny     licences and advisories, where cargo-deny is installed
+#
+# Exit status: 0 passed, 77 skipped with a reason, anything else failed. Without libdpdk the
+# stages cover the packages that do not need it.
+set -euo pipefail
+# shellcheck source=scripts/lib/setup.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
+need_rust
+
+skip() { say "skipped: $*"; exit 77; }
+
+export CARGO_INCREMENTAL=0
+cargo_flags=(--locked)
+# The same packages and features in every stage, so that what one has built serves the next.
+if has_dpdk; then
+    packages=(--workspace)
+else
+    packages=()
+    note "libdpdk is absent: only the packages that do not need it are checked"
+fi
+
+case ${1-} in
+fmt)
+    cargo fmt --version >/dev/null 2>&1 || skip "no rustfmt; rustup component add rustfmt"
+    cargo fmt --all --check
+    cargo fmt --manifest-path tests/fuzz/Cargo.toml --check
+    ;;
+shell)
+    mapfile -t scripts < <(find scripts .ci -type f | sort)
+    for script in "${scripts[@]}"; do
+        bash -n "$script"
+    done
+    if command -v shellcheck >/dev/null; then
+        shellcheck -x "${scripts[@]}"
+    fi
+    ;;
+clippy)
+    cargo clippy --version >/dev/null 2>&1 || skip "no clippy; rustup component add clippy"
+    features=()
+    ! has_dpdk || features=(--features ferrowarp-tests/device)
+    cargo clippy "${cargo_flags[@]}" "${packages[@]}" "${features[@]}" --all-targets -- -D warnings
+    ;;
+tidy)
+    cargo test "${cargo_flags[@]}" "${packages[@]}" --test tidy
+    ;;
+test)
+    cargo test "${cargo_flags[@]}" "${packages[@]}" --no-fail-fast
+    ;;
+doc)
+    RUSTDOCFLAGS="-D warnings" cargo doc "${cargo_flags[@]}" "${packages[@]}" --no-deps
+    ;;
+device)
+    has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
+    if is_root; then
+        export FERROWARP_REQUIRE_DEVICE=1
+    else
+        note "not root: what needs a network namespace is skipped"
+    fi
+    # The programs, with the profile of the tests, so that nothing is built twice.
+    cargo build "${cargo_flags[@]}" "${packages[@]}" --profile test --bins
+    cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
+        --no-fail-fast --test peer --test tap --test hostile \
+        --test memif --test programs
+    ;;
+loom)
+    has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom \
+        cargo test "${cargo_flags[@]}" -p ferrowarp --lib
+    ;;
+fuzz)
+    command -v c++ >/dev/null || skip "no C++ compiler; apt-get install g++"
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    # Coverage for libFuzzer as cargo-fuzz asks for it, without the sanitizers that need nightly.
+    flags="--cfg fuzzing -Cpasses=sancov-module"
+    for flag in level=4 inline-8bit-counters pc-table; do
+        flags+=" -Cllvm-args=-sanitizer-coverage-$flag"
+    done
+    target_dir=$(mkdir -p "${CARGO_TARGET_DIR:-target}/fuzz" && cd "$_" && pwd)
+    # Its lock file follows that of the workspace, so it is not held to the letter.
+    RUSTFLAGS=$flags CARGO_TARGET_DIR=$target_dir cargo build --target "$host" \
+        --manifest-path tests/fuzz/Cargo.toml
+    for target in tests/fuzz/fuzz_targets/*.rs; do
+        name=$(basename "$target" .rs)
+        say "$name"
+        # Inputs that fail are written to the folder it runs in, and printed in base64.
+        (cd "$target_dir" && "$host/debug/$name" -verbosity=0 -max_len=1500 \
+            -max_total_time="${FERROWARP_FUZZ_SECONDS:-5}")
+    done
+    ;;
+deny)
+    command -v cargo-deny >/dev/null || skip "no cargo-deny; cargo install cargo-deny"
+    cargo deny check
+    ;;
+*)
+    sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac

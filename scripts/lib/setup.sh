@@ -1,0 +1,189 @@
+# Sourced by scripts/demo, scripts/test and scripts/ci.sh: what they need, and how it goes away again.
+# shellcheck shell=bash
+
+root_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cd "$root_dir" || exit
+
+say() { printf '%s\n' "$*"; }
+note() { printf 'note: %s\n' "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+is_root() { [ "$(id -u)" -eq 0 ]; }
+
+# --- Going away again ---------------------------------------------------------------------------
+
+scratch=
+hugepages_file=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
+hugepages_before=
+
+# A folder for this run, removed at the end.
+make_scratch() {
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/ferrowarp.XXXXXX")
+}
+
+# Namespaces are called fw-test-PID-N; those of a process that is no more were left by a kill.
+remove_dead_namespaces() {
+    is_root && command -v ip >/dev/null || return 0
+    local name pid
+    for name in $(ip netns list 2>/dev/null | awk '$1 ~ /^fw-test-[0-9]+-[0-9]+$/ {print $1}'); do
+        pid=${name#fw-test-}
+        [ -d "/proc/${pid%-*}" ] || ip netns del "$name"
+    done
+}
+
+cleanup() {
+    local status=$?
+    trap - EXIT INT TERM HUP
+    local pid
+    for pid in $(jobs -p); do
+        kill "$pid" 2>/dev/null || true
+    done
+    wait 2>/dev/null || true
+    remove_dead_namespaces
+    if [ -n "$hugepages_before" ]; then
+        printf '%s' "$hugepages_before" >"$hugepages_file" || true
+    fi
+    [ -z "$scratch" ] || rm -rf -- "$scratch"
+    exit "$status"
+}
+
+# Call first: everything below is undone however the script ends.
+undo_at_exit() {
+    trap cleanup EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
+}
+
+# What a run could leave behind: namespaces, interfaces, DPDK's runtime folders, sockets and
+# programs of ours.
+footprint() {
+    if command -v ip >/dev/null; then
+        ip netns list 2>/dev/null | awk '{print "namespace", $1}'
+        ip -o link 2>/dev/null | awk -F': ' '{print "interface", $2}'
+    fi
+    find /run/dpdk /var/run/dpdk -mindepth 1 -maxdepth 1 -printf 'folder %p\n' 2>/dev/null || true
+    find "${TMPDIR:-/tmp}" -maxdepth 2 \( -name 'fw-test-*' -o -name 'memif*.sock' \) \
+        -printf 'file %p\n' 2>/dev/null || true
+    # Programs of this checkout; others of the same name are none of ours.
+    local exe target
+    target=$(realpath -m "${CARGO_TARGET_DIR:-$root_dir/target}")
+    for exe in /proc/[0-9]*/exe; do
+        case $(readlink "$exe" 2>/dev/null) in
+        "$target"/*/iwperf | "$target"/*/iwping | "$target"/*/iwcopy)
+            say "process ${exe//[!0-9]/}"
+            ;;
+        esac
+    done
+}
+
+# Complains about what is there now and was not in the file "$1".
+left_behind() {
+    local new
+    new=$(comm -13 "$1" <(footprint | sort -u))
+    [ -z "$new" ] || { printf 'left behind:\n%s\n' "$new" >&2; return 1; }
+}
+
+# --- Rust ---------------------------------------------------------------------------------------
+
+need_rust() {
+    local bin=${CARGO_HOME:-${HOME:-}/.cargo}/bin
+    # rustup puts cargo here, and into PATH only for the next login.
+    [ ! -d "$bin" ] || export PATH=$bin:$PATH
+    local wanted have rustup_line
+    rustup_line="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
+    command -v curl >/dev/null ||
+        rustup_line="apt-get update && apt-get install -y curl && $rustup_line"
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if ! command -v cargo >/dev/null; then
+        say "cargo is absent; this line installs Rust $wanted or later:"
+        say "  $rustup_line"
+        exit 1
+    fi
+    have=$(cargo --version | awk '{print $2}')
+    if [ "$(printf '%s\n' "$wanted" "$have" | sort -V | head -n 1)" != "$wanted" ]; then
+        say "cargo $have is older than $wanted; this line installs a current one:"
+        if command -v rustup >/dev/null; then
+            say "  rustup update stable && rustup default stable"
+        else
+            say "  $rustup_line"
+        fi
+        exit 1
+    fi
+}
+
+need_crates() {
+    cargo fetch --locked --quiet 2>/dev/null && return
+    if cargo fetch --locked --quiet --offline 2>/dev/null; then
+        note "no network: the crates that are already here are used"
+        export CARGO_NET_OFFLINE=true
+        return
+    fi
+    cargo fetch --locked || true
+    die "the crates of Cargo.lock cannot be fetched; is there a network?"
+}
+
+# --- Debian packages ----------------------------------------------------------------------------
+
+has_package() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q ' installed$'; }
+
+# Installs those of the named packages that are absent; says which stay absent, and goes on.
+install_packages() {
+    if ! command -v dpkg-query >/dev/null; then
+        note "not Debian: install what stands for these packages yourself: $*"
+        return
+    fi
+    local package absent=()
+    for package in "$@"; do
+        has_package "$package" || absent+=("$package")
+    done
+    [ ${#absent[@]} -gt 0 ] || return 0
+    if ! is_root; then
+        note "absent, and only root may install: apt-get install ${absent[*]}"
+        return
+    fi
+    say "installing ${absent[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    local log=$scratch/apt.log
+    if ! { apt-get -q update && apt-get -q -y install --no-install-recommends "${absent[@]}"; } \
+        >"$log" 2>&1; then
+        grep -E '^(E|W):' "$log" >&2 || tail -n 5 "$log" >&2
+        note "could not be installed (no network?): ${absent[*]}"
+    fi
+}
+
+# shellcheck disable=SC2034  # used by those who source this file
+build_packages=(libdpdk-dev libclang-dev pkg-config gcc libc6-dev ca-certificates)
+
+# True if the crates over DPDK can be built.
+has_dpdk() {
+    command -v pkg-config >/dev/null && pkg-config --exists libdpdk
+}
+
+# --- Hugepages ----------------------------------------------------------------------------------
+
+# Reserves at least "$1" hugepages of 2 MiB, when that is allowed; the old number returns at exit.
+reserve_hugepages() {
+    local wanted=$1 have available_mib
+    if [ ! -r "$hugepages_file" ]; then
+        note "this kernel has no 2 MiB hugepages; the stack runs in ordinary memory"
+        return
+    fi
+    have=$(cat "$hugepages_file")
+    [ "$have" -lt "$wanted" ] || return 0
+    if ! is_root || [ ! -w "$hugepages_file" ]; then
+        note "$have hugepages and no right to reserve more; the stack runs in ordinary memory"
+        return
+    fi
+    available_mib=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo)
+    if [ "$available_mib" -lt $((wanted * 4)) ]; then
+        note "only $available_mib MiB of memory are free: no hugepages are reserved"
+        return
+    fi
+    hugepages_before=$have
+    if ! printf '%s' "$wanted" 2>/dev/null >"$hugepages_file"; then
+        hugepages_before=
+        note "the kernel refuses to reserve hugepages; the stack runs in ordinary memory"
+        return
+    fi
+    have=$(cat "$hugepages_file")
+    [ "$have" -ge "$wanted" ] || note "$have of $wanted hugepages could be reserved"
+}
