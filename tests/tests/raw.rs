@@ -125,14 +125,19 @@ struct Peer {
 }
 
 impl Peer {
-    /// Connects from `port`, telling a segment size.
-    fn connect(bed: &mut Bed, port: u16, mss: u16) -> Self {
+    /// Has `port`, and no connection.
+    fn stranger(port: u16) -> Self {
         let local =
             FourTuple { local: (address(0), port).into(), remote: (address(1), PORT).into() };
         let template = HeaderTemplate::new(MACS[0], MACS[1], local);
         let seq = Seq(0xffff_ff00);
         let (heard, lens) = (Vec::new(), Vec::new());
-        let mut peer = Self { template, local, seq, ack: Seq(0), heard, lens, reset: false };
+        Self { template, local, seq, ack: Seq(0), heard, lens, reset: false }
+    }
+
+    /// Connects from `port`, telling a segment size.
+    fn connect(bed: &mut Bed, port: u16, mss: u16) -> Self {
+        let mut peer = Self::stranger(port);
         let options = Options { mss: Some(mss), sack_permitted: true, ..Options::default() };
         peer.put(bed, Flags::SYN, options, peer.seq, &[]);
         peer.seq += 1;
@@ -465,4 +470,20 @@ fn a_request_that_never_left_is_flushed_and_not_refused() {
     peer.send(&mut bed, &untagged(Opcode::Terminate, 2, 1, &[0x11, 0, 0, 0]));
     bed.settle();
     assert_eq!(bed.queues.poll(CQ).map(|wc| wc.status), Some(WcStatus::Flushed));
+}
+
+#[test]
+fn only_a_plain_syn_opens_a_connection() {
+    for (flags, answered) in [
+        (Flags::SYN | Flags::ACK, true),
+        (Flags::SYN | Flags::RST, false),
+        (Flags::SYN | Flags::ACK | Flags::RST, false),
+    ] {
+        let mut bed = Bed::new(|_| {});
+        let mut peer = Peer::stranger(5000);
+        peer.put(&bed, flags, Options::default(), peer.seq, &[]);
+        bed.pass();
+        peer.listen(&bed);
+        assert_eq!((bed.engine.connection_count(), peer.reset), (0, answered), "{flags:?}");
+    }
 }

@@ -158,7 +158,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         let remote_mac = [*s0, *s1, *s2, *s3, *s4, *s5];
         let is_plain_syn =
-            segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK | Flags::RST);
+            segment.flags.has(Flags::SYN) && !segment.flags.any(Flags::ACK | Flags::RST);
         if is_plain_syn && self.listeners.contains_key(&segment.tuple.local.port()) {
             self.take_syn(now, segment, remote_mac);
             return;
