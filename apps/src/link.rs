@@ -12,6 +12,8 @@ use ferrowarp::{
     proto::rdmap::operation::INLINE_LEN_MAX,
 };
 
+/// How long the other end may take to close.
+pub const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// Messages that may wait for room in a send queue; more means that the other end is stuck.
 const PENDING_MAX: usize = 4096;
 /// Private data of a connection request that every peer takes (siw keeps 256 octets).
@@ -290,6 +292,12 @@ impl Channel {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.unsent == 0
+    }
+
+    /// The connection is down, or has had its time to go down since this end closed it.
+    #[must_use]
+    pub fn is_over(&self, closed: Instant) -> bool {
+        self.qp.state() == QpState::Error || closed.elapsed() > CLOSE_MAX
     }
 
     /// Takes note of a completion of this channel, and returns the message if it brought one.

@@ -22,7 +22,7 @@ fn qp_init() -> QpInit {
     QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
 }
 
-/// The next event of an end, within ten seconds.
+/// The next event of an end, within 30 seconds.
 fn event(world: &mut World, end: usize) -> Event {
     let mut event = None;
     world.run_until(30 * SECOND, |world| {

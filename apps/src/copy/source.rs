@@ -7,16 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, Context, Mr, Operation, PostError, QpState, SendWr, Wc};
+use ferrowarp::{Access, Context, Mr, Operation, PostError, SendWr, Wc};
 use sha2::{Digest as _, Sha256};
 
 use crate::copy::wire::{By, LEN_MAX, Message, Slots};
 use crate::copy::{CHANNEL_SLOTS, Digest, MOVE, PIECE_LEN, READS, SLOT_LEN, SLOTS};
 use crate::link::{Channel, End, Id, Watch, check, ended, established, gather, parameters, piece};
 use crate::machine::{Machine, Step};
-
-/// Longest wait for the connection to close in good order.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -191,8 +188,7 @@ impl Machine for Source {
         self.batch.clear();
         self.end.poll(&mut self.batch);
         if let State::Closing(since) = self.state {
-            let is_down = self.channel.qp.state() == QpState::Error;
-            let is_over = is_down || since.elapsed() > CLOSE_MAX;
+            let is_over = self.channel.is_over(since);
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
         let mut batch = core::mem::take(&mut self.batch);

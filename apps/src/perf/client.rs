@@ -21,8 +21,6 @@ use crate::perf::work::{Turn, Work};
 
 /// Data connections that are set up at a time.
 const CONNECT_WINDOW: usize = 16;
-/// Longest wait for the connections to close in good order.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -302,7 +300,7 @@ impl Client {
     fn close(&mut self, since: Instant) {
         // Flushed receives complete with an error now: expected.
         let polled = self.turn.poll(&mut self.session, None);
-        let overdue = self.turn.now() - since > CLOSE_MAX;
+        let overdue = self.turn.now() - since > crate::link::CLOSE_MAX;
         let frame = self.turn.next_frame();
         let answered = matches!(&frame, Ok(Some(frame)) if frame.message == Message::Bye);
         if answered || overdue || polled.is_err() || frame.is_err() {

@@ -20,8 +20,6 @@ const BACKLOG: usize = 64;
 const QPS_MAX: u32 = 256;
 /// Most requests, or receives, outstanding on a data connection.
 const DEPTH_MAX: u32 = 16384;
-/// Longest wait for the connections to close in good order.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// Ticks between looks for connection requests while a run goes on.
 const LISTEN_EVERY: u32 = 16;
 
@@ -251,7 +249,7 @@ impl Serving {
         if let State::Closing(since) = self.state {
             // Flushed receives complete with an error now: expected.
             let _ = self.turn.poll(&mut self.session, None);
-            let overdue = self.turn.now() - since > CLOSE_MAX;
+            let overdue = self.turn.now() - since > crate::link::CLOSE_MAX;
             if overdue {
                 self.session.disconnect();
             }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use ferrowarp::{Access, Context, Mr, QpState, Wc};
+use ferrowarp::{Access, Context, Mr, Wc};
 
 use crate::link::{Channel, End, Id, Watch, established, parameters};
 use crate::machine::{Machine, Step};
@@ -12,9 +12,6 @@ use crate::perf::latency_stats::Latencies;
 use crate::ping::options::Rounds;
 use crate::ping::wire::{ADVERT_LEN, Advert, shown, text};
 use crate::ping::{CHANNEL_SLOTS, READS};
-
-/// Longest wait for the connection to close in good order.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -141,8 +138,7 @@ impl Machine for Client {
         self.batch.clear();
         self.end.poll(&mut self.batch);
         if let State::Closing(since) = self.state {
-            let is_down = self.channel.qp.state() == QpState::Error;
-            let is_over = is_down || since.elapsed() > CLOSE_MAX;
+            let is_over = self.channel.is_over(since);
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
         for wc in core::mem::take(&mut self.batch) {

@@ -26,7 +26,7 @@ fn private_data_and_read_credits_reach_both_ends() {
 }
 
 #[test]
-fn requests_complete_in_order_with_theright_octets() {
+fn requests_complete_in_order_with_the_right_octets() {
     let (left, right) = ends(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let len = 100_000;

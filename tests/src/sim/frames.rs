@@ -8,7 +8,7 @@ use ferrowarp_proto::device::{
     Capabilities, ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame,
 };
 
-/// A received frame, delivered in runs of at most `run_len` octets after the first.
+/// A received frame: a head of a chosen length, and the rest in another run.
 pub struct HeapRx {
     octets: Vec<u8>,
     head_len: usize,

@@ -79,8 +79,8 @@ impl Receiver {
         self.partial = Some(buffer);
     }
 
-    /// Appends `len` octets (at most [`Receiver::missing`]) that `copy` writes. True if the FPDU
-    /// may be whole now: call [`Receiver::whole`].
+    /// Appends `len` octets (at most [`Receiver::missing`]) that `copy` writes; whether the FPDU is
+    /// whole now, [`Receiver::whole`] tells.
     pub fn extend(&mut self, len: usize, copy: impl FnOnce(&mut [u8])) {
         if let Some(partial) = &mut self.partial {
             let start = partial.len();

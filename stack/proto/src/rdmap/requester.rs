@@ -71,7 +71,7 @@ pub struct Requester {
     built: usize,
     /// Octets of the entry at `built` that went into segments.
     offset: u64,
-    /// Index of the oldest Read in progress, counted from the first request ever posted.
+    /// Reads in progress, oldest first, each counted from the first request ever posted.
     reads: VecDeque<u64>,
     /// Requests that left the queue since it was made.
     popped: u64,

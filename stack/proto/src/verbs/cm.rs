@@ -6,8 +6,7 @@ use arrayvec::ArrayVec;
 
 use crate::verbs::wc::{CqId, QpId};
 
-/// Private data that a start-up frame can carry, in octets (RFC 5044 section 7.1).
-pub const PRIVATE_DATA_LEN_MAX: usize = 512;
+pub use crate::wire::mpa::PRIVATE_DATA_LEN_MAX;
 
 /// Private data of a start-up frame.
 pub type PrivateData = ArrayVec<u8, PRIVATE_DATA_LEN_MAX>;
