@@ -1,6 +1,7 @@
 //! What an acknowledgment means to the send side: RFC 9293 section 3.10.7.4 (fifth check), RFC
 //! 6298, RFC 6582, RFC 6675, and the undoing of losses that were none (RFC 3522, RFC 2883).
 
+use super::congestion::AckInfo;
 use super::send::{Fin, Phase};
 use super::state::{Event, State};
 use super::{NEVER, Tcb};
@@ -75,9 +76,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.progress_at = now;
         self.recovery.duplicates = 0;
         if self.recovery.phase != Phase::Open {
-            self.recover(seg, octets);
+            self.recover(seg, &self.ack_info(now, octets, sample));
         } else if self.cwnd_limited {
-            self.cc.on_ack(octets, self.emss);
+            self.cc.on_ack(&self.ack_info(now, octets, sample));
         }
         if self.snd.flight() == 0 {
             self.timers.rto = NEVER;
@@ -98,6 +99,20 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
+    /// What congestion control learns from an ACK of `octets` that measured `sample`.
+    #[inline]
+    fn ack_info(&self, now: Instant, octets: u32, sample: Option<u64>) -> AckInfo {
+        AckInfo {
+            now,
+            octets,
+            mss: self.emss,
+            srtt_ns: self.rtt.srtt(),
+            rtt_ns: sample,
+            snd_una: self.snd.una,
+            snd_nxt: self.snd.nxt,
+        }
+    }
+
     /// Round-trip time by the echoed timestamp (RFC 7323 section 4), nanoseconds.
     fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<u64> {
         let (_, echo) = seg.options.ts.filter(|_| self.ts.on)?;
@@ -106,7 +121,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Progress during an episode of loss.
-    fn recover(&mut self, seg: &Segment, octets: u32) {
+    fn recover(&mut self, seg: &Segment, ack: &AckInfo) {
         if self.answers_original(seg) {
             self.undo();
             return;
@@ -119,13 +134,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 } else if !self.sack {
                     // A partial ACK: the next hole starts here (RFC 6582 section 3.2, step 5).
                     self.recovery.left =
-                        self.recovery.left.saturating_sub(octets.saturating_sub(self.emss));
+                        self.recovery.left.saturating_sub(ack.octets.saturating_sub(self.emss));
                     self.board.lose_first();
                     self.recovery.first_due = true;
                 }
             }
             Phase::Timeout => {
-                self.cc.on_ack(octets, self.emss);
+                self.cc.on_ack(ack);
                 if seg.ack >= self.recovery.point {
                     self.leave_recovery();
                 }

@@ -4,6 +4,14 @@ use crate::device::ChecksumMode;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::MAX_WSCALE;
 
+/// Congestion control algorithm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RFC 5681 and 6582.
+    #[default]
+    NewReno,
+}
+
 /// Settings of one connection, fixed when it is made. Times in nanoseconds, sizes in octets.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -52,6 +60,8 @@ pub struct Config {
     pub idle_restart: bool,
     /// Send a tail-loss probe before the retransmission timeout.
     pub tail_loss_probe: bool,
+    /// Congestion control.
+    pub congestion: Algorithm,
 }
 
 impl Default for Config {
@@ -77,6 +87,7 @@ impl Default for Config {
             max_records: 1024,
             idle_restart: true,
             tail_loss_probe: true,
+            congestion: Algorithm::default(),
         }
     }
 }

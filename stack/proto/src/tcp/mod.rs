@@ -36,7 +36,7 @@ mod tests;
 
 use core::ops::Range;
 
-pub use config::{Config, Stats};
+pub use config::{Algorithm, Config, Stats};
 pub use state::State;
 
 use crate::device::{Retained, RxFrame};
@@ -287,7 +287,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             timers: Timers::OFF,
             board: Scoreboard::new(iss + 1, reserved),
             recovery: Recovery::new(iss),
-            cc: Congestion::new(u32::from(mss)),
+            cc: Congestion::new(cfg.congestion, u32::from(mss)),
             rtt: Rtt::new(cfg),
             reassembly: Reassembly::new(cfg.max_held_frames.into()),
             due: Due { syn: true, ..Due::default() },
@@ -332,7 +332,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.ts.recent_at = now;
         }
         self.update_emss();
-        self.cc = Congestion::new(self.emss);
+        self.cc = Congestion::new(self.cfg.congestion, self.emss);
         // The window of a SYN is never scaled (RFC 7323 section 2.2).
         self.snd.wnd = u32::from(syn.window);
         self.snd.max_wnd = self.snd.wnd;

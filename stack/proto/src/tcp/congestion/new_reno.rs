@@ -1,0 +1,29 @@
+//! NewReno (RFC 5681): a segment more per round trip, half the window at a loss.
+
+use super::AckInfo;
+
+/// What NewReno keeps beside the window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NewReno {
+    /// Octets acknowledged since the window last grew in congestion avoidance.
+    acked: u32,
+}
+
+impl NewReno {
+    /// The window after an ACK in congestion avoidance, counting octets (RFC 5681 section 3.1).
+    #[inline]
+    pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckInfo) -> u32 {
+        self.acked += ack.octets;
+        if self.acked < cwnd {
+            return cwnd;
+        }
+        self.acked -= cwnd;
+        cwnd.saturating_add(ack.mss)
+    }
+
+    /// The slow-start threshold after a loss (RFC 5681, equation 4).
+    pub(super) fn reduce(&mut self, flight: u32, mss: u32) -> u32 {
+        self.acked = 0;
+        (flight / 2).max(2 * mss)
+    }
+}
