@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ferrowarp_tests::sim::frames::PoolSizes;
-use ferrowarp_tests::sim::link::Faults;
+use ferrowarp_tests::sim::link::{Bursts, Faults};
 use ferrowarp_tests::sim::workload::{Report, arena_len, run};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use rand::rngs::SmallRng;
@@ -58,15 +58,27 @@ fn good_wire() {
 fn every_fault_at_once() {
     over_seeds(60, 40, |chance, options| {
         options.mtu = some_mtu(chance);
+        // A sender in timeout sends one frame at a time: a long burst would outlast its tries.
+        let bursts =
+            Bursts { len: chance.random_range(1.0..3.0), loss: chance.random_range(0.5..0.9) };
+        let delay_ns = chance.random_range(0..200_000);
         options.faults = Faults {
             loss: chance.random_range(0.0..0.05),
-            burst_ns_max: chance.random_range(0..300_000),
+            bursts: chance.random_bool(0.5).then_some(bursts),
             duplicate: chance.random_range(0.0..0.05),
             reorder: chance.random_range(0.0..0.1),
+            hold_ns: Some(20 * (delay_ns + 1000)),
             corrupt: chance.random_range(0.0..0.02),
-            delay_ns: chance.random_range(0..200_000),
+            delay_ns,
             jitter_ns: chance.random_range(0..50_000),
+            ..Faults::NONE
         };
+        if chance.random_bool(0.3) {
+            // From 80 Mb/s to 8 Gb/s, with a queue that fills.
+            options.faults.rate = Some(chance.random_range(10_000_000..1_000_000_000));
+            options.faults.queue = Some(chance.random_range(20_000..200_000));
+            options.faults.mark = Some(chance.random_range(0..20_000));
+        }
         options.timestamps = chance.random_bool(0.7);
         options.sack = chance.random_bool(0.7);
     });

@@ -93,15 +93,7 @@ impl WorldOptions {
     /// A good wire of 1,500 octets and plenty of everything.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        let faults = Faults {
-            loss: 0.0,
-            burst_ns_max: 0,
-            duplicate: 0.0,
-            reorder: 0.0,
-            corrupt: 0.0,
-            delay_ns: 5 * MICROSECOND,
-            jitter_ns: 0,
-        };
+        let faults = Faults { delay_ns: 5 * MICROSECOND, ..Faults::NONE };
         Self {
             seed,
             mtu: 1500,
@@ -121,7 +113,8 @@ impl WorldOptions {
 pub struct World {
     /// Left and right.
     pub ends: [End; 2],
-    links: [Link; 2],
+    links: [Link<Vec<u8>>; 2],
+    repair_checksums: bool,
     /// Virtual time.
     pub now: Instant,
     /// All chance that is not an engine's.
@@ -158,14 +151,18 @@ impl World {
             let engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
             End { engine, arena, queues }
         };
-        Self {
+        let link = |salt: u64| Link::new(Faults::NONE, options.seed ^ salt);
+        let mut world = Self {
             ends: [end(0), end(1)],
-            links: [Link::new(options.faults), Link::new(options.faults)],
+            links: [link(0x1e47), link(0x419b)],
+            repair_checksums: options.repair_checksums,
             now: Instant::from_nanos(1000),
             chance: SmallRng::seed_from_u64(options.seed),
             frames: 0,
             capture: None,
-        }
+        };
+        world.damage(options.faults);
+        world
     }
 
     /// Writes every frame that is sent, before the wire gets at it, to a capture file.
@@ -189,23 +186,25 @@ impl World {
         capture.write_packet(&packet).expect("the capture file takes more");
     }
 
-    /// Repairs the wire in both directions.
+    /// Repairs the wire in both directions: what is sent from now on arrives.
     pub fn heal(&mut self) {
-        let [left, right] = &mut self.links;
-        left.heal();
-        right.heal();
+        for link in &mut self.links {
+            link.set_faults(link.faults().healed());
+        }
     }
 
-    /// Damages the wire anew in both directions.
+    /// From now on the wire has these faults in both directions.
     pub fn damage(&mut self, faults: Faults) {
+        // Damage that TCP cannot see must not touch the headers that only TCP checks.
+        let spare_headers = faults.spare_headers || self.repair_checksums;
         for link in &mut self.links {
-            link.damage(faults);
+            link.set_faults(Faults { spare_headers, ..faults });
         }
     }
 
     /// Cuts the wire: nothing arrives any more.
     pub fn cut(&mut self) {
-        self.damage(Faults { loss: 1.0, ..Faults::default() });
+        self.damage(Faults { loss: 1.0, ..Faults::NONE });
     }
 
     /// Socket address of an end's port.
@@ -221,7 +220,7 @@ impl World {
             let mut worked = false;
             for index in 0..2 {
                 let device = self.ends[index].engine.device();
-                while let Some(frame) = self.links[1 - index].arrive(self.now) {
+                while let Some(frame) = self.links[1 - index].arrive(self.now.as_nanos()) {
                     device.inbound.borrow_mut().push_back(frame);
                 }
                 let outbound = Rc::clone(&device.outbound);
@@ -229,7 +228,7 @@ impl World {
                 for frame in outbound.borrow_mut().drain(..) {
                     self.frames += 1;
                     self.capture(&frame);
-                    self.links[index].send(self.now, frame, &mut self.chance);
+                    self.links[index].send(self.now.as_nanos(), frame, |frame| Some(frame.clone()));
                 }
             }
             // A pass costs time, as it does on a core.
@@ -241,7 +240,7 @@ impl World {
         let next = self
             .links
             .iter()
-            .map(Link::next_arrival)
+            .map(|link| link.next_arrival_ns().map(Instant::from_nanos))
             .chain(self.ends.iter().map(|end| end.engine.deadline()))
             .flatten()
             .min();

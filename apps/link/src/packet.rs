@@ -1,0 +1,171 @@
+//! As much of a frame as the wire has to understand: where the packet is, and its ECN field.
+
+/// Octets around a frame on Ethernet: preamble 8, frame check sequence 4, gap 12 (IEEE 802.3).
+const AROUND_FRAME: u64 = 24;
+
+/// Octets of the shortest frame, without its check sequence.
+const FRAME_MIN: u64 = 60;
+
+/// Octets of Ethernet's header.
+const ETHERNET: usize = 14;
+
+/// Octets of time that a frame of `len` octets, without its check sequence, takes on the wire.
+#[must_use]
+pub const fn wire_octets(len: usize) -> u64 {
+    let len = len as u64;
+    AROUND_FRAME + if len < FRAME_MIN { FRAME_MIN } else { len }
+}
+
+/// An IP packet in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ip {
+    /// Where its header starts.
+    pub(crate) start: usize,
+    is_v6: bool,
+}
+
+/// Where what Ethernet carries starts, and its type: behind VLAN tags, if there are any.
+fn network(frame: &[u8]) -> Option<(usize, u16)> {
+    let mut at = ETHERNET - 2;
+    loop {
+        let kind = u16::from_be_bytes(*frame.get(at..)?.first_chunk()?);
+        match kind {
+            0x8100 | 0x88a8 => at += 4,
+            kind => return Some((at + 2, kind)),
+        }
+    }
+}
+
+impl Ip {
+    /// The packet in `frame`, if it carries one whose fixed header is whole.
+    pub(crate) fn find(frame: &[u8]) -> Option<Self> {
+        let (start, kind) = network(frame)?;
+        let (is_v6, header) = match kind {
+            0x0800 => (false, 20),
+            0x86dd => (true, 40),
+            _ => return None,
+        };
+        (frame.len() >= start + header).then_some(Self { start, is_v6 })
+    }
+
+    /// Where TCP's payload starts, if this is TCP (for IPv6, without extension headers).
+    pub(crate) fn payload(self, frame: &[u8]) -> Option<usize> {
+        let (header, protocol) = if self.is_v6 {
+            (40, frame[self.start + 6])
+        } else {
+            (usize::from(frame[self.start] & 15) * 4, frame[self.start + 9])
+        };
+        let tcp = self.start + header;
+        let words = usize::from(frame.get(tcp + 12)? >> 4);
+        (protocol == 6).then_some(tcp + words * 4)
+    }
+
+    /// Marks the packet as one that met congestion, if its sender allows that; else false.
+    pub(crate) fn mark(self, frame: &mut [u8]) -> bool {
+        let header = &mut frame[self.start..];
+        // The two bits are the lowest of an octet that IPv6 shifts by four.
+        let (at, shift) = if self.is_v6 { (1, 4) } else { (1, 0) };
+        let bits = header[at] >> shift & 3;
+        if bits == 0 {
+            return false;
+        }
+        header[at] |= 3 << shift;
+        if !self.is_v6 {
+            // RFC 1624, equation 3: the word has grown by 3 less the bits that were set.
+            let old = u16::from_be_bytes([header[10], header[11]]);
+            let sum = u32::from(!old) + u32::from(3 - bits);
+            let folded = (sum & 0xffff) + (sum >> 16);
+            let new = !u16::try_from(folded).unwrap_or(u16::MAX);
+            header[10..12].copy_from_slice(&new.to_be_bytes());
+        }
+        true
+    }
+}
+
+/// Octets of what Ethernet carries: the IP packet, with whatever pads it.
+pub(crate) fn packet_len(frame: &[u8]) -> usize {
+    network(frame).map_or(0, |(start, _)| frame.len() - start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(tos: u8, tag: bool) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        if tag {
+            frame.extend([0x81, 0, 0, 7]);
+        }
+        frame.extend([8, 0, 0x45, tos, 0, 52, 1, 2, 0x40, 0, 64, 6, 0, 0]);
+        frame.extend([198, 18, 0, 1, 198, 18, 0, 2]);
+        let start = frame.len() - 20;
+        let sum = checksum(&frame[start..]);
+        frame[start + 10..start + 12].copy_from_slice(&sum.to_be_bytes());
+        frame.extend([0; 12]);
+        frame.extend([0x80, 0x10, 0, 0, 0, 0, 0, 0]);
+        frame.extend([0; 12]);
+        frame
+    }
+
+    /// The checksum of a header, the slow way; 0 over one that is right.
+    fn checksum(header: &[u8]) -> u16 {
+        let sum: u32 =
+            header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
+    }
+
+    #[test]
+    fn marks_keep_the_checksum_right() {
+        for tag in [false, true] {
+            for tos in 0..=255 {
+                let mut frame = v4(tos, tag);
+                let ip = Ip::find(&frame).unwrap();
+                assert_eq!(ip.mark(&mut frame), tos & 3 != 0);
+                let expected = if tos & 3 == 0 { tos } else { tos | 3 };
+                assert_eq!(frame[ip.start + 1], expected);
+                assert_eq!(checksum(&frame[ip.start..ip.start + 20]), 0, "tos {tos}");
+            }
+        }
+    }
+
+    #[test]
+    fn marks_of_ipv6_lie_in_the_traffic_class() {
+        let mut frame = vec![0; 12];
+        frame.extend([0x86, 0xdd, 0x60, 0x20, 0, 0, 0, 0, 6, 64]);
+        frame.extend([0; 32]);
+        let ip = Ip::find(&frame).unwrap();
+        assert!(ip.mark(&mut frame));
+        assert_eq!(frame[14..16], [0x60, 0x30]);
+        frame[15] = 0x0f;
+        assert!(!ip.mark(&mut frame));
+        assert_eq!(frame[15], 0x0f);
+    }
+
+    #[test]
+    fn payload_starts_behind_every_header() {
+        let frame = v4(0, true);
+        let ip = Ip::find(&frame).unwrap();
+        assert_eq!(ip.start, 18);
+        assert_eq!(ip.payload(&frame), Some(18 + 20 + 32));
+        assert_eq!(packet_len(&frame), 52);
+        let mut udp = frame;
+        udp[18 + 9] = 17;
+        assert_eq!(ip.payload(&udp), None);
+    }
+
+    #[test]
+    fn what_is_no_packet_is_left_alone() {
+        let mut arp = vec![0; 42];
+        arp[12..14].copy_from_slice(&[8, 6]);
+        for frame in [&[][..], &[0; 13], &arp, &v4(1, false)[..33]] {
+            assert_eq!(Ip::find(frame), None);
+        }
+    }
+
+    #[test]
+    fn short_frames_take_the_time_of_the_shortest() {
+        assert_eq!(wire_octets(54), 84);
+        assert_eq!(wire_octets(1514), 1538);
+    }
+}
