@@ -149,7 +149,8 @@ impl Peer {
     }
 
     fn put(&self, bed: &Bed, flags: Flags, options: Options, seq: Seq, payload: &[u8]) {
-        let fields = Fields { seq, ack: self.ack, flags, window: 0xffff, options };
+        let fields =
+            Fields { seq, ack: self.ack, flags, window: 0xffff, options, ..Fields::default() };
         let at = 54 + fields.options.wire_len();
         let mut frame = vec![0; at + payload.len()];
         frame[at..].copy_from_slice(payload);

@@ -6,7 +6,7 @@ use super::{NEVER, Plan, Tcb, Transmit};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Fields, Flags, Options};
+use crate::wire::tcp::{Ecn, Fields, Flags, Options};
 
 /// Shortest piece that a record is cut into, unless the window is smaller.
 const PIECE_MIN: u32 = 128;
@@ -204,8 +204,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                     seq: self.snd.nxt,
                     ack: self.rcv.nxt,
                     flags: Flags::RST | Flags::ACK,
-                    window: 0,
                     options: Options::timestamps(self.timestamps(now)),
+                    ..Fields::default()
                 }
             }
             Control::Syn => self.syn_fields(now),
@@ -248,6 +248,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 ts,
                 ..Options::default()
             },
+            ..Fields::default()
         }
     }
 
@@ -265,7 +266,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             more = self.reassembly.report(&mut options.sack, max);
         }
         self.ack.sent_pure(&mut self.rcv, self.sack, more);
-        Fields { seq, ack: self.rcv.nxt, flags, window: self.rcv.offer(), options }
+        let (ack, window) = (self.rcv.nxt, self.rcv.offer());
+        Fields { seq, ack, flags, window, options, ..Fields::default() }
     }
 
     #[inline]
@@ -281,6 +283,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             ack: self.rcv.nxt,
             flags: Flags::ACK | Flags::PSH,
             window: self.rcv.offer(),
+            ecn: Ecn::NotCapable,
             options: Options::timestamps(self.timestamps(now)),
         }
     }

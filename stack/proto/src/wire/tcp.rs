@@ -128,18 +128,19 @@ impl fmt::Debug for Flags {
     }
 }
 
-/// The ECN field of the IP header (RFC 3168 section 5).
+/// The ECN field of the IP header (RFC 3168 section 5); the values are those on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Ecn {
     /// Not ECN capable.
     #[default]
-    NotCapable,
+    NotCapable = 0,
     /// ECT(1).
-    Capable1,
+    Capable1 = 1,
     /// ECT(0).
-    Capable0,
+    Capable0 = 2,
     /// Congestion experienced.
-    Congested,
+    Congested = 3,
 }
 
 impl Ecn {

@@ -77,6 +77,7 @@ fn both_open_at_once() {
         flags: Flags::SYN | Flags::ACK,
         window: 8000,
         options: Options { ts: Some((101, 0)), ..Options::default() },
+        ..Fields::default()
     });
     assert_eq!(script.end.notices, [Notice::Established]);
     assert_eq!(answer.len(), 1);
@@ -204,7 +205,7 @@ fn the_handshake_is_a_round_trip_sample() {
             ack: script.ack,
             flags: Flags::SYN | Flags::ACK,
             window: 100,
-            options: Options::default(),
+            ..Fields::default()
         },
         0,
     );

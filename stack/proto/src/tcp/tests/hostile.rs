@@ -49,6 +49,7 @@ fn random_fields(rng: &mut SmallRng, script: &Script) -> Fields {
         flags,
         window: [0, 1, 100, 5000, 65_535][rng.random_range(0..5)],
         options,
+        ..Fields::default()
     }
 }
 

@@ -268,6 +268,7 @@ impl Script {
             flags: Flags::SYN | Flags::ACK,
             window: script.window,
             options,
+            ..Fields::default()
         });
         assert_eq!(answer.len(), 1);
         assert_eq!(answer[0].flags, Flags::ACK);
@@ -295,6 +296,7 @@ impl Script {
             flags: Flags::ACK,
             window: self.window,
             options: Options::timestamps(self.ts),
+            ..Fields::default()
         }
     }
 

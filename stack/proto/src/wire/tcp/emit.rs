@@ -4,8 +4,8 @@ use core::net::IpAddr;
 
 use super::options::TIMESTAMPS_PREFIX;
 use super::{
-    ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options,
-    PROTOCOL_TCP, Segment, TCP_LEN, pseudo_sum,
+    ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN,
+    Options, PROTOCOL_TCP, Segment, TCP_LEN, pseudo_sum,
 };
 use crate::device::ChecksumMode;
 use crate::wire::checksum;
@@ -22,6 +22,8 @@ pub struct Fields {
     pub flags: Flags,
     /// Window field, already scaled down.
     pub window: u16,
+    /// ECN field of the IP header.
+    pub ecn: Ecn,
     /// Options.
     pub options: Options,
 }
@@ -124,14 +126,20 @@ impl HeaderTemplate {
                 .copy_from_slice(&self.octets[..ETHERNET_LEN + IPV4_LEN + TCP_LEN]);
             let ip_len = u16::try_from(total - ETHERNET_LEN).expect("an IPv4 packet fits 16 bits");
             frame[ETHERNET_LEN + 2..ETHERNET_LEN + 4].copy_from_slice(&ip_len.to_be_bytes());
+            // The template's traffic class is zero.
+            let ecn = fields.ecn as u8;
+            frame[ETHERNET_LEN + 1] = ecn;
             if mode == ChecksumMode::Software {
-                let sum = !checksum::add(self.ipv4_sum, ip_len);
+                let varying = u32::from(ip_len) + u32::from(ecn);
+                let sum = !checksum::fold(u32::from(self.ipv4_sum) + varying);
                 frame[ETHERNET_LEN + 10..ETHERNET_LEN + 12].copy_from_slice(&sum.to_be_bytes());
             }
         } else {
             frame[..ETHERNET_LEN + IPV6_LEN + TCP_LEN].copy_from_slice(&self.octets);
             let len = u16::try_from(total - self.l4).expect("an IPv6 payload fits 16 bits");
             frame[ETHERNET_LEN + 4..ETHERNET_LEN + 6].copy_from_slice(&len.to_be_bytes());
+            // The traffic class straddles the first two octets; the flow label is zero.
+            frame[ETHERNET_LEN + 1] = (fields.ecn as u8) << 4;
         }
         let tcp = &mut frame[self.l4..];
         tcp[4..8].copy_from_slice(&fields.seq.0.to_be_bytes());

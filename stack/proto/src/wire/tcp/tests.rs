@@ -10,6 +10,8 @@ use super::*;
 
 const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
 
+const ECN: [Ecn; 4] = [Ecn::NotCapable, Ecn::Capable1, Ecn::Capable0, Ecn::Congested];
+
 struct Frame<'a> {
     octets: &'a [u8],
     head: usize,
@@ -89,9 +91,17 @@ fn options() -> impl Strategy<Value = Options> {
 }
 
 fn fields() -> impl Strategy<Value = Fields> {
-    (any::<(u32, u32, u8, u16)>(), options()).prop_map(|((seq, ack, flags, window), options)| {
-        Fields { seq: Seq(seq), ack: Seq(ack), flags: Flags(flags), window, options }
-    })
+    let ecn = prop::sample::select(&ECN[..]);
+    (any::<(u32, u32, u8, u16)>(), ecn, options()).prop_map(
+        |((seq, ack, flags, window), ecn, options)| Fields {
+            seq: Seq(seq),
+            ack: Seq(ack),
+            flags: Flags(flags),
+            window,
+            ecn,
+            options,
+        },
+    )
 }
 
 proptest! {
@@ -105,8 +115,8 @@ proptest! {
             let rx = Frame { octets: &octets, head, checksum: ChecksumState::Unknown };
             let seg = Segment::parse(&rx, ChecksumMode::Software).unwrap();
             prop_assert_eq!(seg.tuple, flip(tuple(v6)));
-            prop_assert_eq!((seg.seq, seg.ack, seg.flags, seg.window),
-                            (fields.seq, fields.ack, fields.flags, fields.window));
+            prop_assert_eq!((seg.seq, seg.ack, seg.flags, seg.window, seg.ecn),
+                            (fields.seq, fields.ack, fields.flags, fields.window, fields.ecn));
             prop_assert_eq!(&seg.options, &fields.options);
             prop_assert_eq!(seg.payload.clone(), headers..octets.len());
         }
@@ -122,11 +132,14 @@ proptest! {
         let payload = if v6 {
             let ip = smol::Ipv6Packet::new_checked(ethernet.payload()).unwrap();
             smol::Ipv6Repr::parse(&ip).unwrap();
+            prop_assert_eq!(ip.traffic_class(), fields.ecn as u8);
+            prop_assert_eq!(ip.flow_label(), 0);
             ip.into_inner()[40..].to_vec()
         } else {
             let ip = smol::Ipv4Packet::new_checked(ethernet.payload()).unwrap();
             prop_assert!(ip.verify_checksum() && ip.dont_frag() && !ip.more_frags());
             smol::Ipv4Repr::parse(&ip, &caps).unwrap();
+            prop_assert_eq!((ip.dscp(), ip.ecn()), (0, fields.ecn as u8));
             ip.payload().to_vec()
         };
         let tcp = smol::TcpPacket::new_checked(&payload[..]).unwrap();
