@@ -30,7 +30,7 @@ use crate::engine::setup::PORT_RANGE;
 use crate::engine::slab::Slab;
 use crate::engine::wheel::{Timer, Wheel, tick_of};
 use crate::mpa::receive::AssemblyPool;
-use crate::net::keyed::KeyedHash;
+use crate::net::keyed::{KeyedHash, Purpose, Secret};
 use crate::net::neighbours::Neighbours;
 use crate::tcp;
 use crate::time::{Instant, SECOND};
@@ -104,6 +104,21 @@ struct Listener {
     waiting: usize,
 }
 
+/// Keys of what others see and must not guess.
+struct Secrets {
+    sequence_numbers: Secret,
+    timestamps: Secret,
+}
+
+impl Secrets {
+    fn new(seed: u64) -> Self {
+        Self {
+            sequence_numbers: Secret::new(seed, Purpose::SequenceNumbers),
+            timestamps: Secret::new(seed, Purpose::Timestamps),
+        }
+    }
+}
+
 /// See the [module's documentation](self).
 pub struct Engine<D: Device, M, C> {
     config: EngineConfig,
@@ -127,6 +142,7 @@ pub struct Engine<D: Device, M, C> {
     /// When to look for them again.
     resolve_at: Instant,
     next_port: u16,
+    secrets: Secrets,
     resets: RateLimit,
     burst: Vec<D::Rx>,
     fired: Vec<Timer>,
@@ -179,6 +195,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             resolve_at: Instant::ZERO,
             // Processes that start at the same time must not all begin with the same port.
             next_port: PORT_RANGE.start + u16::from_le_bytes([low, high]) % PORT_COUNT,
+            secrets: Secrets::new(config.seed),
             resets: RateLimit::default(),
             burst: Vec::with_capacity(BURST_LEN),
             fired: Vec::new(),

@@ -9,7 +9,7 @@ use crate::engine::inbound::note_overrun;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::mpa::fpdu::{self, CRC_LEN, LENGTH_LEN, MULPDU_RANGE};
 use crate::rdmap::stream::BuildError;
-use crate::tcp::Transmit;
+use crate::tcp::{Ready, Transmit};
 use crate::time::Instant;
 use crate::verbs::cm::EndReason;
 use crate::verbs::wc::{Completions, CqId};
@@ -66,15 +66,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         // With the data pool drained an ACK cannot ride on data, and others' progress may hang on
         // it: it goes by itself.
         let mut drained = false;
+        // What comes after the record just built is known already.
+        let mut known = None;
         let offload = Offload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
         for _ in 0..SEGMENTS_PER_TURN {
             let Self { connections, device, verbs, overrun, .. } = self;
             let Some(conn) = connections.get_mut(index) else { return Turn::Done { sent } };
-            let has_output = has_output(conn, verbs);
-            if conn.closing && !has_output {
+            let mut ready = known.take().unwrap_or_else(|| ready(conn, verbs));
+            if conn.closing && ready == Ready::Nothing {
                 conn.tcb.close();
             }
-            let (pool, room) = match conn.tcb.next_transmit(now, has_output && !drained) {
+            if drained {
+                ready = Ready::Nothing;
+            }
+            let (pool, room) = match conn.tcb.next_transmit(now, ready) {
                 Transmit::Idle if drained => return Turn::Again { sent, starved },
                 Transmit::Idle => return Turn::Done { sent },
                 Transmit::Control => (Pool::Control, 0),
@@ -104,7 +109,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     if payload_len == 0 {
                         continue;
                     }
-                    let len = conn.tcb.write_fresh(now, buf, payload_len);
+                    let next = self::ready(conn, verbs);
+                    let push = next == Ready::Nothing;
+                    let len = conn.tcb.write_fresh(now, buf, payload_len, push);
                     frame.set_len(len);
                     offload.request(conn, &mut frame, len - payload_len);
                     let retained = frame.retain();
@@ -115,6 +122,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     (sent, starved) = (true, false);
                     if filled.ended {
                         self.wind_down(now, index);
+                    } else {
+                        known = Some(next);
                     }
                     continue;
                 }
@@ -131,8 +140,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-/// Something waits to become a new segment.
-fn has_output<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> bool
+/// What waits to become a new segment.
+fn ready<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> Ready
 where
     R: crate::device::RxFrame,
     T: crate::device::Retained,
@@ -140,15 +149,26 @@ where
     C: Completions,
 {
     if !conn.outbox.is_empty() {
-        return true;
+        return Ready::Record(u32::try_from(conn.outbox.len()).unwrap_or(u32::MAX));
     }
-    let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return false };
-    match conn.phase {
+    let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return Ready::Nothing };
+    let is_ready = match conn.phase {
         Phase::Rdma { gate_open, .. } => gate_open && qp.stream.ready(),
         // The Terminate still goes out.
         Phase::Over => qp.stream.terminate_due(),
         _ => false,
+    };
+    if !is_ready {
+        return Ready::Nothing;
     }
+    let ulpdu_len = qp.stream.next_len().min(MULPDU_RANGE.end as u64 - 1);
+    Ready::Record(fpdu_len_of(ulpdu_len))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a ULPDU is below 64 KiB")]
+#[inline]
+const fn fpdu_len_of(ulpdu_len: u64) -> u32 {
+    fpdu::fpdu_len(ulpdu_len as usize) as u32
 }
 
 /// What [`fill`] made.

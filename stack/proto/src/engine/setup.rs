@@ -1,6 +1,6 @@
 //! From SYN to established, and from the end of a stream to the end of its connection.
 
-use core::hash::{BuildHasher, Hasher};
+use core::hash::{Hash, Hasher};
 use core::net::SocketAddr;
 
 use crate::ddp::memory::Memory;
@@ -10,7 +10,8 @@ use crate::engine::wheel::Armed;
 use crate::engine::{Engine, Listener};
 use crate::mpa::receive::Receiver;
 use crate::mpa::startup::{self, Disagreement, Terms, Wishes};
-use crate::tcp::Tcb;
+use crate::net::keyed::Secret;
+use crate::tcp::{Origin, Tcb};
 use crate::time::Instant;
 use crate::verbs::cm::{
     Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX, PrivateData,
@@ -77,8 +78,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let local = self.free_tuple(remote).ok_or(CmError::NoResources)?;
         let tuple = FourTuple { local, remote };
         let template = HeaderTemplate::new(self.capabilities.mac, [0; 6], tuple);
-        let iss = self.initial_seq(now, &tuple);
-        let tcb = Tcb::connect(now, &self.config.tcp, template, tuple, iss);
+        let origin = self.origin(now, &tuple);
+        let tcb = Tcb::connect(now, &self.config.tcp, template, tuple, origin);
         let wishes = Wishes { ird: param.ird, ord: param.ord, crc: param.crc };
         let request = startup::request(wishes, revision, &param.private_data);
         let phase = Phase::AwaitReply { wishes, revision, inbox: Vec::new() };
@@ -188,8 +189,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         listener.waiting += 1;
         let template = HeaderTemplate::new(self.capabilities.mac, remote_mac, syn.tuple);
-        let iss = self.initial_seq(now, &syn.tuple);
-        let tcb = Tcb::accept(now, &self.config.tcp, template, syn, iss);
+        let origin = self.origin(now, &syn.tuple);
+        let tcb = Tcb::accept(now, &self.config.tcp, template, syn, origin);
         let phase = Phase::AwaitRequest { inbox: Vec::new() };
         let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
         conn.listener = Some(port);
@@ -346,15 +347,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         None
     }
 
-    /// Initial sequence number: a clock of 4 us plus a keyed hash of the addresses
-    /// (RFC 6528 section 3).
-    fn initial_seq(&self, now: Instant, tuple: &FourTuple) -> Seq {
-        use core::hash::Hash;
-        let mut hasher = self.by_tuple.hasher().build_hasher();
-        tuple.hash(&mut hasher);
-        hasher.write_u64(self.config.seed);
-        let mixed = hasher.finish().wrapping_add(now.as_micros() / 4).to_le_bytes();
-        Seq(u32::from_le_bytes([mixed[0], mixed[1], mixed[2], mixed[3]]))
+    /// Initial sequence number: a clock of 4 us plus a keyed hash of the addresses (RFC 6528
+    /// section 3); and the timestamps' offset, a hash of the addresses under another key.
+    #[expect(clippy::cast_possible_truncation, reason = "half of a hash, and a clock that wraps")]
+    pub(super) fn origin(&self, now: Instant, tuple: &FourTuple) -> Origin {
+        let clock = (now.as_micros() / 4) as u32;
+        let hash = |secret: Secret| {
+            let mut hasher = secret.hasher();
+            tuple.hash(&mut hasher);
+            hasher.finish() as u32
+        };
+        Origin {
+            iss: Seq(hash(self.secrets.sequence_numbers).wrapping_add(clock)),
+            ts_offset: hash(self.secrets.timestamps),
+        }
     }
 
     fn insert(&mut self, tuple: FourTuple, conn: Connection<D::Rx, D::Retained>) -> Option<u32> {

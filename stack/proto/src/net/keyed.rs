@@ -1,9 +1,10 @@
-//! Hash tables keyed by a secret: peers cannot choose addresses that collide, and a simulation
-//! with the same seed walks the same way.
+//! Keyed hashes. Of hash tables: peers cannot choose addresses that collide, and a simulation with
+//! the same seed walks the same way. And of what goes out on the wire and must not be guessed:
+//! initial sequence numbers, timestamp offsets, SYN cookies.
 
-use core::hash::BuildHasher;
+use core::hash::{BuildHasher, Hasher};
 
-use siphasher::sip::SipHasher13;
+use siphasher::sip::{SipHasher13, SipHasher24};
 
 /// Builds `SipHash`-1-3 with one key.
 #[derive(Clone, Copy, Debug)]
@@ -24,5 +25,67 @@ impl BuildHasher for KeyedHash {
 
     fn build_hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_keys(self.key.0, self.key.1)
+    }
+}
+
+/// What a [`Secret`] is for. Each has a key of its own: what one shows says nothing of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Initial sequence numbers (RFC 6528).
+    SequenceNumbers,
+    /// Offsets of timestamp clocks (RFC 7323 section 7.1).
+    Timestamps,
+    /// SYN cookies (RFC 4987).
+    Cookies,
+    /// How much answering at a limited rate is done in a while.
+    Limits,
+}
+
+/// The key of a hash whose values others see: `SipHash`-2-4, as a pseudo-random function.
+#[derive(Clone, Copy)]
+pub struct Secret {
+    key: (u64, u64),
+}
+
+impl Secret {
+    /// The key for `purpose` of those that `seed` yields.
+    #[must_use]
+    pub fn new(seed: u64, purpose: Purpose) -> Self {
+        let part = |index: u8| {
+            let mut hasher = SipHasher24::new_with_keys(seed, purpose as u64);
+            hasher.write_u8(index);
+            hasher.finish()
+        };
+        Self { key: (part(0), part(1)) }
+    }
+
+    /// A hasher under this key.
+    #[must_use]
+    pub fn hasher(&self) -> SipHasher24 {
+        SipHasher24::new_with_keys(self.key.0, self.key.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::hash::Hasher;
+
+    use super::{Purpose, Secret};
+
+    #[test]
+    fn each_purpose_has_a_key_of_its_own() {
+        let purposes =
+            [Purpose::SequenceNumbers, Purpose::Timestamps, Purpose::Cookies, Purpose::Limits];
+        let value = |seed, purpose| {
+            let mut hasher = Secret::new(seed, purpose).hasher();
+            hasher.write_u64(1);
+            hasher.finish()
+        };
+        let mut values: Vec<u64> =
+            [1, 2].iter().flat_map(|&seed| purposes.map(|purpose| value(seed, purpose))).collect();
+        assert_eq!(values[0], value(1, Purpose::SequenceNumbers));
+        values.sort_unstable();
+        values.dedup();
+        assert_eq!(values.len(), 8);
     }
 }

@@ -78,7 +78,29 @@ pub enum Delivered<R> {
     },
 }
 
+/// Where a connection begins: what must not be guessed by those who do not see its segments. The
+/// caller's keyed hashes of the four-tuple; the only source of chance here.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// Initial send sequence number (RFC 6528: keyed hash plus clock).
+    pub iss: Seq,
+    /// Added to the clock of the timestamps (RFC 7323 section 7.1). Of another key than `iss`, so
+    /// that neither tells the other.
+    pub ts_offset: u32,
+}
+
+/// What the upper layer has to send next. See [`Tcb::next_transmit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// Nothing.
+    Nothing,
+    /// A record; its octets if it may be as long as it likes. It decides whether a small window
+    /// will do.
+    Record(u32),
+}
+
 /// What the connection wants to send next. See [`Tcb::next_transmit`].
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Transmit {
@@ -93,8 +115,9 @@ pub enum Transmit {
     },
     /// A new record may be written: [`Tcb::write_fresh`], then [`Tcb::sent`].
     Fresh {
-        /// Payload octets admitted: [`Tcb::emss`], or less under a small window. A record that
-        /// fits is best. A longer one is accepted and will be cut.
+        /// Payload octets admitted: [`Tcb::emss`], or less under a small window. The record that
+        /// was announced fits, unless no larger window is to be expected soon; a record made to
+        /// fit is best. A longer one is accepted and will be cut.
         room: usize,
     },
 }
@@ -236,17 +259,15 @@ pub struct Tcb<R: RxFrame, T: Retained> {
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Opens a connection: a SYN is due (RFC 9293 section 3.10.1).
     ///
-    /// `iss` is the caller's (RFC 6528: keyed hash of the four-tuple plus clock); it is the only
-    /// source of chance here.
     #[must_use]
     pub fn connect(
         now: Instant,
         cfg: &Config,
         template: HeaderTemplate,
         tuple: FourTuple,
-        iss: Seq,
+        origin: Origin,
     ) -> Self {
-        Self::new(now, cfg, template, tuple, iss, State::SynSent)
+        Self::new(now, cfg, template, tuple, origin, State::SynSent)
     }
 
     /// Takes up the SYN `syn`, which came to a listener: a SYN-ACK is due (RFC 9293 section
@@ -257,9 +278,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         cfg: &Config,
         template: HeaderTemplate,
         syn: &Segment,
-        iss: Seq,
+        origin: Origin,
     ) -> Self {
-        let mut tcb = Self::new(now, cfg, template, syn.tuple, iss, State::SynReceived);
+        let mut tcb = Self::new(now, cfg, template, syn.tuple, origin, State::SynReceived);
         tcb.negotiate(now, syn);
         tcb
     }
@@ -269,17 +290,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         cfg: &Config,
         template: HeaderTemplate,
         tuple: FourTuple,
-        iss: Seq,
+        origin: Origin,
         state: State,
     ) -> Self {
+        let Origin { iss, ts_offset } = origin;
         let mss = cfg.mss.max(MIN_MSS);
-        let offset = iss.0.wrapping_mul(0x9e37_79b1);
         let reserved = RECORDS_RESERVED.min(cfg.max_records.into());
         Self {
             state,
             rcv: Receive::new(cfg),
             ack: AckState::new(),
-            ts: Timestamps { on: cfg.timestamps, offset, recent: 0, recent_at: now },
+            ts: Timestamps { on: cfg.timestamps, offset: ts_offset, recent: 0, recent_at: now },
             sack: cfg.sack,
             scaling: true,
             emss: u32::from(mss),

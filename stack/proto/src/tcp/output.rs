@@ -2,7 +2,7 @@
 
 use super::send::Fin;
 use super::state::State;
-use super::{NEVER, Plan, Tcb, Transmit};
+use super::{NEVER, Plan, Ready, Tcb, Transmit};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -53,13 +53,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// segments was handled, after a timeout, and when the upper layer has something new; each
     /// answer is carried out before the next call on this connection.
     ///
-    /// `fresh` says that the upper layer has octets to send. It matters also while the window is
-    /// closed: it starts the timer that probes it.
+    /// `ready` is what the upper layer has to send. It matters also while the window is closed: it
+    /// starts the timer that probes it.
     ///
     /// Order: what ends or begins a connection; ACKs that count alone (SACK, duplicates); lost
     /// records; fresh ones, which carry other ACKs; FIN; probes; the ACK.
     #[inline]
-    pub fn next_transmit(&mut self, now: Instant, fresh: bool) -> Transmit {
+    pub fn next_transmit(&mut self, now: Instant, ready: Ready) -> Transmit {
         if let Some(control) = self.urgent_control() {
             return self.plan_control(control);
         }
@@ -68,8 +68,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.plan = Plan::Resend(resend);
                 return Transmit::Resend { payload_len: resend.len as usize };
             }
-            if fresh {
-                if let Some(room) = self.fresh_room(now) {
+            if let Ready::Record(len) = ready {
+                if let Some(room) = self.fresh_room(now, len) {
                     return Transmit::Fresh { room: room as usize };
                 }
             } else if self.board.unsent().is_none() {
@@ -145,11 +145,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Resend> {
         let len = self.board.get(index)?.len.min(self.emss);
         let usable = self.snd.usable();
-        let worthwhile =
-            usable >= self.snd.max_wnd / 2 && (usable >= PIECE_MIN || usable == self.snd.wnd);
         let len = if len <= usable {
             len
-        } else if usable > 0 && (worthwhile || self.override_silly) {
+        } else if self.is_worth_cutting(usable) {
             usable
         } else {
             self.arm_persist(now);
@@ -158,9 +156,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.cwnd_admits(len).then_some(Resend { index, len, why: Why::Unsent })
     }
 
-    /// Room for a new record (sender's side of RFC 9293 section 3.8.6.2.1; Nagle is off).
+    /// The sender's silly-window rule (RFC 9293 section 3.8.6.2.1, Nagle off) for a record that
+    /// does not fit the window's `usable` octets: they are used if they are half of what the peer
+    /// has ever offered, or if the timer has run out on a larger offer; and not for a crumb, unless
+    /// the peer has nothing more to offer.
+    fn is_worth_cutting(&self, usable: u32) -> bool {
+        usable > 0
+            && (self.override_silly || usable >= self.snd.max_wnd / 2)
+            && (usable >= PIECE_MIN || usable == self.snd.wnd)
+    }
+
+    /// Room for a new record, if one of `len` octets may leave: it fits, or is worth cutting.
     #[inline]
-    fn fresh_room(&mut self, now: Instant) -> Option<u32> {
+    fn fresh_room(&mut self, now: Instant, len: u32) -> Option<u32> {
         if self.snd.fin_seq.is_some()
             || self.board.resend_waits()
             || self.board.len() >= self.cfg.max_records.into()
@@ -169,9 +177,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return None;
         }
         let usable = self.snd.usable();
-        if usable < self.emss
-            && (usable == 0 || (usable < self.snd.max_wnd / 2 && !self.override_silly))
-        {
+        if usable < len.min(self.emss) && !self.is_worth_cutting(usable) {
             self.arm_persist(now);
             return None;
         }
@@ -276,12 +282,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     #[inline]
-    fn data_fields(&mut self, now: Instant, seq: Seq) -> Fields {
+    fn data_fields(&mut self, now: Instant, seq: Seq, push: bool) -> Fields {
         self.ack.carried(&mut self.rcv);
         Fields {
             seq,
             ack: self.rcv.nxt,
-            flags: Flags::ACK | Flags::PSH,
+            flags: if push { Flags::ACK | Flags::PSH } else { Flags::ACK },
             window: self.rcv.offer(),
             ecn: Ecn::NotCapable,
             options: Options::timestamps(self.timestamps(now)),
@@ -317,7 +323,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let (offset, payload_len) = (record.offset as usize, len as usize);
         buf[header_len..header_len + payload_len]
             .copy_from_slice(&record.frame.octets()[offset..offset + payload_len]);
-        let fields = self.data_fields(now, seq);
+        let is_last = index + 1 == self.board.len();
+        let fields = self.data_fields(now, seq, is_last);
         match why {
             Why::Lost => {
                 self.stats.resends += 1;
@@ -345,19 +352,26 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// After [`Transmit::Fresh`]: writes the headers in front of `payload_len` octets that lie in
     /// `buf` at [`Tcb::header_len`], and returns the frame's length. [`Tcb::sent`] must follow.
     ///
-    /// Nothing is written if the window or the segment size does not admit so much; `sent` will
-    /// say so.
+    /// `push` says that nothing is ready behind it: the peer is not to wait for more (PSH, RFC 9293
+    /// section 3.9.1.2). Nothing is written if the window or the segment size does not admit so
+    /// much; `sent` will say so.
     ///
     /// # Panics
     /// If `buf` is shorter than headers and payload.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[inline]
-    pub fn write_fresh(&mut self, now: Instant, buf: &mut [u8], payload_len: usize) -> usize {
+    pub fn write_fresh(
+        &mut self,
+        now: Instant,
+        buf: &mut [u8],
+        payload_len: usize,
+        push: bool,
+    ) -> usize {
         debug_assert!(0 < payload_len);
         if !self.admits_whole(payload_len as u32) {
             return self.header_len() + payload_len;
         }
-        let fields = self.data_fields(now, self.snd.nxt);
+        let fields = self.data_fields(now, self.snd.nxt, push);
         self.stats.segments_out += 1;
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }

@@ -1,6 +1,8 @@
 //! Opening: active, passive, simultaneous; options; refusals; retransmission.
 
-use super::{Config, End, Fields, Flags, HeaderTemplate, MAC, Notice, Options, Script, Seq, at};
+use super::{
+    Config, End, Fields, Flags, HeaderTemplate, MAC, Notice, Options, Ready, Script, Seq, at,
+};
 use crate::device::ChecksumMode;
 use crate::tcp::{State, Transmit};
 use crate::time::{MILLISECOND, SECOND};
@@ -169,7 +171,7 @@ fn in_syn_received_a_wrong_ack_is_reset() {
 fn payload_waits_for_the_handshake() {
     let cfg = Config::default();
     let (mut script, _) = Script::connecting(&cfg);
-    assert_eq!(script.end.tcb.next_transmit(script.now, true), Transmit::Idle);
+    assert_eq!(script.end.tcb.next_transmit(script.now, Ready::Record(1)), Transmit::Idle);
     assert_eq!(script.end.tcb.write_control(script.now, &mut [0; 200]), 0, "nothing was announced");
     assert_eq!(script.end.tcb.write_resend(script.now, &mut [0; 200]), 0);
 }

@@ -6,6 +6,7 @@ mod handshake;
 mod hostile;
 mod recovery;
 mod rules;
+mod silly;
 mod sim;
 mod window;
 
@@ -13,7 +14,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::rc::Rc;
 
-use super::{Config, Delivered, Notice, Tcb, Transmit};
+use super::{Config, Delivered, Notice, Origin, Ready, Tcb, Transmit};
 use crate::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -86,6 +87,10 @@ pub(super) fn pattern(side: usize, at: u64) -> u8 {
     (mixed >> 56) as u8
 }
 
+pub(super) fn origin(iss: u32) -> Origin {
+    Origin { iss: Seq(iss), ts_offset: iss.wrapping_mul(0x9e37_79b1) }
+}
+
 pub(super) type TestTcb = Tcb<Heap, Heap>;
 
 /// A connection with an application that writes records of a known pattern and checks what it
@@ -122,12 +127,12 @@ impl End {
     pub(super) fn client(cfg: &Config, iss: u32, now: Instant) -> Self {
         let tuple = tuple(false, false);
         let template = HeaderTemplate::new(MAC[0], MAC[1], tuple);
-        Self::new(Tcb::connect(now, cfg, template, tuple, Seq(iss)), 0)
+        Self::new(Tcb::connect(now, cfg, template, tuple, origin(iss)), 0)
     }
 
     pub(super) fn server(cfg: &Config, syn: &Segment, iss: u32, now: Instant) -> Self {
         let template = HeaderTemplate::new(MAC[1], MAC[0], syn.tuple);
-        Self::new(Tcb::accept(now, cfg, template, syn, Seq(iss)), 1)
+        Self::new(Tcb::accept(now, cfg, template, syn, origin(iss)), 1)
     }
 
     fn check(&mut self, frame: &Heap, octets: Range<usize>) {
@@ -182,7 +187,10 @@ impl End {
     pub(super) fn transmit_one(&mut self, now: Instant) -> Option<Heap> {
         let mut buf = vec![0xee; 10_000];
         loop {
-            let len = match self.tcb.next_transmit(now, self.to_write > 0) {
+            let limit = self.record_len.min(self.tcb.emss()) as u64;
+            let next_len = u32::try_from(self.to_write.min(limit)).unwrap();
+            let ready = if next_len > 0 { Ready::Record(next_len) } else { Ready::Nothing };
+            let len = match self.tcb.next_transmit(now, ready) {
                 Transmit::Idle => return None,
                 Transmit::Control => self.tcb.write_control(now, &mut buf),
                 Transmit::Resend { payload_len } => {
@@ -192,15 +200,14 @@ impl End {
                 }
                 Transmit::Fresh { room } => {
                     assert!(0 < room && room <= self.tcb.emss());
-                    let limit = self.record_len.min(self.tcb.emss()) as u64;
-                    let payload_len = usize::try_from(self.to_write.min(limit)).unwrap();
+                    let payload_len = next_len as usize;
                     let start = self.tcb.header_len();
                     for octet in &mut buf[start..start + payload_len] {
                         *octet = pattern(self.side, self.written);
                         self.written += 1;
                     }
                     self.to_write -= payload_len as u64;
-                    let len = self.tcb.write_fresh(now, &mut buf, payload_len);
+                    let len = self.tcb.write_fresh(now, &mut buf, payload_len, self.to_write == 0);
                     let frame = Heap::new(&buf[..len]);
                     if !self.tcb.sent(now, frame, payload_len) {
                         continue;

@@ -1,0 +1,85 @@
+//! The sender's silly-window rule, and PSH: what a small window means for records of known length.
+
+use super::{Config, Flags, Options, Script};
+use crate::time::SECOND;
+
+/// A peer that has offered `largest` octets and now offers `window`.
+fn script(largest: u16, window: u16) -> Script {
+    let options = Options { wscale: None, ..Script::full_options() };
+    let mut script = Script::established(&Config::default(), options);
+    script.end.tcb.snd.max_wnd = largest.into();
+    script.window = window;
+    script.send(script.fields());
+    script.end.tcb.snd.max_wnd = largest.into();
+    script
+}
+
+fn lens(out: &[crate::wire::tcp::Segment]) -> Vec<usize> {
+    out.iter().map(|seg| seg.payload.len()).collect()
+}
+
+#[test]
+fn a_record_that_fits_a_small_window_goes_at_once() {
+    let mut script = script(60_000, 1000);
+    script.end.record_len = 300;
+    assert_eq!(lens(&script.write(300)), [300]);
+    assert_eq!(lens(&script.write(1200)), [300, 300], "as many as fit, and none is cut");
+    assert_eq!(script.end.tcb.stats().cuts, 0);
+    script.ack += 900;
+    assert_eq!(lens(&script.send(script.fields())), [300, 300]);
+}
+
+#[test]
+fn a_record_that_does_not_fit_waits_for_the_window_or_the_timer() {
+    let mut script = script(60_000, 1000);
+    assert!(script.write(1448).is_empty());
+    script.window = 2000;
+    assert_eq!(lens(&script.send(script.fields())), [1448], "whole once it fits");
+    script.ack += 1448;
+    script.window = 1000;
+    script.send(script.fields());
+    assert!(script.write(1448).is_empty());
+    let start = script.now;
+    assert_eq!(lens(&script.fire()), [1000], "the larger offer never came");
+    assert!(script.now.since(start) <= SECOND, "RFC 9293 section 3.8.6.2.1: within a second");
+    assert_eq!(script.end.tcb.stats().cuts, 1);
+    script.ack += 1000;
+    assert_eq!(lens(&script.send(script.fields())), [448], "cut once, not more");
+}
+
+#[test]
+fn half_of_the_largest_window_is_worth_a_cut() {
+    let mut script = script(2000, 1000);
+    assert_eq!(lens(&script.write(1448)), [1000]);
+}
+
+#[test]
+fn no_crumb_is_cut_off_while_more_is_to_come() {
+    let mut script = script(400, 400);
+    script.end.record_len = 300;
+    // 300 fit; of the rest of the window, 100, no piece is made although the peer's largest
+    // window is small.
+    script.end.tcb.snd.max_wnd = 150;
+    assert_eq!(lens(&script.write(600)), [300]);
+    script.ack += 300;
+    assert_eq!(lens(&script.send(script.fields())), [300]);
+    // If that is all the peer ever has, it is used.
+    script.ack += 300;
+    script.window = 100;
+    script.send(script.fields());
+    script.end.tcb.snd.max_wnd = 100;
+    assert_eq!(lens(&script.write(300)), [100]);
+}
+
+#[test]
+fn push_marks_the_end_of_what_is_ready() {
+    let mut script = script(60_000, 60_000);
+    let out = script.write(5000);
+    let pushed: Vec<bool> = out.iter().map(|seg| seg.flags.has(Flags::PSH)).collect();
+    assert_eq!(pushed, [false, false, false, true]);
+    // The last of them sent again still ends what is ready.
+    script.ack += 3 * 1448;
+    script.send(script.fields());
+    let again = script.fire();
+    assert_eq!((again.len(), again[0].flags), (1, Flags::ACK | Flags::PSH));
+}
