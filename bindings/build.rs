@@ -98,10 +98,10 @@ fn generate(flags: &[String]) {
         .allowlist_function("rte_eth_dev_socket_id")
         .allowlist_function("rte_eth_(rx_queue_setup|tx_queue_setup|macaddr_get)")
         .allowlist_function("rte_eth_(promiscuous_enable|link_get_nowait)")
-        .allowlist_function("rte_eth_find_next")
+        .allowlist_function("rte_eth_(find_next|stats_get)")
         .allowlist_type("rte_(mbuf|mempool|ring|eth_conf|eth_dev_info|devargs|ether_addr)")
         .allowlist_var("FW_.*")
-        .allowlist_var("RTE_MBUF_F_(RX|TX)_.*")
+        .allowlist_var("RTE_MBUF_F_((RX|TX)_.*|INDIRECT|EXTERNAL)")
         .allowlist_var("RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_MAX_LCORE|LCORE_ID_ANY")
         .allowlist_var("RTE_MEMPOOL_CACHE_MAX_SIZE|RING_F_.*|SOCKET_ID_ANY")
         // Packed and aligned at once, which Rust cannot express (rust-bindgen issue 2179).

@@ -28,6 +28,6 @@ pub use eal::{Eal, EalConfig, Hugepages, LogLevel, Memory};
 pub use error::{Errno, Error};
 pub use mbuf::{Mbuf, RetainedMbuf, RxChecksum, TxMbuf};
 pub use mempool::{HEADROOM, Mempool, MempoolConfig};
-pub use port::{BURST, Bus, Port, PortConfig, PortInfo, RxQueue, TxQueue};
+pub use port::{BURST, Bus, Port, PortConfig, PortInfo, PortLosses, RxQueue, TxQueue};
 pub use ring::ring_pair;
 pub use thread::{ThreadRegistration, is_registered};

@@ -155,6 +155,15 @@ impl TxMbuf {
     pub fn octets(&self) -> &[u8] {
         segment(self.0)
     }
+
+    /// The same, to be changed.
+    ///
+    /// # Panics
+    /// While a retained reference exists.
+    pub fn octets_mut(&mut self) -> &mut [u8] {
+        let len = self.octets().len();
+        &mut self.room()[..len]
+    }
 }
 
 impl Drop for TxMbuf {
@@ -306,6 +315,29 @@ impl Mbuf {
         let good = u64::from(sys::RTE_MBUF_F_RX_IP_CKSUM_GOOD)
             | u64::from(sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD);
         if flags & (IP | L4) == good { RxChecksum::Good } else { RxChecksum::Unknown }
+    }
+}
+
+impl TryFrom<Mbuf> for TxMbuf {
+    type Error = Mbuf;
+
+    /// A received frame as one to be sent on, without a copy. It comes back if it has more than
+    /// one segment, or if somebody else refers to its octets.
+    fn try_from(frame: Mbuf) -> Result<Self, Mbuf> {
+        const BORROWED: u64 = sys::RTE_MBUF_F_INDIRECT | sys::RTE_MBUF_F_EXTERNAL;
+        let raw = frame.0;
+        let is_sole = refcount(raw).load(Ordering::Acquire) == 1;
+        let is_whole = field!(raw, nb_segs) == 1 && field!(raw, ol_flags) & BORROWED == 0;
+        if !is_sole || !is_whole {
+            return Err(frame);
+        }
+        core::mem::forget(frame);
+        let mut frame = Self(raw);
+        let mbuf = frame.exclusive();
+        // What the port found on reception would be read as what is asked for on sending.
+        mbuf.ol_flags = 0;
+        mbuf.__bindgen_anon_3.tx_offload = 0;
+        Ok(frame)
     }
 }
 

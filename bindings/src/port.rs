@@ -72,6 +72,19 @@ pub struct PortConfig {
     pub checksum: bool,
 }
 
+/// Frames that a port could not pass on, since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortLosses {
+    /// Dropped because nobody took them in time.
+    pub missed: u64,
+    /// Not received for want of buffers.
+    pub no_buffer: u64,
+    /// Received in error.
+    pub rx_errors: u64,
+    /// Not sent.
+    pub tx_errors: u64,
+}
+
 /// A port that is attached but not set up. Dropping it detaches it.
 #[derive(Debug)]
 pub struct Port(Attached);
@@ -383,6 +396,24 @@ impl RxQueue {
         // SAFETY: a started port and a structure to fill.
         let status = unsafe { sys::rte_eth_link_get_nowait(self.port.id, &raw mut link) };
         status == 0 && link.link_status() != 0
+    }
+
+    /// What the port counts about frames it could not pass on, as far as its driver does. A
+    /// control call, not for every pass.
+    #[must_use]
+    pub fn losses(&self) -> PortLosses {
+        let mut stats = sys::rte_eth_stats::default();
+        // SAFETY: a started port and a structure to fill.
+        let status = unsafe { sys::rte_eth_stats_get(self.port.id, &raw mut stats) };
+        if status != 0 {
+            return PortLosses::default();
+        }
+        PortLosses {
+            missed: stats.imissed,
+            no_buffer: stats.rx_nombuf,
+            rx_errors: stats.ierrors,
+            tx_errors: stats.oerrors,
+        }
     }
 }
 

@@ -51,9 +51,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// Settings for `address`/`prefix_len` on `device`: MTU 1500, driven inline.
+    /// Settings for `address`/`prefix_len` on `device`: MTU 1500, pools as the device needs them,
+    /// driven inline.
     #[must_use]
     pub fn new(device: DeviceSpec, address: IpAddr, prefix_len: u8) -> Self {
+        let pools = PoolNeeds::of(&device);
         Self {
             device,
             address,
@@ -61,7 +63,7 @@ impl Config {
             gateway: None,
             mtu: 1500,
             checksum: false,
-            pools: PoolNeeds::default(),
+            pools,
             drive: DriveMode::Inline,
             regions_max: 1 << 14,
             qps_max: 1 << 12,

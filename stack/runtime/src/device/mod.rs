@@ -14,6 +14,7 @@ mod memif;
 mod open;
 mod pools;
 mod port;
+mod raw;
 mod ring;
 mod spec;
 
@@ -23,6 +24,7 @@ pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
 pub use open::{OpenConfig, Opened, open};
 pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice, adopt_thread};
+pub use raw::{PortLosses, RawCounters, RawFrame, RawPort, open_raw};
 pub use spec::{DeviceSpec, MemifRole};
 
 #[cfg(test)]

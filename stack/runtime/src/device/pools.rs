@@ -1,5 +1,7 @@
 //! How many frame buffers of which size: each number is a sum of named needs.
 
+use crate::device::spec::DeviceSpec;
+
 /// Frames taken from a pool or a port at a time.
 const BURST_FRAMES: u16 = 32;
 
@@ -33,14 +35,18 @@ const RESERVE: u32 = 64;
 
 /// What a device's pools must suffice for.
 ///
-/// The defaults keep the working set near 2 MiB at an MTU of 1,500, so that it stays in the
-/// last-level cache: pools many times that size halved the throughput.
+/// The defaults suit `ring` and memif. They keep the working set near 2 MiB at an MTU of 1,500, so
+/// that it stays in the last-level cache: pools many times that size halved the throughput. A
+/// device with a real path behind it needs more: see [`PoolNeeds::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolNeeds {
     /// Octets one connection may have in flight, and its peer towards us.
     pub window_bytes: u32,
     /// Connections that may have a full window in flight at the same time.
     pub windows: u32,
+    /// Octets that the path itself may hold each way: rate times round trip, over all
+    /// connections. 0 where the peer is in the same memory.
+    pub path_bytes: u32,
     /// Threads that may keep mbufs in their caches, one after another or at once: those that
     /// drive, and up to six others of the application.
     pub threads: u32,
@@ -50,7 +56,13 @@ pub struct PoolNeeds {
 
 impl Default for PoolNeeds {
     fn default() -> Self {
-        Self { window_bytes: 256 << 10, windows: 4, threads: Self::THREADS, tx_queue: 256 }
+        Self {
+            window_bytes: 256 << 10,
+            windows: 4,
+            path_bytes: 0,
+            threads: Self::THREADS,
+            tx_queue: 256,
+        }
     }
 }
 
@@ -58,6 +70,21 @@ impl PoolNeeds {
     /// The default of [`PoolNeeds::threads`]: six of the application, and those that drive the
     /// two ends of a pair.
     pub(crate) const THREADS: u32 = 8;
+
+    /// What a kind of device asks for. Behind an interface or a card may lie any path: frames for
+    /// 8 MiB in flight, which is 1 Gb/s over 64 ms or 10 Gb/s over 6 ms.
+    #[must_use]
+    pub fn of(device: &DeviceSpec) -> Self {
+        let path_bytes = match device {
+            DeviceSpec::Ring | DeviceSpec::Memif { .. } => 0,
+            DeviceSpec::Tap { .. }
+            | DeviceSpec::AfPacket { .. }
+            | DeviceSpec::AfXdp { .. }
+            | DeviceSpec::Pci { .. }
+            | DeviceSpec::Eal { .. } => 8 << 20,
+        };
+        Self { path_bytes, ..Self::default() }
+    }
 }
 
 /// Sizes of a device's pools.
@@ -85,10 +112,11 @@ impl PoolNeeds {
         PoolSizes { receive: 0, data: sizes.data + held, ..sizes }
     }
 
-    /// Frames of all windows that may be in flight at the same time.
+    /// Frames that may be in flight at the same time: all windows, or all that the path holds.
     #[must_use]
     pub fn in_flight(&self, mtu: u16) -> u32 {
-        self.windows.saturating_mul(self.window_bytes.div_ceil(segment_bytes(mtu)))
+        let windows = self.windows.saturating_mul(self.window_bytes.div_ceil(segment_bytes(mtu)));
+        windows.max(self.path_bytes.div_ceil(segment_bytes(mtu)))
     }
 
     /// The sizes for a port with so many descriptors each way.
@@ -143,6 +171,20 @@ mod tests {
         assert!(jumbo.data >= 4 * (256 << 10) / 8960);
         assert!(usize::from(jumbo.room) >= 9000 + 14);
         assert!(jumbo.memory_bytes() < 32 << 20);
+    }
+
+    #[test]
+    fn a_path_behind_the_device_is_filled() {
+        let sizes = |name: &str| PoolNeeds::of(&name.parse().unwrap()).sizes(1500, 8, 8);
+        for name in ["tap:a", "af_packet:a", "af_xdp:a", "pci:00:01.0", "eal:-a 1"] {
+            let sizes = sizes(name);
+            assert!(sizes.data >= (8 << 20) / 1460 && sizes.receive >= (8 << 20) / 1460, "{name}");
+            assert!(sizes.memory_bytes() < 32 << 20, "{name}: {}", sizes.memory_bytes());
+        }
+        assert_eq!(sizes("memif:/a"), PoolNeeds::default().sizes(1500, 8, 8));
+        // A few busy connections with small windows do not add to it.
+        let tap = PoolNeeds::of(&"tap:a".parse().unwrap());
+        assert_eq!(PoolNeeds { windows: 16, ..tap }.in_flight(1500), tap.in_flight(1500));
     }
 
     #[test]

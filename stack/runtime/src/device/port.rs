@@ -4,6 +4,7 @@ use dpdk_sys::{BURST, Eal, Mempool, RxQueue, TxMbuf, TxQueue};
 use ferrowarp_proto::device::{Capabilities, Device, Pool};
 
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
+use crate::device::raw::RawPort;
 
 /// Frames taken from a pool at a time. Few, so that a short burst is built in buffers that are
 /// still in the first-level cache: with 32, bursts of four full frames took twice as long.
@@ -67,6 +68,14 @@ impl Stash {
             next.prefetch_room(len.min(PREFETCH_BYTES_MAX));
         }
         frame
+    }
+
+    /// A frame of `len` octets that `fill` writes; `None` if there is none, or its room is less.
+    pub(super) fn copy(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Option<TxMbuf> {
+        let mut frame = self.take()?;
+        fill(frame.room().get_mut(..len)?);
+        frame.set_len(len);
+        Some(frame)
     }
 
     fn refill_and_take(&mut self) -> Option<TxMbuf> {
@@ -134,6 +143,13 @@ impl DpdkDevice {
             counters: DeviceCounters::default(),
             name,
         }
+    }
+
+    /// As a port without a stack: the control and reserve pools go.
+    #[must_use]
+    pub fn into_raw(self) -> RawPort {
+        let Self { rx, tx, pools, queue_max, name, .. } = self;
+        RawPort::new((rx, tx), pools.data, queue_max, name)
     }
 
     /// The device as it was named, for reports.

@@ -1,0 +1,154 @@
+//! A port without a stack on it: frames come in, are held or changed, and go on.
+
+use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
+
+use crate::device::error::DeviceError;
+use crate::device::open::{OpenConfig, Opened, open};
+use crate::device::port::Stash;
+use crate::device::spec::DeviceSpec;
+
+pub use dpdk_sys::PortLosses;
+
+/// A whole frame in one piece, with one owner: it may be kept, changed, and sent at any port.
+#[derive(Debug)]
+pub struct RawFrame(TxMbuf);
+
+impl RawFrame {
+    /// From the Ethernet header on, without the check sequence.
+    #[must_use]
+    pub fn octets(&self) -> &[u8] {
+        self.0.octets()
+    }
+
+    /// The same, to be changed.
+    pub fn octets_mut(&mut self) -> &mut [u8] {
+        self.0.octets_mut()
+    }
+}
+
+/// What a port has done so far. Counts frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawCounters {
+    /// Received.
+    pub received: u64,
+    /// Received and dropped: in pieces or shared, and no frame was there to copy them to.
+    pub not_copied: u64,
+    /// Taken by the port.
+    pub sent: u64,
+    /// Dropped because too many waited for the port.
+    pub overrun: u64,
+}
+
+/// One queue of a port, for a program that passes frames on. It sees all frames on the wire,
+/// whomever they are for.
+#[derive(Debug)]
+pub struct RawPort {
+    rx: RxQueue,
+    tx: TxQueue,
+    spare: Stash,
+    waiting: Vec<TxMbuf>,
+    waiting_max: usize,
+    counters: RawCounters,
+    name: String,
+}
+
+/// Opens the device that `spec` names as a port without a stack. The receive pool holds what
+/// [`OpenConfig::pools`] asks for, so that many frames can be kept.
+///
+/// # Errors
+/// As [`open`]; `ring` is refused, because both its ends lie in one process.
+pub fn open_raw(spec: &DeviceSpec, config: &OpenConfig) -> Result<RawPort, DeviceError> {
+    if spec.is_pair() {
+        let reason = "it joins two ends of one program: name a port that leads elsewhere";
+        return Err(DeviceError::BadSpec { text: spec.to_string(), reason });
+    }
+    match open(spec, config)? {
+        Opened::One(device) | Opened::Pair(device, _) => Ok(device.into_raw()),
+    }
+}
+
+impl RawPort {
+    pub(super) fn new(
+        (rx, tx): (RxQueue, TxQueue),
+        spare: Stash,
+        waiting_max: usize,
+        name: String,
+    ) -> Self {
+        let waiting = Vec::with_capacity(waiting_max);
+        let counters = RawCounters::default();
+        Self { rx, tx, spare, waiting, waiting_max, counters, name }
+    }
+
+    /// The device as it was named.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub const fn counters(&self) -> &RawCounters {
+        &self.counters
+    }
+
+    /// What the port itself lost. A control call, not for every pass.
+    #[must_use]
+    pub fn losses(&self) -> PortLosses {
+        self.rx.losses()
+    }
+
+    /// Whether the link is up. A control call, not for every pass.
+    #[must_use]
+    pub fn link_is_up(&self) -> bool {
+        self.rx.link_is_up()
+    }
+
+    /// Hands at most `max` frames that are there to `take`, in order; returns how many came.
+    /// Never waits. A frame in pieces, or one that its sender has kept, is copied.
+    pub fn receive(&mut self, max: usize, mut take: impl FnMut(RawFrame)) -> usize {
+        let Self { rx, spare, counters, .. } = self;
+        let count = rx.burst(max.min(BURST), |frame| match TxMbuf::try_from(frame) {
+            Ok(frame) => take(RawFrame(frame)),
+            Err(frame) => {
+                let copy = spare.copy(frame.len(), |room| frame.copy_out(0, room));
+                match copy {
+                    Some(frame) => take(RawFrame(frame)),
+                    None => counters.not_copied += 1,
+                }
+            }
+        });
+        counters.received += count as u64;
+        count
+    }
+
+    /// A frame of these octets; `None` if no frame is free, or they do not fit one.
+    pub fn copy(&mut self, octets: &[u8]) -> Option<RawFrame> {
+        self.spare.copy(octets.len(), |room| room.copy_from_slice(octets)).map(RawFrame)
+    }
+
+    /// Lines a frame up for the next [`RawPort::flush`]. If too many wait it is dropped and
+    /// counted.
+    pub fn send(&mut self, frame: RawFrame) {
+        if self.waiting.len() < self.waiting_max {
+            self.waiting.push(frame.0);
+        } else {
+            self.counters.overrun += 1;
+        }
+    }
+
+    /// Hands the port what it takes; the rest waits on. Returns how many frames it took.
+    pub fn flush(&mut self) -> usize {
+        if self.waiting.is_empty() {
+            return 0;
+        }
+        let sent = self.tx.flush(&mut self.waiting);
+        self.counters.sent += sent as u64;
+        sent
+    }
+
+    /// Whether frames wait for the port.
+    #[must_use]
+    pub fn has_backlog(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
