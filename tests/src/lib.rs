@@ -6,6 +6,7 @@
 //! - [`fuzz`]: bodies of the fuzz targets.
 //! - [`sim`]: two engines in virtual time, from one seed.
 //! - [`process`]: temporary folders and programs that end in time.
+//! - [`trace`]: packet traces, scripts of segments in and out.
 
 use std::io::Write as _;
 
@@ -19,6 +20,7 @@ pub mod process;
 pub mod sim;
 #[cfg(feature = "device")]
 pub mod stack;
+pub mod trace;
 
 /// Set to 1 by whoever asks for the device tests: what is missing is then a failure, not a skip.
 pub const REQUIRE_DEVICE: &str = "FERROWARP_REQUIRE_DEVICE";

@@ -1,0 +1,309 @@
+//! One connection under test, with an application above and, below, what an engine does for it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+use ferrowarp_proto::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
+use ferrowarp_proto::tcp::{Delivered, Origin, Ready, State, Tcb, Transmit};
+use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{
+    Flags, FourTuple, HeaderTemplate, MAX_HEADER_LEN, Segment, reset_for,
+};
+
+use super::packet::pattern;
+use super::runner::{MACS, START, Subject};
+use super::script::number;
+use super::settings::Settings;
+
+/// Frames that one poll may bring before it counts as endless.
+const FRAMES_MAX: usize = 10_000;
+
+/// A frame on the heap.
+#[derive(Clone, Debug)]
+struct Frame(Rc<[u8]>);
+
+impl RxFrame for Frame {
+    fn head(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        ChecksumState::Unknown
+    }
+}
+
+impl Retained for Frame {
+    fn octets(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// See the [module's documentation](self).
+pub struct Endpoint {
+    settings: Settings,
+    tuple: FourTuple,
+    tcb: Option<Tcb<Frame, Frame>>,
+    listening: bool,
+    /// Lengths of what the application still has to write.
+    writes: VecDeque<usize>,
+    /// Octets written, and octets handed up.
+    written: u32,
+    read: u32,
+    /// The application keeps what it is handed instead of consuming it.
+    keeps: bool,
+    kept: u32,
+    notices: Vec<String>,
+    /// Frames the engine would have sent in answer to what is for no connection.
+    answers: Vec<Vec<u8>>,
+}
+
+impl Endpoint {
+    /// An end with no connection.
+    #[must_use]
+    pub fn new(settings: &Settings, tuple: FourTuple) -> Self {
+        Self {
+            settings: settings.clone(),
+            tuple,
+            tcb: None,
+            listening: false,
+            writes: VecDeque::new(),
+            written: 0,
+            read: 0,
+            keeps: false,
+            kept: 0,
+            notices: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    fn live(&mut self) -> Result<&mut Tcb<Frame, Frame>, String> {
+        self.tcb.as_mut().ok_or_else(|| "there is no connection yet".to_owned())
+    }
+
+    fn template(&self) -> HeaderTemplate {
+        HeaderTemplate::new(MACS[0], MACS[1], self.tuple)
+    }
+
+    fn origin(&self) -> Origin {
+        let start = u32::try_from(START.as_micros()).expect("time starts early");
+        let ts_offset = self.settings.tsval.wrapping_sub(start);
+        Origin { iss: Seq(self.settings.iss), ts_offset }
+    }
+
+    fn take(&mut self, frame: &Frame, octets: Range<usize>) -> Result<(), String> {
+        if octets.is_empty() {
+            return Err("an empty piece was handed up".to_owned());
+        }
+        for octet in &frame.0[octets.clone()] {
+            if *octet != pattern(false, self.read) {
+                return Err(format!("octet {} was handed up wrong", self.read + 1));
+            }
+            self.read = self.read.wrapping_add(1);
+        }
+        if self.keeps {
+            let len = u32::try_from(octets.len()).expect("a frame is short");
+            self.kept += len;
+            self.live()?.hold(len);
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, now: Instant, octets: &[u8]) -> Result<(), String> {
+        let frame = Frame(octets.into());
+        // What does not parse is dropped by every engine.
+        let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return Ok(()) };
+        let Some(tcb) = self.tcb.as_mut().filter(|tcb| tcb.state() != State::Closed) else {
+            self.unmatched(now, &segment);
+            return Ok(());
+        };
+        if let Delivered::InOrder { frame, octets } = tcb.handle_segment(now, &segment, frame) {
+            self.take(&frame, octets)?;
+        }
+        while let Some((frame, octets)) = self.live()?.next_held() {
+            self.take(&frame, octets)?;
+        }
+        Ok(())
+    }
+
+    /// A segment of no connection, as an engine takes it.
+    fn unmatched(&mut self, now: Instant, segment: &Segment) {
+        let is_plain_syn =
+            segment.flags.has(Flags::SYN) && !segment.flags.any(Flags::ACK | Flags::RST);
+        if self.listening && is_plain_syn {
+            let template = self.template();
+            let origin = self.origin();
+            self.tcb = Some(Tcb::accept(now, &self.settings.tcp, template, segment, origin));
+            return;
+        }
+        let mut buf = vec![0; MAX_HEADER_LEN];
+        let mode = ChecksumMode::Software;
+        if let Some(len) = reset_for(segment, MACS[0], MACS[1], &mut buf, mode) {
+            buf.truncate(len);
+            self.answers.push(buf);
+        }
+    }
+
+    fn heed(&mut self) {
+        while let Some(notice) = self.tcb.as_mut().and_then(Tcb::poll_notice) {
+            self.notices.push(format!("{notice:?}"));
+        }
+    }
+
+    /// Writes what the connection asks for next; false when it is idle.
+    fn transmit_one(&mut self, now: Instant, out: &mut Vec<Vec<u8>>) -> Result<bool, String> {
+        let next_len = self.writes.front().copied();
+        let is_last = self.writes.len() == 1;
+        let (written, whole) = (self.written, self.settings.whole_records);
+        let tcb = self.live()?;
+        let mut buf = vec![0xee; 70_000];
+        let len_of = |len| u32::try_from(len).unwrap_or(u32::MAX);
+        let ready = next_len.map_or(Ready::Nothing, |len| Ready::Record(len_of(len)));
+        let len = match tcb.next_transmit(now, ready) {
+            Transmit::Idle => return Ok(false),
+            Transmit::Control => tcb.write_control(now, &mut buf),
+            Transmit::Resend { payload_len } => {
+                let len = tcb.write_resend(now, &mut buf);
+                if len != tcb.header_len() + payload_len {
+                    return Err(format!("{payload_len} octets announced, another length written"));
+                }
+                len
+            }
+            Transmit::Fresh { room } => {
+                let limit = if whole { room.max(tcb.emss()) } else { room };
+                let payload_len = next_len.ok_or("nothing waits to be sent")?.min(limit);
+                let start = tcb.header_len();
+                for (octet, at) in buf[start..start + payload_len].iter_mut().zip(written..) {
+                    *octet = pattern(true, at);
+                }
+                let push = is_last && next_len == Some(payload_len);
+                let len = tcb.write_fresh(now, &mut buf, payload_len, push);
+                let go = tcb.sent(now, Frame(buf[..len].into()), payload_len);
+                self.written += u32::try_from(payload_len).expect("a segment is short");
+                let left = self.writes.front_mut().expect("it was asked for");
+                *left -= payload_len;
+                if *left == 0 {
+                    self.writes.pop_front();
+                }
+                if !go {
+                    return Ok(true);
+                }
+                len
+            }
+        };
+        if len == 0 {
+            return Err("a frame was announced and not written".to_owned());
+        }
+        buf.truncate(len);
+        out.push(buf);
+        Ok(true)
+    }
+}
+
+impl Subject for Endpoint {
+    fn receive(&mut self, now: Instant, burst: &[Vec<u8>]) -> Result<(), String> {
+        for octets in burst {
+            self.deliver(now, octets)?;
+            self.heed();
+        }
+        Ok(())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.tcb.as_ref().and_then(Tcb::deadline)
+    }
+
+    fn pump(&mut self, now: Instant) -> Result<Vec<Vec<u8>>, String> {
+        let mut out = std::mem::take(&mut self.answers);
+        if self.tcb.is_none() {
+            return Ok(out);
+        }
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.live()?.handle_timeout(now);
+            self.heed();
+        }
+        while self.transmit_one(now, &mut out)? {
+            if out.len() > FRAMES_MAX {
+                return Err("output never ends".to_owned());
+            }
+        }
+        self.heed();
+        Ok(out)
+    }
+
+    fn call(&mut self, now: Instant, words: &[&str]) -> Result<(), String> {
+        match *words {
+            ["connect"] => {
+                let (template, origin) = (self.template(), self.origin());
+                let cfg = &self.settings.tcp;
+                self.tcb = Some(Tcb::connect(now, cfg, template, self.tuple, origin));
+            }
+            ["listen"] => self.listening = true,
+            ["unlisten"] => self.listening = false,
+            ["write", len] => {
+                let len = usize::try_from(number(len)?).map_err(|_| "a negative length")?;
+                self.writes.push_back(len);
+            }
+            ["hold", "on"] => self.keeps = true,
+            ["hold", "off"] => self.keeps = false,
+            ["release", len] => {
+                let len = u32::try_from(number(len)?).map_err(|_| "a negative length")?;
+                self.kept = self.kept.checked_sub(len).ok_or("so much is not held")?;
+                self.live()?.release(len);
+            }
+            ["close"] => self.live()?.close(),
+            ["abort"] => self.live()?.abort(),
+            ["shut-receive"] => self.live()?.shut_receive(),
+            ["open-window"] => self.live()?.open_window(),
+            ["lower-mss", mss] => {
+                let mss = u16::try_from(number(mss)?).map_err(|_| "no segment size")?;
+                self.live()?.lower_mss(mss);
+            }
+            ["admit-early", switch] => self.live()?.admit_early(switch == "on"),
+            _ => return Err(format!("there is no call `{}`", words.join(" "))),
+        }
+        self.heed();
+        Ok(())
+    }
+
+    fn state(&self) -> String {
+        self.tcb.as_ref().map_or("None".to_owned(), |tcb| format!("{:?}", tcb.state()))
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        let tcb = self.tcb.as_ref()?;
+        Some(match name {
+            "cwnd" => tcb.cwnd().into(),
+            "emss" => tcb.emss() as u64,
+            "srtt-us" => tcb.srtt_ns() / 1000,
+            "held-frames" => tcb.held_frames() as u64,
+            "read" => self.read.into(),
+            "waiting" => self.writes.iter().map(|len| *len as u64).sum(),
+            "all-acked" => tcb.all_acked().into(),
+            "peer-finished" => tcb.peer_finished().into(),
+            "gone" => tcb.is_closed().into(),
+            _ => return statistic(&format!("{:?}", tcb.stats()), name),
+        })
+    }
+
+    fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+}
+
+/// The value of a counter in the debug form of a structure of counters.
+pub fn statistic(stats: &str, name: &str) -> Option<u64> {
+    let name = name.replace('-', "_");
+    let fields = stats.split_once('{')?.1.trim_end_matches('}').split(',');
+    let mut fields = fields.filter_map(|field| field.trim().split_once(": "));
+    fields.find(|(field, _)| *field == name).and_then(|(_, value)| value.trim().parse().ok())
+}

@@ -1,0 +1,306 @@
+//! What a trace knows of one connection: where its numbers begin, and what has to hold for every
+//! segment of it that goes out, whether or not a line says so.
+
+use super::packet::{self, Packet};
+use super::script::{Num, Shape};
+
+/// See the [module's documentation](self).
+#[derive(Clone, Debug, Default)]
+pub struct Flow {
+    /// Our initial sequence number, once seen.
+    pub iss: Option<u32>,
+    /// The peer's.
+    pub irs: u32,
+    /// Our TSval at the start of the trace, once seen.
+    tsval_base: Option<u32>,
+    /// Our latest TSval.
+    tsval: Option<u32>,
+    /// The peer's TSval at the start of the trace.
+    peer_tsval_base: u32,
+    /// The peer's SYN carried timestamps.
+    peer_ts: bool,
+    /// Window scale of our SYN and of the peer's.
+    scales: (Option<u8>, Option<u8>),
+    /// The peer's segment size.
+    peer_mss: u16,
+    /// The window field the peer gave last.
+    pub window: u16,
+    /// What the peer admits.
+    peer_edge: Option<u32>,
+    /// Our latest acknowledgment, and the right edge offered.
+    acked: Option<(u32, u32)>,
+    /// End of what went out.
+    pub sent_end: Option<u32>,
+}
+
+const fn ahead(a: u32, b: u32) -> i64 {
+    a.wrapping_sub(b).cast_signed() as i64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "modulo 2^32")]
+const fn from_base(base: u32, relative: i64) -> u32 {
+    base.wrapping_add(relative as u32)
+}
+
+impl Flow {
+    /// A connection nothing was seen of.
+    #[must_use]
+    pub fn new(iss: Option<u32>, irs: u32, peer_tsval_base: u32) -> Self {
+        Self { iss, irs, peer_tsval_base, window: u16::MAX, peer_mss: 536, ..Self::default() }
+    }
+
+    fn iss(&self) -> u32 {
+        self.iss.unwrap_or(0)
+    }
+
+    /// The segments that a line describes, at `micros` since the start.
+    pub fn incoming(
+        &mut self,
+        shape: &Shape,
+        mut base: Packet,
+        micros: u32,
+    ) -> Result<Vec<Packet>, String> {
+        let Num::Is(seq) = shape.seq else { return Err("a segment in needs numbers".to_owned()) };
+        let is_syn = shape.flags & packet::SYN != 0;
+        let octets = shape.end.map_or(0, |end| end - seq);
+        let part = octets / i64::from(shape.copies);
+        base.flags = shape.flags;
+        base.ack = match shape.ack {
+            Some(Num::Is(ack)) => from_base(self.iss(), ack),
+            Some(Num::Any) => return Err("a segment in needs numbers".to_owned()),
+            None => 0,
+        };
+        if let Some(window) = shape.win {
+            self.window = u16::try_from(window).map_err(|_| "the window field has 16 bits")?;
+        }
+        base.window = self.window;
+        base.ecn = shape.ecn.unwrap_or(0);
+        base.mss = shape.mss.flatten();
+        base.wscale = shape.wscale.flatten();
+        base.sack_permitted = shape.sack_permitted.unwrap_or(false);
+        base.raw_options.clone_from(&shape.raw_options);
+        let blocks = shape.sack.as_ref().ok_or("a segment in needs its blocks")?;
+        let iss = self.iss();
+        let block = |&(from, to): &(i64, i64)| (from_base(iss, from), from_base(iss, to));
+        base.sack = blocks.iter().map(block).collect();
+        base.ts = self.incoming_ts(shape, micros)?;
+        if is_syn {
+            self.peer_ts = base.ts.is_some();
+            self.scales.1 = base.wscale;
+            self.peer_mss = base.mss.unwrap_or(536);
+        }
+        let mut packets = Vec::new();
+        for copy in 0..i64::from(shape.copies) {
+            let mut packet = base.clone();
+            let start = seq + copy * part;
+            packet.seq = from_base(self.irs, start);
+            let first = from_base(0, start - i64::from(!is_syn));
+            let octets = (0..u32::try_from(part).map_err(|_| "too long")?)
+                .map(|at| packet::pattern(false, first.wrapping_add(at)));
+            packet.payload = octets.collect();
+            self.note_incoming(&packet);
+            packets.push(packet);
+        }
+        Ok(packets)
+    }
+
+    fn incoming_ts(&self, shape: &Shape, micros: u32) -> Result<Option<(u32, u32)>, String> {
+        let clock = self.peer_tsval_base.wrapping_add(micros);
+        let echo = if shape.flags & packet::ACK == 0 { 0 } else { self.tsval.unwrap_or(0) };
+        Ok(match shape.ts {
+            Some(None) => None,
+            None => (self.peer_ts && shape.flags & packet::SYN == 0).then_some((clock, echo)),
+            Some(Some((val, ecr))) => {
+                let val = match val {
+                    Num::Is(val) => from_base(self.peer_tsval_base, val),
+                    Num::Any => clock,
+                };
+                let ecr = match ecr {
+                    Num::Is(ecr) => {
+                        let base = self.tsval_base.ok_or("no timestamp was seen to echo")?;
+                        from_base(base, ecr)
+                    }
+                    Num::Any => echo,
+                };
+                Some((val, ecr))
+            }
+        })
+    }
+
+    fn note_incoming(&mut self, packet: &Packet) {
+        if packet.flags & packet::ACK == 0 {
+            return;
+        }
+        let scale = match self.scales {
+            (Some(_), Some(shift)) if packet.flags & packet::SYN == 0 => shift,
+            _ => 0,
+        };
+        let edge = packet.ack.wrapping_add(u32::from(packet.window) << scale.min(14));
+        if self.peer_edge.is_none_or(|known| ahead(edge, known) > 0) {
+            self.peer_edge = Some(edge);
+        }
+    }
+
+    /// Takes note of a segment that goes out, and says what is wrong with it in any trace.
+    pub fn note_outgoing(&mut self, packet: &Packet, micros: u32) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if packet.flags & packet::RST != 0 {
+            return wrong;
+        }
+        if packet.flags & packet::SYN != 0 {
+            self.iss.get_or_insert(packet.seq);
+            self.scales.0 = packet.wscale;
+        }
+        if let Some((val, _)) = packet.ts {
+            self.tsval_base.get_or_insert(val.wrapping_sub(micros));
+            if self.tsval.is_some_and(|last| ahead(val, last) < 0) {
+                wrong.push("TSval went back (RFC 7323 section 4.1)".to_owned());
+            }
+            self.tsval = Some(val);
+        }
+        if packet.flags & packet::ACK != 0 {
+            let scale = match self.scales {
+                (Some(shift), Some(_)) if packet.flags & packet::SYN == 0 => shift,
+                _ => 0,
+            };
+            let edge = packet.ack.wrapping_add(u32::from(packet.window) << scale);
+            let (last_ack, last_edge) = self.acked.unwrap_or((packet.ack, edge));
+            if ahead(packet.ack, last_ack) < 0 {
+                wrong.push("the acknowledgment went back".to_owned());
+            }
+            if ahead(edge, last_edge) < 0 {
+                let by = ahead(last_edge, edge);
+                wrong.push(format!("the window was taken back by {by} (RFC 9293 section 3.8.6)"));
+            }
+            self.acked = Some((packet.ack, edge));
+        }
+        let options = packet.ts.map_or(0, |_| 12);
+        if packet.payload.len() + options > usize::from(self.peer_mss) {
+            wrong.push("larger than the peer's segment size (RFC 6691)".to_owned());
+        }
+        for (octet, at) in packet.payload.iter().zip(packet.seq.wrapping_sub(self.iss() + 1)..) {
+            if *octet != packet::pattern(true, at) {
+                wrong.push(format!("octet {} of the stream is wrong", at.wrapping_add(1)));
+                break;
+            }
+        }
+        let end = packet.seq.wrapping_add(packet.seq_len());
+        let data_end = end.wrapping_sub(u32::from(packet.flags & packet::FIN != 0));
+        if !packet.payload.is_empty() && self.peer_edge.is_none_or(|edge| ahead(data_end, edge) > 0)
+        {
+            wrong.push("beyond the peer's window".to_owned());
+        }
+        if self.sent_end.is_none_or(|sent| ahead(end, sent) > 0) {
+            self.sent_end = Some(end);
+        }
+        wrong
+    }
+
+    /// Whether a segment that went out is the part `copy` of what a line describes: what differs.
+    #[must_use]
+    pub fn differences(&self, shape: &Shape, copy: u32, packet: &Packet) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let mut check = |name: &str, seen: String, expected: String| {
+            if seen != expected {
+                wrong.push(format!("{name} is {seen}, expected {expected}"));
+            }
+        };
+        let push = if shape.flags & packet::PSH == 0 { packet.flags & packet::PSH } else { 0 };
+        let letters = packet::letters;
+        check("flags", letters(packet.flags & !push), letters(shape.flags));
+        if shape.no_push {
+            check("PSH", (packet.flags & packet::PSH != 0).to_string(), "false".to_owned());
+        }
+        let len = packet.payload.len();
+        if let Num::Is(seq) = shape.seq {
+            let octets = shape.end.map_or(0, |end| end - seq);
+            let part = octets / i64::from(shape.copies);
+            let start = seq + i64::from(copy) * part;
+            let seen = ahead(packet.seq, self.iss());
+            check("seq", seen.to_string(), ahead(from_base(0, start), 0).to_string());
+            check("length", len.to_string(), part.to_string());
+        }
+        if let Some(Num::Is(ack)) = shape.ack {
+            let seen = ahead(packet.ack, self.irs);
+            check("ack", seen.to_string(), ahead(from_base(0, ack), 0).to_string());
+        }
+        if let Some(win) = shape.win {
+            check("win", packet.window.to_string(), win.to_string());
+        }
+        if let Some(ecn) = shape.ecn {
+            check("the ECN field", packet.ecn.to_string(), ecn.to_string());
+        }
+        if let Some(mss) = shape.mss {
+            check("mss", format!("{:?}", packet.mss), format!("{mss:?}"));
+        }
+        if let Some(wscale) = shape.wscale {
+            check("ws", format!("{:?}", packet.wscale), format!("{wscale:?}"));
+        }
+        if let Some(expected) = shape.sack_permitted {
+            check("sackok", packet.sack_permitted.to_string(), expected.to_string());
+        }
+        match (shape.ts, packet.ts) {
+            (None, _) | (Some(None), None) => {}
+            (Some(expected), seen) if expected.is_some() != seen.is_some() => {
+                check("timestamps", seen.is_some().to_string(), expected.is_some().to_string());
+            }
+            (Some(Some((val, ecr))), Some(seen)) => {
+                if let Num::Is(val) = val {
+                    let seen = ahead(seen.0, self.tsval_base.unwrap_or(0));
+                    check("TSval", seen.to_string(), val.to_string());
+                }
+                if let Num::Is(ecr) = ecr {
+                    let seen = ahead(seen.1, self.peer_tsval_base);
+                    check("TSecr", seen.to_string(), ecr.to_string());
+                }
+            }
+            _ => {}
+        }
+        if let Some(sack) = &shape.sack {
+            let seen = self.blocks(packet);
+            check("sack", format!("{seen:?}"), format!("{sack:?}"));
+        }
+        wrong
+    }
+
+    fn blocks(&self, packet: &Packet) -> Vec<(i64, i64)> {
+        packet.sack.iter().map(|b| (ahead(b.0, self.irs), ahead(b.1, self.irs))).collect()
+    }
+
+    /// A segment in the words of a trace.
+    #[must_use]
+    pub fn describe(&self, packet: &Packet, outgoing: bool) -> String {
+        let (near, far) = if outgoing { (self.iss(), self.irs) } else { (self.irs, self.iss()) };
+        let seq = ahead(packet.seq, near);
+        let mut text = format!("{} {seq}", packet::letters(packet.flags));
+        if !packet.payload.is_empty() {
+            text += &format!(":{}", seq + i64::try_from(packet.payload.len()).unwrap_or(0));
+        }
+        if packet.flags & packet::ACK != 0 {
+            text += &format!(" ack {}", ahead(packet.ack, far));
+        }
+        text += &format!(" win {}", packet.window);
+        if let Some(mss) = packet.mss {
+            text += &format!(" mss {mss}");
+        }
+        if let Some(shift) = packet.wscale {
+            text += &format!(" ws {shift}");
+        }
+        if packet.sack_permitted {
+            text += " sackok";
+        }
+        if let Some((val, ecr)) = packet.ts {
+            let ours = self.tsval_base.unwrap_or(0);
+            let theirs = self.peer_tsval_base;
+            let (val_base, ecr_base) = if outgoing { (ours, theirs) } else { (theirs, ours) };
+            text += &format!(" ts {} {}", ahead(val, val_base), ahead(ecr, ecr_base));
+        }
+        if !packet.sack.is_empty() {
+            text += " sack";
+            for (from, to) in &packet.sack {
+                text += &format!(" {}:{}", ahead(*from, far), ahead(*to, far));
+            }
+        }
+        text + ["", " ect1", " ect0", " ce"][usize::from(packet.ecn)]
+    }
+}

@@ -1,0 +1,475 @@
+//! Runs a trace in virtual time.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use ferrowarp_proto::time::Instant;
+
+use super::flow::Flow;
+use super::packet::Packet;
+use super::script::{self, Action, Line, Script, Shape, Time, duration, number};
+use super::settings::Settings;
+
+/// Hardware addresses: ours and the peer's.
+pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+/// Our port, unless the engine chooses it.
+pub const OUR_PORT: u16 = 4420;
+/// The peer's port.
+pub const PEER_PORT: u16 = 40_000;
+/// Where time starts.
+pub const START: Instant = Instant::from_nanos(10_000_000_000);
+/// Times that one timer may fire at one moment.
+const FIRES_MAX: u32 = 64;
+/// Segments shown when a trace fails.
+const SHOWN: usize = 12;
+
+/// What a trace is about: something that takes frames and gives frames.
+pub trait Subject {
+    /// Takes a burst of frames.
+    ///
+    /// # Errors
+    /// What it did wrong.
+    fn receive(&mut self, now: Instant, burst: &[Vec<u8>]) -> Result<(), String>;
+
+    /// When its next timer fires.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Fires timers that are due, and gives what goes out.
+    ///
+    /// # Errors
+    /// What it did wrong.
+    fn pump(&mut self, now: Instant) -> Result<Vec<Vec<u8>>, String>;
+
+    /// A call of the application.
+    ///
+    /// # Errors
+    /// If there is no such call.
+    fn call(&mut self, now: Instant, words: &[&str]) -> Result<(), String>;
+
+    /// The state of the connection.
+    fn state(&self) -> String;
+
+    /// A number by its name.
+    fn number(&self, name: &str) -> Option<u64>;
+
+    /// What the application was told since it was last asked for.
+    fn take_notices(&mut self) -> Vec<String>;
+}
+
+/// The address of an end: 0 is ours.
+#[must_use]
+pub fn address(settings: &Settings, end: u8) -> IpAddr {
+    if settings.ipv6 {
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(end) + 1))
+    } else {
+        IpAddr::V4(Ipv4Addr::new(198, 18, 0, end + 1))
+    }
+}
+
+/// A run of one trace.
+struct Run {
+    settings: Settings,
+    subject: Box<dyn Subject>,
+    now: Instant,
+    /// Seen and not yet expected.
+    queue: VecDeque<(Instant, Packet)>,
+    /// By port of the peer and of this end.
+    flows: HashMap<(u16, u16), Flow>,
+    /// Our port of the connection that lines speak of.
+    our_port: u16,
+    /// Everything on the wire so far, in words.
+    log: Vec<String>,
+}
+
+/// Runs `script`.
+///
+/// # Errors
+/// `LINE: what was expected and what was seen`, with the last segments.
+pub fn run(script: &Script) -> Result<(), String> {
+    let mut settings = Settings::default();
+    for (number, name, value) in &script.settings {
+        settings.set(name, value).map_err(|what| format!("{number}: {what}"))?;
+    }
+    let mut run = Run::new(settings);
+    let mut lines = script.lines.as_slice();
+    while let [line, rest @ ..] = lines {
+        let joined = rest.iter().take_while(|line| is_joined(line)).count();
+        let joined = if matches!(line.action, Action::In { .. }) { joined } else { 0 };
+        lines = &rest[joined..];
+        run.line(line, &rest[..joined]).map_err(|what| run.report(line, &what))?;
+    }
+    let Some(last) = script.lines.last() else { return Ok(()) };
+    run.nothing_left().map_err(|what| run.report(last, &format!("after this line: {what}")))
+}
+
+fn is_joined(line: &Line) -> bool {
+    let now = Time { relative: true, from: 0, to: 0 };
+    matches!(line.action, Action::In { joined: true, .. }) && line.time == now
+}
+
+impl Run {
+    fn new(settings: Settings) -> Self {
+        let mut flows = HashMap::new();
+        let iss = (!settings.engine).then_some(settings.iss);
+        flows.insert((PEER_PORT, OUR_PORT), Flow::new(iss, settings.irs, settings.peer_tsval));
+        let subject = super::subject(&settings);
+        Self {
+            settings,
+            subject,
+            now: START,
+            queue: VecDeque::new(),
+            flows,
+            our_port: OUR_PORT,
+            log: Vec::new(),
+        }
+    }
+
+    fn report(&self, line: &Line, what: &str) -> String {
+        let mut text = format!("{}: {}\n", line.number, line.text);
+        for part in what.lines() {
+            let _ = writeln!(text, "      {part}");
+        }
+        let skipped = self.log.len().saturating_sub(SHOWN);
+        let _ = writeln!(text, "    on the wire{}:", if skipped > 0 { ", at last" } else { "" });
+        for entry in &self.log[skipped..] {
+            let _ = writeln!(text, "      {entry}");
+        }
+        text
+    }
+
+    fn since_start(&self, at: Instant) -> String {
+        format!("@{}ms", at.since(START) as f64 / 1e6)
+    }
+
+    fn micros(&self) -> u32 {
+        // Modulo 2^32, as TSval is.
+        (self.now.since(START) / 1_000 % (1 << 32)).try_into().expect("below 2^32")
+    }
+
+    fn flow(&mut self, peer_port: u16, our_port: u16) -> &mut Flow {
+        let Settings { irs, peer_tsval, .. } = self.settings;
+        self.flows.entry((peer_port, our_port)).or_insert_with(|| Flow::new(None, irs, peer_tsval))
+    }
+
+    fn line(&mut self, line: &Line, joined: &[Line]) -> Result<(), String> {
+        let base = if line.time.relative { self.now } else { START };
+        let (from, to) = (base + line.time.from, base + line.time.to);
+        match &line.action {
+            Action::Out(shape) => return self.expect_out(from, to, shape),
+            Action::Expect(words) if from == self.now => return self.expect(words),
+            _ => self.silent_until(from)?,
+        }
+        match &line.action {
+            Action::In { shape, joined: at_once } => {
+                let mut bursts = vec![self.frames(shape)?];
+                for line in joined {
+                    if let Action::In { shape, .. } = &line.action {
+                        bursts.push(self.frames(shape)?);
+                    }
+                }
+                if *at_once || bursts.len() > 1 {
+                    self.receive(&bursts.concat())?;
+                } else {
+                    for frame in bursts.concat() {
+                        self.receive(&[frame])?;
+                    }
+                }
+                Ok(())
+            }
+            Action::Call(words) => {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                self.call(&words)
+            }
+            Action::Expect(words) => self.expect(words),
+            Action::Silence | Action::Out(_) => Ok(()),
+        }
+    }
+
+    /// Lets time pass up to `until`, timers due before it firing; nothing may go out.
+    fn silent_until(&mut self, until: Instant) -> Result<(), String> {
+        self.nothing_left()?;
+        if until < self.now {
+            return Err(format!("it is {} already", self.since_start(self.now)));
+        }
+        while let Some(at) = self.subject.deadline().filter(|at| *at < until) {
+            self.fire(at)?;
+            self.nothing_left()?;
+        }
+        self.now = until;
+        Ok(())
+    }
+
+    fn nothing_left(&mut self) -> Result<(), String> {
+        let Some((at, packet)) = self.queue.pop_front() else { return Ok(()) };
+        let text = self.text(&packet, true);
+        Err(format!("not expected: {} > {text}", self.since_start(at)))
+    }
+
+    /// Fires the timer that is due at `at`, and others with it.
+    fn fire(&mut self, at: Instant) -> Result<(), String> {
+        self.now = self.now.max(at);
+        for _ in 0..FIRES_MAX {
+            self.pump()?;
+            if !self.queue.is_empty() || self.subject.deadline().is_none_or(|next| next > self.now)
+            {
+                return Ok(());
+            }
+        }
+        Err("a timer fires and fires".to_owned())
+    }
+
+    fn pump(&mut self) -> Result<(), String> {
+        for frame in self.subject.pump(self.now)? {
+            let packet = Packet::read(&frame)?;
+            if packet.source.ip() != address(&self.settings, 0)
+                || packet.target.ip() != address(&self.settings, 1)
+                || frame[..6] != MACS[1]
+                || frame[6..12] != MACS[0]
+            {
+                return Err("a frame with wrong addresses went out".to_owned());
+            }
+            let micros = self.micros();
+            let ports = (packet.target.port(), packet.source.port());
+            let wrong = self.flow(ports.0, ports.1).note_outgoing(&packet, micros);
+            let text = self.text(&packet, true);
+            self.log.push(format!("{} > {text}", self.since_start(self.now)));
+            if !wrong.is_empty() && !self.settings.engine {
+                return Err(format!("{}: > {text}", wrong.join("; ")));
+            }
+            self.queue.push_back((self.now, packet));
+        }
+        Ok(())
+    }
+
+    fn text(&self, packet: &Packet, outgoing: bool) -> String {
+        let (ours, theirs) = if outgoing {
+            (packet.source.port(), packet.target.port())
+        } else {
+            (packet.target.port(), packet.source.port())
+        };
+        let fallback = Flow::new(None, self.settings.irs, self.settings.peer_tsval);
+        let flow = self.flows.get(&(theirs, ours)).unwrap_or(&fallback);
+        let mut text = flow.describe(packet, outgoing);
+        if theirs != PEER_PORT {
+            let _ = write!(text, " peer-port {theirs}");
+        }
+        if ours != self.our_port {
+            let _ = write!(text, " port {ours}");
+        }
+        text
+    }
+
+    /// The frames of a line that come in.
+    fn frames(&mut self, shape: &Shape) -> Result<Vec<Vec<u8>>, String> {
+        let ours = shape.our_port.unwrap_or(self.our_port);
+        let theirs = shape.peer_port.unwrap_or(PEER_PORT);
+        let base = Packet::new(
+            SocketAddr::new(address(&self.settings, 1), theirs),
+            SocketAddr::new(address(&self.settings, 0), ours),
+        );
+        let micros = self.micros();
+        let packets = self.flow(theirs, ours).incoming(shape, base, micros)?;
+        for packet in &packets {
+            let text = self.text(packet, false);
+            self.log.push(format!("{} < {text}", self.since_start(self.now)));
+        }
+        Ok(packets.iter().map(|packet| packet.frame(MACS[1], MACS[0])).collect())
+    }
+
+    fn receive(&mut self, burst: &[Vec<u8>]) -> Result<(), String> {
+        self.subject.receive(self.now, burst)?;
+        self.pump()
+    }
+
+    /// The next segment of those that went out, waited for until `to`.
+    fn next_out(&mut self, from: Instant, to: Instant) -> Result<Packet, String> {
+        let latest = to + self.settings.tick_ns;
+        while self.queue.is_empty() {
+            match self.subject.deadline() {
+                Some(at) if at.max(self.now) <= latest => self.fire(at)?,
+                next => {
+                    let next = next.map_or("none".to_owned(), |at| self.since_start(at));
+                    let to = self.since_start(to);
+                    return Err(format!("nothing went out until {to} (next timer: {next})"));
+                }
+            }
+        }
+        let (at, packet) = self.queue.pop_front().expect("not empty");
+        if at < from || latest < at {
+            let text = self.text(&packet, true);
+            let (at, from) = (self.since_start(at), self.since_start(from));
+            return Err(format!("seen {at} > {text}\nexpected {from}"));
+        }
+        Ok(packet)
+    }
+
+    fn expect_out(&mut self, from: Instant, to: Instant, shape: &Shape) -> Result<(), String> {
+        for copy in 0..shape.copies {
+            let packet = self.next_out(from, to)?;
+            let ports = (packet.target.port(), packet.source.port());
+            let expected =
+                (shape.peer_port.unwrap_or(PEER_PORT), shape.our_port.unwrap_or(self.our_port));
+            let text = self.text(&packet, true);
+            if ports.0 != expected.0 || ports.1 != expected.1 {
+                return Err(format!("seen: {text}\nit goes to another port"));
+            }
+            let wrong = self.flow(ports.0, ports.1).differences(shape, copy, &packet);
+            if !wrong.is_empty() {
+                let nth = if shape.copies > 1 {
+                    format!(" ({} of {})", copy + 1, shape.copies)
+                } else {
+                    String::new()
+                };
+                return Err(format!("seen{nth}: > {text}\n{}", wrong.join("\n")));
+            }
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, words: &[String]) -> Result<(), String> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let (seen, expected) = match words[..] {
+            ["state", expected] => (self.subject.state(), expected.to_owned()),
+            ["notices", ref expected @ ..] => {
+                let seen = self.subject.take_notices().join(" ");
+                let expected = expected.join(" ");
+                (seen, if expected == "none" { String::new() } else { expected })
+            }
+            ["deadline", "none"] => {
+                let seen = self.subject.deadline().map(|at| self.since_start(at));
+                (seen.unwrap_or("none".to_owned()), "none".to_owned())
+            }
+            ["deadline", wait] => {
+                let at = wait.strip_prefix('+').ok_or("`deadline +DELTA` or `deadline none`")?;
+                let expected = self.now + duration(at)?;
+                let seen = self.subject.deadline();
+                let text = |at| self.since_start(at);
+                let seen = seen.map(|at| {
+                    let close = at.since(expected).max(expected.since(at)) <= self.settings.tick_ns;
+                    if close { expected } else { at }
+                });
+                (seen.map_or("none".to_owned(), text), text(expected))
+            }
+            [name, range] => {
+                let unknown = || format!("nothing is called `{name}`");
+                let seen = self.subject.number(name).ok_or_else(unknown)?;
+                let (from, to) = range.split_once("..").unwrap_or((range, range));
+                let (from, to) = (number(from)?, number(to)?);
+                if i64::try_from(seen).is_ok_and(|seen| from <= seen && seen <= to) {
+                    return Ok(());
+                }
+                (seen.to_string(), range.to_owned())
+            }
+            _ => return Err("`= NAME VALUE`".to_owned()),
+        };
+        if seen == expected {
+            return Ok(());
+        }
+        Err(format!("{} is `{seen}`, expected `{expected}`", words[0]))
+    }
+
+    fn call(&mut self, words: &[&str]) -> Result<(), String> {
+        self.log.push(format!("{} ! {}", self.since_start(self.now), words.join(" ")));
+        match *words {
+            ["open", role, ref options @ ..] => return self.open(role, options),
+            ["warm", count, "rtt", rtt] => {
+                return self.warm(number(count)?, duration(rtt)?);
+            }
+            ["stall", time] => {
+                self.now = self.now + duration(time)?;
+                return Ok(());
+            }
+            ["new-flow"] => {
+                let key = (PEER_PORT, self.our_port);
+                let Settings { irs, peer_tsval, .. } = self.settings;
+                self.flows.insert(key, Flow::new(None, irs, peer_tsval));
+                return Ok(());
+            }
+            ["write", len, times] => {
+                let times = times.strip_prefix('x').ok_or("`write LENGTH xTIMES`")?;
+                for _ in 0..number(times)? {
+                    self.subject.call(self.now, &["write", len])?;
+                }
+            }
+            _ => self.subject.call(self.now, words)?,
+        }
+        self.pump()?;
+        if self.settings.engine && words[0] == "connect" {
+            self.learn_port();
+        }
+        Ok(())
+    }
+
+    /// The engine chose a port.
+    fn learn_port(&mut self) {
+        if let Some((_, packet)) = self.queue.back() {
+            self.our_port = packet.source.port();
+        }
+    }
+
+    /// A segment in, in the words of a trace.
+    fn segment_in(&mut self, text: &str) -> Result<(), String> {
+        let frames = self.frames(&script::segment(text)?)?;
+        self.receive(&frames)
+    }
+
+    fn segment_out(&mut self, text: &str) -> Result<(), String> {
+        self.expect_out(self.now, self.now, &script::segment(text)?)
+    }
+
+    /// The three-way handshake: `open client|server [ecn] [rtt TIME] OPTIONS OF THE PEER'S SYN`.
+    fn open(&mut self, role: &str, options: &[&str]) -> Result<(), String> {
+        let mut rtt = 10_000_000;
+        let mut ecn = false;
+        let mut syn_options = String::from("mss 1000");
+        let mut words = options.iter().copied();
+        while let Some(word) = words.next() {
+            match word {
+                "rtt" => rtt = duration(words.next().ok_or("`rtt` of what?")?)?,
+                "ecn" => ecn = true,
+                _ => syn_options = format!("{syn_options} {word}"),
+            }
+        }
+        match role {
+            "client" => {
+                self.call(&["connect"])?;
+                self.segment_out(if ecn { "SEW 0" } else { "S 0" })?;
+                self.silent_until(self.now + rtt)?;
+                let flags = if ecn { "SE." } else { "S." };
+                self.segment_in(&format!("{flags} 0 ack 1 {syn_options}"))?;
+                self.segment_out(". 1 ack 1")?;
+            }
+            "server" => {
+                self.call(&["listen"])?;
+                let flags = if ecn { "SEW" } else { "S" };
+                self.segment_in(&format!("{flags} 0 {syn_options}"))?;
+                self.segment_out(if ecn { "SE. 0 ack 1" } else { "S. 0 ack 1" })?;
+                self.silent_until(self.now + rtt)?;
+                self.segment_in(". 1 ack 1")?;
+            }
+            _ => return Err("`open client` or `open server`".to_owned()),
+        }
+        self.nothing_left()?;
+        let notices = self.subject.take_notices().join(" ");
+        if notices == "Established" {
+            return Ok(());
+        }
+        Err(format!("the handshake brought the notices `{notices}`"))
+    }
+
+    /// So many writes of 100 octets, each acknowledged after `rtt`.
+    fn warm(&mut self, count: i64, rtt: u64) -> Result<(), String> {
+        for _ in 0..count {
+            self.call(&["write", "100"])?;
+            let (_, packet) = self.queue.pop_front().ok_or("nothing was sent")?;
+            self.silent_until(self.now + rtt)?;
+            let flow = self.flow(PEER_PORT, self.our_port);
+            let ack = packet.seq.wrapping_add(packet.seq_len());
+            let ack = ack.wrapping_sub(flow.iss.unwrap_or(0));
+            let seq = packet.ack.wrapping_sub(flow.irs);
+            self.segment_in(&format!(". {seq} ack {ack}"))?;
+        }
+        self.nothing_left()
+    }
+}

@@ -1,0 +1,368 @@
+//! The text of a trace: what the lines mean. `tests/traces/README.md` is the description.
+
+use super::packet;
+
+/// A trace, parsed.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    /// The rules shown, as `document section`.
+    pub clauses: Vec<String>,
+    /// What is shown, in a sentence.
+    pub shows: String,
+    /// Settings: line, name and value.
+    pub settings: Vec<(usize, String, String)>,
+    /// What happens.
+    pub lines: Vec<Line>,
+}
+
+/// One line.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Its number, from 1.
+    pub number: usize,
+    /// Its text.
+    pub text: String,
+    /// When.
+    pub time: Time,
+    /// What.
+    pub action: Action,
+}
+
+/// When a line happens, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time {
+    /// Counted from the line before; else from the start.
+    pub relative: bool,
+    /// The earliest.
+    pub from: u64,
+    /// The latest.
+    pub to: u64,
+}
+
+/// What a line does.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// `<`: segments come in.
+    In {
+        /// What they are.
+        shape: Shape,
+        /// In one burst with those of the line before (`<&`).
+        joined: bool,
+    },
+    /// `>`: segments go out.
+    Out(Shape),
+    /// `none until`: nothing goes out before the line's time.
+    Silence,
+    /// `!`: a call.
+    Call(Vec<String>),
+    /// `=`: an expectation.
+    Expect(Vec<String>),
+}
+
+/// A number of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Num {
+    /// Any.
+    Any,
+    /// This one, relative to the initial number if it is a sequence number.
+    Is(i64),
+}
+
+/// A segment as a line describes it. For `>`, what is not said is not compared.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Control bits.
+    pub flags: u8,
+    /// PSH must not be set.
+    pub no_push: bool,
+    /// Sequence number.
+    pub seq: Num,
+    /// The one after the last octet of payload; `None`: no payload, or for `>` with `seq` any,
+    /// not compared.
+    pub end: Option<i64>,
+    /// Acknowledgment number.
+    pub ack: Option<Num>,
+    /// Window field.
+    pub win: Option<i64>,
+    /// ECN field of the IP header.
+    pub ecn: Option<u8>,
+    /// `mss`; `Some(None)`: absent.
+    pub mss: Option<Option<u16>>,
+    /// `ws`; `Some(None)`: absent.
+    pub wscale: Option<Option<u8>>,
+    /// `sackok`; `Some(false)`: absent.
+    pub sack_permitted: Option<bool>,
+    /// `ts`; `Some(None)`: absent. A value of `None` is made up (`<`).
+    pub ts: Option<Option<(Num, Num)>>,
+    /// `sack`: blocks; `None`: any.
+    pub sack: Option<Vec<(i64, i64)>>,
+    /// Octets of options, as they are.
+    pub raw_options: Vec<u8>,
+    /// Such segments in a row, equal parts of the octets.
+    pub copies: u32,
+    /// Port of the peer, where it is not the usual.
+    pub peer_port: Option<u16>,
+    /// Port of this end, where it is not the usual.
+    pub our_port: Option<u16>,
+}
+
+/// Parses a trace.
+///
+/// # Errors
+/// `LINE: what is wrong`.
+pub fn parse(text: &str) -> Result<Script, String> {
+    let mut script = Script::default();
+    for (index, full) in text.lines().enumerate() {
+        let number = index + 1;
+        let fail = |what: String| format!("{number}: {what}\n  {}", full.trim());
+        if let Some(comment) = full.strip_prefix('#') {
+            if let Some(clause) = comment.trim().strip_prefix("clause:") {
+                script.clauses.push(clause.trim().to_owned());
+            } else if script.lines.is_empty() {
+                script.shows = format!("{} {}", script.shows, comment.trim()).trim().to_owned();
+            }
+            continue;
+        }
+        let line = full.split(" #").next().unwrap_or("").trim();
+        if line.is_empty() {
+            continue;
+        }
+        if let Some(settings) = line.strip_prefix("config:") {
+            for setting in settings.split(',') {
+                let (name, value) =
+                    setting.trim().split_once(' ').unwrap_or((setting.trim(), "on"));
+                script.settings.push((number, name.to_owned(), value.trim().to_owned()));
+            }
+            continue;
+        }
+        let (time, action) = action(line).map_err(fail)?;
+        script.lines.push(Line { number, text: line.to_owned(), time, action });
+    }
+    if script.clauses.is_empty() || script.shows.is_empty() {
+        return Err("1: a trace begins with `# clause: ...` and a sentence".to_owned());
+    }
+    Ok(script)
+}
+
+fn action(line: &str) -> Result<(Time, Action), String> {
+    let mut words = line.split_whitespace().peekable();
+    let mut when = Time { relative: true, from: 0, to: 0 };
+    if let Some(word) = words.next_if(|word| word.starts_with(['@', '+'])) {
+        when = time(word)?;
+    }
+    let kind = words.next().ok_or("nothing happens")?;
+    let rest: Vec<&str> = words.collect();
+    let owned = || rest.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let action = match kind {
+        "<" => Action::In { shape: shape(&rest)?, joined: false },
+        "<&" => Action::In { shape: shape(&rest)?, joined: true },
+        ">" => Action::Out(shape(&rest)?),
+        "!" if !rest.is_empty() => Action::Call(owned()),
+        "=" if !rest.is_empty() => Action::Expect(owned()),
+        "none" => {
+            let ["until", until] = rest[..] else { return Err("`none until TIME`".to_owned()) };
+            when = time(until)?;
+            Action::Silence
+        }
+        other => return Err(format!("`{other}` is none of < <& > ! = none")),
+    };
+    if when.from != when.to && !matches!(action, Action::Out(_)) {
+        return Err("only what goes out may have a range of time".to_owned());
+    }
+    Ok((when, action))
+}
+
+/// One segment, in the words of a trace.
+///
+/// # Errors
+/// If it is none.
+pub fn segment(text: &str) -> Result<Shape, String> {
+    shape(&text.split_whitespace().collect::<Vec<_>>())
+}
+
+fn time(word: &str) -> Result<Time, String> {
+    let (relative, body) = match word.split_at_checked(1) {
+        Some(("+", body)) => (true, body),
+        Some(("@", body)) => (false, body),
+        _ => return Err(format!("`{word}` is no time: @ABSOLUTE or +DELTA")),
+    };
+    let (from, to) = body.split_once("..").unwrap_or((body, body));
+    Ok(Time { relative, from: duration(from)?, to: duration(to)? })
+}
+
+/// Nanoseconds of `20us`, `1.5ms`, `3s`, `7ns`, `0`.
+///
+/// # Errors
+/// If it is none of these.
+pub fn duration(word: &str) -> Result<u64, String> {
+    let bad = || format!("`{word}` is no duration: a number and ns, us, ms or s");
+    let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000_u64)];
+    if word == "0" {
+        return Ok(0);
+    }
+    let unit = units.into_iter().find_map(|(name, ns)| Some((word.strip_suffix(name)?, ns)));
+    let (number, unit) = unit.ok_or_else(bad)?;
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let mut ns = whole.parse::<u64>().map_err(|_| bad())? * unit;
+    let mut scale = unit;
+    for digit in part.chars() {
+        scale /= 10;
+        ns += u64::from(digit.to_digit(10).ok_or_else(bad)?) * scale;
+    }
+    Ok(ns)
+}
+
+/// A number: decimal or hexadecimal, or a sum of such.
+///
+/// # Errors
+/// If it is none.
+pub fn number(word: &str) -> Result<i64, String> {
+    let part = |part: &str| {
+        let parsed = match part.strip_prefix("0x") {
+            Some(hex) => i64::from_str_radix(hex, 16),
+            None => part.parse(),
+        };
+        parsed.map_err(|_| format!("`{word}` is no number"))
+    };
+    word.split('+').map(part).sum()
+}
+
+fn num(word: &str) -> Result<Num, String> {
+    if word == "*" { Ok(Num::Any) } else { number(word).map(Num::Is) }
+}
+
+fn small<T: TryFrom<i64>>(word: &str) -> Result<T, String> {
+    T::try_from(number(word)?).map_err(|_| format!("`{word}` does not fit"))
+}
+
+fn is_number(word: &str) -> bool {
+    num(word).is_ok()
+}
+
+fn shape(words: &[&str]) -> Result<Shape, String> {
+    let [letters, range, rest @ ..] = words else {
+        return Err("a segment is `FLAGS SEQ[:END] [ack N] [win N] ...`".to_owned());
+    };
+    let (seq, end) = range.split_once(':').map_or((*range, None), |(seq, end)| (seq, Some(end)));
+    let mut shape = Shape {
+        flags: packet::flags(letters).ok_or_else(|| format!("`{letters}` are no flags"))?,
+        no_push: false,
+        seq: num(seq)?,
+        end: end.map(number).transpose()?,
+        ack: None,
+        win: None,
+        ecn: None,
+        mss: None,
+        wscale: None,
+        sack_permitted: None,
+        ts: None,
+        sack: Some(Vec::new()),
+        raw_options: Vec::new(),
+        copies: 1,
+        peer_port: None,
+        our_port: None,
+    };
+    let mut words = rest.iter().copied().peekable();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("`{word}` of what?"));
+        match word {
+            "ack" => shape.ack = Some(num(value()?)?),
+            "win" => shape.win = Some(number(value()?)?),
+            "no-push" => shape.no_push = true,
+            "mss" => shape.mss = Some(Some(small(value()?)?)),
+            "ws" => shape.wscale = Some(Some(small(value()?)?)),
+            "no-mss" => shape.mss = Some(None),
+            "no-ws" => shape.wscale = Some(None),
+            "sackok" => shape.sack_permitted = Some(true),
+            "no-sackok" => shape.sack_permitted = Some(false),
+            "no-ts" => shape.ts = Some(None),
+            "ts" => {
+                let mut next = || words.next_if(|word| is_number(word)).map_or(Ok(Num::Any), num);
+                shape.ts = Some(Some((next()?, next()?)));
+            }
+            "sack" => {
+                let mut blocks = Vec::new();
+                while let Some(word) = words.next_if(|word| word.contains(':') || *word == "*") {
+                    match word.split_once(':') {
+                        None => shape.sack = None,
+                        Some((from, to)) => blocks.push((number(from)?, number(to)?)),
+                    }
+                }
+                shape.sack = shape.sack.map(|_| blocks);
+            }
+            "opt" => shape.raw_options = hex(value()?)?,
+            "not-ect" => shape.ecn = Some(0),
+            "ect1" => shape.ecn = Some(1),
+            "ect0" => shape.ecn = Some(2),
+            "ce" => shape.ecn = Some(3),
+            "peer-port" => shape.peer_port = Some(small(value()?)?),
+            "port" => shape.our_port = Some(small(value()?)?),
+            word => match word.strip_prefix('x').map(str::parse) {
+                Some(Ok(copies)) => shape.copies = copies,
+                _ => return Err(format!("`{word}` says nothing of a segment")),
+            },
+        }
+    }
+    if shape.flags & packet::ACK != 0 && shape.ack.is_none() {
+        return Err("a segment with `.` needs `ack N`".to_owned());
+    }
+    if let (Num::Is(seq), Some(end)) = (shape.seq, shape.end)
+        && (end - seq < 0 || (end - seq) % i64::from(shape.copies.max(1)) != 0)
+    {
+        return Err("the octets do not divide so".to_owned());
+    }
+    Ok(shape)
+}
+
+fn hex(word: &str) -> Result<Vec<u8>, String> {
+    let digits: Option<Vec<u8>> =
+        word.chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect();
+    let digits = digits.filter(|digits| digits.len() % 8 == 0);
+    let digits = digits.ok_or_else(|| format!("`{word}` is no hex of whole words"))?;
+    Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Action, Num, duration, parse};
+
+    fn one(line: &str) -> Result<Action, String> {
+        let script = parse(&format!("# clause: X\n# Shows it.\n{line}"))?;
+        Ok(script.lines[0].action.clone())
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("1.5ms"), Ok(1_500_000));
+        assert_eq!(duration("200us"), Ok(200_000));
+        assert_eq!(duration("0"), Ok(0));
+        assert!(duration("5").is_err() && duration("ms").is_err());
+    }
+
+    #[test]
+    fn segments() {
+        let Ok(Action::Out(shape)) = one("+1ms > P. 1:2001 ack 5 win 0x10 sack 7:9 ts 3 x2") else {
+            panic!()
+        };
+        assert_eq!((shape.seq, shape.end, shape.copies), (Num::Is(1), Some(2001), 2));
+        assert_eq!((shape.ack, shape.win), (Some(Num::Is(5)), Some(16)));
+        assert_eq!(shape.sack, Some(vec![(7, 9)]));
+        assert_eq!(shape.ts, Some(Some((Num::Is(3), Num::Any))));
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        for (line, what) in [
+            ("> . 1", "needs `ack N`"),
+            ("> Q 1", "no flags"),
+            ("> S 0 speed 3", "says nothing"),
+            ("+5 ! connect", "no duration"),
+            ("+1ms..2ms ! connect", "range of time"),
+            ("< . 1:1000 ack 1 x2", "do not divide"),
+        ] {
+            let error = one(line).unwrap_err();
+            assert!(error.starts_with("3: ") && error.contains(what), "{error}");
+        }
+        assert!(parse("! connect").is_err(), "no header");
+    }
+}

@@ -1,0 +1,103 @@
+//! What the `config:` lines of a trace set.
+
+use ferrowarp_proto::tcp::Config;
+
+use super::script::{duration, number};
+
+/// Settings of a run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A whole engine instead of a connection alone.
+    pub engine: bool,
+    /// Settings of TCP.
+    pub tcp: Config,
+    /// Our initial sequence number, where the connection does not choose it itself.
+    pub iss: u32,
+    /// The peer's.
+    pub irs: u32,
+    /// Our TSval at the start.
+    pub tsval: u32,
+    /// The peer's TSval at the start.
+    pub peer_tsval: u32,
+    /// IPv6 instead of IPv4.
+    pub ipv6: bool,
+    /// The application passes whole records also where less is admitted.
+    pub whole_records: bool,
+    /// How late something may be seen.
+    pub tick_ns: u64,
+}
+
+impl Default for Settings {
+    /// Windows of 65,535 octets (so that window fields count octets) and the largest segment that
+    /// Ethernet carries over IPv4; all else as the stack has it.
+    fn default() -> Self {
+        let tcp = Config { recv_window: 65_535, startup_window: 65_535, ..Config::default() };
+        Self {
+            engine: false,
+            tcp,
+            iss: 0x1000_0000,
+            irs: 0x2000_0000,
+            tsval: 0x7000_0000,
+            peer_tsval: 1_000_000,
+            ipv6: false,
+            whole_records: false,
+            tick_ns: 1_000,
+        }
+    }
+}
+
+impl Settings {
+    /// Sets one.
+    ///
+    /// # Errors
+    /// If there is no such setting, or it does not take the value.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let tcp = &mut self.tcp;
+        match name {
+            "engine" => self.engine = switch(value)?,
+            "iss" => self.iss = small(value)?,
+            "irs" => self.irs = small(value)?,
+            "tsval" => self.tsval = small(value)?,
+            "peer-tsval" => self.peer_tsval = small(value)?,
+            "ipv6" => self.ipv6 = switch(value)?,
+            "whole-records" => self.whole_records = switch(value)?,
+            "late" => self.tick_ns = duration(value)?,
+            "mss" => tcp.mss = small(value)?,
+            "window" => {
+                tcp.recv_window = small(value)?;
+                tcp.startup_window = tcp.recv_window;
+            }
+            "startup-window" => tcp.startup_window = small(value)?,
+            "timestamps" => tcp.timestamps = switch(value)?,
+            "sack" => tcp.sack = switch(value)?,
+            "rto-min" => tcp.rto_min_ns = duration(value)?,
+            "rto-initial" => tcp.rto_initial_ns = duration(value)?,
+            "rto-max" => tcp.rto_max_ns = duration(value)?,
+            "syn-retries" => tcp.syn_retries = small(value)?,
+            "data-retries" => tcp.data_retries = small(value)?,
+            "user-timeout" => tcp.user_timeout_ns = duration(value)?,
+            "delayed-ack" => tcp.delayed_ack_ns = duration(value)?,
+            "time-wait" => tcp.time_wait_ns = duration(value)?,
+            "keepalive" => tcp.keepalive_ns = Some(duration(value)?),
+            "tick" => tcp.tick_ns = duration(value)?,
+            "held-frames" => tcp.max_held_frames = small(value)?,
+            "records" => tcp.max_records = small(value)?,
+            "idle-restart" => tcp.idle_restart = switch(value)?,
+            "tail-loss-probe" => tcp.tail_loss_probe = switch(value)?,
+            _ => return Err(format!("there is no setting `{name}`")),
+        }
+        Ok(())
+    }
+}
+
+fn switch(value: &str) -> Result<bool, String> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("`{value}` is neither on nor off")),
+    }
+}
+
+fn small<T: TryFrom<i64>>(value: &str) -> Result<T, String> {
+    T::try_from(number(value)?).map_err(|_| format!("`{value}` does not fit"))
+}
