@@ -196,7 +196,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 Notice::PeerClosed => self.take_fin(now, index),
                 Notice::Reset => self.lose(index, EndReason::Reset),
                 Notice::TimedOut => self.lose(index, EndReason::TimedOut),
-                Notice::Closed => {}
+                Notice::Doubtful | Notice::TimeWait | Notice::Closed => {}
             }
         }
         if self.connections.get(index).is_some_and(|conn| conn.tcb.is_closed()) {

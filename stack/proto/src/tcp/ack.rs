@@ -94,6 +94,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             match self.state {
                 State::Closed => self.gone(),
                 State::TimeWait => self.linger(now),
+                State::FinWait2 => self.await_fin(now),
                 _ => {}
             }
         }

@@ -35,19 +35,34 @@ pub struct Config {
     pub rto_initial_ns: u64,
     /// Highest retransmission timeout and zero-window probe interval.
     pub rto_max_ns: u64,
-    /// Retransmissions of SYN or SYN-ACK before the attempt fails.
+    /// Retransmissions of our SYN before the attempt fails. RFC 9293 section 3.8.3 asks for three
+    /// minutes at least; who wants to know earlier gives up earlier.
     pub syn_retries: u8,
+    /// Retransmissions of a SYN-ACK before a connection that a peer began is forgotten.
+    pub syn_ack_retries: u8,
     /// Consecutive retransmission timeouts, or unanswered probes, before the connection fails.
     pub data_retries: u8,
-    /// Time without any acknowledgment of outstanding octets before the connection fails.
+    /// Time without any acknowledgment of outstanding octets, or any answer to a probe of a closed
+    /// window, before the connection fails (RFC 5482, and R2 of RFC 9293 section 3.8.3, which asks
+    /// for 100 seconds at least).
     pub user_timeout_ns: u64,
     /// How long an ACK for less than two full segments waits.
     pub delayed_ack_ns: u64,
     /// Length of TIME-WAIT. The RFC's 4 minutes guard against old segments of the Internet at
     /// large; timestamps and random ports do most of that work here.
     pub time_wait_ns: u64,
-    /// Idle time after which the peer is probed; `None`: never.
+    /// Time without a sign of the peer in FIN-WAIT-2 before the connection is reset: a peer that
+    /// vanished after our FIN would hold it forever.
+    pub fin_wait_ns: u64,
+    /// Idle time after which the peer is probed; `None`: never. RFC 9293 section 3.8.4 has it off
+    /// unless asked for, and then two hours at least by default.
     pub keepalive_ns: Option<u64>,
+    /// Time between such probes.
+    pub keepalive_interval_ns: u64,
+    /// Such probes without an answer before the connection fails.
+    pub keepalive_count: u8,
+    /// Answers to segments that may be forged, per 100 ms (RFC 5961).
+    pub challenge_acks: u8,
     /// Lateness from which a timer counts as found after a time jump: the peer's answer may wait
     /// unread, so it is armed once more instead of firing.
     pub tick_ns: u64,
@@ -76,12 +91,17 @@ impl Default for Config {
             rto_min_ns: 5 * MILLISECOND,
             rto_initial_ns: 200 * MILLISECOND,
             rto_max_ns: 60 * SECOND,
-            syn_retries: 6,
-            data_retries: 12,
+            syn_retries: 10,
+            syn_ack_retries: 6,
+            data_retries: 15,
             user_timeout_ns: 120 * SECOND,
             delayed_ack_ns: 50 * MICROSECOND,
             time_wait_ns: SECOND,
+            fin_wait_ns: 60 * SECOND,
             keepalive_ns: None,
+            keepalive_interval_ns: 75 * SECOND,
+            keepalive_count: 9,
+            challenge_acks: 8,
             tick_ns: MILLISECOND,
             max_held_frames: 256,
             max_records: 1024,

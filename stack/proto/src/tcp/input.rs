@@ -125,6 +125,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.due.syn = false;
         self.snd.una = ack;
         self.timers.rto = super::NEVER;
+        self.unanswered = 0;
         if let Some(idle) = self.cfg.keepalive_ns {
             self.timers.keepalive = now + idle;
         }
@@ -135,7 +136,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// PAWS (RFC 7323 section 5.3, R1 to R3). A segment without timestamps where they were agreed
-    /// on is dropped, unless it is a RST (section 3.2).
+    /// on is dropped, unless it is a RST (section 3.2); a SYN then is of a peer that began anew and
+    /// learns by the answer that this connection is still there (RFC 5961 section 4).
     #[inline]
     fn timestamp_passes(&mut self, now: Instant, seg: &Segment) -> bool {
         if !self.ts.on || seg.flags.has(Flags::RST) {
@@ -143,12 +145,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         let Some((val, _)) = seg.options.ts else {
             self.stats.paws_drops += 1;
+            if seg.flags.has(Flags::SYN) {
+                self.challenge(now);
+            }
             return false;
         };
         let old = val.wrapping_sub(self.ts.recent).cast_signed() < 0;
         if old && now.since(self.ts.recent_at) < TIMESTAMP_LIFE_NS {
             self.stats.paws_drops += 1;
-            self.challenge(now);
+            self.be_courteous(now);
             return false;
         }
         true
@@ -168,7 +173,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// The acceptability test of section 3.10.7.4, taken generously at the right edge: an ACK
     /// from a peer that has filled the window lies just there, and payload beyond is cut off.
     #[inline]
-    fn is_acceptable(&self, seg: &Segment) -> bool {
+    pub(super) fn is_acceptable(&self, seg: &Segment) -> bool {
         let len = seg.seq_len();
         if len == 0 {
             return self.rcv.nxt <= seg.seq && seg.seq <= self.rcv.edge;
@@ -206,7 +211,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.state == State::TimeWait && seg.flags.has(Flags::FIN) {
             self.linger(now);
         }
-        self.challenge(now);
+        if seg.flags.has(Flags::SYN) {
+            self.challenge(now);
+        } else {
+            self.be_courteous(now);
+        }
     }
 
     /// RST and SYN in the window (RFC 5961 sections 3.2 and 4.2); segments without ACK.
@@ -218,8 +227,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             } else if seg.seq == self.rcv.nxt {
                 self.notify(Notice::Reset);
                 self.kill();
-            } else {
+            } else if seg.seq > self.rcv.nxt {
                 self.challenge(now);
+            } else {
+                // Its octets reach into the window, the RST itself lies before it.
+                self.stats.out_of_window += 1;
             }
         } else if seg.flags.has(Flags::SYN) {
             self.challenge(now);

@@ -18,6 +18,8 @@
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961.
 
 mod ack;
+mod challenge;
+mod close;
 mod config;
 mod congestion;
 mod input;
@@ -43,6 +45,7 @@ use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment, TIMESTAMPS_LEN};
+use challenge::Challenges;
 use congestion::Congestion;
 use reassembly::Reassembly;
 use receive::{AckState, Receive};
@@ -133,13 +136,26 @@ pub enum Notice {
     Reset,
     /// The peer no longer answers.
     TimedOut,
+    /// Segments have gone unanswered for some time, and are sent on (RFC 9293 section 3.8.3, R1):
+    /// the way to the peer is to be looked at.
+    Doubtful,
+    /// All is done, and the connection only waits for stray segments (TIME-WAIT); also each time
+    /// that this wait begins anew.
+    TimeWait,
     /// The connection is gone; always the last notice.
     Closed,
 }
 
 impl Notice {
-    const ALL: [Self; 5] =
-        [Self::Established, Self::PeerClosed, Self::Reset, Self::TimedOut, Self::Closed];
+    const ALL: [Self; 7] = [
+        Self::Established,
+        Self::PeerClosed,
+        Self::Reset,
+        Self::TimedOut,
+        Self::Doubtful,
+        Self::TimeWait,
+        Self::Closed,
+    ];
 
     const fn bit(self) -> u8 {
         1 << self as u8
@@ -191,13 +207,6 @@ enum Plan {
     Resend(output::Resend),
 }
 
-/// Rate limit of challenge ACKs (RFC 5961 section 7).
-#[derive(Debug, Default)]
-struct Challenges {
-    period_end: Instant,
-    count: u8,
-}
-
 /// One TCP connection. `R` are received frames, `T` sent frames kept for retransmission.
 ///
 /// The memory held is bounded by the configuration: `max_held_frames` received frames,
@@ -238,6 +247,8 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     rearmed: bool,
     /// A tail-loss probe is out; one per flight.
     tail_sent: bool,
+    /// It began with the peer's SYN, not with ours.
+    passive: bool,
     /// A close was asked for before the handshake was complete.
     close_pending: bool,
     /// The upper layer takes no more octets.
@@ -281,6 +292,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         origin: Origin,
     ) -> Self {
         let mut tcb = Self::new(now, cfg, template, syn.tuple, origin, State::SynReceived);
+        tcb.passive = true;
         tcb.negotiate(now, syn);
         tcb
     }
@@ -320,6 +332,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             retries: 0,
             rearmed: false,
             tail_sent: false,
+            passive: false,
             close_pending: false,
             receive_shut: false,
             notices: 0,
@@ -399,33 +412,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if reopens && self.state.is_synchronised() {
             self.ack.due = true;
         }
-    }
-
-    /// Closes our direction: a FIN follows the last record, those still to be written included
-    /// (as long as [`Tcb::next_transmit`] is told of them). Receiving goes on.
-    pub fn close(&mut self) {
-        match self.state {
-            State::SynSent => self.kill(),
-            State::SynReceived => self.close_pending = true,
-            _ => {
-                if self.step(Event::Close) {
-                    self.snd.fin = Fin::Due;
-                }
-            }
-        }
-    }
-
-    /// The upper layer takes no more octets. New ones reset the connection, as the peer must
-    /// learn that they are lost (RFC 9293 section 3.6.1).
-    pub fn shut_receive(&mut self) {
-        self.receive_shut = true;
-    }
-
-    /// Ends the connection at once; a RST is due if the peer knows of it (RFC 9293 section
-    /// 3.10.5).
-    pub fn abort(&mut self) {
-        self.due.reset |= !matches!(self.state, State::Closed | State::SynSent | State::TimeWait);
-        self.kill();
     }
 
     /// Lowers the link's segment size: the path MTU shrank. Records already accepted are cut
@@ -564,22 +550,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.cc.window()
     }
 
-    /// True if this connection, in TIME-WAIT, may give way to the new one that `syn` asks for
-    /// (RFC 6191 section 2): nothing old can be taken for it.
-    #[must_use]
-    pub fn gives_way_to(&self, syn: &Segment) -> bool {
-        if self.state != State::TimeWait || !syn.flags.has(Flags::SYN) || syn.flags.has(Flags::ACK)
-        {
-            return false;
-        }
-        match syn.options.ts {
-            Some((val, _)) if self.ts.on && val != self.ts.recent => {
-                val.wrapping_sub(self.ts.recent).cast_signed() > 0
-            }
-            _ => syn.seq > self.rcv.nxt,
-        }
-    }
-
     // Internals shared by the parts.
 
     /// Moves along the transition table; false if the event means nothing here.
@@ -591,44 +561,5 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn notify(&mut self, notice: Notice) {
         self.notices |= notice.bit();
-    }
-
-    /// The connection ends here, whatever state it is in.
-    fn kill(&mut self) {
-        if self.step(Event::Kill) {
-            self.gone();
-        }
-    }
-
-    /// State CLOSED was entered: frames are given back, timers stop.
-    fn gone(&mut self) {
-        self.notify(Notice::Closed);
-        self.board.clear();
-        self.reassembly.clear();
-        self.timers = Timers::OFF;
-        self.ack = AckState::new();
-        self.due = Due { reset: self.due.reset, ..Due::default() };
-        self.plan = Plan::Nothing;
-    }
-
-    /// Enters TIME-WAIT, or stays in it for another while.
-    fn linger(&mut self, now: Instant) {
-        self.timers = Timers { linger: now + self.cfg.time_wait_ns, ..Timers::OFF };
-    }
-
-    /// An ACK for a segment that was not acceptable, at a limited rate (RFC 5961 section 7).
-    fn challenge(&mut self, now: Instant) {
-        const PERIOD_NS: u64 = 100 * crate::time::MILLISECOND;
-        const COUNT: u8 = 8;
-        self.stats.challenges += 1;
-        if now >= self.challenges.period_end {
-            self.challenges = Challenges { period_end: now + PERIOD_NS, count: 0 };
-        }
-        if self.challenges.count < COUNT {
-            self.challenges.count += 1;
-            self.ack.due = true;
-        } else {
-            self.stats.challenges_limited += 1;
-        }
     }
 }

@@ -1,10 +1,17 @@
-//! Timers fire: retransmission, tail-loss probe, persist, delayed ACK, TIME-WAIT, keepalive.
+//! Timers fire: retransmission, tail-loss probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT,
+//! keepalive.
 
 use super::send::{Fin, Phase};
 use super::state::{Event, State};
 use super::{NEVER, Notice, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
-use crate::time::Instant;
+use crate::time::{Instant, SECOND};
+
+/// Retransmissions of one segment after which the way to the peer is in doubt (R1 of RFC 9293
+/// section 3.8.3, which asks for 3 at least).
+const DOUBTFUL_RETRIES: u8 = 3;
+/// Longest wait for a larger window while a small one is open (RFC 9293 section 3.8.6.2.1).
+const OVERRIDE_MAX_NS: u64 = SECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Fires what is due at `now`; [`Tcb::next_transmit`] then says what follows from it. The
@@ -19,11 +26,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.ack.due = true;
         }
         if now >= self.timers.linger {
-            self.timers.linger = NEVER;
-            if self.step(Event::TimeWaitOver) {
-                self.gone();
-                return;
-            }
+            self.linger_expired(now);
         }
         if now >= self.timers.tail {
             self.tail_expired(now);
@@ -58,17 +61,25 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // A peer that answers with a closed window is alive (RFC 9293 section 3.8.6.1).
         let closed = self.snd.wnd == 0 && self.state.is_synchronised();
         let (tries, limit) = match self.state {
+            State::SynReceived if self.passive => (self.retries, self.cfg.syn_ack_retries),
             State::SynSent | State::SynReceived => (self.retries, self.cfg.syn_retries),
             _ if closed => (self.unanswered, self.cfg.data_retries),
             _ => (self.retries, self.cfg.data_retries),
         };
-        let overdue = now.since(self.progress_at) >= self.cfg.user_timeout_ns && !closed;
-        if tries > limit || overdue {
+        let end = self.progress_at + self.cfg.user_timeout_ns;
+        let timed = self.state.is_synchronised() && !closed;
+        if tries > limit || (timed && now >= end) {
             self.give_up();
             return;
         }
+        if self.unanswered == DOUBTFUL_RETRIES {
+            self.notify(Notice::Doubtful);
+        }
         self.rtt.back_off();
         self.timers.rto = now + self.rtt.rto(&self.cfg);
+        if timed {
+            self.timers.rto = self.timers.rto.min(end);
+        }
         if !self.state.is_synchronised() {
             self.due.syn = true;
             return;
@@ -110,24 +121,54 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
     }
 
+    /// TIME-WAIT is over, or the peer's FIN has not come in FIN-WAIT-2. A peer that still sends is
+    /// waited for; one that vanished must not keep its connection here forever.
+    fn linger_expired(&mut self, now: Instant) {
+        self.timers.linger = NEVER;
+        if self.step(Event::TimeWaitOver) {
+            self.gone();
+        } else if self.state == State::FinWait2 {
+            if now.since(self.heard_at) < self.cfg.fin_wait_ns {
+                self.timers.linger = self.heard_at + self.cfg.fin_wait_ns;
+            } else {
+                self.give_up();
+            }
+        }
+    }
+
+    /// FIN-WAIT-2 was entered.
+    pub(super) fn await_fin(&mut self, now: Instant) {
+        self.timers.linger = now + self.cfg.fin_wait_ns;
+    }
+
     /// RFC 9293 section 3.8.6.1 for a closed window; section 3.8.6.2.1 for a small one, where the
     /// timer permits a segment that is not full.
     fn persist_expired(&mut self, now: Instant) {
-        if self.snd.usable() > 0 {
-            self.override_silly = true;
-        } else {
-            self.unanswered = self.unanswered.saturating_add(1);
-            if self.unanswered > self.cfg.data_retries {
-                self.give_up();
-                return;
-            }
-            self.due.probe = true;
-        }
         self.persist_backoff = (self.persist_backoff + 1).min(16);
         self.timers.persist = now + self.persist_interval();
+        if self.snd.usable() > 0 {
+            self.override_silly = true;
+            return;
+        }
+        // However long the window stays closed, it is no failure while the peer answers.
+        let answered = self.progress_at.max(self.heard_at);
+        let end = answered + self.cfg.user_timeout_ns;
+        self.unanswered = self.unanswered.saturating_add(1);
+        let timed = self.unanswered > 1;
+        if self.unanswered > self.cfg.data_retries || (timed && now >= end) {
+            self.give_up();
+            return;
+        }
+        if timed {
+            self.timers.persist = self.timers.persist.min(end);
+        }
+        self.due.probe = true;
     }
 
     fn persist_interval(&self) -> u64 {
+        if self.snd.usable() > 0 {
+            return self.rtt.rto(&self.cfg).min(OVERRIDE_MAX_NS);
+        }
         (self.rtt.rto(&self.cfg) << self.persist_backoff).min(self.cfg.rto_max_ns)
     }
 
@@ -135,28 +176,31 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(super) fn arm_persist(&mut self, now: Instant) {
         if self.timers.persist == NEVER && self.snd.flight() == 0 {
             self.persist_backoff = 0;
+            self.progress_at = now;
             self.timers.persist = now + self.persist_interval();
         }
     }
 
-    /// RFC 9293 section 3.8.4. While octets are outstanding, the retransmission timer watches.
+    /// RFC 9293 section 3.8.4. While something is outstanding or waits for the window, another
+    /// timer watches over the peer.
     fn keepalive_expired(&mut self, now: Instant) {
         let Some(idle) = self.cfg.keepalive_ns else {
             self.timers.keepalive = NEVER;
             return;
         };
         let due = self.heard_at + idle;
-        if now < due || self.snd.flight() > 0 {
-            self.timers.keepalive = due.max(now + idle / 4);
+        let is_watched = self.snd.flight() > 0 || self.timers.persist != NEVER;
+        if now < due || is_watched || !self.state.sends() {
+            self.timers.keepalive = due.max(now + self.cfg.keepalive_interval_ns);
             return;
         }
         self.unanswered = self.unanswered.saturating_add(1);
-        if self.unanswered > self.cfg.data_retries {
+        if self.unanswered > self.cfg.keepalive_count {
             self.give_up();
             return;
         }
         self.due.probe = true;
-        self.timers.keepalive = now + idle / 4;
+        self.timers.keepalive = now + self.cfg.keepalive_interval_ns;
     }
 
     /// The peer no longer answers.

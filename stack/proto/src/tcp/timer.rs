@@ -15,7 +15,7 @@ pub(super) struct Timers {
     pub(super) tail: Instant,
     /// Zero-window probe and silly-window override (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     pub(super) persist: Instant,
-    /// End of TIME-WAIT.
+    /// End of TIME-WAIT, or of patience in FIN-WAIT-2.
     pub(super) linger: Instant,
     /// Keepalive.
     pub(super) keepalive: Instant,

@@ -38,7 +38,8 @@ fn we_close_first() {
     assert_eq!(script.send(fin(&script)).len(), 1);
     assert!(script.end.tcb.deadline() > before);
     assert!(script.fire().is_empty());
-    assert_eq!(script.end.notices, [Notice::PeerClosed, Notice::Closed]);
+    assert_eq!(script.end.notices[..2], [Notice::PeerClosed, Notice::TimeWait]);
+    assert_eq!(script.end.notices.last(), Some(&Notice::Closed));
     assert!(script.end.tcb.is_closed());
 }
 

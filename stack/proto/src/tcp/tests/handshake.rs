@@ -101,7 +101,7 @@ fn a_syn_is_repeated_with_backoff_and_then_given_up() {
         assert_eq!(script.now.since(start), wait * MILLISECOND);
     }
     assert!(script.fire().is_empty());
-    assert_eq!(script.end.notices, [Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Notice::Doubtful, Notice::TimedOut, Notice::Closed]);
     assert!(script.end.tcb.is_closed() && script.end.tcb.deadline().is_none());
 }
 
@@ -119,14 +119,14 @@ fn a_repeated_syn_is_answered_again() {
     assert_eq!(again[0].parse().flags, Flags::SYN | Flags::ACK);
     // And by the timer; in the end the peer is told that nothing came of it.
     let mut now = now;
-    for _ in 0..cfg.syn_retries {
+    for _ in 0..cfg.syn_ack_retries {
         now = server.tcb.deadline().unwrap();
         server.timeout(now);
         assert_eq!(server.transmit(now).len(), 1);
     }
     now = server.tcb.deadline().unwrap().max(now);
     server.timeout(now);
-    assert_eq!(server.notices, [Notice::TimedOut, Notice::Closed]);
+    assert_eq!(server.notices, [Notice::Doubtful, Notice::TimedOut, Notice::Closed]);
     assert!(!server.tcb.is_closed());
     assert!(server.transmit(now)[0].parse().flags.has(Flags::RST));
     assert!(server.tcb.is_closed());

@@ -8,6 +8,8 @@ mod recovery;
 mod rules;
 mod silly;
 mod sim;
+mod states;
+mod timers;
 mod window;
 
 use core::net::{IpAddr, SocketAddr};

@@ -1,0 +1,109 @@
+//! The end of a connection: close, abort, and what follows another in its place (RFC 9293 sections
+//! 3.10.4 and 3.10.5, RFC 6191).
+
+use super::receive::AckState;
+use super::send::Fin;
+use super::state::{Event, State};
+use super::{Due, Notice, Plan, Tcb, Timers};
+use crate::device::{Retained, RxFrame};
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Flags, Segment};
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// Closes our direction: a FIN follows the last record, those still to be written included
+    /// (as long as [`Tcb::next_transmit`] is told of them). Receiving goes on.
+    pub fn close(&mut self) {
+        match self.state {
+            State::SynSent => self.kill(),
+            State::SynReceived => self.close_pending = true,
+            _ => {
+                if self.step(Event::Close) {
+                    self.snd.fin = Fin::Due;
+                }
+            }
+        }
+    }
+
+    /// The upper layer takes no more octets. New ones reset the connection, as the peer must
+    /// learn that they are lost (RFC 9293 section 3.6.1).
+    pub fn shut_receive(&mut self) {
+        self.receive_shut = true;
+    }
+
+    /// Ends the connection at once; a RST is due if the peer may still send or wait for something
+    /// (RFC 9293 section 3.10.5).
+    pub fn abort(&mut self) {
+        self.due.reset |= matches!(
+            self.state,
+            State::SynReceived
+                | State::Established
+                | State::FinWait1
+                | State::FinWait2
+                | State::CloseWait
+        );
+        self.kill();
+    }
+
+    /// True if this connection gives way to the new one that `seg` asks for, a SYN: from TIME-WAIT,
+    /// if nothing old can be taken for it (RFC 6191 section 2); or back from SYN-RECEIVED to
+    /// LISTEN, for another SYN in the window (RFC 9293 section 3.10.7.4, fourth check).
+    #[inline]
+    #[must_use]
+    pub fn gives_way_to(&self, seg: &Segment) -> bool {
+        seg.flags.has(Flags::SYN) && self.yields_to(seg)
+    }
+
+    #[cold]
+    fn yields_to(&self, syn: &Segment) -> bool {
+        if syn.flags.any(Flags::ACK | Flags::RST) {
+            return false;
+        }
+        let is_next = syn.seq > self.rcv.nxt;
+        match (self.state, syn.options.ts) {
+            (State::SynReceived, _) => {
+                self.passive && syn.seq != self.rcv.irs && self.is_acceptable(syn)
+            }
+            (State::TimeWait, Some((val, _))) if self.ts.on => {
+                let newer = val.wrapping_sub(self.ts.recent).cast_signed();
+                newer > 0 || (newer == 0 && is_next)
+            }
+            // The new connection will have what tells its segments from old ones.
+            (State::TimeWait, Some(_)) if self.cfg.timestamps => true,
+            (State::TimeWait, _) => is_next,
+            _ => false,
+        }
+    }
+
+    /// Where the sequence numbers of a connection begin that follows this one between the same
+    /// ends: beyond all that this one has used or its peer could still take for its own (RFC 9293
+    /// section 3.10.7.4, MAY-2).
+    #[must_use]
+    pub fn successor_seq(&self) -> Seq {
+        self.snd.nxt + self.snd.max_wnd.max(0xffff)
+    }
+
+    /// The connection ends here, whatever state it is in.
+    pub(super) fn kill(&mut self) {
+        if self.step(Event::Kill) {
+            self.gone();
+        }
+    }
+
+    /// State CLOSED was entered: frames are given back, timers stop.
+    pub(super) fn gone(&mut self) {
+        self.notify(Notice::Closed);
+        self.board.clear();
+        self.reassembly.clear();
+        self.timers = Timers::OFF;
+        self.ack = AckState::new();
+        self.due = Due { reset: self.due.reset, ..Due::default() };
+        self.plan = Plan::Nothing;
+    }
+
+    /// Enters TIME-WAIT, or stays in it for another while.
+    pub(super) fn linger(&mut self, now: Instant) {
+        self.notify(Notice::TimeWait);
+        self.timers = Timers { linger: now + self.cfg.time_wait_ns, ..Timers::OFF };
+    }
+}
