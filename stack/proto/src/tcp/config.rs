@@ -7,9 +7,14 @@ use crate::wire::tcp::MAX_WSCALE;
 /// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// RFC 5681 and 6582.
-    #[default]
+    /// NewReno (RFC 5681).
     NewReno,
+    /// CUBIC (RFC 9438).
+    #[default]
+    Cubic,
+    /// DCTCP (RFC 8257), for networks under one administration whose switches mark early. Wants
+    /// ECN, and the same algorithm at the peer; without ECN it is NewReno.
+    Dctcp,
 }
 
 /// Settings of one connection, fixed when it is made. Times in nanoseconds, sizes in octets.

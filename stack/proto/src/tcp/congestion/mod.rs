@@ -1,15 +1,20 @@
-//! Congestion control: how many octets may be in the network. The window and the slow-start
-//! threshold are common to all algorithms; what differs is dispatched statically.
+//! Congestion control: how many octets may be in the network. The window, the slow-start
+//! threshold and slow start are common to all algorithms; what differs is dispatched statically.
 
+mod cubic;
+mod dctcp;
+mod hystart;
 mod new_reno;
 
 use super::config::Algorithm;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
+use cubic::Cubic;
+use dctcp::Dctcp;
+use hystart::{HyStart, Verdict};
 use new_reno::NewReno;
 
 /// What a congestion controller learns from an ACK of something new.
-#[allow(dead_code, reason = "not every algorithm looks at everything")]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckInfo {
     /// When it was taken.
@@ -28,11 +33,15 @@ pub(super) struct AckInfo {
     pub(super) snd_nxt: Seq,
 }
 
+/// A threshold that was never set: the first slow start.
+const UNSET: u32 = u32::MAX;
+
 /// A congestion controller. Copying it takes the snapshot that undoing a spurious loss restores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Congestion {
     cwnd: u32,
     ssthresh: u32,
+    hystart: HyStart,
     law: Law,
 }
 
@@ -40,6 +49,8 @@ pub(super) struct Congestion {
 #[derive(Clone, Copy, Debug)]
 enum Law {
     NewReno(NewReno),
+    Cubic(Cubic),
+    Dctcp(Dctcp),
 }
 
 impl Congestion {
@@ -47,8 +58,10 @@ impl Congestion {
     pub(super) fn new(algorithm: Algorithm, mss: u32) -> Self {
         let law = match algorithm {
             Algorithm::NewReno => Law::NewReno(NewReno::default()),
+            Algorithm::Cubic => Law::Cubic(Cubic::new()),
+            Algorithm::Dctcp => Law::Dctcp(Dctcp::new()),
         };
-        Self { cwnd: initial_window(mss), ssthresh: u32::MAX, law }
+        Self { cwnd: initial_window(mss), ssthresh: UNSET, hystart: HyStart::new(), law }
     }
 
     /// The congestion window in octets.
@@ -75,37 +88,84 @@ impl Congestion {
     #[inline]
     pub(super) fn on_ack(&mut self, ack: &AckInfo) {
         if self.in_slow_start() {
-            // Appropriate octet counting (RFC 3465) without its limit per ACK: peers that answer
-            // once per burst acknowledge many segments at a time, and the limit would starve it.
-            self.cwnd = self.cwnd.saturating_add(ack.octets);
+            self.slow_start(ack);
             return;
         }
-        match &mut self.law {
-            Law::NewReno(reno) => self.cwnd = reno.on_ack(self.cwnd, ack),
+        self.cwnd = match &mut self.law {
+            Law::NewReno(reno) => reno.on_ack(self.cwnd, ack),
+            Law::Cubic(cubic) => cubic.on_ack(self.cwnd, ack),
+            Law::Dctcp(dctcp) => dctcp.reno.on_ack(self.cwnd, ack),
+        };
+    }
+
+    /// Appropriate octet counting (RFC 3465) without its limit per ACK: peers that answer once per
+    /// burst acknowledge many segments at a time, and the limit would starve slow start. Past the
+    /// threshold no single ACK leads.
+    fn slow_start(&mut self, ack: &AckInfo) {
+        let mut growth = ack.octets;
+        if self.ssthresh == UNSET {
+            match self.hystart.on_ack(ack) {
+                Verdict::Grow(octets) => growth = octets,
+                Verdict::Leave => {
+                    self.ssthresh = self.cwnd;
+                    return;
+                }
+            }
         }
+        self.cwnd = self.cwnd.saturating_add(growth).min(self.ssthresh);
     }
 
     /// An episode of loss began with `flight` octets outstanding. Window and threshold are reduced
     /// at once; whoever repairs the loss may steer the window by [`Congestion::set_window`]
     /// until the episode ends.
     pub(super) fn on_loss(&mut self, flight: u32, mss: u32) {
-        match &mut self.law {
-            Law::NewReno(reno) => self.ssthresh = reno.reduce(flight, mss),
-        }
+        self.ssthresh = self.threshold(flight, mss);
         self.cwnd = self.ssthresh;
     }
 
-    /// The retransmission timer fired; `first` unless it is the same episode once more.
+    /// The retransmission timer fired; `first` unless the window was reduced for the same losses
+    /// before.
     pub(super) fn on_timeout(&mut self, flight: u32, mss: u32, first: bool) {
         if first {
-            match &mut self.law {
-                Law::NewReno(reno) => self.ssthresh = reno.reduce(flight, mss),
-            }
+            self.ssthresh = self.threshold(flight, mss);
+        }
+        if let Law::Cubic(cubic) = &mut self.law {
+            cubic.forget_plateau();
         }
         self.cwnd = mss;
     }
 
-    /// Sets the window to `octets` during an episode of loss, threshold and epoch untouched
+    /// The slow-start threshold after a loss.
+    fn threshold(&mut self, flight: u32, mss: u32) -> u32 {
+        match &mut self.law {
+            Law::NewReno(reno) => reno.reduce(flight, mss),
+            Law::Cubic(cubic) => cubic.reduce(self.cwnd, flight, mss),
+            // Losses count as ever (RFC 8257 section 3.5).
+            Law::Dctcp(dctcp) => dctcp.reno.reduce(flight, mss),
+        }
+    }
+
+    /// The peer echoed congestion that the network marked, for the first time in a window
+    /// (RFC 3168 section 6.1.2).
+    #[allow(dead_code, reason = "for explicit congestion notification")]
+    pub(super) fn on_congestion_echo(&mut self, flight: u32, mss: u32) {
+        match &self.law {
+            Law::Dctcp(dctcp) => self.ssthresh = dctcp.reduce(self.cwnd).max(2 * mss),
+            _ => self.ssthresh = self.threshold(flight, mss),
+        }
+        self.cwnd = self.cwnd.min(self.ssthresh);
+    }
+
+    /// Notes for DCTCP how much of what is acknowledged was marked: an ACK of `octets`, `echoes`
+    /// with ECE, after which the flight is from `una` to `nxt`.
+    #[allow(dead_code, reason = "for explicit congestion notification")]
+    pub(super) fn observe(&mut self, octets: u32, una: Seq, nxt: Seq, echoes: bool) {
+        if let Law::Dctcp(dctcp) = &mut self.law {
+            dctcp.observe(octets, una, nxt, echoes);
+        }
+    }
+
+    /// Sets the window to `octets` during an episode of loss; threshold and epoch stay
     /// (RFC 6937).
     #[allow(dead_code, reason = "for proportional rate reduction")]
     #[inline]
@@ -113,15 +173,28 @@ impl Congestion {
         self.cwnd = octets;
     }
 
-    /// Nothing was sent for a retransmission timeout (RFC 5681 section 4.1).
+    /// Nothing was sent for a retransmission timeout: starts over from the initial window
+    /// (RFC 5681 section 4.1). What is known of the path is kept as RFC 7661 section 4.4.3 has it.
     pub(super) fn on_idle(&mut self, mss: u32) {
-        self.cwnd = self.cwnd.min(initial_window(mss));
+        let restart = initial_window(mss);
+        if self.cwnd <= restart {
+            return;
+        }
+        self.ssthresh = self.ssthresh.max(self.cwnd - self.cwnd / 4);
+        self.cwnd = restart;
+        if let Law::Cubic(cubic) = &mut self.law {
+            cubic.restart();
+        }
     }
 
-    /// Returns to `prior`, from before a loss that was none.
+    /// Returns to `prior`, from before a loss that was none (RFC 9438 section 4.9).
     pub(super) fn restore(&mut self, prior: Self) {
         self.cwnd = self.cwnd.max(prior.cwnd);
         self.ssthresh = self.ssthresh.max(prior.ssthresh);
+        // DCTCP's observations go on whatever was lost.
+        if let (Law::Cubic(cubic), Law::Cubic(prior)) = (&mut self.law, prior.law) {
+            *cubic = prior;
+        }
     }
 }
 

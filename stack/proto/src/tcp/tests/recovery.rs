@@ -1,6 +1,7 @@
 //! Loss recovery: fast retransmit with and without SACK, timeouts, undo, tail-loss probes.
 
 use super::{Config, Fields, Options, Script, Seq};
+use crate::tcp::Algorithm;
 use crate::time::{MILLISECOND, SECOND};
 use crate::wire::tcp::{Block, Segment};
 
@@ -21,12 +22,17 @@ fn script(options: Options, cfg: &Config) -> Script {
 }
 
 fn sack_script() -> Script {
-    script(Script::full_options(), &Config { tail_loss_probe: false, ..Config::default() })
+    script(Script::full_options(), &Config { tail_loss_probe: false, ..reno() })
 }
 
 fn plain_script() -> Script {
     let options = Options { ts: None, sack_permitted: false, ..Script::full_options() };
-    script(options, &Config::default())
+    script(options, &reno())
+}
+
+/// Windows that are easily foretold.
+fn reno() -> Config {
+    Config { congestion: Algorithm::NewReno, ..Config::default() }
 }
 
 fn end(seg: &Segment) -> Seq {

@@ -1,0 +1,95 @@
+//! DCTCP (RFC 8257), the sender's part: the window shrinks by as much as was marked. Otherwise
+//! NewReno.
+
+use super::new_reno::NewReno;
+use crate::wire::seq::Seq;
+
+/// `alpha` where everything was marked.
+const ONE: u32 = 1 << 20;
+/// The weight of a new observation: g = 1/16 (section 4.2).
+const GAIN_BITS: u32 = 4;
+
+/// What DCTCP keeps beside the window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dctcp {
+    pub(super) reno: NewReno,
+    /// Estimate of the part of octets that are marked, of [`ONE`].
+    alpha: u32,
+    /// Octets acknowledged in this window of observation, and those of them with ECE.
+    acked: u32,
+    marked: u32,
+    /// The window of observation ends when more than this is acknowledged.
+    end: Option<Seq>,
+}
+
+impl Dctcp {
+    /// Everything counts as marked at first (section 4.2).
+    pub(super) fn new() -> Self {
+        Self { reno: NewReno::default(), alpha: ONE, acked: 0, marked: 0, end: None }
+    }
+
+    /// Notes an ACK of `octets` that lets the flight begin at `una`; `echoes` with ECE (section
+    /// 3.3, steps 1 to 8).
+    pub(super) fn observe(&mut self, octets: u32, una: Seq, nxt: Seq, echoes: bool) {
+        self.acked = self.acked.saturating_add(octets);
+        if echoes {
+            self.marked = self.marked.saturating_add(octets);
+        }
+        let end = *self.end.get_or_insert(nxt);
+        if una <= end || self.acked == 0 {
+            return;
+        }
+        let part = u64::from(self.marked) * u64::from(ONE) / u64::from(self.acked);
+        let part = u32::try_from(part).unwrap_or(ONE).min(ONE);
+        // Shrinks by one at least, so that it comes down to nothing.
+        let decay = (self.alpha >> GAIN_BITS).max(u32::from(self.alpha > 0));
+        self.alpha = (self.alpha - decay + (part >> GAIN_BITS)).min(ONE);
+        (self.acked, self.marked) = (0, 0);
+        self.end = Some(nxt);
+    }
+
+    /// The window after marks (section 3.3, step 9).
+    pub(super) fn reduce(&self, cwnd: u32) -> u32 {
+        let cut = u64::from(cwnd) * u64::from(self.alpha) / u64::from(2 * ONE);
+        cwnd - u32::try_from(cut).unwrap_or(cwnd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dctcp, ONE};
+    use crate::wire::seq::Seq;
+
+    /// `windows` windows of 100 ACKs, `marked` of each with ECE.
+    fn observe(dctcp: &mut Dctcp, at: &mut Seq, windows: u32, marked: u32) {
+        for _ in 0..windows {
+            for i in 0..100 {
+                *at += 1000;
+                dctcp.observe(1000, *at, *at + 100_000, i < marked);
+            }
+        }
+    }
+
+    #[test]
+    fn alpha_converges_to_what_is_marked() {
+        let (mut dctcp, mut at) = (Dctcp::new(), Seq(0) - 5_000_000);
+        assert_eq!(dctcp.reduce(100_000), 50_000, "half, before anything is known");
+        for marked in [0, 25, 100, 7, 0] {
+            observe(&mut dctcp, &mut at, 200, marked);
+            let expected = f64::from(marked) / 100.0;
+            let alpha = f64::from(dctcp.alpha) / f64::from(ONE);
+            assert!((alpha - expected).abs() < 0.01, "{alpha} for {expected}");
+            let cut = 1.0 - f64::from(dctcp.reduce(1_000_000)) / 1e6;
+            assert!((cut - expected / 2.0).abs() < 0.005, "{cut} for {expected}");
+        }
+    }
+
+    #[test]
+    fn an_observation_weighs_a_sixteenth_and_is_made_once_per_window() {
+        let (mut dctcp, mut at) = (Dctcp::new(), Seq(0));
+        observe(&mut dctcp, &mut at, 1, 0);
+        assert_eq!(dctcp.alpha, ONE, "the first window has not ended");
+        observe(&mut dctcp, &mut at, 1, 0);
+        assert_eq!(dctcp.alpha, ONE / 16 * 15);
+    }
+}
