@@ -13,8 +13,8 @@ pub struct Flow {
     pub irs: u32,
     /// Our TSval at the start of the trace, once seen.
     tsval_base: Option<u32>,
-    /// Our latest TSval.
-    tsval: Option<u32>,
+    /// Our latest TSval, and when it went out, in microseconds.
+    tsval: Option<(u32, u64)>,
     /// The peer's TSval at the start of the trace.
     peer_tsval_base: u32,
     /// The peer's SYN carried timestamps.
@@ -37,7 +37,12 @@ const fn ahead(a: u32, b: u32) -> i64 {
     a.wrapping_sub(b).cast_signed() as i64
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "modulo 2^32")]
+#[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
+const fn wrap(micros: u64) -> u32 {
+    micros as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
 const fn from_base(base: u32, relative: i64) -> u32 {
     base.wrapping_add(relative as u32)
 }
@@ -58,7 +63,7 @@ impl Flow {
         &mut self,
         shape: &Shape,
         mut base: Packet,
-        micros: u32,
+        micros: u64,
     ) -> Result<Vec<Packet>, String> {
         let Num::Is(seq) = shape.seq else { return Err("a segment in needs numbers".to_owned()) };
         let is_syn = shape.flags & packet::SYN != 0;
@@ -104,9 +109,10 @@ impl Flow {
         Ok(packets)
     }
 
-    fn incoming_ts(&self, shape: &Shape, micros: u32) -> Result<Option<(u32, u32)>, String> {
-        let clock = self.peer_tsval_base.wrapping_add(micros);
-        let echo = if shape.flags & packet::ACK == 0 { 0 } else { self.tsval.unwrap_or(0) };
+    fn incoming_ts(&self, shape: &Shape, micros: u64) -> Result<Option<(u32, u32)>, String> {
+        let clock = self.peer_tsval_base.wrapping_add(wrap(micros));
+        let echo =
+            if shape.flags & packet::ACK == 0 { 0 } else { self.tsval.map_or(0, |(val, _)| val) };
         Ok(match shape.ts {
             Some(None) => None,
             None => (self.peer_ts && shape.flags & packet::SYN == 0).then_some((clock, echo)),
@@ -117,8 +123,8 @@ impl Flow {
                 };
                 let ecr = match ecr {
                     Num::Is(ecr) => {
-                        let base = self.tsval_base.ok_or("no timestamp was seen to echo")?;
-                        from_base(base, ecr)
+                        let none = "no timestamp was seen to echo; `*` echoes zero";
+                        from_base(self.tsval_base.ok_or(none)?, ecr)
                     }
                     Num::Any => echo,
                 };
@@ -142,7 +148,7 @@ impl Flow {
     }
 
     /// Takes note of a segment that goes out, and says what is wrong with it in any trace.
-    pub fn note_outgoing(&mut self, packet: &Packet, micros: u32) -> Vec<String> {
+    pub fn note_outgoing(&mut self, packet: &Packet, micros: u64) -> Vec<String> {
         let mut wrong = Vec::new();
         if packet.flags & packet::RST != 0 {
             return wrong;
@@ -152,11 +158,12 @@ impl Flow {
             self.scales.0 = packet.wscale;
         }
         if let Some((val, _)) = packet.ts {
-            self.tsval_base.get_or_insert(val.wrapping_sub(micros));
-            if self.tsval.is_some_and(|last| ahead(val, last) < 0) {
+            self.tsval_base.get_or_insert(val.wrapping_sub(wrap(micros)));
+            let last = self.tsval.filter(|(_, at)| micros - at < 1 << 31);
+            if last.is_some_and(|(last, _)| ahead(val, last) < 0) {
                 wrong.push("TSval went back (RFC 7323 section 4.1)".to_owned());
             }
-            self.tsval = Some(val);
+            self.tsval = Some((val, micros));
         }
         if packet.flags & packet::ACK != 0 {
             let scale = match self.scales {
@@ -168,17 +175,20 @@ impl Flow {
             if ahead(packet.ack, last_ack) < 0 {
                 wrong.push("the acknowledgment went back".to_owned());
             }
-            if ahead(edge, last_edge) < 0 {
-                let by = ahead(last_edge, edge);
+            // Scaling may round it down by less than its unit (RFC 7323 section 2.4).
+            let by = ahead(last_edge, edge);
+            if by >= 1 << scale {
                 wrong.push(format!("the window was taken back by {by} (RFC 9293 section 3.8.6)"));
             }
-            self.acked = Some((packet.ack, edge));
+            self.acked = Some((packet.ack, if by > 0 { last_edge } else { edge }));
         }
         let options = packet.ts.map_or(0, |_| 12);
         if packet.payload.len() + options > usize::from(self.peer_mss) {
             wrong.push("larger than the peer's segment size (RFC 6691)".to_owned());
         }
-        for (octet, at) in packet.payload.iter().zip(packet.seq.wrapping_sub(self.iss() + 1)..) {
+        let first = packet.seq.wrapping_sub(self.iss()).wrapping_sub(1);
+        for (octet, at) in packet.payload.iter().zip(0..) {
+            let at = first.wrapping_add(at);
             if *octet != packet::pattern(true, at) {
                 wrong.push(format!("octet {} of the stream is wrong", at.wrapping_add(1)));
                 break;

@@ -142,9 +142,8 @@ impl Run {
         format!("@{}ms", at.since(START) as f64 / 1e6)
     }
 
-    fn micros(&self) -> u32 {
-        // Modulo 2^32, as TSval is.
-        (self.now.since(START) / 1_000 % (1 << 32)).try_into().expect("below 2^32")
+    fn micros(&self) -> u64 {
+        self.now.since(START) / 1_000
     }
 
     fn flow(&mut self, peer_port: u16, our_port: u16) -> &mut Flow {
