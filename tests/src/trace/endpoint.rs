@@ -122,7 +122,8 @@ impl Endpoint {
         let frame = Frame(octets.into());
         // What does not parse is dropped by every engine.
         let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return Ok(()) };
-        let Some(tcb) = self.tcb.as_mut().filter(|tcb| tcb.state() != State::Closed) else {
+        let live = self.tcb.as_mut().filter(|tcb| tcb.state() != State::Closed);
+        let Some(tcb) = live.filter(|tcb| !tcb.gives_way_to(&segment)) else {
             self.unmatched(now, &segment);
             return Ok(());
         };

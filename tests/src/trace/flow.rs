@@ -156,6 +156,7 @@ impl Flow {
         if packet.flags & packet::SYN != 0 {
             self.iss.get_or_insert(packet.seq);
             self.scales.0 = packet.wscale;
+            self.acked = None;
         }
         if let Some((val, _)) = packet.ts {
             self.tsval_base.get_or_insert(val.wrapping_sub(wrap(micros)));

@@ -4,6 +4,7 @@
 
 pub mod endpoint;
 pub mod flow;
+pub mod host;
 pub mod packet;
 pub mod runner;
 pub mod script;
@@ -14,6 +15,7 @@ use std::net::SocketAddr;
 use ferrowarp_proto::wire::tcp::FourTuple;
 
 use endpoint::Endpoint;
+use host::Host;
 use runner::{OUR_PORT, PEER_PORT, Subject, address};
 use settings::Settings;
 
@@ -27,6 +29,9 @@ pub fn run(text: &str) -> Result<(), String> {
 
 /// What the settings ask to test.
 fn subject(settings: &Settings) -> Box<dyn Subject> {
+    if settings.engine {
+        return Box::new(Host::new(settings));
+    }
     let tuple = FourTuple {
         local: SocketAddr::new(address(settings, 0), OUR_PORT),
         remote: SocketAddr::new(address(settings, 1), PEER_PORT),

@@ -266,6 +266,16 @@ impl Packet {
     }
 }
 
+/// The answer to an ARP request: whoever is asked for has `mac`. `None` for other frames.
+#[must_use]
+pub fn arp_reply(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
+    let packet = frame.get(14..42).filter(|packet| frame[12..14] == [8, 6] && packet[7] == 1)?;
+    let (asker, asker_ip, asked_ip) = (&packet[8..14], &packet[14..18], &packet[24..28]);
+    let mut reply = [asker, &mac, &frame[12..14], &packet[..7], &[2], &mac].concat();
+    reply.extend([asked_ip, asker, asker_ip].concat());
+    Some(reply)
+}
+
 /// The octet at a position of a stream; `ours` tells the two streams of a connection apart.
 #[must_use]
 pub fn pattern(ours: bool, at: u32) -> u8 {

@@ -1,8 +1,12 @@
 //! What the `config:` lines of a trace set.
 
-use ferrowarp_proto::tcp::Config;
+use ferrowarp_proto::engine::EngineConfig;
+use ferrowarp_proto::tcp::{Algorithm, Config};
 
 use super::script::{duration, number};
+
+/// How late an engine's timers may be: a tick of its wheel, and a little.
+const ENGINE_TICK_NS: u64 = 20_000;
 
 /// Settings of a run.
 #[derive(Clone, Debug)]
@@ -23,6 +27,8 @@ pub struct Settings {
     pub ipv6: bool,
     /// The application passes whole records also where less is admitted.
     pub whole_records: bool,
+    /// Patience of the engine with start-up and with the end.
+    pub patience_ns: u64,
     /// How late something may be seen.
     pub tick_ns: u64,
 }
@@ -31,7 +37,12 @@ impl Default for Settings {
     /// Windows of 65,535 octets (so that window fields count octets) and the largest segment that
     /// Ethernet carries over IPv4; all else as the stack has it.
     fn default() -> Self {
-        let tcp = Config { recv_window: 65_535, startup_window: 65_535, ..Config::default() };
+        let tcp = Config {
+            recv_window: 65_535,
+            startup_window: 65_535,
+            congestion: Algorithm::NewReno,
+            ..Config::default()
+        };
         Self {
             engine: false,
             tcp,
@@ -41,12 +52,19 @@ impl Default for Settings {
             peer_tsval: 1_000_000,
             ipv6: false,
             whole_records: false,
+            patience_ns: 3_600_000_000_000,
             tick_ns: 1_000,
         }
     }
 }
 
 impl Settings {
+    /// What is set for the engine beyond TCP.
+    pub fn set_engine(&self, config: &mut EngineConfig) {
+        config.startup_timeout_ns = self.patience_ns;
+        config.linger_ns = self.patience_ns;
+    }
+
     /// Sets one.
     ///
     /// # Errors
@@ -54,13 +72,17 @@ impl Settings {
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let tcp = &mut self.tcp;
         match name {
-            "engine" => self.engine = switch(value)?,
+            "engine" => {
+                self.engine = switch(value)?;
+                self.tick_ns = ENGINE_TICK_NS;
+            }
             "iss" => self.iss = small(value)?,
             "irs" => self.irs = small(value)?,
             "tsval" => self.tsval = small(value)?,
             "peer-tsval" => self.peer_tsval = small(value)?,
             "ipv6" => self.ipv6 = switch(value)?,
             "whole-records" => self.whole_records = switch(value)?,
+            "patience" => self.patience_ns = duration(value)?,
             "late" => self.tick_ns = duration(value)?,
             "mss" => tcp.mss = small(value)?,
             "window" => {
@@ -73,11 +95,16 @@ impl Settings {
             "rto-min" => tcp.rto_min_ns = duration(value)?,
             "rto-initial" => tcp.rto_initial_ns = duration(value)?,
             "rto-max" => tcp.rto_max_ns = duration(value)?,
+            "syn-ack-retries" => tcp.syn_ack_retries = small(value)?,
             "syn-retries" => tcp.syn_retries = small(value)?,
             "data-retries" => tcp.data_retries = small(value)?,
             "user-timeout" => tcp.user_timeout_ns = duration(value)?,
             "delayed-ack" => tcp.delayed_ack_ns = duration(value)?,
             "time-wait" => tcp.time_wait_ns = duration(value)?,
+            "fin-wait" => tcp.fin_wait_ns = duration(value)?,
+            "keepalive-interval" => tcp.keepalive_interval_ns = duration(value)?,
+            "keepalive-count" => tcp.keepalive_count = small(value)?,
+            "challenge-acks" => tcp.challenge_acks = small(value)?,
             "keepalive" => tcp.keepalive_ns = Some(duration(value)?),
             "tick" => tcp.tick_ns = duration(value)?,
             "held-frames" => tcp.max_held_frames = small(value)?,
