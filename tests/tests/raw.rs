@@ -285,45 +285,107 @@ fn a_terminate_without_its_header_ends_the_stream_like_any_other() {
     assert_eq!(bed.queues.poll(CQ).map(|wc| wc.status), Some(WcStatus::Flushed));
 }
 
-#[test]
-fn frames_held_out_of_order_are_bounded_over_all_connections() {
-    let mut bed = Bed::new(|config| config.held_frames_max = 100);
+/// Five peers send every second octet of an FPDU, so that nothing can be handed up; then the first
+/// one goes away and the others send the rest.
+fn hold_to_the_brim(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize)) {
+    let mut bed = Bed::new(change);
     let mut peers: Vec<_> =
         (0..5).map(|index| Peer::connect(&mut bed, 5000 + index, 1460)).collect();
     let qps: Vec<_> = peers.iter_mut().map(|peer| peer.set_up(&mut bed)).collect();
-    // Each sends every second octet of an FPDU: nothing can be handed up.
     let fpdu = untagged(Opcode::Send { invalidate: false, solicited: false }, 0, 1, &[7; 138]);
+    let mut before = (0, 0);
     for peer in &peers {
         for at in (1..fpdu.len()).step_by(2) {
             let seq = peer.seq + u32::try_from(at).unwrap();
             peer.put(&bed, Flags::ACK, Options::default(), seq, &fpdu[at..=at]);
         }
         bed.settle();
+        let held = bed.engine.held();
+        assert!(held.0 <= brim.0 && held.1 <= brim.1, "{held:?}");
+        assert!(held.0 > before.0 || held.1 > before.1, "there is room for each");
+        before = held;
     }
     let refused = bed.engine.counters().holds_refused;
-    assert_eq!(refused, 5 * fpdu.len() as u64 / 2 - 100);
+    let held = (before.0 + before.1 / 256) as u64;
+    assert!(refused > 0 && refused + held == 5 * (fpdu.len() as u64 / 2), "{refused} {held}");
     // What is refused is asked for all the same.
     assert!(bed.engine.device().outbound.borrow().len() > 5);
     bed.engine.device().outbound.borrow_mut().clear();
     // One that goes away makes room, and whoever fills its gaps gets on.
     peers[0].put(&bed, Flags::RST, Options::default(), peers[0].seq, &[]);
     bed.pass();
+    let now = bed.engine.held();
+    assert!(now.0 < before.0 || now.1 < before.1);
     for (peer, &qp) in peers.iter_mut().zip(&qps).skip(1) {
         bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
         // Of what is held the first copy stays, so each time one gap is filled.
-        for _ in 0..40 {
+        for _ in 0..fpdu.len() / 2 {
             peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &fpdu);
         }
         peer.send(&mut bed, &fpdu);
         bed.settle();
         assert_eq!(bed.queues.poll(CQ).map(|wc| (wc.qp, wc.byte_len)), Some((qp, 138)));
     }
-    let refused = bed.engine.counters().holds_refused;
-    for at in (1..160).step_by(2) {
-        peers[4].put(&bed, Flags::ACK, Options::default(), peers[4].seq + at, &[1]);
+    assert_eq!(bed.engine.held(), (0, 0), "all was given back");
+}
+
+#[test]
+fn frames_held_out_of_order_are_bounded_over_all_connections() {
+    let change = |config: &mut EngineConfig| {
+        config.held_frames_max = 100;
+        config.held_octets_max = 0;
+    };
+    hold_to_the_brim(change, (100, 0));
+}
+
+#[test]
+fn copies_held_out_of_order_are_bounded_over_all_connections() {
+    let change = |config: &mut EngineConfig| {
+        config.held_frames_max = 0;
+        config.held_octets_max = 100 * 256;
+    };
+    hold_to_the_brim(change, (0, 100 * 256));
+}
+
+#[test]
+fn frames_are_copied_when_they_get_scarce() {
+    let mut bed = Bed::new(|config| config.held_frames_max = 8);
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let qp = peer.set_up(&mut bed);
+    bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
+    let send = Opcode::Send { invalidate: false, solicited: false };
+    let octets: Vec<u8> = (0..1400u16).map(|at| (at % 251) as u8).collect();
+    let first = untagged(send, 0, 1, &octets);
+    // The first of fifteen messages is lost, the others are held.
+    let len = u32::try_from(first.len()).unwrap();
+    for index in 1..15 {
+        let fpdu = untagged(send, 0, index + 1, &octets);
+        let seq = peer.seq + index * len;
+        peer.put(&bed, Flags::ACK, Options::default(), seq, &fpdu);
+        bed.engine.post_recv(qp, inbox(&bed, u64::from(index) + 1)).unwrap();
     }
     bed.settle();
-    assert_eq!(bed.engine.counters().holds_refused, refused, "all was given back");
+    assert_eq!(bed.engine.held(), (4, 10 * 1472));
+    assert_eq!(bed.engine.counters().holds_refused, 0);
+    peer.send(&mut bed, &first);
+    bed.settle();
+    let found: Vec<_> = std::iter::from_fn(|| bed.queues.poll(CQ)).collect();
+    let expected: Vec<_> = (1..=15).map(|wr_id| (wr_id, WcStatus::Success, 1400)).collect();
+    let seen: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect();
+    assert_eq!(seen, expected);
+    assert_eq!(bed.engine.held(), (0, 0));
+}
+
+#[test]
+fn a_connection_that_is_not_set_up_holds_little() {
+    let mut bed = Bed::new(|_| {});
+    let peer = Peer::connect(&mut bed, 5000, 1460);
+    for at in (1..200).step_by(2) {
+        peer.put(&bed, Flags::ACK, Options::default(), peer.seq + at, &[0]);
+    }
+    bed.settle();
+    assert_eq!(bed.engine.held(), (0, 16 * 256));
+    assert_eq!(bed.engine.counters().early_rejected, 84);
 }
 
 #[test]

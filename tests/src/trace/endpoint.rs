@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use ferrowarp_proto::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
-use ferrowarp_proto::tcp::{Delivered, Origin, Ready, State, Tcb, Transmit};
+use ferrowarp_proto::tcp::{
+    Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, Transmit,
+};
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{
@@ -48,6 +50,14 @@ impl Retained for Frame {
     }
 }
 
+/// How the application answers octets ahead of their turn.
+#[derive(Clone, Copy)]
+enum Answer {
+    Hold,
+    Take,
+    Reject,
+}
+
 /// See the [module's documentation](self).
 pub struct Endpoint {
     settings: Settings,
@@ -62,6 +72,8 @@ pub struct Endpoint {
     /// The application keeps what it is handed instead of consuming it.
     keeps: bool,
     kept: u32,
+    pool: HoldPool<Frame>,
+    early: Answer,
     notices: Vec<String>,
     /// Frames the engine would have sent in answer to what is for no connection.
     answers: Vec<Vec<u8>>,
@@ -81,6 +93,8 @@ impl Endpoint {
             read: 0,
             keeps: false,
             kept: 0,
+            pool: HoldPool::new(512, 16 << 20, settings.tcp.mss.into()),
+            early: Answer::Hold,
             notices: Vec::new(),
             answers: Vec::new(),
         }
@@ -100,20 +114,42 @@ impl Endpoint {
         Origin { iss: Seq(self.settings.iss), ts_offset }
     }
 
-    fn take(&mut self, frame: &Frame, octets: Range<usize>) -> Result<(), String> {
+    /// The octets of the stream at `position` are those of `frame`.
+    fn check(frame: &impl RxFrame, octets: &Range<usize>, position: u32) -> Result<(), String> {
         if octets.is_empty() {
             return Err("an empty piece was handed up".to_owned());
         }
-        for octet in &frame.0[octets.clone()] {
-            if *octet != pattern(false, self.read) {
-                return Err(format!("octet {} was handed up wrong", self.read + 1));
+        let mut found = vec![0; octets.len()];
+        frame.copy_out(octets.start, &mut found);
+        let mut at = position;
+        for octet in found {
+            if octet != pattern(false, at) {
+                return Err(format!("octet {} was handed up wrong", at + 1));
             }
-            self.read = self.read.wrapping_add(1);
+            at = at.wrapping_add(1);
         }
+        Ok(())
+    }
+
+    fn take(&mut self, frame: &impl RxFrame, octets: &Range<usize>) -> Result<(), String> {
+        Self::check(frame, octets, self.read)?;
+        let len = u32::try_from(octets.len()).expect("a frame is short");
+        self.read = self.read.wrapping_add(len);
         if self.keeps {
-            let len = u32::try_from(octets.len()).expect("a frame is short");
             self.kept += len;
             self.live()?.hold(len);
+        }
+        Ok(())
+    }
+
+    fn take_early(&mut self, frame: Frame, seq: Seq, octets: Range<usize>) -> Result<(), String> {
+        let ahead = seq - self.live()?.rcv_nxt();
+        Self::check(&frame, &octets, self.read.wrapping_add(ahead))?;
+        let Some(tcb) = &mut self.tcb else { return Ok(()) };
+        match self.early {
+            Answer::Hold => drop(tcb.hold_early(&mut self.pool, frame, octets)),
+            Answer::Take => tcb.took_early(&mut self.pool),
+            Answer::Reject => tcb.reject_early(),
         }
         Ok(())
     }
@@ -127,11 +163,22 @@ impl Endpoint {
             self.unmatched(now, &segment);
             return Ok(());
         };
-        if let Delivered::InOrder { frame, octets } = tcb.handle_segment(now, &segment, frame) {
-            self.take(&frame, octets)?;
+        match tcb.handle_segment(now, &segment, frame) {
+            Delivered::Nothing => {}
+            Delivered::InOrder { frame, octets } => self.take(&frame, &octets)?,
+            Delivered::Early { frame, seq, octets } => self.take_early(frame, seq, octets)?,
         }
-        while let Some((frame, octets)) = self.live()?.next_held() {
-            self.take(&frame, octets)?;
+        while let Some(next) = self.live()?.next_held() {
+            match next {
+                InTurn::Held { held, octets } => {
+                    self.take(&held, &octets)?;
+                    self.pool.give_back(held);
+                }
+                InTurn::Taken { len, .. } => self.read = self.read.wrapping_add(len),
+            }
+        }
+        if let Some(tcb) = &mut self.tcb {
+            tcb.settle_held(&mut self.pool);
         }
         Ok(())
     }
@@ -155,8 +202,15 @@ impl Endpoint {
     }
 
     fn heed(&mut self) {
-        while let Some(notice) = self.tcb.as_mut().and_then(Tcb::poll_notice) {
-            self.notices.push(format!("{notice:?}"));
+        while let Some(tcb) = &mut self.tcb
+            && let Some(notice) = tcb.poll_notice()
+        {
+            // An engine grants it within its budget; here there is no other connection.
+            if notice == Notice::Window {
+                tcb.grow_window(tcb.window_wanted());
+            } else {
+                self.notices.push(format!("{notice:?}"));
+            }
         }
     }
 
@@ -269,7 +323,9 @@ impl Subject for Endpoint {
                 let mss = u16::try_from(number(mss)?).map_err(|_| "no segment size")?;
                 self.live()?.lower_mss(mss);
             }
-            ["admit-early", switch] => self.live()?.admit_early(switch == "on"),
+            ["early", "hold"] => self.early = Answer::Hold,
+            ["early", "take"] => self.early = Answer::Take,
+            ["early", "reject"] => self.early = Answer::Reject,
             _ => return Err(format!("there is no call `{}`", words.join(" "))),
         }
         self.heed();
@@ -286,7 +342,8 @@ impl Subject for Endpoint {
             "cwnd" => tcb.cwnd().into(),
             "emss" => tcb.emss() as u64,
             "srtt-us" => tcb.srtt_ns() / 1000,
-            "held-frames" => tcb.held_frames() as u64,
+            "held-frames" => tcb.held_pieces() as u64,
+            "window-limit" => tcb.window_limit().into(),
             "read" => self.read.into(),
             "waiting" => self.writes.iter().map(|len| *len as u64).sum(),
             "all-acked" => tcb.all_acked().into(),

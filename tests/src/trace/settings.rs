@@ -39,6 +39,7 @@ impl Default for Settings {
     fn default() -> Self {
         let tcp = Config {
             recv_window: 65_535,
+            recv_window_max: 65_535,
             startup_window: 65_535,
             congestion: Algorithm::NewReno,
             ..Config::default()
@@ -88,7 +89,9 @@ impl Settings {
             "window" => {
                 tcp.recv_window = small(value)?;
                 tcp.startup_window = tcp.recv_window;
+                tcp.recv_window_max = tcp.recv_window;
             }
+            "window-max" => tcp.recv_window_max = small(value)?,
             "startup-window" => tcp.startup_window = small(value)?,
             "timestamps" => tcp.timestamps = switch(value)?,
             "sack" => tcp.sack = switch(value)?,

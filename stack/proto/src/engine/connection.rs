@@ -50,8 +50,8 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) closing: bool,
     /// Octets taken from TCP and held until both ends have agreed.
     pub(super) held_len: u32,
-    /// Its part of the engine's held frames.
-    pub(super) held_frames: usize,
+    /// Octets by which its receive window has grown.
+    pub(super) window_growth: u32,
     /// Start-up octets to be sent.
     pub(super) outbox: Vec<u8>,
     /// End of patience: with start-up, or with lingering after the end.

@@ -29,6 +29,8 @@ pub struct Counters {
     /// Frames that came ahead of their turn and were dropped: all connections together held as many
     /// as may be.
     pub holds_refused: u64,
+    /// Frames that came ahead of their turn and were dropped, as there was no use for them.
+    pub early_rejected: u64,
     /// Start-up frames refused.
     pub startup_errors: u64,
     /// Connections reset because no buffer for partial FPDUs was left.

@@ -113,23 +113,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.take_unmatched(now, segment, &frame);
             return;
         }
-        let admits = self.held_frames < self.config.held_frames_max;
-        conn.tcb.admit_early(admits);
-        if !admits && !segment.payload.is_empty() && segment.seq > conn.tcb.rcv_nxt() {
-            self.verbs.counters.holds_refused += 1;
-        }
-        if let Delivered::InOrder { frame, octets } = conn.tcb.handle_segment(now, segment, frame) {
-            self.take_octets(now, index, &frame, octets);
-            while let Some((frame, octets)) =
-                self.connections.get_mut(index).and_then(|conn| conn.tcb.next_held())
-            {
+        match conn.tcb.handle_segment(now, segment, frame) {
+            Delivered::Nothing => {}
+            Delivered::InOrder { frame, octets } => {
                 self.take_octets(now, index, &frame, octets);
+                self.take_in_turn(now, index);
             }
-        }
-        if let Some(conn) = self.connections.get_mut(index) {
-            let held = conn.tcb.held_frames();
-            self.held_frames = self.held_frames + held - conn.held_frames;
-            conn.held_frames = held;
+            Delivered::Early { frame, octets, .. } => self.take_early(index, frame, octets),
         }
         // Its turn to send comes later in this pass; the timer is armed then, once per burst.
         self.heed(now, index);
@@ -193,7 +183,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         conn.established = true;
                     }
                 }
-                Notice::PeerClosed => self.take_fin(now, index),
+                Notice::PeerClosed => {
+                    if let Some(conn) = self.connections.get_mut(index) {
+                        conn.tcb.settle_held(&mut self.holds);
+                    }
+                    self.take_fin(now, index);
+                }
+                Notice::Window => self.grow_window(index),
                 Notice::Reset => self.lose(index, EndReason::Reset),
                 Notice::TimedOut => self.lose(index, EndReason::TimedOut),
                 Notice::Doubtful | Notice::TimeWait | Notice::Closed => {}
@@ -205,7 +201,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Octets of the stream, in order.
-    fn take_octets(&mut self, now: Instant, index: u32, frame: &D::Rx, octets: Range<usize>) {
+    pub(super) fn take_octets(
+        &mut self,
+        now: Instant,
+        index: u32,
+        frame: &impl RxFrame,
+        octets: Range<usize>,
+    ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         match &mut conn.phase {
             Phase::Rdma { .. } => self.take_fpdus(now, index, frame, octets),

@@ -8,6 +8,7 @@
 
 mod connection;
 mod counters;
+mod early;
 mod inbound;
 mod outbound;
 mod queue_pairs;
@@ -32,7 +33,7 @@ use crate::engine::wheel::{Timer, Wheel, tick_of};
 use crate::mpa::receive::AssemblyPool;
 use crate::net::keyed::{KeyedHash, Purpose, Secret};
 use crate::net::neighbours::Neighbours;
-use crate::tcp;
+use crate::tcp::{self, HoldPool};
 use crate::time::{Instant, SECOND};
 use crate::verbs::cm::{CmError, Event};
 use crate::verbs::qp::{QpInit, QpState};
@@ -66,8 +67,15 @@ pub struct EngineConfig {
     /// Queue pairs at a time.
     pub qps_max: usize,
     /// Received frames held out of order at a time, over all connections. Less than the port can
-    /// spare: with its receive pool drained, what fills the gaps would not arrive either.
+    /// spare: with its receive pool drained, what fills the gaps would not arrive either. From
+    /// half of it on, octets are copied instead.
     pub held_frames_max: usize,
+    /// Octets of memory for such copies, over all connections; taken as they are needed, and
+    /// kept. A path of 1 Gb/s and 20 ms takes 2.5 MB while a loss is repaired.
+    pub held_octets_max: usize,
+    /// Octets by which receive windows may have grown beyond `tcp.recv_window` at a time, over all
+    /// connections. A promise rather than memory: what is over the bounds above is dropped.
+    pub window_growth_max: u64,
     /// Partial FPDUs at a time; each may take 64 KiB.
     pub partial_fpdus_max: usize,
     /// Patience with the start-up exchange, in nanoseconds.
@@ -89,6 +97,8 @@ impl EngineConfig {
             connections_max: 16_384,
             qps_max: 65_536,
             held_frames_max: 512,
+            held_octets_max: 16 << 20,
+            window_growth_max: 1 << 30,
             partial_fpdus_max: 1024,
             startup_timeout_ns: 10 * SECOND,
             linger_ns: 5 * SECOND,
@@ -132,8 +142,10 @@ pub struct Engine<D: Device, M, C> {
     listeners: HashMap<u16, Listener, KeyedHash>,
     neighbours: Neighbours,
     assembly: AssemblyPool,
-    /// Frames that connections hold out of order, as of their last segments.
-    held_frames: usize,
+    /// What connections hold out of order.
+    holds: HoldPool<D::Rx>,
+    /// Octets by which receive windows have grown.
+    window_growth: u64,
     wheel: Wheel,
     /// Connections to be served, each at most once.
     ready: VecDeque<u32>,
@@ -188,7 +200,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             listeners: HashMap::with_hasher(hash),
             neighbours: Neighbours::new(config.seed),
             assembly: AssemblyPool::new(config.partial_fpdus_max),
-            held_frames: 0,
+            holds: HoldPool::new(
+                config.held_frames_max,
+                config.held_octets_max,
+                config.tcp.mss.into(),
+            ),
+            window_growth: 0,
             wheel: Wheel::new(),
             ready: VecDeque::new(),
             unresolved: Vec::new(),
@@ -249,6 +266,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             conn.is_some_and(|conn| conn.tcb.state() != tcp::State::TimeWait)
         };
         self.connections.indices().filter(is_unfinished).count()
+    }
+
+    /// What is held of segments that came ahead of their turn, over all connections: received
+    /// frames, and octets of memory for copies.
+    #[must_use]
+    pub const fn held(&self) -> (usize, usize) {
+        (self.holds.frames(), self.holds.octets())
     }
 
     /// Counters.

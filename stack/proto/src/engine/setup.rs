@@ -393,7 +393,7 @@ fn new_connection<R: crate::device::RxFrame, T: crate::device::Retained>(
         established: false,
         closing: false,
         held_len: 0,
-        held_frames: 0,
+        window_growth: 0,
         outbox: Vec::new(),
         patience: Some(patience),
         queued: false,

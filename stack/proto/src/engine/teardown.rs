@@ -114,7 +114,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(mut conn) = self.connections.remove(index) else { return };
         conn.end_stream(&mut self.assembly);
         self.by_tuple.remove(&conn.tcb.tuple());
-        self.held_frames -= conn.held_frames;
+        conn.tcb.release_held(&mut self.holds);
+        self.window_growth -= u64::from(conn.window_growth);
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
             qp.conn = None;
         }

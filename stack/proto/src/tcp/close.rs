@@ -90,11 +90,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// State CLOSED was entered: frames are given back, timers stop.
+    /// State CLOSED was entered: sent frames are given back, timers stop. Received ones go back
+    /// by [`Tcb::settle_held`].
     pub(super) fn gone(&mut self) {
         self.notify(Notice::Closed);
         self.board.clear();
-        self.reassembly.clear();
         self.timers = Timers::OFF;
         self.ack = AckState::new();
         self.due = Due { reset: self.due.reset, ..Due::default() };

@@ -25,8 +25,10 @@ pub struct Config {
     pub mss: u16,
     /// Checksum arrangement of the port.
     pub checksum: ChecksumMode,
-    /// Receive window of an accepted connection; the window scale is chosen for it.
+    /// Receive window of an accepted connection, before it grows.
     pub recv_window: u32,
+    /// What the receive window may grow to by need; the window scale is chosen for it.
+    pub recv_window_max: u32,
     /// Receive window until [`super::Tcb::open_window`].
     pub startup_window: u32,
     /// Offer the timestamps option (RFC 7323).
@@ -71,7 +73,8 @@ pub struct Config {
     /// Lateness from which a timer counts as found after a time jump: the peer's answer may wait
     /// unread, so it is armed once more instead of firing.
     pub tick_ns: u64,
-    /// Most frames held out of order; beyond it they are dropped unacknowledged.
+    /// Most pieces accepted out of order; beyond it they are dropped unacknowledged. Memory is
+    /// bounded by the [`super::HoldPool`].
     pub max_held_frames: u16,
     /// Most records sent and not acknowledged, or written and not sent.
     pub max_records: u16,
@@ -90,6 +93,7 @@ impl Default for Config {
             mss: 1460,
             checksum: ChecksumMode::Software,
             recv_window: 256 * 1024,
+            recv_window_max: 6 * 1024 * 1024,
             startup_window: 16 * 1024,
             timestamps: true,
             sack: true,
@@ -108,7 +112,7 @@ impl Default for Config {
             keepalive_count: 9,
             challenge_acks: 8,
             tick_ns: MILLISECOND,
-            max_held_frames: 256,
+            max_held_frames: 8192,
             max_records: 1024,
             idle_restart: true,
             tail_loss_probe: true,
@@ -120,7 +124,7 @@ impl Default for Config {
 impl Config {
     /// The smallest shift with which a 16-bit field covers the receive window.
     pub(super) fn wscale(&self) -> u8 {
-        let window = self.recv_window.max(self.startup_window);
+        let window = self.recv_window_max.max(self.recv_window).max(self.startup_window);
         (0..MAX_WSCALE).find(|shift| window >> shift <= 0xffff).unwrap_or(MAX_WSCALE)
     }
 }
@@ -152,8 +156,12 @@ pub struct Stats {
     pub duplicate_acks_in: u64,
     /// Segments held out of order.
     pub held: u64,
-    /// Segments dropped because too many were held.
+    /// Segments that came out of order and were dropped for want of room.
     pub held_overflow: u64,
+    /// Segments out of order that the upper layer took at once, and that it rejected.
+    pub taken_early: u64,
+    /// See `taken_early`.
+    pub rejected_early: u64,
     /// Segments that brought nothing new.
     pub duplicates_in: u64,
     /// Segments outside the window.

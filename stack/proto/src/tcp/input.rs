@@ -1,8 +1,5 @@
 //! Segments in: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
-use core::ops::Range;
-
-use super::reassembly::Insertion;
 use super::state::{Event, State};
 use super::{Delivered, Notice, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
@@ -17,8 +14,8 @@ const TIMESTAMP_LIFE_NS: u64 = 1000 * SECOND;
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Takes a segment of this connection, `seg` being the parsed header of `frame`.
     ///
-    /// Octets that came in order are handed back at once and are acknowledged from then on. Of
-    /// what came early, the frame is kept; see [`Tcb::next_held`]. Each octet is handed up once.
+    /// Each octet is handed up once: those that came in order are acknowledged from then on, those
+    /// that came early are as the caller answers, at once; see [`Delivered`].
     ///
     /// In state CLOSED nothing happens; the engine answers with [`crate::wire::tcp::reset_for`].
     ///
@@ -26,6 +23,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn handle_segment(&mut self, now: Instant, seg: &Segment, frame: R) -> Delivered<R> {
         self.stats.segments_in += 1;
         self.plan = Plan::Nothing;
+        self.early = None;
         match self.state {
             State::Closed => return Delivered::Nothing,
             State::SynSent => {
@@ -55,21 +53,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return Delivered::Nothing;
         }
         self.take_payload(now, seg, frame)
-    }
-
-    /// After [`Delivered::InOrder`]: the frames held out of order that became contiguous, in
-    /// order, each with where its new octets lie. To be called until `None`.
-    #[inline]
-    pub fn next_held(&mut self) -> Option<(R, Range<usize>)> {
-        // Nothing follows the peer's FIN, whatever it sent.
-        if self.reassembly.is_empty() || self.rcv.finished {
-            return None;
-        }
-        let (frame, octets) = self.reassembly.pop_at(self.rcv.nxt)?;
-        self.rcv.nxt += seq_len(&octets);
-        self.stats.octets_in += octets.len() as u64;
-        self.take_fin();
-        Some((frame, octets))
     }
 
     /// Section 3.10.7.3.
@@ -124,6 +107,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.progress_at = now;
         self.due.syn = false;
         self.snd.una = ack;
+        self.begin_round(now);
         self.timers.rto = super::NEVER;
         self.unanswered = 0;
         if let Some(idle) = self.cfg.keepalive_ns {
@@ -152,11 +136,27 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
         let old = val.wrapping_sub(self.ts.recent).cast_signed() < 0;
         if old && now.since(self.ts.recent_at) < TIMESTAMP_LIFE_NS {
-            self.stats.paws_drops += 1;
-            self.be_courteous(now);
+            self.drop_old(now, seg);
             return false;
         }
         true
+    }
+
+    /// A segment with a timestamp older than one before. Mostly another segment overtook it on
+    /// the way: with a clock of a microsecond that shows.
+    #[cold]
+    fn drop_old(&mut self, now: Instant, seg: &Segment) {
+        self.stats.paws_drops += 1;
+        let end = seg.seq + seg.seq_len();
+        if !seg.payload.is_empty() && end <= self.rcv.nxt {
+            // Its retransmission was faster. The sender learns that it was needless.
+            self.stats.duplicates_in += 1;
+            self.ack.out_of_order(self.sack.then_some((seg.seq, end)));
+        } else if seg.seq_len() > 0 || seg.ack > self.snd.una {
+            self.be_courteous(now);
+        }
+        // A pure ACK of what is known to be received has nothing to say; an answer to it would
+        // count as a duplicate.
     }
 
     /// RFC 7323 section 4.3: the timestamp of the segment that the next ACK answers.
@@ -237,127 +237,4 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.challenge(now);
         }
     }
-
-    /// Payload and FIN of an acceptable segment.
-    #[inline]
-    fn take_payload(&mut self, now: Instant, seg: &Segment, frame: R) -> Delivered<R> {
-        let fin = seg.flags.has(Flags::FIN);
-        let len = seq_len(&seg.payload);
-        if len == 0 && !fin {
-            return Delivered::Nothing;
-        }
-        let end = seg.seq + len;
-        let plain = !fin && !self.receive_shut && self.rcv.fin.is_none();
-        if plain
-            && seg.seq == self.rcv.nxt
-            && end <= self.rcv.edge
-            && self.reassembly.is_empty()
-            && self.state.receives()
-        {
-            self.rcv.nxt = end;
-            self.stats.octets_in += u64::from(len);
-            self.ack.moved();
-            self.ack.in_order(now, &mut self.rcv, len, &self.cfg);
-            return Delivered::InOrder { frame, octets: seg.payload.clone() };
-        }
-        self.take_payload_slow(now, seg, frame)
-    }
-
-    fn take_payload_slow(&mut self, now: Instant, seg: &Segment, frame: R) -> Delivered<R> {
-        if !self.state.receives() {
-            // Beyond the peer's FIN, or after the connection's end.
-            return Delivered::Nothing;
-        }
-        let mut octets = seg.payload.clone();
-        let mut start = seg.seq;
-        let mut end = start + seq_len(&octets);
-        let mut dsack = None;
-        if start < self.rcv.nxt {
-            // The head was received before: the first copy wins.
-            let known = (self.rcv.nxt - start).min(end - start);
-            dsack = Some((start, start + known)).filter(|_| known > 0);
-            octets.start += known as usize;
-            start = self.rcv.nxt;
-            end = end.max(start);
-        }
-        let right = self.rcv.fin.map_or(self.rcv.edge, |fin| self.rcv.edge.min(fin));
-        if end > right {
-            let beyond = (end - right).min(end - start);
-            octets.end -= beyond as usize;
-            end = end - beyond;
-        } else if seg.flags.has(Flags::FIN) && self.rcv.fin.is_none() {
-            self.rcv.fin = Some(end);
-        }
-        if octets.is_empty() {
-            self.take_fin();
-            self.ack.out_of_order(dsack.filter(|_| self.sack));
-            return Delivered::Nothing;
-        }
-        if self.receive_shut {
-            self.abort();
-            return Delivered::Nothing;
-        }
-        if start != self.rcv.nxt {
-            self.hold_early(start, octets, frame);
-            return Delivered::Nothing;
-        }
-        // What is held already stays the first copy.
-        if let Some(first) = self.reassembly.first().filter(|first| *first < end) {
-            let first = first.max(start);
-            octets.end -= (end - first) as usize;
-            end = first;
-        }
-        if octets.is_empty() {
-            return Delivered::Nothing;
-        }
-        let gap_filled = !self.reassembly.is_empty();
-        self.rcv.nxt = end;
-        self.stats.octets_in += octets.len() as u64;
-        self.ack.moved();
-        self.ack.in_order(now, &mut self.rcv, seq_len(&octets), &self.cfg);
-        self.ack.due |= gap_filled;
-        if dsack.is_some() && self.sack {
-            self.ack.out_of_order(dsack);
-        }
-        self.take_fin();
-        Delivered::InOrder { frame, octets }
-    }
-
-    fn hold_early(&mut self, start: Seq, octets: Range<usize>, frame: R) {
-        let block = (start, start + seq_len(&octets));
-        let mut dsack = None;
-        match self.reassembly.insert(start, octets, frame) {
-            Insertion::Held => self.stats.held += 1,
-            Insertion::Full => self.stats.held_overflow += 1,
-            Insertion::Duplicate => {
-                self.stats.duplicates_in += 1;
-                dsack = self.sack.then_some(block);
-            }
-        }
-        self.ack.out_of_order(dsack);
-    }
-
-    /// Takes the peer's FIN once everything before it is here.
-    #[inline]
-    fn take_fin(&mut self) {
-        if self.rcv.finished || self.rcv.fin != Some(self.rcv.nxt) {
-            return;
-        }
-        self.rcv.finished = true;
-        self.rcv.nxt += 1;
-        self.rcv.edge = self.rcv.edge.max(self.rcv.nxt);
-        self.ack.due = true;
-        self.step(Event::Fin);
-        self.notify(Notice::PeerClosed);
-        if self.state == State::TimeWait {
-            self.linger(self.heard_at);
-        }
-    }
-}
-
-/// Octets of sequence space that a range in a frame takes.
-#[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
-#[inline]
-fn seq_len(octets: &Range<usize>) -> u32 {
-    octets.len() as u32
 }

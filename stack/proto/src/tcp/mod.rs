@@ -5,15 +5,17 @@
 //! feeds it and asks it, per connection and pass, in this order:
 //!
 //! 1. [`Tcb::handle_segment`] for each received segment; after [`Delivered::InOrder`],
-//!    [`Tcb::next_held`] until `None`; then [`Tcb::poll_notice`] until `None`.
+//!    [`Tcb::next_held`] until `None`; after [`Delivered::Early`], the answer; then
+//!    [`Tcb::settle_held`], and [`Tcb::poll_notice`] until `None`.
 //! 2. [`Tcb::handle_timeout`], if [`Tcb::deadline`] has passed and the receive queue is drained.
 //! 3. [`Tcb::next_transmit`] until [`Transmit::Idle`] (or a budget's end), writing what it says.
 //!    Called after a whole burst was handled, it asks for one ACK however long the burst was.
 //!
 //! How the parts divide: `input` takes segments apart in the order of RFC 9293 section 3.10.7;
 //! `ack` is what an acknowledgment means to the send side, `scoreboard` its records; `output`
-//! decides and writes what leaves; `receive` offers the window and schedules ACKs; `reassembly`
-//! keeps what arrived early; `state` is the transition table.
+//! decides and writes what leaves; `deliver` hands payload up, `receive` offers the window and
+//! schedules ACKs, `growth` widens it; `reassembly` keeps what arrived early, in memory of `held`;
+//! `state` is the transition table.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961.
 
@@ -22,6 +24,9 @@ mod challenge;
 mod close;
 mod config;
 mod congestion;
+mod deliver;
+mod growth;
+mod held;
 mod input;
 mod output;
 mod reassembly;
@@ -39,6 +44,8 @@ mod tests;
 use core::ops::Range;
 
 pub use config::{Algorithm, Config, Stats};
+pub use held::{Copied, Held, HoldPool};
+pub use reassembly::InTurn;
 pub use state::State;
 
 use crate::device::{Retained, RxFrame};
@@ -47,6 +54,8 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment, TIMESTAMPS_LEN};
 use challenge::Challenges;
 use congestion::Congestion;
+use deliver::Early;
+use growth::Round;
 use reassembly::Reassembly;
 use receive::{AckState, Receive};
 use rtt::Rtt;
@@ -69,7 +78,7 @@ const RECORDS_RESERVED: usize = 128;
 #[derive(Debug)]
 #[must_use]
 pub enum Delivered<R> {
-    /// Nothing in order: an ACK, a duplicate, or a frame that TCP keeps for later.
+    /// Nothing new: an ACK, a duplicate, or what is over the bound.
     Nothing,
     /// The next octets of the stream. They are acknowledged from now on: the caller consumes
     /// them, or keeps them and says so with [`Tcb::hold`].
@@ -77,6 +86,18 @@ pub enum Delivered<R> {
         /// The frame.
         frame: R,
         /// Where the new octets lie in it; never empty.
+        octets: Range<usize>,
+    },
+    /// Octets ahead of their turn. The caller answers before anything else is asked of the
+    /// connection: [`Tcb::hold_early`] if TCP is to keep them, [`Tcb::took_early`] if it has used
+    /// them already, [`Tcb::reject_early`] if it can tell that they are garbage, or has no room.
+    /// No octet is handed up again that was held or taken; what was rejected may come once more.
+    Early {
+        /// The frame.
+        frame: R,
+        /// Sequence number of the first new octet.
+        seq: Seq,
+        /// Where the new octets lie in the frame; never empty.
         octets: Range<usize>,
     },
 }
@@ -142,22 +163,26 @@ pub enum Notice {
     /// All is done, and the connection only waits for stray segments (TIME-WAIT); also each time
     /// that this wait begins anew.
     TimeWait,
+    /// The receive window holds the peer up, or soon will: [`Tcb::window_wanted`],
+    /// [`Tcb::grow_window`].
+    Window,
     /// The connection is gone; always the last notice.
     Closed,
 }
 
 impl Notice {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Established,
         Self::PeerClosed,
         Self::Reset,
         Self::TimedOut,
         Self::Doubtful,
         Self::TimeWait,
+        Self::Window,
         Self::Closed,
     ];
 
-    const fn bit(self) -> u8 {
+    const fn bit(self) -> u16 {
         1 << self as u8
     }
 }
@@ -209,9 +234,9 @@ enum Plan {
 
 /// One TCP connection. `R` are received frames, `T` sent frames kept for retransmission.
 ///
-/// The memory held is bounded by the configuration: `max_held_frames` received frames,
-/// `max_records` sent ones. Nothing is allocated per packet; the two queues grow to their working
-/// size once.
+/// The memory held is bounded by the configuration: `max_held_frames` received pieces, in memory
+/// that a [`HoldPool`] lends while there is something to hold, and `max_records` sent ones.
+/// Nothing is allocated per packet; the queue of records grows to its working size once.
 #[derive(Debug)]
 pub struct Tcb<R: RxFrame, T: Retained> {
     state: State,
@@ -231,6 +256,9 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     cc: Congestion,
     rtt: Rtt,
     reassembly: Reassembly<R>,
+    /// What was handed up early and waits for its answer.
+    early: Option<Early>,
+    round: Round,
     due: Due,
     plan: Plan,
     /// The congestion window held something back since it last grew.
@@ -253,7 +281,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     close_pending: bool,
     /// The upper layer takes no more octets.
     receive_shut: bool,
-    notices: u8,
+    notices: u16,
     challenges: Challenges,
     /// When the peer was last heard.
     heard_at: Instant,
@@ -322,7 +350,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             recovery: Recovery::new(iss),
             cc: Congestion::new(cfg.congestion, u32::from(mss)),
             rtt: Rtt::new(cfg),
-            reassembly: Reassembly::new(cfg.max_held_frames.into()),
+            reassembly: Reassembly::new(),
+            early: None,
+            round: Round::new(),
             due: Due { syn: true, ..Due::default() },
             plan: Plan::Nothing,
             cwnd_limited: false,
@@ -357,7 +387,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             Some(shift) => self.snd.wscale = shift,
             None => {
                 self.scaling = false;
-                self.rcv.wscale = 0;
+                self.rcv.forgo_scaling();
             }
         }
         self.ts.on &= syn.options.ts.is_some();
@@ -380,13 +410,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     // Commands.
-
-    /// Whether frames that come early may be held at all from now on; else they are dropped, and
-    /// answered all the same.
-    #[inline]
-    pub fn admit_early(&mut self, admits: bool) {
-        self.reassembly.admits = admits;
-    }
 
     /// The upper layer keeps `octets` of what it was handed: the window offer shrinks as they
     /// arrive, the edge already offered stays.
@@ -513,10 +536,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.board.is_empty() && matches!(self.snd.fin, Fin::None | Fin::Acked)
     }
 
-    /// Received frames held out of order.
+    /// Pieces accepted out of order that wait for their turn.
     #[inline]
     #[must_use]
-    pub fn held_frames(&self) -> usize {
+    pub fn held_pieces(&self) -> usize {
         self.reassembly.len()
     }
 

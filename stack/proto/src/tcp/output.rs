@@ -263,10 +263,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let ts = self.timestamps(now);
         let mut options = Options::timestamps(ts);
         let mut more = false;
-        if self.sack && (self.ack.dsack.is_some() || !self.reassembly.is_empty()) {
+        if self.sack && (self.ack.has_reports() || !self.reassembly.is_empty()) {
             let max = if ts.is_some() { 3 } else { 4 };
             // Octets received twice first, then the run they are in (RFC 2883 section 4).
-            let twice = self.ack.dsack;
+            let twice = self.ack.take_report();
             let around = twice.and_then(|block| self.reassembly.run_of(block.0));
             options.sack.extend(twice.into_iter().chain(around));
             more = self.reassembly.report(&mut options.sack, max);

@@ -1,156 +1,393 @@
-//! Frames that arrived ahead of their turn, in sequence order, and the runs they form (the SACK
-//! blocks we report, RFC 2018 section 4).
+//! What arrived ahead of its turn: the runs of contiguous octets it forms (the SACK blocks we
+//! report, RFC 2018 section 4), and of each run the pieces in order.
 //!
-//! Frames are kept whole and referred to; octets are never copied. What is held was committed to:
-//! it is not given up for later arrivals, and of overlapping octets the first copy wins.
+//! A run only ever grows at its ends, so a piece is appended to a run, put before one, begins one
+//! or joins two: the work is the search among the runs, of which there are as many as holes. What
+//! was accepted is not given up for later arrivals, and of overlapping octets the first copy wins.
 
 use core::ops::Range;
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
+use super::held::{Held, HoldPool, SPARE_ENTRIES, Share};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
 
+/// Most runs of a connection: bounds the work of a segment that begins one in the middle.
+const RUNS_MAX: usize = 512;
+/// End of a chain of entries.
+const NONE: u32 = u32::MAX;
+
+/// A piece of a run, or a free entry.
 #[derive(Debug)]
-struct Held<R> {
-    seq: Seq,
+struct Entry<R> {
+    /// `None`: the upper layer has taken the octets already.
+    held: Option<Held<R>>,
     len: u32,
-    /// Where the octets start in the frame.
-    offset: usize,
-    frame: R,
+    /// Where the octets start in what is held.
+    offset: u32,
+    /// The piece that follows in the run, or the next free entry.
+    next: u32,
 }
 
-impl<R> Held<R> {
-    fn end(&self) -> Seq {
-        self.seq + self.len
-    }
-}
-
-/// A run of contiguous held octets.
+/// A run of contiguous octets.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     start: Seq,
     end: Seq,
+    /// First and last piece.
+    head: u32,
+    tail: u32,
     /// When it last grew, in insertions: the newest run is reported first.
     stamp: u64,
 }
 
-/// What became of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Insertion {
-    /// Held, at least in part.
-    Held,
-    /// All its octets were held before.
-    Duplicate,
-    /// Dropped: as many frames are held as may be.
-    Full,
-}
-
-/// The frames held out of order.
+/// What a connection holds out of order. Lent by the engine's pool while there is something.
 #[derive(Debug)]
-pub(super) struct Reassembly<R> {
-    held: VecDeque<Held<R>>,
+pub(super) struct Book<R> {
+    entries: Vec<Entry<R>>,
+    free: u32,
+    /// In sequence order; no two touch.
     runs: VecDeque<Run>,
     stamp: u64,
     /// Stamp up to which runs were reported.
     reported: u64,
-    max: usize,
-    /// More may be held.
-    pub(super) admits: bool,
+    pieces: usize,
+    share: Share,
+    /// Runs looked at or moved.
+    #[cfg(test)]
+    steps: usize,
 }
 
-impl<R> Reassembly<R> {
-    /// Nothing held, at most `max` frames later. Allocates when the first frame is held.
-    pub(super) const fn new(max: usize) -> Self {
+impl<R> Default for Book<R> {
+    fn default() -> Self {
         Self {
-            held: VecDeque::new(),
+            entries: Vec::new(),
+            free: NONE,
             runs: VecDeque::new(),
             stamp: 0,
             reported: 0,
-            max,
-            admits: true,
+            pieces: 0,
+            share: Share::default(),
+            #[cfg(test)]
+            steps: 0,
+        }
+    }
+}
+
+/// The next octets in order, out of what was accepted early.
+#[derive(Debug)]
+pub enum InTurn<R> {
+    /// They were held until now. The holder goes back by [`HoldPool::give_back`].
+    Held {
+        /// What holds them.
+        held: Held<R>,
+        /// Where they lie in it.
+        octets: Range<usize>,
+    },
+    /// The upper layer took them when they came.
+    Taken {
+        /// Sequence number of the first.
+        seq: Seq,
+        /// How many.
+        len: u32,
+    },
+}
+
+/// What an arriving range is in the light of what was accepted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct News {
+    /// The first part that is new.
+    pub(super) fresh: Option<Block>,
+    /// The first part that is not.
+    pub(super) known: Option<Block>,
+}
+
+impl<R> Book<R> {
+    /// Counts work, for a test of its amount.
+    #[cfg_attr(not(test), expect(unused_variables, clippy::unused_self, reason = "tests count"))]
+    fn note_steps(&mut self, count: usize) {
+        #[cfg(test)]
+        {
+            self.steps += count;
         }
     }
 
+    /// Index of the first run that ends beyond `seq`.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+    fn search(&self, seq: Seq) -> usize {
+        // What arrives mostly lies beyond everything, or before.
+        match self.runs.back() {
+            Some(last) if last.end > seq => {}
+            _ => return self.runs.len(),
+        }
+        if self.runs.front().is_some_and(|first| first.end > seq) {
+            return 0;
+        }
+        self.runs.partition_point(|run| run.end <= seq)
     }
 
-    /// Frames held.
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.held.len()
+    fn news(&self, start: Seq, end: Seq) -> News {
+        let index = self.search(start);
+        let overlap = |run: &Run| {
+            let block = (run.start.max(start), run.end.min(end));
+            (block.0 < block.1).then_some(block)
+        };
+        let Some(run) = self.runs.get(index) else {
+            return News { fresh: Some((start, end)), known: None };
+        };
+        if run.start > start {
+            return News { fresh: Some((start, end.min(run.start))), known: overlap(run) };
+        }
+        // No two runs touch, so what follows the run is new, up to the next.
+        let stop = self.runs.get(index + 1).map_or(end, |next| end.min(next.start));
+        let fresh = (run.end < end).then_some((run.end, stop));
+        News { fresh, known: overlap(run) }
     }
 
-    /// First sequence number held.
-    #[inline]
-    pub(super) fn first(&self) -> Option<Seq> {
-        self.held.front().map(|held| held.seq)
+    /// True if an entry for `start..end`, which is new, is within bounds.
+    fn admits(&self, (start, end): Block, pieces_max: usize) -> bool {
+        if self.pieces >= pieces_max {
+            return false;
+        }
+        if self.runs.len() < RUNS_MAX {
+            return true;
+        }
+        let index = self.search(start);
+        let follows = index > 0 && self.runs[index - 1].end == start;
+        follows || self.runs.get(index).is_some_and(|run| run.start == end)
     }
 
-    /// Holds `octets` of `frame`, which start at `seq`. If they cover several gaps, only the first
-    /// is filled: one frame is held once, the peer sends the rest again.
-    pub(super) fn insert(&mut self, seq: Seq, octets: Range<usize>, frame: R) -> Insertion {
-        let Ok(len) = u32::try_from(octets.len()) else { return Insertion::Full };
-        let end = seq + len;
-        let mut start = seq;
-        let mut index = self.held.partition_point(|held| held.seq <= start);
-        if index > 0 {
-            start = start.max(self.held[index - 1].end());
+    fn new_entry(&mut self, entry: Entry<R>) -> u32 {
+        self.pieces += 1;
+        if let Some(held) = &entry.held {
+            self.share.add(held);
         }
-        while let Some(next) = self.held.get(index).filter(|next| next.seq == start) {
-            start = next.end();
-            index += 1;
+        if self.free == NONE {
+            let index = u32::try_from(self.entries.len()).unwrap_or(NONE);
+            self.entries.push(entry);
+            return index;
         }
-        if start >= end {
-            return Insertion::Duplicate;
-        }
-        if self.held.len() >= self.max || !self.admits {
-            return Insertion::Full;
-        }
-        let stop = self.held.get(index).map_or(end, |next| end.min(next.seq));
-        let offset = octets.start + (start - seq) as usize;
-        self.held.insert(index, Held { seq: start, len: stop - start, offset, frame });
-        self.extend_runs(start, stop);
-        Insertion::Held
+        let index = self.free;
+        let slot = &mut self.entries[index as usize];
+        self.free = slot.next;
+        *slot = entry;
+        index
     }
 
-    fn extend_runs(&mut self, start: Seq, end: Seq) {
+    /// Adds `start..end`, which is new, as octets held from `offset` on, or taken.
+    fn insert(&mut self, (start, end): Block, held: Option<Held<R>>, offset: u32) {
         self.stamp += 1;
-        let mut run = Run { start, end, stamp: self.stamp };
-        let index = self.runs.partition_point(|run| run.end < start);
-        while let Some(next) = self.runs.get(index).filter(|next| next.start <= run.end) {
-            run.start = run.start.min(next.start);
-            run.end = run.end.max(next.end);
-            self.runs.remove(index);
-        }
-        self.runs.insert(index, run);
-    }
-
-    /// Takes out the frame that starts at `seq`, if it is held.
-    pub(super) fn pop_at(&mut self, seq: Seq) -> Option<(R, Range<usize>)> {
-        self.held.front().filter(|held| held.seq == seq)?;
-        let held = self.held.pop_front()?;
-        if let Some(run) = self.runs.front_mut() {
-            run.start = held.end();
-            if run.start == run.end {
-                self.runs.pop_front();
+        let stamp = self.stamp;
+        let index = self.search(start);
+        let follows = index > 0 && self.runs[index - 1].end == start;
+        let precedes = self.runs.get(index).is_some_and(|run| run.start == end);
+        self.note_steps(1 + self.runs.len().checked_ilog2().unwrap_or(0) as usize);
+        let len = end - start;
+        let is_taken = held.is_none();
+        if follows && is_taken {
+            // What was taken needs one entry, however many segments brought it.
+            let run = &mut self.runs[index - 1];
+            let tail = &mut self.entries[run.tail as usize];
+            if tail.held.is_none() {
+                tail.len += len;
+                (run.end, run.stamp) = (end, stamp);
+                if precedes {
+                    self.join(index - 1);
+                }
+                return;
             }
         }
-        Some((held.frame, held.offset..held.offset + held.len as usize))
+        if !follows && precedes && is_taken {
+            let run = &mut self.runs[index];
+            let head = &mut self.entries[run.head as usize];
+            if head.held.is_none() {
+                head.len += len;
+                (run.start, run.stamp) = (start, stamp);
+                return;
+            }
+        }
+        let entry = self.new_entry(Entry { held, len, offset, next: NONE });
+        if follows {
+            let run = &mut self.runs[index - 1];
+            self.entries[run.tail as usize].next = entry;
+            (run.tail, run.end, run.stamp) = (entry, end, stamp);
+            if precedes {
+                self.join(index - 1);
+            }
+        } else if precedes {
+            let run = &mut self.runs[index];
+            self.entries[entry as usize].next = run.head;
+            (run.head, run.start, run.stamp) = (entry, start, stamp);
+        } else {
+            self.note_steps(index.min(self.runs.len() - index));
+            self.runs.insert(index, Run { start, end, head: entry, tail: entry, stamp });
+        }
     }
 
-    /// The runs, the one that grew last first.
-    pub(super) fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
-        let mut below = u64::MAX;
-        core::iter::from_fn(move || {
-            let older = self.runs.iter().filter(|run| run.stamp < below);
-            let run = older.max_by_key(|run| run.stamp)?;
-            below = run.stamp;
-            Some((run.start, run.end))
+    /// Joins the run at `index` and the one after it, which touch.
+    fn join(&mut self, index: usize) {
+        self.note_steps((index + 1).min(self.runs.len() - index - 1));
+        let Some(next) = self.runs.remove(index + 1) else { return };
+        let run = &mut self.runs[index];
+        self.entries[run.tail as usize].next = next.head;
+        (run.tail, run.end) = (next.tail, next.end);
+    }
+
+    /// Takes out the first piece of the first run.
+    fn pop(&mut self) -> Option<InTurn<R>> {
+        let run = self.runs.front_mut()?;
+        let (seq, head) = (run.start, run.head);
+        let entry = &mut self.entries[head as usize];
+        let (len, start) = (entry.len, entry.offset as usize);
+        let held = entry.held.take();
+        run.start = seq + len;
+        run.head = core::mem::replace(&mut entry.next, self.free);
+        self.free = head;
+        if run.start == run.end {
+            self.runs.pop_front();
+        }
+        self.pieces -= 1;
+        Some(match held {
+            Some(held) => {
+                self.share.remove(&held);
+                InTurn::Held { held, octets: start..start + len as usize }
+            }
+            None => InTurn::Taken { seq, len },
         })
+    }
+
+    /// Forgets everything; what is held must have been given back.
+    pub(super) fn reset(&mut self) {
+        self.entries.clear();
+        self.entries.shrink_to(SPARE_ENTRIES);
+        self.free = NONE;
+        self.runs.clear();
+        (self.stamp, self.reported) = (0, 0);
+        (self.pieces, self.share) = (0, Share::default());
+    }
+
+    fn report(&mut self, blocks: &mut ArrayVec<Block, 4>, max: usize) -> bool {
+        let room = max.saturating_sub(blocks.len());
+        let mut unreported = 0;
+        // The newest first, and the oldest of those that were never reported, newest first.
+        let mut newest: ArrayVec<Run, 5> = ArrayVec::new();
+        let mut oldest: ArrayVec<Run, 5> = ArrayVec::new();
+        for run in &self.runs {
+            if blocks.contains(&(run.start, run.end)) {
+                continue;
+            }
+            if run.stamp > self.reported {
+                unreported += 1;
+                let at = oldest.partition_point(|other| other.stamp > run.stamp);
+                if oldest.len() < room || at > 0 {
+                    oldest.insert(at, *run);
+                }
+                if oldest.len() > room {
+                    oldest.remove(0);
+                }
+            }
+            let at = newest.partition_point(|other| other.stamp > run.stamp);
+            if at < room {
+                newest.insert(at, *run);
+                newest.truncate(room);
+            }
+        }
+        if unreported > room {
+            blocks.extend(oldest.iter().map(|run| (run.start, run.end)));
+            self.reported = oldest.first().map_or(self.reported, |run| run.stamp);
+            return true;
+        }
+        blocks.extend(newest.iter().map(|run| (run.start, run.end)));
+        self.reported = self.stamp;
+        false
+    }
+}
+
+/// What one connection accepted out of order: usually nothing, and then no memory.
+#[derive(Debug)]
+pub(super) struct Reassembly<R> {
+    book: Option<Box<Book<R>>>,
+}
+
+impl<R> Reassembly<R> {
+    /// Nothing accepted.
+    pub(super) const fn new() -> Self {
+        Self { book: None }
+    }
+
+    /// True if nothing was accepted that is not in order by now.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.book.as_ref().is_none_or(|book| book.pieces == 0)
+    }
+
+    /// True if no book is kept.
+    #[inline]
+    pub(super) const fn is_idle(&self) -> bool {
+        self.book.is_none()
+    }
+
+    /// Pieces held or taken.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.book.as_ref().map_or(0, |book| book.pieces)
+    }
+
+    /// What the connection has of the pool.
+    pub(super) fn share(&self) -> Share {
+        self.book.as_ref().map_or_else(Share::default, |book| book.share)
+    }
+
+    /// End of the last run.
+    #[inline]
+    pub(super) fn end(&self) -> Option<Seq> {
+        Some(self.book.as_ref()?.runs.back()?.end)
+    }
+
+    /// What of `start..end` is new. If it covers several gaps, the first only: one frame is held
+    /// once, and the peer sends the rest again.
+    pub(super) fn news(&self, start: Seq, end: Seq) -> News {
+        match &self.book {
+            Some(book) => book.news(start, end),
+            None => News { fresh: Some((start, end)), known: None },
+        }
+    }
+
+    /// True if `block`, which is new, may be accepted where `pieces_max` pieces are the bound.
+    pub(super) fn admits(&self, block: Block, pieces_max: usize) -> bool {
+        self.book.as_ref().map_or(pieces_max > 0, |book| book.admits(block, pieces_max))
+    }
+
+    /// Accepts `block`, which is new and admitted: held from `offset` on, or taken.
+    pub(super) fn insert(
+        &mut self,
+        pool: &mut HoldPool<R>,
+        block: Block,
+        held: Option<Held<R>>,
+        offset: u32,
+    ) {
+        self.book.get_or_insert_with(|| pool.book()).insert(block, held, offset);
+    }
+
+    /// Takes out the piece that starts at `seq`, if there is one.
+    pub(super) fn pop_at(&mut self, seq: Seq) -> Option<InTurn<R>> {
+        let book = self.book.as_mut()?;
+        book.runs.front().filter(|run| run.start == seq)?;
+        book.pop()
+    }
+
+    /// Gives the book back to the pool, and all that is held. To be called when nothing of it is
+    /// wanted any more, or nothing is left.
+    pub(super) fn give_back(&mut self, pool: &mut HoldPool<R>) {
+        let Some(mut book) = self.book.take() else { return };
+        while let Some(due) = book.pop() {
+            if let InTurn::Held { held, .. } = due {
+                pool.give_back(held);
+            }
+        }
+        pool.return_book(book);
     }
 
     /// Appends runs to `blocks` up to `max` of them, the one that grew last first. True: some that
@@ -160,146 +397,23 @@ impl<R> Reassembly<R> {
     /// would never hear of those beyond the newest three; so older ones go out first, and each in
     /// turn.
     pub(super) fn report(&mut self, blocks: &mut ArrayVec<Block, 4>, max: usize) -> bool {
-        let room = max.saturating_sub(blocks.len());
-        let unreported = self.runs.iter().filter(|run| run.stamp > self.reported).count();
-        let mut group: ArrayVec<Run, 4> = ArrayVec::new();
-        if unreported > room {
-            while group.len() < room {
-                let next = self.runs.iter().filter(|run| run.stamp > self.reported);
-                let Some(run) = next.min_by_key(|run| run.stamp) else { break };
-                self.reported = run.stamp;
-                group.push(*run);
-            }
-            blocks.extend(group.iter().rev().map(|run| (run.start, run.end)));
-            return true;
-        }
-        self.reported = self.stamp;
-        let known = blocks.clone();
-        let others = self.blocks().filter(|block| !known.contains(block));
-        blocks.extend(others.take(room));
-        false
+        self.book.as_mut().is_some_and(|book| book.report(blocks, max))
     }
 
     /// The run that contains `seq`.
     pub(super) fn run_of(&self, seq: Seq) -> Option<Block> {
-        let run = self.runs.iter().find(|run| run.start <= seq && seq < run.end)?;
+        let book = self.book.as_ref()?;
+        let run = book.runs.get(book.search(seq)).filter(|run| run.start <= seq)?;
         Some((run.start, run.end))
     }
 
-    /// Drops everything held.
-    pub(super) fn clear(&mut self) {
-        self.held.clear();
-        self.runs.clear();
+    /// The runs in sequence order.
+    #[cfg(test)]
+    pub(super) fn runs(&self) -> Vec<Block> {
+        let runs = self.book.iter().flat_map(|book| &book.runs);
+        runs.map(|run| (run.start, run.end)).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Insertion, Reassembly};
-    use crate::wire::seq::Seq;
-    use crate::wire::tcp::Block;
-    use proptest::prelude::*;
-
-    fn blocks(held: &Reassembly<u32>) -> Vec<Block> {
-        held.blocks().collect()
-    }
-
-    #[test]
-    fn blocks_come_newest_first_and_merge() {
-        let base = Seq(0xffff_ff00);
-        let mut held = Reassembly::new(8);
-        for (at, id) in [(100, 1), (300, 2), (500, 3)] {
-            assert_eq!(held.insert(base + at, 10..60, id), Insertion::Held);
-        }
-        let block = |from, to| (base + from, base + to);
-        assert_eq!(blocks(&held), [block(500, 550), block(300, 350), block(100, 150)]);
-        assert_eq!(held.insert(base + 150, 0..150, 4), Insertion::Held);
-        assert_eq!(blocks(&held), [block(100, 350), block(500, 550)]);
-        assert_eq!(held.run_of(base + 200), Some(block(100, 350)));
-        assert_eq!(held.pop_at(base), None);
-        assert_eq!(held.pop_at(base + 100), Some((1, 10..60)));
-        assert_eq!(held.pop_at(base + 150), Some((4, 0..150)));
-        assert_eq!(held.pop_at(base + 300), Some((2, 10..60)));
-        assert_eq!(blocks(&held), [block(500, 550)]);
-    }
-
-    #[test]
-    fn first_copy_wins_and_one_frame_fills_one_gap() {
-        let mut held = Reassembly::new(8);
-        assert_eq!(held.insert(Seq(100), 0..100, 1), Insertion::Held);
-        assert_eq!(held.insert(Seq(120), 0..80, 2), Insertion::Duplicate);
-        assert_eq!(held.insert(Seq(300), 0..100, 3), Insertion::Held);
-        // Covers 50..450: the gap before 100 first, then 200..300, then 400..450.
-        assert_eq!(held.insert(Seq(50), 0..400, 4), Insertion::Held);
-        assert_eq!(held.insert(Seq(50), 0..400, 5), Insertion::Held);
-        assert_eq!(held.insert(Seq(50), 0..400, 6), Insertion::Held);
-        assert_eq!(held.insert(Seq(50), 0..400, 7), Insertion::Duplicate);
-        assert_eq!(blocks(&held), [(Seq(50), Seq(450))]);
-        let mut at = Seq(50);
-        let mut seen = Vec::new();
-        while let Some((id, octets)) = held.pop_at(at) {
-            at += u32::try_from(octets.len()).unwrap();
-            seen.push((id, octets));
-        }
-        assert_eq!(seen, [(4, 0..50), (1, 0..100), (5, 150..250), (3, 0..100), (6, 350..400)]);
-        assert!(held.is_empty() && blocks(&held).is_empty());
-    }
-
-    #[test]
-    fn the_bound_holds() {
-        let mut held = Reassembly::new(3);
-        for at in 0..3 {
-            assert_eq!(held.insert(Seq(at * 10), 0..5, at), Insertion::Held);
-        }
-        assert_eq!(held.insert(Seq(100), 0..5, 9), Insertion::Full);
-        assert_eq!(held.insert(Seq(20), 0..5, 9), Insertion::Duplicate);
-        held.pop_at(Seq(0)).unwrap();
-        assert_eq!(held.insert(Seq(100), 0..5, 9), Insertion::Held);
-    }
-
-    proptest! {
-        /// Against a map of octets: whoever brought an octet first keeps it, runs match the map.
-        #[test]
-        fn equals_a_byte_map(base in any::<u32>(),
-                             segments in prop::collection::vec((1u32..200, 1usize..60), 1..40)) {
-            let base = Seq(base);
-            let mut held = Reassembly::new(1000);
-            let mut map = [None::<usize>; 300];
-            for (id, &(at, len)) in segments.iter().enumerate() {
-                held.insert(base + at, 0..len, id);
-                // The model fills the first gap only, too.
-                let mut cells = (at as usize..at as usize + len).skip_while(|&c| map[c].is_some());
-                let mut filled = Vec::new();
-                for cell in cells.by_ref() {
-                    if map[cell].is_some() { break; }
-                    filled.push(cell);
-                }
-                for cell in filled { map[cell] = Some(id); }
-            }
-            let mut runs: Vec<Block> = Vec::new();
-            for (cell, _) in map.iter().enumerate().filter(|(_, id)| id.is_some()) {
-                let seq = base + u32::try_from(cell).unwrap();
-                match runs.last_mut().filter(|run| run.1 == seq) {
-                    Some(run) => run.1 = seq + 1,
-                    None => runs.push((seq, seq + 1)),
-                }
-            }
-            let mut blocks: Vec<Block> = held.blocks().collect();
-            blocks.sort_by_key(|block| block.0 - base);
-            prop_assert_eq!(&blocks, &runs);
-            for (start, end) in runs {
-                let mut at = start;
-                while at != end {
-                    let (id, octets) = held.pop_at(at).unwrap();
-                    for offset in octets {
-                        let cell = (at - base) as usize;
-                        prop_assert_eq!(map[cell], Some(id));
-                        prop_assert_eq!(segments[id].0 as usize + offset, cell);
-                        at += 1;
-                    }
-                }
-            }
-            prop_assert!(held.is_empty());
-        }
-    }
-}
+mod tests;

@@ -1,5 +1,7 @@
 //! The receive side's variables: sequence space, window offer, and when an ACK is due.
 
+use arrayvec::ArrayVec;
+
 use super::config::Config;
 use super::timer::NEVER;
 use crate::time::Instant;
@@ -8,6 +10,8 @@ use crate::wire::tcp::Block;
 
 /// Most duplicate ACKs owed at a time to a peer without SACK.
 const DUPLICATES_MAX: u8 = 16;
+/// Most reports of octets received twice that wait for their ACKs.
+const REPORTS_MAX: usize = 4;
 
 /// Receive variables (RFC 9293 section 3.3.1) and the window offer.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(super) struct Receive {
     pub(super) wscale: u8,
     /// Octets the window may span.
     limit: u32,
+    /// What `limit` may grow to: what the window field can say, and what the configuration allows.
+    limit_max: u32,
     /// Octets the upper layer took and has not consumed.
     held_up: u32,
     /// Growth from which the right edge moves (RFC 9293 section 3.8.6.2.2).
@@ -48,6 +54,7 @@ impl Receive {
             irs: Seq(0),
             wscale: cfg.wscale(),
             limit: cfg.startup_window,
+            limit_max: cfg.recv_window_max.max(cfg.recv_window).max(cfg.startup_window),
             held_up: 0,
             step: u32::from(cfg.mss),
             full: 0,
@@ -63,6 +70,13 @@ impl Receive {
         self.nxt = irs + 1;
         self.last_ack = self.nxt;
         self.edge = self.nxt + self.limit.min(0xffff);
+    }
+
+    /// The peer does not scale windows (RFC 7323 section 2.2).
+    pub(super) fn forgo_scaling(&mut self) {
+        self.wscale = 0;
+        self.limit_max = self.limit_max.min(0xffff);
+        self.limit = self.limit.min(0xffff);
     }
 
     /// Octets the peer may send from `nxt` on.
@@ -118,10 +132,21 @@ impl Receive {
         self.reopens()
     }
 
-    /// Raises the window's limit to `limit`. True if the peer should hear of it now.
+    /// Raises the window's limit to `limit`, as far as it may grow. True if the peer should hear
+    /// of it now.
     pub(super) fn open(&mut self, limit: u32) -> bool {
-        self.limit = self.limit.max(limit);
+        self.limit = self.limit.max(limit.min(self.limit_max));
         self.reopens()
+    }
+
+    /// Octets the window may span at present.
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// What the limit may grow to.
+    pub(super) fn limit_max(&self) -> u32 {
+        self.limit_max
     }
 
     fn reopens(&self) -> bool {
@@ -140,15 +165,15 @@ pub(super) struct AckState {
     pub(super) pure: bool,
     /// Duplicate ACKs owed to a peer without SACK.
     duplicates: u8,
-    /// Octets received twice (RFC 2883), to be reported first.
-    pub(super) dsack: Option<Block>,
+    /// Octets received twice (RFC 2883): each ACK reports one, the oldest first.
+    dsacks: ArrayVec<Block, REPORTS_MAX>,
     /// When an ACK that is not due yet becomes due.
     pub(super) delayed: Instant,
 }
 
 impl AckState {
-    pub(super) const fn new() -> Self {
-        Self { due: false, pure: false, duplicates: 0, dsack: None, delayed: NEVER }
+    pub(super) fn new() -> Self {
+        Self { due: false, pure: false, duplicates: 0, dsacks: ArrayVec::new(), delayed: NEVER }
     }
 
     /// A segment arrived out of order, or twice.
@@ -156,7 +181,20 @@ impl AckState {
         self.due = true;
         self.pure = true;
         self.duplicates = (self.duplicates + 1).min(DUPLICATES_MAX);
-        self.dsack = dsack.or(self.dsack);
+        if let Some(dsack) = dsack {
+            // Beyond the bound the sender hears of the first ones only.
+            let _ = self.dsacks.try_push(dsack);
+        }
+    }
+
+    /// True if octets received twice are to be reported.
+    pub(super) fn has_reports(&self) -> bool {
+        !self.dsacks.is_empty()
+    }
+
+    /// The octets received twice that the next ACK reports.
+    pub(super) fn take_report(&mut self) -> Option<Block> {
+        self.dsacks.pop_at(0)
     }
 
     /// The cumulative acknowledgment moved: earlier duplicates are no duplicates any more.
@@ -174,13 +212,12 @@ impl AckState {
     }
 
     /// A pure ACK left. To a peer without SACK the owed duplicates follow one by one; with SACK
-    /// another one follows if `more` runs are to be reported.
+    /// another one follows if `more` runs, or more octets received twice, are to be reported.
     pub(super) fn sent_pure(&mut self, rcv: &mut Receive, sack: bool, more: bool) {
         rcv.unacked = 0;
         self.delayed = NEVER;
-        self.dsack = None;
         self.duplicates = if sack { 0 } else { self.duplicates.saturating_sub(1) };
-        self.pure = self.duplicates > 0 || more;
+        self.pure = self.duplicates > 0 || more || self.has_reports();
         self.due = self.pure;
     }
 
@@ -205,7 +242,12 @@ mod tests {
     use crate::wire::seq::Seq;
 
     fn receive(limit: u32) -> Receive {
-        let cfg = Config { recv_window: limit, startup_window: limit, ..Config::default() };
+        let cfg = Config {
+            recv_window: limit,
+            recv_window_max: limit,
+            startup_window: limit,
+            ..Config::default()
+        };
         let mut rcv = Receive::new(&cfg);
         rcv.synchronise(Seq(0xffff_fff0));
         rcv.offer();

@@ -18,7 +18,7 @@ fn active_and_passive_open() {
     assert_eq!((syn.flags, syn.seq), (Flags::SYN, Seq(0xffff_ffff)));
     assert_eq!(u32::from(syn.window), cfg.startup_window);
     let options = &syn.options;
-    assert_eq!((options.mss, options.wscale, options.sack_permitted), (Some(1460), Some(3), true));
+    assert_eq!((options.mss, options.wscale, options.sack_permitted), (Some(1460), Some(7), true));
 
     let mut server = End::server(&cfg, &syn, 77, now);
     assert_eq!(server.tcb.state(), State::SynReceived);

@@ -2,9 +2,11 @@
 //! application, and scripted segments; the files beside it hold the tests.
 
 mod close;
+mod delivery;
 mod handshake;
 mod hostile;
 mod recovery;
+mod reports;
 mod rules;
 mod silly;
 mod sim;
@@ -14,9 +16,13 @@ mod window;
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::{Config, Delivered, Notice, Origin, Ready, Tcb, Transmit};
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::{Config, Delivered, HoldPool, InTurn, Notice, Origin, Ready, Tcb, Transmit};
 use crate::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -95,6 +101,24 @@ pub(super) fn origin(iss: u32) -> Origin {
 
 pub(super) type TestTcb = Tcb<Heap, Heap>;
 
+/// How an application answers early octets.
+#[derive(Debug)]
+pub(super) enum Answers {
+    /// TCP is to hold them.
+    Hold,
+    /// It takes them at once.
+    Take,
+    /// It does not want them.
+    Reject,
+    /// Now so, now so.
+    Mixed(SmallRng),
+}
+
+/// Memory for early octets: frames first, then copies.
+pub(super) fn pool() -> HoldPool<Heap> {
+    HoldPool::new(40, 16 << 20, 1460)
+}
+
 /// A connection with an application that writes records of a known pattern and checks what it
 /// reads.
 pub(super) struct End {
@@ -108,6 +132,10 @@ pub(super) struct End {
     /// Octets kept instead of consumed, and how many may be kept.
     pub(super) kept: u32,
     pub(super) keep_max: u32,
+    pub(super) pool: HoldPool<Heap>,
+    pub(super) answers: Answers,
+    /// Early octets taken, by position in the stream.
+    taken: BTreeMap<u64, u64>,
     pub(super) notices: Vec<Notice>,
 }
 
@@ -122,6 +150,9 @@ impl End {
             read: 0,
             kept: 0,
             keep_max: 0,
+            pool: pool(),
+            answers: Answers::Hold,
+            taken: BTreeMap::new(),
             notices: Vec::new(),
         }
     }
@@ -137,18 +168,62 @@ impl End {
         Self::new(Tcb::accept(now, cfg, template, syn, origin(iss)), 1)
     }
 
-    fn check(&mut self, frame: &Heap, octets: Range<usize>) {
+    /// The octets are those of the stream from `position` on.
+    fn check_octets(&self, frame: &impl RxFrame, octets: &Range<usize>, position: u64) {
         assert!(!octets.is_empty());
-        for octet in &frame.octets[octets.clone()] {
-            let (read, side) = (self.read, 1 - self.side);
-            assert_eq!(*octet, pattern(side, read), "side {side} octet {read}");
-            self.read += 1;
+        let mut found = vec![0; octets.len()];
+        frame.copy_out(octets.start, &mut found);
+        for (octet, at) in found.into_iter().zip(position..) {
+            assert_eq!(octet, pattern(1 - self.side, at), "side {} octet {at}", self.side);
         }
+    }
+
+    fn check(&mut self, frame: &impl RxFrame, octets: &Range<usize>) {
+        self.check_octets(frame, octets, self.read);
+        self.read += octets.len() as u64;
         let keep = u32::try_from(octets.len()).unwrap();
         if self.kept + keep <= self.keep_max {
             self.kept += keep;
             self.tcb.hold(keep);
         }
+    }
+
+    /// 0: hold, 1: take, 2: reject.
+    fn answer(&mut self) -> u32 {
+        match &mut self.answers {
+            Answers::Hold => 0,
+            Answers::Take => 1,
+            Answers::Reject => 2,
+            Answers::Mixed(rng) => rng.random_range(0..3),
+        }
+    }
+
+    fn take_early(&mut self, frame: Heap, seq: Seq, octets: Range<usize>) {
+        assert!(seq > self.tcb.rcv.nxt, "what is in order is not early");
+        let position = self.read + u64::from(seq - self.tcb.rcv.nxt);
+        self.check_octets(&frame, &octets, position);
+        match self.answer() {
+            0 => drop(self.tcb.hold_early(&mut self.pool, frame, octets)),
+            1 => {
+                self.tcb.took_early(&mut self.pool);
+                let end = position + octets.len() as u64;
+                let before = self.taken.range(..end).next_back();
+                assert!(before.is_none_or(|before| *before.1 <= position), "taken twice");
+                self.taken.insert(position, end);
+            }
+            _ => self.tcb.reject_early(),
+        }
+    }
+
+    /// Octets taken early that have become contiguous.
+    fn check_taken(&mut self, len: u32) {
+        let end = self.read + u64::from(len);
+        while self.read < end {
+            let (start, stop) = self.taken.pop_first().expect("taken before");
+            assert_eq!(start, self.read);
+            self.read = stop;
+        }
+        assert_eq!(self.read, end);
     }
 
     /// The application consumes what it kept.
@@ -160,14 +235,23 @@ impl End {
     pub(super) fn receive(&mut self, now: Instant, frame: &Heap) {
         let edge = self.tcb.rcv.edge;
         let seg = frame.parse();
-        if let Delivered::InOrder { frame, octets } =
-            self.tcb.handle_segment(now, &seg, frame.clone())
-        {
-            self.check(&frame, octets);
+        match self.tcb.handle_segment(now, &seg, frame.clone()) {
+            Delivered::Nothing => {}
+            Delivered::InOrder { frame, octets } => {
+                self.check(&frame, &octets);
+                while let Some(next) = self.tcb.next_held() {
+                    match next {
+                        InTurn::Held { held, octets } => {
+                            self.check(&held, &octets);
+                            self.pool.give_back(held);
+                        }
+                        InTurn::Taken { len, .. } => self.check_taken(len),
+                    }
+                }
+            }
+            Delivered::Early { frame, seq, octets } => self.take_early(frame, seq, octets),
         }
-        while let Some((frame, octets)) = self.tcb.next_held() {
-            self.check(&frame, octets);
-        }
+        self.tcb.settle_held(&mut self.pool);
         assert!(self.tcb.rcv.edge >= edge || self.tcb.rcv.irs == seg.seq, "window went back");
         self.tcb.board.check();
         self.poll_notices();
@@ -175,7 +259,10 @@ impl End {
 
     pub(super) fn poll_notices(&mut self) {
         while let Some(notice) = self.tcb.poll_notice() {
-            self.notices.push(notice);
+            match notice {
+                Notice::Window => self.tcb.grow_window(self.tcb.window_wanted()),
+                _ => self.notices.push(notice),
+            }
         }
     }
 

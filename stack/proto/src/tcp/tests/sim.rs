@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{End, Heap};
+use super::{Answers, End, Heap};
 use crate::tcp::{Config, Notice, State};
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::Flags;
@@ -147,11 +147,15 @@ impl Sim {
                 end.as_ref().is_some_and(|end| end.notices.contains(&Notice::Established))
             })
         });
+        let mixes = self.rng.random();
         for (side, (octets, record_len)) in octets.into_iter().zip(record_lens).enumerate() {
             let end = self.end(side);
             end.to_write = octets;
             end.record_len = record_len;
             end.keep_max = keep_max;
+            if mixes {
+                end.answers = Answers::Mixed(SmallRng::seed_from_u64(octets));
+            }
             end.tcb.open_window();
         }
         self.run_until("transfer", |ends| {
@@ -171,6 +175,8 @@ impl Sim {
             assert!(!end.notices.contains(&Notice::TimedOut));
             assert!(!end.notices.contains(&Notice::Reset));
             assert_eq!(end.tcb.stats().octets_out, octets);
+            assert_eq!((end.pool.frames(), end.pool.octets()), (0, 0), "all was given back");
+            assert!(end.tcb.reassembly.is_idle());
         }
     }
 }
@@ -180,6 +186,7 @@ fn config(rng: &mut SmallRng) -> Config {
     Config {
         mss: [1460, 1460, 8960, 536][rng.random_range(0..4)],
         recv_window: [256 * 1024, 64 * 1024, 4000, 1 << 20][rng.random_range(0..4)],
+        recv_window_max: [0, 500_000, 6 << 20][rng.random_range(0..3)],
         startup_window: [16 * 1024, 4000][rng.random_range(0..2)],
         timestamps: rng.random_range(0..4) > 0,
         sack: rng.random_range(0..4) > 0,

@@ -146,7 +146,7 @@ fn the_start_up_window_opens_with_one_ack() {
     script.end.tcb.open_window();
     let out = script.output();
     assert_eq!(out.len(), 1);
-    assert_eq!(u32::from(out[0].window) << 3, cfg.recv_window);
+    assert_eq!(u32::from(out[0].window) << 7, cfg.recv_window);
     assert!(script.output().is_empty());
 }
 

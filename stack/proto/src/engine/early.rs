@@ -1,0 +1,72 @@
+//! Segments ahead of their turn: whether their octets are held, and in which memory; and how far
+//! receive windows grow.
+
+use core::ops::Range;
+
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::engine::connection::Phase;
+use crate::tcp::InTurn;
+use crate::time::Instant;
+use crate::verbs::wc::Completions;
+
+/// Most pieces that a connection holds while it is not set up: a start-up frame takes two
+/// segments at most, and whoever sends one need not be known.
+const STARTUP_PIECES_MAX: usize = 16;
+/// Most entries for octets that nobody wants any more.
+const DISCARDED_MAX: usize = 64;
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Octets ahead of their turn. Without markers an FPDU cannot be found in them, so they are
+    /// held, unless there is no use or no room for them.
+    #[cold]
+    pub(super) fn take_early(&mut self, index: u32, frame: D::Rx, octets: Range<usize>) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let pieces = conn.tcb.held_pieces();
+        let is_held = match conn.phase {
+            // Discarded now instead of in its turn.
+            Phase::Over if pieces < DISCARDED_MAX => {
+                conn.tcb.took_early(&mut self.holds);
+                return;
+            }
+            Phase::Rdma { .. } => true,
+            _ => pieces < STARTUP_PIECES_MAX,
+        };
+        if !is_held {
+            conn.tcb.reject_early();
+            self.verbs.counters.early_rejected += 1;
+        } else if !conn.tcb.hold_early(&mut self.holds, frame, octets) {
+            self.verbs.counters.holds_refused += 1;
+        }
+    }
+
+    /// After octets in order: what was accepted early and follows them.
+    #[inline]
+    pub(super) fn take_in_turn(&mut self, now: Instant, index: u32) {
+        while let Some(next) = self.connections.get_mut(index).and_then(|conn| conn.tcb.next_held())
+        {
+            if let InTurn::Held { held, octets } = next {
+                self.take_octets(now, index, &held, octets);
+                self.holds.give_back(held);
+            }
+        }
+        if let Some(conn) = self.connections.get_mut(index) {
+            conn.tcb.settle_held(&mut self.holds);
+        }
+    }
+
+    /// A receive window holds its peer up: it grows, by half of what is left to all of them at
+    /// most, so that there is something left for the next.
+    #[cold]
+    pub(super) fn grow_window(&mut self, index: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let limit = conn.tcb.window_limit();
+        let wanted = conn.tcb.window_wanted().saturating_sub(limit);
+        let left = self.config.window_growth_max.saturating_sub(self.window_growth);
+        let grant = wanted.min(u32::try_from(left / 2).unwrap_or(u32::MAX));
+        conn.tcb.grow_window(limit + grant);
+        conn.window_growth += grant;
+        self.window_growth += u64::from(grant);
+    }
+}

@@ -1,0 +1,278 @@
+//! Octets on their way up: in order at once, early ones as the upper layer answers, and what was
+//! accepted early when its turn has come.
+
+use core::ops::Range;
+
+use super::growth::Round;
+use super::held::HoldPool;
+use super::reassembly::InTurn;
+use super::state::{Event, State};
+use super::{Delivered, Notice, Tcb};
+use crate::device::{Retained, RxFrame};
+use crate::time::{Instant, MICROSECOND};
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Block, Flags, Segment};
+
+/// An early segment that was handed up and not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Early {
+    /// Its new octets.
+    block: Block,
+    /// Where the peer's FIN is, if the segment said so. Believed when the octets are accepted.
+    fin: Option<Seq>,
+}
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// After [`Delivered::InOrder`]: what was accepted early and became contiguous, in order. To
+    /// be called until `None`, then [`Tcb::settle_held`].
+    #[inline]
+    pub fn next_held(&mut self) -> Option<InTurn<R>> {
+        // Nothing follows the peer's FIN, whatever it sent.
+        if self.reassembly.is_empty() || self.rcv.finished {
+            return None;
+        }
+        self.pop_held()
+    }
+
+    #[cold]
+    fn pop_held(&mut self) -> Option<InTurn<R>> {
+        let due = self.reassembly.pop_at(self.rcv.nxt)?;
+        let len = match &due {
+            InTurn::Held { octets, .. } => seq_len(octets),
+            InTurn::Taken { len, .. } => *len,
+        };
+        self.rcv.nxt += len;
+        self.stats.octets_in += u64::from(len);
+        self.take_fin();
+        Some(due)
+    }
+
+    /// Answers [`Delivered::Early`]: TCP is to keep the octets until their turn, in memory of
+    /// `pool`; they are reported as received (SACK) from now on. False: there was no room, and
+    /// the segment counts as lost.
+    ///
+    /// `frame` and `octets` are those handed up.
+    pub fn hold_early(&mut self, pool: &mut HoldPool<R>, frame: R, octets: Range<usize>) -> bool {
+        let Some(early) = self.early.take() else { return false };
+        debug_assert_eq!(octets.len(), (early.block.1 - early.block.0) as usize);
+        let Some((held, offset)) = pool.keep(frame, octets, self.reassembly.share()) else {
+            self.stats.held_overflow += 1;
+            return false;
+        };
+        self.stats.held += 1;
+        // An offset into a frame is below 64 KiB.
+        let offset = u32::try_from(offset).unwrap_or(0);
+        self.reassembly.insert(pool, early.block, Some(held), offset);
+        self.note_fin(early.fin);
+        true
+    }
+
+    /// Answers [`Delivered::Early`]: the upper layer has what it needs of the octets. They are
+    /// reported as received (SACK), and [`Tcb::next_held`] says when their turn has come.
+    pub fn took_early(&mut self, pool: &mut HoldPool<R>) {
+        let Some(early) = self.early.take() else { return };
+        self.stats.taken_early += 1;
+        self.reassembly.insert(pool, early.block, None, 0);
+        self.note_fin(early.fin);
+    }
+
+    /// Answers [`Delivered::Early`]: the octets are not wanted. They count as not received, and
+    /// the peer sends them again. So does a missing answer.
+    pub fn reject_early(&mut self) {
+        if self.early.take().is_some() {
+            self.stats.rejected_early += 1;
+        }
+    }
+
+    /// Gives memory back to the pool that holds for other connections, too: all of it if nothing
+    /// more will be handed up. To be called after anything that may have ended the connection, and
+    /// after [`Tcb::next_held`].
+    #[inline]
+    pub fn settle_held(&mut self, pool: &mut HoldPool<R>) {
+        if self.reassembly.is_idle() {
+            return;
+        }
+        if self.reassembly.is_empty() || self.rcv.finished || self.state == State::Closed {
+            self.release_held(pool);
+        }
+    }
+
+    /// Gives everything held back to the pool. To be called before the connection is dropped.
+    #[cold]
+    pub fn release_held(&mut self, pool: &mut HoldPool<R>) {
+        self.reassembly.give_back(pool);
+    }
+
+    /// Payload and FIN of an acceptable segment.
+    #[inline]
+    pub(super) fn take_payload(&mut self, now: Instant, seg: &Segment, frame: R) -> Delivered<R> {
+        let fin = seg.flags.has(Flags::FIN);
+        let len = seq_len(&seg.payload);
+        if len == 0 && !fin {
+            return Delivered::Nothing;
+        }
+        let end = seg.seq + len;
+        let plain = !fin && !self.receive_shut && self.rcv.fin.is_none();
+        if plain
+            && seg.seq == self.rcv.nxt
+            && end <= self.rcv.edge
+            && self.reassembly.is_empty()
+            && self.state.receives()
+        {
+            self.rcv.nxt = end;
+            self.stats.octets_in += u64::from(len);
+            self.ack.moved();
+            self.ack.in_order(now, &mut self.rcv, len, &self.cfg);
+            self.watch_round(now, seg);
+            return Delivered::InOrder { frame, octets: seg.payload.clone() };
+        }
+        self.take_payload_slow(now, seg, frame)
+    }
+
+    #[cold]
+    fn take_payload_slow(&mut self, now: Instant, seg: &Segment, frame: R) -> Delivered<R> {
+        if !self.state.receives() {
+            // Beyond the peer's FIN, or after the connection's end.
+            return Delivered::Nothing;
+        }
+        let (mut start, mut end) = (seg.seq, seg.seq + seq_len(&seg.payload));
+        let mut twice = None;
+        if start < self.rcv.nxt {
+            // The head was received before: the first copy wins.
+            let known = end.min(self.rcv.nxt);
+            twice = Some((start, known)).filter(|_| start < known);
+            start = self.rcv.nxt;
+            end = end.max(start);
+        }
+        let right = self.rcv.fin.map_or(self.rcv.edge, |fin| self.rcv.edge.min(fin));
+        let mut fin = None;
+        if end > right {
+            end = start.max(right);
+        } else if seg.flags.has(Flags::FIN) {
+            fin = Some(end);
+        }
+        if start == end {
+            self.note_fin(fin);
+            self.take_fin();
+            self.ack.out_of_order(twice.filter(|_| self.sack));
+            return Delivered::Nothing;
+        }
+        if self.receive_shut {
+            self.abort();
+            return Delivered::Nothing;
+        }
+        self.watch_round(now, seg);
+        // Of several duplicate parts only the first is reported (RFC 2883 section 4).
+        let news = self.reassembly.news(start, end);
+        let twice = twice.or(news.known).filter(|_| self.sack);
+        let Some((from, to)) = news.fresh else {
+            self.stats.duplicates_in += 1;
+            self.note_fin(fin);
+            self.ack.out_of_order(twice);
+            return Delivered::Nothing;
+        };
+        // One frame is handed up once, so only the first new part of several. What lies beyond
+        // counts as not received, and the peer sends it again.
+        let skip = (from - seg.seq) as usize;
+        let octets = seg.payload.start + skip..seg.payload.start + skip + (to - from) as usize;
+        if from != self.rcv.nxt {
+            self.ack.out_of_order(twice);
+            if !self.reassembly.admits((from, to), self.cfg.max_held_frames.into()) {
+                self.stats.held_overflow += 1;
+                return Delivered::Nothing;
+            }
+            self.early = Some(Early { block: (from, to), fin });
+            return Delivered::Early { frame, seq: from, octets };
+        }
+        let gap_filled = !self.reassembly.is_empty();
+        self.rcv.nxt = to;
+        self.stats.octets_in += octets.len() as u64;
+        self.ack.moved();
+        self.ack.in_order(now, &mut self.rcv, seq_len(&octets), &self.cfg);
+        self.ack.due |= gap_filled;
+        if twice.is_some() {
+            self.ack.out_of_order(twice);
+        }
+        self.note_fin(fin);
+        self.take_fin();
+        Delivered::InOrder { frame, octets }
+    }
+
+    /// The peer's FIN is here; the first one counts.
+    fn note_fin(&mut self, fin: Option<Seq>) {
+        self.rcv.fin = self.rcv.fin.or(fin);
+    }
+
+    /// Takes the peer's FIN once everything before it is here.
+    #[inline]
+    fn take_fin(&mut self) {
+        if self.rcv.finished || self.rcv.fin != Some(self.rcv.nxt) {
+            return;
+        }
+        self.rcv.finished = true;
+        self.rcv.nxt += 1;
+        self.rcv.edge = self.rcv.edge.max(self.rcv.nxt);
+        self.ack.due = true;
+        self.step(Event::Fin);
+        self.notify(Notice::PeerClosed);
+        if self.state == State::TimeWait {
+            self.linger(self.heard_at);
+        }
+    }
+
+    /// Looks whether `seg`, with payload, ends the round by which the window grows.
+    #[inline]
+    fn watch_round(&mut self, now: Instant, seg: &Segment) {
+        let clock = match seg.options.ts {
+            Some((_, echo)) if self.ts.on => echo,
+            _ => self.ts.value(now),
+        };
+        if self.round.is_over(clock) {
+            self.end_round(now);
+        }
+    }
+
+    #[cold]
+    fn end_round(&mut self, now: Instant) {
+        let end = self.reassembly.end().unwrap_or(self.rcv.nxt);
+        if self.round.need(end, self.rcv.limit_max()) > self.rcv.limit() {
+            self.notify(Notice::Window);
+        }
+        self.begin_round(now);
+    }
+
+    /// Begins a round: it ends with the echo of what leaves from `now` on.
+    pub(super) fn begin_round(&mut self, now: Instant) {
+        let wait = if self.ts.on { 0 } else { 2 * (self.rtt.srtt() / MICROSECOND) + 1 };
+        let wait = u32::try_from(wait).unwrap_or(Round::WAIT_MAX).min(Round::WAIT_MAX);
+        let end = self.reassembly.end().unwrap_or(self.rcv.nxt);
+        self.round.begin(self.ts.value(now).wrapping_add(wait), end);
+    }
+
+    /// After [`Notice::Window`]: what the receive window should span, so that it does not hold the
+    /// peer up; octets.
+    #[must_use]
+    pub fn window_wanted(&self) -> u32 {
+        self.round.wanted()
+    }
+
+    /// What the receive window may span at present, octets.
+    #[must_use]
+    pub fn window_limit(&self) -> u32 {
+        self.rcv.limit()
+    }
+
+    /// Lets the receive window span `limit` octets from now on, at most the configured maximum;
+    /// less than at present changes nothing.
+    pub fn grow_window(&mut self, limit: u32) {
+        let reopens = self.rcv.open(limit);
+        self.announce_window(reopens);
+    }
+}
+
+/// Octets of sequence space that a range in a frame takes.
+#[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+#[inline]
+fn seq_len(octets: &Range<usize>) -> u32 {
+    octets.len() as u32
+}

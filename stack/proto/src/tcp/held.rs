@@ -1,0 +1,323 @@
+//! What is held of segments that came ahead of their turn, and the memory for it, shared by all
+//! connections of an engine and bounded.
+//!
+//! A received frame is the cheapest thing to hold, but it is a buffer of the port's receive pool:
+//! with that drained, what fills the gaps would not arrive either. So a part of what is held are
+//! frames, and the rest are octets copied out of them. Small pieces are always copied: one octet
+//! must not cost a whole buffer.
+
+use core::ops::Range;
+
+use super::reassembly::Book;
+use crate::device::{ChecksumState, RxFrame};
+
+/// Below so many octets (half of the usual receive buffer) a piece is copied at once.
+const SMALL_LEN: usize = 1024;
+/// Block sizes below that of a full segment.
+const BLOCK_SMALL: usize = 256;
+/// Books kept for the next connection that holds something.
+const SPARE_BOOKS: usize = 16;
+/// Entries for which a spare book keeps memory.
+pub(super) const SPARE_ENTRIES: usize = 2048;
+
+/// Octets copied out of a frame.
+#[derive(Debug)]
+pub struct Copied {
+    block: Box<[u8]>,
+    len: usize,
+}
+
+/// One held piece: the frame it came in, or a copy of its octets. Belongs to a [`HoldPool`], which
+/// gets it back by [`HoldPool::give_back`].
+#[derive(Debug)]
+pub enum Held<R> {
+    /// The whole frame.
+    Frame(R),
+    /// The octets.
+    Copied(Copied),
+}
+
+impl<R: RxFrame> RxFrame for Held<R> {
+    fn head(&self) -> &[u8] {
+        match self {
+            Self::Frame(frame) => frame.head(),
+            Self::Copied(copied) => &copied.block[..copied.len],
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Frame(frame) => frame.len(),
+            Self::Copied(copied) => copied.len,
+        }
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        match self {
+            Self::Frame(frame) => frame.copy_out(offset, out),
+            Self::Copied(copied) => out.copy_from_slice(&copied.block[offset..offset + out.len()]),
+        }
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        match self {
+            Self::Frame(frame) => frame.checksum(),
+            // Looked at when the frame came.
+            Self::Copied(_) => ChecksumState::Good,
+        }
+    }
+}
+
+/// What one connection has of the pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    /// Frames.
+    pub(super) frames: usize,
+    /// Octets of the blocks that copies lie in.
+    pub(super) octets: usize,
+}
+
+impl Share {
+    pub(super) fn add<R>(&mut self, held: &Held<R>) {
+        match held {
+            Held::Frame(_) => self.frames += 1,
+            Held::Copied(copied) => self.octets += copied.block.len(),
+        }
+    }
+
+    pub(super) fn remove<R>(&mut self, held: &Held<R>) {
+        match held {
+            Held::Frame(_) => self.frames -= 1,
+            Held::Copied(copied) => self.octets -= copied.block.len(),
+        }
+    }
+}
+
+/// The memory in which all connections of an engine hold what came early.
+///
+/// Blocks are allocated as they are needed, kept, and used again: nothing is allocated per packet
+/// once the working size is reached. A connection gets at most twice of what it would leave to the
+/// others, so that one that holds much does not stop those that hold little.
+#[derive(Debug)]
+pub struct HoldPool<R> {
+    frames: usize,
+    frames_max: usize,
+    /// Octets of all blocks, lent or free.
+    allocated: usize,
+    /// Octets of the blocks lent.
+    lent: usize,
+    octets_max: usize,
+    sizes: [usize; 3],
+    free: [Vec<Box<[u8]>>; 3],
+    /// Boxed, as a connection takes one over: it has a place for a pointer only.
+    #[expect(clippy::vec_box, reason = "the boxes are what is lent")]
+    books: Vec<Box<Book<R>>>,
+}
+
+impl<R> HoldPool<R> {
+    /// A pool for at most `frames_max` frames, half of them before octets are copied, and
+    /// `octets_max` octets of copies. A full segment carries `segment_len` octets. Nothing is
+    /// allocated yet.
+    #[must_use]
+    pub fn new(frames_max: usize, octets_max: usize, segment_len: usize) -> Self {
+        let full = segment_len.max(SMALL_LEN).next_multiple_of(64);
+        Self {
+            frames: 0,
+            frames_max,
+            allocated: 0,
+            lent: 0,
+            octets_max,
+            sizes: [BLOCK_SMALL, SMALL_LEN, full],
+            free: [Vec::new(), Vec::new(), Vec::new()],
+            books: Vec::new(),
+        }
+    }
+
+    /// Frames held at present.
+    #[must_use]
+    pub const fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// Octets of blocks in use at present.
+    #[must_use]
+    pub const fn octets(&self) -> usize {
+        self.lent
+    }
+
+    /// Takes back what was held.
+    pub fn give_back(&mut self, held: Held<R>) {
+        match held {
+            Held::Frame(_) => self.frames -= 1,
+            Held::Copied(Copied { block, .. }) => {
+                self.lent -= block.len();
+                if let Some(class) = self.sizes.iter().position(|size| *size == block.len()) {
+                    self.free[class].push(block);
+                }
+            }
+        }
+    }
+
+    /// An empty book, for a connection that begins to hold something.
+    pub(super) fn book(&mut self) -> Box<Book<R>> {
+        self.books.pop().unwrap_or_default()
+    }
+
+    /// Takes back an empty book.
+    pub(super) fn return_book(&mut self, mut book: Box<Book<R>>) {
+        if self.books.len() < SPARE_BOOKS {
+            book.reset();
+            self.books.push(book);
+        }
+    }
+
+    /// A block for `len` octets, if one is left for a connection that has `share`.
+    fn block(&mut self, len: usize, share: Share) -> Option<Box<[u8]>> {
+        let class = self.sizes.iter().position(|size| len <= *size)?;
+        let size = self.sizes[class];
+        let left = self.octets_max.checked_sub(self.lent + size)?;
+        if share.octets > 2 * left {
+            return None;
+        }
+        let block = match self.free[class].pop() {
+            Some(block) => block,
+            None => {
+                // Free blocks of the other sizes make room.
+                while self.allocated + size > self.octets_max {
+                    let other = self.free.iter_mut().find_map(Vec::pop)?;
+                    self.allocated -= other.len();
+                }
+                self.allocated += size;
+                vec![0; size].into_boxed_slice()
+            }
+        };
+        self.lent += size;
+        Some(block)
+    }
+
+    fn admits_frame(&self, share: Share) -> bool {
+        let left = self.frames_max.checked_sub(self.frames + 1);
+        left.is_some_and(|left| share.frames <= 2 * left)
+    }
+}
+
+impl<R: RxFrame> HoldPool<R> {
+    /// Holds `octets` of `frame` for a connection that has `share` already: says where the octets
+    /// lie in what is held. `None`: no room; the frame is dropped.
+    pub(super) fn keep(
+        &mut self,
+        frame: R,
+        octets: Range<usize>,
+        share: Share,
+    ) -> Option<(Held<R>, usize)> {
+        let len = octets.len();
+        let copies = len < SMALL_LEN || self.frames >= self.frames_max / 2;
+        let block = if copies || !self.admits_frame(share) { self.block(len, share) } else { None };
+        if let Some(mut block) = block {
+            frame.copy_out(octets.start, &mut block[..len]);
+            return Some((Held::Copied(Copied { block, len }), 0));
+        }
+        if !self.admits_frame(share) {
+            return None;
+        }
+        self.frames += 1;
+        Some((Held::Frame(frame), octets.start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Held, HoldPool, Share};
+    use crate::device::RxFrame;
+    use crate::tcp::tests::Heap;
+
+    fn frame(len: usize) -> Heap {
+        let octets: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        Heap::new(&octets)
+    }
+
+    fn octets(held: &Held<Heap>, offset: usize, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        held.copy_out(offset, &mut out);
+        out
+    }
+
+    /// Holds pieces of `len` octets until there is no room.
+    fn fill(pool: &mut HoldPool<Heap>, len: usize) -> Vec<Held<Heap>> {
+        let mut all = Vec::new();
+        while let Some((held, offset)) = pool.keep(frame(len + 54), 54..54 + len, Share::default())
+        {
+            assert_eq!(octets(&held, offset, len), frame(len + 54).octets[54..]);
+            all.push(held);
+            assert!(all.len() < 100_000);
+        }
+        all
+    }
+
+    #[test]
+    fn frames_first_then_copies_then_the_last_frames() {
+        let mut pool = HoldPool::new(8, 4 * 1472, 1460);
+        let all = fill(&mut pool, 1448);
+        let kinds: String =
+            all.iter().map(|held| if matches!(held, Held::Frame(_)) { 'f' } else { 'c' }).collect();
+        assert_eq!(kinds, "ffffccccffff");
+        assert_eq!((pool.frames(), pool.octets()), (8, 4 * 1472));
+        all.into_iter().for_each(|held| pool.give_back(held));
+        assert_eq!((pool.frames(), pool.octets(), pool.allocated), (0, 0, 4 * 1472));
+        // The blocks are used again.
+        let blocks = |all: &[Held<Heap>]| -> Vec<_> {
+            all.iter()
+                .filter(|held| matches!(held, Held::Copied(_)))
+                .map(|h| h.head().as_ptr())
+                .collect()
+        };
+        let first = fill(&mut pool, 1448);
+        let mut once = blocks(&first);
+        first.into_iter().for_each(|held| pool.give_back(held));
+        let mut again = blocks(&fill(&mut pool, 1448));
+        once.sort_unstable();
+        again.sort_unstable();
+        assert_eq!(once, again);
+    }
+
+    #[test]
+    fn small_pieces_never_cost_a_frame_while_there_is_room() {
+        let mut pool = HoldPool::new(8, 10 * 256, 1460);
+        let all = fill(&mut pool, 1);
+        assert_eq!((all.len(), pool.frames()), (18, 8));
+        assert!(all[..10].iter().all(|held| matches!(held, Held::Copied(_))));
+    }
+
+    #[test]
+    fn blocks_of_one_size_make_room_for_another() {
+        let mut pool = HoldPool::new(0, 64 * 1024, 1460);
+        let small = fill(&mut pool, 200);
+        assert_eq!((small.len(), pool.allocated), (256, 64 * 1024));
+        small.into_iter().for_each(|held| pool.give_back(held));
+        let full = fill(&mut pool, 1448);
+        assert_eq!(full.len(), 64 * 1024 / 1472);
+        assert!(pool.allocated <= 64 * 1024);
+        full.into_iter().for_each(|held| pool.give_back(held));
+        assert_eq!(fill(&mut pool, 1000).len(), 64);
+    }
+
+    #[test]
+    fn one_connection_leaves_room_for_the_others() {
+        let mut pool = HoldPool::new(30, 90 * 256, 1460);
+        let (mut share, mut count) = (Share::default(), 0);
+        while let Some((held, _)) = pool.keep(frame(100), 54..100, share) {
+            share.add(&held);
+            count += 1;
+        }
+        assert_eq!((count, share.octets, share.frames), (60 + 20, 60 * 256, 20));
+        let next = pool.keep(frame(100), 54..100, Share::default());
+        assert!(matches!(next, Some((Held::Copied(_), 0))));
+    }
+
+    #[test]
+    fn what_fits_no_block_is_held_as_it_is() {
+        let mut pool = HoldPool::new(2, 1 << 20, 1460);
+        let all = fill(&mut pool, 5000);
+        assert!(all.len() == 2 && all.iter().all(|held| matches!(held, Held::Frame(_))));
+    }
+}

@@ -1,0 +1,360 @@
+//! What is handed up, when, and how often: early segments and their answers, bounds, the growth of
+//! the window, and all of it against a map of octets.
+
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::reports::{ack_of, put, script};
+use super::{Answers, Config, Delivered, Fields, Flags, Heap, HoldPool, InTurn, Options, Script};
+use crate::device::{ChecksumMode, RxFrame};
+use crate::wire::tcp::{Block, MAX_HEADER_LEN};
+
+#[test]
+fn what_is_rejected_is_not_reported() {
+    let mut script = script(&Config::default());
+    let base = script.seq;
+    script.end.answers = Answers::Reject;
+    let out = put(&mut script, base, 500, 500);
+    assert_eq!(ack_of(&out, base), (0, vec![]));
+    script.end.answers = Answers::Hold;
+    let out = put(&mut script, base, 1000, 500);
+    assert_eq!(ack_of(&out, base), (0, vec![(1000, 1500)]));
+    // It comes again, and is handed up again.
+    let out = put(&mut script, base, 500, 500);
+    assert_eq!(ack_of(&out, base), (0, vec![(500, 1500)]));
+    let out = put(&mut script, base, 0, 500);
+    assert_eq!(ack_of(&out, base), (1500, vec![]));
+    assert_eq!((script.end.read, script.end.tcb.stats().rejected_early), (1500, 1));
+}
+
+#[test]
+fn a_missing_answer_rejects() {
+    let mut script = script(&Config::default());
+    let base = script.seq;
+    let mut buf = vec![0; MAX_HEADER_LEN + 500];
+    let fields = Fields { seq: base + 500, ..script.fields() };
+    let len = script.template.emit(&mut buf, &fields, 500, ChecksumMode::Software);
+    let frame = Heap::new(&buf[..len]);
+    let (tcb, pool) = (&mut script.end.tcb, &mut script.end.pool);
+    let early = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
+    assert!(matches!(early, Delivered::Early { seq, .. } if seq == base + 500));
+    let again = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
+    assert!(matches!(again, Delivered::Early { .. }));
+    assert!(tcb.hold_early(pool, frame.clone(), len - 500..len));
+    assert!(!tcb.hold_early(pool, frame, len - 500..len), "one answer for each");
+    assert_eq!((tcb.held_pieces(), pool.frames() + pool.octets()), (1, 1024));
+}
+
+#[test]
+fn a_fin_is_believed_with_its_octets_only() {
+    let mut script = script(&Config::default());
+    let base = script.seq;
+    let fin = |script: &Script| Fields {
+        seq: base + 100,
+        flags: Flags::ACK | Flags::FIN,
+        ..script.fields()
+    };
+    script.end.answers = Answers::Reject;
+    script.send_data(fin(&script), 100);
+    script.end.answers = Answers::Take;
+    assert_eq!(script.end.tcb.rcv.fin, None);
+    script.send_data(fin(&script), 100);
+    assert_eq!(script.end.tcb.rcv.fin, Some(base + 200));
+    let out = put(&mut script, base, 0, 100);
+    assert_eq!(ack_of(&out, base), (201, vec![]));
+    assert!(script.end.tcb.peer_finished());
+    assert_eq!((script.end.read, script.end.tcb.stats().taken_early), (200, 1));
+}
+
+#[test]
+fn of_several_gaps_the_first_is_filled() {
+    let mut script = script(&Config::default());
+    let base = script.seq;
+    for from in [1000, 2000, 3000] {
+        put(&mut script, base, from, 500);
+    }
+    // 500..4000 covers 500..1000, 1500..2000, 2500..3000 and 3500..4000.
+    let mut acks = Vec::new();
+    for _ in 0..4 {
+        let out = put(&mut script, base, 500, 3500);
+        acks.push(ack_of(&out, base).1);
+    }
+    let known = [(1000, 1500), (500, 1500), (500, 2500), (500, 3500)];
+    let grown = [(500, 1500), (500, 2500), (500, 3500), (500, 4000)];
+    for ((ack, known), grown) in acks.iter().zip(known).zip(grown) {
+        assert_eq!(ack[..2], [known, grown]);
+    }
+    assert_eq!(script.end.tcb.held_pieces(), 7);
+    put(&mut script, base, 0, 500);
+    assert_eq!(script.end.read, 4000);
+}
+
+// Bounds.
+
+#[test]
+fn at_the_bound_the_left_edge_is_taken_and_nothing_else_is_lost() {
+    let cfg = Config { recv_window: 1 << 20, ..Config::default() };
+    let mut script = script(&cfg);
+    script.end.pool = HoldPool::new(4, 6 * 1472, 1460);
+    let base = script.seq;
+    for at in 1..=20 {
+        put(&mut script, base, 1400 * at, 1400);
+    }
+    let held = script.end.tcb.held_pieces();
+    let stats = *script.end.tcb.stats();
+    assert_eq!((held, stats.held, stats.held_overflow), (7, 7, 13));
+    // What was dropped is not reported.
+    let out = put(&mut script, base, 1400 * 30, 1400);
+    let end = 1400 * (u32::try_from(held).unwrap() + 1);
+    assert_eq!(ack_of(&out, base), (0, vec![(1400, end)]));
+    // The left edge always gets through, and then the rest, as the peer sends it again.
+    let out = put(&mut script, base, 0, 1400);
+    assert_eq!(ack_of(&out, base), (end, vec![]));
+    for at in held as u32 + 1..=20 {
+        put(&mut script, base, 1400 * at, 1400);
+    }
+    assert_eq!(script.end.read, 1400 * 21);
+    assert_eq!((script.end.pool.frames(), script.end.pool.octets()), (0, 0));
+}
+
+#[test]
+fn a_long_fat_path_is_held_while_a_loss_is_repaired() {
+    // 1 Gb/s and 20 ms: 1,700 segments under way, 3 % of which are lost; few frames to spare.
+    let cfg = Config { recv_window: 4 << 20, ..Config::default() };
+    let mut script = script(&cfg);
+    script.end.pool = HoldPool::new(256, 16 << 20, 1460);
+    let base = script.seq;
+    let count = 1700;
+    for at in (0..count).filter(|at: &u32| !at.is_multiple_of(33)) {
+        script.deliver(&Fields { seq: base + 1448 * at, ..script.fields() }, 1448);
+        if at.is_multiple_of(16) {
+            script.output();
+        }
+    }
+    assert_eq!(script.end.tcb.stats().held_overflow, 0);
+    assert_eq!(script.end.pool.frames(), 128);
+    for at in (0..count).filter(|at: &u32| at.is_multiple_of(33)) {
+        put(&mut script, base, 1448 * at, 1448);
+    }
+    assert_eq!(script.end.read, 1448 * u64::from(count));
+    assert!(script.end.tcb.reassembly.is_idle(), "an idle connection keeps no memory");
+}
+
+// The receive window.
+
+/// A sender that doubles what it sends in each round trip up to `rate` octets, or what the window
+/// admits; returns the largest window and how much was sent in the last round.
+fn pour(script: &mut Script, rounds: u32, rate: u32, with_ts: bool) -> (u32, u32) {
+    let rtt_us = 20_000;
+    let mut window = script.end.tcb.rcv.window();
+    let (mut flight, mut sent) = (14_480, 0);
+    let mut edge = script.end.tcb.rcv.edge;
+    for _ in 0..rounds {
+        // What the peer sends now echoes what it has received.
+        let echo = script.end.tcb.ts.value(script.now);
+        script.wait_us(rtt_us);
+        sent = 0;
+        let budget = flight.min(window).min(rate);
+        let mut offer = window;
+        while sent + 1448 <= budget {
+            if with_ts {
+                script.ts = Some((script.ts.unwrap().0 + 1, echo));
+            }
+            let out = script.send_data(script.fields(), 1448);
+            script.seq += 1448;
+            sent += 1448;
+            for seg in out {
+                offer = u32::from(seg.window) << 7;
+                let right = seg.ack + offer;
+                assert!(right >= edge, "the window went back");
+                edge = right;
+            }
+        }
+        window = offer;
+        flight = flight.saturating_mul(2);
+    }
+    (script.end.tcb.window_limit(), sent)
+}
+
+#[test]
+fn the_window_grows_ahead_of_a_sender_in_slow_start() {
+    let mut script = script(&Config::default());
+    assert_eq!(script.end.tcb.window_limit(), 256 * 1024);
+    // 2.5 MB in 20 ms; nine doublings from ten segments reach it, and no window holds them up.
+    let (limit, sent) = pour(&mut script, 10, 2_500_000, true);
+    assert!(sent > 2_490_000, "{sent}");
+    assert!((5_000_000..=6 << 20).contains(&limit), "{limit}");
+}
+
+#[test]
+fn the_window_does_not_grow_without_need() {
+    let mut script = script(&Config::default());
+    let (limit, _) = pour(&mut script, 30, 100_000, true);
+    assert!(limit <= 370_000, "{limit}");
+    // Nor beyond its bound.
+    let cfg = Config { recv_window_max: 1 << 20, ..Config::default() };
+    let mut script = self::script(&cfg);
+    let (limit, sent) = pour(&mut script, 20, 5_000_000, true);
+    assert_eq!(limit, 1 << 20);
+    assert!(sent > 900_000);
+}
+
+#[test]
+fn the_window_grows_without_timestamps_too() {
+    let options = Options { ts: None, ..Script::full_options() };
+    let mut script = Script::established(&Config::default(), options);
+    script.end.tcb.open_window();
+    script.output();
+    let (limit, sent) = pour(&mut script, 20, 2_500_000, false);
+    assert!(limit >= 5_000_000 && sent > 2_490_000, "{limit} {sent}");
+}
+
+#[test]
+fn without_scaling_the_window_stays_within_its_field() {
+    let options = Options { wscale: None, ..Script::full_options() };
+    let mut script = Script::established(&Config::default(), options);
+    script.end.tcb.open_window();
+    script.end.tcb.grow_window(1 << 20);
+    assert_eq!(script.end.tcb.window_limit(), 0xffff);
+    script.output();
+    // Holding and releasing a little is no reason to send ACKs.
+    script.end.tcb.hold(1000);
+    script.end.tcb.release(1000);
+    assert!(script.output().is_empty());
+}
+
+// Against a map of octets.
+
+/// What an upper layer did with early octets, and has seen in order.
+#[derive(Default)]
+struct Model {
+    /// Who brought each octet that was accepted.
+    owner: Vec<Option<u8>>,
+    /// Octets that were handed up early and taken.
+    taken: Vec<bool>,
+    /// Where the next octet in order is.
+    next: usize,
+}
+
+impl Model {
+    fn own(&mut self, from: usize, octets: &[u8]) {
+        for (cell, id) in (from..).zip(octets) {
+            assert_eq!(self.owner[cell].replace(*id), None, "octet {cell} was accepted twice");
+        }
+    }
+
+    /// `octets` come in order, for good.
+    fn advance(&mut self, octets: &[u8]) {
+        for id in octets {
+            assert_eq!(self.owner[self.next], Some(*id), "octet {}", self.next);
+            assert!(!self.taken[self.next], "octet {} was taken before", self.next);
+            self.next += 1;
+        }
+    }
+}
+
+fn octets_of(frame: &impl RxFrame, octets: &core::ops::Range<usize>) -> Vec<u8> {
+    let mut out = vec![0; octets.len()];
+    frame.copy_out(octets.start, &mut out);
+    out
+}
+
+/// Feeds segments, each of octets of its own, with the answers given.
+fn against_a_map(segments: &[(u32, u32, u8)]) {
+    let mut script = script(&Config::default());
+    let base = script.seq;
+    let mut model = Model { owner: vec![None; 400], taken: vec![false; 400], next: 0 };
+    let mut pool = HoldPool::new(6, 1 << 20, 1460);
+    // At the end everything once more, so that it all gets through.
+    let all = segments.iter().copied().chain((0..400).map(|at| (at, 1, 0)));
+    for ((from, len, answer), id) in all.zip((0..250u8).cycle()) {
+        let mut buf = vec![id; MAX_HEADER_LEN + len as usize];
+        let fields = Fields { seq: base + from, ..script.fields() };
+        let start = script.template.base_len() + fields.options.wire_len();
+        let total = script.template.emit(
+            &mut buf[..start + len as usize],
+            &fields,
+            len as usize,
+            ChecksumMode::Software,
+        );
+        let frame = Heap::new(&buf[..total]);
+        let seg = frame.parse();
+        let tcb = &mut script.end.tcb;
+        match tcb.handle_segment(script.now, &seg, frame) {
+            Delivered::Nothing => {}
+            Delivered::InOrder { frame, octets } => {
+                model.own(model.next, &octets_of(&frame, &octets));
+                model.advance(&octets_of(&frame, &octets));
+            }
+            Delivered::Early { frame, seq, octets } => {
+                let first = (seq - base) as usize;
+                let found = octets_of(&frame, &octets);
+                assert!(first > model.next && !found.is_empty());
+                match answer {
+                    0 => {
+                        if tcb.hold_early(&mut pool, frame, octets) {
+                            model.own(first, &found);
+                        }
+                    }
+                    1 => {
+                        tcb.took_early(&mut pool);
+                        model.own(first, &found);
+                        model.taken[first..first + found.len()].fill(true);
+                    }
+                    _ => tcb.reject_early(),
+                }
+            }
+        }
+        while let Some(next) = tcb.next_held() {
+            match next {
+                InTurn::Held { held, octets } => {
+                    model.advance(&octets_of(&held, &octets));
+                    pool.give_back(held);
+                }
+                InTurn::Taken { seq, len } => {
+                    assert_eq!((seq - base) as usize, model.next);
+                    let range = model.next..model.next + len as usize;
+                    assert!(model.taken[range.clone()].iter().all(|taken| *taken));
+                    model.next = range.end;
+                }
+            }
+        }
+        assert_eq!((tcb.rcv_nxt() - base) as usize, model.next);
+        // SACK blocks are what was accepted, and all of it.
+        let mut runs: Vec<Block> = Vec::new();
+        for (at, _) in (0..).zip(&model.owner).skip(model.next).filter(|(_, id)| id.is_some()) {
+            match runs.last_mut().filter(|run| run.1 == base + at) {
+                Some(run) => run.1 = base + at + 1,
+                None => runs.push((base + at, base + at + 1)),
+            }
+        }
+        assert_eq!(tcb.reassembly.runs(), runs);
+        tcb.settle_held(&mut pool);
+    }
+    assert_eq!((model.next, pool.frames(), pool.octets()), (400, 0, 0));
+}
+
+proptest! {
+    #[test]
+    fn each_octet_is_handed_up_once_whatever_the_answers(
+        segments in prop::collection::vec((0u32..340, 1u32..60, 0u8..4), 1..60)
+    ) {
+        against_a_map(&segments);
+    }
+}
+
+#[test]
+fn taking_and_rejecting_at_random_loses_nothing() {
+    for seed in 0..20 {
+        let mut script = script(&Config::default());
+        let base = script.seq;
+        script.end.answers = Answers::Mixed(SmallRng::seed_from_u64(seed));
+        for round in 0..20 {
+            for at in (round..20).rev() {
+                put(&mut script, base, 700 * at, 700);
+            }
+        }
+        assert_eq!(script.end.read, 14_000);
+    }
+}
