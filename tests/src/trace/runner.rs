@@ -273,7 +273,14 @@ impl Run {
             let text = self.text(packet, false);
             self.log.push(format!("{} < {text}", self.since_start(self.now)));
         }
-        Ok(packets.iter().map(|packet| packet.frame(MACS[1], MACS[0])).collect())
+        let mut frames: Vec<Vec<u8>> =
+            packets.iter().map(|packet| packet.frame(MACS[1], MACS[0])).collect();
+        if shape.damaged {
+            for octet in frames.iter_mut().filter_map(|frame| frame.last_mut()) {
+                *octet ^= 1;
+            }
+        }
+        Ok(frames)
     }
 
     fn receive(&mut self, burst: &[Vec<u8>]) -> Result<(), String> {

@@ -98,6 +98,8 @@ pub struct Shape {
     pub sack: Option<Vec<(i64, i64)>>,
     /// Octets of options, as they are.
     pub raw_options: Vec<u8>,
+    /// The checksum is wrong.
+    pub damaged: bool,
     /// Such segments in a row, equal parts of the octets.
     pub copies: u32,
     /// Port of the peer, where it is not the usual.
@@ -258,6 +260,7 @@ fn shape(words: &[&str]) -> Result<Shape, String> {
         ts: None,
         sack: Some(Vec::new()),
         raw_options: Vec::new(),
+        damaged: false,
         copies: 1,
         peer_port: None,
         our_port: None,
@@ -268,6 +271,7 @@ fn shape(words: &[&str]) -> Result<Shape, String> {
         match word {
             "ack" => shape.ack = Some(num(value()?)?),
             "win" => shape.win = Some(number(value()?)?),
+            "damaged" => shape.damaged = true,
             "no-push" => shape.no_push = true,
             "mss" => shape.mss = Some(Some(small(value()?)?)),
             "ws" => shape.wscale = Some(Some(small(value()?)?)),

@@ -113,6 +113,14 @@ impl Settings {
             "held-frames" => tcp.max_held_frames = small(value)?,
             "records" => tcp.max_records = small(value)?,
             "idle-restart" => tcp.idle_restart = switch(value)?,
+            "congestion" => {
+                tcp.congestion = match value {
+                    "new-reno" => Algorithm::NewReno,
+                    "cubic" => Algorithm::Cubic,
+                    "dctcp" => Algorithm::Dctcp,
+                    _ => return Err(format!("there is no algorithm `{value}`")),
+                }
+            }
             "tail-loss-probe" => tcp.tail_loss_probe = switch(value)?,
             _ => return Err(format!("there is no setting `{name}`")),
         }
