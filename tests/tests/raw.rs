@@ -121,6 +121,9 @@ struct Peer {
     heard: Vec<u8>,
     /// Payload lengths of its segments.
     lens: Vec<usize>,
+    /// Its window, as of its last segment, and the shift it told.
+    window: u32,
+    shift: u8,
     reset: bool,
 }
 
@@ -132,13 +135,14 @@ impl Peer {
         let template = HeaderTemplate::new(MACS[0], MACS[1], local);
         let seq = Seq(0xffff_ff00);
         let (heard, lens) = (Vec::new(), Vec::new());
-        Self { template, local, seq, ack: Seq(0), heard, lens, reset: false }
+        Self { template, local, seq, ack: Seq(0), heard, lens, window: 0, shift: 0, reset: false }
     }
 
     /// Connects from `port`, telling a segment size.
     fn connect(bed: &mut Bed, port: u16, mss: u16) -> Self {
         let mut peer = Self::stranger(port);
-        let options = Options { mss: Some(mss), sack_permitted: true, ..Options::default() };
+        let options =
+            Options { mss: Some(mss), wscale: Some(0), sack_permitted: true, ..Options::default() };
         peer.put(bed, Flags::SYN, options, peer.seq, &[]);
         peer.seq += 1;
         bed.pass();
@@ -180,7 +184,9 @@ impl Peer {
             if !segment.payload.is_empty() {
                 self.lens.push(segment.payload.len());
             }
+            self.window = u32::from(segment.window) << self.shift;
             if segment.flags.has(Flags::SYN) {
+                self.shift = segment.options.wscale.unwrap_or(0);
                 self.ack = segment.seq + 1;
                 news = true;
             } else if segment.seq == self.ack && segment.seq_len() > 0 {
@@ -386,6 +392,58 @@ fn a_connection_that_is_not_set_up_holds_little() {
     bed.settle();
     assert_eq!(bed.engine.held(), (0, 16 * 256));
     assert_eq!(bed.engine.counters().early_rejected, 84);
+}
+
+#[test]
+fn what_nobody_wants_any_more_is_not_held() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    peer.set_up(&mut bed);
+    let mut bad = nothing();
+    bad[5] ^= 1;
+    peer.send(&mut bed, &bad);
+    bed.settle();
+    for at in 1..50 {
+        peer.put(&bed, Flags::ACK, Options::default(), peer.seq + 1400 * at, &[0; 1400]);
+    }
+    bed.settle();
+    assert_eq!((bed.engine.held(), bed.engine.counters().early_rejected), ((0, 0), 0));
+    // All the same it is acknowledged when its turn has come.
+    peer.send(&mut bed, &[0; 1400]);
+    peer.seq += 1400 * 49;
+    peer.settle(&mut bed);
+    peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
+    peer.settle(&mut bed);
+    assert_eq!(bed.engine.unfinished_count(), 0);
+}
+
+#[test]
+fn windows_grow_within_the_budget_of_all() {
+    const BUDGET: u64 = 800_000;
+    let mut bed = Bed::new(|config| config.window_growth_max = BUDGET);
+    let start = EngineConfig::new(address(1), 24, 7).tcp.recv_window;
+    let octets = nothing().repeat(70);
+    let len = u32::try_from(octets.len()).unwrap();
+    let mut grown = Vec::new();
+    for index in 0..4 {
+        let mut peer = Peer::connect(&mut bed, 5000 + index, 1460);
+        peer.set_up(&mut bed);
+        // Before both ends have agreed, nothing makes the window grow.
+        assert!(peer.window <= start + 128, "{}", peer.window);
+        for _ in 0..40 {
+            for _ in 0..30 {
+                peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &octets);
+                peer.seq += len;
+            }
+            bed.pass();
+            peer.listen(&bed);
+        }
+        grown.push(u64::from(peer.window - start));
+    }
+    let sum: u64 = grown.iter().sum();
+    // Windows are told in units of 128 octets.
+    assert!(sum > BUDGET / 2 && sum <= BUDGET + 4 * 128, "{grown:?}");
+    assert!(grown.iter().all(|grown| *grown > 20_000), "there is some for each: {grown:?}");
 }
 
 #[test]

@@ -396,5 +396,6 @@ fn close(world: &mut World, sides: &[[Side; 2]]) {
             sides.iter().map(|pair| pair[index].receives - pair[index].received).sum();
         assert_eq!(flushed, open, "each buffer of end {index} is flushed once");
         assert_eq!(end.engine.device().lent(), 0, "every frame came home");
+        assert_eq!(end.engine.held(), (0, 0), "nothing is held for nobody");
     }
 }

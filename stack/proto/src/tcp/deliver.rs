@@ -235,7 +235,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[cold]
     fn end_round(&mut self, now: Instant) {
         let end = self.reassembly.end().unwrap_or(self.rcv.nxt);
-        if self.round.need(end, self.rcv.limit_max()) > self.rcv.limit() {
+        let limit = self.rcv.limit();
+        // Not before the connection was accepted.
+        let is_open = limit >= self.cfg.recv_window.min(self.rcv.limit_max());
+        if self.round.need(end, self.rcv.limit_max()) > limit && is_open {
             self.notify(Notice::Window);
         }
         self.begin_round(now);

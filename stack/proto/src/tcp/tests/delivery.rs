@@ -201,6 +201,13 @@ fn the_window_does_not_grow_without_need() {
 }
 
 #[test]
+fn the_start_up_window_does_not_grow() {
+    let mut script = Script::established(&Config::default(), Script::full_options());
+    let (limit, _) = pour(&mut script, 20, 1_000_000, true);
+    assert_eq!(limit, Config::default().startup_window);
+}
+
+#[test]
 fn the_window_grows_without_timestamps_too() {
     let options = Options { ts: None, ..Script::full_options() };
     let mut script = Script::established(&Config::default(), options);
