@@ -72,7 +72,7 @@ device)
     cargo build "${cargo_flags[@]}" "${packages[@]}" --profile test --bins
     cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
         --no-fail-fast --test peer --test tap --test hostile \
-        --test memif --test programs
+        --test memif --test programs --test iwlink
     ;;
 loom)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"

@@ -1,10 +1,11 @@
 //! What the programs of ferrowarp are made of: `iwperf` measures, `iwping` pings, `iwcopy` copies
-//! a file. Each program is a pair of ends written as machines with a `step`, so that one thread
-//! can run both ends, or two threads one each.
+//! a file. Each of these is a pair of ends written as machines with a `step`, so that one thread
+//! can run both ends, or two threads one each. `iwlink` is a bad wire between two devices.
 
 pub mod copy;
 pub mod device;
 pub mod environment;
+pub mod iwlink;
 pub mod link;
 pub mod machine;
 pub mod options;

@@ -42,6 +42,25 @@ fn refuses(name: &str, arguments: &[&str]) {
 }
 
 #[test]
+fn iwlink_refuses_in_one_line() {
+    refuses(
+        "iwlink",
+        &[
+            "",
+            "--left tap:fw0",
+            "--left ring --right ring",
+            "--left nosuchdevice --right tap:fw0",
+            "--left af_packet:nosuchif0 --right tap:fw0",
+            "--left tap:fw0 --right tap:fw1 --loss 200%",
+            "--left tap:fw0 --right tap:fw1 --delay 10",
+            "--left tap:fw0 --right tap:fw1 --rate fast",
+            "--left tap:fw0 --right tap:fw1 --queue 10k",
+            "--left tap:fw0 --right tap:fw1 --to-left speed=1",
+        ],
+    );
+}
+
+#[test]
 fn iwperf_refuses_in_one_line() {
     refuses(
         "iwperf",

@@ -32,7 +32,7 @@ pub struct Faults {
     pub delay_ns: u64,
     /// Added to the delay at random, up to this. Frames do not overtake for it.
     pub jitter_ns: u64,
-    /// Octets per second, those around a frame included ([`crate::packet::wire_octets`]);
+    /// Octets per second, those around a frame included ([`crate::wire_octets`]);
     /// `None`: frames take no time.
     pub rate: Option<u64>,
     /// Octets that may wait for the wire, and on it; a frame beyond is dropped. Only with a rate.

@@ -18,7 +18,8 @@
 
 mod faults;
 mod link;
-pub mod packet;
+mod packet;
 
 pub use faults::{Bursts, Faults};
 pub use link::{Counters, Frame, Link};
+pub use packet::wire_octets;

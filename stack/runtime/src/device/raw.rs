@@ -35,7 +35,7 @@ pub struct RawCounters {
     pub not_copied: u64,
     /// Taken by the port.
     pub sent: u64,
-    /// Dropped because too many waited for the port.
+    /// Dropped because too many waited for the port, or by [`RawPort::drop_waiting`].
     pub overrun: u64,
 }
 
@@ -144,6 +144,12 @@ impl RawPort {
         let sent = self.tx.flush(&mut self.waiting);
         self.counters.sent += sent as u64;
         sent
+    }
+
+    /// Drops the frames that wait for the port, which takes none while its other end is down.
+    pub fn drop_waiting(&mut self) {
+        self.counters.overrun += self.waiting.len() as u64;
+        self.waiting.clear();
     }
 
     /// Whether frames wait for the port.

@@ -1,0 +1,10 @@
+//! A bad wire between two devices.
+
+use std::process::ExitCode;
+
+use ferrowarp_apps::iwlink::options::Options;
+use ferrowarp_apps::iwlink::program::program;
+
+fn main() -> ExitCode {
+    ferrowarp_apps::exit("iwlink", || program(&ferrowarp_apps::parse::<Options>()))
+}

@@ -1,0 +1,259 @@
+//! The command line of iwlink.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{anyhow, ensure};
+use clap::Parser;
+use ferrowarp::device::DeviceSpec;
+use ferrowarp_link::{Faults, wire_octets};
+
+use crate::iwlink::setting::{Setting, Settings, nanoseconds};
+use crate::options::seconds;
+
+/// Queue in front of a wire with a rate, if none is asked for: octets.
+const QUEUE_DEFAULT: u64 = 256 << 10;
+
+/// Fewest and most frames under way that are provided for by themselves.
+const FRAMES_DEFAULT: (u64, u64) = (4096, 65_536);
+
+/// Joins two devices by a bad wire: every frame that comes in at one goes out at the other, unless
+/// it is lost; late, damaged, repeated or out of turn, as the options say.
+///
+/// Without options the wire is perfect. What is asked for holds for both directions; --to-right
+/// and --to-left change it for frames that travel that way. The same seed gives the n-th frame of
+/// a direction the same fate in each run, whenever it comes; with more loss, the same frames are
+/// lost and others.
+#[derive(Debug, Parser)]
+#[command(name = "iwlink", version, max_term_width = 100, after_help = EXAMPLE)]
+pub struct Options {
+    /// One device: tap:NAME, memif:SOCKET[,server|client], af_packet:IFACE, af_xdp:IFACE, pci:BDF
+    /// or eal:ARGS.
+    #[arg(long, value_name = "DEVICE")]
+    pub left: DeviceSpec,
+    /// The other device.
+    #[arg(long, value_name = "DEVICE")]
+    pub right: DeviceSpec,
+
+    /// Frames lost, as a share: 1% or 0.01.
+    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("loss", text))]
+    pub loss: Option<Setting>,
+    /// They are lost in bursts of so many frames in the mean (Gilbert-Elliott).
+    #[arg(long, value_name = "FRAMES", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("burst", text))]
+    pub burst: Option<Setting>,
+    /// Within a burst so many are lost, not all.
+    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("burst-loss", text))]
+    pub burst_loss: Option<Setting>,
+    /// Time on the wire one way: a round trip takes twice as long.
+    #[arg(long, value_name = "TIME", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("delay", text))]
+    pub delay: Option<Setting>,
+    /// Added to the delay at random, up to this; frames stay in order.
+    #[arg(long, value_name = "TIME", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("jitter", text))]
+    pub jitter: Option<Setting>,
+    /// Frames held back so that others overtake.
+    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("reorder", text))]
+    pub reorder: Option<Setting>,
+    /// How long they are held at most [default: the delay, and 100us more].
+    #[arg(long, value_name = "TIME", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("hold", text))]
+    pub hold: Option<Setting>,
+    /// Frames that arrive twice.
+    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("duplicate", text))]
+    pub duplicate: Option<Setting>,
+    /// IP packets in which one bit flips, anywhere behind the Ethernet header.
+    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("corrupt", text))]
+    pub corrupt: Option<Setting>,
+    /// Bits per second, with what Ethernet adds to each frame: 1gbit.
+    #[arg(long, value_name = "RATE", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("rate", text))]
+    pub rate: Option<Setting>,
+    /// Octets that may wait for the wire; frames beyond are dropped [default with a rate: 256K].
+    #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("queue", text))]
+    pub queue: Option<Setting>,
+    /// Waiting octets above which packets that allow it are marked (ECN).
+    #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("mark", text))]
+    pub mark: Option<Setting>,
+    /// Longer IP packets are dropped, and nobody is told.
+    #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
+    #[arg(value_parser = |text: &str| Setting::parse("path-mtu", text))]
+    pub path_mtu: Option<Setting>,
+    /// For frames from left to right only: the options above, as in loss=3%,delay=1ms.
+    #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = Settings::parse)]
+    pub to_right: Option<Settings>,
+    /// For frames from right to left only.
+    #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = Settings::parse)]
+    pub to_left: Option<Settings>,
+    /// Decides all chance.
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "The wire")]
+    pub seed: u64,
+
+    /// Octets of the largest IP packet that the devices take.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    pub mtu: u16,
+    /// Ends after so many seconds; else with SIGINT or SIGTERM.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Prints what was passed on and lost, each so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub report: Option<Duration>,
+    /// Writes the counters there at the end.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Frames under way each way that there are buffers for [default: what rate and delay need].
+    #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
+    pub frames: Option<u32>,
+    /// With nothing to do it looks for frames that often. Taps also wake it.
+    #[arg(long, default_value = "50us", value_name = "TIME", value_parser = nanoseconds)]
+    pub poll: u64,
+    /// A frame that is due sooner than this is waited for awake. 0 never keeps a core busy: frames
+    /// then leave in small bursts.
+    #[arg(long, default_value = "50us", value_name = "TIME", value_parser = nanoseconds)]
+    pub spin: u64,
+    /// A frame that leaves later than due by more than this is counted as late.
+    #[arg(long, default_value = "200us", value_name = "TIME", value_parser = nanoseconds)]
+    pub late: u64,
+    /// The core to run on.
+    #[arg(long)]
+    pub core: Option<usize>,
+}
+
+const EXAMPLE: &str = "\
+Example: two hosts, 20 ms apart, on 1 Gb/s that loses one frame in a hundred (as root):
+
+  ip netns add a; ip netns add b
+  iwlink --left tap:a0 --right tap:b0 --delay 10ms --loss 1% --rate 1gbit --report 1 &
+  ip link set a0 netns a; ip -n a addr add 198.18.1.1/24 dev a0; ip -n a link set a0 up
+  ip link set b0 netns b; ip -n b addr add 198.18.1.2/24 dev b0; ip -n b link set b0 up
+  ip netns exec a ping -c 3 198.18.1.2
+  kill %1; ip netns del a; ip netns del b
+
+A program of ferrowarp takes the place of a host over memif:
+
+  iwlink --left memif:/tmp/wire.sock,server --right tap:b0 --delay 10ms &
+  iwping client 198.18.1.2 --dev memif:/tmp/wire.sock,client --ip 198.18.1.1/24
+
+At the end it says what the wire did, and what it did itself against its will: frames that left
+late, or for which it had no buffer. Such frames spoil a measurement.";
+
+/// What the wire does, by direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wire {
+    /// From left to right.
+    pub to_right: Faults,
+    /// From right to left.
+    pub to_left: Faults,
+}
+
+impl Options {
+    /// What the wire does.
+    ///
+    /// # Errors
+    /// If options contradict each other.
+    pub fn wire(&self) -> anyhow::Result<Wire> {
+        let common = [
+            self.loss,
+            self.burst,
+            self.burst_loss,
+            self.delay,
+            self.jitter,
+            self.reorder,
+            self.hold,
+            self.duplicate,
+            self.corrupt,
+            self.rate,
+            self.queue,
+            self.mark,
+            self.path_mtu,
+        ];
+        let direction = |name: &str, own: &Option<Settings>| {
+            let mut faults = Faults::NONE;
+            let own = own.iter().flat_map(|settings| settings.0.iter().copied());
+            for setting in common.into_iter().flatten().chain(own) {
+                setting.apply(&mut faults);
+            }
+            check(&faults).map_err(|error| anyhow!("{name}: {error}"))?;
+            if faults.rate.is_some() {
+                faults.queue = faults.queue.or(Some(QUEUE_DEFAULT));
+            }
+            Ok::<_, anyhow::Error>(faults)
+        };
+        Ok(Wire {
+            to_right: direction("to the right", &self.to_right)?,
+            to_left: direction("to the left", &self.to_left)?,
+        })
+    }
+
+    /// Frames under way each way that there have to be buffers for.
+    #[must_use]
+    pub fn frames(&self, wire: &Wire) -> u32 {
+        let needs = [wire.to_right, wire.to_left].map(|faults| {
+            let Some(rate) = faults.rate else { return 0 };
+            let held_ns = faults.delay_ns + faults.jitter_ns;
+            let flying = u128::from(rate) * u128::from(held_ns) / 1_000_000_000;
+            let flying = u64::try_from(flying).unwrap_or(u64::MAX);
+            // Frames of half the full length in the mean.
+            flying.saturating_add(faults.queue.unwrap_or(0)) / wire_octets(700)
+        });
+        let (least, most) = FRAMES_DEFAULT;
+        let needed = needs.into_iter().max().unwrap_or(0).clamp(least, most);
+        self.frames.unwrap_or_else(|| u32::try_from(needed).unwrap_or(u32::MAX))
+    }
+}
+
+fn check(faults: &Faults) -> anyhow::Result<()> {
+    ensure!(faults.rate.is_some() || faults.queue.is_none(), "a queue needs a rate to wait for");
+    ensure!(faults.rate.is_some() || faults.mark.is_none(), "marks need a rate: nothing waits");
+    ensure!(faults.loss > 0.0 || faults.bursts.is_none(), "bursts need a share that is lost");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(line: &str) -> Options {
+        let words = "iwlink --left tap:a --right tap:b".split(' ').chain(line.split_whitespace());
+        Options::try_parse_from(words).unwrap()
+    }
+
+    #[test]
+    fn directions_differ_where_they_are_told_to() {
+        let options = options("--loss 1% --delay 10ms --rate 1gbit --to-left loss=3%,delay=1ms");
+        let wire = options.wire().unwrap();
+        assert_eq!((wire.to_right.loss, wire.to_right.delay_ns), (0.01, 10_000_000));
+        assert_eq!((wire.to_left.loss, wire.to_left.delay_ns), (0.03, 1_000_000));
+        assert_eq!(wire.to_left.rate, Some(125_000_000));
+        assert_eq!(wire.to_left.queue, Some(256 << 10));
+        assert_eq!(options.frames(&wire), 4096);
+    }
+
+    #[test]
+    fn a_long_fast_wire_gets_its_buffers() {
+        let options = options("--delay 50ms --rate 1gbit");
+        assert_eq!(options.frames(&options.wire().unwrap()), (6_250_000 + 262_144) / 724);
+        let options = self::options("--delay 50ms --rate 1gbit --frames 99");
+        assert_eq!(options.frames(&options.wire().unwrap()), 99);
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+        for line in ["--queue 10k", "--mark 10k", "--burst 3", "--to-right queue=10k"] {
+            assert!(options(line).wire().is_err(), "{line}");
+        }
+        let line = ["iwlink", "--left", "tap:a"];
+        assert!(Options::try_parse_from(line).is_err());
+    }
+}

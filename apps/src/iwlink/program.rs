@@ -1,0 +1,116 @@
+//! iwlink from its options to its exit status.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use ferrowarp::device::{OpenConfig, PoolNeeds, RawPort, adopt_thread, open_raw};
+
+use crate::iwlink::forward::{Clock, Forwarder};
+use crate::iwlink::options::Options;
+use crate::iwlink::pace::Pace;
+use crate::iwlink::report;
+use crate::machine::{pin, was_interrupted};
+
+/// Frames that wait for a port that takes no more.
+const PORT_WAITING: u32 = 1024;
+
+/// Passes between two looks at the time for `--duration` and `--report`, while frames flow.
+const PASSES: u32 = 64;
+
+/// Does what the options say, until it is told to end, which is no error.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn program(options: &Options) -> anyhow::Result<()> {
+    let wire = options.wire()?;
+    let frames = options.frames(&wire);
+    if let Some(core) = options.core {
+        pin(core);
+    }
+    let open = |name: &str, spec| -> anyhow::Result<RawPort> {
+        // A window of one octet is one frame.
+        let needs = PoolNeeds { window_bytes: 1, windows: frames, ..PoolNeeds::default() };
+        let pools = PoolNeeds { tx_queue: PORT_WAITING, ..needs };
+        let config = OpenConfig { mtu: options.mtu, pools, ..OpenConfig::default() };
+        open_raw(spec, &config).map_err(|error| anyhow!("{name}: {error}"))
+    };
+    let ports = [open("--left", &options.left)?, open("--right", &options.right)?];
+    adopt_thread();
+    let faults = [wire.to_right, wire.to_left];
+    let frames = usize::try_from(frames).unwrap_or(usize::MAX);
+    let mut forwarder = Forwarder::new(ports, faults, options.seed, frames, options.late);
+    say(&format!("{} <-> {}: seed {}\n", options.left, options.right, options.seed));
+    run(options, &mut forwarder);
+    let ways = report::collect(&forwarder);
+    say(&report::table(&ways, options.late));
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&ways).context("the counters")?;
+        std::fs::write(path, text)
+            .with_context(|| format!("cannot write {}: choose another place", path.display()))?;
+    }
+    Ok(())
+}
+
+fn run(options: &Options, forwarder: &mut Forwarder) {
+    let clock = Clock::start();
+    let mut pace = Pace::new(options.poll, options.spin);
+    let mut intervals = options.report.map(|every| Intervals::new(every, forwarder));
+    let end_ns = options.duration.map_or(u64::MAX, nanoseconds);
+    let mut passes = 0;
+    while !was_interrupted() {
+        let is_busy = forwarder.pass(clock);
+        passes += 1;
+        if is_busy && passes < PASSES {
+            continue;
+        }
+        let now_ns = clock.now_ns();
+        if passes > 1 {
+            pace.worked(now_ns);
+        }
+        passes = 0;
+        if now_ns >= end_ns {
+            break;
+        }
+        if let Some(intervals) = &mut intervals {
+            intervals.at(now_ns, forwarder);
+        }
+        pace.rest(now_ns, forwarder.next_due_ns(), is_busy);
+    }
+}
+
+/// The lines of `--report`.
+struct Intervals {
+    every_ns: u64,
+    last_ns: u64,
+    before: [report::Way; 2],
+}
+
+impl Intervals {
+    fn new(every: Duration, forwarder: &Forwarder) -> Self {
+        say(&format!("{}\n", report::HEADING));
+        Self { every_ns: nanoseconds(every), last_ns: 0, before: report::collect(forwarder) }
+    }
+
+    fn at(&mut self, now_ns: u64, forwarder: &Forwarder) {
+        let since_ns = now_ns - self.last_ns;
+        if since_ns < self.every_ns {
+            return;
+        }
+        let now = report::collect(forwarder);
+        let line = report::line(now_ns as f64 * 1e-9, since_ns as f64 * 1e-9, &self.before, &now);
+        say(&format!("{line}\n"));
+        self.before = now;
+        self.last_ns = now_ns;
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Prints; a reader that has gone away (`| head`) is no error.
+fn say(text: &str) {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

@@ -1,0 +1,195 @@
+//! What came of it: by the wire's doing, and by the program's own.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::iwlink::forward::Forwarder;
+
+/// One direction.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Way {
+    /// The device that frames come from.
+    pub from: String,
+    /// The device that they go to.
+    pub to: String,
+    /// Frames that came.
+    pub frames_in: u64,
+    /// Their octets.
+    pub octets_in: u64,
+    /// Frames that went on.
+    pub frames_out: u64,
+    /// Their octets.
+    pub octets_out: u64,
+    /// Lost by chance.
+    pub lost: u64,
+    /// Dropped because the queue was full.
+    pub overflowed: u64,
+    /// Dropped because the packet was too long for the path.
+    pub too_long: u64,
+    /// Marked as having met congestion.
+    pub marked: u64,
+    /// Damaged.
+    pub corrupted: u64,
+    /// Sent twice.
+    pub duplicated: u64,
+    /// Held back so that others overtake.
+    pub reordered: u64,
+    /// What was not meant to be.
+    pub own: Own,
+}
+
+/// What the program did against its will. All zero but for a small lateness, or a measurement is
+/// spoiled.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Own {
+    /// Frames that left too late.
+    pub late: u64,
+    /// The latest of all, in microseconds.
+    pub latest_us: u64,
+    /// Frames dropped, or not repeated, for want of buffers.
+    pub no_buffer: u64,
+    /// Frames dropped because the port that they go to took none for a while.
+    pub port_full: u64,
+    /// Frames that the ports themselves dropped, or could not receive for want of buffers.
+    pub port_lost: u64,
+}
+
+impl Own {
+    /// Frames dropped that should not have been.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.no_buffer + self.port_full + self.port_lost
+    }
+}
+
+/// Both directions: from left to right, from right to left.
+#[must_use]
+pub fn collect(forwarder: &Forwarder) -> [Way; 2] {
+    let ports = forwarder.ports();
+    [0, 1].map(|index| {
+        let (from, to) = (&ports[index], &ports[1 - index]);
+        let (wire, late) = forwarder.done(index);
+        let (losses_in, losses_out) = (from.losses(), to.losses());
+        Way {
+            from: from.name().to_owned(),
+            to: to.name().to_owned(),
+            frames_in: wire.sent,
+            octets_in: wire.sent_octets,
+            frames_out: wire.arrived,
+            octets_out: wire.arrived_octets,
+            lost: wire.lost,
+            overflowed: wire.overflowed,
+            too_long: wire.too_long,
+            marked: wire.marked,
+            corrupted: wire.corrupted,
+            duplicated: wire.duplicated,
+            reordered: wire.held_back,
+            own: Own {
+                late: late.count,
+                latest_us: late.most_ns / 1000,
+                no_buffer: wire.refused + from.counters().not_copied,
+                port_full: to.counters().overrun,
+                port_lost: losses_in.missed
+                    + losses_in.no_buffer
+                    + losses_in.rx_errors
+                    // A tap counts each attempt, and gives the frame back.
+                    + if to.name().starts_with("tap:") { 0 } else { losses_out.tx_errors },
+            },
+        }
+    })
+}
+
+/// The table at the end.
+#[must_use]
+pub fn table(ways: &[Way; 2], tolerated_ns: u64) -> String {
+    let mut text = format!("{:28}{:>16}{:>16}\n", "", "left to right", "right to left");
+    let mut line = |name: &str, value: fn(&Way) -> u64| {
+        let _ = writeln!(text, "{name:28}{:>16}{:>16}", value(&ways[0]), value(&ways[1]));
+    };
+    line("frames in", |way| way.frames_in);
+    line("octets in", |way| way.octets_in);
+    line("lost", |way| way.lost);
+    line("dropped, queue full", |way| way.overflowed);
+    line("dropped, too long", |way| way.too_long);
+    line("marked", |way| way.marked);
+    line("damaged", |way| way.corrupted);
+    line("repeated", |way| way.duplicated);
+    line("held back", |way| way.reordered);
+    line("frames out", |way| way.frames_out);
+    line("octets out", |way| way.octets_out);
+    let tolerated = tolerated_ns / 1000;
+    text.push_str("against its will\n");
+    let mut line = |name: &str, value: fn(&Own) -> u64| {
+        let [a, b] = [0, 1].map(|index| value(&ways[index].own));
+        let _ = writeln!(text, "  {name:26}{a:>16}{b:>16}");
+    };
+    line(&format!("late by more than {tolerated} us"), |own| own.late);
+    line("latest, us", |own| own.latest_us);
+    line("dropped, no buffer", |own| own.no_buffer);
+    line("dropped, port full", |own| own.port_full);
+    line("dropped by the ports", |own| own.port_lost);
+    text
+}
+
+/// Heading of the lines of `--report`.
+pub const HEADING: &str = "          | left to right                             \
+                           | right to left\n  \
+                           seconds |    Mb/s  frames/s    lost    full    late \
+                           |    Mb/s  frames/s    lost    full    late";
+
+/// What happened between two moments, `seconds` apart, as one line of `--report`.
+#[must_use]
+pub fn line(at_seconds: f64, seconds: f64, before: &[Way; 2], now: &[Way; 2]) -> String {
+    let mut text = format!("{at_seconds:>9.1}");
+    for (before, now) in before.iter().zip(now) {
+        let per_second = |before: u64, now: u64| (now - before) as f64 / seconds;
+        let _ = write!(
+            text,
+            " |{:>8.1}{:>10.0}{:>8}{:>8}{:>8}",
+            per_second(before.octets_out, now.octets_out) * 8e-6,
+            per_second(before.frames_out, now.frames_out),
+            now.lost - before.lost,
+            now.overflowed - before.overflowed,
+            now.own.late - before.own.late + now.own.dropped() - before.own.dropped(),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_with_their_headings() {
+        let before = [Way::default(), Way::default()];
+        let mut now = before.clone();
+        now[0].octets_out = 125_000_000;
+        now[0].lost = 7;
+        now[1].own.late = 3;
+        let line = line(2.0, 2.0, &before, &now);
+        let heading: Vec<usize> =
+            HEADING.lines().nth(1).unwrap().match_indices('|').map(|(at, _)| at).collect();
+        let found: Vec<usize> = line.match_indices('|').map(|(at, _)| at).collect();
+        assert_eq!(heading, found, "\n{HEADING}\n{line}");
+        assert!(line.contains("   500.0"), "{line}");
+        assert!(line.ends_with("  3"), "{line}");
+        let first: Vec<usize> =
+            HEADING.lines().next().unwrap().match_indices('|').map(|(at, _)| at).collect();
+        assert_eq!(first, found, "\n{HEADING}\n{line}");
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_everything() {
+        let mut ways = [Way::default(), Way::default()];
+        ways[1].own.latest_us = 1234;
+        let table = table(&ways, 200_000);
+        assert!(table.contains("late by more than 200 us"), "{table}");
+        assert!(
+            table.contains("  latest, us                               0            1234"),
+            "{table}"
+        );
+        assert!(table.lines().skip(1).all(|line| line.len() == 60 || line == "against its will"));
+    }
+}

@@ -1,0 +1,219 @@
+//! One thing that a wire does, as it is written on the command line.
+
+use ferrowarp_link::{Bursts, Faults};
+
+use crate::options::octets;
+
+/// Largest queue that can be asked for, octets.
+const QUEUE_MAX: u64 = 1 << 30;
+
+/// One property of a wire.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Setting {
+    /// The share of frames that is lost.
+    Loss(f64),
+    /// Frames that a burst of loss lasts in the mean.
+    Burst(f64),
+    /// The share of frames that is lost within a burst.
+    BurstLoss(f64),
+    /// The share of frames that arrives twice.
+    Duplicate(f64),
+    /// The share of frames that others overtake.
+    Reorder(f64),
+    /// How long such a frame is held at most, in nanoseconds.
+    Hold(u64),
+    /// The share of packets in which a bit flips.
+    Corrupt(f64),
+    /// Time on the wire, in nanoseconds.
+    Delay(u64),
+    /// Added at random up to this, in nanoseconds.
+    Jitter(u64),
+    /// Octets per second.
+    Rate(u64),
+    /// Octets that may wait.
+    Queue(u64),
+    /// Waiting octets above which packets are marked.
+    Mark(u64),
+    /// Longest IP packet that passes.
+    Mtu(u16),
+}
+
+impl Setting {
+    /// The setting called `name` from its value.
+    ///
+    /// # Errors
+    /// A sentence that says what to give.
+    pub fn parse(name: &str, text: &str) -> Result<Self, String> {
+        Ok(match name {
+            "loss" => Self::Loss(share(text)?),
+            "burst" => Self::Burst(frames(text)?),
+            "burst-loss" => Self::BurstLoss(share(text).and_then(|share| {
+                if share > 0.0 { Ok(share) } else { Err("give more than 0".to_owned()) }
+            })?),
+            "duplicate" => Self::Duplicate(share(text)?),
+            "reorder" => Self::Reorder(share(text)?),
+            "hold" => Self::Hold(nanoseconds(text)?),
+            "corrupt" => Self::Corrupt(share(text)?),
+            "delay" => Self::Delay(nanoseconds(text)?),
+            "jitter" => Self::Jitter(nanoseconds(text)?),
+            "rate" => Self::Rate(rate(text)?),
+            "queue" => Self::Queue(octets(text, QUEUE_MAX)?),
+            "mark" => Self::Mark(octets(text, QUEUE_MAX)?),
+            "path-mtu" => Self::Mtu(mtu(text)?),
+            _ => return Err(format!("`{name}` is nothing that a wire does")),
+        })
+    }
+
+    /// Makes `faults` do this.
+    pub fn apply(self, faults: &mut Faults) {
+        let bursts = faults.bursts.unwrap_or(Bursts { len: 1.0, loss: 1.0 });
+        match self {
+            Self::Loss(share) => faults.loss = share,
+            Self::Burst(len) => faults.bursts = Some(Bursts { len, ..bursts }),
+            Self::BurstLoss(loss) => faults.bursts = Some(Bursts { loss, ..bursts }),
+            Self::Duplicate(share) => faults.duplicate = share,
+            Self::Reorder(share) => faults.reorder = share,
+            Self::Hold(ns) => faults.hold_ns = Some(ns),
+            Self::Corrupt(share) => faults.corrupt = share,
+            Self::Delay(ns) => faults.delay_ns = ns,
+            Self::Jitter(ns) => faults.jitter_ns = ns,
+            Self::Rate(rate) => faults.rate = Some(rate),
+            Self::Queue(octets) => faults.queue = Some(octets),
+            Self::Mark(octets) => faults.mark = Some(octets),
+            Self::Mtu(octets) => faults.mtu = Some(octets),
+        }
+    }
+}
+
+/// Settings of one direction: `loss=3%,delay=1ms`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings(pub Vec<Setting>);
+
+impl Settings {
+    /// From a list of `NAME=VALUE`, parted by commas.
+    ///
+    /// # Errors
+    /// A sentence that says what to give.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let one = |part: &str| {
+            let (name, value) = part.split_once('=').ok_or_else(|| {
+                format!("`{part}`: give NAME=VALUE,.., such as loss=3%,delay=1ms")
+            })?;
+            Setting::parse(name.trim(), value.trim()).map_err(|error| format!("{name}: {error}"))
+        };
+        text.split(',').map(one).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// A part of all: `1%` or `0.01`.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
+    match number.trim().parse::<f64>().map(|number| number * unit) {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("give a share, such as 1% or 0.01".to_owned()),
+    }
+}
+
+/// Frames in the mean.
+fn frames(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(frames) if (1.0..=1e6).contains(&frames) => Ok(frames),
+        _ => Err("give a number of frames, 1 or more".to_owned()),
+    }
+}
+
+/// A number and its unit, one of `units` with what each is worth; from 0 to `most`.
+fn scaled(text: &str, units: &[(&str, f64)], most: f64) -> Option<u64> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let (number, unit) = text.split_at(split);
+    let (_, worth) = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
+    let value = number.trim().parse::<f64>().ok()? * worth;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked against its bounds"
+    )]
+    (0.0..=most).contains(&value).then_some(value.round() as u64)
+}
+
+/// A time up to a minute: `10ms`, `50us`, `1.5s`.
+///
+/// # Errors
+/// A sentence that says what to give.
+pub fn nanoseconds(text: &str) -> Result<u64, String> {
+    if text == "0" {
+        return Ok(0);
+    }
+    scaled(text, &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)], 60e9)
+        .ok_or_else(|| "give a time with its unit, up to 60s, such as 10ms or 50us".to_owned())
+}
+
+/// A rate as octets per second: `1gbit`, `100mbit`.
+fn rate(text: &str) -> Result<u64, String> {
+    let units = [("bit", 0.125), ("kbit", 125.0), ("mbit", 125e3), ("gbit", 125e6)];
+    scaled(text, &units, 125e9)
+        .filter(|rate| *rate > 0)
+        .ok_or_else(|| "give bits per second with their unit, such as 1gbit or 50mbit".to_owned())
+}
+
+fn mtu(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(mtu) if mtu >= 68 => Ok(mtu),
+        _ => Err("give octets of an IP packet, 68 to 65535".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_is_read_and_applied() {
+        let text = "loss=1%,burst=4,burst-loss=50%,duplicate=0.5,reorder=2%,hold=3ms,\
+                    corrupt=0.1%,delay=10ms,jitter=50us,rate=1gbit,queue=256k,mark=30K,\
+                    path-mtu=1400";
+        let mut faults = Faults::NONE;
+        for setting in Settings::parse(text).unwrap().0 {
+            setting.apply(&mut faults);
+        }
+        let expected = Faults {
+            loss: 0.01,
+            bursts: Some(Bursts { len: 4.0, loss: 0.5 }),
+            duplicate: 0.5,
+            reorder: 0.02,
+            hold_ns: Some(3_000_000),
+            corrupt: 0.001,
+            spare_headers: false,
+            delay_ns: 10_000_000,
+            jitter_ns: 50_000,
+            rate: Some(125_000_000),
+            queue: Some(256 << 10),
+            mark: Some(30 << 10),
+            mtu: Some(1400),
+        };
+        assert_eq!(faults, expected);
+    }
+
+    #[test]
+    fn values_have_their_units() {
+        assert_eq!(nanoseconds("0"), Ok(0));
+        assert_eq!(nanoseconds("1.5s"), Ok(1_500_000_000));
+        assert_eq!(nanoseconds("7 us"), Ok(7000));
+        assert_eq!(rate("100Mbit"), Ok(12_500_000));
+        assert_eq!(rate("8bit"), Ok(1));
+        for wrong in ["", "10", "ms", "-1ms", "61s", "1m", "NaNms", "1e3"] {
+            assert!(nanoseconds(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["0gbit", "1", "1gb", "2tbit", "9999999gbit"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["101%", "-1%", "x", "1.1", "%"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+        let wrong =
+            ["loss", "loss=", "speed=1", "burst=0", "burst-loss=0", "path-mtu=67", "queue=0"];
+        for wrong in wrong {
+            assert!(Settings::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The wire as a program, between two ports of this process: no root, no network.
+#![cfg(feature = "device")]
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrowarp::device::{OpenConfig, RawPort, adopt_thread, open_raw};
+use ferrowarp_tests::process::{self, Ended, Running, TempDir};
+use ferrowarp_tests::skip;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Frames sent each way.
+const COUNT: usize = 2000;
+
+/// Each test keeps a core busy, and looks at times.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The program with a port of ours at each end.
+struct Wire {
+    program: Running,
+    ports: [RawPort; 2],
+    dir: TempDir,
+}
+
+impl Wire {
+    fn open(path: &PathBuf, options: &str) -> Self {
+        let dir = TempDir::new().unwrap();
+        let sockets = ["left", "right"].map(|name| dir.file(name).display().to_string());
+        let mut command = Command::new(path);
+        for (side, socket) in ["--left", "--right"].iter().zip(&sockets) {
+            command.arg(side).arg(format!("memif:{socket},server"));
+        }
+        command.args(options.split_whitespace()).arg("--json").arg(dir.file("counters"));
+        let mut program = Running::start(&mut command, dir.file("output")).unwrap();
+        program.wait_for("seed", PATIENCE).unwrap();
+        let ports = sockets.map(|socket| {
+            let spec = format!("memif:{socket},client").parse().unwrap();
+            open_raw(&spec, &OpenConfig::default()).unwrap()
+        });
+        adopt_thread();
+        let deadline = Instant::now() + PATIENCE;
+        while !ports.iter().all(RawPort::link_is_up) {
+            assert!(Instant::now() < deadline, "the links come up");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self { program, ports, dir }
+    }
+
+    /// Sends numbered frames both ways, and gives the numbers that arrive, in order, at the right
+    /// and at the left, once nothing has come for a while.
+    fn exchange(&mut self, quiet: Duration) -> [Vec<usize>; 2] {
+        let mut arrived = [Vec::new(), Vec::new()];
+        let mut sent = 0;
+        let mut last = Instant::now();
+        while last.elapsed() < quiet {
+            for (index, port) in self.ports.iter_mut().enumerate() {
+                if sent < COUNT
+                    && let Some(frame) = port.copy(&frame(sent))
+                {
+                    port.send(frame);
+                    port.flush();
+                    last = Instant::now();
+                }
+                port.receive(32, |frame| {
+                    arrived[1 - index].push(number(frame.octets()));
+                    last = Instant::now();
+                });
+            }
+            sent += 1;
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        for port in &self.ports {
+            assert_eq!(port.counters().overrun, 0);
+        }
+        arrived
+    }
+
+    /// Ends the program; its counters.
+    fn end(self) -> (Ended, Value) {
+        self.program.interrupt().unwrap();
+        let ended = self.program.finish(PATIENCE).unwrap();
+        assert!(ended.success(), "{ended:?}");
+        let text = std::fs::read_to_string(self.dir.file("counters")).unwrap();
+        (ended, serde_json::from_str(&text).unwrap())
+    }
+}
+
+/// UDP over IPv4, with a number at the end.
+fn frame(number: usize) -> Vec<u8> {
+    let mut octets = vec![0; 100];
+    octets[12..15].copy_from_slice(&[8, 0, 0x45]);
+    octets[23] = 17;
+    octets[92..].copy_from_slice(&number.to_be_bytes());
+    octets
+}
+
+fn number(octets: &[u8]) -> usize {
+    usize::from_be_bytes(octets[92..].try_into().unwrap())
+}
+
+fn program() -> Option<PathBuf> {
+    let path = process::program("iwlink");
+    if path.is_none() {
+        skip("no iwlink; cargo build --profile test --bins");
+    }
+    path
+}
+
+#[test]
+fn the_same_seed_loses_the_same_frames() {
+    let Some(path) = program() else { return };
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let once = |options: &str| {
+        let mut wire = Wire::open(&path, options);
+        let arrived = wire.exchange(Duration::from_millis(300));
+        let (_, counters) = wire.end();
+        for (way, arrived) in arrived.iter().enumerate() {
+            assert_eq!(counters[way]["frames_in"], COUNT, "{counters}");
+            assert_eq!(counters[way]["frames_out"], arrived.len(), "{counters}");
+            assert_eq!(counters[way]["lost"], COUNT - arrived.len(), "{counters}");
+            assert_eq!(counters[way]["own"]["port_full"], 0, "{counters}");
+            assert!(arrived.is_sorted());
+        }
+        arrived
+    };
+    let options = "--loss 10% --burst 3 --seed 5 --delay 1ms --jitter 500us";
+    let first = once(options);
+    assert_eq!(first, once(options), "whenever the frames come");
+    assert_ne!(first[0], first[1], "each direction has its own chance");
+    assert!(first.iter().all(|arrived| (1600..1950).contains(&arrived.len())));
+    assert_ne!(first, once("--loss 10% --burst 3 --seed 6 --delay 1ms"));
+    let one_way = once("--to-left loss=100%");
+    assert_eq!((one_way[0].len(), one_way[1].len()), (COUNT, 0));
+}
+
+#[test]
+fn frames_are_late_twice_and_out_of_turn_as_told() {
+    let Some(path) = program() else { return };
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut wire = Wire::open(&path, "--delay 30ms --duplicate 5% --reorder 5% --report 0.05");
+    let start = Instant::now();
+    let first = wire.ports[0].copy(&frame(0)).unwrap();
+    wire.ports[0].send(first);
+    wire.ports[0].flush();
+    while wire.ports[1].receive(1, |_| ()) == 0 {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(start.elapsed() >= Duration::from_millis(30), "{:?}", start.elapsed());
+    for arrived in wire.exchange(Duration::from_millis(300)) {
+        let numbers: BTreeSet<usize> = arrived.iter().copied().collect();
+        assert_eq!(numbers.len(), COUNT, "none is lost");
+        assert!((50..150).contains(&(arrived.len() - COUNT)), "{} in all", arrived.len());
+        assert!(!arrived.is_sorted());
+    }
+    let (ended, _) = wire.end();
+    assert!(ended.output.matches(" | ").count() > 4, "reports: {}", ended.output);
+    assert!(ended.output.contains("against its will"), "{}", ended.output);
+}
+
+#[test]
+fn a_narrow_wire_queues_and_drops() {
+    let Some(path) = program() else { return };
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // 100 frames of 124 octets on the wire each second: most do not fit.
+    let mut wire = Wire::open(&path, "--rate 99.2kbit --queue 1000");
+    let arrived = wire.exchange(Duration::from_millis(300));
+    let (_, counters) = wire.end();
+    for (way, arrived) in arrived.iter().enumerate() {
+        assert!(arrived.len() < COUNT / 4, "{}", arrived.len());
+        assert_eq!(counters[way]["overflowed"], COUNT - arrived.len(), "{counters}");
+    }
+}
+
+#[test]
+fn it_ends_by_itself_when_told() {
+    let Some(path) = program() else { return };
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = Instant::now();
+    let wire = Wire::open(&path, "--duration 1");
+    let Wire { program, ports, dir } = wire;
+    let ended = program.finish(PATIENCE).unwrap();
+    assert!(ended.success(), "{ended:?}");
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    drop((ports, dir));
+}
