@@ -72,7 +72,7 @@ device)
     cargo build "${cargo_flags[@]}" "${packages[@]}" --profile test --bins
     cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
         --no-fail-fast --test peer --test tap --test hostile \
-        --test memif --test programs --test iwlink
+        --test memif --test programs --test iwlink --test kernel_tcp
     ;;
 loom)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"

@@ -1,0 +1,188 @@
+//! The stack against the kernel's TCP over a bad wire, in both roles, with the kernel's options on
+//! and off. Every octet is verified. Between the two stands `iwlink`.
+#![cfg(feature = "device")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use ferrowarp::{ConnParam, Listener, WcOpcode, WcStatus};
+use ferrowarp_tests::link::{Link, MEMORY_LEN};
+use ferrowarp_tests::peer::{Startup, opcode};
+use ferrowarp_tests::process::{self, Running, TempDir};
+use ferrowarp_tests::stack::{KERNEL, PATIENCE, STACK, Stack, gather, post_recv, post_send};
+use ferrowarp_tests::{netns, skip};
+use serde_json::Value;
+
+/// The kernel's interface.
+const INTERFACE: &str = "fwk0";
+const PORT: u16 = 4791;
+/// Octets of a message.
+const MESSAGE_LEN: usize = 250_000;
+/// Messages each way: no more than a queue pair of the helpers has buffers for.
+const MESSAGES: usize = 6;
+
+/// All at once; at this rate and size the queue fills, so that there are marks and drops too.
+const BAD: &str = "--seed 11 --loss 1% --duplicate 0.5% --reorder 1% --corrupt 0.5% --delay 200us \
+                   --jitter 100us --rate 400mbit --queue 60000 --mark 20000";
+
+/// Settings of the kernel, all of a namespace of its own.
+const DEFAULTS: [(&str, &str); 4] =
+    [("tcp_sack", "1"), ("tcp_timestamps", "1"), ("tcp_window_scaling", "1"), ("tcp_ecn", "2")];
+
+/// The programs and permissions that are needed; true inside the namespace.
+fn ready(name: &str) -> Option<PathBuf> {
+    let path = process::program("iwlink");
+    if path.is_none() {
+        skip("no iwlink; cargo build --profile test --bins");
+    } else if !Path::new("/dev/net/tun").exists() {
+        skip("no /dev/net/tun, so no tap devices");
+        return None;
+    }
+    path.filter(|_| netns::inside(name))
+}
+
+fn set(settings: &[(&str, &str)]) {
+    for (name, value) in settings {
+        std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap();
+    }
+}
+
+/// `iwlink` between the kernel's tap and a port for the stack.
+struct Wire {
+    program: Running,
+    dir: TempDir,
+}
+
+impl Wire {
+    fn open(path: &Path, left: &str, dir: TempDir, options: &str) -> Self {
+        let mut command = Command::new(path);
+        command.args(["--left", left, "--right", &format!("tap:{INTERFACE}")]);
+        command.args(options.split_whitespace()).arg("--json").arg(dir.file("counters"));
+        let mut program = Running::start(&mut command, dir.file("output")).unwrap();
+        program.wait_for("seed", PATIENCE).unwrap();
+        netns::ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", INTERFACE]).unwrap();
+        netns::ip(&["link", "set", INTERFACE, "up"]).unwrap();
+        Self { program, dir }
+    }
+
+    /// Ends it; its counters, after making sure that it did what it was told, and nothing else.
+    fn end(self) -> Value {
+        self.program.interrupt().unwrap();
+        let ended = self.program.finish(PATIENCE).unwrap();
+        assert!(ended.success(), "{ended:?}");
+        let text = std::fs::read_to_string(self.dir.file("counters")).unwrap();
+        let counters: Value = serde_json::from_str(&text).unwrap();
+        for way in counters.as_array().unwrap() {
+            for done in ["lost", "duplicated", "reordered", "corrupted"] {
+                assert!(way[done].as_u64().unwrap() > 0, "{done}: {way}");
+            }
+            assert_eq!(way["own"]["no_buffer"], 0, "{way}");
+        }
+        counters
+    }
+}
+
+/// Octets of message `number` of one end: all different, and telling.
+fn octets(salt: usize, number: usize) -> Vec<u8> {
+    (0..MESSAGE_LEN as u64)
+        .map(|at| {
+            let mixed = at << 20 | (salt * 1000 + number) as u64;
+            mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]
+        })
+        .collect()
+}
+
+/// Messages in both directions, all posted at once.
+fn bulk(stack: &Stack, link: &mut Link<'_>, salt: usize) {
+    let inbox = stack.memory(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
+    let outbox = stack.memory(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
+    let count = u32::try_from(MESSAGE_LEN).unwrap();
+    for number in 0..MESSAGES {
+        let at = number * MESSAGE_LEN;
+        outbox.write(at, &octets(salt + 1, number));
+        post_recv(&link.qp, number as u64, inbox.sge(at, count));
+        post_send(&link.qp, 100 + number as u64, gather(outbox.sge(at, count)));
+    }
+    // The peer's sending must not wait for its receiving: the stack's window is open.
+    for number in 0..MESSAGES {
+        link.peer.send(opcode::SEND, 0, &octets(salt, number)).unwrap();
+    }
+    let before = link.peer.sends.len();
+    link.peer.serve_until(|peer| peer.sends.len() == before + MESSAGES).unwrap();
+    for number in 0..MESSAGES {
+        let sent = octets(salt + 1, number);
+        assert!(link.peer.sends[before + number].octets == sent, "message {number} of ours");
+    }
+    let wcs = stack.completions(2 * MESSAGES);
+    assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success), "{wcs:?}");
+    let received = wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv);
+    assert!(received.map(|wc| wc.wr_id).eq(0..MESSAGES as u64), "{wcs:?}");
+    let mut found = vec![0; MESSAGE_LEN];
+    for number in 0..MESSAGES {
+        inbox.read(number * MESSAGE_LEN, &mut found);
+        assert!(found == octets(salt, number), "message {number} of the peer");
+    }
+}
+
+/// Both roles of the stack: who connects, who accepts.
+fn both_roles(stack: &Stack, listener: &Listener, case: usize) {
+    let (param, startup) = (ConnParam::default(), Startup::default());
+    let mut link = Link::accepted(stack, listener, &param, &startup);
+    link.peer_speaks(MEMORY_LEN - 10);
+    bulk(stack, &mut link, case * 10);
+    link.stack_closes();
+    let port = 5000 + u16::try_from(case).unwrap();
+    let mut link = Link::connected(stack, port, &param, &startup);
+    link.stack_speaks(MEMORY_LEN - 20);
+    bulk(stack, &mut link, case * 10 + 5);
+    link.peer_closes();
+}
+
+#[test]
+fn every_option_of_the_kernel_on_and_off() {
+    let Some(path) = ready("every_option_of_the_kernel_on_and_off") else { return };
+    let dir = TempDir::new().unwrap();
+    let socket = dir.file("wire").display().to_string();
+    let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, BAD);
+    let stack = Stack::on(&format!("memif:{socket},client"), STACK);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    let cases: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("tcp_sack", "0")],
+        &[("tcp_timestamps", "0")],
+        &[("tcp_window_scaling", "0")],
+        &[("tcp_ecn", "1")],
+        &[
+            ("tcp_sack", "0"),
+            ("tcp_timestamps", "0"),
+            ("tcp_window_scaling", "0"),
+            ("tcp_ecn", "0"),
+        ],
+    ];
+    for (index, case) in cases.into_iter().enumerate() {
+        set(&DEFAULTS);
+        set(case);
+        let start = std::time::Instant::now();
+        both_roles(&stack, &listener, index);
+        println!("{case:?}: {:.2} s", start.elapsed().as_secs_f64());
+    }
+    drop(listener);
+    drop(stack);
+    println!("{:#}", wire.end());
+}
+
+#[test]
+fn taps_at_both_ends() {
+    let Some(path) = ready("taps_at_both_ends") else { return };
+    let stack = Stack::on("tap:fws0", STACK);
+    // The kernel stays out of what passes here: it has an interface of its own behind the wire.
+    netns::ip(&["link", "set", "fws0", "arp", "off", "up"]).unwrap();
+    let wire = Wire::open(&path, "af_packet:fws0", TempDir::new().unwrap(), BAD);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    both_roles(&stack, &listener, 0);
+    // The kernel's packet socket wants to be closed before the interface that it listens to.
+    let counters = wire.end();
+    assert!(counters[0]["frames_in"].as_u64() > Some(1000), "{counters}");
+    std::thread::sleep(Duration::from_millis(10));
+}
