@@ -22,6 +22,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.challenge(now);
             return false;
         }
+        if self.ecn.on {
+            self.take_ecn(seg);
+        }
         if ack < self.snd.una {
             return true;
         }
@@ -111,6 +114,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             rtt_ns: sample,
             snd_una: self.snd.una,
             snd_nxt: self.snd.nxt,
+            recovering: self.recovery.phase != Phase::Open,
         }
     }
 
@@ -161,7 +165,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.stats.fast_recoveries += 1;
         let hole = self.board.first_lost().unwrap_or(self.snd.una);
         self.recovery.enter(Phase::Fast, hole, self.snd.nxt, self.cc);
-        self.cc.on_loss(self.snd.flight(), self.emss);
+        if !self.ecn.covers(hole) {
+            self.cc.on_loss(self.snd.flight(), self.emss);
+        }
+        self.ecn.on_loss(self.snd.nxt);
     }
 
     /// Eifel (RFC 3522): the first ACK that covers what was judged lost echoes a timestamp from

@@ -17,6 +17,18 @@ pub enum Algorithm {
     Dctcp,
 }
 
+/// Explicit congestion notification (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EcnMode {
+    /// Neither asked for nor agreed to.
+    Off,
+    /// Agreed to if the peer asks.
+    #[default]
+    Accept,
+    /// Asked for in our SYN, and agreed to. A SYN that is sent again no longer asks.
+    Request,
+}
+
 /// Settings of one connection, fixed when it is made. Times in nanoseconds, sizes in octets.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -85,6 +97,8 @@ pub struct Config {
     pub tail_loss_probe: bool,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// Explicit congestion notification.
+    pub ecn: EcnMode,
 }
 
 impl Default for Config {
@@ -117,6 +131,7 @@ impl Default for Config {
             idle_restart: true,
             tail_loss_probe: true,
             congestion: Algorithm::default(),
+            ecn: EcnMode::default(),
         }
     }
 }
@@ -176,4 +191,10 @@ pub struct Stats {
     pub challenges_limited: u64,
     /// Records cut because window or segment size did not admit them whole.
     pub cuts: u64,
+    /// Segments with octets that the network marked as having met congestion.
+    pub marked_in: u64,
+    /// ACKs with which the peer echoed such marks.
+    pub echoes_in: u64,
+    /// Times the window was reduced for that.
+    pub echo_reductions: u64,
 }

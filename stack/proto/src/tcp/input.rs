@@ -193,6 +193,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         {
             if !seg.flags.has(Flags::ACK) {
                 // The peer's SYN once more: our SYN-ACK was lost.
+                self.ecn.repeated_syn(seg.flags);
                 self.due.syn = true;
             } else if self.syn_acknowledged(now, seg) {
                 // Both ends opened at once (figure 8 of section 3.5); the sequence number is that

@@ -25,6 +25,7 @@ mod close;
 mod config;
 mod congestion;
 mod deliver;
+mod ecn;
 mod growth;
 mod held;
 mod input;
@@ -43,7 +44,7 @@ mod tests;
 
 use core::ops::Range;
 
-pub use config::{Algorithm, Config, Stats};
+pub use config::{Algorithm, Config, EcnMode, Stats};
 pub use held::{Copied, Held, HoldPool};
 pub use reassembly::InTurn;
 pub use state::State;
@@ -55,6 +56,7 @@ use crate::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment, TIMESTAMPS_LEN
 use challenge::Challenges;
 use congestion::Congestion;
 use deliver::Early;
+use ecn::Ecn;
 use growth::Round;
 use reassembly::Reassembly;
 use receive::{AckState, Receive};
@@ -254,6 +256,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     board: Scoreboard<T>,
     recovery: Recovery,
     cc: Congestion,
+    ecn: Ecn,
     rtt: Rtt,
     reassembly: Reassembly<R>,
     /// What was handed up early and waits for its answer.
@@ -349,6 +352,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             board: Scoreboard::new(iss + 1, reserved),
             recovery: Recovery::new(iss),
             cc: Congestion::new(cfg.congestion, u32::from(mss)),
+            ecn: Ecn::new(cfg),
             rtt: Rtt::new(cfg),
             reassembly: Reassembly::new(),
             early: None,
@@ -395,6 +399,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.ts.recent = val;
             self.ts.recent_at = now;
         }
+        self.ecn.negotiate(self.cfg.ecn, syn.flags);
         self.update_emss();
         self.cc = Congestion::new(self.cfg.congestion, self.emss);
         // The window of a SYN is never scaled (RFC 7323 section 2.2).

@@ -215,7 +215,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 }
             }
             Control::Syn => self.syn_fields(now),
-            Control::Ack => self.ack_fields(now, self.snd.nxt, Flags::ACK),
+            Control::Ack => match self.ecn.take_owed() {
+                Some((ack, echo)) => self.owed_ack_fields(now, ack, echo),
+                None => self.ack_fields(now, self.snd.nxt, Flags::ACK),
+            },
             Control::Probe => {
                 self.due.probe = false;
                 self.stats.probes += 1;
@@ -241,11 +244,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.snd.nxt = self.snd.iss + 1;
         self.busy(now);
         let answers = self.state == State::SynReceived;
+        let flags = if answers {
+            Flags::SYN | Flags::ACK | self.ecn.syn_ack_flags()
+        } else {
+            Flags::SYN | self.ecn.syn_flags(self.cfg.ecn, self.retries > 0)
+        };
         let ts = self.timestamps(now);
         Fields {
             seq: self.snd.iss,
             ack: if answers { self.rcv.nxt } else { Seq(0) },
-            flags: if answers { Flags::SYN | Flags::ACK } else { Flags::SYN },
+            flags,
             window: self.rcv.syn_window(),
             options: Options {
                 mss: Some(self.cfg.mss),
@@ -273,11 +281,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.ack.sent_pure(&mut self.rcv, self.sack, more);
         let (ack, window) = (self.rcv.nxt, self.rcv.offer());
+        let flags = flags | self.ecn.echo;
         Fields { seq, ack, flags, window, options, ..Fields::default() }
     }
 
     #[inline]
-    fn timestamps(&self, now: Instant) -> Option<(u32, u32)> {
+    pub(super) fn timestamps(&self, now: Instant) -> Option<(u32, u32)> {
         self.ts.on.then(|| (self.ts.value(now), self.ts.recent))
     }
 
@@ -287,7 +296,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Fields {
             seq,
             ack: self.rcv.nxt,
-            flags: if push { Flags::ACK | Flags::PSH } else { Flags::ACK },
+            flags: if push { Flags::ACK | Flags::PSH } else { Flags::ACK } | self.ecn.echo,
             window: self.rcv.offer(),
             ecn: Ecn::NotCapable,
             options: Options::timestamps(self.timestamps(now)),
@@ -324,7 +333,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         buf[header_len..header_len + payload_len]
             .copy_from_slice(&record.frame.octets()[offset..offset + payload_len]);
         let is_last = index + 1 == self.board.len();
-        let fields = self.data_fields(now, seq, is_last);
+        let mut fields = self.data_fields(now, seq, is_last);
         match why {
             Why::Lost => {
                 self.stats.resends += 1;
@@ -340,6 +349,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.timers.rto = now + self.rtt.rto(&self.cfg);
             }
             Why::Unsent => {
+                self.ecn.mark_fresh(&mut fields);
                 self.board.sent(now, index);
                 self.first_sent(now, end);
             }
@@ -371,7 +381,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if !self.admits_whole(payload_len as u32) {
             return self.header_len() + payload_len;
         }
-        let fields = self.data_fields(now, self.snd.nxt, push);
+        let mut fields = self.data_fields(now, self.snd.nxt, push);
+        self.ecn.mark_fresh(&mut fields);
         self.stats.segments_out += 1;
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }

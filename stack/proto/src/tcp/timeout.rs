@@ -85,9 +85,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return;
         }
         self.stats.timeouts += 1;
-        let first = self.recovery.phase != Phase::Timeout;
+        let first = self.recovery.phase != Phase::Timeout && !self.ecn.covers(self.snd.una);
         self.recovery.enter(Phase::Timeout, self.snd.una, self.snd.nxt, self.cc);
         self.cc.on_timeout(self.snd.flight(), self.emss, first);
+        self.ecn.on_loss(self.snd.nxt);
         self.board.lose_all();
         self.timers.tail = NEVER;
         self.due.tail = false;

@@ -114,6 +114,7 @@ mod tests {
                 snd_una: Seq(*at),
                 // The next round is as long as this one.
                 snd_nxt: Seq(*at + acks * 1000),
+                recovering: false,
             }));
         }
         verdicts

@@ -31,8 +31,13 @@ pub(super) struct AckInfo {
     pub(super) snd_una: Seq,
     /// Next octet to be sent.
     pub(super) snd_nxt: Seq,
+    /// A loss is being repaired: some of the octets may have arrived long ago.
+    pub(super) recovering: bool,
 }
 
+/// Segments that an ACK adds to the window at most while losses are repaired (RFC 9406 section
+/// 4.3 has this limit for senders that do not pace).
+const RECOVERY_GROWTH: u32 = 8;
 /// A threshold that was never set: the first slow start.
 const UNSET: u32 = u32::MAX;
 
@@ -100,9 +105,13 @@ impl Congestion {
 
     /// Appropriate octet counting (RFC 3465) without its limit per ACK: peers that answer once per
     /// burst acknowledge many segments at a time, and the limit would starve slow start. Past the
-    /// threshold no single ACK leads.
+    /// threshold no single ACK leads. While losses are repaired the limit is needed: an ACK that
+    /// fills a hole would let go a whole window at once.
     fn slow_start(&mut self, ack: &AckInfo) {
         let mut growth = ack.octets;
+        if ack.recovering {
+            growth = growth.min(RECOVERY_GROWTH * ack.mss);
+        }
         if self.ssthresh == UNSET {
             match self.hystart.on_ack(ack) {
                 Verdict::Grow(octets) => growth = octets,
@@ -147,7 +156,6 @@ impl Congestion {
 
     /// The peer echoed congestion that the network marked, for the first time in a window
     /// (RFC 3168 section 6.1.2).
-    #[allow(dead_code, reason = "for explicit congestion notification")]
     pub(super) fn on_congestion_echo(&mut self, flight: u32, mss: u32) {
         match &self.law {
             Law::Dctcp(dctcp) => self.ssthresh = dctcp.reduce(self.cwnd).max(2 * mss),
@@ -158,7 +166,6 @@ impl Congestion {
 
     /// Notes for DCTCP how much of what is acknowledged was marked: an ACK of `octets`, `echoes`
     /// with ECE, after which the flight is from `una` to `nxt`.
-    #[allow(dead_code, reason = "for explicit congestion notification")]
     pub(super) fn observe(&mut self, octets: u32, una: Seq, nxt: Seq, echoes: bool) {
         if let Law::Dctcp(dctcp) = &mut self.law {
             dctcp.observe(octets, una, nxt, echoes);

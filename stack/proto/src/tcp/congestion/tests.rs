@@ -17,6 +17,7 @@ fn ack(octets: u32) -> AckInfo {
         rtt_ns: None,
         snd_una: Seq(0),
         snd_nxt: Seq(0),
+        recovering: false,
     }
 }
 

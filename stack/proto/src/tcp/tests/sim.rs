@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Answers, End, Heap};
-use crate::tcp::{Config, Notice, State};
+use crate::tcp::{Algorithm, Config, EcnMode, Notice, State};
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::Flags;
 
@@ -94,7 +94,7 @@ impl Sim {
             let (to, frame) = entry.remove();
             if self.ends[to].is_none() {
                 let seg = frame.parse();
-                if seg.flags == Flags::SYN {
+                if seg.flags.has(Flags::SYN) && !seg.flags.has(Flags::ACK) {
                     let end = End::server(&self.cfg[to], &seg, self.iss[to], self.now);
                     self.ends[to] = Some(end);
                 }
@@ -193,6 +193,9 @@ fn config(rng: &mut SmallRng) -> Config {
         tail_loss_probe: rng.random_range(0..2) > 0,
         max_held_frames: [256, 256, 3][rng.random_range(0..3)],
         time_wait_ns: 10 * SECOND,
+        congestion: [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp]
+            [rng.random_range(0..3)],
+        ecn: [EcnMode::Off, EcnMode::Accept, EcnMode::Request][rng.random_range(0..3)],
         ..Config::default()
     }
 }

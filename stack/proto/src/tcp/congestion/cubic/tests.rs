@@ -43,6 +43,7 @@ impl Path {
             rtt_ns: None,
             snd_una: Seq(0),
             snd_nxt: Seq(0),
+            recovering: false,
         });
     }
 

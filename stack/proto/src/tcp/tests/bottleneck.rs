@@ -1,0 +1,190 @@
+//! Two connections over a path with a slow link in the middle: its queue is finite, drops what
+//! does not fit, and marks where it is told to. In virtual time.
+
+use std::collections::BTreeMap;
+
+use super::{Config, End, Heap, Notice};
+use crate::tcp::Algorithm;
+use crate::time::{Instant, MILLISECOND, SECOND};
+use crate::wire::checksum;
+use crate::wire::tcp::{Ecn, Flags};
+
+/// Octets on the wire beside a frame: preamble, check sequence, gap.
+const OVERHEAD: u64 = 24;
+
+/// The path. Side 0 sends through the queue, side 1 answers without one.
+pub(super) struct Bottleneck {
+    pub(super) now: Instant,
+    ends: [Option<End>; 2],
+    cfg: [Config; 2],
+    pub(super) bits_per_second: u64,
+    /// One way.
+    pub(super) delay_ns: u64,
+    /// Octets the queue holds, and from how many on it marks.
+    pub(super) queue_max: u64,
+    pub(super) mark_above: Option<u64>,
+    /// When the link will have sent what is queued.
+    free_at: Instant,
+    /// Frames under way by arrival time; the counter keeps equal times in order.
+    wire: BTreeMap<(Instant, u64), (usize, Heap)>,
+    count: u64,
+    pub(super) drops: u64,
+    pub(super) marks: u64,
+    pub(super) cwr: u64,
+    /// When side 0 sent data, and how many octets.
+    pub(super) departures: Vec<(Instant, usize)>,
+}
+
+impl Bottleneck {
+    pub(super) fn new(cfg: [Config; 2]) -> Self {
+        let now = Instant::from_nanos(SECOND);
+        Self {
+            now,
+            ends: [Some(unchecked(End::client(&cfg[0], 1000, now))), None],
+            cfg,
+            bits_per_second: 10_000_000_000,
+            delay_ns: MILLISECOND,
+            queue_max: u64::MAX,
+            mark_above: None,
+            free_at: now,
+            wire: BTreeMap::new(),
+            count: 0,
+            drops: 0,
+            marks: 0,
+            cwr: 0,
+            departures: Vec::new(),
+        }
+    }
+
+    pub(super) fn end(&mut self, side: usize) -> &mut End {
+        self.ends[side].as_mut().expect("connected")
+    }
+
+    fn put(&mut self, from: usize, frame: Heap) {
+        let (seg, len) = (frame.parse(), frame.octets.len());
+        if from == 0 && !seg.payload.is_empty() {
+            self.departures.push((self.now, len));
+            self.cwr += u64::from(seg.flags.has(Flags::CWR));
+        }
+        let mut frame = frame;
+        let mut sent = self.now;
+        if from == 0 {
+            let queued = self.free_at.since(self.now) * self.bits_per_second / (8 * SECOND);
+            if queued + len as u64 > self.queue_max {
+                self.drops += 1;
+                return;
+            }
+            if seg.ecn == Ecn::Capable0 && self.mark_above.is_some_and(|above| queued > above) {
+                self.marks += 1;
+                frame = marked(&frame);
+            }
+            let wire_ns = (len as u64 + OVERHEAD) * 8 * SECOND / self.bits_per_second;
+            self.free_at = self.free_at.max(self.now) + wire_ns;
+            sent = self.free_at;
+        }
+        self.count += 1;
+        self.wire.insert((sent + self.delay_ns, self.count), (1 - from, frame));
+    }
+
+    /// Moves to the next event, at most to `limit`, and handles it.
+    fn step(&mut self, limit: Instant) {
+        for side in 0..2 {
+            let frames = self.ends[side].as_mut().map(|end| end.transmit(self.now));
+            for frame in frames.into_iter().flatten() {
+                self.put(side, frame);
+            }
+        }
+        let arrival = self.wire.first_key_value().map(|(key, _)| key.0);
+        let timers = self.ends.iter().flatten().filter_map(|end| end.tcb.deadline());
+        let next = arrival.into_iter().chain(timers).min().unwrap_or(limit);
+        self.now = self.now.max(next.min(limit));
+        while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
+            let (to, frame) = entry.remove();
+            match &mut self.ends[to] {
+                Some(end) => end.receive(self.now, &frame),
+                none => {
+                    let end = End::server(&self.cfg[to], &frame.parse(), 9000, self.now);
+                    *none = Some(unchecked(end));
+                }
+            }
+        }
+        for end in self.ends.iter_mut().flatten() {
+            end.timeout(self.now);
+        }
+    }
+
+    pub(super) fn connect(&mut self) {
+        let limit = self.now + 10 * SECOND;
+        let open = |end: &Option<End>| {
+            end.as_ref().is_some_and(|end| end.notices.contains(&Notice::Established))
+        };
+        while !self.ends.iter().all(open) {
+            assert!(self.now < limit, "the handshake takes too long");
+            self.step(limit);
+        }
+        self.end(1).tcb.open_window();
+        // The larger window gets known.
+        for _ in 0..4 {
+            self.step(self.now + 2 * self.delay_ns);
+        }
+    }
+
+    /// Side 0 sends all it can for `ns`; the part of the link's rate that arrived as payload.
+    pub(super) fn run(&mut self, ns: u64) -> f64 {
+        self.end(0).to_write = u64::MAX / 2;
+        let (limit, before) = (self.now + ns, self.end(1).read);
+        while self.now < limit {
+            self.step(limit);
+        }
+        self.end(0).to_write = 0;
+        let octets = self.end(1).read - before;
+        (octets * 8) as f64 / (self.bits_per_second as f64 * ns as f64 / SECOND as f64)
+    }
+}
+
+/// Looking through thousands of records after each segment would take minutes.
+fn unchecked(end: End) -> End {
+    End { checks_board: false, ..end }
+}
+
+/// The frame with the mark of congestion, its IPv4 header checksum right again.
+fn marked(frame: &Heap) -> Heap {
+    let mut octets = frame.octets.to_vec();
+    octets[15] |= 3;
+    octets[24..26].fill(0);
+    let sum = !checksum::sum(&octets[14..34]);
+    octets[24..26].copy_from_slice(&sum.to_be_bytes());
+    Heap::new(&octets)
+}
+
+/// A sender that may have a gigabit times 20 ms under way.
+fn long_fat(congestion: Algorithm) -> Bottleneck {
+    let cfg = Config {
+        congestion,
+        recv_window: 16 << 20,
+        max_records: 20_000,
+        max_held_frames: 20_000,
+        ..Config::default()
+    };
+    let mut link = Bottleneck::new([cfg.clone(), cfg]);
+    link.bits_per_second = 1_000_000_000;
+    link.delay_ns = 10 * MILLISECOND;
+    link
+}
+
+/// HyStart++ ends slow start by the growing queue alone.
+#[test]
+fn slow_start_ends_without_a_loss() {
+    let mut link = long_fat(Algorithm::Cubic);
+    link.connect();
+    let start = link.now;
+    while link.end(0).tcb.cc.ssthresh() == u32::MAX {
+        link.run(MILLISECOND);
+        assert!(link.now.since(start) < 2 * SECOND, "no end of slow start");
+    }
+    assert_eq!((link.drops, link.end(0).tcb.stats().resends), (0, 0));
+    let window = link.end(0).tcb.cwnd();
+    println!("{window} after {} ms", link.now.since(start) / MILLISECOND);
+    // It began once the path was full, and took five rounds of a quarter more.
+    assert!((2_500_000..17_000_000).contains(&window), "{window}");
+}

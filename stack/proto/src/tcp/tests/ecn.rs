@@ -1,0 +1,272 @@
+//! Explicit congestion notification: who agrees, what is marked, and the exchange of mark, echo
+//! and answer between two connections.
+
+use super::bottleneck::Bottleneck;
+use super::{Config, End, Fields, Heap, Options, Script, at};
+use crate::tcp::{Algorithm, EcnMode};
+use crate::time::MILLISECOND;
+use crate::wire::tcp::{Ecn, Flags, Segment};
+
+const SETUP: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
+
+fn config(ecn: EcnMode) -> Config {
+    Config { ecn, congestion: Algorithm::NewReno, ..Config::default() }
+}
+
+/// A client that asked, and a peer that agreed, with a window of some segments in use.
+fn agreed(congestion: Algorithm) -> Script {
+    let cfg = Config { congestion, tail_loss_probe: false, ..config(EcnMode::Request) };
+    let (mut script, syn) = Script::connecting(&cfg);
+    assert_eq!(syn.flags, Flags::SYN | SETUP);
+    assert_eq!(syn.ecn, Ecn::NotCapable);
+    let (seq, ack, window) = (script.seq, script.ack, script.window);
+    script.seq += 1;
+    let options = Options { ts: None, ..Script::full_options() };
+    let flags = Flags::SYN | Flags::ACK | Flags::ECE;
+    let answer = script.send(Fields { seq, ack, flags, window, options, ..Fields::default() });
+    assert_eq!((answer[0].flags, answer[0].ecn), (Flags::ACK, Ecn::NotCapable));
+    script
+}
+
+/// The peer acknowledges everything up to the end of `seg`.
+fn ack_all(script: &mut Script, seg: &Segment, flags: Flags) -> Vec<Segment> {
+    script.wait_us(100);
+    script.ack = seg.seq + seg.seq_len();
+    let fields = script.fields();
+    script.send(Fields { flags: fields.flags | flags, ..fields })
+}
+
+#[test]
+fn who_agrees() {
+    let modes = [EcnMode::Off, EcnMode::Accept, EcnMode::Request];
+    for client in modes {
+        for server in modes {
+            let mut link = Bottleneck::new([config(client), config(server)]);
+            link.connect();
+            let both = client == EcnMode::Request && server != EcnMode::Off;
+            for side in 0..2 {
+                assert_eq!(link.end(side).tcb.ecn.on, both, "{client:?} {server:?}");
+                link.end(side).to_write = 5000;
+                let now = link.now;
+                let frames = link.end(side).transmit(now);
+                let data: Vec<Segment> = frames.iter().map(Heap::parse).collect();
+                assert!(data.iter().any(|seg| !seg.payload.is_empty()));
+                for seg in data.iter().filter(|seg| !seg.payload.is_empty()) {
+                    let expected = if both { Ecn::Capable0 } else { Ecn::NotCapable };
+                    assert_eq!(seg.ecn, expected);
+                    assert!(!seg.flags.any(SETUP));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_syn_ack_that_reflects_or_is_silent_agrees_to_nothing() {
+    for flags in [SETUP, Flags::default(), Flags::CWR] {
+        let (mut script, _) = Script::connecting(&config(EcnMode::Request));
+        let (seq, ack, window) = (script.seq, script.ack, script.window);
+        let flags = Flags::SYN | Flags::ACK | flags;
+        script.send(Fields { seq, ack, flags, window, ..Fields::default() });
+        script.seq += 1;
+        assert!(!script.end.tcb.ecn.on, "{flags:?}");
+        assert!(script.write(3000).iter().all(|seg| seg.ecn == Ecn::NotCapable));
+    }
+    // ECE on a SYN-ACK that nobody asked for.
+    let (mut script, syn) = Script::connecting(&config(EcnMode::Accept));
+    assert_eq!(syn.flags, Flags::SYN);
+    let (seq, ack, window) = (script.seq, script.ack, script.window);
+    let flags = Flags::SYN | Flags::ACK | Flags::ECE;
+    script.send(Fields { seq, ack, flags, window, ..Fields::default() });
+    assert!(!script.end.tcb.ecn.on);
+}
+
+/// RFC 3168 section 6.1.1.1, and the rule of 6.1.1 on who never sets ECT.
+#[test]
+fn a_syn_sent_again_asks_no_more() {
+    let (mut script, syn) = Script::connecting(&config(EcnMode::Request));
+    assert!(syn.flags.has(SETUP));
+    let again = script.fire();
+    assert_eq!(again[0].flags, Flags::SYN);
+    // The answer to the first one: marks are echoed, but ECT is not set.
+    let (seq, ack, window) = (script.seq, script.ack, script.window);
+    let flags = Flags::SYN | Flags::ACK | Flags::ECE;
+    script.send(Fields { seq, ack, flags, window, ..Fields::default() });
+    script.seq += 1;
+    assert!(script.end.tcb.ecn.on);
+    assert!(script.write(3000).iter().all(|seg| seg.ecn == Ecn::NotCapable));
+    let fields = Fields { ecn: Ecn::Congested, ..script.fields() };
+    script.deliver(&fields, 100);
+    script.wait_us(100);
+    assert!(script.fire()[0].flags.has(Flags::ECE));
+}
+
+#[test]
+fn a_peer_whose_syn_comes_again_without_is_believed() {
+    let now = at(1000);
+    let (_, mut syn) = Script::connecting(&config(EcnMode::Request));
+    let mut server = End::server(&config(EcnMode::Accept), &syn, 1, now);
+    let answer = server.transmit(now).remove(0).parse();
+    assert_eq!(answer.flags, Flags::SYN | Flags::ACK | Flags::ECE);
+    syn.flags = Flags::SYN;
+    let nothing = server.tcb.handle_segment(now, &syn, Heap::new(&[]));
+    assert!(matches!(nothing, crate::tcp::Delivered::Nothing));
+    let answer = server.transmit(now).remove(0).parse();
+    assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
+    assert!(!server.tcb.ecn.on);
+}
+
+#[test]
+fn both_ends_open_at_once() {
+    for mode in [EcnMode::Request, EcnMode::Accept] {
+        let (mut script, _) = Script::connecting(&config(mode));
+        let (seq, window) = (script.seq, script.window);
+        let syn = Fields { seq, flags: Flags::SYN | SETUP, window, ..Fields::default() };
+        let answer = script.send(syn).remove(0);
+        // Whose own SYN did not ask sets no ECT, and does not agree either.
+        let agrees = mode == EcnMode::Request;
+        assert_eq!(answer.flags.has(Flags::ECE), agrees);
+        assert!(!answer.flags.has(Flags::CWR));
+        assert_eq!(script.end.tcb.ecn.on, agrees);
+    }
+}
+
+#[test]
+fn one_reduction_per_window_and_cwr_once() {
+    let mut script = agreed(Algorithm::NewReno);
+    let sent = script.write(14_600);
+    assert!(sent.iter().all(|seg| seg.ecn == Ecn::Capable0 && !seg.flags.has(Flags::CWR)));
+    let before = script.end.tcb.cwnd();
+    script.end.to_write = 100_000;
+    let out = ack_all(&mut script, &sent[1], Flags::ECE);
+    let reduced = script.end.tcb.cwnd();
+    assert!(reduced < before, "{before} {reduced}");
+    assert!(out.is_empty(), "eight segments are out, seven may be");
+    // The echo goes on until CWR arrives there; the window stays, and does not grow.
+    let mut cwr = 0;
+    for seg in &sent[2..] {
+        let out = ack_all(&mut script, seg, Flags::ECE);
+        cwr += out.iter().filter(|seg| seg.flags.has(Flags::CWR)).count();
+        assert!(out.iter().all(|seg| seg.ecn == Ecn::Capable0));
+        assert_eq!(script.end.tcb.cwnd(), reduced);
+    }
+    assert_eq!(cwr, 1, "on the first new segment");
+    // What was sent after the reduction is congested, too.
+    let next = script.end.tcb.snd.nxt;
+    script.ack = next;
+    let fields = script.fields();
+    script.send(Fields { flags: fields.flags | Flags::ECE, ..fields });
+    assert!(script.end.tcb.cwnd() < reduced);
+    let stats = script.end.tcb.stats();
+    assert_eq!((stats.echo_reductions, stats.echoes_in), (2, 10));
+}
+
+#[test]
+fn a_loss_and_an_echo_reduce_once() {
+    for echo_first in [true, false] {
+        let mut script = agreed(Algorithm::NewReno);
+        let sent = script.write(14_600);
+        let block = (sent[2].seq, sent[9].seq + sent[9].seq_len());
+        let ack = |script: &mut Script, sack: bool, flags: Flags| {
+            script.ack = sent[1].seq;
+            let mut fields = script.fields();
+            fields.flags = fields.flags | flags;
+            if sack {
+                fields.options.sack.push(block);
+            }
+            script.wait_us(100);
+            script.send(fields)
+        };
+        ack(&mut script, !echo_first, if echo_first { Flags::ECE } else { Flags::default() });
+        let threshold = script.end.tcb.cc.ssthresh();
+        let again = ack(&mut script, true, Flags::ECE);
+        assert_eq!(script.end.tcb.cc.ssthresh(), threshold);
+        let stats = *script.end.tcb.stats();
+        assert_eq!((stats.fast_recoveries, stats.resends), (1, 1));
+        assert_eq!(stats.echo_reductions, u64::from(echo_first));
+        for seg in again {
+            assert_eq!(
+                (seg.ecn, seg.flags.has(Flags::CWR)),
+                (Ecn::NotCapable, false),
+                "sent again"
+            );
+        }
+        // CWR travels with new octets.
+        script.end.to_write = 50_000;
+        let out = ack_all(&mut script, &sent[9], Flags::ECE);
+        assert!(out[0].flags.has(Flags::CWR) && out[0].ecn == Ecn::Capable0);
+        assert!(!out[1].flags.has(Flags::CWR));
+        assert_eq!(script.end.tcb.cc.ssthresh(), threshold);
+    }
+}
+
+#[test]
+fn the_receiver_echoes_until_it_is_told() {
+    let mut script = agreed(Algorithm::NewReno);
+    let data = |script: &mut Script, ecn: Ecn, flags: Flags| {
+        let fields = script.fields();
+        let fields = Fields { ecn, flags: fields.flags | flags, ..fields };
+        script.deliver(&fields, 100);
+        script.seq += 100;
+        script.wait_us(100);
+        script.fire().remove(0)
+    };
+    let none = Flags::default();
+    assert!(!data(&mut script, Ecn::Capable0, none).flags.has(Flags::ECE));
+    assert!(data(&mut script, Ecn::Congested, none).flags.has(Flags::ECE));
+    let ack = data(&mut script, Ecn::Capable0, none);
+    assert_eq!((ack.flags, ack.ecn), (Flags::ACK | Flags::ECE, Ecn::NotCapable));
+    // On data as well.
+    assert!(script.write(100)[0].flags.has(Flags::ECE));
+    assert!(!data(&mut script, Ecn::Capable0, Flags::CWR).flags.has(Flags::ECE));
+    assert!(data(&mut script, Ecn::Congested, Flags::CWR).flags.has(Flags::ECE));
+    assert_eq!(script.end.tcb.stats().marked_in, 2);
+}
+
+#[test]
+fn dctcp_s_receiver_acknowledges_each_change_at_once() {
+    let mut script = agreed(Algorithm::Dctcp);
+    let start = script.seq;
+    let marks = [false, true, true, false, true];
+    for marked in marks {
+        let ecn = if marked { Ecn::Congested } else { Ecn::Capable0 };
+        let fields = Fields { ecn, ..script.fields() };
+        script.deliver(&fields, 100);
+        script.seq += 100;
+    }
+    // Handled as one burst; the runs of marks are told apart all the same.
+    let acks: Vec<(u32, bool)> =
+        script.output().iter().map(|ack| (ack.ack - start, ack.flags.has(Flags::ECE))).collect();
+    assert_eq!(acks, [(100, false), (300, true), (400, false), (500, true)]);
+}
+
+/// A queue that marks instead of dropping: mark, echo, reduction, CWR, and no loss.
+#[test]
+fn two_connections_over_a_marking_queue() {
+    for congestion in [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp] {
+        let cfg = Config {
+            congestion,
+            recv_window: 4 << 20,
+            max_records: 8000,
+            ..config(EcnMode::Request)
+        };
+        let mut link = Bottleneck::new([cfg.clone(), cfg]);
+        link.bits_per_second = 1_000_000_000;
+        link.delay_ns = MILLISECOND;
+        link.queue_max = 1_000_000;
+        link.mark_above = Some(125_000);
+        link.connect();
+        let rate = link.run(600 * MILLISECOND);
+        println!("{congestion:?}: {rate:.3} of the link, {} marks", link.marks);
+        let stats = *link.end(0).tcb.stats();
+        assert_eq!((link.drops, stats.resends), (0, 0), "{congestion:?}");
+        assert!(rate > 0.85, "{congestion:?} {rate}");
+        let marked = link.end(1).tcb.stats().marked_in;
+        assert!(marked <= link.marks && marked + 200 > link.marks, "the rest is under way");
+        assert!(stats.echo_reductions > 1 && stats.echo_reductions < 300, "{stats:?}");
+        if congestion != Algorithm::Dctcp {
+            // At most one CWR per reduction, and each of them ended an echo.
+            assert!(link.cwr <= stats.echo_reductions && link.cwr + 1 >= stats.echo_reductions);
+        }
+    }
+}
