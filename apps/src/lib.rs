@@ -8,6 +8,7 @@ pub mod environment;
 pub mod iwlink;
 pub mod link;
 pub mod machine;
+pub mod network;
 pub mod options;
 pub mod pattern;
 pub mod perf;

@@ -188,3 +188,12 @@ fn a_file_arrives_as_it_was() {
 fn iwcopy(file: &Path, more: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_iwcopy")).arg("loop").arg(file).args(more).output().unwrap()
 }
+
+#[test]
+fn both_families_and_a_vlan_carry_the_same() {
+    let stage = Stage::new("families");
+    for network in ["-6", "--vlan 42", "-6 --vlan 4094"] {
+        let line = format!("write-bw {network} --checksum -s 5000 -n 200 --verify");
+        assert_eq!(stage.results(&line).len(), 1, "{network}");
+    }
+}

@@ -26,6 +26,8 @@ fn over_seeds(
         let mut options = WorldOptions::new(seed);
         let conns = chance.random_range(1..4);
         options.arena_len = arena_len(conns);
+        options.ipv6 = chance.random_bool(0.5);
+        options.vlan = chance.random_bool(0.25).then(|| chance.random_range(1..4095));
         draw(&mut chance, &mut options);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut world = World::new(&options);
@@ -101,7 +103,7 @@ fn drained_pools() {
 fn chained_buffers() {
     over_seeds(20, 40, |chance, options| {
         options.mtu = some_mtu(chance);
-        options.head_len = chance.random_range(100..600);
+        options.head_len = chance.random_range(120..600);
         options.faults.reorder = 0.05;
         options.faults.loss = 0.01;
     });

@@ -1,6 +1,5 @@
 //! The command line of iwcopy.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::copy::wire::By;
 use crate::device::DeviceArgs;
+use crate::network::Host;
 
 /// Port of the sink.
 pub const PORT: u16 = 18516;
@@ -49,8 +49,8 @@ pub enum Command {
     },
     /// Copies a file to HOST.
     Client {
-        /// Address of the server.
-        host: IpAddr,
+        /// Address of the server, with a port if need be: 198.18.0.1 or [2001:2::1]:4420.
+        host: Host,
         /// The file.
         file: PathBuf,
         /// How it travels.

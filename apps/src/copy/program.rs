@@ -9,7 +9,6 @@ use crate::copy::options::{Command, Options};
 use crate::copy::sink::Sink;
 use crate::copy::source::Source;
 use crate::copy::wire::By;
-use crate::device::DeviceArgs;
 use crate::machine::{run, run_both};
 
 /// Does what the options say.
@@ -22,7 +21,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let placement = common.device.placement()?;
             let (left, right) = common.device.open_pair(1)?;
             let mut sink = Sink::new(&right, common.port, out.as_deref(), common.timeout)?;
-            let remote = SocketAddr::new(DeviceArgs::loop_server(), common.port);
+            let remote = SocketAddr::new(common.device.loop_server(), common.port);
             let mut source = Source::new(&left, remote, file, *by, common.timeout)?;
             run_both(&mut source, &mut sink, placement)?;
             conclude(&source, *by)
@@ -40,7 +39,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         Command::Client { host, file, by, common } => {
             common.device.pin_single()?;
             let context = common.device.open(1)?;
-            let remote = SocketAddr::new(*host, common.port);
+            let remote = host.socket(common.port);
             let mut source = Source::new(&context, remote, file, *by, common.timeout)?;
             run(&mut source)?;
             conclude(&source, *by)

@@ -1,12 +1,12 @@
 //! The command line of iwperf, and the plan of sizes and depths that follows from it.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::device::DeviceArgs;
+use crate::network::Host;
 use crate::options::{octets, seconds};
 use crate::perf::control::{FLAG_BIDIRECTIONAL, FLAG_CRC, FLAG_VERIFY, Run};
 pub use crate::perf::kind::{Test, Transfer};
@@ -81,8 +81,8 @@ pub enum Command {
 /// A client's options.
 #[derive(Clone, Debug, Args)]
 pub struct ClientArgs {
-    /// Address of the server.
-    pub host: IpAddr,
+    /// Address of the server, with a port if need be: 198.18.0.1 or [2001:2::1]:4420.
+    pub host: Host,
     /// Port of the server.
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,

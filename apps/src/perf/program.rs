@@ -30,7 +30,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         reported(environment, test, &args.device, &args.test_args, |environment, results| {
             environment.cores = args.device.pin_single()?;
             let context = args.device.open(args.test_args.qps)?;
-            let remote = SocketAddr::new(args.host, args.port);
+            let remote = args.host.socket(args.port);
             measure(&context, None, remote, args, test, results)
         })
     };
@@ -41,9 +41,9 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
                 let placement = device.placement()?;
                 environment.cores = placement.cores();
                 let (left, right) = device.open_pair(test_args.qps)?;
-                let remote = SocketAddr::new(DeviceArgs::loop_server(), PORT);
+                let remote = SocketAddr::new(device.loop_server(), PORT);
                 let args = ClientArgs {
-                    host: remote.ip(),
+                    host: remote.into(),
                     port: PORT,
                     device: device.clone(),
                     test_args: test_args.clone(),

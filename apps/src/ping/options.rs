@@ -1,11 +1,11 @@
 //! The command line of iwping; the letters are rping's.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::device::DeviceArgs;
+use crate::network::Host;
 use crate::ping::wire::{SIZE_MAX, SIZE_MIN};
 
 /// Port of rping.
@@ -34,8 +34,8 @@ pub enum Command {
     },
     /// Pings HOST.
     Client {
-        /// Address of the server.
-        host: IpAddr,
+        /// Address of the server, with a port if need be: 198.18.0.1 or [2001:2::1]:4420.
+        host: Host,
         /// Where and how.
         #[command(flatten)]
         common: Common,

@@ -1,11 +1,9 @@
 //! iwping from its options to its exit status.
 
-use std::net::{IpAddr, SocketAddr};
-
 use ferrowarp::Context;
 
-use crate::device::DeviceArgs;
 use crate::machine::{run, run_both, run_until_interrupted};
+use crate::network::Host;
 use crate::ping::client::Client;
 use crate::ping::options::{Command, Common, Options, Rounds};
 use crate::ping::server::Server;
@@ -42,7 +40,8 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let (left, right) = common.device.open_pair(1)?;
             let mut server = server(&right, common, false)?;
             let count = rounds.count.unwrap_or(LOOP_COUNT);
-            let mut client = client(&left, DeviceArgs::loop_server(), common, rounds, count)?;
+            let host = Host { ip: common.device.loop_server(), port: None };
+            let mut client = client(&left, host, common, rounds, count)?;
             let outcome = run_both(&mut client, &mut server, placement);
             summarize(&client, rounds);
             outcome
@@ -57,12 +56,12 @@ fn server(context: &Context, common: &Common, persistent: bool) -> anyhow::Resul
 
 fn client(
     context: &Context,
-    host: IpAddr,
+    host: Host,
     common: &Common,
     rounds: &Rounds,
     count: u64,
 ) -> anyhow::Result<Client> {
-    let remote = SocketAddr::new(host, common.port);
+    let remote = host.socket(common.port);
     Client::new(context, remote, rounds, count, common.timeout, common.verbose)
 }
 

@@ -87,7 +87,8 @@ pub trait TxFrame: Sized {
     /// The handle that outlives transmission.
     type Retained: Retained;
 
-    /// The whole writable room, at least `mtu + 14` octets; the frame starts at index 0.
+    /// The whole writable room, at least `mtu + 18` octets (an Ethernet header with a VLAN tag);
+    /// the frame starts at index 0.
     ///
     /// # Panics
     /// After [`TxFrame::retain`]: a retained frame never changes.

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
+
 use crate::device::{DeviceSpec, PoolNeeds};
 
 /// Who advances a shard.
@@ -25,12 +27,13 @@ pub enum DriveMode {
 pub struct Config {
     /// The port to run on.
     pub device: DeviceSpec,
-    /// Our address.
-    pub address: IpAddr,
-    /// Bits of the address that name the link.
-    pub prefix_len: u8,
-    /// Where packets for other links go.
-    pub gateway: Option<IpAddr>,
+    /// Our addresses, of both families as need be; listeners answer on all of them.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Where packets for other links go: the longest prefix that covers the destination counts.
+    /// See [`Route::default_via`].
+    pub routes: Vec<Route>,
+    /// The VLAN (802.1Q) that all frames belong to, 1 to 4094; `None`: frames have no tag.
+    pub vlan: Option<u16>,
     /// Largest IP packet in octets; the device may allow less.
     pub mtu: u16,
     /// Compute and check TCP and IPv4 checksums also where the device needs none.
@@ -58,9 +61,9 @@ impl Config {
         let pools = PoolNeeds::of(&device);
         Self {
             device,
-            address,
-            prefix_len,
-            gateway: None,
+            addresses: vec![InterfaceAddress { ip: address, prefix_len }],
+            routes: Vec::new(),
+            vlan: None,
             mtu: 1500,
             checksum: false,
             pools,

@@ -1,5 +1,6 @@
 //! Contexts: an address on a device, and all that belongs to it.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -7,7 +8,9 @@ use std::time::{Duration, Instant};
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, Routing};
 use ferrowarp_proto::verbs::cm::CmError;
+use ferrowarp_proto::wire::link::VLAN_MAX;
 use rand::TryRngCore;
 
 use crate::arena::{Arena, Buffer};
@@ -98,7 +101,7 @@ impl Context {
     /// A context over any device, such as one that wraps another.
     ///
     /// # Errors
-    /// [`OpenError::Prefix`], [`OpenError::Seed`], [`OpenError::Thread`].
+    /// [`OpenError`], but for what concerns opening the device.
     pub fn over<D>(device: D, config: Config) -> Result<Self, OpenError>
     where
         D: Port + Send + 'static,
@@ -111,8 +114,11 @@ impl Context {
             None => [draw()?, draw()?],
         };
         let regions = Arc::new(RegionTable::new(config.regions_max, seeds[0]));
-        let mut engine_config = EngineConfig::new(config.address, config.prefix_len, seeds[1]);
-        engine_config.gateway = config.gateway;
+        let first = config.addresses[0];
+        let mut engine_config = EngineConfig::new(first.ip, first.prefix_len, seeds[1]);
+        engine_config.addresses.clone_from(&config.addresses);
+        engine_config.routes.clone_from(&config.routes);
+        engine_config.vlan = config.vlan;
         engine_config.linger_ns = u64::try_from(config.linger.as_nanos()).unwrap_or(u64::MAX);
         // What the receive pool has beyond the port's own.
         let held = config.pools.in_flight(device.capabilities().mtu);
@@ -290,12 +296,31 @@ fn open_config(config: &Config) -> OpenConfig {
 }
 
 fn check(config: &Config) -> Result<(), OpenError> {
-    let bits = if config.address.is_ipv4() { 32 } else { 128 };
-    if config.prefix_len > bits {
-        let (address, prefix_len) = (config.address, config.prefix_len);
-        return Err(OpenError::Prefix { address, prefix_len });
+    if config.addresses.is_empty() {
+        return Err(OpenError::NoAddress);
     }
-    Ok(())
+    let fits = |ip: IpAddr, prefix_len| prefix_len <= if ip.is_ipv4() { 32 } else { 128 };
+    for &InterfaceAddress { ip, prefix_len } in &config.addresses {
+        if !routing::is_host(ip) {
+            return Err(OpenError::Address { address: ip });
+        }
+        if !fits(ip, prefix_len) {
+            return Err(OpenError::Prefix { address: ip, prefix_len });
+        }
+    }
+    let routing = Routing::new(&config.addresses, &[]);
+    for &Route { destination, prefix_len, via } in &config.routes {
+        if !fits(destination, prefix_len) {
+            return Err(OpenError::Prefix { address: destination, prefix_len });
+        }
+        if destination.is_ipv4() != via.is_ipv4() || routing.next_hop(via).is_none() {
+            return Err(OpenError::Router { via });
+        }
+    }
+    match config.vlan {
+        Some(vlan) if !(1..=VLAN_MAX).contains(&vlan) => Err(OpenError::Vlan { vlan }),
+        _ => Ok(()),
+    }
 }
 
 /// A seed that nobody can guess.

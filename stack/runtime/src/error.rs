@@ -23,6 +23,30 @@ pub enum OpenError {
         /// The length given.
         prefix_len: u8,
     },
+    /// There is no address at all.
+    #[error("no address is given: one at least is needed")]
+    NoAddress,
+    /// An address that no host can have.
+    #[error("{address} is no address of a single host")]
+    Address {
+        /// The address.
+        address: std::net::IpAddr,
+    },
+    /// A route's router is not on the link, or of another family than the destination.
+    #[error(
+        "the router {via} is not on the link of any address (give an address whose prefix \
+             covers it)"
+    )]
+    Router {
+        /// The router.
+        via: std::net::IpAddr,
+    },
+    /// No such VLAN.
+    #[error("{vlan} names no VLAN: 1 to 4094 do")]
+    Vlan {
+        /// The number given.
+        vlan: u16,
+    },
     /// The operating system gave no random seed.
     #[error("the operating system gave no random numbers: {0}")]
     Seed(#[source] io::Error),

@@ -145,6 +145,7 @@ pub use ferrowarp_proto as proto;
 pub use ferrowarp_proto::{
     ddp::memory::Access,
     ddp::regions::Stag,
+    net::routing::{InterfaceAddress, Route},
     rdmap::operation::{Operation, Payload, SgList, Sge},
     verbs::cm::{Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData},
     verbs::qp::QpState,

@@ -373,7 +373,7 @@ fn ring_is_opened_as_a_pair_only() {
     let opened = ferrowarp::Context::open(config(1, DriveMode::Inline));
     assert!(matches!(opened.err(), Some(ferrowarp::OpenError::Pair)));
     let mut bad = config(1, DriveMode::Inline);
-    bad.prefix_len = 33;
+    bad.addresses[0].prefix_len = 33;
     assert!(matches!(
         ferrowarp::Context::open(bad).err(),
         Some(ferrowarp::OpenError::Prefix { prefix_len: 33, .. })

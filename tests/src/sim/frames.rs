@@ -167,7 +167,7 @@ impl Device for HeapDevice {
             return None;
         }
         lent.set(lent.get() + 1);
-        let octets = vec![0xa5; usize::from(self.capabilities.mtu) + 14];
+        let octets = vec![0xa5; usize::from(self.capabilities.mtu) + 18];
         Some(HeapTx { buffer: Rc::new(Buffer { octets, lent: Rc::clone(lent) }) })
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -85,6 +85,10 @@ pub struct WorldOptions {
     pub timestamps: bool,
     /// See `timestamps`.
     pub sack: bool,
+    /// Both ends have IPv6 addresses, else IPv4.
+    pub ipv6: bool,
+    /// The VLAN that all frames belong to.
+    pub vlan: Option<u16>,
     /// Damage goes unnoticed by TCP, as if a router had repaired the checksums.
     pub repair_checksums: bool,
 }
@@ -104,6 +108,8 @@ impl WorldOptions {
             cq_len: 4096,
             timestamps: true,
             sack: true,
+            ipv6: false,
+            vlan: None,
             repair_checksums: false,
         }
     }
@@ -117,6 +123,7 @@ pub struct World {
     repair_checksums: bool,
     /// Virtual time.
     pub now: Instant,
+    ipv6: bool,
     /// All chance that is not an engine's.
     pub chance: SmallRng,
     /// Frames sent, both ways.
@@ -124,11 +131,18 @@ pub struct World {
     capture: Option<PcapWriter<File>>,
 }
 
-/// Address of an end.
+/// IPv4 address of an end.
 #[must_use]
 pub fn address(end: usize) -> IpAddr {
     let host = u8::try_from(end + 1).expect("two ends");
     IpAddr::V4(Ipv4Addr::new(198, 18, 0, host))
+}
+
+/// IPv6 address of an end (benchmark range).
+#[must_use]
+pub fn address_v6(end: usize) -> IpAddr {
+    let host = u16::try_from(end + 1).expect("two ends");
+    IpAddr::V6(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, host))
 }
 
 impl World {
@@ -143,7 +157,10 @@ impl World {
                 device.trust_the_wire();
             }
             let seed = options.seed ^ (index as u64 + 1).wrapping_mul(0x1234_5678_9abc_def1);
-            let mut config = EngineConfig::new(address(index), 24, seed);
+            let (ip, prefix_len) =
+                if options.ipv6 { (address_v6(index), 64) } else { (address(index), 24) };
+            let mut config = EngineConfig::new(ip, prefix_len, seed);
+            config.vlan = options.vlan;
             config.tcp.timestamps = options.timestamps;
             config.tcp.sack = options.sack;
             let arena = Rc::new(Arena::new(options.arena_len));
@@ -157,6 +174,7 @@ impl World {
             links: [link(0x1e47), link(0x419b)],
             repair_checksums: options.repair_checksums,
             now: Instant::from_nanos(1000),
+            ipv6: options.ipv6,
             chance: SmallRng::seed_from_u64(options.seed),
             frames: 0,
             capture: None,
@@ -210,7 +228,8 @@ impl World {
     /// Socket address of an end's port.
     #[must_use]
     pub fn socket(&self, end: usize, port: u16) -> SocketAddr {
-        SocketAddr::new(address(end), port)
+        let ip = if self.ipv6 { address_v6(end) } else { address(end) };
+        SocketAddr::new(ip, port)
     }
 
     /// Drives both ends until neither has anything to do at this moment, then moves time to the

@@ -9,6 +9,7 @@ use ferrowarp_proto::tcp::{
     Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, Transmit,
 };
 use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::wire::link::Link;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{
     Flags, FourTuple, HeaderTemplate, MAX_HEADER_LEN, Segment, reset_for,
@@ -195,7 +196,7 @@ impl Endpoint {
         }
         let mut buf = vec![0; MAX_HEADER_LEN];
         let mode = ChecksumMode::Software;
-        if let Some(len) = reset_for(segment, MACS[0], MACS[1], &mut buf, mode) {
+        if let Some(len) = reset_for(segment, Link::untagged(MACS[0]), MACS[1], &mut buf, mode) {
             buf.truncate(len);
             self.answers.push(buf);
         }

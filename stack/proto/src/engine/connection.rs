@@ -1,6 +1,7 @@
 //! A connection: TCP below, and above it either the start-up exchange or MPA in full operation.
 
 use crate::device::{Retained, RxFrame};
+use crate::engine::resolve::Hop;
 use crate::engine::slab::Slab;
 use crate::engine::wheel::Armed;
 use crate::mpa::receive::{AssemblyPool, Receiver};
@@ -40,8 +41,8 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) qp: Option<u32>,
     /// The listener that it came in by.
     pub(super) listener: Option<u16>,
-    /// The peer's hardware address is known.
-    pub(super) resolved: bool,
+    /// The neighbour that takes its frames.
+    pub(super) hop: Hop,
     /// CRCs are made and checked.
     pub(super) crc: bool,
     /// The handshake of TCP is complete.

@@ -12,6 +12,16 @@ pub struct Counters {
     /// TCP segments for which there was no connection and no listener; answered with RST within
     /// the rate limit.
     pub segments_unmatched: u64,
+    /// Questions for hardware addresses sent.
+    pub neighbour_questions: u64,
+    /// Neighbours whose hardware address changed.
+    pub neighbours_moved: u64,
+    /// Times a connection found that its neighbour no longer, or never, answers.
+    pub neighbours_unreachable: u64,
+    /// Times somebody else claimed one of our addresses.
+    pub address_conflicts: u64,
+    /// Pings answered.
+    pub echoes_answered: u64,
     /// SYNs dropped because a listener's backlog was full.
     pub backlog_overflows: u64,
     /// Connections set up.

@@ -1,6 +1,5 @@
 //! Frames in: to TCP, to the start-up exchange, to MPA, and ULPDUs to their queue pair.
 
-use core::net::IpAddr;
 use core::ops::Range;
 
 use crate::ddp::memory::Memory;
@@ -9,21 +8,16 @@ use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::mpa::fpdu::{self, CrcMismatch};
-use crate::net::{arp, icmp};
+use crate::net::routing;
 use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::{Indication, Stream};
 use crate::tcp::{Delivered, Notice};
 use crate::time::Instant;
 use crate::verbs::cm::{EndReason, TerminateInfo};
 use crate::verbs::wc::{Completions, CqId, WcStatus};
+use crate::wire::link;
 use crate::wire::rdmap::TerminateHeader;
 use crate::wire::tcp::{Flags, FourTuple, Segment, reset_for};
-
-const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-/// Where the protocol of an IPv4 header lies in a frame, and the value for ICMP.
-const IPV4_PROTOCOL_AT: usize = 23;
-const PROTOCOL_ICMP: u8 = 1;
 
 /// What a ULPDU means for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,72 +31,7 @@ enum Verdict {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Takes one burst of frames to completion.
-    pub(super) fn receive(&mut self, now: Instant) -> bool {
-        let mut burst = std::mem::take(&mut self.burst);
-        let count = self.device.receive(&mut burst, super::BURST_LEN);
-        self.verbs.counters.frames_in += count as u64;
-        for frame in burst.drain(..) {
-            self.take_frame(now, frame);
-        }
-        self.burst = burst;
-        count > 0
-    }
-
-    fn take_frame(&mut self, now: Instant, frame: D::Rx) {
-        let head = frame.head();
-        let Some(ethernet) = head.first_chunk::<14>() else {
-            self.verbs.counters.frames_dropped += 1;
-            return;
-        };
-        let [d0, d1, d2, d3, d4, d5, .., t0, t1] = *ethernet;
-        let destination = [d0, d1, d2, d3, d4, d5];
-        let is_ours = destination == self.capabilities.mac;
-        match [t0, t1] {
-            ETHERTYPE_ARP if is_ours || destination == [0xff; 6] => self.take_arp(now, head),
-            ETHERTYPE_IPV4 if is_ours && head.get(IPV4_PROTOCOL_AT) == Some(&PROTOCOL_ICMP) => {
-                self.take_ping(head);
-            }
-            _ if is_ours => match Segment::parse(&frame, self.capabilities.checksum) {
-                Ok(segment) if segment.tuple.local.ip() == self.config.address => {
-                    self.take_segment(now, &segment, frame);
-                }
-                _ => self.verbs.counters.frames_dropped += 1,
-            },
-            _ => self.verbs.counters.frames_dropped += 1,
-        }
-    }
-
-    fn take_arp(&mut self, now: Instant, head: &[u8]) {
-        let (Some(packet), IpAddr::V4(us)) = (arp::parse(head), self.config.address) else {
-            self.verbs.counters.frames_dropped += 1;
-            return;
-        };
-        let (sender, sender_mac) = packet.sender;
-        let asks_us = packet.is_request && packet.target == us;
-        self.neighbours.learn(now, sender.into(), sender_mac, asks_us);
-        self.resolve_at = now;
-        if asks_us && let Some(mut frame) = self.device.allocate(Pool::Control) {
-            let len = arp::write_reply((us, self.capabilities.mac), packet.sender, frame.room());
-            frame.set_len(len);
-            self.device.transmit(frame);
-            self.verbs.counters.frames_out += 1;
-        }
-    }
-
-    fn take_ping(&mut self, head: &[u8]) {
-        let IpAddr::V4(us) = self.config.address else { return };
-        let Some(mut frame) = self.device.allocate(Pool::Control) else { return };
-        if let Some(len) = icmp::answer_echo(head, us, self.capabilities.mac, frame.room()) {
-            frame.set_len(len);
-            self.device.transmit(frame);
-            self.verbs.counters.frames_out += 1;
-        } else {
-            self.verbs.counters.frames_dropped += 1;
-        }
-    }
-
-    fn take_segment(&mut self, now: Instant, segment: &Segment, frame: D::Rx) {
+    pub(super) fn take_segment(&mut self, now: Instant, segment: &Segment, frame: D::Rx) {
         let Some(index) = self.look_up(&segment.tuple) else {
             self.take_unmatched(now, segment, &frame);
             return;
@@ -141,12 +70,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// A segment of no connection: a SYN for a listener, else answered with RST.
     fn take_unmatched(&mut self, now: Instant, segment: &Segment, frame: &D::Rx) {
-        let Some([s0, s1, s2, s3, s4, s5]) =
-            frame.head().get(6..12).and_then(|mac| mac.first_chunk())
-        else {
+        let remote_mac = link::source(frame.head());
+        let Some(remote_mac) = remote_mac.filter(|_| self.may_answer(&segment.tuple)) else {
+            self.verbs.counters.frames_dropped += 1;
             return;
         };
-        let remote_mac = [*s0, *s1, *s2, *s3, *s4, *s5];
         let is_plain_syn =
             segment.flags.has(Flags::SYN) && !segment.flags.any(Flags::ACK | Flags::RST);
         if is_plain_syn && self.listeners.contains_key(&segment.tuple.local.port()) {
@@ -158,12 +86,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return;
         }
         let Some(mut frame) = self.device.allocate(Pool::Control) else { return };
-        let (mac, mode) = (self.capabilities.mac, self.capabilities.checksum);
-        if let Some(len) = reset_for(segment, mac, remote_mac, frame.room(), mode) {
+        let mode = self.capabilities.checksum;
+        if let Some(len) = reset_for(segment, self.link, remote_mac, frame.room(), mode) {
             frame.set_len(len);
             self.device.transmit(frame);
             self.verbs.counters.frames_out += 1;
         }
+    }
+
+    /// A segment of no connection is for us, and from a host that an answer can go to.
+    fn may_answer(&self, tuple: &FourTuple) -> bool {
+        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
+        self.routing.is_local(local) && routing::is_host(remote) && !self.routing.is_local(remote)
     }
 
     /// Acts on what TCP noticed, drops the connection once it is gone, or else arms its timer.

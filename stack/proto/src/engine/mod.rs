@@ -6,6 +6,7 @@
 //! note what is to be done; the next pass does it. What happened is asked for with
 //! [`Engine::next_event`] and found in the completion queues.
 
+mod arrive;
 mod connection;
 mod counters;
 mod early;
@@ -32,35 +33,42 @@ use crate::engine::slab::Slab;
 use crate::engine::wheel::{Timer, Wheel, tick_of};
 use crate::mpa::receive::AssemblyPool;
 use crate::net::keyed::{KeyedHash, Purpose, Secret};
-use crate::net::neighbours::Neighbours;
+use crate::net::neighbours::{NeighbourConfig, Neighbours};
+use crate::net::rate::RateLimit;
+use crate::net::routing::{InterfaceAddress, Route, Routing};
 use crate::tcp::{self, HoldPool};
 use crate::time::{Instant, SECOND};
 use crate::verbs::cm::{CmError, Event};
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::wc::{Completions, CqId, QpId};
 use crate::verbs::wr::{PostError, RecvWr, SendWr};
-use crate::wire::tcp::FourTuple;
+use crate::wire::link::Link;
+use crate::wire::tcp::{FourTuple, IPV4_LEN, IPV6_LEN, TCP_LEN};
 
 /// Frames taken in one pass.
 const BURST_LEN: usize = 32;
 /// RSTs for unmatched segments in one second, at most.
 const RESETS_PER_SECOND: u32 = 1000;
+/// Pings answered in one second, at most.
+const ECHOES_PER_SECOND: u32 = 1000;
 /// Ports for connections that do not ask for one.
 const PORT_COUNT: u16 = PORT_RANGE.end - PORT_RANGE.start;
 
 /// Settings of an engine, fixed while it lives.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Address of the port.
-    pub address: IpAddr,
-    /// Leading bits that neighbours share with it.
-    pub prefix_len: u8,
-    /// Where everyone else is reached.
-    pub gateway: Option<IpAddr>,
+    /// Our addresses, of both families as need be; listeners answer on all of them.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Ways to what is not on the link; see [`Route::default_via`].
+    pub routes: Vec<Route>,
+    /// The VLAN that all frames belong to, 1 to 4094, or none: then they have no tag.
+    pub vlan: Option<u16>,
+    /// Times of the neighbour cache.
+    pub neighbours: NeighbourConfig,
     /// Source of all chance: sequence numbers, ports, hash keys. From the operating system in
     /// production.
     pub seed: u64,
-    /// Settings of every connection; `mss` and `checksum` are set from the device.
+    /// Settings of every connection; `mss` and `checksum` are set from device and address family.
     pub tcp: tcp::Config,
     /// Connections at a time, lingering ones included.
     pub connections_max: usize,
@@ -85,13 +93,14 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Defaults around an address and a seed.
+    /// Defaults around one address and a seed.
     #[must_use]
     pub fn new(address: IpAddr, prefix_len: u8, seed: u64) -> Self {
         Self {
-            address,
-            prefix_len,
-            gateway: None,
+            addresses: vec![InterfaceAddress { ip: address, prefix_len }],
+            routes: Vec::new(),
+            vlan: None,
+            neighbours: NeighbourConfig::default(),
             seed,
             tcp: tcp::Config::default(),
             connections_max: 16_384,
@@ -140,7 +149,11 @@ pub struct Engine<D: Device, M, C> {
     /// The connection of the last segment found by four-tuple; may be gone.
     latest: u32,
     listeners: HashMap<u16, Listener, KeyedHash>,
+    link: Link,
+    routing: Routing,
     neighbours: Neighbours,
+    /// Addresses that the link was not told of yet.
+    unannounced: Vec<IpAddr>,
     assembly: AssemblyPool,
     /// What connections hold out of order.
     holds: HoldPool<D::Rx>,
@@ -151,33 +164,18 @@ pub struct Engine<D: Device, M, C> {
     ready: VecDeque<u32>,
     /// Connections that wait for a hardware address.
     unresolved: Vec<u32>,
-    /// When to look for them again.
+    /// When to look for them again, at the latest.
     resolve_at: Instant,
+    /// The neighbour cache's epoch when they were last looked at.
+    resolve_epoch: u32,
     next_port: u16,
     secrets: Secrets,
     resets: RateLimit,
+    echoes: RateLimit,
     burst: Vec<D::Rx>,
     fired: Vec<Timer>,
     /// Completion queues that overran in this pass.
     overrun: Vec<CqId>,
-}
-
-/// So many per second.
-#[derive(Clone, Copy, Debug, Default)]
-struct RateLimit {
-    second: u64,
-    count: u32,
-}
-
-impl RateLimit {
-    fn admits(&mut self, now: Instant) -> bool {
-        let second = now.as_nanos() / SECOND;
-        if second != self.second {
-            *self = Self { second, count: 0 };
-        }
-        self.count += 1;
-        self.count <= RESETS_PER_SECOND
-    }
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -185,8 +183,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[must_use]
     pub fn new(mut config: EngineConfig, device: D, memory: M, completions: C) -> Self {
         let capabilities = device.capabilities();
-        let headers = if config.address.is_ipv4() { 40 } else { 60 };
-        config.tcp.mss = capabilities.mtu.saturating_sub(headers);
         config.tcp.checksum = capabilities.checksum;
         let hash = KeyedHash::new(config.seed);
         let [low, high, ..] = config.seed.rotate_left(17).to_le_bytes();
@@ -198,22 +194,27 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             by_tuple: HashMap::with_hasher(hash),
             latest: 0,
             listeners: HashMap::with_hasher(hash),
-            neighbours: Neighbours::new(config.seed),
+            link: Link { mac: capabilities.mac, vlan: config.vlan },
+            routing: Routing::new(&config.addresses, &config.routes),
+            neighbours: Neighbours::new(config.neighbours, config.seed),
+            unannounced: config.addresses.iter().rev().map(|address| address.ip).collect(),
             assembly: AssemblyPool::new(config.partial_fpdus_max),
             holds: HoldPool::new(
                 config.held_frames_max,
                 config.held_octets_max,
-                config.tcp.mss.into(),
+                usize::from(capabilities.mtu).saturating_sub(IPV4_LEN + TCP_LEN),
             ),
             window_growth: 0,
             wheel: Wheel::new(),
             ready: VecDeque::new(),
             unresolved: Vec::new(),
             resolve_at: Instant::ZERO,
+            resolve_epoch: 0,
             // Processes that start at the same time must not all begin with the same port.
             next_port: PORT_RANGE.start + u16::from_le_bytes([low, high]) % PORT_COUNT,
             secrets: Secrets::new(config.seed),
-            resets: RateLimit::default(),
+            resets: RateLimit::new(RESETS_PER_SECOND),
+            echoes: RateLimit::new(ECHOES_PER_SECOND),
             burst: Vec::with_capacity(BURST_LEN),
             fired: Vec::new(),
             overrun: Vec::new(),
@@ -223,6 +224,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// One pass. True if anything was received, sent or reported.
     pub fn drive(&mut self, now: Instant) -> bool {
+        if !self.unannounced.is_empty() {
+            self.announce();
+        }
         let mut worked = self.receive(now);
         self.fire_timers(now);
         self.resolve(now);
@@ -239,11 +243,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !self.ready.is_empty() || !self.overrun.is_empty() {
             return Some(Instant::ZERO);
         }
-        let timer = self.wheel.next_deadline();
-        if self.unresolved.is_empty() {
-            return timer;
-        }
-        Some(timer.map_or(self.resolve_at, |timer| timer.min(self.resolve_at)))
+        let resolve = (!self.unresolved.is_empty()).then_some(self.resolve_at);
+        [self.wheel.next_deadline(), self.neighbours.deadline(), resolve]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The oldest event that was not asked for yet.
@@ -368,6 +372,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// [`PostError`]; nothing was posted.
     pub fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError> {
         self.verbs.post_recv(qp, wr)
+    }
+
+    /// Settings of a connection: what a segment carries depends on the address family.
+    fn tcp_config(&self, tuple: &FourTuple) -> tcp::Config {
+        let ip_len = if tuple.remote.is_ipv4() { IPV4_LEN } else { IPV6_LEN };
+        let mss = usize::from(self.capabilities.mtu).saturating_sub(ip_len + TCP_LEN);
+        tcp::Config { mss: u16::try_from(mss).unwrap_or(u16::MAX), ..self.config.tcp.clone() }
     }
 
     /// Puts a connection on the list of those to be served.

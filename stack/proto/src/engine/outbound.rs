@@ -9,7 +9,7 @@ use crate::engine::inbound::note_overrun;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::mpa::fpdu::{self, CRC_LEN, LENGTH_LEN, MULPDU_RANGE};
 use crate::rdmap::stream::BuildError;
-use crate::tcp::{Ready, Transmit};
+use crate::tcp::{self, Ready, Transmit};
 use crate::time::Instant;
 use crate::verbs::cm::EndReason;
 use crate::verbs::wc::{Completions, CqId};
@@ -37,9 +37,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let Some(index) = self.ready.pop_front() else { break };
             let Some(conn) = self.connections.get_mut(index) else { continue };
             conn.queued = false;
-            if !conn.resolved {
+            if !conn.hop.resolved && conn.tcb.state() != tcp::State::Closed {
                 self.arm(index);
                 continue;
+            }
+            if conn.hop.is_due(now, self.neighbours.epoch()) {
+                self.refresh_hop(now, index);
             }
             match self.transmit(now, index) {
                 Turn::Done { sent } => worked |= sent,

@@ -1,80 +1,170 @@
-//! Hardware addresses for connections that are about to begin.
+//! The way to the next hop: which neighbour a connection's frames go to, and whether they arrive.
+//!
+//! A connection that is about to begin waits for its neighbour's address. One that was taken up
+//! answers to where its SYN came from until the handshake is complete, so that nobody has to be
+//! asked for an address that a stranger made up; then it follows the route like any other. From
+//! then on it looks at the cache when that has changed, and once a second when it has its turn:
+//! then its own progress confirms the neighbour, or the lack of it raises doubt.
 
 use core::net::IpAddr;
 
 use crate::ddp::memory::Memory;
-use crate::device::{Device, Pool, TxFrame};
+use crate::device::{Device, Retained, RxFrame};
 use crate::engine::Engine;
-use crate::net::arp;
-use crate::net::neighbours::Answer;
-use crate::time::{Instant, MILLISECOND};
+use crate::net::neighbours::{Answer, NeighbourId, Question};
+use crate::net::{arp, ndp};
+use crate::tcp::Tcb;
+use crate::time::{Instant, SECOND};
 use crate::verbs::cm::{ConnectError, PrivateData};
 use crate::verbs::wc::Completions;
 
-/// Between two looks at the neighbour cache while connections wait for it.
-const RESOLVE_INTERVAL_NS: u64 = 10 * MILLISECOND;
+/// Between two looks at the cache, while it does not change.
+const LOOK_INTERVAL_NS: u64 = SECOND;
+
+/// Where a connection's frames go.
+#[derive(Debug)]
+pub(super) struct Hop {
+    neighbour: Option<NeighbourId>,
+    /// The cache's when it was last looked at.
+    epoch: u32,
+    /// Acknowledged and received octets then.
+    mark: u32,
+    /// When to look again.
+    look_at: Instant,
+    /// Frames may go: there is an address, and it was not given up.
+    pub(super) resolved: bool,
+}
+
+impl Hop {
+    /// Waits for an address.
+    pub(super) const fn unknown() -> Self {
+        Self { neighbour: None, epoch: 0, mark: 0, look_at: Instant::ZERO, resolved: false }
+    }
+
+    /// Back to where the SYN came from.
+    pub(super) const fn reflected() -> Self {
+        Self { resolved: true, ..Self::unknown() }
+    }
+
+    /// The cache is to be looked at before the next frame.
+    #[inline]
+    pub(super) fn is_due(&self, now: Instant, epoch: u32) -> bool {
+        self.epoch != epoch || self.look_at <= now
+    }
+}
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Asks for hardware addresses that connections wait for.
+    /// Looks after connections that wait for hardware addresses, and asks the questions that are
+    /// due.
     pub(super) fn resolve(&mut self, now: Instant) {
-        if self.unresolved.is_empty() || now < self.resolve_at {
+        let epoch = self.neighbours.epoch();
+        if !self.unresolved.is_empty() && (self.resolve_at <= now || self.resolve_epoch != epoch) {
+            self.resolve_at = now + LOOK_INTERVAL_NS;
+            self.resolve_epoch = epoch;
+            let mut waiting = std::mem::take(&mut self.unresolved);
+            waiting.retain(|&index| self.is_waiting(now, index));
+            waiting.append(&mut self.unresolved);
+            self.unresolved = waiting;
+        }
+        while let Some(question) = self.neighbours.next_question(now) {
+            self.ask(question);
+        }
+    }
+
+    /// Whether a connection still waits for an address after another look.
+    fn is_waiting(&mut self, now: Instant, index: u32) -> bool {
+        let is_unresolved = |conn: &super::connection::Connection<_, _>| !conn.hop.resolved;
+        if !self.connections.get(index).is_some_and(is_unresolved) {
+            return false;
+        }
+        let answer = self.look_up_hop(now, index);
+        let Some(conn) = self.connections.get_mut(index) else { return false };
+        match answer {
+            Some(Answer::Known(mac)) => {
+                conn.hop.resolved = true;
+                conn.tcb.set_remote_mac(mac);
+                self.make_ready(index);
+                false
+            }
+            // One that lives stays, and goes on when its neighbour comes back in time.
+            Some(Answer::Unreachable) if !conn.established => {
+                self.verbs.counters.neighbours_unreachable += 1;
+                self.fail_connect(index, ConnectError::TimedOut, PrivateData::new());
+                self.drop_connection(index);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Takes up what the cache says of a connection's neighbour, and tells it how the connection
+    /// fares. To be called when [`Hop::is_due`], before frames go.
+    #[cold]
+    pub(super) fn refresh_hop(&mut self, now: Instant, index: u32) {
+        let epoch = self.neighbours.epoch();
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        if !conn.established {
+            conn.hop.epoch = epoch;
+            conn.hop.look_at = now + LOOK_INTERVAL_NS;
             return;
         }
-        self.resolve_at = now + RESOLVE_INTERVAL_NS;
-        let mut at = 0;
-        while let Some(&index) = self.unresolved.get(at) {
-            let hop = self
-                .connections
-                .get(index)
-                .filter(|conn| !conn.resolved && !conn.tcb.is_closed())
-                .and_then(|conn| self.next_hop(conn.tcb.tuple().remote.ip()));
-            let Some(hop) = hop else {
-                self.unresolved.swap_remove(at);
-                continue;
-            };
-            match self.neighbours.look_up(now, hop) {
-                Answer::Known(mac) => {
-                    if let Some(conn) = self.connections.get_mut(index) {
-                        conn.resolved = true;
-                        conn.tcb.set_remote_mac(mac);
-                    }
-                    self.make_ready(index);
-                    self.unresolved.swap_remove(at);
-                }
-                Answer::Unreachable => {
-                    self.fail_connect(index, ConnectError::TimedOut, PrivateData::new());
-                    self.drop_connection(index);
-                    self.unresolved.swap_remove(at);
-                }
-                Answer::Ask => {
-                    self.ask_for(hop);
-                    at += 1;
-                }
-                Answer::Wait => at += 1,
+        let mark = mark(&conn.tcb);
+        let progress = mark != conn.hop.mark;
+        // A look before its time says nothing of a lack of progress.
+        let doubts = !progress && conn.hop.look_at <= now && !conn.tcb.all_acked();
+        conn.hop.mark = mark;
+        let mac = conn.tcb.remote_mac();
+        if let Some(neighbour) = conn.hop.neighbour {
+            if progress {
+                self.neighbours.confirm(now, neighbour, mac);
+            } else if doubts {
+                self.neighbours.doubt(now, neighbour);
             }
         }
-    }
-
-    fn ask_for(&mut self, hop: IpAddr) {
-        let (IpAddr::V4(us), IpAddr::V4(hop)) = (self.config.address, hop) else { return };
-        let mac = self.capabilities.mac;
-        if let Some(mut frame) = self.device.allocate(Pool::Control) {
-            let len = arp::write_request((us, mac), hop, frame.room());
-            frame.set_len(len);
-            self.device.transmit(frame);
-            self.verbs.counters.frames_out += 1;
+        let answer = self.look_up_hop(now, index);
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        match answer {
+            Some(Answer::Known(mac)) => conn.tcb.set_remote_mac(mac),
+            Some(Answer::Unreachable) if !progress => {
+                self.verbs.counters.neighbours_unreachable += 1;
+                conn.hop.resolved = false;
+                self.unresolved.push(index);
+            }
+            // What goes to the address known so far may arrive; or there is no better one.
+            _ => {}
         }
     }
 
-    /// Who takes packets for `remote`: itself on our link, else the gateway.
-    pub(super) fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
-        let (IpAddr::V4(us), IpAddr::V4(them)) = (self.config.address, remote) else { return None };
-        let shift = 32u32.saturating_sub(u32::from(self.config.prefix_len));
-        let differing = u32::from(us) ^ u32::from(them);
-        if differing.checked_shr(shift).unwrap_or(0) == 0 {
-            Some(remote)
-        } else {
-            self.config.gateway
+    /// Looks up the neighbour that takes a connection's frames.
+    fn look_up_hop(&mut self, now: Instant, index: u32) -> Option<Answer> {
+        let conn = self.connections.get_mut(index)?;
+        conn.hop.epoch = self.neighbours.epoch();
+        conn.hop.look_at = now + LOOK_INTERVAL_NS;
+        let known = conn.hop.neighbour.and_then(|id| self.neighbours.look_up(now, id));
+        if known.is_some() {
+            return known;
         }
+        let hop = self.routing.next_hop(conn.tcb.tuple().remote.ip())?;
+        conn.hop.neighbour = self.neighbours.find(now, hop);
+        self.neighbours.look_up(now, conn.hop.neighbour?)
     }
+
+    fn ask(&mut self, question: Question) {
+        let Question { ip, mac } = question;
+        let (Some(source), link) = (self.routing.source_for(ip, ip), self.link) else { return };
+        self.verbs.counters.neighbour_questions += 1;
+        self.send_control(|out| match (source, ip) {
+            (IpAddr::V4(source), IpAddr::V4(ip)) => arp::write_request(link, source, ip, mac, out),
+            (IpAddr::V6(source), IpAddr::V6(ip)) => {
+                ndp::write_solicitation(link, source, ip, mac, out)
+            }
+            _ => 0,
+        });
+    }
+}
+
+/// Moves on with every octet that is acknowledged or arrives in order: both show that frames
+/// reach the peer (RFC 4861 section 7.3.1).
+fn mark<R: RxFrame, T: Retained>(tcb: &Tcb<R, T>) -> u32 {
+    tcb.snd_una().0.wrapping_add(tcb.rcv_nxt().0)
 }

@@ -1,11 +1,12 @@
 //! From SYN to established, and from the end of a stream to the end of its connection.
 
 use core::hash::{Hash, Hasher};
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::connection::{Connection, Phase};
+use crate::engine::resolve::Hop;
 use crate::engine::wheel::Armed;
 use crate::engine::{Engine, Listener};
 use crate::mpa::receive::Receiver;
@@ -71,15 +72,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let qp_index = self.idle_qp(qp)?;
         let revision = param.revision.clamp(1, 2);
         check_private_data(&param.private_data, revision >= 2)?;
-        if !remote.is_ipv4() || !self.config.address.is_ipv4() {
-            return Err(CmError::Unreachable);
-        }
-        self.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
-        let local = self.free_tuple(remote).ok_or(CmError::NoResources)?;
+        // As segments will show it: without zone, and IPv4 as such.
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        let hop = self.routing.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
+        let source = match param.local_address {
+            Some(ip) if !self.routing.is_local(ip) => return Err(CmError::NotLocal),
+            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(CmError::Unreachable),
+            Some(ip) => ip,
+            None => self.routing.source_for(remote.ip(), hop).ok_or(CmError::Unreachable)?,
+        };
+        let local = self.free_local(source, remote).ok_or(CmError::NoResources)?;
         let tuple = FourTuple { local, remote };
-        let template = HeaderTemplate::new(self.capabilities.mac, [0; 6], tuple);
+        let template = HeaderTemplate::on(self.link, [0; 6], tuple);
         let origin = self.origin(now, &tuple);
-        let tcb = Tcb::connect(now, &self.config.tcp, template, tuple, origin);
+        let tcb = Tcb::connect(now, &self.tcp_config(&tuple), template, tuple, origin);
         let wishes = Wishes { ird: param.ird, ord: param.ord, crc: param.crc };
         let request = startup::request(wishes, revision, &param.private_data);
         let phase = Phase::AwaitReply { wishes, revision, inbox: Vec::new() };
@@ -188,13 +194,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return;
         }
         listener.waiting += 1;
-        let template = HeaderTemplate::new(self.capabilities.mac, remote_mac, syn.tuple);
+        let template = HeaderTemplate::on(self.link, remote_mac, syn.tuple);
         let origin = self.origin(now, &syn.tuple);
-        let tcb = Tcb::accept(now, &self.config.tcp, template, syn, origin);
+        let tcb = Tcb::accept(now, &self.tcp_config(&syn.tuple), template, syn, origin);
         let phase = Phase::AwaitRequest { inbox: Vec::new() };
         let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
         conn.listener = Some(port);
-        conn.resolved = true;
+        conn.hop = Hop::reflected();
         match self.insert(syn.tuple, conn) {
             Some(index) => {
                 self.make_ready(index);
@@ -330,14 +336,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if qp.state == QpState::Idle { Ok(index) } else { Err(CmError::WrongState) }
     }
 
-    /// A local address whose port is free towards `remote`.
-    fn free_tuple(&mut self, remote: SocketAddr) -> Option<SocketAddr> {
+    /// `source` with a port that is free towards `remote`.
+    fn free_local(&mut self, source: IpAddr, remote: SocketAddr) -> Option<SocketAddr> {
         for _ in PORT_RANGE {
             self.next_port = self.next_port.wrapping_add(1);
             if !PORT_RANGE.contains(&self.next_port) {
                 self.next_port = PORT_RANGE.start;
             }
-            let local = SocketAddr::new(self.config.address, self.next_port);
+            let local = SocketAddr::new(source, self.next_port);
             let is_taken = self.by_tuple.contains_key(&FourTuple { local, remote })
                 || self.listeners.contains_key(&self.next_port);
             if !is_taken {
@@ -388,7 +394,7 @@ fn new_connection<R: crate::device::RxFrame, T: crate::device::Retained>(
         phase,
         qp: None,
         listener: None,
-        resolved: false,
+        hop: Hop::unknown(),
         crc: true,
         established: false,
         closing: false,

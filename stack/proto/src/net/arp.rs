@@ -1,13 +1,13 @@
-//! ARP over `smoltcp::wire` (RFC 826).
+//! ARP over `smoltcp::wire` (RFC 826, announcements as in RFC 5227).
 
 use core::net::Ipv4Addr;
 
-use smoltcp::wire::{
-    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
-};
+use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 
-/// Octets of an ARP frame.
-pub const FRAME_LEN: usize = 14 + 28;
+use crate::wire::link::{BROADCAST, ETHERTYPE_ARP, Link};
+
+/// Octets of an ARP packet.
+const PACKET_LEN: usize = 28;
 
 /// A received ARP packet, as far as it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +20,11 @@ pub struct Arp {
     pub target: Ipv4Addr,
 }
 
-/// Parses a frame of `EtherType` ARP; `None` if it is malformed or about another network.
+/// Parses an ARP packet, what follows the Ethernet header; `None` if it is malformed or about
+/// another network.
 #[must_use]
-pub fn parse(frame: &[u8]) -> Option<Arp> {
-    let packet = ArpPacket::new_checked(frame.get(14..)?).ok()?;
+pub fn parse(packet: &[u8]) -> Option<Arp> {
+    let packet = ArpPacket::new_checked(packet).ok()?;
     let ArpRepr::EthernetIpv4 {
         operation,
         source_hardware_addr,
@@ -34,53 +35,73 @@ pub fn parse(frame: &[u8]) -> Option<Arp> {
     else {
         return None;
     };
+    let is_request = match operation {
+        ArpOperation::Request => true,
+        ArpOperation::Reply => false,
+        ArpOperation::Unknown(_) => return None,
+    };
     Some(Arp {
-        is_request: operation == ArpOperation::Request,
+        is_request,
         sender: (source_protocol_addr, source_hardware_addr.0),
         target: target_protocol_addr,
     })
 }
 
-/// Writes the question for `target` to `out`; returns its length.
+/// Writes to `out` the frame that asks for `target`, at `mac` or everywhere; returns its length.
 ///
 /// # Panics
-/// If `out` is shorter than [`FRAME_LEN`].
-pub fn write_request(source: (Ipv4Addr, [u8; 6]), target: Ipv4Addr, out: &mut [u8]) -> usize {
-    write(ArpOperation::Request, source, (target, [0; 6]), [0xff; 6], out)
+/// If `out` is shorter than the frame; 46 octets always suffice.
+pub fn write_request(
+    link: Link,
+    source: Ipv4Addr,
+    target: Ipv4Addr,
+    mac: Option<[u8; 6]>,
+    out: &mut [u8],
+) -> usize {
+    let destination = mac.unwrap_or(BROADCAST);
+    write(link, ArpOperation::Request, source, (target, [0; 6]), destination, out)
+}
+
+/// Writes to `out` the frame that tells everybody where `ours` is (RFC 5227 section 3); returns
+/// its length.
+///
+/// # Panics
+/// As [`write_request`].
+pub fn write_announcement(link: Link, ours: Ipv4Addr, out: &mut [u8]) -> usize {
+    write(link, ArpOperation::Request, ours, (ours, [0; 6]), BROADCAST, out)
 }
 
 /// Writes the answer to `asker` to `out`; returns its length.
 ///
 /// # Panics
-/// If `out` is shorter than [`FRAME_LEN`].
+/// As [`write_request`].
 pub fn write_reply(
-    source: (Ipv4Addr, [u8; 6]),
+    link: Link,
+    source: Ipv4Addr,
     asker: (Ipv4Addr, [u8; 6]),
     out: &mut [u8],
 ) -> usize {
-    write(ArpOperation::Reply, source, asker, asker.1, out)
+    write(link, ArpOperation::Reply, source, asker, asker.1, out)
 }
 
 fn write(
+    link: Link,
     operation: ArpOperation,
-    source: (Ipv4Addr, [u8; 6]),
+    source: Ipv4Addr,
     target: (Ipv4Addr, [u8; 6]),
     destination: [u8; 6],
     out: &mut [u8],
 ) -> usize {
-    let mut frame = EthernetFrame::new_unchecked(&mut out[..FRAME_LEN]);
-    frame.set_src_addr(EthernetAddress(source.1));
-    frame.set_dst_addr(EthernetAddress(destination));
-    frame.set_ethertype(EthernetProtocol::Arp);
+    let packet = link.write(destination, ETHERTYPE_ARP, out);
     let repr = ArpRepr::EthernetIpv4 {
         operation,
-        source_hardware_addr: EthernetAddress(source.1),
-        source_protocol_addr: source.0,
+        source_hardware_addr: EthernetAddress(link.mac),
+        source_protocol_addr: source,
         target_hardware_addr: EthernetAddress(target.1),
         target_protocol_addr: target.0,
     };
-    repr.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
-    FRAME_LEN
+    repr.emit(&mut ArpPacket::new_unchecked(&mut packet[..PACKET_LEN]));
+    link.header_len() + PACKET_LEN
 }
 
 #[cfg(test)]
@@ -92,13 +113,22 @@ mod tests {
 
     #[test]
     fn question_and_answer_round_trip() {
+        let (ours, theirs) = (Link::untagged(US.1), Link { mac: THEM.1, vlan: Some(5) });
         let mut out = [0xee; 64];
-        assert_eq!(write_request(US, THEM.0, &mut out), FRAME_LEN);
+        assert_eq!(write_request(ours, US.0, THEM.0, None, &mut out), 42);
         assert_eq!(&out[..14], &[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 8, 6]);
-        let question = parse(&out).unwrap();
+        let question = parse(&out[14..]).unwrap();
         assert_eq!(question, Arp { is_request: true, sender: US, target: THEM.0 });
-        write_reply(THEM, US, &mut out);
-        assert_eq!(parse(&out), Some(Arp { is_request: false, sender: THEM, target: US.0 }));
-        assert_eq!(parse(&out[..41]), None);
+        assert_eq!(write_request(ours, US.0, THEM.0, Some(THEM.1), &mut out), 42);
+        assert_eq!(out[..6], THEM.1, "a probe goes to it alone");
+        assert_eq!(write_reply(theirs, THEM.0, US, &mut out), 46);
+        let answer = Some(Arp { is_request: false, sender: THEM, target: US.0 });
+        assert_eq!(parse(&out[18..]), answer);
+        assert_eq!(parse(&out[18..45]), None);
+        assert_eq!(write_announcement(ours, US.0, &mut out), 42);
+        assert_eq!(parse(&out[14..]), Some(Arp { is_request: true, sender: US, target: US.0 }));
+        // An operation of another protocol (reverse ARP).
+        out[21] = 3;
+        assert_eq!(parse(&out[14..]), None);
     }
 }

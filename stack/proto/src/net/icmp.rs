@@ -1,77 +1,211 @@
-//! Answers to ping (RFC 792), over `smoltcp::wire`.
+//! Answers to ping (RFC 792, RFC 4443).
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
-use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, IpProtocol, Ipv4Packet, Ipv4Repr};
+use crate::device::RxFrame;
+use crate::wire::checksum::{self, Runs};
+use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Packet};
+use crate::wire::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link};
 
-/// Writes the echo reply to an IPv4 frame to `out`, if the frame is an echo request to `us` and
-/// the reply fits; returns its length.
-pub fn answer_echo(frame: &[u8], us: Ipv4Addr, src_mac: [u8; 6], out: &mut [u8]) -> Option<usize> {
-    let checks = ChecksumCapabilities::default();
-    let ip = Ipv4Packet::new_checked(frame.get(14..)?).ok()?;
-    let ip_repr = Ipv4Repr::parse(&ip, &checks).ok()?;
-    let is_fragment = ip.more_frags() || ip.frag_offset() != 0;
-    if ip_repr.next_header != IpProtocol::Icmp || ip_repr.dst_addr != us || is_fragment {
+/// Octets in front of the data: type, code, checksum, identifier, sequence number.
+const ECHO_LEN: usize = 8;
+/// Time to live of answers.
+const HOP_LIMIT: u8 = 64;
+
+/// Types of request and reply, by version of IP.
+const ECHO_V4: [u8; 2] = [8, 0];
+const ECHO_V6: [u8; 2] = [128, 129];
+
+/// Writes to `out` the echo reply to a whole IP packet in `frame`, if that is an echo request
+/// with a right checksum and the reply fits in `mtu`; returns its length. It goes to `mac`, and
+/// comes from the address that was asked; the caller makes sure that this is ours.
+///
+/// Cost: the octets are copied once and summed twice.
+pub fn answer_echo(
+    frame: &impl RxFrame,
+    packet: &Packet,
+    link: Link,
+    mac: [u8; 6],
+    mtu: usize,
+    out: &mut [u8],
+) -> Option<usize> {
+    let len = packet.end.checked_sub(packet.l4).filter(|&len| len >= ECHO_LEN)?;
+    let (ethertype, ip_len, [request, reply]) = match (packet.src, packet.protocol) {
+        (IpAddr::V4(_), PROTOCOL_ICMP) => (ETHERTYPE_IPV4, IPV4_LEN, ECHO_V4),
+        (IpAddr::V6(_), PROTOCOL_ICMPV6) => (ETHERTYPE_IPV6, IPV6_LEN, ECHO_V6),
+        _ => return None,
+    };
+    let total = link.header_len() + ip_len + len;
+    if ip_len + len > mtu || total > out.len() {
         return None;
     }
-    let icmp = Icmpv4Packet::new_checked(ip.payload()).ok()?;
-    let Icmpv4Repr::EchoRequest { ident, seq_no, data } = Icmpv4Repr::parse(&icmp, &checks).ok()?
-    else {
+    let ip = link.write(mac, ethertype, &mut out[..total]);
+    let (header, message) = ip.split_at_mut(ip_len);
+    let payload_len = u16::try_from(len).ok()?;
+    let pseudo = match (packet.src, packet.dst) {
+        (IpAddr::V4(asker), IpAddr::V4(us)) => {
+            let ip_len = u16::try_from(ip_len + len).ok()?;
+            header[..12].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, HOP_LIMIT, 1, 0, 0]);
+            header[2..4].copy_from_slice(&ip_len.to_be_bytes());
+            header[12..16].copy_from_slice(&us.octets());
+            header[16..20].copy_from_slice(&asker.octets());
+            let sum = !checksum::sum(header);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            0
+        }
+        (IpAddr::V6(asker), IpAddr::V6(us)) => {
+            header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
+            header[4..6].copy_from_slice(&payload_len.to_be_bytes());
+            header[6..8].copy_from_slice(&[PROTOCOL_ICMPV6, HOP_LIMIT]);
+            header[8..24].copy_from_slice(&us.octets());
+            header[24..40].copy_from_slice(&asker.octets());
+            let mut sum = Runs::new(checksum::add(payload_len, u16::from(PROTOCOL_ICMPV6)));
+            sum.push(&header[8..40]);
+            sum.finish()
+        }
+        _ => return None,
+    };
+    frame.copy_out(packet.l4, message);
+    let mut sum = Runs::new(pseudo);
+    sum.push(message);
+    if sum.finish() != 0xffff || message[..2] != [request, 0] {
         return None;
-    };
-    let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
-    let reply_ip = Ipv4Repr {
-        src_addr: us,
-        dst_addr: ip_repr.src_addr,
-        next_header: IpProtocol::Icmp,
-        payload_len: reply.buffer_len(),
-        hop_limit: 64,
-    };
-    let len = 14 + reply_ip.buffer_len() + reply.buffer_len();
-    let out = out.get_mut(..len)?;
-    out[..6].copy_from_slice(&frame[6..12]);
-    out[6..12].copy_from_slice(&src_mac);
-    out[12..14].copy_from_slice(&[8, 0]);
-    let mut packet = Ipv4Packet::new_unchecked(&mut out[14..]);
-    reply_ip.emit(&mut packet, &checks);
-    reply.emit(&mut Icmpv4Packet::new_unchecked(packet.payload_mut()), &checks);
-    Some(len)
+    }
+    message[0] = reply;
+    message[2..4].fill(0);
+    let mut sum = Runs::new(pseudo);
+    sum.push(message);
+    message[2..4].copy_from_slice(&(!sum.finish()).to_be_bytes());
+    Some(total)
 }
 
 #[cfg(test)]
 mod tests {
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    use smoltcp::phy::ChecksumCapabilities;
+    use smoltcp::wire as smol;
+
     use super::*;
+    use crate::device::ChecksumState;
+
+    const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+    const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+    const V6: [Ipv6Addr; 2] =
+        [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
+
+    /// Received in two runs.
+    struct Frame(Vec<u8>, usize);
+
+    impl RxFrame for Frame {
+        fn head(&self) -> &[u8] {
+            &self.0[..self.1]
+        }
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn copy_out(&self, offset: usize, out: &mut [u8]) {
+            out.copy_from_slice(&self.0[offset..offset + out.len()]);
+        }
+
+        fn checksum(&self) -> ChecksumState {
+            ChecksumState::Unknown
+        }
+    }
+
+    /// A request from the second to the first.
+    fn request(v6: bool, link: Link, data: &[u8]) -> Vec<u8> {
+        let caps = ChecksumCapabilities::default();
+        let len = ECHO_LEN + data.len();
+        let mut frame = vec![0; link.header_len() + if v6 { 40 } else { 20 } + len];
+        if v6 {
+            let packet = link.write(MACS[0], ETHERTYPE_IPV6, &mut frame);
+            let echo = smol::Icmpv6Repr::EchoRequest { ident: 7, seq_no: 9, data };
+            let ip = smol::Ipv6Repr {
+                src_addr: V6[1],
+                dst_addr: V6[0],
+                next_header: smol::IpProtocol::Icmpv6,
+                payload_len: len,
+                hop_limit: 9,
+            };
+            let mut packet = smol::Ipv6Packet::new_unchecked(packet);
+            ip.emit(&mut packet);
+            let mut message = smol::Icmpv6Packet::new_unchecked(packet.payload_mut());
+            echo.emit(&V6[1], &V6[0], &mut message, &caps);
+        } else {
+            let packet = link.write(MACS[0], ETHERTYPE_IPV4, &mut frame);
+            let echo = smol::Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data };
+            let ip = smol::Ipv4Repr {
+                src_addr: V4[1],
+                dst_addr: V4[0],
+                next_header: smol::IpProtocol::Icmp,
+                payload_len: len,
+                hop_limit: 9,
+            };
+            let mut packet = smol::Ipv4Packet::new_unchecked(packet);
+            ip.emit(&mut packet, &caps);
+            echo.emit(&mut smol::Icmpv4Packet::new_unchecked(packet.payload_mut()), &caps);
+        }
+        frame
+    }
+
+    fn answer(octets: Vec<u8>, link: Link, head: usize) -> Option<Vec<u8>> {
+        let frame = Frame(octets, head);
+        let packet = Packet::parse(frame.head(), frame.len(), link.header_len(), true).unwrap();
+        let mut out = vec![0xff; 1518];
+        let len = answer_echo(&frame, &packet, link, MACS[1], 1500, &mut out)?;
+        out.truncate(len);
+        Some(out)
+    }
 
     #[test]
     fn a_ping_is_answered_with_its_own_octets() {
-        let (us, them) = (Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2));
-        let checks = ChecksumCapabilities::default();
-        let request = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: b"0123456789" };
-        let ip = Ipv4Repr {
-            src_addr: them,
-            dst_addr: us,
-            next_header: IpProtocol::Icmp,
-            payload_len: request.buffer_len(),
-            hop_limit: 9,
-        };
-        let mut frame = vec![0; 14 + ip.buffer_len() + request.buffer_len()];
-        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
-        let mut packet = Ipv4Packet::new_unchecked(&mut frame[14..]);
-        ip.emit(&mut packet, &checks);
-        request.emit(&mut Icmpv4Packet::new_unchecked(packet.payload_mut()), &checks);
+        let caps = ChecksumCapabilities::default();
+        for (vlan, data_len) in [(None, 0), (Some(9), 1), (None, 56), (None, 1001), (Some(1), 1452)]
+        {
+            let link = Link { mac: MACS[0], vlan };
+            let data: Vec<u8> = (0..data_len).map(|at: usize| at as u8).collect();
+            let l3 = link.header_len();
+            for most in [62, usize::MAX] {
+                let octets = request(false, link, &data);
+                let head = most.min(octets.len());
+                let out = answer(octets, link, head).unwrap();
+                assert_eq!(out[..6], MACS[1]);
+                let ip = smol::Ipv4Packet::new_checked(&out[l3..]).unwrap();
+                assert!(ip.verify_checksum() && ip.hop_limit() == 64);
+                assert_eq!((ip.src_addr(), ip.dst_addr()), (V4[0], V4[1]));
+                let icmp = smol::Icmpv4Packet::new_checked(ip.payload()).unwrap();
+                let reply = smol::Icmpv4Repr::EchoReply { ident: 7, seq_no: 9, data: &data };
+                assert_eq!(smol::Icmpv4Repr::parse(&icmp, &caps), Ok(reply));
 
-        let mut out = [0xff; 128];
-        let len = answer_echo(&frame, us, [2, 0, 0, 0, 0, 1], &mut out).unwrap();
-        assert_eq!(&out[..12], &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-        let reply = Ipv4Packet::new_checked(&out[14..len]).unwrap();
-        assert_eq!((reply.src_addr(), reply.dst_addr()), (us, them));
-        let icmp = Icmpv4Packet::new_checked(reply.payload()).unwrap();
-        let expected = Icmpv4Repr::EchoReply { ident: 7, seq_no: 9, data: b"0123456789" };
-        assert_eq!(Icmpv4Repr::parse(&icmp, &checks), Ok(expected));
+                let octets = request(true, link, &data);
+                let head = most.min(octets.len());
+                let out = answer(octets, link, head).unwrap();
+                let ip = smol::Ipv6Packet::new_checked(&out[l3..]).unwrap();
+                assert_eq!((ip.src_addr(), ip.dst_addr()), (V6[0], V6[1]));
+                let icmp = smol::Icmpv6Packet::new_checked(ip.payload()).unwrap();
+                let reply = smol::Icmpv6Repr::EchoReply { ident: 7, seq_no: 9, data: &data };
+                assert_eq!(smol::Icmpv6Repr::parse(&V6[0], &V6[1], &icmp, &caps), Ok(reply));
+            }
+        }
+    }
 
-        assert_eq!(answer_echo(&frame, them, [0; 6], &mut out), None);
-        frame[40] ^= 1;
-        assert_eq!(answer_echo(&frame, us, [0; 6], &mut out), None);
+    #[test]
+    fn nothing_else_is_answered() {
+        let link = Link::untagged(MACS[0]);
+        for (v6, l4) in [(false, 34), (true, 54)] {
+            let good = request(v6, link, b"0123456789");
+            let whole = good.len();
+            assert!(answer(good.clone(), link, whole).is_some());
+            for (at, change) in [(l4, 1), (l4 + 1, 1), (l4 + 3, 1), (l4 + 12, 0x80)] {
+                let mut bad = good.clone();
+                bad[at] ^= change;
+                assert_eq!(answer(bad, link, whole), None, "{v6} {at}");
+            }
+            let long = request(v6, link, &[0; 1500]);
+            assert_eq!(answer(long, link, 100), None, "the answer would not fit");
+        }
     }
 }

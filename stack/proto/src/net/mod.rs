@@ -1,6 +1,10 @@
-//! The neighbourhood: which hardware address an IP address has, and answers to ping.
+//! The neighbourhood: which addresses are ours, where packets to others go, which hardware
+//! address a neighbour has, and answers to ping.
 
 pub mod arp;
 pub mod icmp;
 pub mod keyed;
+pub mod ndp;
 pub mod neighbours;
+pub mod rate;
+pub mod routing;

@@ -454,6 +454,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.set_remote_mac(mac);
     }
 
+    /// Where its segments go at present.
+    #[must_use]
+    pub const fn remote_mac(&self) -> [u8; 6] {
+        self.template.remote_mac()
+    }
+
     // Results.
 
     /// The next notice, if any.

@@ -1,6 +1,6 @@
 //! Connection management: what the two ends agree on, and what happens to connections.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
@@ -24,11 +24,20 @@ pub struct ConnParam {
     pub revision: u8,
     /// Handed to the peer's application: at most 512 octets, 508 with revision 2.
     pub private_data: PrivateData,
+    /// Which of our addresses to connect from; `None`: the one that fits the way best.
+    pub local_address: Option<IpAddr>,
 }
 
 impl Default for ConnParam {
     fn default() -> Self {
-        Self { ird: 16, ord: 16, crc: true, revision: 2, private_data: PrivateData::new() }
+        Self {
+            ird: 16,
+            ord: 16,
+            crc: true,
+            revision: 2,
+            private_data: PrivateData::new(),
+            local_address: None,
+        }
     }
 }
 
@@ -99,9 +108,12 @@ pub enum CmError {
     /// No free connection slot or port.
     #[error("no resources for another connection")]
     NoResources,
-    /// The address family does not match the device's address.
-    #[error("the address is not reachable from this device's address")]
+    /// No route leads there, we have no address of that family, or it is no other host's address.
+    #[error("no route leads to that address from this device's addresses")]
     Unreachable,
+    /// The address to connect from is none of ours.
+    #[error("the address to connect from is none of this device's")]
+    NotLocal,
 }
 
 /// A Terminate message, as sent or received (RFC 5040 section 4.8).

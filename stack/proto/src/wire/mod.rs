@@ -2,6 +2,8 @@
 
 pub mod checksum;
 pub mod ddp;
+pub mod ip;
+pub mod link;
 pub mod mpa;
 pub mod rdmap;
 pub mod seq;

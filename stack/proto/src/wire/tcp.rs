@@ -2,8 +2,8 @@
 //! sent (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
 //! Both directions are written out by hand, for two reasons. They run once per packet; and
-//! smoltcp's option parser keeps three SACK blocks of four. A frame is Ethernet II without VLAN
-//! tag, IPv4 (options are skipped) or IPv6 without extension headers.
+//! smoltcp's option parser keeps three SACK blocks of four. A frame is Ethernet II, with an 802.1Q
+//! tag or without, IPv4 (options are skipped) or IPv6 (so are extension headers that may be).
 
 mod emit;
 mod options;
@@ -16,30 +16,25 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::{BitOr, Range};
 
 use super::checksum::{self, Runs};
+use super::ip::{Chain, PROTOCOL_TCP};
+use super::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, TAGGED_LEN};
 use super::seq::Seq;
 use crate::device::{ChecksumMode, ChecksumState, RxFrame};
 
 pub use emit::{Fields, HeaderTemplate, reset_for};
 pub use options::{Block, Options};
 
-/// Octets of an Ethernet header.
-pub const ETHERNET_LEN: usize = 14;
-/// Octets of an IPv4 header without options.
-pub const IPV4_LEN: usize = 20;
-/// Octets of an IPv6 header.
-pub const IPV6_LEN: usize = 40;
+pub use super::ip::{IPV4_LEN, IPV6_LEN};
+pub use super::link::ETHERNET_LEN;
+
 /// Octets of a TCP header without options.
 pub const TCP_LEN: usize = 20;
 /// Octets the timestamps option takes in a data segment, padding included.
 pub const TIMESTAMPS_LEN: usize = 12;
-/// Most octets of headers a frame of this stack has: Ethernet, IPv6, TCP with all options.
-pub const MAX_HEADER_LEN: usize = ETHERNET_LEN + IPV6_LEN + 60;
+/// Most octets of headers a frame of this stack has: Ethernet, tag, IPv6, TCP with all options.
+pub const MAX_HEADER_LEN: usize = TAGGED_LEN + IPV6_LEN + 60;
 /// Largest window scale (RFC 7323 section 2.3).
 pub const MAX_WSCALE: u8 = 14;
-
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-const PROTOCOL_TCP: u8 = 6;
 
 /// Both ends of a connection as this host sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +155,7 @@ pub enum ParseError {
     /// The headers do not lie whole in the first run, or the frame is shorter than its IP length.
     #[error("truncated")]
     Truncated,
-    /// The EtherType is neither IPv4 nor IPv6.
+    /// The EtherType is neither IPv4 nor IPv6, or there is a VLAN tag too many or too few.
     #[error("not IP")]
     NotIp,
     /// The IP version contradicts the EtherType.
@@ -169,12 +164,15 @@ pub enum ParseError {
     /// A header length below the minimum, or beyond the packet.
     #[error("bad header length")]
     BadHeaderLength,
-    /// A fragment of an IPv4 packet. Fragments are not reassembled.
+    /// A fragment of an IP packet, to be put together with the others first.
     #[error("IP fragment")]
     Fragment,
-    /// Another protocol, or an IPv6 extension header.
+    /// Another protocol.
     #[error("not TCP")]
     NotTcp,
+    /// An IPv6 extension header that must not be ignored, or too many of them.
+    #[error("bad IPv6 extension header")]
+    BadExtension,
     /// The source can be no host's: multicast, broadcast, unspecified; or a port is 0.
     #[error("bad address")]
     BadAddress,
@@ -220,7 +218,8 @@ impl Segment {
             + u32::from(self.flags.has(Flags::FIN))
     }
 
-    /// Parses a frame. The payload may go on beyond [`RxFrame::head`]; the headers may not.
+    /// Parses a frame without VLAN tag. The payload may go on beyond [`RxFrame::head`]; the
+    /// headers may not.
     ///
     /// Checksums are verified in mode `Software`, and in mode `Offload` where the port did not
     /// look. Cost: about 25 ns, and one pass over the octets where checksums are verified.
@@ -229,13 +228,31 @@ impl Segment {
     /// See [`ParseError`]; the first cause found.
     #[inline]
     pub fn parse(frame: &impl RxFrame, mode: ChecksumMode) -> Result<Self, ParseError> {
+        Self::parse_at::<ETHERNET_LEN>(frame, mode)
+    }
+
+    /// As [`Segment::parse`], for a frame with one VLAN tag, whatever it says.
+    ///
+    /// # Errors
+    /// See [`ParseError`]; the first cause found.
+    #[inline(never)]
+    pub fn parse_tagged(frame: &impl RxFrame, mode: ChecksumMode) -> Result<Self, ParseError> {
+        Self::parse_at::<TAGGED_LEN>(frame, mode)
+    }
+
+    /// The IP header begins at `L3`, with the `EtherType` in front of it.
+    #[inline(always)]
+    fn parse_at<const L3: usize>(
+        frame: &impl RxFrame,
+        mode: ChecksumMode,
+    ) -> Result<Self, ParseError> {
         let head = frame.head();
         let verify = match (mode, frame.checksum()) {
             (ChecksumMode::NotNeeded, _) | (_, ChecksumState::Good) => false,
             (_, ChecksumState::Bad) => return Err(ParseError::BadTcpChecksum),
             (_, ChecksumState::Unknown) => true,
         };
-        let ip = Ip::parse(head, verify)?;
+        let ip = Ip::parse::<L3>(head, verify)?;
         if ip.end > frame.len() {
             return Err(ParseError::Truncated);
         }
@@ -284,18 +301,18 @@ struct Ip {
 
 impl Ip {
     #[inline(always)]
-    fn parse(head: &[u8], verify: bool) -> Result<Self, ParseError> {
-        let ethernet = head.first_chunk::<ETHERNET_LEN>().ok_or(ParseError::Truncated)?;
-        match be16(ethernet, 12) {
-            ETHERTYPE_IPV4 => Self::parse_v4(head, verify),
-            ETHERTYPE_IPV6 => Self::parse_v6(head),
+    fn parse<const L3: usize>(head: &[u8], verify: bool) -> Result<Self, ParseError> {
+        let ethernet = head.first_chunk::<L3>().ok_or(ParseError::Truncated)?;
+        match be16(ethernet, L3 - 2) {
+            ETHERTYPE_IPV4 => Self::parse_v4::<L3>(head, verify),
+            ETHERTYPE_IPV6 => Self::parse_v6::<L3>(head),
             _ => Err(ParseError::NotIp),
         }
     }
 
     #[inline(always)]
-    fn parse_v4(head: &[u8], verify: bool) -> Result<Self, ParseError> {
-        let ip = head[ETHERNET_LEN..].first_chunk::<IPV4_LEN>().ok_or(ParseError::Truncated)?;
+    fn parse_v4<const L3: usize>(head: &[u8], verify: bool) -> Result<Self, ParseError> {
+        let ip = head[L3..].first_chunk::<IPV4_LEN>().ok_or(ParseError::Truncated)?;
         if ip[0] >> 4 != 4 {
             return Err(ParseError::BadVersion);
         }
@@ -305,7 +322,7 @@ impl Ip {
             return Err(ParseError::BadHeaderLength);
         }
         if verify {
-            let header = head.get(ETHERNET_LEN..ETHERNET_LEN + header_len);
+            let header = head.get(L3..L3 + header_len);
             if checksum::sum(header.ok_or(ParseError::Truncated)?) != 0xffff {
                 return Err(ParseError::BadIpChecksum);
             }
@@ -325,23 +342,20 @@ impl Ip {
             src: IpAddr::V4(Ipv4Addr::new(ip[12], ip[13], ip[14], ip[15])),
             dst: IpAddr::V4(Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19])),
             ecn: Ecn::from_traffic_class(ip[1]),
-            l4: ETHERNET_LEN + header_len,
-            end: ETHERNET_LEN + total_len,
+            l4: L3 + header_len,
+            end: L3 + total_len,
             address_sum: if verify { checksum::sum(&ip[12..20]) } else { 0 },
         })
     }
 
     #[inline(always)]
-    fn parse_v6(head: &[u8]) -> Result<Self, ParseError> {
-        let ip = head[ETHERNET_LEN..].first_chunk::<IPV6_LEN>().ok_or(ParseError::Truncated)?;
+    fn parse_v6<const L3: usize>(head: &[u8]) -> Result<Self, ParseError> {
+        let ip = head[L3..].first_chunk::<IPV6_LEN>().ok_or(ParseError::Truncated)?;
         if ip[0] >> 4 != 6 {
             return Err(ParseError::BadVersion);
         }
-        match ip[6] {
-            PROTOCOL_TCP => {}
-            44 => return Err(ParseError::Fragment),
-            _ => return Err(ParseError::NotTcp),
-        }
+        let end = L3 + IPV6_LEN + usize::from(be16(ip, 4));
+        let l4 = if ip[6] == PROTOCOL_TCP { L3 + IPV6_LEN } else { behind_chain(head, L3, end)? };
         let src = Ipv6Addr::from(*array_at::<16>(ip, 8));
         if src.is_multicast() || src.is_unspecified() {
             return Err(ParseError::BadAddress);
@@ -350,10 +364,21 @@ impl Ip {
             src: IpAddr::V6(src),
             dst: IpAddr::V6(Ipv6Addr::from(*array_at::<16>(ip, 24))),
             ecn: Ecn::from_traffic_class(ip[1] >> 4),
-            l4: ETHERNET_LEN + IPV6_LEN,
-            end: ETHERNET_LEN + IPV6_LEN + usize::from(be16(ip, 4)),
+            l4,
+            end,
             address_sum: checksum::sum(&ip[8..40]),
         })
+    }
+}
+
+/// Where the TCP header of an IPv6 packet with extension headers lies.
+#[cold]
+fn behind_chain(head: &[u8], l3: usize, end: usize) -> Result<usize, ParseError> {
+    let chain = Chain::walk(head, l3, end)?;
+    match chain.protocol {
+        _ if chain.fragment.is_some() => Err(ParseError::Fragment),
+        PROTOCOL_TCP => Ok(chain.l4),
+        _ => Err(ParseError::NotTcp),
     }
 }
 

@@ -7,6 +7,7 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire as smol;
 
 use super::*;
+use crate::wire::link::Link;
 
 const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
 
@@ -288,7 +289,8 @@ fn a_reset_answers_by_the_rule() {
     let reply = |fields: &Fields, payload_len| {
         let seg = parse(&frame(true, fields, payload_len, ChecksumMode::Software)).unwrap();
         let mut buf = [0; MAX_HEADER_LEN];
-        let len = reset_for(&seg, MACS.1, MACS.0, &mut buf, ChecksumMode::Software)?;
+        let len =
+            reset_for(&seg, Link::untagged(MACS.1), MACS.0, &mut buf, ChecksumMode::Software)?;
         Some(parse(&buf[..len]).unwrap())
     };
     let to_ack = reply(&Fields { ack: Seq(77), ..data() }, 5).unwrap();

@@ -1,0 +1,235 @@
+//! The options that say where a program is in the network, and whom it speaks to.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use ferrowarp::{InterfaceAddress, Route};
+
+/// Addresses of the two ends of a pair in one process: the one that connects and the one that
+/// listens (benchmark ranges).
+const LOOP_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+const LOOP_V6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
+
+/// Where in the network.
+#[derive(Clone, Debug, Args)]
+pub struct NetworkArgs {
+    /// Address of this end and length of its prefix, such as 198.18.0.1/24 or 2001:2::1/64; may
+    /// be given several times.
+    #[arg(long = "address", visible_alias = "ip", value_name = "ADDRESS/LEN", value_parser = cidr)]
+    pub addresses: Vec<Cidr>,
+    /// Router towards all other networks; one for each family.
+    #[arg(long = "gateway", value_name = "ADDRESS")]
+    pub gateways: Vec<IpAddr>,
+    /// Router towards one network: --route 203.0.113.0/24 via 198.18.0.254; may be given several
+    /// times, the longest prefix counts.
+    #[arg(long = "route", num_args = 3, value_names = ["DEST/LEN", "via", "HOP"])]
+    pub routes: Vec<String>,
+    /// VLAN (802.1Q) that all frames belong to.
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    pub vlan: Option<u16>,
+    /// IPv6 between the two ends of a loop.
+    #[arg(short = '6', long, conflicts_with = "addresses")]
+    pub ipv6: bool,
+}
+
+/// An address and the length of its prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr {
+    /// The address.
+    pub address: IpAddr,
+    /// Bits of the prefix.
+    pub len: u8,
+}
+
+fn cidr(text: &str) -> Result<Cidr, String> {
+    let parse = || {
+        let (address, len) = text.split_once('/')?;
+        let (address, len): (IpAddr, u8) = (address.parse().ok()?, len.parse().ok()?);
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        (len <= most).then_some(Cidr { address, len })
+    };
+    parse().ok_or_else(|| "give an address and a prefix length, such as 198.18.0.1/24".to_owned())
+}
+
+impl NetworkArgs {
+    /// The addresses that were given.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn addresses(&self) -> anyhow::Result<Vec<InterfaceAddress>> {
+        ensure!(!self.addresses.is_empty(), "give this end an address: --address 198.18.0.1/24");
+        let address = |cidr: &Cidr| InterfaceAddress { ip: cidr.address, prefix_len: cidr.len };
+        Ok(self.addresses.iter().map(address).collect())
+    }
+
+    /// Address of one end of a pair: 0 connects, 1 listens.
+    #[must_use]
+    pub fn loop_address(&self, end: usize) -> InterfaceAddress {
+        if self.ipv6 {
+            InterfaceAddress { ip: LOOP_V6[end].into(), prefix_len: 64 }
+        } else {
+            InterfaceAddress { ip: LOOP_V4[end].into(), prefix_len: 24 }
+        }
+    }
+
+    /// The routes that were given, those to everywhere included.
+    ///
+    /// # Errors
+    /// If one of them makes no sense.
+    pub fn routes(&self) -> anyhow::Result<Vec<Route>> {
+        let mut routes: Vec<Route> =
+            self.gateways.iter().map(|&via| Route::default_via(via)).collect();
+        for words in self.routes.chunks(3) {
+            let route = route(words).with_context(|| {
+                format!("--route {}: say DEST/LEN via HOP, of one family", words.join(" "))
+            })?;
+            routes.push(route);
+        }
+        Ok(routes)
+    }
+}
+
+/// `DEST/LEN`, `via`, `HOP`.
+fn route(words: &[String]) -> Option<Route> {
+    let [destination, via, hop] = words else { return None };
+    let destination = cidr(destination).ok()?;
+    let hop: IpAddr = hop.parse().ok().filter(|_| via == "via")?;
+    (destination.address.is_ipv4() == hop.is_ipv4()).then_some(Route {
+        destination: destination.address,
+        prefix_len: destination.len,
+        via: hop,
+    })
+}
+
+/// A peer: an address, `198.18.0.1` or `2001:2::1`, or with a port, `198.18.0.1:4420` or
+/// `[2001:2::1]:4420`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// The address.
+    pub ip: IpAddr,
+    /// The port, if there was one.
+    pub port: Option<u16>,
+}
+
+impl Host {
+    /// The peer's socket, at `port` unless it named its own.
+    #[must_use]
+    pub fn socket(self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port.unwrap_or(port))
+    }
+}
+
+impl From<SocketAddr> for Host {
+    fn from(socket: SocketAddr) -> Self {
+        Self { ip: socket.ip(), port: Some(socket.port()) }
+    }
+}
+
+impl FromStr for Host {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        if let Ok(ip) = bare.parse() {
+            return Ok(Self { ip, port: None });
+        }
+        match text.parse::<SocketAddr>() {
+            Ok(socket) if socket.port() != 0 => Ok(socket.into()),
+            _ => Err("give an address, such as 198.18.0.1 or [2001:2::1]:4420".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.ip, port).fmt(f),
+            None => self.ip.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        network: NetworkArgs,
+    }
+
+    fn parse(line: &str) -> Result<NetworkArgs, clap::Error> {
+        let words = ["x"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.network)
+    }
+
+    #[test]
+    fn addresses_have_a_prefix_that_fits() {
+        let parsed = cidr("198.18.0.1/24").unwrap();
+        assert_eq!((parsed.address.to_string().as_str(), parsed.len), ("198.18.0.1", 24));
+        assert!(cidr("2001:2::1/64").is_ok());
+        for wrong in ["", "198.18.0.1", "198.18.0.1/33", "2001:2::1/129", "x/24", "1.2.3.4/", "/8"]
+        {
+            assert!(cidr(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses_and_routes_add_up() {
+        let line = "--address 198.18.0.1/24 --ip 2001:2::1/64 --gateway 198.18.0.254 \
+                    --route 203.0.113.0/24 via 198.18.0.253 --vlan 7 \
+                    --gateway fe80::1 --route 2001:db8::/32 via 2001:2::fe";
+        let args = parse(line).unwrap();
+        assert_eq!(args.addresses().unwrap().len(), 2);
+        assert_eq!(args.vlan, Some(7));
+        let routes: Vec<String> = args
+            .routes()
+            .unwrap()
+            .iter()
+            .map(|route| format!("{}/{} {}", route.destination, route.prefix_len, route.via))
+            .collect();
+        let expected = [
+            "0.0.0.0/0 198.18.0.254",
+            "::/0 fe80::1",
+            "203.0.113.0/24 198.18.0.253",
+            "2001:db8::/32 2001:2::fe",
+        ];
+        assert_eq!(routes, expected);
+        assert!(parse("").unwrap().addresses().is_err());
+        for wrong in [
+            "--route 203.0.113.0/24 by 198.18.0.253",
+            "--route 203.0.113.0 via 198.18.0.253",
+            "--route 203.0.113.0/24 via 2001:2::1",
+        ] {
+            assert!(parse(wrong).unwrap().routes().is_err(), "{wrong}");
+        }
+        for wrong in ["--route 203.0.113.0/24", "--vlan 0", "--vlan 4095", "--gateway x"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_peer_may_name_its_port() {
+        let socket = |text: &str| text.parse::<Host>().map(|host| host.socket(7).to_string());
+        for (text, expected) in [
+            ("198.18.0.1", "198.18.0.1:7"),
+            ("198.18.0.1:80", "198.18.0.1:80"),
+            ("2001:2::1", "[2001:2::1]:7"),
+            ("[2001:2::1]", "[2001:2::1]:7"),
+            ("[2001:2::1]:80", "[2001:2::1]:80"),
+        ] {
+            assert_eq!(socket(text).as_deref(), Ok(expected));
+            assert_eq!(text.parse::<Host>().unwrap().socket(7).to_string(), expected);
+        }
+        for wrong in ["", "host.name", "198.18.0.1:0", "[2001:2::1", "198.18.0.1:x", "::1:x"] {
+            assert!(socket(wrong).is_err(), "{wrong}");
+        }
+    }
+}

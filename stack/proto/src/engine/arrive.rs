@@ -1,0 +1,217 @@
+//! Frames as they arrive, told apart: TCP goes straight on, everything else takes the slow way.
+
+use core::net::IpAddr;
+
+use crate::ddp::memory::Memory;
+use crate::device::{ChecksumMode, Device, Pool, RxFrame, TxFrame};
+use crate::engine::Engine;
+use crate::net::neighbours::{Heard, Statement};
+use crate::net::{arp, icmp, ndp, routing};
+use crate::time::Instant;
+use crate::verbs::wc::Completions;
+use crate::wire::ip::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, Packet};
+use crate::wire::link::{self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::wire::tcp::Segment;
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Takes one burst of frames to completion.
+    pub(super) fn receive(&mut self, now: Instant) -> bool {
+        let mut burst = std::mem::take(&mut self.burst);
+        let count = self.device.receive(&mut burst, super::BURST_LEN);
+        self.verbs.counters.frames_in += count as u64;
+        for frame in burst.drain(..) {
+            self.take_frame(now, frame);
+        }
+        self.burst = burst;
+        count > 0
+    }
+
+    /// A TCP segment to this port needs one look at its destination and one parse; whatever is
+    /// none is looked at again.
+    fn take_frame(&mut self, now: Instant, frame: D::Rx) {
+        let mode = self.capabilities.checksum;
+        let is_ours = frame.head().first_chunk() == Some(&self.link.mac);
+        let parsed = match self.link.vlan {
+            _ if !is_ours => None,
+            None => Segment::parse(&frame, mode).ok(),
+            Some(_) if self.link.ethertype(frame.head()).is_none() => None,
+            Some(_) => Segment::parse_tagged(&frame, mode).ok(),
+        };
+        match parsed {
+            Some(segment) => self.take_segment(now, &segment, frame),
+            None => self.take_other(now, &frame),
+        }
+    }
+
+    /// A frame that is no TCP segment to this port.
+    #[cold]
+    fn take_other(&mut self, now: Instant, frame: &D::Rx) {
+        let head = frame.head();
+        let destination = head.first_chunk();
+        let is_ours = destination == Some(&self.link.mac);
+        let is_group = destination.is_some_and(|mac| mac[0] & 1 != 0);
+        let sender = link::source(head).filter(|&mac| mac != self.link.mac);
+        let taken = match (self.link.ethertype(head), sender) {
+            (Some(ETHERTYPE_ARP), Some(_)) if is_ours || destination == Some(&BROADCAST) => {
+                self.take_arp(now, head, is_ours)
+            }
+            (Some(ETHERTYPE_IPV4), Some(mac)) if is_ours => self.take_ip(now, frame, mac),
+            (Some(ETHERTYPE_IPV6), Some(mac)) if is_ours || is_group => {
+                self.take_ip(now, frame, mac)
+            }
+            _ => None,
+        };
+        if taken.is_none() {
+            self.verbs.counters.frames_dropped += 1;
+        }
+    }
+
+    /// An ARP packet, to us alone or to everybody; `None` if it means nothing here.
+    fn take_arp(&mut self, now: Instant, head: &[u8], is_ours: bool) -> Option<()> {
+        let packet = arp::parse(head.get(self.link.header_len()..)?)?;
+        let (sender, mac) = packet.sender;
+        let asks_us = packet.is_request && self.routing.is_local(packet.target.into());
+        // Without an address the sender only wants to know whether this one is taken.
+        if !sender.is_unspecified() {
+            let solicited =
+                is_ours && !packet.is_request && self.routing.is_local(packet.target.into());
+            let mac = Some(mac);
+            self.hear(now, &Statement { ip: sender.into(), mac, solicited, overrides: true })?;
+        }
+        if asks_us {
+            let link = self.link;
+            self.send_control(|out| arp::write_reply(link, packet.target, packet.sender, out));
+        }
+        Some(())
+    }
+
+    /// An IP packet that is not a TCP segment; `None` if it means nothing here.
+    fn take_ip(&mut self, now: Instant, frame: &D::Rx, mac: [u8; 6]) -> Option<()> {
+        let verify = self.capabilities.checksum != ChecksumMode::NotNeeded;
+        let (head, l3) = (frame.head(), self.link.header_len());
+        let packet = Packet::parse(head, frame.len(), l3, verify).ok()?;
+        if packet.fragment.is_some() {
+            return None;
+        }
+        if packet.protocol == PROTOCOL_ICMPV6 && self.take_ndp(now, head, &packet, mac).is_some() {
+            return Some(());
+        }
+        // No answers to what was sent to many, nor to what nobody can have sent.
+        if !self.routing.is_local(packet.dst)
+            || !routing::is_host(packet.src)
+            || head.first_chunk() != Some(&self.link.mac)
+        {
+            return None;
+        }
+        match packet.protocol {
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => self.take_ping(now, frame, &packet, mac),
+            _ => None,
+        }
+    }
+
+    fn take_ping(
+        &mut self,
+        now: Instant,
+        frame: &D::Rx,
+        packet: &Packet,
+        mac: [u8; 6],
+    ) -> Option<()> {
+        if !self.echoes.admits(now) {
+            return None;
+        }
+        let (link, mtu) = (self.link, usize::from(self.capabilities.mtu));
+        let mut reply = self.device.allocate(Pool::Control)?;
+        let len = icmp::answer_echo(frame, packet, link, mac, mtu, reply.room())?;
+        reply.set_len(len);
+        self.device.transmit(reply);
+        self.verbs.counters.frames_out += 1;
+        self.verbs.counters.echoes_answered += 1;
+        Some(())
+    }
+
+    /// A message of neighbour discovery; `None` if it is none, or means nothing here.
+    fn take_ndp(
+        &mut self,
+        now: Instant,
+        head: &[u8],
+        packet: &Packet,
+        sender_mac: [u8; 6],
+    ) -> Option<()> {
+        let (IpAddr::V6(src), IpAddr::V6(dst)) = (packet.src, packet.dst) else { return None };
+        let is_for_us = if dst.is_multicast() {
+            self.routing
+                .addresses()
+                .any(|ours| matches!(ours, IpAddr::V6(ours) if ndp::listens_to(ours, dst)))
+        } else {
+            self.routing.is_local(packet.dst)
+        };
+        if !is_for_us {
+            return None;
+        }
+        let message = head.get(packet.l4..packet.end)?;
+        match ndp::parse(src, dst, packet.hop_limit, message)? {
+            ndp::Message::Solicitation { target, source, mac } => {
+                let asker = source.map(|ip| (ip, mac.unwrap_or(sender_mac)));
+                if let (Some(source), Some(_)) = (source, mac) {
+                    let ip = source.into();
+                    self.hear(now, &Statement { ip, mac, solicited: false, overrides: true })?;
+                }
+                if self.routing.is_local(target.into()) {
+                    let link = self.link;
+                    self.send_control(|out| ndp::write_advertisement(link, target, asker, out));
+                }
+            }
+            ndp::Message::Advertisement { target, mac, solicited, overrides } => {
+                self.hear(now, &Statement { ip: target.into(), mac, solicited, overrides })?;
+            }
+        }
+        Some(())
+    }
+
+    /// What somebody says of an address; `None` if it cannot be true.
+    fn hear(&mut self, now: Instant, said: &Statement) -> Option<()> {
+        if said.mac == Some(self.link.mac) {
+            return None;
+        }
+        if self.routing.is_local(said.ip) {
+            // Told to whoever looks; the answer to a question defends the address.
+            self.verbs.counters.address_conflicts += 1;
+            return None;
+        }
+        match self.neighbours.hear(now, said) {
+            Heard::Moved => self.verbs.counters.neighbours_moved += 1,
+            Heard::Resolved | Heard::Nothing => {}
+        }
+        Some(())
+    }
+
+    /// Sends one frame that carries no stream octets, if there is one to be had.
+    pub(super) fn send_control(&mut self, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
+        if self.device.transmit_room() == 0 {
+            return false;
+        }
+        let Some(mut frame) = self.device.allocate(Pool::Control) else { return false };
+        let len = write(frame.room());
+        frame.set_len(len);
+        self.device.transmit(frame);
+        self.verbs.counters.frames_out += 1;
+        true
+    }
+
+    /// Tells the link where our addresses are, before anything else is sent: whoever knew them
+    /// elsewhere learns that they moved.
+    #[cold]
+    pub(super) fn announce(&mut self) {
+        let link = self.link;
+        while let Some(&ours) = self.unannounced.last() {
+            let sent = self.send_control(|out| match ours {
+                IpAddr::V4(ours) => arp::write_announcement(link, ours, out),
+                IpAddr::V6(ours) => ndp::write_advertisement(link, ours, None, out),
+            });
+            if !sent {
+                return;
+            }
+            self.unannounced.pop();
+        }
+    }
+}

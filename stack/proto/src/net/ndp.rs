@@ -1,0 +1,304 @@
+//! Neighbour discovery over `smoltcp::wire` (RFC 4861): solicitations and advertisements.
+//! Redirects and what routers advertise is not acted on: routes are configured.
+
+use core::net::Ipv6Addr;
+
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    EthernetAddress, HardwareAddress, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr,
+    NdiscNeighborFlags, NdiscRepr, RawHardwareAddress,
+};
+
+use crate::wire::link::{ETHERTYPE_IPV6, Link};
+
+/// All neighbour discovery travels with this hop limit: it has passed no router.
+const HOP_LIMIT: u8 = 255;
+/// Every host on the link.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Octets of IPv6 header and message with one option.
+const PACKET_LEN: usize = 40 + 32;
+
+/// A message that passed all checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Somebody asks for `target`.
+    Solicitation {
+        /// Who is asked for.
+        target: Ipv6Addr,
+        /// Who asks; `None`: a host that is about to take the address.
+        source: Option<Ipv6Addr>,
+        /// Where the asker is, if it says so.
+        mac: Option<[u8; 6]>,
+    },
+    /// `target` says where it is.
+    Advertisement {
+        /// Who.
+        target: Ipv6Addr,
+        /// Where; may be left away in an answer to a question at the address.
+        mac: Option<[u8; 6]>,
+        /// It answers a question.
+        solicited: bool,
+        /// It is to replace what is known.
+        overrides: bool,
+    },
+}
+
+/// Parses an ICMPv6 message that came from `src` to `dst` with this hop limit. `None` if it is
+/// none of those above or breaks a rule of RFC 4861 section 7.1.
+#[must_use]
+pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Option<Message> {
+    if hop_limit != HOP_LIMIT || message.len() < 24 {
+        return None;
+    }
+    let packet = Icmpv6Packet::new_checked(message).ok()?;
+    let Icmpv6Repr::Ndisc(repr) =
+        Icmpv6Repr::parse(&src, &dst, &packet, &ChecksumCapabilities::default()).ok()?
+    else {
+        return None;
+    };
+    match repr {
+        NdiscRepr::NeighborSolicit { target_addr: target, lladdr } if is_unicast(target) => {
+            let mac = lladdr.and_then(ethernet);
+            if !src.is_unspecified() {
+                return Some(Message::Solicitation { target, source: Some(src), mac });
+            }
+            let is_proper = dst == solicited_node(target) && lladdr.is_none();
+            is_proper.then_some(Message::Solicitation { target, source: None, mac: None })
+        }
+        NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr } if is_unicast(target) => {
+            let solicited = flags.contains(NdiscNeighborFlags::SOLICITED);
+            let overrides = flags.contains(NdiscNeighborFlags::OVERRIDE);
+            let is_proper = !(solicited && dst.is_multicast());
+            let mac = lladdr.and_then(ethernet);
+            is_proper.then_some(Message::Advertisement { target, mac, solicited, overrides })
+        }
+        _ => None,
+    }
+}
+
+/// Writes to `out` the frame in which `source` asks for `target`, at `mac` or everywhere it may
+/// be; returns its length.
+///
+/// # Panics
+/// If `out` is shorter than the frame; 90 octets always suffice.
+pub fn write_solicitation(
+    link: Link,
+    source: Ipv6Addr,
+    target: Ipv6Addr,
+    mac: Option<[u8; 6]>,
+    out: &mut [u8],
+) -> usize {
+    let group = solicited_node(target);
+    let (dst, destination) = match mac {
+        Some(mac) => (target, mac),
+        None => (group, multicast_mac(group)),
+    };
+    let repr = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: Some(raw(link.mac)) };
+    write(link, (source, dst), destination, repr, out)
+}
+
+/// Writes to `out` the frame in which `ours` says where it is: to an asker, or to everybody.
+/// Returns its length.
+///
+/// # Panics
+/// As [`write_solicitation`].
+pub fn write_advertisement(
+    link: Link,
+    ours: Ipv6Addr,
+    asker: Option<(Ipv6Addr, [u8; 6])>,
+    out: &mut [u8],
+) -> usize {
+    let (dst, destination) = asker.unwrap_or((ALL_NODES, multicast_mac(ALL_NODES)));
+    let solicited =
+        if asker.is_some() { NdiscNeighborFlags::SOLICITED } else { NdiscNeighborFlags::empty() };
+    let repr = NdiscRepr::NeighborAdvert {
+        flags: solicited | NdiscNeighborFlags::OVERRIDE,
+        target_addr: ours,
+        lladdr: Some(raw(link.mac)),
+    };
+    write(link, (ours, dst), destination, repr, out)
+}
+
+fn write(
+    link: Link,
+    (src, dst): (Ipv6Addr, Ipv6Addr),
+    destination: [u8; 6],
+    repr: NdiscRepr<'_>,
+    out: &mut [u8],
+) -> usize {
+    let packet = link.write(destination, ETHERTYPE_IPV6, out);
+    let repr = Icmpv6Repr::Ndisc(repr);
+    let ip = Ipv6Repr {
+        src_addr: src,
+        dst_addr: dst,
+        next_header: IpProtocol::Icmpv6,
+        payload_len: repr.buffer_len(),
+        hop_limit: HOP_LIMIT,
+    };
+    let mut packet = Ipv6Packet::new_unchecked(&mut packet[..PACKET_LEN]);
+    ip.emit(&mut packet);
+    let mut message = Icmpv6Packet::new_unchecked(packet.payload_mut());
+    repr.emit(&src, &dst, &mut message, &ChecksumCapabilities::default());
+    link.header_len() + PACKET_LEN
+}
+
+/// The group in which a host listens for questions about its address (RFC 4291 section 2.7.1).
+#[must_use]
+pub const fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
+    let bits = ip.to_bits() & 0x00ff_ffff;
+    Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | bits)
+}
+
+/// Where frames to a group go (RFC 2464 section 7).
+#[must_use]
+pub const fn multicast_mac(group: Ipv6Addr) -> [u8; 6] {
+    let [.., m0, m1, m2, m3] = group.octets();
+    [0x33, 0x33, m0, m1, m2, m3]
+}
+
+/// True if `group` is one that a host with the address `ours` listens to.
+#[must_use]
+pub fn listens_to(ours: Ipv6Addr, group: Ipv6Addr) -> bool {
+    group == ALL_NODES || group == solicited_node(ours)
+}
+
+fn is_unicast(ip: Ipv6Addr) -> bool {
+    !(ip.is_multicast() || ip.is_unspecified())
+}
+
+fn raw(mac: [u8; 6]) -> RawHardwareAddress {
+    HardwareAddress::Ethernet(EthernetAddress(mac)).into()
+}
+
+fn ethernet(address: RawHardwareAddress) -> Option<[u8; 6]> {
+    address.as_bytes().try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
+    const THEM: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0xab, 0xcdef);
+    const LINK: Link = Link::untagged([2, 0, 0, 0, 0, 1]);
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+    fn read(frame: &[u8]) -> Option<Message> {
+        let address = |at: usize| Ipv6Addr::from(*frame[at..].first_chunk::<16>().unwrap());
+        parse(address(22), address(38), frame[21], &frame[54..])
+    }
+
+    /// Puts the checksum right again.
+    fn seal(frame: &mut [u8]) {
+        let address = |at: usize| Ipv6Addr::from(*frame[at..].first_chunk::<16>().unwrap());
+        let (src, dst) = (address(22), address(38));
+        Icmpv6Packet::new_unchecked(&mut frame[54..]).fill_checksum(&src, &dst);
+    }
+
+    #[test]
+    fn a_question_octet_by_octet() {
+        let mut out = [0; 90];
+        assert_eq!(write_solicitation(LINK, US, THEM, None, &mut out), 86);
+        let expected: &[u8] = &[
+            0x33, 0x33, 0xff, 0xab, 0xcd, 0xef, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, // Ethernet
+            0x60, 0, 0, 0, 0, 32, 58, 255, // IPv6
+            0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, // from
+            0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xab, 0xcd, 0xef, // to
+            135, 0, 0xa5, 0x97, 0, 0, 0, 0, // ICMPv6
+            0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xab, 0xcd, 0xef, // target
+            1, 1, 2, 0, 0, 0, 0, 1, // source link-layer address
+        ];
+        // The checksum by an independent sum.
+        let mut sum = crate::wire::checksum::Runs::new(32 + 58);
+        sum.push(&expected[22..54]);
+        let mut message = expected[54..].to_vec();
+        message[2..4].fill(0);
+        sum.push(&message);
+        let sum = !sum.finish();
+        assert_eq!(out[..56], expected[..56]);
+        assert_eq!(out[56..58], sum.to_be_bytes());
+        assert_eq!(out[58..86], expected[58..]);
+        let mac = Some(LINK.mac);
+        let question = Message::Solicitation { target: THEM, source: Some(US), mac };
+        assert_eq!(read(&out[..86]), Some(question));
+    }
+
+    #[test]
+    fn a_probe_goes_to_the_neighbour_alone() {
+        let mut out = [0; 90];
+        let link = Link { vlan: Some(7), ..LINK };
+        assert_eq!(write_solicitation(link, US, THEM, Some(MAC), &mut out), 90);
+        assert_eq!(out[..18], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0, 7, 0x86, 0xdd]);
+        assert_eq!(out[42..58], THEM.octets());
+    }
+
+    #[test]
+    fn an_answer_says_that_it_is_one() {
+        let mut out = [0; 90];
+        assert_eq!(write_advertisement(LINK, US, Some((THEM, MAC)), &mut out), 86);
+        let told = |solicited| Message::Advertisement {
+            target: US,
+            mac: Some(LINK.mac),
+            solicited,
+            overrides: true,
+        };
+        assert_eq!(read(&out[..86]), Some(told(true)));
+        assert_eq!((&out[..6], out[58]), (&MAC[..], 0x60));
+        write_advertisement(LINK, US, None, &mut out);
+        assert_eq!(read(&out[..86]), Some(told(false)));
+        assert_eq!(out[..6], [0x33, 0x33, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn each_broken_rule_is_noticed() {
+        let mut question = [0; 86];
+        write_solicitation(LINK, US, THEM, None, &mut question);
+        let mut answer = [0; 86];
+        write_advertisement(LINK, US, None, &mut answer);
+        let with = |frame: &[u8; 86], changes: &[(usize, u8)]| {
+            let mut frame = *frame;
+            for &(at, value) in changes {
+                frame[at] = value;
+            }
+            seal(&mut frame);
+            read(&frame)
+        };
+        assert!(with(&question, &[]).is_some());
+        assert_eq!(with(&question, &[(21, 254)]), None, "it passed a router");
+        assert_eq!(with(&question, &[(55, 1)]), None, "code");
+        assert_eq!(with(&question, &[(62, 0xff)]), None, "target is a group");
+        assert_eq!(with(&question, &[(79, 0)]), None, "option of no length");
+        assert_eq!(with(&question, &[(79, 2)]), None, "option beyond the end");
+        assert_eq!(with(&question, &[(54, 137)]), None, "redirect");
+        assert_eq!(with(&question, &[(54, 134)]), None, "router advertisement");
+        assert_eq!(with(&answer, &[(58, 0x60)]), None, "solicited, to everybody");
+        let mut frame = question;
+        frame[80] ^= 1;
+        assert_eq!(read(&frame), None, "checksum");
+        assert_eq!(read(&question[..77]), None, "truncated");
+    }
+
+    #[test]
+    fn whoever_is_about_to_take_an_address_is_heard() {
+        let mut frame = [0; 86];
+        write_solicitation(LINK, Ipv6Addr::UNSPECIFIED, US, None, &mut frame);
+        assert_eq!(read(&frame), None, "it may not say where it is");
+        let mut frame = frame[..78].to_vec();
+        frame[19] = 24;
+        seal(&mut frame);
+        let probe = Message::Solicitation { target: US, source: None, mac: None };
+        assert_eq!(read(&frame), Some(probe));
+        frame[53] ^= 1;
+        seal(&mut frame);
+        assert_eq!(read(&frame), None, "to the wrong group");
+    }
+
+    #[test]
+    fn groups_by_the_book() {
+        let ip: Ipv6Addr = "4037::01:800:200e:8c6c".parse().unwrap();
+        assert_eq!(solicited_node(ip), "ff02::1:ff0e:8c6c".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(multicast_mac(ALL_NODES), [0x33, 0x33, 0, 0, 0, 1]);
+        assert!(listens_to(ip, ALL_NODES) && listens_to(ip, solicited_node(ip)));
+        assert!(!listens_to(US, solicited_node(ip)));
+    }
+}

@@ -1,0 +1,300 @@
+//! Which addresses are ours, where packets for all others go, and from which of ours.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// An address of this host, and how much of it its neighbours share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// Leading bits that name the link; more than the address has count as all.
+    pub prefix_len: u8,
+}
+
+/// A way to what is not on the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Where it leads; bits behind the prefix do not matter.
+    pub destination: IpAddr,
+    /// Leading bits of the destination that count; 0 for everywhere.
+    pub prefix_len: u8,
+    /// The router, on our link.
+    pub via: IpAddr,
+}
+
+impl Route {
+    /// The way to everywhere else that `via`'s family reaches.
+    #[must_use]
+    pub const fn default_via(via: IpAddr) -> Self {
+        let destination = match via {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        Self { destination, prefix_len: 0, via }
+    }
+}
+
+/// A row of the table: longer prefixes stand first.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    destination: IpAddr,
+    prefix_len: u8,
+    /// `None`: on the link.
+    via: Option<IpAddr>,
+}
+
+/// Addresses and routes, fixed while the engine lives. Looked at when a connection begins, not
+/// per packet: rows are compared one by one.
+#[derive(Clone, Debug)]
+pub struct Routing {
+    addresses: Vec<InterfaceAddress>,
+    rows: Vec<Row>,
+}
+
+impl Routing {
+    /// The table of these addresses and routes. Of two with the same prefix the link comes
+    /// before routers, and the first given before the second.
+    #[must_use]
+    pub fn new(addresses: &[InterfaceAddress], routes: &[Route]) -> Self {
+        let on_link = addresses.iter().map(|address| Row {
+            destination: address.ip,
+            prefix_len: address.prefix_len.min(bit_count(address.ip)),
+            via: None,
+        });
+        let routed = routes.iter().map(|route| Row {
+            destination: route.destination,
+            prefix_len: route.prefix_len.min(bit_count(route.destination)),
+            via: Some(route.via),
+        });
+        let mut rows: Vec<Row> = on_link.chain(routed).collect();
+        rows.sort_by_key(|row| core::cmp::Reverse(row.prefix_len));
+        Self { addresses: addresses.to_vec(), rows }
+    }
+
+    /// Our addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|address| address.ip)
+    }
+
+    /// True if the address is one of ours.
+    #[must_use]
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        self.addresses().any(|ours| ours == ip)
+    }
+
+    /// True if the address lies on our link: it can be a neighbour's.
+    #[must_use]
+    pub fn is_on_link(&self, ip: IpAddr) -> bool {
+        self.rows.iter().any(|row| row.via.is_none() && row.covers(ip))
+    }
+
+    /// Who takes packets for `remote`: itself on our link, else the router of the longest prefix
+    /// that covers it. `None` if there is no way, or the address is no other host's.
+    #[must_use]
+    pub fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
+        if !is_host(remote) || self.is_local(remote) || self.is_broadcast(remote) {
+            return None;
+        }
+        let row = self.rows.iter().find(|row| row.covers(remote))?;
+        Some(row.via.unwrap_or(remote))
+    }
+
+    /// The address of ours for packets to `remote` by way of `hop` (RFC 6724 section 5, as far as
+    /// static addresses need it): of the same scope, then on the link of the hop, then with most
+    /// leading bits in common, then the first. `None` without an address of that family.
+    #[must_use]
+    pub fn source_for(&self, remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
+        let rank = |address: &InterfaceAddress| {
+            let shares_scope = is_link_local(address.ip) == is_link_local(remote);
+            let prefix_len = u32::from(address.prefix_len.min(bit_count(address.ip)));
+            let shared = common_len(address.ip, hop);
+            let on_link = if shared >= prefix_len { prefix_len + 1 } else { 0 };
+            (shares_scope, on_link, common_len(address.ip, remote))
+        };
+        // Of several that rank alike the first: `max_by_key` alone would take the last.
+        let candidates = self.addresses.iter().rev();
+        let best = candidates.filter(|address| address.ip.is_ipv4() == remote.is_ipv4());
+        best.max_by_key(|address| rank(address)).map(|address| address.ip)
+    }
+
+    /// An IPv4 address that stands for all hosts of one of our links.
+    fn is_broadcast(&self, ip: IpAddr) -> bool {
+        let IpAddr::V4(ip) = ip else { return false };
+        self.addresses.iter().any(|address| {
+            let (IpAddr::V4(ours), len @ 0..=30) = (address.ip, address.prefix_len) else {
+                return false;
+            };
+            let host = u32::MAX >> len;
+            let differing = (u32::from(ours) ^ u32::from(ip)) & !host;
+            differing == 0 && matches!(u32::from(ip) & host, bits if bits == host || bits == 0)
+        })
+    }
+}
+
+impl Row {
+    fn covers(&self, ip: IpAddr) -> bool {
+        self.destination.is_ipv4() == ip.is_ipv4()
+            && common_len(self.destination, ip) >= u32::from(self.prefix_len)
+    }
+}
+
+/// An address that one host can have and be reached at from others.
+#[must_use]
+pub const fn is_host(ip: IpAddr) -> bool {
+    match ip {
+        // Network 0, loopback, and classes D and E with the broadcast address.
+        IpAddr::V4(ip) => !matches!(ip.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(ip) => !(ip.is_multicast() || ip.is_unspecified() || ip.is_loopback()),
+    }
+}
+
+/// An address that means nothing beyond its link.
+const fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+const fn bit_count(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 32 } else { 128 }
+}
+
+/// Leading bits that two addresses of one family have in common.
+const fn common_len(a: IpAddr, b: IpAddr) -> u32 {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn net(text: &str) -> (IpAddr, u8) {
+        let (ip, len) = text.split_once('/').unwrap();
+        (ip.parse().unwrap(), len.parse().unwrap())
+    }
+
+    fn routing(addresses: &[&str], routes: &[(&str, &str)]) -> Routing {
+        let address = |text: &&str| {
+            let (ip, prefix_len) = net(text);
+            InterfaceAddress { ip, prefix_len }
+        };
+        let route = |(text, via): &(&str, &str)| {
+            let (destination, prefix_len) = net(text);
+            Route { destination, prefix_len, via: ip(via) }
+        };
+        let addresses: Vec<_> = addresses.iter().map(address).collect();
+        Routing::new(&addresses, &routes.iter().map(route).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        let table = routing(
+            &["198.18.0.1/24", "2001:2::1/64", "fe80::1/64"],
+            &[
+                ("0.0.0.0/0", "198.18.0.254"),
+                ("198.18.0.0/15", "198.18.0.253"),
+                ("198.18.0.128/25", "198.18.0.252"),
+                ("198.18.0.0/24", "198.18.0.251"),
+                ("::/0", "fe80::fe"),
+                ("2001:2:0:1::/64", "2001:2::fd"),
+            ],
+        );
+        let hop = |to| table.next_hop(ip(to));
+        assert_eq!(hop("198.18.0.9"), Some(ip("198.18.0.9")), "the link before a router");
+        assert_eq!(hop("198.18.0.200"), Some(ip("198.18.0.252")));
+        assert_eq!(hop("198.18.1.1"), Some(ip("198.18.0.253")));
+        assert_eq!(hop("203.0.113.1"), Some(ip("198.18.0.254")));
+        assert_eq!(hop("2001:2::9"), Some(ip("2001:2::9")));
+        assert_eq!(hop("2001:2:0:1::9"), Some(ip("2001:2::fd")));
+        assert_eq!(hop("2001:db8::9"), Some(ip("fe80::fe")));
+        assert_eq!(hop("fe80::9"), Some(ip("fe80::9")));
+    }
+
+    #[test]
+    fn what_is_no_other_host_has_no_way() {
+        let table = routing(
+            &["198.18.0.1/24", "198.18.8.0/31", "2001:2::1/64"],
+            &[("0.0.0.0/0", "198.18.0.254"), ("::/0", "2001:2::fe")],
+        );
+        for none in [
+            "198.18.0.1",
+            "198.18.0.255",
+            "198.18.0.0",
+            "255.255.255.255",
+            "224.0.0.1",
+            "127.0.0.1",
+            "0.0.0.0",
+            "2001:2::1",
+            "ff02::1",
+            "::",
+            "::1",
+        ] {
+            assert_eq!(table.next_hop(ip(none)), None, "{none}");
+        }
+        // Links of two addresses have no broadcast (RFC 3021).
+        assert_eq!(table.next_hop(ip("198.18.8.1")), Some(ip("198.18.8.1")));
+        assert_eq!(routing(&["198.18.0.1/24"], &[]).next_hop(ip("198.18.1.1")), None);
+        assert_eq!(routing(&["198.18.0.1/0"], &[]).next_hop(ip("2001:2::1")), None);
+    }
+
+    #[test]
+    fn the_source_fits_scope_then_hop_then_destination() {
+        let table = routing(
+            &["fe80::1/64", "198.18.0.1/24", "2001:2::1/64", "2001:2:0:1::1/64", "198.18.4.1/24"],
+            &[("::/0", "fe80::fe"), ("0.0.0.0/0", "198.18.4.254")],
+        );
+        let source = |to| table.source_for(ip(to), table.next_hop(ip(to)).unwrap());
+        assert_eq!(source("198.18.0.9"), Some(ip("198.18.0.1")));
+        assert_eq!(source("198.18.4.9"), Some(ip("198.18.4.1")));
+        assert_eq!(source("203.0.113.1"), Some(ip("198.18.4.1")), "on the router's link");
+        assert_eq!(source("fe80::9"), Some(ip("fe80::1")));
+        assert_eq!(source("2001:2:0:1::9"), Some(ip("2001:2:0:1::1")));
+        assert_eq!(source("2001:2:0:1:8000::"), Some(ip("2001:2:0:1::1")));
+        assert_eq!(source("2001:2:0:2::9"), Some(ip("2001:2::1")), "never a link-local one");
+        let v4 = routing(&["198.18.0.1/24", "198.18.0.2/24"], &[]);
+        assert_eq!(v4.source_for(ip("198.18.0.9"), ip("198.18.0.9")), Some(ip("198.18.0.1")));
+        assert_eq!(v4.source_for(ip("2001:2::1"), ip("2001:2::1")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_agrees_with_looking_at_every_route(
+            routes in prop::collection::vec((any::<u32>(), 0u8..=32, 1u32..200), 0..20),
+            to: u32,
+        ) {
+            // Few bits differ, so that many routes cover.
+            let near = |bits: u32| 0xc612_0000 | bits & 0x0000_f00f;
+            let routes: Vec<Route> = routes
+                .into_iter()
+                .map(|(bits, prefix_len, via)| Route {
+                    destination: IpAddr::V4(near(bits).into()),
+                    prefix_len,
+                    via: IpAddr::V4((0x0a00_0000 | via).into()),
+                })
+                .collect();
+            let to = near(to);
+            let mut best: Option<&Route> = None;
+            for route in &routes {
+                let IpAddr::V4(destination) = route.destination else { unreachable!() };
+                let mask = u32::MAX.checked_shl(32 - u32::from(route.prefix_len)).unwrap_or(0);
+                let covers = (destination.to_bits() ^ to) & mask == 0;
+                if covers && best.is_none_or(|best| best.prefix_len < route.prefix_len) {
+                    best = Some(route);
+                }
+            }
+            let table = Routing::new(&[], &routes);
+            prop_assert_eq!(table.next_hop(IpAddr::V4(to.into())), best.map(|route| route.via));
+        }
+    }
+}

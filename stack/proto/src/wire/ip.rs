@@ -1,0 +1,321 @@
+//! IP headers of packets that are not plain TCP: options, extension headers, fragments.
+//!
+//! TCP's own way in ([`super::tcp::Segment::parse`]) comes here only for extension headers.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::checksum;
+use super::tcp::ParseError;
+
+/// Octets of an IPv4 header without options.
+pub const IPV4_LEN: usize = 20;
+/// Octets of an IPv6 header.
+pub const IPV6_LEN: usize = 40;
+
+/// Protocol number of ICMP for IPv4.
+pub const PROTOCOL_ICMP: u8 = 1;
+/// Protocol number of TCP.
+pub const PROTOCOL_TCP: u8 = 6;
+/// Protocol number of ICMP for IPv6.
+pub const PROTOCOL_ICMPV6: u8 = 58;
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION: u8 = 60;
+
+/// Extension headers in front of one payload, and octets of them together, at most.
+const EXTENSION_COUNT_MAX: usize = 8;
+const EXTENSION_LEN_MAX: usize = 512;
+
+/// The header of an IP packet in a frame, with offsets in the frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Who sent it. Not checked: it may be no host's address.
+    pub src: IpAddr,
+    /// Whom it is for.
+    pub dst: IpAddr,
+    /// Type of service, or traffic class.
+    pub traffic_class: u8,
+    /// Time to live, or hop limit.
+    pub hop_limit: u8,
+    /// What the payload is.
+    pub protocol: u8,
+    /// Where the IP header starts.
+    pub l3: usize,
+    /// Where the payload starts: behind IPv4 options, or IPv6 extension headers up to and with
+    /// the fragment header.
+    pub l4: usize,
+    /// Where the packet ends.
+    pub end: usize,
+    /// It is a part of a packet.
+    pub fragment: Option<Fragment>,
+}
+
+/// Which part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Names the packet together with its addresses (and, for IPv4, its protocol).
+    pub id: u32,
+    /// Where the payload lies in that of the whole, in octets.
+    pub offset: usize,
+    /// More follow.
+    pub more: bool,
+    /// Where the octet lies that says the payload's protocol once the fragment header is gone.
+    pub protocol_at: usize,
+}
+
+impl Packet {
+    /// Parses the IP header at `l3` of a frame of `frame_len` octets that begins with `head`. All
+    /// headers must lie in `head`. With `verify` the IPv4 header checksum is checked.
+    ///
+    /// # Errors
+    /// See [`ParseError`]; the first cause found.
+    pub fn parse(
+        head: &[u8],
+        frame_len: usize,
+        l3: usize,
+        verify: bool,
+    ) -> Result<Self, ParseError> {
+        let packet = match head.get(l3).ok_or(ParseError::Truncated)? >> 4 {
+            4 => Self::parse_v4(head, l3, verify)?,
+            6 => Self::parse_v6(head, l3)?,
+            _ => return Err(ParseError::BadVersion),
+        };
+        if packet.end > frame_len {
+            return Err(ParseError::Truncated);
+        }
+        Ok(packet)
+    }
+
+    fn parse_v4(head: &[u8], l3: usize, verify: bool) -> Result<Self, ParseError> {
+        let ip = &head[l3..];
+        let fixed = ip.first_chunk::<IPV4_LEN>().ok_or(ParseError::Truncated)?;
+        let header_len = usize::from(fixed[0] & 0x0f) * 4;
+        let total_len = usize::from(be16(fixed, 2));
+        if header_len < IPV4_LEN || total_len < header_len {
+            return Err(ParseError::BadHeaderLength);
+        }
+        let header = ip.get(..header_len).ok_or(ParseError::Truncated)?;
+        if verify && checksum::sum(header) != 0xffff {
+            return Err(ParseError::BadIpChecksum);
+        }
+        let place = be16(fixed, 6);
+        let fragment = (place & 0x3fff != 0).then(|| Fragment {
+            id: u32::from(be16(fixed, 4)),
+            offset: usize::from(place & 0x1fff) * 8,
+            more: place & 0x2000 != 0,
+            protocol_at: l3 + 9,
+        });
+        Ok(Self {
+            src: IpAddr::V4(Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15])),
+            dst: IpAddr::V4(Ipv4Addr::new(fixed[16], fixed[17], fixed[18], fixed[19])),
+            traffic_class: fixed[1],
+            hop_limit: fixed[8],
+            protocol: fixed[9],
+            l3,
+            l4: l3 + header_len,
+            end: l3 + total_len,
+            fragment,
+        })
+    }
+
+    fn parse_v6(head: &[u8], l3: usize) -> Result<Self, ParseError> {
+        let fixed = head[l3..].first_chunk::<IPV6_LEN>().ok_or(ParseError::Truncated)?;
+        let address = |at: usize| {
+            let octets = fixed[at..].first_chunk::<16>().expect("inside the fixed header");
+            IpAddr::V6(Ipv6Addr::from(*octets))
+        };
+        let end = l3 + IPV6_LEN + usize::from(be16(fixed, 4));
+        let chain = Chain::walk(head, l3, end)?;
+        Ok(Self {
+            src: address(8),
+            dst: address(24),
+            traffic_class: fixed[0] << 4 | fixed[1] >> 4,
+            hop_limit: fixed[7],
+            protocol: chain.protocol,
+            l3,
+            l4: chain.l4,
+            end,
+            fragment: chain.fragment,
+        })
+    }
+}
+
+/// What lies behind the extension headers of an IPv6 packet.
+pub(super) struct Chain {
+    pub(super) protocol: u8,
+    pub(super) l4: usize,
+    pub(super) fragment: Option<Fragment>,
+}
+
+impl Chain {
+    /// Walks the extension headers of the packet at `l3` that ends at `end`, a fragment header
+    /// being the last. Headers whose meaning must not be ignored refuse the packet (RFC 8200
+    /// sections 4.2 and 4.4).
+    pub(super) fn walk(head: &[u8], l3: usize, end: usize) -> Result<Self, ParseError> {
+        let (mut protocol_at, mut at) = (l3 + 6, l3 + IPV6_LEN);
+        for count in 0..=EXTENSION_COUNT_MAX {
+            let protocol = *head.get(protocol_at).ok_or(ParseError::Truncated)?;
+            if !matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION) {
+                return Ok(Self { protocol, l4: at, fragment: None });
+            }
+            // Hop-by-hop options stand first or not at all.
+            if protocol == HOP_BY_HOP && count > 0 {
+                return Err(ParseError::BadExtension);
+            }
+            let header = head.get(at..end.min(head.len())).unwrap_or(&[]);
+            let start = header.first_chunk::<8>().ok_or(ParseError::Truncated)?;
+            if protocol == FRAGMENT {
+                let place = be16(start, 2);
+                let fragment = Fragment {
+                    id: u32::from_be_bytes([start[4], start[5], start[6], start[7]]),
+                    offset: usize::from(place & 0xfff8),
+                    more: place & 1 != 0,
+                    protocol_at,
+                };
+                return Ok(Self { protocol: start[0], l4: at + 8, fragment: Some(fragment) });
+            }
+            let len = (usize::from(start[1]) + 1) * 8;
+            let header = header.get(..len).ok_or(ParseError::Truncated)?;
+            let may_pass = match protocol {
+                // No segments left: it has arrived.
+                ROUTING => start[3] == 0,
+                _ => may_ignore(&header[2..]),
+            };
+            if !may_pass {
+                return Err(ParseError::BadExtension);
+            }
+            (protocol_at, at) = (at, at + len);
+            if at - l3 > IPV6_LEN + EXTENSION_LEN_MAX {
+                break;
+            }
+        }
+        Err(ParseError::BadExtension)
+    }
+}
+
+/// True if every option may be skipped by those who do not know it: the two highest bits of its
+/// type are clear.
+fn may_ignore(mut options: &[u8]) -> bool {
+    while let [kind, rest @ ..] = options {
+        if *kind == 0 {
+            options = rest;
+            continue;
+        }
+        let Some((&len, rest)) = rest.split_first() else { return false };
+        let Some(rest) = rest.get(usize::from(len)..) else { return false };
+        if kind >> 6 != 0 {
+            return false;
+        }
+        options = rest;
+    }
+    true
+}
+
+fn be16(octets: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([octets[at], octets[at + 1]])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An IPv6 packet at offset 14: these extension headers, then four octets.
+    fn v6(first: u8, extensions: &[u8]) -> Vec<u8> {
+        let mut octets = vec![0; 14 + IPV6_LEN];
+        octets[14] = 0x6a;
+        octets[15] = 0xb0;
+        octets[18..20].copy_from_slice(&(extensions.len() as u16 + 4).to_be_bytes());
+        octets[20] = first;
+        octets[21] = 64;
+        octets[37] = 1;
+        octets[53] = 2;
+        octets.extend(extensions);
+        octets.extend([1, 2, 3, 4]);
+        octets
+    }
+
+    fn parse(octets: &[u8]) -> Result<Packet, ParseError> {
+        Packet::parse(octets, octets.len(), 14, true)
+    }
+
+    #[test]
+    fn extension_headers_are_skipped_where_that_is_allowed() {
+        let plain = parse(&v6(58, &[])).unwrap();
+        assert_eq!((plain.protocol, plain.l4, plain.end), (58, 54, 58));
+        assert_eq!((plain.traffic_class, plain.hop_limit), (0xab, 64));
+        assert_eq!((plain.src, plain.dst), ("::1".parse().unwrap(), "::2".parse().unwrap()));
+        // Hop-by-hop with padding, routing that has arrived, destination options of 16 octets.
+        let chain = [
+            &[43, 0, 1, 4, 0, 0, 0, 0][..],
+            &[60, 0, 9, 0, 7, 7, 7, 7],
+            &[6, 1, 0x3e, 12, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
+        ]
+        .concat();
+        let packet = parse(&v6(0, &chain)).unwrap();
+        assert_eq!((packet.protocol, packet.l4, packet.fragment), (6, 54 + 32, None));
+        let refused = |first, chain: &[u8]| parse(&v6(first, chain)).unwrap_err();
+        for (first, chain) in [
+            (43, [6, 0, 0, 1, 0, 0, 0, 0]),
+            (60, [6, 0, 0x40, 4, 0, 0, 0, 0]),
+            (60, [6, 0, 0xc2, 4, 0, 0, 0, 0]),
+            (60, [6, 0, 1, 5, 0, 0, 0, 0]),
+            (60, [6, 0, 1, 3, 0, 0, 0, 1]),
+        ] {
+            assert_eq!(refused(first, &chain), ParseError::BadExtension, "{first} {chain:?}");
+        }
+        let twice = [[0, 0, 1, 4, 0, 0, 0, 0], [6, 0, 1, 4, 0, 0, 0, 0]].concat();
+        assert_eq!(refused(0, &twice), ParseError::BadExtension);
+        assert_eq!(refused(60, &[6, 4, 1, 4, 0, 0, 0, 0]), ParseError::Truncated);
+        let long = [60, 0, 1, 4, 0, 0, 0, 0].repeat(12);
+        assert_eq!(refused(60, &long), ParseError::BadExtension);
+    }
+
+    #[test]
+    fn fragments_tell_their_place() {
+        let part = [[44, 0, 1, 4, 0, 0, 0, 0], [6, 0, 0x12, 0x39, 1, 2, 3, 4]].concat();
+        let packet = parse(&v6(60, &part)).unwrap();
+        let fragment =
+            Fragment { id: 0x0102_0304, offset: 0x1238, more: true, protocol_at: 14 + 40 };
+        assert_eq!((packet.protocol, packet.l4), (6, 54 + 16));
+        assert_eq!(packet.fragment, Some(fragment));
+
+        let mut v4 = vec![0; 14];
+        v4.extend([0x46, 2, 0, 28, 0xab, 0xcd, 0x20, 3, 9, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]);
+        v4.extend([1, 1, 1, 0, 5, 6, 7, 8]);
+        let sum = !checksum::sum(&v4[14..38]);
+        v4[24..26].copy_from_slice(&sum.to_be_bytes());
+        let packet = parse(&v4).unwrap();
+        let fragment = Fragment { id: 0xabcd, offset: 24, more: true, protocol_at: 23 };
+        assert_eq!(packet.fragment, Some(fragment));
+        assert_eq!((packet.l4, packet.end, packet.hop_limit, packet.protocol), (38, 42, 9, 6));
+        v4[22] = 8;
+        assert_eq!(parse(&v4), Err(ParseError::BadIpChecksum));
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_survived(octets in prop::collection::vec(any::<u8>(), 0..200),
+                                   flips in prop::collection::vec((0usize..100, any::<u8>()), 4),
+                                   head in 0usize..200) {
+            let check = |octets: &[u8]| {
+                let head = &octets[..head.min(octets.len())];
+                if let Ok(packet) = Packet::parse(head, octets.len(), 14, false) {
+                    assert!(packet.l4 <= head.len() && packet.end <= octets.len());
+                }
+            };
+            check(&octets);
+            let mut near = v6(60, &[[43, 0, 1, 4, 0, 0, 0, 0], [44, 0, 0, 0, 0, 0, 0, 0],
+                                    [6, 0, 0, 8, 0, 0, 0, 0]].concat());
+            for (at, value) in flips {
+                if let Some(octet) = near.get_mut(at) {
+                    *octet = value;
+                }
+            }
+            check(&near);
+        }
+    }
+}

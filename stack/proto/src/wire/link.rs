@@ -1,0 +1,125 @@
+//! The Ethernet header, with or without an 802.1Q tag.
+
+/// Octets of an Ethernet header.
+pub const ETHERNET_LEN: usize = 14;
+/// Octets of an Ethernet header with one 802.1Q tag.
+pub const TAGGED_LEN: usize = ETHERNET_LEN + 4;
+
+/// `EtherType` of IPv4.
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// `EtherType` of ARP.
+pub const ETHERTYPE_ARP: u16 = 0x0806;
+/// `EtherType` that an 802.1Q tag stands in place of.
+pub const ETHERTYPE_VLAN: u16 = 0x8100;
+/// `EtherType` of IPv6.
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+
+/// A hardware address that reaches everybody on the link.
+pub const BROADCAST: [u8; 6] = [0xff; 6];
+/// Largest VLAN identifier; 4095 is reserved (IEEE 802.1Q table 9-2).
+pub const VLAN_MAX: u16 = 4094;
+
+/// This host on its link: what stands in the Ethernet headers of all its frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Hardware address of the port.
+    pub mac: [u8; 6],
+    /// The VLAN that all frames belong to, 1 to [`VLAN_MAX`]; `None`: frames have no tag.
+    pub vlan: Option<u16>,
+}
+
+impl Link {
+    /// A link without tags.
+    #[must_use]
+    pub const fn untagged(mac: [u8; 6]) -> Self {
+        Self { mac, vlan: None }
+    }
+
+    /// Octets of the header: 14, or 18 with a tag.
+    #[must_use]
+    pub const fn header_len(self) -> usize {
+        if self.vlan.is_some() { TAGGED_LEN } else { ETHERNET_LEN }
+    }
+
+    /// The `EtherType` of a received frame, whose payload begins at [`Link::header_len`]. `None`
+    /// if it is too short or of another VLAN; priority and drop eligibility do not matter.
+    #[must_use]
+    pub fn ethertype(self, head: &[u8]) -> Option<u16> {
+        let outer = u16::from_be_bytes(*head.get(12..14)?.first_chunk()?);
+        let Some(vlan) = self.vlan else { return (outer != ETHERTYPE_VLAN).then_some(outer) };
+        let tag = u16::from_be_bytes(*head.get(14..16)?.first_chunk()?);
+        let inner = u16::from_be_bytes(*head.get(16..18)?.first_chunk()?);
+        (outer == ETHERTYPE_VLAN && tag & 0x0fff == vlan).then_some(inner)
+    }
+
+    /// Writes the header of a frame to `destination`, priority 0; returns the rest of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Link::header_len`].
+    pub fn write(self, destination: [u8; 6], ethertype: u16, out: &mut [u8]) -> &mut [u8] {
+        let (header, rest) = out.split_at_mut(self.header_len());
+        header[..6].copy_from_slice(&destination);
+        header[6..12].copy_from_slice(&self.mac);
+        let end = header.len();
+        if let Some(vlan) = self.vlan {
+            header[12..14].copy_from_slice(&ETHERTYPE_VLAN.to_be_bytes());
+            header[14..16].copy_from_slice(&vlan.to_be_bytes());
+        }
+        header[end - 2..].copy_from_slice(&ethertype.to_be_bytes());
+        rest
+    }
+}
+
+/// The sender's hardware address, if the frame has one that frames may be sent to.
+#[must_use]
+pub fn source(head: &[u8]) -> Option<[u8; 6]> {
+    let mac = *head.get(6..12)?.first_chunk::<6>()?;
+    is_unicast(mac).then_some(mac)
+}
+
+/// True for the hardware address of one port.
+#[must_use]
+pub const fn is_unicast(mac: [u8; 6]) -> bool {
+    let [m0, m1, m2, m3, m4, m5] = mac;
+    m0 & 1 == 0 && m0 | m1 | m2 | m3 | m4 | m5 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+    #[test]
+    fn a_tag_goes_between_the_addresses_and_the_type() {
+        let mut out = [0xee; 20];
+        let plain = Link::untagged(MAC);
+        assert_eq!(plain.write(PEER, ETHERTYPE_ARP, &mut out).len(), 6);
+        assert_eq!(out[..15], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 6, 0xee]);
+        assert_eq!(plain.ethertype(&out), Some(ETHERTYPE_ARP));
+        let tagged = Link { mac: MAC, vlan: Some(0x123) };
+        assert_eq!(tagged.ethertype(&out), None, "untagged frames are not ours");
+        assert_eq!(tagged.write(PEER, ETHERTYPE_IPV6, &mut out).len(), 2);
+        assert_eq!(out[12..], [0x81, 0, 0x01, 0x23, 0x86, 0xdd, 0xee, 0xee]);
+        assert_eq!(tagged.ethertype(&out), Some(ETHERTYPE_IPV6));
+        assert_eq!(plain.ethertype(&out), None);
+        assert_eq!(Link { vlan: Some(0x124), ..tagged }.ethertype(&out), None);
+        // Priority 7, drop eligible.
+        out[14] |= 0xf0;
+        assert_eq!(tagged.ethertype(&out), Some(ETHERTYPE_IPV6));
+        assert_eq!(tagged.ethertype(&out[..17]), None);
+        assert_eq!(plain.ethertype(&out[..13]), None);
+    }
+
+    #[test]
+    fn groups_and_nobody_are_no_sender() {
+        let mut head = [0; 14];
+        assert_eq!(source(&head), None);
+        head[6..12].copy_from_slice(&PEER);
+        assert_eq!(source(&head), Some(PEER));
+        head[6] |= 1;
+        assert_eq!(source(&head), None);
+        assert_eq!(source(&head[..10]), None);
+    }
+}

@@ -1,0 +1,562 @@
+//! One engine and its neighbours, frame by frame: who is asked, who is believed, who is answered.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
+use ferrowarp_proto::net::{arp, ndp};
+use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{CmError, ConnParam, ConnectError, Event};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::wire::ip::Packet;
+use ferrowarp_proto::wire::link::{ETHERTYPE_ARP, Link};
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
+use ferrowarp_tests::sim::world::Queues;
+
+const PORT: u16 = 7174;
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const MOVED: [u8; 6] = [2, 0, 0, 0, 0, 3];
+const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 4];
+const CQ: CqId = CqId(0);
+
+/// Our address, `host` of the same link, and `host` far away, in either family.
+fn ours(v6: bool) -> IpAddr {
+    near(v6, 1)
+}
+
+fn near(v6: bool, host: u8) -> IpAddr {
+    if v6 {
+        IpAddr::V6(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, host.into()))
+    } else {
+        IpAddr::V4(Ipv4Addr::new(198, 18, 0, host))
+    }
+}
+
+fn far(v6: bool, host: u8) -> IpAddr {
+    if v6 {
+        IpAddr::V6(Ipv6Addr::new(0x2001, 2, 0, 9, 0, 0, 0, host.into()))
+    } else {
+        IpAddr::V4(Ipv4Addr::new(198, 19, 0, host))
+    }
+}
+
+struct Frame(Vec<u8>);
+
+impl RxFrame for Frame {
+    fn head(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        ChecksumState::Unknown
+    }
+}
+
+/// What the engine sent, as far as it matters here.
+#[derive(Debug)]
+enum Sent {
+    /// A question: whom for, and where.
+    Question(IpAddr, [u8; 6]),
+    /// An answer or announcement: of whom, and where.
+    Advert(IpAddr, [u8; 6]),
+    Tcp(Segment, [u8; 6]),
+    Other,
+}
+
+/// The engine, in its own time.
+struct Bed {
+    engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    link: Link,
+    now: Instant,
+}
+
+impl Bed {
+    fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let pools = PoolSizes { data: 256, reserve: 16, control: 512 };
+        let device = HeapDevice::new(MAC, 1500, pools, usize::MAX);
+        let mut config = EngineConfig::new(ours(false), 24, 7);
+        config.addresses.push(InterfaceAddress { ip: ours(true), prefix_len: 64 });
+        change(&mut config);
+        let link = Link { mac: MAC, vlan: config.vlan };
+        let arena = Rc::new(Arena::new(1 << 16));
+        let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
+        engine.listen(PORT, 64).unwrap();
+        Self { engine, link, now: Instant::from_nanos(1000) }
+    }
+
+    /// With the announcements out of the way.
+    fn quiet(change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let mut bed = Self::new(change);
+        assert_eq!(bed.sent().len(), 2);
+        bed
+    }
+
+    fn put(&mut self, octets: Vec<u8>) {
+        self.engine.device().inbound.borrow_mut().push_back(octets);
+    }
+
+    /// A pass, and what it sent.
+    fn sent(&mut self) -> Vec<Sent> {
+        self.engine.drive(self.now);
+        let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
+        frames.into_iter().map(|octets| self.read(octets)).collect()
+    }
+
+    fn read(&self, octets: Vec<u8>) -> Sent {
+        let to = *octets.first_chunk().unwrap();
+        let l3 = self.link.header_len();
+        assert_eq!(octets[6..12], MAC);
+        let ethertype = self.link.ethertype(&octets).expect("of our VLAN");
+        if ethertype == ETHERTYPE_ARP {
+            let packet = arp::parse(&octets[l3..]).unwrap();
+            let is_question = packet.is_request && packet.target != packet.sender.0;
+            return if is_question {
+                Sent::Question(packet.target.into(), to)
+            } else {
+                Sent::Advert(packet.sender.0.into(), to)
+            };
+        }
+        let packet = Packet::parse(&octets, octets.len(), l3, true).unwrap();
+        if let (IpAddr::V6(src), IpAddr::V6(dst)) = (packet.src, packet.dst) {
+            match ndp::parse(src, dst, packet.hop_limit, &octets[packet.l4..packet.end]) {
+                Some(ndp::Message::Solicitation { target, .. }) => {
+                    return Sent::Question(target.into(), to);
+                }
+                Some(ndp::Message::Advertisement { target, .. }) => {
+                    return Sent::Advert(target.into(), to);
+                }
+                None => {}
+            }
+        }
+        let frame = Frame(octets);
+        let parsed = match self.link.vlan {
+            None => Segment::parse(&frame, ChecksumMode::Software),
+            Some(_) => Segment::parse_tagged(&frame, ChecksumMode::Software),
+        };
+        match parsed {
+            Ok(segment) => Sent::Tcp(segment, to),
+            Err(_) => Sent::Other,
+        }
+    }
+
+    /// `ip` at `mac` says so: to us in answer, or to everybody.
+    fn tell(&mut self, ip: IpAddr, mac: [u8; 6], answers: bool) {
+        let link = Link { mac, ..self.link };
+        let mut out = vec![0; 90];
+        let len = match (ip, answers) {
+            (IpAddr::V4(ip), true) => {
+                let IpAddr::V4(us) = ours(false) else { unreachable!() };
+                arp::write_reply(link, ip, (us, MAC), &mut out)
+            }
+            (IpAddr::V4(ip), false) => arp::write_announcement(link, ip, &mut out),
+            (IpAddr::V6(ip), answers) => {
+                let IpAddr::V6(us) = ours(true) else { unreachable!() };
+                ndp::write_advertisement(link, ip, answers.then_some((us, MAC)), &mut out)
+            }
+        };
+        out.truncate(len);
+        self.put(out);
+    }
+
+    fn qp(&mut self) -> QpId {
+        let init = QpInit { pd: 3, send_cq: CQ, recv_cq: CQ, max_send_wr: 4, max_recv_wr: 4 };
+        self.engine.create_qp(init).unwrap()
+    }
+
+    fn connect(&mut self, remote: IpAddr) -> QpId {
+        let qp = self.qp();
+        let remote = SocketAddr::new(remote, PORT);
+        self.engine.connect(self.now, qp, remote, &ConnParam::default()).unwrap();
+        qp
+    }
+
+    /// A segment of the peer's.
+    fn segment(&mut self, tuple: FourTuple, mac: [u8; 6], fields: &Fields, payload: &[u8]) {
+        let template = HeaderTemplate::on(Link { mac, ..self.link }, MAC, tuple);
+        let at = template.base_len() + fields.options.wire_len();
+        let mut frame = vec![0; at + payload.len()];
+        frame[at..].copy_from_slice(payload);
+        template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
+        self.put(frame);
+    }
+
+    fn wait(&mut self, ns: u64) {
+        self.now = self.now + ns;
+    }
+}
+
+fn syn_of(sent: &[Sent]) -> Option<(&Segment, [u8; 6])> {
+    sent.iter().find_map(|sent| match sent {
+        Sent::Tcp(segment, to) if segment.flags.has(Flags::SYN) => Some((segment, *to)),
+        _ => None,
+    })
+}
+
+fn asked(sent: &[Sent]) -> Vec<IpAddr> {
+    let ip = |sent: &Sent| if let Sent::Question(ip, _) = sent { Some(*ip) } else { None };
+    sent.iter().filter_map(ip).collect()
+}
+
+#[test]
+fn the_link_is_told_of_every_address_first() {
+    let mut bed = Bed::new(|config| config.vlan = Some(5));
+    bed.connect(near(false, 2));
+    let sent = bed.sent();
+    let Sent::Advert(first, [0xff, ..]) = sent[0] else { panic!("{sent:?}") };
+    let Sent::Advert(second, [0x33, 0x33, ..]) = sent[1] else { panic!("{sent:?}") };
+    assert_eq!((first, second), (ours(false), ours(true)));
+    assert!(matches!(sent[2], Sent::Question(..)));
+    bed.wait(SECOND / 2);
+    assert!(bed.sent().is_empty(), "once");
+}
+
+#[test]
+fn the_first_segment_waits_for_the_answer_and_is_not_lost() {
+    for v6 in [false, true] {
+        for vlan in [None, Some(4094)] {
+            let mut bed = Bed::quiet(|config| config.vlan = vlan);
+            bed.connect(near(v6, 2));
+            assert_eq!(asked(&bed.sent()), [near(v6, 2)]);
+            bed.wait(300 * MILLISECOND);
+            assert!(bed.sent().is_empty(), "nothing goes nowhere");
+            bed.tell(near(v6, 2), PEER, true);
+            let sent = bed.sent();
+            let (syn, to) = syn_of(&sent).expect("the SYN at once");
+            assert_eq!((syn.tuple.remote.ip(), to), (ours(v6), PEER));
+            assert_eq!(sent.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn the_dead_do_not_hold_up_the_living() {
+    let mut bed = Bed::quiet(|_| {});
+    let dead: Vec<QpId> = (10..60).map(|host| bed.connect(near(host % 2 == 0, host))).collect();
+    bed.connect(near(false, 2));
+    bed.connect(near(true, 2));
+    let mut questions = asked(&bed.sent());
+    questions.sort_unstable();
+    questions.dedup();
+    assert_eq!(questions.len(), 52, "all at once");
+    bed.tell(near(true, 2), PEER, true);
+    bed.tell(near(false, 2), PEER, true);
+    assert_eq!(bed.sent().iter().filter(|sent| matches!(sent, Sent::Tcp(..))).count(), 2);
+    for _ in 0..60 {
+        bed.wait(100 * MILLISECOND);
+        bed.sent();
+    }
+    let mut failed = Vec::new();
+    while let Some(Event::ConnectFailed { qp, error, .. }) = bed.engine.next_event() {
+        assert_eq!(error, ConnectError::TimedOut);
+        failed.push(qp);
+    }
+    failed.sort_unstable_by_key(|qp| qp.index);
+    assert_eq!(failed, dead);
+    assert_eq!(bed.engine.counters().neighbours_unreachable, 50);
+    assert_eq!(bed.engine.connection_count(), 2);
+}
+
+/// The peer's end of a connection that it opened.
+struct Peer {
+    tuple: FourTuple,
+    mac: [u8; 6],
+    fields: Fields,
+    /// A start-up frame, of which an octet goes at a time.
+    startup: Vec<u8>,
+}
+
+impl Peer {
+    fn connect(bed: &mut Bed, v6: bool) -> Self {
+        let tuple =
+            FourTuple { local: (near(v6, 2), 5000).into(), remote: (ours(v6), PORT).into() };
+        let options = Options { mss: Some(1440), sack_permitted: true, ..Options::default() };
+        let mut fields = Fields {
+            seq: Seq(100),
+            flags: Flags::SYN,
+            window: 0xffff,
+            options,
+            ..Fields::default()
+        };
+        bed.segment(tuple, PEER, &fields, &[]);
+        let sent = bed.sent();
+        let (syn, to) = syn_of(&sent).expect("the SYN-ACK at once, though nobody was asked");
+        assert_eq!((to, sent.len()), (PEER, 1));
+        fields.ack = syn.seq + 1;
+        fields.seq += 1;
+        fields.flags = Flags::ACK;
+        fields.options = Options::default();
+        bed.segment(tuple, PEER, &fields, &[]);
+        bed.sent();
+        let frame = startup::request(Wishes { ird: 1, ord: 1, crc: true }, 1, &[7; 500]);
+        let mut startup = vec![0; frame.wire_len()];
+        frame.emit(&mut startup);
+        startup.reverse();
+        Self { tuple, mac: PEER, fields, startup }
+    }
+
+    /// Sends the next octet; what the engine sent then.
+    fn go_on(&mut self, bed: &mut Bed) -> Vec<Sent> {
+        let octet = self.startup.pop().expect("enough octets");
+        bed.segment(self.tuple, self.mac, &self.fields, &[octet]);
+        self.fields.seq += 1;
+        let mut sent = bed.sent();
+        // An ACK waits for a while.
+        bed.wait(MILLISECOND);
+        sent.extend(bed.sent());
+        sent
+    }
+}
+
+/// Of a connection that lives.
+fn acks(sent: &[Sent]) -> Vec<[u8; 6]> {
+    let to = |sent: &Sent| match sent {
+        Sent::Tcp(segment, to) if segment.flags == Flags::ACK => Some(*to),
+        Sent::Tcp(segment, _) => panic!("unexpected {segment:?}"),
+        _ => None,
+    };
+    sent.iter().filter_map(to).collect()
+}
+
+#[test]
+fn a_neighbour_that_moves_is_followed_by_live_connections() {
+    for v6 in [false, true] {
+        let mut bed = Bed::quiet(|config| config.startup_timeout_ns = 1000 * SECOND);
+        let mut peer = Peer::connect(&mut bed, v6);
+        bed.wait(SECOND);
+        // From now on it follows the cache like any other; meanwhile the ACK goes where it went.
+        let sent = peer.go_on(&mut bed);
+        assert_eq!((acks(&sent), asked(&sent)), (vec![PEER], vec![near(v6, 2)]));
+        bed.tell(near(v6, 2), PEER, true);
+        assert!(bed.sent().is_empty());
+        // It announces itself elsewhere.
+        bed.tell(near(v6, 2), MOVED, false);
+        peer.mac = MOVED;
+        assert_eq!(acks(&peer.go_on(&mut bed)), [MOVED]);
+        assert_eq!(bed.engine.counters().neighbours_moved, 1);
+        // Its progress spares it the question, for minutes.
+        for _ in 0..200 {
+            bed.wait(SECOND);
+            let sent = peer.go_on(&mut bed);
+            assert_eq!((acks(&sent), sent.len()), (vec![MOVED], 1), "{sent:?}");
+        }
+    }
+}
+
+#[test]
+fn strangers_neither_make_entries_nor_redirect_others() {
+    for v6 in [false, true] {
+        let mut bed = Bed::quiet(|_| {});
+        // Announced and asked before we ever wanted to talk to it.
+        bed.tell(near(v6, 2), MOVED, false);
+        bed.tell(near(v6, 2), MOVED, true);
+        bed.sent();
+        bed.connect(near(v6, 2));
+        assert_eq!(asked(&bed.sent()), [near(v6, 2)]);
+        bed.tell(near(v6, 2), PEER, true);
+        assert_eq!(syn_of(&bed.sent()).map(|(_, to)| to), Some(PEER));
+        // Our own address from elsewhere: counted, not believed.
+        let conflicts = bed.engine.counters().address_conflicts;
+        bed.tell(ours(v6), MOVED, false);
+        bed.sent();
+        assert_eq!(bed.engine.counters().address_conflicts, conflicts + 1);
+        // From a group, or from what claims to be us.
+        for mac in [[0xff; 6], [0x33, 0x33, 0, 0, 0, 1], MAC] {
+            bed.tell(near(v6, 2), mac, false);
+        }
+        bed.sent();
+        bed.connect(near(v6, 2));
+        assert_eq!(syn_of(&bed.sent()).map(|(_, to)| to), Some(PEER));
+    }
+}
+
+#[test]
+fn a_dead_neighbour_is_probed_and_its_connections_go_on_when_it_returns() {
+    for v6 in [false, true] {
+        let mut bed = Bed::quiet(|config| config.startup_timeout_ns = 1000 * SECOND);
+        let mut peer = Peer::connect(&mut bed, v6);
+        bed.wait(SECOND);
+        peer.go_on(&mut bed);
+        bed.sent();
+        bed.tell(near(v6, 2), PEER, true);
+        bed.sent();
+        let (mut questions, mut answers) = (Vec::new(), 0);
+        for _ in 0..80 {
+            bed.wait(SECOND);
+            // An old octet is answered, and is no progress.
+            let fields = Fields { seq: peer.fields.seq - 1, ..peer.fields.clone() };
+            bed.segment(peer.tuple, PEER, &fields, &[0]);
+            let sent = bed.sent();
+            questions.extend(sent.iter().filter_map(|sent| match sent {
+                Sent::Question(_, to) => Some(*to),
+                _ => None,
+            }));
+            answers += acks(&sent).len();
+        }
+        assert_eq!(questions[..3], [PEER; 3], "first where it was");
+        assert!(questions[3..8].iter().all(|to| to[0] & 1 == 1), "then everywhere");
+        assert!((20..62).contains(&answers), "nothing goes to one that was given up: {answers}");
+        // It is back, elsewhere: what is due goes there.
+        bed.tell(near(v6, 2), MOVED, true);
+        let due = acks(&bed.sent());
+        assert!(!due.is_empty() && due.iter().all(|to| *to == MOVED), "{due:?}");
+        bed.sent();
+        peer.mac = MOVED;
+        assert_eq!(acks(&peer.go_on(&mut bed)), [MOVED]);
+    }
+}
+
+#[test]
+fn the_way_leads_over_the_router_of_the_longest_prefix() {
+    for v6 in [false, true] {
+        let mut bed = Bed::quiet(|config| {
+            config.routes = vec![
+                Route::default_via(near(v6, 253)),
+                Route {
+                    destination: far(v6, 0),
+                    prefix_len: if v6 { 64 } else { 24 },
+                    via: near(v6, 254),
+                },
+            ];
+        });
+        bed.connect(far(v6, 7));
+        assert_eq!(asked(&bed.sent()), [near(v6, 254)]);
+        bed.tell(near(v6, 254), ROUTER, true);
+        let sent = bed.sent();
+        let (syn, to) = syn_of(&sent).unwrap();
+        assert_eq!((to, syn.tuple.local), (ROUTER, SocketAddr::new(far(v6, 7), PORT)));
+    }
+}
+
+#[test]
+fn connects_that_lead_nowhere_are_refused_at_once() {
+    let mut bed = Bed::quiet(|_| {});
+    let qp = bed.qp();
+    let now = bed.now;
+    let mut refuse = |remote: IpAddr, local_address| {
+        let param = ConnParam { local_address, ..ConnParam::default() };
+        bed.engine.connect(now, qp, SocketAddr::new(remote, 1), &param).unwrap_err()
+    };
+    for remote in [far(false, 1), far(true, 1), ours(false), ours(true), near(false, 255)] {
+        assert_eq!(refuse(remote, None), CmError::Unreachable, "{remote}");
+    }
+    assert_eq!(refuse(near(false, 2), Some(near(false, 9))), CmError::NotLocal);
+    assert_eq!(refuse(near(false, 2), Some(ours(true))), CmError::Unreachable);
+    let param = ConnParam { local_address: Some(ours(false)), ..ConnParam::default() };
+    let mapped = SocketAddr::new("::ffff:198.18.0.2".parse().unwrap(), 1);
+    assert_eq!(bed.engine.connect(now, qp, mapped, &param), Ok(()));
+    assert_eq!(asked(&bed.sent()), [near(false, 2)]);
+}
+
+#[test]
+fn questions_about_us_are_answered_and_frames_of_other_vlans_are_not() {
+    for vlan in [None, Some(7)] {
+        let mut bed = Bed::quiet(|config| config.vlan = vlan);
+        let ask = |bed: &mut Bed, link: Link, target: IpAddr, source: IpAddr| {
+            let mut out = vec![0; 90];
+            let len = match (target, source) {
+                (IpAddr::V4(target), IpAddr::V4(source)) => {
+                    arp::write_request(link, source, target, None, &mut out)
+                }
+                (IpAddr::V6(target), IpAddr::V6(source)) => {
+                    ndp::write_solicitation(link, source, target, None, &mut out)
+                }
+                _ => unreachable!(),
+            };
+            out.truncate(len);
+            bed.put(out);
+            bed.sent()
+        };
+        let link = Link { mac: PEER, vlan };
+        for v6 in [false, true] {
+            let sent = ask(&mut bed, link, ours(v6), near(v6, 2));
+            assert!(
+                matches!(sent[..], [Sent::Advert(ip, PEER)] if ip == ours(v6)),
+                "{vlan:?} {sent:?}"
+            );
+            assert!(ask(&mut bed, link, near(v6, 3), near(v6, 2)).is_empty());
+            let other = if vlan.is_some() { None } else { Some(7) };
+            assert!(ask(&mut bed, Link { vlan: other, ..link }, ours(v6), near(v6, 2)).is_empty());
+        }
+        let IpAddr::V4(us) = ours(false) else { unreachable!() };
+        let probe = ask(&mut bed, link, us.into(), Ipv4Addr::UNSPECIFIED.into());
+        assert!(matches!(probe[..], [Sent::Advert(..)]), "whoever wants to take it is told");
+    }
+}
+
+#[test]
+fn resets_and_pings_go_back_where_the_question_came_from() {
+    let mut bed = Bed::quiet(|_| {});
+    for v6 in [false, true] {
+        let to = SocketAddr::new(ours(v6), 1);
+        let tuple = FourTuple { local: (near(v6, 2), 5000).into(), remote: to };
+        let fields = Fields { flags: Flags::ACK, ..Fields::default() };
+        bed.segment(tuple, PEER, &fields, &[]);
+        let sent = bed.sent();
+        let [Sent::Tcp(reset, PEER)] = &sent[..] else { panic!("{sent:?}") };
+        assert!(reset.flags.has(Flags::RST));
+        // Not to what nobody can be, nor for what is not ours.
+        let stranger = FourTuple { remote: (near(v6, 77), 1).into(), ..tuple };
+        bed.segment(stranger, PEER, &fields, &[]);
+        bed.segment(FourTuple { local: (ours(v6), 2).into(), ..tuple }, PEER, &fields, &[]);
+        bed.segment(tuple, [3, 0, 0, 0, 0, 1], &fields, &[]);
+        assert!(bed.sent().is_empty());
+    }
+    assert_eq!(bed.engine.counters().neighbour_questions, 0);
+}
+
+#[test]
+fn pings_are_answered_to_a_bound() {
+    let mut bed = Bed::quiet(|_| {});
+    let mut ping = vec![0; 14];
+    ping[..6].copy_from_slice(&MAC);
+    ping[6..12].copy_from_slice(&PEER);
+    ping[12..14].copy_from_slice(&[8, 0]);
+    ping.extend([0x45, 0, 0, 36, 0, 0, 0, 0, 64, 1, 0, 0, 198, 18, 0, 2, 198, 18, 0, 1]);
+    ping.extend([8, 0, 0, 0, 0, 1, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let fill = |octets: &mut [u8], at: usize| {
+        octets[at..at + 2].fill(0);
+        let sum = !ferrowarp_proto::wire::checksum::sum(octets);
+        octets[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    };
+    fill(&mut ping[34..], 2);
+    let seal = |ping: &mut Vec<u8>| fill(&mut ping[14..34], 10);
+    seal(&mut ping);
+    let mut answered = 0;
+    for _ in 0..100 {
+        for _ in 0..32 {
+            bed.put(ping.clone());
+        }
+        answered += bed.sent().iter().filter(|sent| matches!(sent, Sent::Other)).count();
+    }
+    assert_eq!(answered, 1000);
+    bed.wait(SECOND);
+    // To a group, or from one.
+    for (at, octets) in [(26, [224, 0, 0, 1]), (30, [198, 18, 0, 255]), (30, [224, 0, 0, 1])] {
+        let mut bad = ping.clone();
+        bad[at..at + 4].copy_from_slice(&octets);
+        seal(&mut bad);
+        bed.put(bad);
+    }
+    let mut everybody = ping.clone();
+    everybody[..6].fill(0xff);
+    bed.put(everybody);
+    assert!(bed.sent().is_empty());
+    bed.put(ping);
+    assert_eq!(bed.sent().len(), 1);
+}
