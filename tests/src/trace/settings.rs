@@ -1,7 +1,7 @@
 //! What the `config:` lines of a trace set.
 
 use ferrowarp_proto::engine::EngineConfig;
-use ferrowarp_proto::tcp::{Algorithm, Config};
+use ferrowarp_proto::tcp::{Algorithm, Config, EcnMode};
 
 use super::script::{duration, number};
 
@@ -113,6 +113,14 @@ impl Settings {
             "held-frames" => tcp.max_held_frames = small(value)?,
             "records" => tcp.max_records = small(value)?,
             "idle-restart" => tcp.idle_restart = switch(value)?,
+            "ecn" => {
+                tcp.ecn = match value {
+                    "off" => EcnMode::Off,
+                    "accept" => EcnMode::Accept,
+                    "request" => EcnMode::Request,
+                    _ => return Err(format!("`{value}` is none of off, accept, request")),
+                }
+            }
             "congestion" => {
                 tcp.congestion = match value {
                     "new-reno" => Algorithm::NewReno,
