@@ -7,7 +7,7 @@
 use arrayvec::ArrayVec;
 
 use super::config::{Algorithm, EcnMode};
-use super::send::Phase;
+use super::recovery::Phase;
 use super::{Config, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;

@@ -99,7 +99,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn established(&mut self, now: Instant, ack: Seq) {
         if self.retries == 0 {
-            self.rtt.sample(now, now.since(self.sent_at), &self.cfg);
+            self.rtt.sample(now, now.since(self.sent_at), None, &self.cfg);
+        } else {
+            self.rtt.syn_was_lost(&self.cfg);
         }
         self.rtt.reset_backoff();
         self.retries = 0;

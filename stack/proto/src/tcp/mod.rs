@@ -12,12 +12,13 @@
 //!    Called after a whole burst was handled, it asks for one ACK however long the burst was.
 //!
 //! How the parts divide: `input` takes segments apart in the order of RFC 9293 section 3.10.7;
-//! `ack` is what an acknowledgment means to the send side, `scoreboard` its records; `output`
-//! decides and writes what leaves; `deliver` hands payload up, `receive` offers the window and
-//! schedules ACKs, `growth` widens it; `reassembly` keeps what arrived early, in memory of `held`;
-//! `state` is the transition table.
+//! `ack` is what an acknowledgment means to the send side, `scoreboard` its records; `repair` finds
+//! and repairs losses with `rack`, `tail` and `prr`; `output` decides and writes what leaves;
+//! `deliver` hands payload up, `receive` offers the window and schedules ACKs, `growth` widens it;
+//! `reassembly` keeps what arrived early, in memory of `held`; `state` is the transition table.
 //!
-//! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961.
+//! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
+//! 9937.
 
 mod ack;
 mod challenge;
@@ -30,12 +31,17 @@ mod growth;
 mod held;
 mod input;
 mod output;
+mod prr;
+mod rack;
 mod reassembly;
 mod receive;
+mod recovery;
+mod repair;
 mod rtt;
 mod scoreboard;
 mod send;
 mod state;
+mod tail;
 mod timeout;
 mod timer;
 
@@ -58,11 +64,14 @@ use congestion::Congestion;
 use deliver::Early;
 use ecn::Ecn;
 use growth::Round;
+use prr::Prr;
+use rack::Rack;
 use reassembly::Reassembly;
 use receive::{AckState, Receive};
+use recovery::{Recovery, Tail};
 use rtt::Rtt;
 use scoreboard::Scoreboard;
-use send::{Fin, Recovery, Send};
+use send::{Fin, Send};
 use state::Event;
 use timer::{NEVER, Timers};
 
@@ -73,8 +82,6 @@ const MIN_MSS: u16 = 64;
 /// Octets of payload that the timestamps option takes.
 #[expect(clippy::cast_possible_truncation, reason = "12")]
 const TIMESTAMPS_OCTETS: u32 = TIMESTAMPS_LEN as u32;
-/// Records for which room is made when the connection is; more on demand, up to the bound.
-const RECORDS_RESERVED: usize = 128;
 
 /// What a segment brought for the upper layer.
 #[derive(Debug)]
@@ -238,7 +245,8 @@ enum Plan {
 ///
 /// The memory held is bounded by the configuration: `max_held_frames` received pieces, in memory
 /// that a [`HoldPool`] lends while there is something to hold, and `max_records` sent ones.
-/// Nothing is allocated per packet; the queue of records grows to its working size once.
+/// Nothing is allocated per packet; the queue of records grows to its working size once, and is
+/// given back when the connection has been idle for a while.
 #[derive(Debug)]
 pub struct Tcb<R: RxFrame, T: Retained> {
     state: State,
@@ -255,6 +263,9 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     timers: Timers,
     board: Scoreboard<T>,
     recovery: Recovery,
+    rack: Rack,
+    prr: Prr,
+    tail: Tail,
     cc: Congestion,
     ecn: Ecn,
     rtt: Rtt,
@@ -276,8 +287,6 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     retries: u8,
     /// A timer was found late and armed again; the next time it fires however late.
     rearmed: bool,
-    /// A tail-loss probe is out; one per flight.
-    tail_sent: bool,
     /// It began with the peer's SYN, not with ours.
     passive: bool,
     /// A close was asked for before the handshake was complete.
@@ -338,7 +347,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ) -> Self {
         let Origin { iss, ts_offset } = origin;
         let mss = cfg.mss.max(MIN_MSS);
-        let reserved = RECORDS_RESERVED.min(cfg.max_records.into());
         Self {
             state,
             rcv: Receive::new(cfg),
@@ -349,8 +357,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             emss: u32::from(mss),
             snd: Send::new(iss, mss),
             timers: Timers::OFF,
-            board: Scoreboard::new(iss + 1, reserved),
+            board: Scoreboard::new(iss + 1),
             recovery: Recovery::new(iss),
+            rack: Rack::new(),
+            prr: Prr::default(),
+            tail: Tail::new(),
             cc: Congestion::new(cfg.congestion, u32::from(mss)),
             ecn: Ecn::new(cfg),
             rtt: Rtt::new(cfg),
@@ -365,7 +376,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             unanswered: 0,
             retries: 0,
             rearmed: false,
-            tail_sent: false,
             passive: false,
             close_pending: false,
             receive_shut: false,

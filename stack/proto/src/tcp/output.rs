@@ -1,5 +1,6 @@
 //! Segments out: what is due, and the frames themselves.
 
+use super::recovery::{Frto, Phase, Probe};
 use super::send::Fin;
 use super::state::State;
 use super::{NEVER, Plan, Ready, Tcb, Transmit};
@@ -48,6 +49,17 @@ enum Why {
     Unsent,
 }
 
+impl Resend {
+    /// A tail-loss probe.
+    pub(super) const fn tail(index: usize, len: u32) -> Self {
+        Self { index, len, why: Why::Tail }
+    }
+
+    pub(super) const fn payload_len(self) -> usize {
+        self.len as usize
+    }
+}
+
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// What to send next. To be called until `Idle` (or the end of a budget), after a burst of
     /// segments was handled, after a timeout, and when the upper layer has something new; each
@@ -64,9 +76,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return self.plan_control(control);
         }
         if self.state.sends() {
+            if (self.due.tail || self.recovery.prefers_fresh())
+                && let Some(transmit) = self.plan_unusual(now, ready)
+            {
+                return transmit;
+            }
             if let Some(resend) = self.choose_resend(now) {
-                self.plan = Plan::Resend(resend);
-                return Transmit::Resend { payload_len: resend.len as usize };
+                return self.plan_resend(resend);
             }
             if let Ready::Record(len) = ready {
                 if let Some(room) = self.fresh_room(now, len) {
@@ -108,26 +124,33 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (self.ack.pure && self.ack.due).then_some(Control::Ack)
     }
 
+    /// What goes before lost records and past the congestion window: a tail-loss probe, and the new
+    /// segments of F-RTO (RFC 5682 section 3.1, step 2).
+    #[cold]
+    fn plan_unusual(&mut self, now: Instant, ready: Ready) -> Option<Transmit> {
+        if self.due.tail {
+            return self.plan_probe(now, ready);
+        }
+        if let Ready::Record(len) = ready
+            && let Some(room) = self.fresh_room(now, len)
+        {
+            return Some(Transmit::Fresh { room: room as usize });
+        }
+        // Nothing new may go, so that nothing can be told.
+        self.recovery.frto = Frto::Off;
+        None
+    }
+
     /// True if the congestion window admits `len` octets now. With nothing in the network one
-    /// segment always may go.
+    /// segment always may go, and so may a tail-loss probe.
     fn cwnd_admits(&mut self, len: u32) -> bool {
         let pipe = self.pipe();
         let admits = pipe == 0 || pipe + len <= self.cc.window();
         self.cwnd_limited |= !admits;
-        admits
+        admits || self.due.tail
     }
 
     fn choose_resend(&mut self, now: Instant) -> Option<Resend> {
-        if self.due.tail {
-            let index = self.board.sent_len().checked_sub(1);
-            let last = index.and_then(|index| Some((index, self.board.get(index)?.len)));
-            match last {
-                Some((index, len)) if len <= self.emss => {
-                    return Some(Resend { index, len, why: Why::Tail });
-                }
-                _ => self.due.tail = false,
-            }
-        }
         if let Some(index) = self.board.next_lost() {
             let record = self.board.get(index)?;
             let len = record.len.min(self.emss);
@@ -142,7 +165,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// A record that waits for the window: whole if it fits, in pieces by the silly-window rule.
     #[cold]
-    fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Resend> {
+    pub(super) fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Resend> {
         let len = self.board.get(index)?.len.min(self.emss);
         let usable = self.snd.usable();
         let len = if len <= usable {
@@ -168,9 +191,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Room for a new record, if one of `len` octets may leave: it fits, or is worth cutting.
     #[inline]
-    fn fresh_room(&mut self, now: Instant, len: u32) -> Option<u32> {
+    pub(super) fn fresh_room(&mut self, now: Instant, len: u32) -> Option<u32> {
         if self.snd.fin_seq.is_some()
-            || self.board.resend_waits()
+            || (self.board.resend_waits() && !self.recovery.prefers_fresh())
             || self.board.len() >= self.cfg.max_records.into()
             || self.board.unsent().is_some()
         {
@@ -229,6 +252,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.snd.nxt = seq + 1;
                 self.snd.fin = Fin::Sent;
                 self.busy(now);
+                self.arm_tail(now);
                 self.ack_fields(now, seq, Flags::FIN | Flags::ACK)
             }
         };
@@ -337,24 +361,25 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         match why {
             Why::Lost => {
                 self.stats.resends += 1;
-                self.board.resent(index, false);
+                self.board.resent(now, index, self.sack);
                 self.recovery.on_resend(self.ts.value(now));
+                self.prr.on_sent(len);
+                if index == 0 && self.recovery.phase == Phase::Fast {
+                    // The timer is that of the first record's latest transmission.
+                    self.timers.rto = now + self.rtt.rto(&self.cfg);
+                }
             }
             Why::Tail => {
-                self.stats.tail_probes += 1;
-                self.board.resent(index, true);
-                self.due.tail = false;
-                self.tail_sent = true;
-                // The timeout counts from the probe (RFC 8985 section 7.3).
-                self.timers.rto = now + self.rtt.rto(&self.cfg);
+                self.board.resent(now, index, true);
+                self.note_probe(now, Probe::Again, Some(seq));
             }
             Why::Unsent => {
                 self.ecn.mark_fresh(&mut fields);
                 self.board.sent(now, index);
+                self.busy(now);
                 self.first_sent(now, end);
             }
         }
-        self.busy(now);
         self.stats.segments_out += 1;
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }
@@ -403,8 +428,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let seq = self.snd.nxt;
         self.board.push(now, seq, len, offset, retained, admitted);
         if admitted {
-            self.first_sent(now, seq + len);
             self.busy(now);
+            self.first_sent(now, seq + len);
         }
         admitted
     }
@@ -420,10 +445,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     fn first_sent(&mut self, now: Instant, end: Seq) {
         self.stats.octets_out += u64::from(end - self.snd.nxt);
+        self.prr.on_sent(end - self.snd.nxt);
         self.snd.nxt = end;
         self.sent_at = now;
         self.override_silly = false;
         self.timers.persist = NEVER;
+        if self.due.tail {
+            self.note_probe(now, Probe::Fresh, None);
+        }
+        self.recovery.on_fresh();
         self.arm_tail(now);
         // In slow start a window half used still counts: it will be full in a round trip.
         let pipe = self.pipe();

@@ -1,39 +1,85 @@
-//! Round-trip time, the peer's ACK delay, and the retransmission timeout (RFC 6298).
+//! Round-trip time, the peer's ACK delay, the retransmission timeout (RFC 6298) and the probe
+//! timeout (RFC 8985 section 7.2).
 
 use super::config::Config;
-use crate::time::{Instant, SECOND};
+use crate::time::{Instant, MICROSECOND, SECOND};
 
 /// Samples after which the floor follows what was measured.
 const TRUSTED_SAMPLES: u8 = 8;
 /// Length of one of the two windows over which the ACK delay's maximum is kept.
 const DELAY_WINDOW_NS: u64 = 4 * SECOND;
+/// Delay windows after which the least round-trip time is taken anew.
+const MIN_WINDOWS: u8 = 16;
 /// Most doublings of the timeout.
 const MAX_BACKOFF: u8 = 16;
+/// What a probe allows a peer that has shown no delay: an ACK of this stack's own waits up to 50
+/// us, and both ends' timers and polling take their share. Short enough that a lost tail is
+/// repaired within two round trips and a millisecond.
+const PROBE_SLACK_US: u32 = 500;
 
-/// Estimator state. Nanoseconds throughout.
-#[derive(Clone, Debug, Default)]
+/// Largest value in this window and in the one before, microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent([u32; 2]);
+
+impl Recent {
+    fn max(self) -> u32 {
+        self.0[0].max(self.0[1])
+    }
+
+    fn take(&mut self, us: u32) {
+        self.0[0] = self.0[0].max(us);
+    }
+
+    fn turn(&mut self) {
+        self.0 = [0, self.0[0]];
+    }
+}
+
+/// Estimator state. Nanoseconds where not said otherwise.
+#[derive(Clone, Debug)]
 pub(super) struct Rtt {
     srtt: u64,
     rttvar: u64,
+    /// Least sample of the last one or two spans of `MIN_WINDOWS`.
     min: u64,
-    samples: u8,
-    backoff: u8,
-    /// Largest excess of a sample over `min`, in this window and in the one before.
-    delay: [u64; 2],
+    /// Least sample of the present span.
+    min_next: u64,
     window_end: Instant,
     /// The timeout without backoff, computed at each sample.
     base: u64,
+    /// How much longer than `min` the ACK of the oldest record took: what a peer may wait before
+    /// it answers anything.
+    delay: Recent,
+    /// The same of the newest record of several: what it may wait with the end of a flight.
+    burst_delay: Recent,
+    samples: u8,
+    backoff: u8,
+    windows: u8,
 }
 
 impl Rtt {
     /// No sample yet.
     pub(super) fn new(cfg: &Config) -> Self {
-        Self { base: cfg.rto_initial_ns, min: u64::MAX, ..Self::default() }
+        Self {
+            srtt: 0,
+            rttvar: 0,
+            min: u64::MAX,
+            min_next: u64::MAX,
+            window_end: Instant::ZERO,
+            base: cfg.rto_initial_ns.max(cfg.rto_min_ns),
+            delay: Recent::default(),
+            burst_delay: Recent::default(),
+            samples: 0,
+            backoff: 0,
+            windows: 0,
+        }
     }
 
-    /// Takes a measurement (RFC 6298 section 2), in integers.
+    /// Takes a measurement (RFC 6298 section 2), in integers: the time from the transmission of
+    /// the oldest record that an ACK covers. `newest`: from that of the newest, if the ACK covers
+    /// several or leaves some.
     #[inline]
-    pub(super) fn sample(&mut self, now: Instant, rtt: u64, cfg: &Config) {
+    pub(super) fn sample(&mut self, now: Instant, rtt: u64, newest: Option<u64>, cfg: &Config) {
         if self.samples == 0 {
             self.srtt = rtt;
             self.rttvar = rtt / 2;
@@ -42,20 +88,47 @@ impl Rtt {
             self.srtt = self.srtt - self.srtt / 8 + rtt / 8;
         }
         self.samples = self.samples.saturating_add(1);
-        self.min = self.min.min(rtt);
         if now >= self.window_end {
-            self.delay = [0, self.delay[0]];
-            self.window_end = now + DELAY_WINDOW_NS;
+            self.turn(now);
         }
-        self.delay[0] = self.delay[0].max(rtt - self.min);
+        let least = newest.map_or(rtt, |newest| newest.min(rtt));
+        self.min_next = self.min_next.min(least);
+        self.min = self.min.min(least);
+        self.delay.take(micros(rtt - self.min));
+        if let Some(newest) = newest {
+            self.burst_delay.take(micros(newest - self.min));
+        }
+        self.update_base(cfg);
+    }
+
+    /// The timeout by what is known now.
+    #[inline]
+    fn update_base(&mut self, cfg: &Config) {
         // The peer may delay an ACK at any time by as much as it has shown, however steady the
         // last samples were.
         let floor = if self.samples < TRUSTED_SAMPLES {
-            cfg.rto_initial_ns
+            cfg.rto_initial_ns.max(cfg.rto_min_ns)
         } else {
-            cfg.rto_min_ns.max(self.min + self.peer_delay())
+            let delay = u64::from(self.delay.max()) * MICROSECOND;
+            cfg.rto_min_ns.max(self.min + delay)
         };
-        self.base = (self.srtt + 4 * self.rttvar).max(floor).min(cfg.rto_max_ns);
+        // A steady path has next to no variance; still the timer leaves the probe and reordering
+        // the time of a round trip.
+        let margin = (4 * self.rttvar).max(self.srtt);
+        self.base = (self.srtt + margin).max(floor).min(cfg.rto_max_ns);
+    }
+
+    #[cold]
+    fn turn(&mut self, now: Instant) {
+        self.delay.turn();
+        self.burst_delay.turn();
+        self.window_end = now + DELAY_WINDOW_NS;
+        self.windows += 1;
+        if self.windows >= MIN_WINDOWS {
+            self.windows = 0;
+            self.min = self.min_next;
+            self.min_next = u64::MAX;
+        }
     }
 
     /// Smoothed round-trip time, 0 before the first sample.
@@ -63,9 +136,9 @@ impl Rtt {
         self.srtt
     }
 
-    /// Largest ACK delay seen lately.
-    pub(super) fn peer_delay(&self) -> u64 {
-        self.delay[0].max(self.delay[1])
+    /// Least round-trip time of late, 0 before the first sample.
+    pub(super) const fn min(&self) -> u64 {
+        if self.min == u64::MAX { 0 } else { self.min }
     }
 
     /// The retransmission timeout with its backoff.
@@ -85,16 +158,35 @@ impl Rtt {
         self.backoff = 0;
     }
 
-    /// When to probe the tail of a flight (after RFC 8985 section 7.2), or `None` while too
-    /// little is known or the timeout comes first anyway.
-    #[inline]
-    pub(super) fn probe_timeout(&self, cfg: &Config) -> Option<u64> {
-        if self.samples < TRUSTED_SAMPLES {
-            return None;
-        }
-        let timeout = (2 * self.srtt + self.peer_delay()).max(cfg.tick_ns);
-        (timeout < self.base).then_some(timeout)
+    /// Our SYN had to be sent again: the first flight gets three times the initial timeout
+    /// (RFC 6298 section 5.7, whose initial timeout is 1 s and this 3 s).
+    pub(super) fn syn_was_lost(&mut self, cfg: &Config) {
+        self.base = self.base.max(3 * cfg.rto_initial_ns).min(cfg.rto_max_ns);
     }
+
+    /// When to probe the tail of a flight (RFC 8985 section 7.2): two round trips after it left,
+    /// and the time the peer may sit on its ACK. `alone`: it is a single record.
+    #[inline]
+    pub(super) fn probe_timeout(&self, alone: bool) -> u64 {
+        let delay = if alone { self.delay.max() } else { self.burst_delay.max() };
+        if self.samples == 0 {
+            return SECOND;
+        }
+        2 * self.srtt + u64::from(delay.max(PROBE_SLACK_US)) * MICROSECOND
+    }
+
+    /// A probe was answered by a report that nothing had been lost: the peer sits on its ACKs for
+    /// longer than it was allowed, how long the probe has kept us from learning.
+    pub(super) fn probe_was_early(&mut self, alone: bool, cfg: &Config) {
+        let delay = if alone { &mut self.delay } else { &mut self.burst_delay };
+        let longer = delay.max().max(PROBE_SLACK_US).saturating_mul(4);
+        delay.take(longer.min(micros(cfg.rto_initial_ns)));
+        self.update_base(cfg);
+    }
+}
+
+fn micros(ns: u64) -> u32 {
+    u32::try_from(ns.div_ceil(MICROSECOND)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -109,21 +201,35 @@ mod tests {
         assert_eq!(rtt.rto(&cfg), 200 * MILLISECOND);
         let at = |ms: u64| Instant::from_nanos(ms * MILLISECOND);
         for ms in 0..7 {
-            rtt.sample(at(ms), 20 * MICROSECOND, &cfg);
+            rtt.sample(at(ms), 20 * MICROSECOND, None, &cfg);
             assert_eq!(rtt.rto(&cfg), 200 * MILLISECOND);
         }
-        rtt.sample(at(8), 20 * MICROSECOND, &cfg);
+        rtt.sample(at(8), 20 * MICROSECOND, None, &cfg);
         assert_eq!(rtt.rto(&cfg), 5 * MILLISECOND);
         // A peer that delays ACKs by 40 ms raises it for a while, however calm the rest is.
-        rtt.sample(at(9), 40 * MILLISECOND + 20 * MICROSECOND, &cfg);
+        rtt.sample(at(9), 40 * MILLISECOND + 20 * MICROSECOND, None, &cfg);
         for ms in 10..200 {
-            rtt.sample(at(ms), 20 * MICROSECOND, &cfg);
+            rtt.sample(at(ms), 20 * MICROSECOND, None, &cfg);
         }
         assert_eq!(rtt.rto(&cfg), 40 * MILLISECOND + 20 * MICROSECOND);
         for s in 1..4 {
-            rtt.sample(Instant::from_nanos(s * 5 * SECOND), 20 * MICROSECOND, &cfg);
+            rtt.sample(Instant::from_nanos(s * 5 * SECOND), 20 * MICROSECOND, None, &cfg);
         }
         assert_eq!(rtt.rto(&cfg), 5 * MILLISECOND);
+    }
+
+    #[test]
+    fn a_floor_of_a_second_is_a_matter_of_configuration() {
+        // RFC 6298 sections 2.1 and 2.4.
+        let cfg = Config { rto_min_ns: SECOND, rto_initial_ns: SECOND, ..Config::default() };
+        let mut rtt = Rtt::new(&cfg);
+        assert_eq!(rtt.rto(&cfg), SECOND);
+        for _ in 0..100 {
+            rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
+            assert_eq!(rtt.rto(&cfg), SECOND);
+        }
+        rtt.syn_was_lost(&cfg);
+        assert_eq!(rtt.rto(&cfg), 3 * SECOND);
     }
 
     #[test]
@@ -144,10 +250,54 @@ mod tests {
     fn the_formula_of_rfc_6298() {
         let cfg = Config { rto_min_ns: 0, rto_initial_ns: 0, ..Config::default() };
         let mut rtt = Rtt::new(&cfg);
-        rtt.sample(Instant::ZERO, 800, &cfg);
+        rtt.sample(Instant::ZERO, 800, None, &cfg);
         assert_eq!((rtt.srtt, rtt.rttvar), (800, 400));
         assert_eq!(rtt.rto(&cfg), 800 + 4 * 400);
-        rtt.sample(Instant::ZERO, 1600, &cfg);
+        rtt.sample(Instant::ZERO, 1600, None, &cfg);
         assert_eq!((rtt.srtt, rtt.rttvar), (900, 500));
+    }
+
+    #[test]
+    fn the_timeout_leaves_a_round_trip_on_a_steady_path() {
+        let cfg = Config::default();
+        let mut rtt = Rtt::new(&cfg);
+        for _ in 0..100 {
+            rtt.sample(Instant::ZERO, 20 * MILLISECOND, None, &cfg);
+        }
+        assert!(rtt.rto(&cfg) >= 39 * MILLISECOND, "{}", rtt.rto(&cfg));
+    }
+
+    #[test]
+    fn the_least_round_trip_is_forgotten_when_the_path_has_changed() {
+        let cfg = Config::default();
+        let mut rtt = Rtt::new(&cfg);
+        rtt.sample(Instant::ZERO, MILLISECOND, None, &cfg);
+        for s in 1..60 {
+            rtt.sample(Instant::from_nanos(s * SECOND), 10 * MILLISECOND, None, &cfg);
+        }
+        assert_eq!(rtt.min(), MILLISECOND);
+        for s in 60..200 {
+            rtt.sample(Instant::from_nanos(s * SECOND), 10 * MILLISECOND, None, &cfg);
+        }
+        assert_eq!(rtt.min(), 10 * MILLISECOND);
+    }
+
+    #[test]
+    fn a_probe_allows_for_two_round_trips_and_the_delay_shown() {
+        let cfg = Config::default();
+        let mut rtt = Rtt::new(&cfg);
+        assert_eq!(rtt.probe_timeout(true), SECOND);
+        rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
+        assert_eq!(rtt.probe_timeout(true), 540 * MICROSECOND);
+        assert_eq!(rtt.probe_timeout(false), 540 * MICROSECOND);
+        // Four probes that were too early are enough for any delay that peers have.
+        for us in [2000, 8000, 32_000, 128_000, 200_000, 200_000] {
+            rtt.probe_was_early(true, &cfg);
+            assert_eq!(rtt.probe_timeout(true), (40 + us) * MICROSECOND);
+        }
+        assert_eq!(rtt.probe_timeout(false), 540 * MICROSECOND);
+        // The end of a burst is waited for by its own measure.
+        rtt.sample(Instant::ZERO, 20 * MICROSECOND, Some(MILLISECOND), &cfg);
+        assert_eq!(rtt.probe_timeout(false), (40 + 980) * MICROSECOND);
     }
 }

@@ -2,12 +2,17 @@
 //! (SACK, RFC 2018 and 6675), which is lost, and which was sent again.
 //!
 //! A record is the unit the upper layer wrote; its boundary survives retransmission. Octet
-//! counters are kept beside the marks, so that `pipe` costs nothing.
+//! counters are kept beside the marks, so that `pipe` costs nothing. What is lost is judged by
+//! time of transmission (`rack`): of records sent once, sequence order is time order, and a cursor
+//! remembers how far they were judged; those sent again stand in a queue in order of time.
+
+mod judge;
 
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
+use super::rack::{Guard, sent_after};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
@@ -20,8 +25,6 @@ const LOST: u8 = 2;
 const COPY: u8 = 4;
 /// Sent more than once: gives no round-trip sample (Karn).
 const AGAIN: u8 = 8;
-/// Sent again as a tail-loss probe.
-const PROBE: u8 = 16;
 
 /// Octets of one segment, and the frame they first left in.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub(super) struct Record<T> {
     /// Where the octets start in the frame.
     pub(super) offset: u32,
     marks: u8,
+    /// When it was last sent.
     sent_at: Instant,
     pub(super) frame: T,
 }
@@ -43,38 +47,70 @@ impl<T> Record<T> {
     fn is(&self, marks: u8) -> bool {
         self.marks & marks != 0
     }
+
+    /// The last transmission was not the first, and its fate is not known.
+    fn is_copy_out(&self) -> bool {
+        self.is(AGAIN) && !self.is(SACKED) && self.marks & (LOST | COPY) != LOST
+    }
 }
 
-/// What a cumulative acknowledgment freed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Acked {
-    /// Send time of the oldest record freed, if none of them was ever sent again.
-    pub(super) sent_at: Option<Instant>,
-    /// Records freed.
-    pub(super) records: u32,
+/// A retransmission whose fate is not known: when it left, and where its record started.
+#[derive(Clone, Copy, Debug)]
+struct Resent {
+    at: Instant,
+    seq: Seq,
 }
 
-/// What SACK blocks brought.
+/// What one ACK brought.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sacked {
-    /// Octets newly reported.
+pub(super) struct News {
+    /// Octets that the peer was not known to hold (`DeliveredData` of RFC 9937).
     pub(super) octets: u32,
-    /// End of a tail-loss probe among them.
-    pub(super) probe: Option<Seq>,
+    /// Records that the acknowledgment freed, in part or whole.
+    pub(super) records: u32,
+    /// When the oldest of them was sent, if none of them was ever sent again (Karn).
+    pub(super) oldest: Option<Instant>,
+    /// The transmission that was sent last among those delivered, and where it ended.
+    pub(super) newest: Option<(Instant, Seq)>,
+    /// Something sent once arrived after what was sent later.
+    pub(super) reordered: bool,
+    /// Lowest end of what was sent once and arrived.
+    pub(super) original: Option<Seq>,
+}
+
+impl News {
+    /// A record of these marks, not known to be held, was delivered whole. `fack` is the end of
+    /// what was known to be held before (RFC 8985 section 6.2, steps 2 and 3).
+    fn take(&mut self, marks: u8, sent_at: Instant, end: Seq, fack: Seq, guard: Option<&Guard>) {
+        if marks & AGAIN == 0 {
+            self.reordered |= end < fack;
+            self.original = Some(self.original.map_or(end, |lowest| lowest.min(end)));
+        } else if !guard.is_some_and(|guard| guard.trusts(sent_at)) {
+            return;
+        }
+        if self.newest.is_none_or(|newest| sent_after((sent_at, end), newest)) {
+            self.newest = Some((sent_at, end));
+        }
+    }
 }
 
 /// The queue of records with its marks.
 #[derive(Debug)]
 pub(super) struct Scoreboard<T> {
     records: VecDeque<Record<T>>,
+    /// Retransmissions in the order they left; entries whose fate is known stay until they come
+    /// to the front.
+    resent: VecDeque<Resent>,
     /// The last record is written but not sent.
     unsent: bool,
     sacked: u32,
     lost: u32,
     copies: u32,
-    /// End of the highest octet reported by SACK.
+    /// Records reported by SACK.
+    sacked_count: u32,
+    /// End of the highest octet acknowledged or reported by SACK (`RACK.fack`).
     high_sacked: Seq,
-    /// Everything below has been judged by the current SACK information.
+    /// Of the records below, each is SACKed, lost, or was sent again.
     loss_edge: Seq,
     /// No record below waits to be sent again.
     resend_from: Seq,
@@ -83,14 +119,16 @@ pub(super) struct Scoreboard<T> {
 }
 
 impl<T: Clone> Scoreboard<T> {
-    /// An empty board; the first record will start at `seq`.
-    pub(super) fn new(seq: Seq, capacity: usize) -> Self {
+    /// An empty board; the first record will start at `seq`. Takes no memory yet.
+    pub(super) fn new(seq: Seq) -> Self {
         Self {
-            records: VecDeque::with_capacity(capacity),
+            records: VecDeque::new(),
+            resent: VecDeque::new(),
             unsent: false,
             sacked: 0,
             lost: 0,
             copies: 0,
+            sacked_count: 0,
             high_sacked: seq,
             loss_edge: seq,
             resend_from: seq,
@@ -106,7 +144,15 @@ impl<T: Clone> Scoreboard<T> {
         self.records.is_empty()
     }
 
+    /// Nothing is SACKed and no retransmission is under way: an ACK of new data brings nothing to
+    /// be judged.
+    #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        self.sacked == 0 && self.resent.is_empty()
+    }
+
     /// Records sent and not acknowledged.
+    #[inline]
     pub(super) fn sent_len(&self) -> usize {
         self.records.len() - usize::from(self.unsent)
     }
@@ -122,6 +168,17 @@ impl<T: Clone> Scoreboard<T> {
     /// End of everything written.
     pub(super) fn end(&self) -> Option<Seq> {
         self.records.back().map(Record::end)
+    }
+
+    /// Octets reported by SACK.
+    #[inline]
+    pub(super) fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
+    /// Records reported by SACK.
+    pub(super) fn sacked_count(&self) -> u32 {
+        self.sacked_count
     }
 
     /// Octets of `flight` that are thought to be in the network (RFC 6675 `pipe`).
@@ -153,28 +210,49 @@ impl<T: Clone> Scoreboard<T> {
 
     /// Frees what `ack` covers. Cost: O(records freed).
     #[inline]
-    pub(super) fn ack(&mut self, ack: Seq) -> Acked {
-        let mut acked = Acked::default();
+    pub(super) fn ack(&mut self, ack: Seq, guard: Option<&Guard>, news: &mut News) {
         let mut clean = true;
         while let Some(front) = self.records.front_mut() {
             if front.seq >= ack {
                 break;
             }
-            if acked.records == 0 {
-                acked.sent_at = Some(front.sent_at);
+            if news.records == 0 {
+                news.oldest = Some(front.sent_at);
             }
-            clean &= front.marks & AGAIN == 0;
-            acked.records += 1;
-            let whole = front.end() <= ack;
+            news.records += 1;
+            let (marks, end) = (front.marks, front.end());
+            let whole = end <= ack;
             let octets = if whole { front.len } else { ack - front.seq };
-            let marks = front.marks;
             if !whole {
                 front.seq = ack;
                 front.len -= octets;
                 front.offset += octets;
             }
+            let sent_at = front.sent_at;
+            if marks & (SACKED | AGAIN) == 0 {
+                news.octets += octets;
+                if whole {
+                    news.reordered |= end < self.high_sacked;
+                    news.original.get_or_insert(end);
+                    news.newest = Some((sent_at, end));
+                }
+            } else {
+                clean &= marks & AGAIN == 0;
+                if marks & SACKED == 0 {
+                    news.octets += octets;
+                    if whole {
+                        let guard =
+                            guard.map(
+                                |&guard| {
+                                    if news.records == 1 { guard } else { guard.without_echo() }
+                                },
+                            );
+                        news.take(marks, sent_at, end, self.high_sacked, guard.as_ref());
+                    }
+                }
+            }
             if marks != 0 {
-                self.uncount(marks, octets);
+                self.uncount(marks, octets, whole);
             }
             if !whole {
                 break;
@@ -182,14 +260,18 @@ impl<T: Clone> Scoreboard<T> {
             self.records.pop_front();
         }
         if !clean {
-            acked.sent_at = None;
+            news.oldest = None;
         }
-        acked
+        self.high_sacked = self.high_sacked.max(ack);
+        self.loss_edge = self.loss_edge.max(ack);
+        self.resend_from = self.resend_from.max(ack);
     }
 
-    fn uncount(&mut self, marks: u8, octets: u32) {
+    /// `octets` of a record with these marks leave the counters, `whole` of it or its head.
+    fn uncount(&mut self, marks: u8, octets: u32, whole: bool) {
         if marks & SACKED != 0 {
             self.sacked -= octets;
+            self.sacked_count -= u32::from(whole);
         }
         if marks & LOST != 0 {
             self.lost -= octets;
@@ -206,8 +288,17 @@ impl<T: Clone> Scoreboard<T> {
 
     /// Marks the records that lie whole in one of the blocks. `una..nxt` is what was sent and not
     /// acknowledged; blocks outside are ignored, as hostile or as reports of duplicates.
-    pub(super) fn apply_sack(&mut self, blocks: &[Block], una: Seq, nxt: Seq) -> Sacked {
-        let mut news = Sacked::default();
+    /// Cost: O(records newly reported), and a search for each block.
+    pub(super) fn apply_sack(
+        &mut self,
+        blocks: &[Block],
+        una: Seq,
+        nxt: Seq,
+        guard: &Guard,
+        news: &mut News,
+    ) {
+        let fack = self.high_sacked;
+        let guard = guard.without_echo();
         for &(start, end) in blocks {
             if start >= end || start < una || end > nxt {
                 continue;
@@ -220,139 +311,25 @@ impl<T: Clone> Scoreboard<T> {
             let mut index = self.index_of(from);
             // A record cut by the known part was not marked whole: look at it again.
             while let Some(record) = self.records.get_mut(index) {
-                if record.end() > end {
+                let record_end = record.end();
+                if record_end > end {
                     break;
                 }
                 if record.seq >= start && record.marks & SACKED == 0 {
                     let (marks, len) = (record.marks, record.len);
-                    record.marks = (marks | SACKED) & !(LOST | COPY | PROBE);
+                    record.marks = (marks | SACKED) & !(LOST | COPY);
                     news.octets += len;
-                    if marks & PROBE != 0 {
-                        news.probe = Some(record.end());
-                    }
-                    self.high_sacked = self.high_sacked.max(record.end());
-                    self.uncount(marks & (LOST | COPY), len);
+                    news.take(marks, record.sent_at, record_end, fack, Some(&guard));
+                    self.high_sacked = self.high_sacked.max(record_end);
+                    self.uncount(marks, len, true);
                     self.sacked += len;
+                    self.sacked_count += 1;
                 }
                 index += 1;
             }
         }
         self.seen.clear();
         self.seen.extend(blocks.iter().copied().filter(|b| b.0 < b.1 && b.0 >= una && b.1 <= nxt));
-        news
-    }
-
-    /// Judges lost what lies below `records` SACKed records, or below more than `octets` SACKed
-    /// octets (RFC 6675 `IsLost`, counting records as it counts runs). Returns octets newly lost.
-    pub(super) fn detect_lost(&mut self, records: u32, octets: u32) -> u32 {
-        if self.sacked == 0 || self.records.is_empty() {
-            return 0;
-        }
-        let mut index = self.index_of(self.high_sacked - 1).min(self.records.len() - 1);
-        let (mut record_count, mut octet_count) = (0, 0);
-        let edge = loop {
-            let record = &self.records[index];
-            if record.seq < self.loss_edge {
-                return 0;
-            }
-            if record.is(SACKED) {
-                record_count += 1;
-                octet_count += record.len;
-                if record_count >= records || octet_count > octets {
-                    break record.seq;
-                }
-            }
-            if index == 0 {
-                return 0;
-            }
-            index -= 1;
-        };
-        self.lose_below(edge)
-    }
-
-    /// Marks lost everything below `edge` that is neither SACKed nor marked already.
-    pub(super) fn lose_below(&mut self, edge: Seq) -> u32 {
-        let mut lost = 0;
-        let mut index = self.index_of(self.loss_edge);
-        while let Some(record) = self.records.get_mut(index) {
-            if record.seq >= edge {
-                break;
-            }
-            if !record.is(SACKED | LOST) {
-                record.marks |= LOST;
-                lost += record.len;
-                self.resend_from = self.resend_from.min(record.seq);
-            }
-            index += 1;
-        }
-        self.lost += lost;
-        self.loss_edge = self.loss_edge.max(edge);
-        lost
-    }
-
-    /// Marks the first record lost, also if it was sent again already (NewReno, RFC 6582).
-    pub(super) fn lose_first(&mut self) {
-        let Some(first) = self.records.front_mut().filter(|first| !first.is(SACKED)) else {
-            return;
-        };
-        let (marks, len, seq) = (first.marks, first.len, first.seq);
-        first.marks = (marks | LOST) & !COPY;
-        self.uncount(marks & COPY, len);
-        if marks & LOST == 0 {
-            self.lost += len;
-        }
-        self.resend_from = seq;
-    }
-
-    /// After a retransmission timeout: everything sent and not SACKed is lost. If the peer holds
-    /// the first record by its own report and does not acknowledge it, it has reneged, and the
-    /// reports are void (RFC 2018 section 8).
-    pub(super) fn lose_all(&mut self) {
-        let reneged = self.records.front().is_some_and(|first| first.is(SACKED));
-        let sent = self.sent_len();
-        (self.sacked, self.lost, self.copies) = (0, 0, 0);
-        for record in self.records.iter_mut().take(sent) {
-            record.marks &= !(COPY | PROBE);
-            if reneged {
-                record.marks &= !SACKED;
-            }
-            if record.is(SACKED) {
-                self.sacked += record.len;
-            } else {
-                record.marks |= LOST;
-                self.lost += record.len;
-            }
-        }
-        if reneged {
-            self.seen.clear();
-        }
-        if let Some(first) = self.records.front() {
-            self.resend_from = first.seq;
-            self.loss_edge = first.seq;
-            if reneged {
-                self.high_sacked = first.seq;
-            }
-        }
-    }
-
-    /// Takes back every judgement of loss: the originals were in the network after all.
-    pub(super) fn forgive(&mut self) {
-        for record in &mut self.records {
-            record.marks &= !(LOST | COPY);
-        }
-        (self.lost, self.copies) = (0, 0);
-        if let Some(first) = self.records.front() {
-            self.loss_edge = first.seq;
-        }
-    }
-
-    /// Moves the marks' origins up to `una`, so that modular comparison never sees them from
-    /// afar.
-    #[inline]
-    pub(super) fn advance(&mut self, una: Seq) {
-        self.high_sacked = self.high_sacked.max(una);
-        self.loss_edge = self.loss_edge.max(una);
-        self.resend_from = self.resend_from.max(una);
     }
 
     /// Where the first record starts that is lost and has no copy in the network.
@@ -399,15 +376,21 @@ impl<T: Clone> Scoreboard<T> {
         self.records.insert(index + 1, rest);
     }
 
-    /// Notes that the record at `index` was sent once more.
-    pub(super) fn resent(&mut self, index: usize, probe: bool) {
+    /// Notes that the record at `index` was sent once more. With `judged`, its fate will be judged
+    /// by [`Scoreboard::detect_lost`].
+    pub(super) fn resent(&mut self, now: Instant, index: usize, judged: bool) {
+        if judged && self.resent.len() >= 2 * self.records.len() + 16 {
+            self.forget_known();
+        }
         let record = &mut self.records[index];
         record.marks |= AGAIN;
-        if probe {
-            record.marks |= PROBE;
-        } else if record.marks & (LOST | COPY) == LOST {
+        record.sent_at = now;
+        if record.marks & (LOST | COPY) == LOST {
             record.marks |= COPY;
             self.copies += record.len;
+        }
+        if judged {
+            self.resent.push_back(Resent { at: now, seq: record.seq });
         }
     }
 
@@ -417,24 +400,29 @@ impl<T: Clone> Scoreboard<T> {
         self.unsent = index + 1 < self.records.len();
     }
 
-    /// Drops all records.
-    pub(super) fn clear(&mut self) {
-        self.records.clear();
-        self.seen.clear();
-        self.unsent = false;
-        (self.sacked, self.lost, self.copies) = (0, 0, 0);
+    /// True if memory is held for records to come.
+    #[inline]
+    pub(super) fn holds_memory(&self) -> bool {
+        self.records.capacity() > 0 || self.resent.capacity() > 0
     }
 
-    /// Sums the counters anew; for assertions in tests.
-    #[cfg(test)]
-    pub(super) fn check(&self) {
-        let sum = |mark| -> u32 { self.records.iter().filter(|r| r.is(mark)).map(|r| r.len).sum() };
-        assert_eq!(sum(SACKED), self.sacked);
-        assert_eq!(sum(LOST), self.lost);
-        assert_eq!(sum(COPY), self.copies);
-        assert!(self.records.iter().all(|r| r.marks & (SACKED | LOST) != SACKED | LOST));
-        assert!(self.records.iter().all(|r| r.len > 0));
-        let ends = self.records.iter().zip(self.records.iter().skip(1));
-        assert!(ends.into_iter().all(|(a, b)| a.end() == b.seq));
+    /// Gives back the memory of what is empty.
+    pub(super) fn release_memory(&mut self) {
+        if self.records.is_empty() {
+            self.records = VecDeque::new();
+            self.resent = VecDeque::new();
+        }
+    }
+
+    /// Drops all records, and their memory.
+    pub(super) fn clear(&mut self) {
+        self.records.clear();
+        self.release_memory();
+        self.seen.clear();
+        self.unsent = false;
+        (self.sacked, self.lost, self.copies, self.sacked_count) = (0, 0, 0, 0);
     }
 }
+
+#[cfg(test)]
+mod tests;

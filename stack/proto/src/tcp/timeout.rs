@@ -1,7 +1,8 @@
 //! Timers fire: retransmission, tail-loss probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT,
 //! keepalive.
 
-use super::send::{Fin, Phase};
+use super::recovery::{Frto, Phase, Probe};
+use super::send::Fin;
 use super::state::{Event, State};
 use super::{NEVER, Notice, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
@@ -28,6 +29,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if now >= self.timers.linger {
             self.linger_expired(now);
         }
+        if now >= self.timers.reorder {
+            self.reorder_expired(now);
+        }
         if now >= self.timers.tail {
             self.tail_expired(now);
         }
@@ -43,17 +47,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// True if `timer` is found so late that time must have jumped (the process or its machine
-    /// stood still), for the first time in a row.
-    fn found_late(&mut self, now: Instant, timer: Instant) -> bool {
+    /// stood still), for the first time in a row. Then the retransmission timer starts over.
+    pub(super) fn found_late(&mut self, now: Instant, timer: Instant) -> bool {
         let late = !self.rearmed && now.since(timer) > self.cfg.tick_ns;
-        self.rearmed |= late;
+        if late {
+            self.rearmed = true;
+            self.timers.rto = now + self.rtt.rto(&self.cfg);
+        }
         late
     }
 
-    /// RFC 6298 section 5, steps 5.4 to 5.7.
+    /// RFC 6298 section 5, steps 5.4 to 5.7; RFC 8985 section 6.3.
     fn rto_expired(&mut self, now: Instant) {
         if self.found_late(now, self.timers.rto) {
-            self.timers.rto = now + self.rtt.rto(&self.cfg);
             return;
         }
         self.retries = self.retries.saturating_add(1);
@@ -85,41 +91,29 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return;
         }
         self.stats.timeouts += 1;
-        let first = self.recovery.phase != Phase::Timeout && !self.ecn.covers(self.snd.una);
+        let before = self.recovery.phase;
         self.recovery.enter(Phase::Timeout, self.snd.una, self.snd.nxt, self.cc);
+        if before != Phase::Timeout && self.sack && !self.ts.on {
+            self.recovery.frto = Frto::First;
+        }
+        let first = before == Phase::Open && !self.ecn.covers(self.snd.una);
         self.cc.on_timeout(self.snd.flight(), self.emss, first);
         self.ecn.on_loss(self.snd.nxt);
-        self.board.lose_all();
+        // Without SACK nothing tells what arrived.
+        let patience = if self.sack {
+            let sacked = self.board.sacked_count();
+            self.rack.patience(self.rack.reo_wnd(true, sacked, &self.rtt))
+        } else {
+            0
+        };
+        self.board.lose_at_timeout(now, patience);
         self.timers.tail = NEVER;
+        self.timers.reorder = NEVER;
         self.due.tail = false;
+        self.tail.probe = Probe::None;
         if self.snd.fin == Fin::Sent {
             self.snd.fin = Fin::Due;
         }
-    }
-
-    /// Nothing was heard of the tail of a flight: send its last record again, so that the peer
-    /// reports what it lacks (after RFC 8985 section 7.3).
-    fn tail_expired(&mut self, now: Instant) {
-        if self.found_late(now, self.timers.tail) {
-            self.arm_tail(now);
-            return;
-        }
-        self.timers.tail = NEVER;
-        self.due.tail = self.recovery.phase == Phase::Open && self.board.sent_len() > 0;
-    }
-
-    /// Starts the tail-loss probe's timer, if it applies: one probe per flight, while no loss is
-    /// known, and with SACK, without which the answer would say nothing.
-    #[inline]
-    pub(super) fn arm_tail(&mut self, now: Instant) {
-        let applies = self.cfg.tail_loss_probe
-            && self.sack
-            && !self.tail_sent
-            && self.recovery.phase == Phase::Open;
-        self.timers.tail = match self.rtt.probe_timeout(&self.cfg) {
-            Some(timeout) if applies => now + timeout,
-            _ => NEVER,
-        };
     }
 
     /// TIME-WAIT is over, or the peer's FIN has not come in FIN-WAIT-2. A peer that still sends is

@@ -11,8 +11,11 @@ pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 pub(super) struct Timers {
     /// Retransmission (RFC 6298).
     pub(super) rto: Instant,
-    /// Tail-loss probe (after RFC 8985).
+    /// Tail-loss probe (RFC 8985 section 7); with nothing in flight, the end of its being idle for
+    /// a short while only.
     pub(super) tail: Instant,
+    /// Reordering (RFC 8985 section 6.2, step 5).
+    pub(super) reorder: Instant,
     /// Zero-window probe and silly-window override (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     pub(super) persist: Instant,
     /// End of TIME-WAIT, or of patience in FIN-WAIT-2.
@@ -23,12 +26,19 @@ pub(super) struct Timers {
 
 impl Timers {
     /// None runs.
-    pub(super) const OFF: Self =
-        Self { rto: NEVER, tail: NEVER, persist: NEVER, linger: NEVER, keepalive: NEVER };
+    pub(super) const OFF: Self = Self {
+        rto: NEVER,
+        tail: NEVER,
+        reorder: NEVER,
+        persist: NEVER,
+        linger: NEVER,
+        keepalive: NEVER,
+    };
 
     /// The next to fire, or `NEVER`.
     #[inline]
     pub(super) fn earliest(&self) -> Instant {
-        self.rto.min(self.tail).min(self.persist).min(self.linger).min(self.keepalive)
+        let repair = self.rto.min(self.tail).min(self.reorder);
+        repair.min(self.persist).min(self.linger).min(self.keepalive)
     }
 }

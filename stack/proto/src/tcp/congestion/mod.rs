@@ -76,7 +76,6 @@ impl Congestion {
     }
 
     /// The window from which on it grows slowly, in octets. Recovery ends with a window of this.
-    #[allow(dead_code, reason = "for proportional rate reduction")]
     #[inline]
     pub(super) const fn ssthresh(&self) -> u32 {
         self.ssthresh
@@ -174,7 +173,6 @@ impl Congestion {
 
     /// Sets the window to `octets` during an episode of loss; threshold and epoch stay
     /// (RFC 6937).
-    #[allow(dead_code, reason = "for proportional rate reduction")]
     #[inline]
     pub(super) const fn set_window(&mut self, octets: u32) {
         self.cwnd = octets;

@@ -96,7 +96,7 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
         let moved = (tcb.rcv.nxt - nxt) as usize;
         assert!(moved == taken || moved == taken + fin, "octets are counted as handed up");
     }
-    tcb.board.check();
+    tcb.board.check(tcb.sack);
     assert!(tcb.snd.una <= tcb.snd.nxt);
 }
 

@@ -7,6 +7,8 @@ mod delivery;
 mod ecn;
 mod handshake;
 mod hostile;
+mod probe;
+mod rack;
 mod recovery;
 mod reports;
 mod rules;
@@ -175,7 +177,7 @@ impl End {
 
     fn check_board(&self) {
         if self.checks_board {
-            self.tcb.board.check();
+            self.tcb.board.check(self.tcb.sack);
         }
     }
 
@@ -366,6 +368,7 @@ impl Script {
     /// An established client; the peer offered `options`.
     pub(super) fn established(cfg: &Config, options: Options) -> Self {
         let (mut script, _) = Self::connecting(cfg);
+        script.wait_us(100);
         script.ts = options.ts;
         let seq = script.seq;
         script.seq += 1;

@@ -1,0 +1,174 @@
+//! The state of loss recovery: which episode is under way, what would undo it, and the tail-loss
+//! probe that is out.
+
+use super::congestion::Congestion;
+use crate::wire::seq::Seq;
+
+/// Which kind of loss is being repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// None.
+    Open,
+    /// Found by RACK or duplicate ACKs.
+    Fast,
+    /// Found by the retransmission timer.
+    Timeout,
+}
+
+/// How far F-RTO has come in telling whether a timeout was spurious (RFC 5682 section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frto {
+    /// Not at it.
+    Off,
+    /// Step 2: waits for the first ACK of something new.
+    First,
+    /// Step 3: up to so many new segments go before the next retransmission; the next ACK tells.
+    Second { new: u8 },
+}
+
+/// What would undo an episode that turns out to be spurious.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Undo {
+    /// The controller before the episode.
+    pub(super) prior: Congestion,
+    /// Where the first loss is. An ACK that does not reach beyond says nothing about it.
+    pub(super) hole: Seq,
+    /// TSval of the first retransmission: an ACK that echoes an earlier one answers the original
+    /// (Eifel, RFC 3522). `None` before any retransmission.
+    pub(super) first_ts: Option<u32>,
+    /// Still waiting for the first ACK that moves: the only one Eifel may judge by.
+    pub(super) eifel: bool,
+    /// Retransmissions not yet reported as duplicates by D-SACK.
+    pub(super) unreported: u32,
+    /// The loss was found by what was SACKed: if it was none, it was reordering.
+    pub(super) by_order: bool,
+}
+
+/// Loss recovery (RFC 6582, RFC 6675).
+#[derive(Debug)]
+pub(super) struct Recovery {
+    pub(super) phase: Phase,
+    /// Recovery ends when this is acknowledged.
+    pub(super) point: Seq,
+    /// The next retransmission goes out whatever the window says (RFC 6675 step 4.3).
+    pub(super) first_due: bool,
+    pub(super) frto: Frto,
+    /// Duplicate ACKs in a row.
+    pub(super) duplicates: u32,
+    /// Without SACK: octets the duplicate ACKs say have left the network.
+    pub(super) left: u32,
+    pub(super) undo: Option<Undo>,
+}
+
+impl Recovery {
+    pub(super) const fn new(iss: Seq) -> Self {
+        Self {
+            phase: Phase::Open,
+            point: iss,
+            first_due: false,
+            frto: Frto::Off,
+            duplicates: 0,
+            left: 0,
+            undo: None,
+        }
+    }
+
+    /// An ACK of new data is progress and nothing else.
+    #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        self.phase == Phase::Open && self.left == 0
+    }
+
+    /// Begins an episode whose first loss is at `hole` and which ends at `point`, keeping `prior`
+    /// unless one is under way.
+    pub(super) fn enter(&mut self, phase: Phase, hole: Seq, point: Seq, prior: Congestion) {
+        if self.phase == Phase::Open {
+            let by_order = phase == Phase::Fast;
+            self.undo =
+                Some(Undo { prior, hole, first_ts: None, eifel: true, unreported: 0, by_order });
+        } else if let Some(undo) = &mut self.undo {
+            undo.by_order = false;
+        }
+        self.phase = phase;
+        self.point = point;
+        self.first_due = true;
+        self.frto = Frto::Off;
+        self.left = 0;
+    }
+
+    /// The episode is over.
+    pub(super) const fn leave(&mut self) {
+        self.phase = Phase::Open;
+        self.first_due = false;
+        self.frto = Frto::Off;
+        self.left = 0;
+        self.duplicates = 0;
+    }
+
+    /// Notes a retransmission made with timestamp `ts`.
+    pub(super) fn on_resend(&mut self, ts: u32) {
+        self.first_due = false;
+        if let Some(undo) = &mut self.undo {
+            undo.first_ts.get_or_insert(ts);
+            undo.unreported += 1;
+        }
+    }
+
+    /// F-RTO: a new segment left.
+    #[inline]
+    pub(super) const fn on_fresh(&mut self) {
+        if let Frto::Second { new } = &mut self.frto {
+            *new = new.saturating_sub(1);
+        }
+    }
+
+    /// F-RTO holds retransmissions back in favour of new segments.
+    pub(super) const fn prefers_fresh(&self) -> bool {
+        matches!(self.frto, Frto::Second { new: 1.. })
+    }
+}
+
+/// What the last tail-loss probe was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// None is out, or it was answered.
+    None,
+    /// A new segment, or our FIN: what its answer tells is for RACK.
+    Fresh,
+    /// A record sent once more: its answer may be the only sign of a loss (RFC 8985
+    /// section 7.4).
+    Again,
+}
+
+/// The tail-loss probe.
+#[derive(Debug)]
+pub(super) struct Tail {
+    pub(super) probe: Probe,
+    /// `TLP.end_seq`: everything sent before or with the probe lies below.
+    pub(super) end: Seq,
+    /// Where the record sent again starts. Kept after the probe was answered, for reports of
+    /// duplicates that come late.
+    pub(super) start: Option<Seq>,
+    /// TSval of the probe.
+    pub(super) ts: u32,
+    /// It was the only record in the network.
+    pub(super) alone: bool,
+}
+
+impl Tail {
+    pub(super) const fn new() -> Self {
+        Self { probe: Probe::None, end: Seq(0), start: None, ts: 0, alone: false }
+    }
+
+    /// A probe is out, and it is not known what came of it.
+    #[inline]
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.probe != Probe::None
+    }
+
+    /// A probe is out, and the flight it belongs to is not acknowledged.
+    #[inline]
+    pub(super) fn is_out(&self, una: Seq) -> bool {
+        self.probe != Probe::None && una < self.end
+    }
+}

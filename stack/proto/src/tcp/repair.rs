@@ -1,0 +1,290 @@
+//! ACKs while something is amiss: loss found and repaired (RFC 8985 section 6, RFC 6675, RFC
+//! 6582), its rate (RFC 9937), and the undoing of losses that were none (RFC 3522, RFC 2883, RFC
+//! 3708, RFC 5682).
+
+use super::rack::{DUP_THRESHOLD, Guard};
+use super::recovery::{Frto, Phase};
+use super::scoreboard::News;
+use super::{NEVER, Tcb};
+use crate::device::{Retained, RxFrame};
+use crate::time::{Instant, MICROSECOND};
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Block, Segment};
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// Takes an ACK that may be more than progress. `duplicate`: by the definition of RFC 5681.
+    #[inline(never)]
+    pub(super) fn repair(&mut self, now: Instant, seg: &Segment, duplicate: bool) {
+        // What the peer was not known to hold when this ACK came: `RecoverFS` of an episode that
+        // it begins.
+        let outstanding = self.snd.flight() - self.board.sacked();
+        let una = self.snd.una;
+        let mut blocks = if self.sack { seg.options.sack.as_slice() } else { &[] };
+        let mut twice = None;
+        if is_duplicate_report(blocks, seg.ack) {
+            twice = Some(blocks[0]);
+            blocks = &blocks[1..];
+        }
+        let mut news = News::default();
+        let (mut octets, mut sample) = (0, None);
+        if seg.ack > una {
+            (octets, sample) = self.advance(now, seg, &mut news);
+        } else if duplicate {
+            self.stats.duplicate_acks_in += 1;
+            self.recovery.duplicates += 1;
+        }
+        if !blocks.is_empty() {
+            let guard = self.guard(now, seg);
+            self.board.apply_sack(blocks, self.snd.una, self.snd.nxt, &guard, &mut news);
+        }
+        if let Some(newest) = news.newest {
+            self.rack.delivered(now, newest);
+        }
+        if news.reordered {
+            self.rack.saw_reordering();
+        }
+        let pure = duplicate && seg.options.sack.is_empty();
+        self.take_probe_answer(seg, una, twice, pure);
+        self.tell_spurious(&news, duplicate);
+        if octets > 0 {
+            let grows = match self.recovery.phase {
+                Phase::Open => self.cwnd_limited,
+                Phase::Fast => false,
+                Phase::Timeout => true,
+            };
+            let undone = self.progress(seg, &news);
+            if grows && !undone {
+                self.cc.on_ack(&self.ack_info(now, octets, sample));
+            }
+        }
+        if let Some(block) = twice {
+            self.take_duplicate_report(block);
+        }
+        let mut delivered = news.octets;
+        let lost = if self.sack {
+            self.detect_losses(now)
+        } else {
+            delivered = self.count_without_sack(duplicate, octets);
+            0
+        };
+        if lost > 0 && self.recovery.phase == Phase::Open {
+            self.enter_fast(outstanding);
+        } else if duplicate && self.is_third_duplicate() {
+            self.board.lose_first();
+            let left = self.recovery.left;
+            self.enter_fast(outstanding);
+            self.recovery.left = left;
+        }
+        if self.recovery.phase == Phase::Fast && (delivered > 0 || lost > 0) {
+            let pipe = self.pipe();
+            let safe = octets > 0 && lost == 0;
+            let ssthresh = self.cc.ssthresh();
+            let window = self.prr.window(delivered, pipe, ssthresh, self.emss, safe);
+            self.cc.set_window(window);
+        }
+        if octets > 0 {
+            self.rearm(now);
+            self.fin_acked(now, seg);
+        } else if !self.board.is_calm() {
+            // What is missing is for RACK to find, no more for the probe.
+            self.timers.tail = NEVER;
+            self.due.tail = false;
+        }
+    }
+
+    pub(super) fn guard(&self, now: Instant, seg: &Segment) -> Guard {
+        let echo = seg.options.ts.filter(|_| self.ts.on).map(|ts| ts.1);
+        Guard { now, min_rtt: self.rtt.min(), echo, ts_offset: self.ts.offset }
+    }
+
+    /// The acknowledgment moved during an episode of loss, perhaps to its end. True if it tells that
+    /// there was none.
+    fn progress(&mut self, seg: &Segment, news: &News) -> bool {
+        if self.recovery.phase == Phase::Open {
+            return false;
+        }
+        if self.answers_original(seg) {
+            self.rack.widen();
+            self.undo();
+            return true;
+        }
+        if seg.ack >= self.recovery.point {
+            self.leave_recovery();
+        } else if self.recovery.phase == Phase::Fast && !self.sack {
+            // A partial ACK: the next hole starts here (RFC 6582 section 3.2, step 5).
+            self.board.lose_first();
+            self.recovery.first_due = true;
+        } else if self.recovery.frto == Frto::First && news.records > 0 {
+            self.recovery.frto = Frto::Second { new: 2 };
+        }
+        false
+    }
+
+    /// F-RTO (RFC 5682 section 3.1, step 3): if the ACK after the first new ones brings what was
+    /// sent once, before the timeout, then the timeout was spurious.
+    fn tell_spurious(&mut self, news: &News, duplicate: bool) {
+        if !matches!(self.recovery.frto, Frto::Second { .. }) {
+            return;
+        }
+        if news.original.is_some_and(|end| end <= self.recovery.point) {
+            self.undo();
+        } else if news.octets > 0 || duplicate {
+            self.recovery.frto = Frto::Off;
+        }
+    }
+
+    /// Judges what is lost by now and sets the timer for what may be later. Returns the octets
+    /// newly lost.
+    pub(super) fn detect_losses(&mut self, now: Instant) -> u32 {
+        let recovering = self.recovery.phase != Phase::Open;
+        let reo_wnd = self.rack.reo_wnd(recovering, self.board.sacked_count(), &self.rtt);
+        let patience = self.rack.patience(reo_wnd);
+        let verdict = self.board.detect_lost(now, &self.rack, patience);
+        self.stats.copies_lost += u64::from(verdict.copies);
+        self.timers.reorder = verdict.next.unwrap_or(NEVER);
+        if let Some(next) = verdict.next
+            && self.timers.rto <= next
+        {
+            // Losses are found before the timeout takes everything for lost.
+            self.timers.rto = next + 1;
+        }
+        verdict.octets
+    }
+
+    /// Begins an episode, `outstanding` octets being under way.
+    pub(super) fn enter_fast(&mut self, outstanding: u32) {
+        self.stats.fast_recoveries += 1;
+        let hole = self.board.first_lost().unwrap_or(self.snd.una);
+        self.recovery.enter(Phase::Fast, hole, self.snd.nxt, self.cc);
+        if !self.ecn.covers(hole) {
+            self.cc.on_loss(self.snd.flight(), self.emss);
+        }
+        self.ecn.on_loss(self.snd.nxt);
+        self.prr.begin(outstanding);
+        self.timers.tail = NEVER;
+        self.due.tail = false;
+    }
+
+    /// Ends the episode. Losses beyond its end begin the next.
+    fn leave_recovery(&mut self) {
+        if self.recovery.phase == Phase::Fast {
+            self.cc.set_window(self.cc.ssthresh());
+        }
+        self.recovery.leave();
+        self.rack.recovered();
+        if self.board.resend_waits() {
+            self.enter_fast(self.snd.flight() - self.board.sacked());
+        }
+    }
+
+    /// Eifel (RFC 3522): the first ACK that covers what was judged lost echoes a timestamp from
+    /// before the retransmission, or nothing was sent again yet. Then it answers the original.
+    fn answers_original(&mut self, seg: &Segment) -> bool {
+        let Some(undo) = self.recovery.undo.as_mut() else { return false };
+        if !undo.eifel || seg.ack <= undo.hole {
+            return false;
+        }
+        undo.eifel = false;
+        match (undo.first_ts, seg.options.ts) {
+            (None, _) => true,
+            (Some(first), Some((_, echo))) if self.ts.on => {
+                echo.wrapping_sub(first).cast_signed() < 0
+            }
+            _ => false,
+        }
+    }
+
+    /// The loss was none: everything as before it.
+    fn undo(&mut self) {
+        let Some(undo) = self.recovery.undo.take() else { return };
+        self.stats.spurious += 1;
+        self.cc.restore(undo.prior);
+        if undo.by_order {
+            self.rack.saw_reordering();
+        }
+        self.board.forgive(self.sack);
+        self.recovery.leave();
+    }
+
+    /// The peer received something twice. It widens the reordering window; and when the peer has
+    /// said so of all we sent twice, nothing was lost (RFC 3708 section 3).
+    fn take_duplicate_report(&mut self, (start, _): Block) {
+        if self.tail.start == Some(start) {
+            // Probes are sent on suspicion: nothing was judged by mistake.
+            self.tail.start = None;
+            return;
+        }
+        self.rack.duplicate_reported(self.stats.resends, self.snd.una, self.snd.nxt);
+        let point = self.recovery.point;
+        let Some(undo) = self.recovery.undo.as_mut() else { return };
+        // Earlier episodes bring about reports, too.
+        if undo.unreported == 0 || start < undo.hole || start >= point {
+            return;
+        }
+        undo.unreported -= 1;
+        if undo.unreported == 0 {
+            self.undo();
+        }
+    }
+
+    /// Without SACK the number of duplicate ACKs says how much has left the network (RFC 5681
+    /// section 3.2, RFC 3042, RFC 6582). Returns the octets that this ACK delivered.
+    fn count_without_sack(&mut self, duplicate: bool, octets: u32) -> u32 {
+        let before = self.recovery.left;
+        let mut left = before;
+        if octets > 0 {
+            // Of a partial ACK one segment is the retransmission; the rest was counted.
+            let counted = octets.saturating_sub(self.emss);
+            let open = self.recovery.phase == Phase::Open;
+            left = if open { 0 } else { before.saturating_sub(counted) };
+        } else if duplicate && (self.recovery.phase == Phase::Fast || self.counts_duplicates()) {
+            left += self.emss;
+        }
+        let others = self.snd.flight().saturating_sub(self.board.front_len());
+        self.recovery.left = left.min(others);
+        (octets + self.recovery.left).saturating_sub(before)
+    }
+
+    /// Duplicate ACKs tell of a loss: not those that an earlier episode's retransmissions bring
+    /// about.
+    fn counts_duplicates(&self) -> bool {
+        !self.sack && self.recovery.phase == Phase::Open && self.snd.una > self.recovery.point
+    }
+
+    fn is_third_duplicate(&self) -> bool {
+        self.counts_duplicates() && self.recovery.duplicates >= DUP_THRESHOLD
+    }
+
+    /// The reordering timer fired (RFC 8985 section 6.3).
+    pub(super) fn reorder_expired(&mut self, now: Instant) {
+        if self.found_late(now, self.timers.reorder) {
+            self.timers.reorder = now + self.rtt.srtt().max(MICROSECOND);
+            return;
+        }
+        self.timers.reorder = NEVER;
+        let outstanding = self.snd.flight() - self.board.sacked();
+        if self.detect_losses(now) == 0 {
+            return;
+        }
+        if self.recovery.phase == Phase::Open {
+            self.enter_fast(outstanding);
+        }
+        if self.recovery.phase == Phase::Fast {
+            // No ACK measures out what may go.
+            let pipe = self.pipe();
+            let window = self.prr.window(0, pipe, self.cc.ssthresh(), self.emss, false);
+            self.cc.set_window(window);
+            self.recovery.first_due = true;
+        }
+    }
+}
+
+/// True if the first block reports a duplicate (RFC 2883 section 4): it lies below the cumulative
+/// acknowledgment, or inside the second block.
+fn is_duplicate_report(blocks: &[Block], ack: Seq) -> bool {
+    match blocks {
+        [first, ..] if first.1 <= ack => true,
+        [first, second, ..] => second.0 <= first.0 && first.1 <= second.1,
+        _ => false,
+    }
+}

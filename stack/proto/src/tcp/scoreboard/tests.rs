@@ -1,0 +1,259 @@
+//! The scoreboard against a model that looks at every record each time.
+
+use proptest::prelude::*;
+
+use super::{News, Scoreboard};
+use crate::tcp::rack::{Guard, Rack};
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+
+const START: Seq = Seq(0xffff_f000);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Plain {
+    seq: Seq,
+    len: u32,
+    sent_at: Instant,
+    sacked: bool,
+    /// Waits to be sent again.
+    waiting: bool,
+    lost: bool,
+    again: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push { lens: Vec<u32> },
+    Ack { octets: u32 },
+    Sack { first: usize, count: usize },
+    Judge { patience: u64 },
+    Resend { count: usize },
+    Probe,
+    Timeout { patience: u64 },
+    Forgive,
+    Cut,
+    Wait { ns: u64 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => proptest::collection::vec(1u32..2000, 1..12).prop_map(|lens| Op::Push { lens }),
+        3 => (0u32..6000).prop_map(|octets| Op::Ack { octets }),
+        6 => (0usize..40, 1usize..8).prop_map(|(first, count)| Op::Sack { first, count }),
+        6 => (0u64..3000).prop_map(|patience| Op::Judge { patience }),
+        6 => (1usize..6).prop_map(|count| Op::Resend { count }),
+        1 => Just(Op::Probe),
+        1 => (0u64..3000).prop_map(|patience| Op::Timeout { patience }),
+        1 => Just(Op::Forgive),
+        1 => Just(Op::Cut),
+        6 => (1u64..2000).prop_map(|ns| Op::Wait { ns }),
+    ]
+}
+
+struct Both {
+    board: Scoreboard<()>,
+    plain: Vec<Plain>,
+    rack: Rack,
+    now: Instant,
+    una: Seq,
+    nxt: Seq,
+}
+
+impl Both {
+    fn new() -> Self {
+        Self {
+            board: Scoreboard::new(START),
+            plain: Vec::new(),
+            rack: Rack::new(),
+            now: Instant::from_nanos(1_000_000),
+            una: START,
+            nxt: START,
+        }
+    }
+
+    fn guard(&self) -> Guard {
+        Guard { now: self.now, min_rtt: 0, echo: None, ts_offset: 0 }
+    }
+
+    fn take(&mut self, news: News) {
+        if let Some(newest) = news.newest {
+            self.rack.delivered(self.now, newest);
+        }
+    }
+
+    fn run(&mut self, op: Op) {
+        match op {
+            Op::Push { lens } => {
+                for len in lens {
+                    self.board.push(self.now, self.nxt, len, 0, (), true);
+                    self.plain.push(Plain {
+                        seq: self.nxt,
+                        len,
+                        sent_at: self.now,
+                        sacked: false,
+                        waiting: false,
+                        lost: false,
+                        again: false,
+                    });
+                    self.nxt += len;
+                }
+            }
+            Op::Ack { octets } => self.ack(octets),
+            Op::Sack { first, count } => {
+                let Some(from) = self.plain.get(first) else { return };
+                let last = &self.plain[(first + count - 1).min(self.plain.len() - 1)];
+                let block = (from.seq, last.seq + last.len);
+                let (guard, mut news) = (self.guard(), News::default());
+                self.board.apply_sack(&[block], self.una, self.nxt, &guard, &mut news);
+                self.take(news);
+                let mut octets = 0;
+                for plain in self.plain.iter_mut().skip(first).take(count) {
+                    octets += if plain.sacked { 0 } else { plain.len };
+                    (plain.sacked, plain.lost, plain.waiting) = (true, false, false);
+                }
+                assert_eq!(news.octets, octets);
+            }
+            Op::Judge { patience } => {
+                let verdict = self.board.detect_lost(self.now, &self.rack, patience);
+                let (mut octets, mut next) = (0, None::<Instant>);
+                for plain in &mut self.plain {
+                    if plain.sacked
+                        || plain.waiting
+                        || !self.rack.is_after(plain.sent_at, plain.seq + plain.len)
+                    {
+                        continue;
+                    }
+                    let due = plain.sent_at + patience;
+                    if due <= self.now {
+                        octets += plain.len;
+                        (plain.lost, plain.waiting) = (true, true);
+                    } else {
+                        next = Some(next.map_or(due, |next| next.min(due)));
+                    }
+                }
+                assert_eq!((verdict.octets, verdict.next), (octets, next));
+            }
+            Op::Resend { count } => {
+                for _ in 0..count {
+                    let first = self.plain.iter().position(|plain| plain.waiting);
+                    assert_eq!(self.board.next_lost(), first);
+                    let Some(index) = first else { break };
+                    self.resend(index);
+                }
+            }
+            Op::Probe => {
+                if let Some(index) = self.plain.len().checked_sub(1)
+                    && !self.plain[index].sacked
+                    && !self.plain[index].lost
+                {
+                    self.resend(index);
+                }
+            }
+            Op::Timeout { patience } => {
+                let reneged = self.plain.first().is_some_and(|plain| plain.sacked);
+                self.board.lose_at_timeout(self.now, patience);
+                for (index, plain) in self.plain.iter_mut().enumerate() {
+                    plain.sacked &= !reneged;
+                    if !plain.sacked && (index == 0 || plain.sent_at + patience <= self.now) {
+                        (plain.lost, plain.waiting) = (true, true);
+                    }
+                }
+            }
+            Op::Forgive => {
+                self.board.forgive(true);
+                for plain in &mut self.plain {
+                    (plain.lost, plain.waiting) = (false, false);
+                }
+            }
+            Op::Cut => {
+                if let Some(index) = self.board.next_lost()
+                    && self.plain[index].len > 1
+                {
+                    let len = self.plain[index].len / 2;
+                    self.board.cut(index, len);
+                    let mut rest = self.plain[index].clone();
+                    (rest.seq, rest.len) = (rest.seq + len, rest.len - len);
+                    self.plain[index].len = len;
+                    self.plain.insert(index + 1, rest);
+                }
+            }
+            Op::Wait { ns } => self.now = self.now + ns,
+        }
+    }
+
+    fn resend(&mut self, index: usize) {
+        self.now = self.now + 1;
+        self.board.resent(self.now, index, true);
+        let plain = &mut self.plain[index];
+        (plain.sent_at, plain.again, plain.waiting) = (self.now, true, false);
+    }
+
+    fn ack(&mut self, octets: u32) {
+        let ack = self.una + octets.min(self.nxt - self.una);
+        let (guard, mut news) = (self.guard(), News::default());
+        self.board.ack(ack, Some(&guard), &mut news);
+        self.take(news);
+        let held: u32 = self.plain.iter().filter(|plain| plain.sacked).map(|p| p.len).sum();
+        let before = (self.nxt - self.una) - held;
+        self.una = ack;
+        self.plain.retain(|plain| plain.seq + plain.len > ack);
+        if let Some(first) = self.plain.first_mut().filter(|first| first.seq < ack) {
+            first.len -= ack - first.seq;
+            first.seq = ack;
+        }
+        let held: u32 = self.plain.iter().filter(|plain| plain.sacked).map(|p| p.len).sum();
+        assert_eq!(news.octets, before - ((self.nxt - self.una) - held), "DeliveredData");
+    }
+
+    fn check(&self) {
+        self.board.check(true);
+        let sum = |of: fn(&Plain) -> bool| -> u32 {
+            self.plain.iter().filter(|plain| of(plain)).map(|plain| plain.len).sum()
+        };
+        assert_eq!(self.board.len(), self.plain.len());
+        assert_eq!(self.board.sacked(), sum(|plain| plain.sacked));
+        assert_eq!(self.board.resend_waits(), self.plain.iter().any(|plain| plain.waiting));
+        let gone = sum(|plain| plain.sacked || plain.waiting);
+        assert_eq!(self.board.pipe(self.nxt - self.una), self.nxt - self.una - gone);
+        assert!(self.board.resent.len() <= 2 * self.plain.len() + 64);
+    }
+}
+
+proptest! {
+    #[test]
+    fn marks_counters_and_judgements_are_those_of_the_model(
+        ops in proptest::collection::vec(op(), 1..120),
+    ) {
+        let mut both = Both::new();
+        for op in ops {
+            both.run(op);
+            both.check();
+        }
+    }
+}
+
+#[test]
+fn the_queue_of_retransmissions_is_bounded() {
+    let mut both = Both::new();
+    both.run(Op::Push { lens: vec![1000; 4] });
+    for _ in 0..10_000 {
+        both.run(Op::Timeout { patience: 0 });
+        both.run(Op::Resend { count: 4 });
+        both.run(Op::Probe);
+        both.check();
+    }
+    assert!(both.board.resent.capacity() <= 64);
+}
+
+#[test]
+fn memory_is_taken_when_needed_and_given_back() {
+    let mut both = Both::new();
+    assert!(!both.board.holds_memory());
+    both.run(Op::Push { lens: vec![1000; 100] });
+    both.board.release_memory();
+    assert!(both.board.holds_memory(), "not what is in use");
+    both.run(Op::Ack { octets: u32::MAX });
+    assert!(both.board.holds_memory());
+    both.board.release_memory();
+    assert!(!both.board.holds_memory());
+}

@@ -1,0 +1,303 @@
+//! The tail-loss probe (RFC 8985 section 7), rule by rule, and between two ends in virtual time.
+
+use super::recovery::{block, end, script, with_sack};
+use super::{Config, End, Heap, Notice, Options, Script};
+use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
+use crate::wire::tcp::Flags;
+
+fn warm() -> Script {
+    script(Script::full_options(), &super::recovery::reno())
+}
+
+#[test]
+fn a_probe_leaves_after_two_round_trips_and_counts_once() {
+    let mut script = warm();
+    let start = script.now;
+    let sent = script.write(1448 * 4);
+    let probe = script.fire();
+    assert_eq!(probe[0].seq, sent[3].seq, "the last record");
+    let waited = script.now.since(start);
+    assert!((700 * MICROSECOND..720 * MICROSECOND).contains(&waited), "{waited}");
+    // The retransmission timer counts from the probe; there is no second one.
+    script.fire();
+    assert!(script.now.since(start) >= 5 * MILLISECOND + waited);
+    let stats = script.end.tcb.stats();
+    assert_eq!((stats.tail_probes, stats.timeouts), (1, 1));
+}
+
+#[test]
+fn a_new_segment_is_the_better_probe() {
+    let mut script = warm();
+    script.end.to_write = 10_000_000;
+    let sent = script.output();
+    let cwnd = script.end.tcb.cwnd();
+    let probe = script.fire();
+    assert_eq!((probe.len(), probe[0].seq), (1, end(sent.last().unwrap())), "past the window");
+    assert!(script.end.tcb.pipe() > cwnd);
+    assert_eq!(script.end.tcb.stats().resends, 0);
+    // Its answer says nothing about congestion.
+    script.end.to_write = 0;
+    script.wait_us(100);
+    script.ack = end(&probe[0]);
+    script.ts.as_mut().unwrap().1 = probe[0].options.ts.unwrap().0;
+    script.send(script.fields());
+    assert!(script.end.tcb.cwnd() >= cwnd);
+    assert_eq!(script.end.tcb.stats().probe_repairs, 0);
+}
+
+#[test]
+fn a_loss_that_the_probe_repaired_counts_as_one() {
+    let mut script = warm();
+    let cwnd = script.end.tcb.cwnd();
+    let sent = script.write(1448 * 4);
+    script.wait_us(100);
+    script.ack = end(&sent[2]);
+    script.send(script.fields());
+    let probe = script.fire();
+    assert_eq!(probe[0].seq, sent[3].seq);
+    script.wait_us(100);
+    script.ts.as_mut().unwrap().1 = probe[0].options.ts.unwrap().0;
+    script.ack = end(&sent[3]);
+    script.send(script.fields());
+    // A report of a duplicate may still come; the next ACK beyond decides.
+    assert_eq!(script.end.tcb.stats().probe_repairs, 0);
+    let more = script.write(1448);
+    script.wait_us(100);
+    script.ack = end(&more[0]);
+    script.ts.as_mut().unwrap().1 = more[0].options.ts.unwrap().0;
+    script.send(script.fields());
+    assert_eq!(script.end.tcb.stats().probe_repairs, 1);
+    assert!(script.end.tcb.cwnd() < cwnd);
+}
+
+#[test]
+fn a_probe_that_was_not_needed_costs_nothing_and_teaches_patience() {
+    for reports in [true, false] {
+        let mut script = warm();
+        let cwnd = script.end.tcb.cwnd();
+        let sent = script.write(1448);
+        let start = script.now;
+        script.fire();
+        let first = script.now.since(start);
+        script.ack = end(&sent[0]);
+        script.wait_us(100);
+        let mut fields = script.fields();
+        // As a peer does that takes the probe's timestamp.
+        script.ts.as_mut().unwrap().1 = script.end.tcb.ts.value(script.now);
+        fields.options.ts = script.ts;
+        if reports {
+            fields.options.sack.extend([block(&sent)]);
+            script.send(fields);
+        } else {
+            // Two ACKs for two copies.
+            script.send(fields);
+            script.write(1448);
+            script.send(script.fields());
+        }
+        let stats = script.end.tcb.stats();
+        assert_eq!((stats.early_probes, stats.probe_repairs, stats.spurious), (1, 0, 0));
+        assert!(script.end.tcb.cwnd() >= cwnd);
+        if reports {
+            let start = script.now;
+            script.write(1448);
+            script.fire();
+            assert!(script.now.since(start) > 3 * first);
+        }
+    }
+}
+
+#[test]
+fn a_fin_is_probed_too_and_a_peer_without_sack_is_not() {
+    let mut script = warm();
+    script.end.tcb.close();
+    let fin = script.output();
+    assert!(fin[0].flags.has(Flags::FIN));
+    let start = script.now;
+    let again = script.fire();
+    assert!(again[0].flags.has(Flags::FIN) && again[0].seq == fin[0].seq);
+    assert!(script.now.since(start) < MILLISECOND);
+    let options = Options { sack_permitted: false, ..Script::full_options() };
+    let mut script = script_of(options);
+    script.write(1448);
+    script.fire();
+    assert_eq!((script.end.tcb.stats().tail_probes, script.end.tcb.stats().timeouts), (0, 1));
+}
+
+fn script_of(options: Options) -> Script {
+    script(options, &super::recovery::reno())
+}
+
+#[test]
+fn no_probe_while_reports_tell_of_a_hole() {
+    let mut script = warm();
+    let sent = script.write(1448 * 3);
+    script.wait_us(100);
+    script.send(with_sack(&script, &[block(&sent[1..2])]));
+    assert_eq!(script.end.tcb.timers.tail, crate::tcp::NEVER);
+}
+
+#[test]
+fn the_records_memory_is_given_back_when_idle() {
+    let mut script = warm();
+    let sent = script.write(1448 * 3);
+    script.wait_us(100);
+    script.ack = end(&sent[2]);
+    script.send(script.fields());
+    assert!(script.end.tcb.board.holds_memory());
+    script.fire();
+    assert!(!script.end.tcb.board.holds_memory());
+    assert_eq!(script.end.tcb.deadline(), None);
+}
+
+/// A client that writes and a server that reads, `delay_ns` apart, with timers that come as the
+/// wheel's ticks do.
+struct Pair {
+    ends: [Option<End>; 2],
+    cfg: [Config; 2],
+    now: Instant,
+    delay_ns: u64,
+    wire: std::collections::VecDeque<(Instant, usize, Heap)>,
+    /// Data segments of the client to be let through, then to be lost.
+    pass: usize,
+    lose: usize,
+}
+
+const TICK_NS: u64 = 1 << 14;
+
+impl Pair {
+    fn new(cfg: [Config; 2], delay_ns: u64) -> Self {
+        let now = Instant::from_nanos(SECOND);
+        let ends = [Some(End::client(&cfg[0], 77, now)), None];
+        let wire = std::collections::VecDeque::new();
+        let mut pair = Self { ends, cfg, now, delay_ns, wire, pass: 0, lose: 0 };
+        pair.run(10 * MILLISECOND, |pair| {
+            pair.ends[1].as_ref().is_some_and(|end| end.notices.contains(&Notice::Established))
+        });
+        pair
+    }
+
+    fn client(&mut self) -> &mut End {
+        self.ends[0].as_mut().unwrap()
+    }
+
+    fn server(&mut self) -> &mut End {
+        self.ends[1].as_mut().unwrap()
+    }
+
+    fn send(&mut self) {
+        for side in 0..2 {
+            let Some(end) = &mut self.ends[side] else { continue };
+            for frame in end.transmit(self.now) {
+                if side == 0 && !frame.parse().payload.is_empty() {
+                    if self.pass > 0 {
+                        self.pass -= 1;
+                    } else if self.lose > 0 {
+                        self.lose -= 1;
+                        continue;
+                    }
+                }
+                self.wire.push_back((self.now + self.delay_ns, 1 - side, frame));
+            }
+        }
+    }
+
+    /// Runs until `done`, or for `limit_ns`; returns the time that took.
+    fn run(&mut self, limit_ns: u64, done: impl Fn(&Self) -> bool) -> u64 {
+        let start = self.now;
+        self.send();
+        while !done(self) && self.now.since(start) < limit_ns {
+            let arrival = self.wire.front().map(|entry| entry.0);
+            let timers = self.ends.iter().flatten().filter_map(|end| end.tcb.deadline());
+            let ticks =
+                timers.map(|at| Instant::from_nanos((at.as_nanos() / TICK_NS + 1) * TICK_NS));
+            let Some(next) = arrival.into_iter().chain(ticks).min() else { break };
+            self.now = self.now.max(next);
+            while let Some((_, to, frame)) = self.wire.pop_front_if(|entry| entry.0 <= self.now) {
+                if let Some(end) = &mut self.ends[to] {
+                    end.receive(self.now, &frame);
+                } else {
+                    let end = End::server(&self.cfg[to], &frame.parse(), 99, self.now);
+                    self.ends[to] = Some(end);
+                }
+            }
+            for end in self.ends.iter_mut().flatten() {
+                end.timeout(self.now);
+            }
+            self.send();
+        }
+        self.now.since(start)
+    }
+
+    /// The client writes `octets`; returns the time until the server has read them.
+    fn write(&mut self, octets: u64) -> u64 {
+        let target = self.server().read + octets;
+        self.client().to_write += octets;
+        self.run(SECOND, |pair| pair.ends[1].as_ref().unwrap().read >= target)
+    }
+
+    /// Lets everything come to rest.
+    fn settle(&mut self, ns: u64) {
+        self.run(ns, |_| false);
+        self.now = self.now + 1;
+    }
+}
+
+#[test]
+fn a_lost_tail_is_repaired_within_two_round_trips_and_a_millisecond() {
+    for rtt_us in [10, 20, 100] {
+        for warm in [0, 30] {
+            let delay_ns = rtt_us * MICROSECOND / 2;
+            let mut worst = 0;
+            for count in 1..=10 {
+                for lost in 1..=count.min(4) {
+                    let cfg = [Config::default(), Config::default()];
+                    let mut pair = Pair::new(cfg, delay_ns);
+                    pair.server().tcb.open_window();
+                    for _ in 0..warm {
+                        pair.write(5000);
+                        pair.settle(200 * MICROSECOND);
+                    }
+                    (pair.pass, pair.lose) = (count - lost, lost);
+                    worst = worst.max(pair.write(1448 * count as u64));
+                    let stats = *pair.client().tcb.stats();
+                    assert_eq!((pair.lose, stats.timeouts), (0, 0), "{lost} of {count}");
+                }
+            }
+            let allowed = 2 * rtt_us * MICROSECOND + MILLISECOND;
+            assert!(worst < allowed, "rtt {rtt_us} us, warm {warm}: {worst} ns");
+        }
+    }
+}
+
+/// Exchanges with a peer that delays its ACKs by 40 ms. Returns probes and timeouts of the client.
+fn exchanges(records: u64, pause_ns: u64, count: u32) -> (u64, u64, u64) {
+    // A record of its own acknowledgment each: below two full segments, the server waits.
+    let slow = Config { delayed_ack_ns: 40 * MILLISECOND, ..Config::default() };
+    let mut pair = Pair::new([Config::default(), slow], 10 * MICROSECOND);
+    pair.server().tcb.open_window();
+    // The server has seen full segments.
+    pair.write(1448);
+    for _ in 0..count {
+        pair.client().record_len = 100;
+        pair.write(100 * records);
+        pair.run(SECOND, |pair| pair.ends[0].as_ref().unwrap().tcb.all_acked());
+        pair.settle(pause_ns);
+    }
+    let stats = pair.client().tcb.stats();
+    assert!(stats.tail_probes <= u64::from(count), "one per flight");
+    (stats.tail_probes, stats.early_probes, stats.timeouts)
+}
+
+#[test]
+fn a_peer_that_delays_acks_by_40_ms_causes_no_timeout_and_few_probes() {
+    let (probes, early, timeouts) = exchanges(1, 0, 1000);
+    assert_eq!(timeouts, 0);
+    assert!(probes <= 8 && early <= probes, "{probes} probes, {early} early");
+    let (probes, _, timeouts) = exchanges(5, MILLISECOND, 1000);
+    assert_eq!(timeouts, 0);
+    assert!(probes <= 8, "{probes}");
+    // After a silence that makes it forget, it learns anew.
+    let (probes, _, timeouts) = exchanges(1, 9 * SECOND, 50);
+    assert_eq!(timeouts, 0);
+    assert!(probes <= 50, "{probes}");
+}

@@ -1,0 +1,293 @@
+//! RFC 8985 section 6, rule by rule, on whole connections; F-RTO; rate reduction.
+
+use super::recovery::{block, end, sack_script, script, with_sack};
+use super::{Config, Options, Script};
+use crate::tcp::recovery::{Frto, Phase};
+use crate::time::MICROSECOND;
+use crate::wire::seq::Seq;
+use crate::wire::tcp::Segment;
+
+/// Warm, round-trip time 100 us, no probes, no timestamps.
+fn untimed() -> Script {
+    let options = Options { ts: None, ..Script::full_options() };
+    script(options, &Config { tail_loss_probe: false, ..super::recovery::reno() })
+}
+
+fn seqs(segs: &[Segment]) -> Vec<Seq> {
+    segs.iter().map(|seg| seg.seq).collect()
+}
+
+#[test]
+fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 10);
+    script.wait_us(100);
+    let again = script.send(with_sack(&script, &[block(&sent[1..])]));
+    assert_eq!(seqs(&again), [sent[0].seq]);
+    // New segments follow the retransmission; the peer reports them, and still lacks the first.
+    script.wait_us(10);
+    let more = script.write(1448 * 3);
+    assert_eq!(more.len(), 3);
+    script.wait_us(99);
+    let fields = with_sack(&script, &[(sent[1].seq, end(&more[0]))]);
+    let again = script.send(fields);
+    assert_eq!(seqs(&again), [sent[0].seq], "sent before what arrived, a round trip ago");
+    let stats = *script.end.tcb.stats();
+    assert_eq!((stats.copies_lost, stats.timeouts, stats.fast_recoveries), (1, 0, 1));
+    // And once more, however often it takes.
+    script.wait_us(100);
+    let again = script.send(with_sack(&script, &[(sent[1].seq, end(&more[2]))]));
+    assert!(again.is_empty(), "nothing sent after it arrived");
+    let more = script.write(1448);
+    script.wait_us(100);
+    let again = script.send(with_sack(&script, &[(sent[1].seq, end(&more[0]))]));
+    assert_eq!(seqs(&again), [sent[0].seq]);
+    script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
+    script.ack = end(&more[0]);
+    script.wait_us(100);
+    script.send(script.fields());
+    assert!(script.end.tcb.all_acked());
+    assert_eq!(script.end.tcb.recovery.phase, Phase::Open);
+    assert_eq!(script.end.tcb.stats().timeouts, 0);
+}
+
+#[test]
+fn few_segments_above_a_hole_wait_for_the_reordering_timer() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 3);
+    let start = script.now;
+    script.wait_us(100);
+    assert!(script.send(with_sack(&script, &[block(&sent[1..])])).is_empty());
+    // A quarter of the least round trip after the round trip of what arrived.
+    let again = script.fire();
+    assert_eq!(script.now.since(start), 125 * MICROSECOND);
+    assert_eq!(seqs(&again), [sent[0].seq]);
+    let stats = script.end.tcb.stats();
+    assert_eq!((stats.fast_recoveries, stats.timeouts), (1, 0));
+}
+
+#[test]
+fn reordering_once_seen_is_waited_for() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 3);
+    script.wait_us(100);
+    assert!(script.send(with_sack(&script, &[block(&sent[1..])])).is_empty());
+    // The first arrives after all.
+    script.wait_us(10);
+    script.ack = end(&sent[2]);
+    assert!(script.send(script.fields()).is_empty());
+    assert_eq!(script.end.tcb.stats().resends, 0);
+    // Now nine segments above a hole are not enough either.
+    let sent = script.write(1448 * 10);
+    script.wait_us(100);
+    assert!(script.send(with_sack(&script, &[block(&sent[1..])])).is_empty());
+    script.wait_us(20);
+    script.ack = end(&sent[9]);
+    script.send(script.fields());
+    assert_eq!(script.end.tcb.stats().resends, 0);
+    assert!(script.end.tcb.all_acked());
+    // A real loss costs a quarter of a round trip more.
+    let sent = script.write(1448 * 10);
+    let start = script.now;
+    script.wait_us(100);
+    assert!(script.send(with_sack(&script, &[block(&sent[1..])])).is_empty());
+    assert_eq!(seqs(&script.fire()), [sent[0].seq]);
+    assert_eq!(script.now.since(start), 125 * MICROSECOND);
+}
+
+#[test]
+fn blocks_newest_first_are_no_reordering() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 9);
+    script.wait_us(100);
+    let again = script.send(with_sack(&script, &[block(&sent[5..]), block(&sent[1..4])]));
+    assert_eq!(seqs(&again), [sent[0].seq, sent[4].seq], "no wait");
+}
+
+#[test]
+fn an_ack_too_early_for_the_retransmission_says_nothing_of_it() {
+    let mut script = untimed();
+    let sent = script.write(1460 * 10);
+    script.wait_us(100);
+    let again = script.send(with_sack(&script, &[block(&sent[1..4])]));
+    assert_eq!(seqs(&again), [sent[0].seq]);
+    // The original was late, and is acknowledged 10 us after the retransmission: were that taken
+    // for the retransmission's, all the rest would be lost, for it left before.
+    script.wait_us(10);
+    script.ack = end(&sent[3]);
+    assert!(script.send(script.fields()).is_empty());
+    assert_eq!(script.end.tcb.pipe(), 1460 * 6);
+}
+
+#[test]
+fn a_timeout_takes_for_lost_the_first_and_what_is_old_enough() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 3);
+    // Sent when the timer is about to fire.
+    let deadline = script.end.tcb.deadline().unwrap();
+    script.now = deadline - 50 * MICROSECOND;
+    let late = script.write(1448 * 2);
+    let again = script.fire();
+    assert_eq!(script.now, deadline);
+    assert_eq!(seqs(&again), [sent[0].seq]);
+    assert_eq!(script.end.tcb.pipe(), 1448 * 3, "the retransmission and what just left");
+    script.wait_us(100);
+    script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
+    script.ack = end(&sent[0]);
+    assert_eq!(script.send(script.fields())[0].seq, sent[1].seq);
+    script.ack = end(&late[1]);
+    script.send(script.fields());
+    assert!(script.end.tcb.all_acked());
+}
+
+#[test]
+fn the_timer_starts_over_with_the_first_records_retransmission() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 10);
+    let rto = script.end.tcb.timers.rto;
+    script.now = rto - 10 * MICROSECOND;
+    let again = script.send(with_sack(&script, &[block(&sent[1..])]));
+    assert_eq!(seqs(&again), [sent[0].seq]);
+    assert!(script.end.tcb.timers.rto > rto + 4_000 * MICROSECOND);
+}
+
+#[test]
+fn duplicates_that_the_peer_reports_widen_the_window() {
+    let mut script = sack_script();
+    let mut waits = Vec::new();
+    for _ in 0..3 {
+        let sent = script.write(1448 * 10);
+        let start = script.now;
+        script.wait_us(100);
+        let mut again = script.send(with_sack(&script, &[block(&sent[1..])]));
+        if again.is_empty() {
+            again = script.fire();
+        }
+        waits.push(script.now.since(start) / MICROSECOND - 100);
+        assert_eq!(again.len(), 1);
+        // Original and retransmission both arrive.
+        script.wait_us(100);
+        script.ack = end(&sent[9]);
+        script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
+        script.send(script.fields());
+        let fields = with_sack(&script, &[block(&sent[..1])]);
+        script.send(fields);
+        assert!(script.end.tcb.all_acked());
+    }
+    // Undone, so seen as reordering: from the first report on the window is doubled, then widened
+    // once per round. It ends at the smoothed round trip.
+    assert_eq!(waits[0], 0);
+    assert!(waits[1] >= 50 && waits[2] > waits[1] && waits[2] <= 110, "{waits:?}");
+    assert_eq!(script.end.tcb.stats().spurious, 3);
+}
+
+#[test]
+fn f_rto_tells_a_spurious_timeout_by_what_was_never_sent_again() {
+    let mut script = untimed();
+    let cwnd = script.end.tcb.cwnd();
+    let sent = script.write(1460 * 6);
+    let again = script.fire();
+    assert_eq!(seqs(&again), [sent[0].seq]);
+    assert_eq!(script.end.tcb.recovery.frto, Frto::First);
+    // Only the ACKs were late: the first goes on, and lets new segments out instead of more
+    // retransmissions.
+    script.end.to_write = 1460 * 4;
+    script.ack = end(&sent[0]);
+    let fresh = script.send(script.fields());
+    assert_eq!(seqs(&fresh), [end(&sent[5]), end(&sent[5]) + 1460]);
+    script.ack = end(&sent[2]);
+    let out = script.send(script.fields());
+    assert_eq!(script.end.tcb.recovery.phase, Phase::Open);
+    assert_eq!(script.end.tcb.stats().spurious, 1);
+    assert!(script.end.tcb.cwnd() >= cwnd);
+    assert_eq!(script.end.tcb.stats().resends, 1);
+    assert_eq!(seqs(&out), [end(&sent[5]) + 2 * 1460, end(&sent[5]) + 3 * 1460]);
+}
+
+#[test]
+fn f_rto_leaves_a_real_timeout_alone() {
+    let mut script = untimed();
+    let sent = script.write(1460 * 6);
+    script.fire();
+    script.end.to_write = 1460 * 2;
+    script.ack = end(&sent[0]);
+    let fresh = script.send(script.fields());
+    assert_eq!(fresh.len(), 2);
+    // The new segments are reported, the others are not: they are gone.
+    script.wait_us(100);
+    let again = script.send(with_sack(&script, &[block(&fresh)]));
+    assert_eq!(again[0].seq, sent[1].seq);
+    assert_eq!(script.end.tcb.stats().spurious, 0);
+    assert_eq!(script.end.tcb.recovery.phase, Phase::Timeout);
+}
+
+#[test]
+fn f_rto_needs_something_new_to_send() {
+    let mut script = untimed();
+    let sent = script.write(1460 * 6);
+    script.fire();
+    script.ack = end(&sent[0]);
+    let again = script.send(script.fields());
+    assert_eq!(seqs(&again), [sent[1].seq, sent[2].seq], "slow start, as ever");
+    assert_eq!(script.end.tcb.recovery.frto, Frto::Off);
+}
+
+#[test]
+fn the_first_two_reports_let_new_segments_out() {
+    // RFC 3042.
+    let mut script = sack_script();
+    let window = script.end.tcb.cwnd() / 1448;
+    script.end.to_write = 1_000_000;
+    let sent = script.output();
+    assert_eq!(sent.len(), window as usize);
+    script.wait_us(100);
+    assert_eq!(script.send(with_sack(&script, &[block(&sent[1..2])])).len(), 1);
+    assert_eq!(script.send(with_sack(&script, &[block(&sent[1..3])])).len(), 1);
+    // Without SACK, too.
+    let options = Options { ts: None, sack_permitted: false, ..Script::full_options() };
+    let mut script = self::script(options, &super::recovery::reno());
+    script.end.to_write = 1_000_000;
+    let sent = script.output();
+    assert_eq!(script.send(script.fields()).len(), 1);
+    assert_eq!(script.send(script.fields()).len(), 1);
+    assert_eq!(seqs(&script.send(script.fields())), [sent[0].seq]);
+}
+
+#[test]
+fn the_rate_comes_down_in_proportion_and_ends_at_the_threshold() {
+    let mut script = sack_script();
+    script.end.to_write = 10_000_000;
+    let sent = script.output();
+    let count = sent.len();
+    assert!(count >= 15, "{count}");
+    script.wait_us(100);
+    // The first is lost; every ACK reports one more.
+    let mut out = Vec::new();
+    for last in 1..count {
+        let now = script.send(with_sack(&script, &[block(&sent[1..=last])]));
+        assert!(now.len() <= 2, "never a burst: {}", now.len());
+        out.push(now.len());
+    }
+    let during: usize = out[2..].iter().sum();
+    let half = count / 2;
+    assert!((half - 2..=half + 2).contains(&during), "{during} of {count}: {out:?}");
+    // The peer has it all.
+    let ssthresh = script.end.tcb.cc.ssthresh();
+    script.wait_us(100);
+    script.ts.as_mut().unwrap().1 = script.end.tcb.ts.value(script.now);
+    script.ack = script.end.tcb.snd.nxt;
+    script.deliver(&script.fields(), 0);
+    assert_eq!(script.end.tcb.recovery.phase, Phase::Open);
+    assert_eq!(script.end.tcb.cwnd(), ssthresh);
+}
+
+#[test]
+fn what_is_sent_again_fits_a_segment_that_has_shrunk() {
+    let mut script = sack_script();
+    let sent = script.write(1448 * 5);
+    script.wait_us(100);
+    script.end.tcb.lower_mss(1000);
+    let again = script.send(with_sack(&script, &[block(&sent[1..])]));
+    let pieces: Vec<_> = again.iter().map(|seg| (seg.seq, seg.payload.len())).collect();
+    assert_eq!(pieces, [(sent[0].seq, 988), (sent[0].seq + 988, 460)]);
+}
