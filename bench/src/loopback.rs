@@ -133,6 +133,9 @@ pub struct LoopDevice {
     control: Rc<Shelf>,
     inbound: Wire,
     outbound: Wire,
+    /// Every so manieth frame that is queued is lost; 0: none.
+    lose_every: usize,
+    queued: usize,
 }
 
 /// Two ports connected to each other, with a pool each.
@@ -150,6 +153,8 @@ pub fn pair(mtu: u16) -> [LoopDevice; 2] {
         control: shelf(CONTROL_COUNT, mtu),
         inbound: Rc::clone(inbound),
         outbound: Rc::clone(outbound),
+        lose_every: 0,
+        queued: 0,
     };
     [device(1, &back, &there), device(2, &there, &back)]
 }
@@ -171,6 +176,11 @@ impl LoopDevice {
     pub fn lent(&self) -> usize {
         let shelved = self.data.borrow().len() + self.control.borrow().len();
         DATA_COUNT + CONTROL_COUNT - shelved
+    }
+
+    /// From now on the wire loses every `count`th frame that leaves here; 0: none.
+    pub const fn lose_every(&mut self, count: usize) {
+        (self.lose_every, self.queued) = (count, 0);
     }
 }
 
@@ -213,6 +223,12 @@ impl Device for LoopDevice {
     #[inline(never)]
     fn transmit(&mut self, frame: LoopTx) {
         let mut outbound = self.outbound.borrow_mut();
+        if self.lose_every > 0 {
+            self.queued += 1;
+            if self.queued.is_multiple_of(self.lose_every) {
+                return;
+            }
+        }
         if outbound.len() < WIRE_COUNT {
             outbound.push_back(frame.0);
         }

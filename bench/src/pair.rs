@@ -162,6 +162,11 @@ impl Pair {
         }
     }
 
+    /// From now on the wire loses every `count`th frame of the source; 0: none.
+    pub const fn lose_every(&mut self, count: usize) {
+        self.source.engine.device_mut().lose_every(count);
+    }
+
     /// Writes `count` messages, each confirmed: the sink has acknowledged every octet, and none of
     /// the frames is out any more.
     ///

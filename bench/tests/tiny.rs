@@ -57,6 +57,19 @@ fn nothing_is_allocated_in_the_steady_state() {
 }
 
 #[test]
+fn nothing_is_allocated_while_losses_are_repaired() {
+    let mut pair = Pair::connect(LARGE);
+    pair.lose_every(33);
+    pair.write(2000);
+    let info = allocation_counter::measure(|| {
+        let moved = pair.write(500);
+        assert!(moved.segments > 500 * 65_536 / 1428 + 500, "{moved:?}");
+    });
+    assert_eq!(info.count_total, 0, "{info:?}");
+    assert!(pair.digest().1, "octets differ");
+}
+
+#[test]
 fn core_cost_prints_a_digest() {
     let out = said(&run(env!("CARGO_BIN_EXE_core-cost"), &["--count", "20"]));
     assert!(out.contains("20 writes of 65536 octets, 920 segments"), "{out}");

@@ -100,6 +100,19 @@ fn drained_pools() {
 }
 
 #[test]
+fn little_room_for_early_segments() {
+    over_seeds(30, 40, |chance, options| {
+        options.mtu = some_mtu(chance);
+        options.holds = (chance.random_range(0..20), chance.random_range(0..100_000));
+        options.faults.loss = chance.random_range(0.0..0.05);
+        options.faults.reorder = chance.random_range(0.0..0.05);
+        options.faults.delay_ns = chance.random_range(0..1_000_000);
+        options.head_len = chance.random_range(100..2000);
+        options.sack = chance.random_bool(0.7);
+    });
+}
+
+#[test]
 fn chained_buffers() {
     over_seeds(20, 40, |chance, options| {
         options.mtu = some_mtu(chance);

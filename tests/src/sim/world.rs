@@ -77,6 +77,8 @@ pub struct WorldOptions {
     pub pools: PoolSizes,
     /// Received frames come as a head of this length and the rest.
     pub head_len: usize,
+    /// Frames, and octets of copies, that an end may hold out of order.
+    pub holds: (usize, usize),
     /// Octets of registered memory at each end.
     pub arena_len: usize,
     /// Completions that a queue holds.
@@ -104,6 +106,7 @@ impl WorldOptions {
             faults,
             pools: PoolSizes { data: 1024, reserve: 16, control: 64 },
             head_len: usize::MAX,
+            holds: (512, 16 << 20),
             arena_len: 4 << 20,
             cq_len: 4096,
             timestamps: true,
@@ -161,6 +164,7 @@ impl World {
                 if options.ipv6 { (address_v6(index), 64) } else { (address(index), 24) };
             let mut config = EngineConfig::new(ip, prefix_len, seed);
             config.vlan = options.vlan;
+            (config.held_frames_max, config.held_octets_max) = options.holds;
             config.tcp.timestamps = options.timestamps;
             config.tcp.sack = options.sack;
             let arena = Rc::new(Arena::new(options.arena_len));

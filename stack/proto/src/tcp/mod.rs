@@ -101,6 +101,10 @@ pub enum Delivered<R> {
     /// connection: [`Tcb::hold_early`] if TCP is to keep them, [`Tcb::took_early`] if it has used
     /// them already, [`Tcb::reject_early`] if it can tell that they are garbage, or has no room.
     /// No octet is handed up again that was held or taken; what was rejected may come once more.
+    ///
+    /// Of a segment that spans several gaps only the first new part is handed up: a frame goes up
+    /// once, and MPA's segments overlap in part only where the peer has cut them anew. The rest
+    /// counts as not received.
     Early {
         /// The frame.
         frame: R,

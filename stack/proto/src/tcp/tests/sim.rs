@@ -238,14 +238,30 @@ fn everything_at_once() {
     seeds(520..540, Faults { lose: 250, reorder: 100, duplicate: 100 }, 10_000);
 }
 
-#[test]
-fn a_long_transfer_fills_the_pipe() {
-    let cfg = Config { recv_window: 1 << 20, ..Config::default() };
-    let mut sim = Sim::new(7, Faults::default(), [cfg.clone(), cfg]);
-    sim.delay_ns = MILLISECOND;
+/// Nanoseconds that 50 MB take over a path of `delay_ns` each way.
+fn time_of_a_long_transfer(cfg: &Config, delay_ns: u64) -> u64 {
+    let mut sim = Sim::new(7, Faults::default(), [cfg.clone(), cfg.clone()]);
+    sim.delay_ns = delay_ns;
     let start = sim.now;
     sim.transfer([50_000_000, 0], [usize::MAX; 2], 0);
+    sim.now.since(start) - cfg.time_wait_ns
+}
+
+#[test]
+fn a_long_transfer_fills_the_pipe() {
+    let window = 1 << 20;
+    let cfg = Config { recv_window: window, recv_window_max: window, ..Config::default() };
     // One window per round trip at best: 50 round trips and the start-up.
-    let elapsed = sim.now.since(start) - sim.cfg[0].time_wait_ns;
+    let elapsed = time_of_a_long_transfer(&cfg, MILLISECOND);
     assert!(elapsed < 130 * MILLISECOND, "{elapsed} ns");
+}
+
+#[test]
+fn the_window_grows_with_the_path() {
+    // A quarter of a MiB in each of 190 round trips, if it stayed as it is.
+    for timestamps in [true, false] {
+        let cfg = Config { timestamps, max_records: 8192, ..Config::default() };
+        let elapsed = time_of_a_long_transfer(&cfg, 10 * MILLISECOND);
+        assert!(elapsed < 30 * 20 * MILLISECOND, "timestamps {timestamps}: {elapsed} ns");
+    }
 }
