@@ -43,6 +43,8 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) listener: Option<u16>,
     /// The neighbour that takes its frames.
     pub(super) hop: Hop,
+    /// In the list of those in TIME-WAIT.
+    pub(super) in_time_wait: bool,
     /// CRCs are made and checked.
     pub(super) crc: bool,
     /// The handshake of TCP is complete.

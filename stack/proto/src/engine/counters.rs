@@ -22,8 +22,19 @@ pub struct Counters {
     pub address_conflicts: u64,
     /// Pings answered.
     pub echoes_answered: u64,
-    /// SYNs dropped because a listener's backlog was full.
+    /// SYNs, and ACKs that would have completed a handshake, dropped because a listener's backlog
+    /// was full.
     pub backlog_overflows: u64,
+    /// SYNs answered with a cookie because too many connections were half open.
+    pub cookies_sent: u64,
+    /// SYNs dropped because the rate of cookies is limited.
+    pub cookies_withheld: u64,
+    /// Connections made from a cookie.
+    pub cookies_accepted: u64,
+    /// ACKs of no connection that might have brought a cookie back and did not.
+    pub cookies_refused: u64,
+    /// Connections in TIME-WAIT that gave way because too many were.
+    pub time_waits_ended: u64,
     /// Connections set up.
     pub connections_established: u64,
     /// Connections that ended otherwise than by an orderly close.

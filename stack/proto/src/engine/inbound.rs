@@ -33,15 +33,22 @@ enum Verdict {
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn take_segment(&mut self, now: Instant, segment: &Segment, frame: D::Rx) {
         let Some(index) = self.look_up(&segment.tuple) else {
-            self.take_unmatched(now, segment, &frame);
+            self.take_unmatched(now, segment, frame);
             return;
         };
         let Some(conn) = self.connections.get_mut(index) else { return };
-        if conn.tcb.gives_way_to(segment) {
-            self.drop_connection(index);
-            self.take_unmatched(now, segment, &frame);
-            return;
+        let goes_on = conn.established && !segment.flags.has(Flags::SYN);
+        if goes_on || self.goes_on(now, index, segment) {
+            self.deliver_segment(now, index, segment, frame);
+        } else if self.connections.get(index).is_none() {
+            self.take_unmatched(now, segment, frame);
         }
+    }
+
+    /// A segment for a connection's TCP.
+    #[inline]
+    fn deliver_segment(&mut self, now: Instant, index: u32, segment: &Segment, frame: D::Rx) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
         match conn.tcb.handle_segment(now, segment, frame) {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, octets } => {
@@ -69,16 +76,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// A segment of no connection: a SYN for a listener, else answered with RST.
-    fn take_unmatched(&mut self, now: Instant, segment: &Segment, frame: &D::Rx) {
+    fn take_unmatched(&mut self, now: Instant, segment: &Segment, frame: D::Rx) {
         let remote_mac = link::source(frame.head());
         let Some(remote_mac) = remote_mac.filter(|_| self.may_answer(&segment.tuple)) else {
             self.verbs.counters.frames_dropped += 1;
             return;
         };
-        let is_plain_syn =
-            segment.flags.has(Flags::SYN) && !segment.flags.any(Flags::ACK | Flags::RST);
-        if is_plain_syn && self.listeners.contains_key(&segment.tuple.local.port()) {
-            self.take_syn(now, segment, remote_mac);
+        if self.listener_takes(now, segment, remote_mac, frame) {
             return;
         }
         self.verbs.counters.segments_unmatched += 1;
@@ -112,11 +116,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.connections.get_mut(index).and_then(|conn| conn.tcb.poll_notice())
         {
             match notice {
-                Notice::Established => {
-                    if let Some(conn) = self.connections.get_mut(index) {
-                        conn.established = true;
-                    }
-                }
+                Notice::Established => self.leave_half_open(index),
                 Notice::PeerClosed => {
                     if let Some(conn) = self.connections.get_mut(index) {
                         conn.tcb.settle_held(&mut self.holds);
@@ -126,7 +126,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 Notice::Window => self.grow_window(index),
                 Notice::Reset => self.lose(index, EndReason::Reset),
                 Notice::TimedOut => self.lose(index, EndReason::TimedOut),
-                Notice::Doubtful | Notice::TimeWait | Notice::Closed => {}
+                Notice::TimeWait => self.note_time_wait(index),
+                Notice::Doubtful => {
+                    if let Some(conn) = self.connections.get_mut(index) {
+                        conn.hop.suspect(now);
+                    }
+                }
+                Notice::Closed => {}
             }
         }
         if self.connections.get(index).is_some_and(|conn| conn.tcb.is_closed()) {

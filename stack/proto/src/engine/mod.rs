@@ -8,9 +8,12 @@
 
 mod arrive;
 mod connection;
+mod cookie;
 mod counters;
 mod early;
 mod inbound;
+mod limit;
+mod listen;
 mod outbound;
 mod queue_pairs;
 mod resolve;
@@ -27,6 +30,9 @@ pub use counters::Counters;
 use crate::ddp::memory::Memory;
 use crate::device::{Capabilities, Device};
 use crate::engine::connection::Connections;
+use crate::engine::cookie::Cookies;
+use crate::engine::limit::BlurredLimit;
+use crate::engine::listen::Listener;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::engine::setup::PORT_RANGE;
 use crate::engine::slab::Slab;
@@ -43,6 +49,7 @@ use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::wc::{Completions, CqId, QpId};
 use crate::verbs::wr::{PostError, RecvWr, SendWr};
 use crate::wire::link::Link;
+use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, IPV4_LEN, IPV6_LEN, TCP_LEN};
 
 /// Frames taken in one pass.
@@ -72,6 +79,19 @@ pub struct EngineConfig {
     pub tcp: tcp::Config,
     /// Connections at a time, lingering ones included.
     pub connections_max: usize,
+    /// Connections of peers whose handshake is not complete, at a time, over all listeners; beyond
+    /// it SYNs are answered with cookies. Well below `connections_max`.
+    pub half_open_max: usize,
+    /// The same for each listener.
+    pub half_open_per_listener_max: usize,
+    /// Cookies sent in a second, at most.
+    pub cookies_per_second: u32,
+    /// Connections in TIME-WAIT at a time; the oldest gives way.
+    pub time_wait_max: usize,
+    /// Answers in a second to segments that may be forged, at most, if all connections are
+    /// attacked at once: each has an equal share (RFC 5961), at least ten and at most what the
+    /// settings of TCP say.
+    pub challenges_per_second: usize,
     /// Queue pairs at a time.
     pub qps_max: usize,
     /// Received frames held out of order at a time, over all connections. Less than the port can
@@ -104,6 +124,11 @@ impl EngineConfig {
             seed,
             tcp: tcp::Config::default(),
             connections_max: 16_384,
+            half_open_max: 1024,
+            half_open_per_listener_max: 512,
+            cookies_per_second: 100_000,
+            time_wait_max: 4096,
+            challenges_per_second: 500_000,
             qps_max: 65_536,
             held_frames_max: 512,
             held_octets_max: 16 << 20,
@@ -113,14 +138,6 @@ impl EngineConfig {
             linger_ns: 5 * SECOND,
         }
     }
-}
-
-/// A port that takes connections.
-#[derive(Clone, Copy, Debug)]
-struct Listener {
-    backlog: usize,
-    /// Connections that are not accepted or rejected yet.
-    waiting: usize,
 }
 
 /// Keys of what others see and must not guess.
@@ -170,12 +187,29 @@ pub struct Engine<D: Device, M, C> {
     resolve_epoch: u32,
     next_port: u16,
     secrets: Secrets,
-    resets: RateLimit,
+    cookies: Cookies,
+    cookie_limit: BlurredLimit,
+    /// Connections of peers whose handshake is not complete.
+    half_open: usize,
+    /// Connections in TIME-WAIT, those first that have been for the longest time; what is gone
+    /// may still be named.
+    time_waits: VecDeque<(u32, u32)>,
+    /// The connection that has just given way to a new one between the same ends, and where that
+    /// one's sequence numbers may begin.
+    predecessor: Option<(FourTuple, Seq)>,
+    resets: BlurredLimit,
     echoes: RateLimit,
     burst: Vec<D::Rx>,
     fired: Vec<Timer>,
     /// Completion queues that overran in this pass.
     overrun: Vec<CqId>,
+}
+
+/// Answers per 100 ms to segments that may be forged that each connection may give, so that all
+/// together stay within the engine's bound whatever they are asked.
+fn challenge_share(config: &EngineConfig) -> u8 {
+    let share = config.challenges_per_second / 10 / config.connections_max.max(1);
+    u8::try_from(share).unwrap_or(u8::MAX).clamp(1, config.tcp.challenge_acks.max(1))
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -185,6 +219,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let capabilities = device.capabilities();
         config.tcp.checksum = capabilities.checksum;
         let hash = KeyedHash::new(config.seed);
+        let limits = Secret::new(config.seed, Purpose::Limits);
+        config.tcp.challenge_acks = challenge_share(&config);
         let [low, high, ..] = config.seed.rotate_left(17).to_le_bytes();
         Self {
             capabilities,
@@ -213,7 +249,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             // Processes that start at the same time must not all begin with the same port.
             next_port: PORT_RANGE.start + u16::from_le_bytes([low, high]) % PORT_COUNT,
             secrets: Secrets::new(config.seed),
-            resets: RateLimit::new(RESETS_PER_SECOND),
+            cookies: Cookies::new(config.seed),
+            cookie_limit: BlurredLimit::new(limits, config.cookies_per_second),
+            half_open: 0,
+            time_waits: VecDeque::new(),
+            predecessor: None,
+            resets: BlurredLimit::new(limits, RESETS_PER_SECOND),
             echoes: RateLimit::new(ECHOES_PER_SECOND),
             burst: Vec::with_capacity(BURST_LEN),
             fired: Vec::new(),

@@ -46,6 +46,11 @@ impl Hop {
         Self { resolved: true, ..Self::unknown() }
     }
 
+    /// TCP hears nothing of what it sends: the look at the cache comes before its time.
+    pub(super) const fn suspect(&mut self, now: Instant) {
+        self.look_at = now;
+    }
+
     /// The cache is to be looked at before the next frame.
     #[inline]
     pub(super) fn is_due(&self, now: Instant, epoch: u32) -> bool {

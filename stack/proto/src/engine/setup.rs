@@ -5,10 +5,10 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
+use crate::engine::Engine;
 use crate::engine::connection::{Connection, Phase};
 use crate::engine::resolve::Hop;
 use crate::engine::wheel::Armed;
-use crate::engine::{Engine, Listener};
 use crate::mpa::receive::Receiver;
 use crate::mpa::startup::{self, Disagreement, Terms, Wishes};
 use crate::net::keyed::Secret;
@@ -23,41 +23,12 @@ use crate::verbs::wc::{Completions, QpId};
 use crate::wire::ddp::Version;
 use crate::wire::mpa::{ENHANCED_LEN, FrameKind, Startup};
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{FourTuple, HeaderTemplate, Segment};
+use crate::wire::tcp::{FourTuple, HeaderTemplate};
 
 /// Ports for connections that do not ask for one (RFC 6335 section 6).
 pub(super) const PORT_RANGE: core::ops::Range<u16> = 49_152..65_535;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Takes connections on `port`; at most `backlog` wait for a decision at a time.
-    ///
-    /// # Errors
-    /// [`CmError::PortInUse`].
-    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), CmError> {
-        if self.listeners.contains_key(&port) {
-            return Err(CmError::PortInUse(port));
-        }
-        self.listeners.insert(port, Listener { backlog, waiting: 0 });
-        Ok(())
-    }
-
-    /// Takes no more connections on `port`. Those that wait for a decision are reset.
-    pub fn unlisten(&mut self, port: u16) {
-        self.listeners.remove(&port);
-        let waiting: Vec<u32> = self
-            .connections
-            .indices()
-            .filter(|&index| {
-                self.connections.get(index).is_some_and(|conn| conn.listener == Some(port))
-            })
-            .collect();
-        for index in waiting {
-            // The next listener on the port counts its own.
-            self.leave_backlog(index);
-            self.abort(index);
-        }
-    }
-
     /// Connects a queue pair: [`Event::Established`] or [`Event::ConnectFailed`] follows.
     ///
     /// # Errors
@@ -183,35 +154,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             QpState::Idle | QpState::Error => {}
         }
         Ok(())
-    }
-
-    /// A SYN for a listener.
-    pub(super) fn take_syn(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) {
-        let port = syn.tuple.local.port();
-        let Some(listener) = self.listeners.get_mut(&port) else { return };
-        if listener.waiting >= listener.backlog {
-            self.verbs.counters.backlog_overflows += 1;
-            return;
-        }
-        listener.waiting += 1;
-        let template = HeaderTemplate::on(self.link, remote_mac, syn.tuple);
-        let origin = self.origin(now, &syn.tuple);
-        let tcb = Tcb::accept(now, &self.tcp_config(&syn.tuple), template, syn, origin);
-        let phase = Phase::AwaitRequest { inbox: Vec::new() };
-        let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
-        conn.listener = Some(port);
-        conn.hop = Hop::reflected();
-        match self.insert(syn.tuple, conn) {
-            Some(index) => {
-                self.make_ready(index);
-                self.arm(index);
-            }
-            None => {
-                if let Some(listener) = self.listeners.get_mut(&port) {
-                    listener.waiting -= 1;
-                }
-            }
-        }
     }
 
     /// Looks for the start-up frame in what has arrived, and acts on it.
@@ -369,22 +311,22 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    fn insert(&mut self, tuple: FourTuple, conn: Connection<D::Rx, D::Retained>) -> Option<u32> {
+    pub(super) fn insert(
+        &mut self,
+        tuple: FourTuple,
+        conn: Connection<D::Rx, D::Retained>,
+    ) -> Option<u32> {
+        while self.connections.len() >= self.config.connections_max
+            && !self.time_waits.is_empty()
+            && !self.end_oldest_time_wait()
+        {}
         let (index, _) = self.connections.insert(conn)?;
         self.by_tuple.insert(tuple, index);
         Some(index)
     }
-
-    /// The listener's backlog has one place more.
-    pub(super) fn leave_backlog(&mut self, index: u32) {
-        let Some(conn) = self.connections.get_mut(index) else { return };
-        if let Some(listener) = conn.listener.take().and_then(|p| self.listeners.get_mut(&p)) {
-            listener.waiting = listener.waiting.saturating_sub(1);
-        }
-    }
 }
 
-fn new_connection<R: crate::device::RxFrame, T: crate::device::Retained>(
+pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retained>(
     tcb: Tcb<R, T>,
     phase: Phase,
     patience: Instant,
@@ -395,6 +337,7 @@ fn new_connection<R: crate::device::RxFrame, T: crate::device::Retained>(
         qp: None,
         listener: None,
         hop: Hop::unknown(),
+        in_time_wait: false,
         crc: true,
         established: false,
         closing: false,

@@ -108,6 +108,32 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
+    /// A connection entered TIME-WAIT, or its wait began anew. Only so many wait: the oldest gives
+    /// way.
+    pub(super) fn note_time_wait(&mut self, index: u32) {
+        let generation = self.connections.generation(index);
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        if std::mem::replace(&mut conn.in_time_wait, true) {
+            return;
+        }
+        self.time_waits.push_back((index, generation));
+        if self.time_waits.len() > self.config.time_wait_max {
+            self.end_oldest_time_wait();
+        }
+    }
+
+    /// The connection that has been in TIME-WAIT for the longest time gives way. False if the
+    /// longest one is gone already.
+    pub(super) fn end_oldest_time_wait(&mut self) -> bool {
+        let Some((index, generation)) = self.time_waits.pop_front() else { return false };
+        if self.connections.current(index, generation).is_none() {
+            return false;
+        }
+        self.verbs.counters.time_waits_ended += 1;
+        self.drop_connection(index);
+        true
+    }
+
     /// Takes a connection out of every table.
     pub(super) fn drop_connection(&mut self, index: u32) {
         self.leave_backlog(index);

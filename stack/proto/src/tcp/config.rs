@@ -139,8 +139,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether ECN is agreed to when the peer asks for it.
+    pub(crate) fn accepts_ecn(&self) -> bool {
+        self.ecn != EcnMode::Off
+    }
+
     /// The smallest shift with which a 16-bit field covers the receive window.
-    pub(super) fn wscale(&self) -> u8 {
+    pub(crate) fn wscale(&self) -> u8 {
         let window = self.recv_window_max.max(self.recv_window).max(self.startup_window);
         (0..MAX_WSCALE).find(|shift| window >> shift <= 0xffff).unwrap_or(MAX_WSCALE)
     }

@@ -126,6 +126,16 @@ pub struct Origin {
     pub ts_offset: u32,
 }
 
+impl Origin {
+    /// TSval of a segment sent now: microseconds.
+    #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
+    #[inline]
+    #[must_use]
+    pub const fn ts_clock(&self, now: Instant) -> u32 {
+        (now.as_micros() as u32).wrapping_add(self.ts_offset)
+    }
+}
+
 /// What the upper layer has to send next. See [`Tcb::next_transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
@@ -338,6 +348,25 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let mut tcb = Self::new(now, cfg, template, syn.tuple, origin, State::SynReceived);
         tcb.passive = true;
         tcb.negotiate(now, syn);
+        tcb
+    }
+
+    /// Takes up a connection of which nothing was kept but what a SYN cookie brought back: `syn` is
+    /// the SYN as remembered, `origin` where the SYN-ACK began. The segment that brought it is to
+    /// be handed in next.
+    #[must_use]
+    pub fn from_cookie(
+        now: Instant,
+        cfg: &Config,
+        template: HeaderTemplate,
+        syn: &Segment,
+        origin: Origin,
+    ) -> Self {
+        let mut tcb = Self::accept(now, cfg, template, syn, origin);
+        tcb.due.syn = false;
+        tcb.snd.nxt = tcb.snd.iss + 1;
+        // How long the SYN-ACK was under way is not known.
+        tcb.retries = 1;
         tcb
     }
 

@@ -1,0 +1,157 @@
+//! SYN cookies (RFC 4987 section 3.6): under a flood of SYNs nothing is kept of each; what the
+//! connection would need goes out in the SYN-ACK and comes back with the ACK.
+//!
+//! The sequence number holds an index of segment sizes in its low 3 bits, and above them 29 bits of
+//! a keyed hash over both ends, the peer's sequence number, a counter of time, and all that is
+//! remembered. The counter is not in it: a guess has to hit one of the two values that count, one
+//! chance in 2^28 whatever is guessed. The low 6 bits of our timestamp hold the other options, and
+//! come back as its echo: a connection made from a cookie has the options of one made from state.
+//! Without timestamps there is only the segment size.
+
+use core::hash::{Hash, Hasher};
+
+use crate::net::keyed::{Purpose, Secret};
+use crate::tcp::{Config, Origin};
+use crate::time::{Instant, SECOND};
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Fields, Flags, Options, Segment};
+
+/// Period of the counter. A cookie counts in its own and in the next.
+const PERIOD_NS: u64 = 64 * SECOND;
+/// How long a cookie may count.
+pub(super) const LIFE_NS: u64 = 2 * PERIOD_NS;
+/// Segment sizes a cookie can remember; a peer's is rounded down. The smallest is the least that
+/// is believed, then IPv4 without an option, IPv6 at its least, tunnels, and Ethernet with and
+/// without jumbo frames for both.
+const SEGMENT_SIZES: [u16; 8] = [64, 536, 1220, 1400, 1440, 1460, 8940, 8960];
+const SIZE_BITS: u32 = 7;
+
+/// In the timestamp: the window scale, or that there is none; SACK; ECN.
+const OPTION_BITS: u32 = 0x3f;
+const SCALE_BITS: u32 = 0x0f;
+const NO_SCALE: u32 = 0x0f;
+const SACK_BIT: u32 = 0x10;
+const ECN_BIT: u32 = 0x20;
+/// In the hash only: no timestamps, so no options.
+const NO_TIMESTAMPS: u32 = 0x40;
+
+/// Makes and checks cookies.
+pub(super) struct Cookies {
+    secret: Secret,
+}
+
+impl Cookies {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { secret: Secret::new(seed, Purpose::Cookies) }
+    }
+
+    /// The SYN-ACK that answers `syn` and remembers it.
+    pub(super) fn answer(
+        &self,
+        now: Instant,
+        cfg: &Config,
+        syn: &Segment,
+        origin: Origin,
+    ) -> Fields {
+        let ts = syn.options.ts.filter(|_| cfg.timestamps);
+        let keeps_ecn = syn.flags.has(Flags::ECE | Flags::CWR) && cfg.accepts_ecn();
+        let options = match ts {
+            None => NO_TIMESTAMPS,
+            Some(_) => {
+                syn.options.wscale.map_or(NO_SCALE, u32::from)
+                    | if syn.options.sack_permitted && cfg.sack { SACK_BIT } else { 0 }
+                    | if keeps_ecn { ECN_BIT } else { 0 }
+            }
+        };
+        let size = syn.options.mss.map_or(SEGMENT_SIZES[1], |mss| mss.max(SEGMENT_SIZES[0]));
+        let index = SEGMENT_SIZES.iter().rposition(|&known| known <= size).unwrap_or(0);
+        let index = u32::try_from(index).unwrap_or(0);
+        let iss = self.hash(syn, syn.seq, period_of(now), index, options) & !SIZE_BITS | index;
+        let kept = options & OPTION_BITS;
+        let has_options = ts.is_some();
+        let ecn = if has_options && keeps_ecn { Flags::ECE } else { Flags::default() };
+        Fields {
+            seq: Seq(iss),
+            ack: syn.seq + 1,
+            flags: Flags::SYN | Flags::ACK | ecn,
+            window: u16::try_from(cfg.startup_window).unwrap_or(u16::MAX),
+            options: Options {
+                mss: Some(cfg.mss),
+                wscale: (has_options && kept & SCALE_BITS != NO_SCALE).then(|| cfg.wscale()),
+                sack_permitted: has_options && kept & SACK_BIT != 0,
+                ts: ts.map(|(val, _)| (with_options(origin.ts_clock(now), kept), val)),
+                ..Options::default()
+            },
+            ..Fields::default()
+        }
+    }
+
+    /// The SYN that was answered with the cookie which `ack` acknowledges, and that cookie; `None`
+    /// if it is none, or too old.
+    pub(super) fn recall(
+        &self,
+        now: Instant,
+        cfg: &Config,
+        ack: &Segment,
+        origin: Origin,
+    ) -> Option<(Segment, Seq)> {
+        let cookie = ack.ack - 1;
+        let index = cookie.0 & SIZE_BITS;
+        let echo = ack.options.ts.filter(|_| cfg.timestamps);
+        let options = match echo {
+            None => NO_TIMESTAMPS,
+            Some((_, echo)) => {
+                let age = origin.ts_clock(now).wrapping_sub(echo);
+                if u64::from(age) * crate::time::MICROSECOND > LIFE_NS {
+                    return None;
+                }
+                echo & OPTION_BITS
+            }
+        };
+        let period = period_of(now);
+        let irs = ack.seq - 1;
+        let is_ours = [period, period.wrapping_sub(1)].into_iter().any(|period| {
+            (self.hash(ack, irs, period, index, options) ^ cookie.0) & !SIZE_BITS == 0
+        });
+        if !is_ours {
+            return None;
+        }
+        let scale = options & SCALE_BITS;
+        let has = |bit| echo.is_some() && options & bit != 0;
+        let mut syn = ack.clone();
+        syn.seq = irs;
+        syn.flags = if has(ECN_BIT) { Flags::SYN | Flags::ECE | Flags::CWR } else { Flags::SYN };
+        syn.options = Options {
+            mss: Some(SEGMENT_SIZES[index as usize]),
+            wscale: u8::try_from(scale).ok().filter(|_| echo.is_some() && scale != NO_SCALE),
+            sack_permitted: has(SACK_BIT),
+            ts: ack.options.ts,
+            ..Options::default()
+        };
+        syn.payload = 0..0;
+        Some((syn, cookie))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "half of a hash")]
+    fn hash(&self, segment: &Segment, irs: Seq, period: u64, index: u32, options: u32) -> u32 {
+        let mut hasher = self.secret.hasher();
+        segment.tuple.hash(&mut hasher);
+        hasher.write_u64(period);
+        hasher.write_u64(u64::from(irs.0) << 32 | u64::from(index << 8 | options));
+        hasher.finish() as u32
+    }
+}
+
+const fn period_of(now: Instant) -> u64 {
+    now.as_nanos() / PERIOD_NS
+}
+
+/// The latest value of a clock up to `clock` whose low bits are `options`: it never runs ahead, so
+/// that later segments do not look older.
+const fn with_options(clock: u32, options: u32) -> u32 {
+    let value = clock & !OPTION_BITS | options;
+    if options > clock & OPTION_BITS { value.wrapping_sub(OPTION_BITS + 1) } else { value }
+}
+
+#[cfg(test)]
+mod tests;

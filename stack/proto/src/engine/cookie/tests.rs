@@ -1,0 +1,210 @@
+//! What a cookie keeps, and what is none.
+
+use core::net::SocketAddr;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::{Cookies, LIFE_NS, PERIOD_NS, with_options};
+use crate::tcp::{Config, EcnMode, Origin};
+use crate::time::{Instant, MICROSECOND, SECOND};
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
+
+fn syn(options: Options) -> Segment {
+    let local: SocketAddr = "198.18.0.2:4420".parse().unwrap();
+    let remote: SocketAddr = "198.18.0.1:40000".parse().unwrap();
+    Segment {
+        tuple: FourTuple { local, remote },
+        seq: Seq(0xffff_ffff),
+        ack: Seq(0),
+        flags: Flags::SYN,
+        window: 64_000,
+        ecn: Default::default(),
+        options,
+        payload: 0..0,
+    }
+}
+
+fn all_options() -> Options {
+    Options {
+        mss: Some(1460),
+        wscale: Some(7),
+        sack_permitted: true,
+        ts: Some((77, 0)),
+        ..Options::default()
+    }
+}
+
+/// The ACK of `answer`, with octets.
+fn ack_of(syn: &Segment, answer: &Fields) -> Segment {
+    Segment {
+        seq: syn.seq + 1,
+        ack: answer.seq + 1,
+        flags: Flags::ACK,
+        options: Options::timestamps(answer.options.ts.map(|(val, _)| (78, val))),
+        payload: 66..100,
+        ..syn.clone()
+    }
+}
+
+const ORIGIN: Origin = Origin { iss: Seq(0), ts_offset: 0xffff_ffff };
+
+fn at(ns: u64) -> Instant {
+    Instant::from_nanos(ns)
+}
+
+#[test]
+fn every_combination_of_options_comes_back() {
+    let (cookies, cfg) = (Cookies::new(1), Config::default());
+    let scales = (0..=14).map(Some).chain([None]);
+    for (wscale, sack_permitted) in scales.flat_map(|scale| [(scale, true), (scale, false)]) {
+        for mss in [Some(64), Some(1460), Some(8960), None] {
+            // Just before, and while, the timestamp clock wraps.
+            for now in [at(0), at(MICROSECOND), at(40 * MICROSECOND), at(999 * SECOND)] {
+                let syn = syn(Options { mss, wscale, sack_permitted, ..all_options() });
+                let answer = cookies.answer(now, &cfg, &syn, ORIGIN);
+                assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
+                assert_eq!(answer.ack, Seq(0));
+                assert_eq!(answer.options.wscale.is_some(), wscale.is_some());
+                assert_eq!(answer.options.sack_permitted, sack_permitted);
+                let ack = ack_of(&syn, &answer);
+                let later = now + 300 * MICROSECOND;
+                let (kept, cookie) = cookies.recall(later, &cfg, &ack, ORIGIN).unwrap();
+                assert_eq!((kept.seq, kept.flags, cookie), (syn.seq, Flags::SYN, answer.seq));
+                assert_eq!(kept.options.mss, mss.or(Some(536)));
+                assert_eq!(kept.options.wscale, wscale);
+                assert_eq!(kept.options.sack_permitted, sack_permitted);
+                assert!(kept.options.ts.is_some() && kept.payload.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn congestion_notification_comes_back_if_it_was_agreed_to() {
+    let cookies = Cookies::new(1);
+    let asks = Flags::SYN | Flags::ECE | Flags::CWR;
+    for (flags, ecn, ts, agreed) in [
+        (asks, EcnMode::Accept, Some((1, 0)), true),
+        (asks, EcnMode::Request, Some((1, 0)), true),
+        (asks, EcnMode::Off, Some((1, 0)), false),
+        (asks, EcnMode::Accept, None, false),
+        (Flags::SYN | Flags::ECE, EcnMode::Accept, Some((1, 0)), false),
+        (Flags::SYN, EcnMode::Accept, Some((1, 0)), false),
+    ] {
+        let cfg = Config { ecn, ..Config::default() };
+        let syn = Segment { flags, ..syn(Options { ts, ..all_options() }) };
+        let answer = cookies.answer(at(5), &cfg, &syn, ORIGIN);
+        assert_eq!(answer.flags.has(Flags::ECE), agreed);
+        assert!(!answer.flags.has(Flags::CWR));
+        let (kept, _) = cookies.recall(at(6), &cfg, &ack_of(&syn, &answer), ORIGIN).unwrap();
+        assert_eq!(kept.flags, if agreed { asks } else { Flags::SYN });
+    }
+}
+
+#[test]
+fn without_timestamps_there_is_the_segment_size() {
+    let (cookies, cfg) = (Cookies::new(1), Config::default());
+    let bare = Config { timestamps: false, ..Config::default() };
+    for (cfg, ts) in [(&cfg, None), (&bare, Some((1, 0)))] {
+        for (mss, kept_mss) in [(1460, 1460), (1459, 1440), (9000, 8960), (3, 64)] {
+            let syn = syn(Options { mss: Some(mss), ts, ..all_options() });
+            let answer = cookies.answer(at(5), cfg, &syn, ORIGIN);
+            let options = &answer.options;
+            assert_eq!((options.wscale, options.sack_permitted, options.ts), (None, false, None));
+            let ack = ack_of(&syn, &answer);
+            let (kept, _) = cookies.recall(at(6), cfg, &ack, ORIGIN).unwrap();
+            let options = kept.options;
+            assert_eq!((options.mss, options.wscale), (Some(kept_mss), None));
+            assert!(!options.sack_permitted);
+        }
+    }
+}
+
+#[test]
+fn the_timestamp_never_runs_ahead_of_the_clock() {
+    for clock in [0, 1, 63, 64, 1000, u32::MAX, u32::MAX - 63] {
+        for options in 0..64 {
+            let value = with_options(clock, options);
+            assert_eq!(value & 63, options);
+            assert!(clock.wrapping_sub(value) < 64, "{clock} {options}");
+        }
+    }
+}
+
+#[test]
+fn a_cookie_counts_for_one_period_at_least_and_two_at_most() {
+    let (cookies, cfg) = (Cookies::new(1), Config::default());
+    for ts in [Some((77, 0)), None] {
+        let syn = syn(Options { ts, ..all_options() });
+        for made in [at(0), at(PERIOD_NS - 1), at(7 * PERIOD_NS + 5)] {
+            let ack = ack_of(&syn, &cookies.answer(made, &cfg, &syn, ORIGIN));
+            let counts = |age| cookies.recall(made + age, &cfg, &ack, ORIGIN).is_some();
+            assert!(counts(0) && counts(PERIOD_NS));
+            assert!(!counts(LIFE_NS + SECOND) && !counts(100 * PERIOD_NS));
+        }
+    }
+}
+
+#[test]
+fn whatever_is_changed_makes_it_none() {
+    let (cookies, cfg) = (Cookies::new(1), Config::default());
+    let syn = syn(all_options());
+    let now = at(SECOND);
+    let answer = cookies.answer(now, &cfg, &syn, ORIGIN);
+    let good = ack_of(&syn, &answer);
+    let counts = |ack: &Segment| cookies.recall(now, &cfg, ack, ORIGIN).is_some();
+    assert!(counts(&good));
+    assert!(Cookies::new(2).recall(now, &cfg, &good, ORIGIN).is_none(), "another engine's");
+    for change in [
+        |ack: &mut Segment| ack.ack += 1,
+        |ack: &mut Segment| ack.ack += 8,
+        |ack: &mut Segment| ack.seq += 1,
+        |ack: &mut Segment| ack.tuple.remote.set_port(40_001),
+        |ack: &mut Segment| ack.tuple.local.set_port(4421),
+        |ack: &mut Segment| ack.options.ts = None,
+        |ack: &mut Segment| ack.options.ts.as_mut().unwrap().1 ^= 0x10,
+        |ack: &mut Segment| ack.options.ts.as_mut().unwrap().1 ^= 0x8000_0000,
+    ] {
+        let mut ack = good.clone();
+        change(&mut ack);
+        assert!(!counts(&ack));
+    }
+}
+
+#[test]
+fn guesses_do_not_count() {
+    let (cookies, cfg) = (Cookies::new(1), Config::default());
+    let mut rng = SmallRng::seed_from_u64(1);
+    let mut hits = 0;
+    for _ in 0..2_000_000 {
+        let mut ack = syn(Options::default());
+        ack.flags = Flags::ACK;
+        ack.seq = Seq(rng.random());
+        ack.ack = Seq(rng.random());
+        hits += u32::from(cookies.recall(at(SECOND), &cfg, &ack, ORIGIN).is_some());
+    }
+    // One in 2^28 would: 0.007 of these.
+    assert_eq!(hits, 0);
+}
+
+#[test]
+fn cookies_of_one_peer_share_nothing() {
+    let (cookies, cfg) = (Cookies::new(1), Config::default());
+    let mut values: Vec<u32> = (0..4096)
+        .map(|i| {
+            let mut syn = syn(all_options());
+            syn.seq = Seq(i);
+            cookies.answer(at(5), &cfg, &syn, ORIGIN).seq.0 >> 3
+        })
+        .collect();
+    // Each bit is set in about half of them.
+    for bit in 0..29 {
+        let count = values.iter().filter(|value| *value >> bit & 1 == 1).count();
+        assert!((1800..2300).contains(&count), "bit {bit}: {count}");
+    }
+    values.sort_unstable();
+    values.dedup();
+    assert!(values.len() > 4090);
+}

@@ -1,0 +1,254 @@
+//! Ports that take connections, and how many may be on their way in.
+//!
+//! Three bounds. `backlog`: connections whose handshake is done and which the application has not
+//! decided on; with it full, SYNs are dropped, and so are the ACKs that would complete a
+//! handshake, since the peer sends again. `half_open_max`: connections whose handshake is not
+//! done, per listener and over all; beyond it, SYN cookies take the place of state ([`Cookies`]).
+//! And cookies are sent at a limited rate.
+//!
+//! [`Cookies`]: super::cookie::Cookies
+
+use crate::ddp::memory::Memory;
+use crate::device::{Device, Pool, TxFrame};
+use crate::engine::connection::Phase;
+use crate::engine::resolve::Hop;
+use crate::engine::setup::new_connection;
+use crate::engine::{Engine, cookie};
+use crate::tcp::{Origin, State, Tcb};
+use crate::time::Instant;
+use crate::verbs::cm::CmError;
+use crate::verbs::wc::Completions;
+use crate::wire::tcp::{Flags, HeaderTemplate, Segment};
+
+/// A port that takes connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listener {
+    backlog: usize,
+    /// Connections that are established, and not accepted or rejected yet.
+    waiting: usize,
+    /// Connections whose handshake is not complete.
+    half_open: usize,
+    /// Until when an ACK of no connection may bring a cookie back.
+    cookies_until: Instant,
+}
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Takes connections on `port`; at most `backlog` wait for a decision at a time.
+    ///
+    /// # Errors
+    /// [`CmError::PortInUse`].
+    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), CmError> {
+        if self.listeners.contains_key(&port) {
+            return Err(CmError::PortInUse(port));
+        }
+        let listener = Listener { backlog, waiting: 0, half_open: 0, cookies_until: Instant::ZERO };
+        self.listeners.insert(port, listener);
+        Ok(())
+    }
+
+    /// Takes no more connections on `port`. Those that wait for a decision are reset.
+    pub fn unlisten(&mut self, port: u16) {
+        let waiting: Vec<u32> = self
+            .connections
+            .indices()
+            .filter(|&index| {
+                self.connections.get(index).is_some_and(|conn| conn.listener == Some(port))
+            })
+            .collect();
+        for index in waiting {
+            // The next listener on the port counts its own.
+            self.leave_backlog(index);
+            self.abort(index);
+        }
+        self.listeners.remove(&port);
+    }
+
+    /// A segment of no connection: true if a listener saw to it (RFC 9293 section 3.10.7.2), false
+    /// if it is to be answered with RST.
+    pub(super) fn listener_takes(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        remote_mac: [u8; 6],
+        frame: D::Rx,
+    ) -> bool {
+        let Some(listener) = self.listeners.get(&segment.tuple.local.port()) else {
+            return false;
+        };
+        if segment.flags.has(Flags::RST) {
+            return true;
+        }
+        if segment.flags.has(Flags::ACK) {
+            let may_be_cookie = now < listener.cookies_until && !segment.flags.has(Flags::SYN);
+            return may_be_cookie && self.take_cookie(now, segment, remote_mac, frame);
+        }
+        // Anything else without an ACK never made sense.
+        if segment.flags.has(Flags::SYN) {
+            self.take_syn(now, segment, remote_mac);
+        }
+        true
+    }
+
+    fn take_syn(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) {
+        let port = syn.tuple.local.port();
+        let Some(listener) = self.listeners.get(&port) else { return };
+        if listener.waiting >= listener.backlog {
+            self.verbs.counters.backlog_overflows += 1;
+            return;
+        }
+        if listener.half_open >= self.config.half_open_per_listener_max
+            || self.half_open >= self.config.half_open_max
+        {
+            self.send_cookie(now, syn, remote_mac);
+            return;
+        }
+        let mut origin = self.origin(now, &syn.tuple);
+        if let Some((tuple, seq)) = self.predecessor.take()
+            && tuple == syn.tuple
+        {
+            origin.iss = origin.iss.max(seq);
+        }
+        let template = HeaderTemplate::on(self.link, remote_mac, syn.tuple);
+        let tcb = Tcb::accept(now, &self.tcp_config(&syn.tuple), template, syn, origin);
+        if let Some(index) = self.admit(now, tcb) {
+            self.make_ready(index);
+            self.arm(index);
+        }
+    }
+
+    /// A connection that a peer began, half open. `None`: there is no place for it.
+    fn admit(&mut self, now: Instant, tcb: Tcb<D::Rx, D::Retained>) -> Option<u32> {
+        let tuple = tcb.tuple();
+        let port = tuple.local.port();
+        let phase = Phase::AwaitRequest { inbox: Vec::new() };
+        let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
+        conn.listener = Some(port);
+        conn.hop = Hop::reflected();
+        let index = self.insert(tuple, conn)?;
+        self.half_open += 1;
+        if let Some(listener) = self.listeners.get_mut(&port) {
+            listener.half_open += 1;
+        }
+        Some(index)
+    }
+
+    #[cold]
+    fn send_cookie(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) {
+        if !self.cookie_limit.admits(now) {
+            self.verbs.counters.cookies_withheld += 1;
+            return;
+        }
+        let Some(listener) = self.listeners.get_mut(&syn.tuple.local.port()) else { return };
+        listener.cookies_until = now + cookie::LIFE_NS;
+        let origin = self.origin(now, &syn.tuple);
+        let fields = self.cookies.answer(now, &self.tcp_config(&syn.tuple), syn, origin);
+        let has_room = self.device.transmit_room() > 0;
+        let frame = if has_room { self.device.allocate(Pool::Control) } else { None };
+        let Some(mut frame) = frame else {
+            self.verbs.counters.frame_shortages += 1;
+            return;
+        };
+        let template = HeaderTemplate::on(self.link, remote_mac, syn.tuple);
+        let len = template.emit(frame.room(), &fields, 0, self.config.tcp.checksum);
+        frame.set_len(len);
+        self.device.transmit(frame);
+        self.verbs.counters.frames_out += 1;
+        self.verbs.counters.cookies_sent += 1;
+    }
+
+    /// An ACK of no connection that may bring a cookie back, with all it carries; false if it does
+    /// not.
+    #[cold]
+    fn take_cookie(
+        &mut self,
+        now: Instant,
+        ack: &Segment,
+        remote_mac: [u8; 6],
+        frame: D::Rx,
+    ) -> bool {
+        let origin = self.origin(now, &ack.tuple);
+        let recalled = self.cookies.recall(now, &self.config.tcp, ack, origin);
+        let Some((syn, iss)) = recalled else {
+            self.verbs.counters.cookies_refused += 1;
+            return false;
+        };
+        let port = ack.tuple.local.port();
+        if self.listeners.get(&port).is_none_or(|listener| listener.waiting >= listener.backlog) {
+            self.verbs.counters.backlog_overflows += 1;
+            return true;
+        }
+        let template = HeaderTemplate::on(self.link, remote_mac, ack.tuple);
+        let origin = Origin { iss, ..origin };
+        let tcb = Tcb::from_cookie(now, &self.tcp_config(&ack.tuple), template, &syn, origin);
+        let Some(index) = self.admit(now, tcb) else { return true };
+        self.take_segment(now, ack, frame);
+        // Whatever the segment had besides the cookie, it made a connection or nothing.
+        let is_half_open = |conn: &super::connection::Connection<_, _>| {
+            conn.tcb.tuple() == ack.tuple && conn.tcb.state() == State::SynReceived
+        };
+        if self.connections.get(index).is_some_and(is_half_open) {
+            self.drop_connection(index);
+        } else {
+            self.verbs.counters.cookies_accepted += 1;
+        }
+        true
+    }
+
+    /// A SYN for a connection, or a segment for one that is not established: is it TCP's? If not,
+    /// the segment is to be dropped; or, if the connection is gone then, it is of none.
+    ///
+    /// The connection goes if it gives way to a new one between the same ends, or if the segment
+    /// brings back a cookie, sent before there was room for the state that the repeated SYN made.
+    /// An ACK that would complete a handshake is dropped while the backlog is full.
+    #[cold]
+    pub(super) fn goes_on(&mut self, now: Instant, index: u32, segment: &Segment) -> bool {
+        let Some(conn) = self.connections.get(index) else { return false };
+        if conn.tcb.gives_way_to(segment) {
+            self.predecessor = Some((segment.tuple, conn.tcb.successor_seq()));
+            self.drop_connection(index);
+            return false;
+        }
+        let completes =
+            segment.flags.has(Flags::ACK) && !segment.flags.any(Flags::RST | Flags::SYN);
+        let Some(port) = conn.listener.filter(|_| completes && !conn.established) else {
+            return true;
+        };
+        let Some(listener) = self.listeners.get(&port) else { return true };
+        if listener.waiting >= listener.backlog {
+            self.verbs.counters.backlog_overflows += 1;
+            return false;
+        }
+        if now < listener.cookies_until && segment.ack != conn.tcb.snd_una() + 1 {
+            let origin = self.origin(now, &segment.tuple);
+            if self.cookies.recall(now, &self.config.tcp, segment, origin).is_some() {
+                self.drop_connection(index);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A handshake is complete: what a listener began waits for a decision now.
+    pub(super) fn leave_half_open(&mut self, index: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        conn.established = true;
+        let Some(port) = conn.listener else { return };
+        self.half_open = self.half_open.saturating_sub(1);
+        if let Some(listener) = self.listeners.get_mut(&port) {
+            listener.half_open = listener.half_open.saturating_sub(1);
+            listener.waiting += 1;
+        }
+    }
+
+    /// The connection is no longer counted at its listener.
+    pub(super) fn leave_backlog(&mut self, index: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let Some(port) = conn.listener.take() else { return };
+        let was_half_open = !conn.established;
+        self.half_open = self.half_open.saturating_sub(usize::from(was_half_open));
+        if let Some(listener) = self.listeners.get_mut(&port) {
+            let count = if was_half_open { &mut listener.half_open } else { &mut listener.waiting };
+            *count = count.saturating_sub(1);
+        }
+    }
+}

@@ -1,0 +1,588 @@
+//! A listener under pressure: half-open connections, SYN cookies, backlog, TIME-WAIT.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event, RequestId};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::CqId;
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
+use ferrowarp_tests::sim::world::{Queues, World, WorldOptions, address};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const PORT: u16 = 7174;
+const CQ: CqId = CqId(0);
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]];
+
+struct Frame(Vec<u8>);
+
+impl RxFrame for Frame {
+    fn head(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        ChecksumState::Unknown
+    }
+}
+
+fn init() -> QpInit {
+    QpInit { pd: 3, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
+}
+
+/// The engine that listens, in its own time.
+struct Bed {
+    engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    now: Instant,
+}
+
+impl Bed {
+    fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let pools = PoolSizes { data: 256, reserve: 16, control: 256 };
+        let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
+        let mut config = EngineConfig::new(address(1), 24, 7);
+        change(&mut config);
+        let arena = Rc::new(Arena::new(1 << 16));
+        let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
+        engine.listen(PORT, 64).unwrap();
+        Self { engine, now: Instant::from_nanos(1000) }
+    }
+
+    /// Passes until all that came is handled.
+    fn pass(&mut self) {
+        while {
+            self.engine.drive(self.now);
+            self.now = self.now + MICROSECOND;
+            !self.engine.device().inbound.borrow().is_empty()
+        } {}
+        self.engine.drive(self.now);
+    }
+
+    /// Lets time go by, firing timers.
+    fn wait(&mut self, ns: u64) {
+        let end = self.now + ns;
+        while self.now < end {
+            let next = self.engine.deadline().unwrap_or(end).max(self.now + MICROSECOND);
+            self.now = next.min(end);
+            self.engine.drive(self.now);
+            self.sent();
+        }
+    }
+
+    /// What was sent since the last look.
+    fn sent(&mut self) -> Vec<(Segment, Frame)> {
+        let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
+        frames
+            .into_iter()
+            .filter_map(|frame| {
+                let frame = Frame(frame);
+                Some((Segment::parse(&frame, ChecksumMode::Software).ok()?, frame))
+            })
+            .collect()
+    }
+
+    fn sent_to(&mut self, peer: &Peer) -> Vec<Segment> {
+        let ours = |segment: &Segment| segment.tuple.local == peer.tuple.local;
+        self.sent().into_iter().map(|(segment, _)| segment).filter(ours).collect()
+    }
+
+    fn request(&mut self) -> RequestId {
+        match self.engine.next_event() {
+            Some(Event::ConnectRequest { request, .. }) => request,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// SYNs from `count` ports of many addresses, whose senders do not exist.
+    fn flood(&mut self, from: u32, count: u32) {
+        for i in from..from + count {
+            let source = Ipv4Addr::from_bits(0x0a00_0000 + i % 60_000);
+            let port = 1024 + u16::try_from(i / 60_000).unwrap();
+            let peer = Peer::at(source.into(), port, i);
+            peer.put(self, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
+            if i % 64 == 63 {
+                // 100,000 in a second.
+                self.now = self.now + 640 * MICROSECOND;
+                self.pass();
+                self.engine.device().outbound.borrow_mut().clear();
+            }
+        }
+        self.pass();
+        self.engine.device().outbound.borrow_mut().clear();
+    }
+}
+
+/// A peer made by hand.
+struct Peer {
+    template: HeaderTemplate,
+    /// Its own view: local is the peer.
+    tuple: FourTuple,
+    seq: Seq,
+    ack: Seq,
+    /// Its timestamp clock, and what it echoes.
+    ts: (u32, u32),
+}
+
+impl Peer {
+    fn at(source: IpAddr, port: u16, seq: u32) -> Self {
+        let tuple = FourTuple { local: (source, port).into(), remote: (address(1), PORT).into() };
+        let template = HeaderTemplate::new(MACS[0], MACS[1], tuple);
+        Self { template, tuple, seq: Seq(seq), ack: Seq(0), ts: (500, 0) }
+    }
+
+    fn honest(port: u16) -> Self {
+        Self::at(address(0), port, 0xffff_fff0)
+    }
+
+    fn syn_options(&self) -> Options {
+        Options {
+            mss: Some(1460),
+            wscale: Some(7),
+            sack_permitted: true,
+            ts: Some((self.ts.0, 0)),
+            ..Options::default()
+        }
+    }
+
+    fn fields(&self, flags: Flags, options: Options) -> Fields {
+        Fields { seq: self.seq, ack: self.ack, flags, window: 1000, options, ..Fields::default() }
+    }
+
+    fn put(&self, bed: &Bed, fields: &Fields, payload: &[u8]) {
+        let at = 54 + fields.options.wire_len();
+        let mut frame = vec![0; at + payload.len()];
+        frame[at..].copy_from_slice(payload);
+        self.template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
+        bed.engine.device().inbound.borrow_mut().push_back(frame);
+    }
+
+    /// Sends a SYN and takes the answer.
+    fn syn(&mut self, bed: &mut Bed) -> Segment {
+        self.put(bed, &self.fields(Flags::SYN, self.syn_options()), &[]);
+        bed.pass();
+        let answer = bed.sent_to(self).pop().expect("an answer");
+        assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
+        assert_eq!(answer.ack, self.seq + 1);
+        self.seq += 1;
+        self.ack = answer.seq + 1;
+        self.ts.1 = answer.options.ts.map_or(0, |(val, _)| val);
+        answer
+    }
+
+    /// Sends octets in order with an ACK.
+    fn send(&mut self, bed: &mut Bed, flags: Flags, payload: &[u8]) -> Vec<Segment> {
+        self.ts.0 += 1;
+        let options = Options::timestamps(Some(self.ts));
+        self.put(bed, &self.fields(Flags::ACK | flags, options), payload);
+        self.seq += u32::try_from(payload.len()).unwrap() + u32::from(flags.has(Flags::FIN));
+        bed.pass();
+        let sent = bed.sent_to(self);
+        for segment in &sent {
+            self.ack = self.ack.max(segment.seq + segment.seq_len());
+            self.ts.1 = segment.options.ts.map_or(self.ts.1, |(val, _)| val);
+        }
+        sent
+    }
+
+    /// Connects, sends the start-up request, and is accepted.
+    fn connect(&mut self, bed: &mut Bed) -> Segment {
+        let answer = self.syn(bed);
+        self.begin(bed);
+        answer
+    }
+
+    fn begin(&mut self, bed: &mut Bed) {
+        self.send(bed, Flags::default(), &request());
+        let request = bed.request();
+        let qp = bed.engine.create_qp(init()).unwrap();
+        bed.engine.accept(bed.now, request, qp, &ConnParam::default()).unwrap();
+        assert!(matches!(bed.engine.next_event(), Some(Event::Established { .. })));
+    }
+
+    /// What was agreed on works: window scale, SACK, timestamps.
+    fn try_options(&mut self, bed: &mut Bed, answer: &Segment) {
+        bed.pass();
+        let opened = bed.sent_to(self);
+        let shift = answer.options.wscale.expect("the engine scales");
+        let window = opened.iter().map(|segment| u32::from(segment.window) << shift).max();
+        assert!(window.unwrap() >= 256 * 1024, "{window:?}");
+        self.ack = opened.iter().fold(self.ack, |ack, s| ack.max(s.seq + s.seq_len()));
+        let early = Fields {
+            seq: self.seq + 1000,
+            ..self.fields(Flags::ACK, Options::timestamps(Some(self.ts)))
+        };
+        self.put(bed, &early, &[7; 100]);
+        bed.pass();
+        let report = bed.sent_to(self).pop().expect("a report");
+        assert_eq!(report.options.sack[..], [(early.seq, early.seq + 100)]);
+        assert!(report.options.ts.is_some());
+    }
+}
+
+/// The start-up request of a peer.
+fn request() -> Vec<u8> {
+    let request = startup::request(Wishes { ird: 4, ord: 4, crc: true }, 2, b"");
+    let mut octets = vec![0; request.wire_len()];
+    request.emit(&mut octets);
+    octets
+}
+
+fn under_pressure() -> Bed {
+    let mut bed = Bed::new(|config| {
+        config.half_open_per_listener_max = 8;
+        config.startup_timeout_ns = 2 * SECOND;
+    });
+    bed.flood(0, 100);
+    assert!(bed.engine.counters().cookies_sent > 0);
+    bed
+}
+
+#[test]
+fn a_flood_takes_bounded_memory_and_an_honest_peer_connects_with_all_options() {
+    let mut bed = Bed::new(|_| {});
+    let mut most = 0;
+    for part in 0..10 {
+        bed.flood(part * 10_000, 10_000);
+        most = most.max(bed.engine.connection_count());
+    }
+    let counters = *bed.engine.counters();
+    assert_eq!(most, 512, "half open, per listener");
+    // The port's queue was full now and then.
+    let answered = counters.cookies_sent + counters.cookies_withheld;
+    assert!((98_000..=100_000 - 512).contains(&answered), "{answered}");
+    assert!(counters.cookies_sent > 49_000, "half of the limit at least");
+    bed.wait(100 * MILLISECOND);
+    let mut peer = Peer::honest(5000);
+    let answer = peer.connect(&mut bed);
+    assert_eq!(bed.engine.counters().cookies_accepted, 1);
+    let options = &answer.options;
+    assert_eq!((options.mss, options.sack_permitted), (Some(1460), true));
+    peer.try_options(&mut bed, &answer);
+    // And those that never answered are forgotten.
+    bed.wait(60 * SECOND);
+    assert!(bed.engine.connection_count() <= 1);
+}
+
+#[test]
+fn two_engines_connect_through_a_flood() {
+    let mut world = World::new(&WorldOptions::new(9));
+    world.ends[1].engine.listen(PORT, 8).unwrap();
+    let mut flood = 0;
+    let mut next = world.now;
+    // 50,000 SYNs per second, half as many as may be answered.
+    let mut send_flood = |world: &World| {
+        if world.now < next {
+            return;
+        }
+        next = world.now + MILLISECOND;
+        let inbound = &world.ends[1].engine.device().inbound;
+        for _ in 0..50 {
+            flood += 1;
+            let peer = Peer::at(Ipv4Addr::from_bits(0x0a00_0000 + flood).into(), 9, flood);
+            let fields = peer.fields(Flags::SYN, peer.syn_options());
+            let mut frame = vec![0; 54 + fields.options.wire_len()];
+            peer.template.emit(&mut frame, &fields, 0, ChecksumMode::Software);
+            inbound.borrow_mut().push_back(frame);
+        }
+    };
+    world.run_until(100 * MILLISECOND, |world| {
+        send_flood(world);
+        false
+    });
+    for round in 0..20 {
+        let (now, remote) = (world.now, world.socket(1, PORT));
+        let qp = world.ends[0].engine.create_qp(init()).unwrap();
+        world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
+        let mut asked = None;
+        let found = world.run_until(10 * SECOND, |world| {
+            send_flood(world);
+            asked = world.ends[1].engine.next_event();
+            asked.is_some()
+        });
+        assert!(found, "round {round}");
+        let Some(Event::ConnectRequest { request, .. }) = asked else { panic!("{asked:?}") };
+        let now = world.now;
+        let passive = world.ends[1].engine.create_qp(init()).unwrap();
+        world.ends[1].engine.accept(now, request, passive, &ConnParam::default()).unwrap();
+        for end in 0..2 {
+            let mut event = None;
+            world.run_until(10 * SECOND, |world| {
+                event = world.ends[end].engine.next_event();
+                event.is_some()
+            });
+            assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        }
+    }
+    assert_eq!(world.ends[1].engine.counters().cookies_accepted, 20);
+}
+
+#[test]
+fn without_timestamps_a_cookie_keeps_the_segment_size_only() {
+    let mut bed = under_pressure();
+    let mut peer = Peer::honest(5000);
+    let options = Options { ts: None, ..peer.syn_options() };
+    peer.put(&bed, &peer.fields(Flags::SYN, options), &[]);
+    bed.pass();
+    let answer = bed.sent_to(&peer).pop().unwrap();
+    let options = &answer.options;
+    assert_eq!((options.mss, options.wscale, options.sack_permitted), (Some(1460), None, false));
+    peer.seq += 1;
+    peer.ack = answer.seq + 1;
+    peer.put(&bed, &peer.fields(Flags::ACK, Options::default()), &request());
+    bed.pass();
+    bed.request();
+}
+
+#[test]
+fn forged_acks_make_no_connection_and_are_reset() {
+    let mut bed = under_pressure();
+    let before = bed.engine.connection_count();
+    let mut rng = SmallRng::seed_from_u64(3);
+    let mut resets = 0;
+    for round in 0..200 {
+        for _ in 0..500 {
+            let mut peer = Peer::at(Ipv4Addr::from_bits(rng.random()).into(), 7, rng.random());
+            if peer.tuple.local.ip().is_multicast() || round % 2 == 0 {
+                peer = Peer::at(address(0), 5000, rng.random());
+            }
+            peer.ack = Seq(rng.random());
+            let ts = rng.random::<bool>().then(|| (rng.random(), rng.random()));
+            peer.put(&bed, &peer.fields(Flags::ACK, Options::timestamps(ts)), &[1; 10]);
+        }
+        bed.pass();
+        for (segment, _) in bed.sent() {
+            resets += u32::from(segment.flags.has(Flags::RST));
+        }
+    }
+    let counters = bed.engine.counters();
+    assert_eq!((counters.cookies_accepted, bed.engine.connection_count()), (0, before));
+    assert!(counters.cookies_refused > 90_000);
+    assert!(resets > 0, "within their rate");
+}
+
+#[test]
+fn an_old_cookie_is_reset() {
+    let mut bed = under_pressure();
+    let mut peer = Peer::honest(5000);
+    peer.syn(&mut bed);
+    // The listener still sends cookies; this one is just too old.
+    bed.wait(100 * SECOND);
+    bed.flood(1000, 100);
+    bed.wait(60 * SECOND);
+    let sent = peer.send(&mut bed, Flags::default(), &request());
+    assert_eq!((sent.len(), sent[0].flags, sent[0].seq), (1, Flags::RST, peer.ack));
+    assert_eq!(bed.engine.counters().cookies_accepted, 0);
+}
+
+#[test]
+fn a_cookie_outlives_the_wrap_of_the_timestamp_clock() {
+    let mut bed = under_pressure();
+    let mut peer = Peer::honest(5000);
+    let clock = peer.syn(&mut bed).options.ts.unwrap().0;
+    // To 30 ms before the clock of this four-tuple wraps.
+    let to_wrap = u64::from(u32::MAX - clock) * MICROSECOND;
+    bed.wait(to_wrap - 30 * MILLISECOND);
+    bed.flood(1000, 100);
+    let mut peer = Peer::honest(5000);
+    let answer = peer.syn(&mut bed);
+    assert!(answer.options.ts.unwrap().0 > 0xffff_0000, "{:?}", answer.options.ts);
+    bed.wait(100 * MILLISECOND);
+    peer.begin(&mut bed);
+    assert_eq!(bed.engine.counters().cookies_accepted, 1);
+    peer.try_options(&mut bed, &answer);
+    let sent = peer.send(&mut bed, Flags::default(), &[0; 10]);
+    assert!(sent.iter().all(|segment| segment.options.ts.unwrap().0 < 0x10_0000));
+}
+
+#[test]
+fn a_cookie_sent_before_there_was_room_still_counts() {
+    let mut bed = under_pressure();
+    let mut peer = Peer::honest(5000);
+    let first = peer.syn(&mut bed);
+    // Those that flooded are given up; the SYN once more makes a connection half open.
+    bed.wait(5 * SECOND);
+    peer.seq = peer.seq - 1;
+    let second = peer.syn(&mut bed);
+    assert_ne!(first.seq, second.seq);
+    assert_eq!(bed.engine.counters().cookies_accepted, 0);
+    peer.ack = first.seq + 1;
+    peer.ts.1 = first.options.ts.unwrap().0;
+    peer.begin(&mut bed);
+    assert_eq!(bed.engine.counters().cookies_accepted, 1);
+    assert_eq!(bed.engine.connection_count(), 1);
+}
+
+#[test]
+fn cookies_are_sent_at_a_limited_rate() {
+    let mut bed = Bed::new(|config| {
+        config.half_open_per_listener_max = 0;
+        config.cookies_per_second = 100;
+    });
+    for second in 0..10 {
+        bed.flood(second * 1000, 1000);
+        let now = bed.now;
+        bed.wait((SECOND * u64::from(second + 1)).saturating_sub(now.as_nanos()));
+    }
+    let counters = bed.engine.counters();
+    assert!((10..=1000).contains(&counters.cookies_sent), "{}", counters.cookies_sent);
+    assert_eq!(counters.cookies_sent + counters.cookies_withheld, 10_000);
+    assert_eq!(bed.engine.connection_count(), 0);
+}
+
+#[test]
+fn half_open_connections_are_bounded_over_all_listeners_and_forgotten() {
+    let mut bed = Bed::new(|config| config.half_open_max = 20);
+    bed.engine.listen(PORT + 1, 64).unwrap();
+    bed.flood(0, 100);
+    assert_eq!(bed.engine.connection_count(), 20);
+    bed.wait(30 * SECOND);
+    assert_eq!(bed.engine.connection_count(), 0);
+    // And there is room again.
+    let sent = bed.engine.counters().cookies_sent;
+    Peer::honest(5000).connect(&mut bed);
+    assert_eq!(bed.engine.counters().cookies_sent, sent);
+}
+
+#[test]
+fn a_full_backlog_lets_a_handshake_complete_later() {
+    let mut bed = Bed::new(|_| {});
+    bed.engine.unlisten(PORT);
+    bed.engine.listen(PORT, 1).unwrap();
+    let mut peers = [5000, 5001].map(Peer::honest);
+    // Both are half open before either has completed.
+    for peer in &mut peers {
+        peer.syn(&mut bed);
+    }
+    for peer in &mut peers {
+        peer.send(&mut bed, Flags::default(), &request());
+    }
+    let first = bed.request();
+    assert!(bed.engine.next_event().is_none());
+    assert_eq!(bed.engine.counters().backlog_overflows, 1);
+    let third = Peer::honest(5002);
+    third.put(&bed, &third.fields(Flags::SYN, third.syn_options()), &[]);
+    bed.pass();
+    assert!(bed.sent_to(&third).is_empty(), "nor are new ones begun");
+    // Once there is room, what the peer sends again completes it.
+    bed.engine.reject(bed.now, first, b"").unwrap();
+    peers[1].seq = peers[1].seq - u32::try_from(request().len()).unwrap();
+    peers[1].send(&mut bed, Flags::default(), &request());
+    bed.request();
+}
+
+#[test]
+fn what_never_made_sense_is_dropped_by_a_listener() {
+    let mut bed = Bed::new(|_| {});
+    let peer = Peer::honest(5000);
+    for (flags, answers) in [
+        (Flags::default(), 0),
+        (Flags::FIN, 0),
+        (Flags::PSH | Flags::URG, 0),
+        (Flags::RST, 0),
+        (Flags::RST | Flags::ACK, 0),
+        (Flags::RST | Flags::SYN, 0),
+        (Flags::ACK, 1),
+        (Flags::SYN | Flags::ACK, 1),
+        (Flags::FIN | Flags::ACK, 1),
+    ] {
+        peer.put(&bed, &peer.fields(flags, Options::default()), &[]);
+        bed.pass();
+        let sent = bed.sent_to(&peer);
+        assert_eq!(sent.len(), answers, "{flags:?}");
+        assert!(sent.iter().all(|segment| segment.flags == Flags::RST));
+    }
+    assert_eq!(bed.engine.connection_count(), 0);
+}
+
+/// Brings the engine's end of a connection to TIME-WAIT: it rejects, and closes first.
+fn to_time_wait(bed: &mut Bed, port: u16) -> Peer {
+    let mut peer = Peer::honest(port);
+    peer.syn(bed);
+    peer.send(bed, Flags::default(), &request());
+    let request = bed.request();
+    bed.engine.reject(bed.now, request, b"").unwrap();
+    bed.pass();
+    let last = bed.sent_to(&peer).pop().unwrap();
+    assert!(last.flags.has(Flags::FIN));
+    peer.ack = last.seq + last.seq_len();
+    peer.send(bed, Flags::FIN, &[]);
+    peer
+}
+
+#[test]
+fn only_so_many_connections_are_in_time_wait() {
+    let mut bed = Bed::new(|config| config.time_wait_max = 4);
+    for port in 0..20 {
+        to_time_wait(&mut bed, 5000 + port);
+        assert_eq!(bed.engine.connection_count(), usize::from(port + 1).min(4));
+    }
+    assert_eq!(bed.engine.counters().time_waits_ended, 16);
+    // The oldest went: the youngest still answers its peer's FIN.
+    let mut young = Peer::honest(5019);
+    young.seq += u32::try_from(request().len()).unwrap() + 1;
+    bed.wait(2 * SECOND);
+    assert_eq!(bed.engine.connection_count(), 0);
+    to_time_wait(&mut bed, 5000);
+    assert_eq!(bed.engine.counters().time_waits_ended, 16, "what ended by itself is not counted");
+}
+
+#[test]
+fn a_full_table_prefers_the_new_to_what_only_lingers() {
+    let mut bed = Bed::new(|config| config.connections_max = 4);
+    for port in 0..4 {
+        to_time_wait(&mut bed, 5000 + port);
+    }
+    for port in 0..4 {
+        Peer::honest(6000 + port).connect(&mut bed);
+    }
+    assert_eq!(bed.engine.connection_count(), 4);
+    let peer = Peer::honest(7000);
+    peer.put(&bed, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
+    bed.pass();
+    assert!(bed.sent_to(&peer).is_empty());
+}
+
+#[test]
+fn a_connection_out_of_time_wait_goes_on_behind_the_old_sequence_numbers() {
+    let mut bed = Bed::new(|_| {});
+    let old = to_time_wait(&mut bed, 5000);
+    let mut new = Peer::honest(5000);
+    new.seq = old.seq - 500;
+    new.ts.0 = old.ts.0 + 1;
+    let answer = new.syn(&mut bed);
+    assert!(answer.seq > old.ack, "{:?} {:?}", answer.seq, old.ack);
+    new.begin(&mut bed);
+    assert_eq!(bed.engine.connection_count(), 1);
+}
+
+#[test]
+fn a_port_that_is_no_longer_listened_on_forgets_what_was_under_way() {
+    let mut bed = Bed::new(|config| config.half_open_max = 4);
+    for round in 0..3 {
+        for port in 0..4 {
+            Peer::honest(5000 + 10 * round + port).syn(&mut bed);
+        }
+        assert_eq!(bed.engine.connection_count(), 4);
+        bed.engine.unlisten(PORT);
+        bed.pass();
+        assert_eq!(bed.engine.connection_count(), 0);
+        bed.engine.listen(PORT, 64).unwrap();
+    }
+    assert_eq!(bed.engine.counters().cookies_sent, 0, "the counts came back to nothing");
+}
