@@ -11,7 +11,7 @@ use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use super::endpoint::statistic;
-use super::packet::arp_reply;
+use super::packet::{arp_reply, is_tcp};
 use super::runner::{MACS, OUR_PORT, PEER_PORT, Subject, address};
 use super::script::number;
 use super::settings::Settings;
@@ -82,7 +82,7 @@ impl Subject for Host {
                 // The trace is about TCP: that the peer is found is a matter of course.
                 if let Some(reply) = arp_reply(&frame, MACS[1]) {
                     self.inbound.borrow_mut().push_back(reply);
-                } else {
+                } else if is_tcp(&frame) {
                     out.push(frame);
                 }
             }

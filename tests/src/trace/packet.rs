@@ -266,6 +266,16 @@ impl Packet {
     }
 }
 
+/// True for TCP over IPv4 or IPv6.
+#[must_use]
+pub fn is_tcp(frame: &[u8]) -> bool {
+    match frame.get(12..14) {
+        Some([0x08, 0x00]) => frame.get(ETHERNET + 9) == Some(&6),
+        Some([0x86, 0xdd]) => frame.get(ETHERNET + 6) == Some(&6),
+        _ => false,
+    }
+}
+
 /// The answer to an ARP request: whoever is asked for has `mac`. `None` for other frames.
 #[must_use]
 pub fn arp_reply(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
