@@ -29,6 +29,8 @@ pub struct Settings {
     pub whole_records: bool,
     /// Patience of the engine with start-up and with the end.
     pub patience_ns: u64,
+    /// Half-open connections an engine admits.
+    pub half_open: Option<usize>,
     /// How late something may be seen.
     pub tick_ns: u64,
 }
@@ -53,6 +55,7 @@ impl Default for Settings {
             peer_tsval: 1_000_000,
             ipv6: false,
             whole_records: false,
+            half_open: None,
             patience_ns: 3_600_000_000_000,
             tick_ns: 1_000,
         }
@@ -64,6 +67,10 @@ impl Settings {
     pub fn set_engine(&self, config: &mut EngineConfig) {
         config.startup_timeout_ns = self.patience_ns;
         config.linger_ns = self.patience_ns;
+        if let Some(half_open) = self.half_open {
+            config.half_open_max = half_open;
+            config.half_open_per_listener_max = half_open;
+        }
     }
 
     /// Sets one.
@@ -84,6 +91,7 @@ impl Settings {
             "ipv6" => self.ipv6 = switch(value)?,
             "whole-records" => self.whole_records = switch(value)?,
             "patience" => self.patience_ns = duration(value)?,
+            "half-open" => self.half_open = Some(small(value)?),
             "late" => self.tick_ns = duration(value)?,
             "mss" => tcp.mss = small(value)?,
             "window" => {
