@@ -238,7 +238,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let limit = self.rcv.limit();
         // Not before the connection was accepted.
         let is_open = limit >= self.cfg.recv_window.min(self.rcv.limit_max());
-        if self.round.need(end, self.rcv.limit_max()) > limit && is_open {
+        if self.round.need(now, end, self.rcv.limit_max()) > limit && is_open {
             self.notify(Notice::Window);
         }
         self.begin_round(now);
@@ -249,7 +249,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let wait = if self.ts.on { 0 } else { 2 * (self.rtt.srtt() / MICROSECOND) + 1 };
         let wait = u32::try_from(wait).unwrap_or(Round::WAIT_MAX).min(Round::WAIT_MAX);
         let end = self.reassembly.end().unwrap_or(self.rcv.nxt);
-        self.round.begin(self.ts.value(now).wrapping_add(wait), end);
+        self.round.begin(now, self.ts.value(now).wrapping_add(wait), end);
     }
 
     /// After [`Notice::Window`]: what the receive window should span, so that it does not hold the

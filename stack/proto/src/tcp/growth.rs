@@ -2,15 +2,22 @@
 //! round trip (dynamic right-sizing), and never shrinks.
 //!
 //! A round begins at some moment and ends with the first segment that echoes a timestamp we sent
-//! after it: exactly one round trip, however long the path's queues are by then, and measured by
-//! the receiver alone. Without timestamps a round lasts two of the round trips the send side
-//! measured.
+//! after it: one round trip, measured by the receiver alone. Without timestamps a round lasts two
+//! of the round trips the send side measured.
+//!
+//! A window that is wider than the path does not carry more: what is under way waits in queues, and
+//! round trips get longer, which must not count as need. So the shortest round bounds the growth.
 
+use crate::time::{Instant, SECOND};
 use crate::wire::seq::Seq;
 
 /// How far an echo may lie before the mark of its round, in microseconds. What lies further off
 /// comes from before the clock wrapped.
 const ECHO_AGE_MAX: u32 = 1 << 30;
+/// The window spans at most so many times what the path holds without queues.
+const PATH_GAIN: u64 = 4;
+/// After so long the shortest round may be of a path that is no longer taken: it counts double.
+const SHORTEST_AGE_NS: u64 = 60 * SECOND;
 
 /// The round under way.
 #[derive(Debug)]
@@ -19,6 +26,10 @@ pub(super) struct Round {
     mark: u32,
     /// Where the octets end that arrived before it.
     from: Seq,
+    begun: Instant,
+    /// The shortest round, in nanoseconds, and when it was.
+    shortest_ns: u64,
+    shortest_at: Instant,
     /// Most octets of a round so far.
     most: u32,
     /// What the window should span; as much as it does, or more.
@@ -31,11 +42,20 @@ impl Round {
 
     /// None under way.
     pub(super) const fn new() -> Self {
-        Self { mark: 0, from: Seq(0), most: 0, wanted: 0 }
+        Self {
+            mark: 0,
+            from: Seq(0),
+            begun: Instant::ZERO,
+            shortest_ns: u64::MAX,
+            shortest_at: Instant::ZERO,
+            most: 0,
+            wanted: 0,
+        }
     }
 
     /// A round begins; it is over when the clock, as the peer echoes it, is at `mark`.
-    pub(super) const fn begin(&mut self, mark: u32, from: Seq) {
+    pub(super) const fn begin(&mut self, now: Instant, mark: u32, from: Seq) {
+        self.begun = now;
         self.mark = mark;
         self.from = from;
     }
@@ -51,12 +71,29 @@ impl Round {
     /// Twice of what arrived lets a sender keep its pace while a loss is repaired. Where more
     /// arrived than ever before it is in slow start: a round from now it sends twice as much, and
     /// by the time it hears of this window four times.
-    pub(super) fn need(&mut self, end: Seq, max: u32) -> u32 {
+    pub(super) fn need(&mut self, now: Instant, end: Seq, max: u32) -> u32 {
         let octets = (end - self.from).min(max);
         let growth = octets.saturating_sub(self.most);
         self.most = self.most.max(octets);
-        self.wanted = octets.saturating_mul(2).saturating_add(growth.saturating_mul(4)).min(max);
+        let wanted = octets.saturating_mul(2).saturating_add(growth.saturating_mul(4)).min(max);
+        self.wanted = wanted.min(self.path(now, octets));
         self.wanted
+    }
+
+    /// What the path holds when `octets` have passed in this round: as many as in the shortest
+    /// one, with room for queues.
+    fn path(&mut self, now: Instant, octets: u32) -> u32 {
+        let round_ns = now.since(self.begun).max(1);
+        if now.since(self.shortest_at) > SHORTEST_AGE_NS {
+            self.shortest_ns = self.shortest_ns.saturating_mul(2);
+            self.shortest_at = now;
+        }
+        if round_ns <= self.shortest_ns {
+            self.shortest_ns = round_ns;
+            self.shortest_at = now;
+        }
+        let held = u128::from(octets) * u128::from(PATH_GAIN * self.shortest_ns.min(round_ns));
+        u32::try_from(held / u128::from(round_ns)).unwrap_or(u32::MAX)
     }
 
     pub(super) const fn wanted(&self) -> u32 {
@@ -67,13 +104,14 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::Round;
+    use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
     use crate::wire::seq::Seq;
 
     #[test]
     fn a_round_ends_with_an_echo_of_its_mark_also_across_the_wrap() {
         let mut round = Round::new();
         for mark in [5u32, 0, u32::MAX, 0x8000_0000] {
-            round.begin(mark, Seq(0));
+            round.begin(Instant::ZERO, mark, Seq(0));
             for before in [1, 2, 1_000_000] {
                 assert!(!round.is_over(mark.wrapping_sub(before)));
             }
@@ -84,20 +122,59 @@ mod tests {
         }
     }
 
+    /// Rounds of given octets and lengths, one after another.
+    struct Rounds {
+        round: Round,
+        now: Instant,
+        end: Seq,
+    }
+
+    impl Rounds {
+        fn new() -> Self {
+            Self { round: Round::new(), now: Instant::ZERO, end: Seq(0xffff_ff00) }
+        }
+
+        fn need(&mut self, octets: u32, ns: u64) -> u32 {
+            self.round.begin(self.now, 0, self.end);
+            self.now = self.now + ns;
+            self.end += octets;
+            self.round.need(self.now, self.end, 6 << 20)
+        }
+    }
+
     #[test]
     fn the_need_is_double_what_arrives_and_more_in_slow_start() {
-        let mut round = Round::new();
-        let mut end = Seq(0xffff_ff00);
-        let mut need = |octets: u32| {
-            round.begin(0, end);
-            end += octets;
-            round.need(end, 6 << 20)
-        };
-        assert_eq!(need(10_000), 60_000);
+        let mut rounds = Rounds::new();
+        let mut need = |octets| rounds.need(octets, 20 * MILLISECOND);
+        assert_eq!(need(10_000), 40_000);
         assert_eq!(need(20_000), 80_000);
         assert_eq!(need(20_000), 40_000);
         assert_eq!(need(0), 0);
         assert_eq!(need(20_000), 40_000);
         assert_eq!(need(40_000_000), 6 << 20);
+    }
+
+    #[test]
+    fn queues_are_no_need() {
+        // 20 Gb/s and 5 us: a window of 256 KiB waits in queues for twenty times as long.
+        let mut rounds = Rounds::new();
+        rounds.need(10_000, 5 * MICROSECOND);
+        let mut window = 256 * 1024;
+        for _ in 0..1000 {
+            let need = rounds.need(window, u64::from(window) * 2 / 5);
+            assert!(need < window, "{need}");
+            window = window.max(need);
+        }
+        // The path has become longer in earnest: that shows within minutes.
+        for _ in 0..400 {
+            window = window.max(rounds.need(window, SECOND));
+        }
+        assert_eq!(window, 256 * 1024, "from 5 us to a second takes longer");
+        let mut rounds = Rounds::new();
+        rounds.need(10_000, MILLISECOND);
+        for _ in 0..30_000 {
+            window = window.max(rounds.need(window, 20 * MILLISECOND));
+        }
+        assert_eq!(window, 6 << 20);
     }
 }

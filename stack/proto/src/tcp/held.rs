@@ -13,8 +13,9 @@ use crate::device::{ChecksumState, RxFrame};
 
 /// Below so many octets (half of the usual receive buffer) a piece is copied at once.
 const SMALL_LEN: usize = 1024;
-/// Block sizes below that of a full segment.
+/// Sizes of blocks, beside those of small pieces and of full segments.
 const BLOCK_SMALL: usize = 256;
+const BLOCK_USUAL: usize = 2048;
 /// Books kept for the next connection that holds something.
 const SPARE_BOOKS: usize = 16;
 /// Entries for which a spare book keeps memory.
@@ -107,8 +108,9 @@ pub struct HoldPool<R> {
     /// Octets of the blocks lent.
     lent: usize,
     octets_max: usize,
-    sizes: [usize; 3],
-    free: [Vec<Box<[u8]>>; 3],
+    /// Sizes of blocks, ascending.
+    sizes: [usize; 4],
+    free: [Vec<Box<[u8]>>; 4],
     /// Boxed, as a connection takes one over: it has a place for a pointer only.
     #[expect(clippy::vec_box, reason = "the boxes are what is lent")]
     books: Vec<Box<Book<R>>>,
@@ -127,8 +129,9 @@ impl<R> HoldPool<R> {
             allocated: 0,
             lent: 0,
             octets_max,
-            sizes: [BLOCK_SMALL, SMALL_LEN, full],
-            free: [Vec::new(), Vec::new(), Vec::new()],
+            // Where segments may be long, most peers' are not.
+            sizes: [BLOCK_SMALL, SMALL_LEN, full.min(BLOCK_USUAL), full],
+            free: [const { Vec::new() }; 4],
             books: Vec::new(),
         }
     }
