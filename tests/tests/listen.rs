@@ -1,6 +1,6 @@
 //! A listener under pressure: half-open connections, SYN cookies, backlog, TIME-WAIT.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
 use ferrowarp_proto::ddp::testing::Arena;
@@ -141,7 +141,11 @@ struct Peer {
 
 impl Peer {
     fn at(source: IpAddr, port: u16, seq: u32) -> Self {
-        let tuple = FourTuple { local: (source, port).into(), remote: (address(1), PORT).into() };
+        Self::to((address(1), PORT).into(), source, port, seq)
+    }
+
+    fn to(remote: SocketAddr, source: IpAddr, port: u16, seq: u32) -> Self {
+        let tuple = FourTuple { local: (source, port).into(), remote };
         let template = HeaderTemplate::new(MACS[0], MACS[1], tuple);
         Self { template, tuple, seq: Seq(seq), ack: Seq(0), ts: (500, 0) }
     }
@@ -281,7 +285,12 @@ fn a_flood_takes_bounded_memory_and_an_honest_peer_connects_with_all_options() {
 
 #[test]
 fn two_engines_connect_through_a_flood() {
-    let mut world = World::new(&WorldOptions::new(9));
+    connect_through_a_flood(false);
+    connect_through_a_flood(true);
+}
+
+fn connect_through_a_flood(ipv6: bool) {
+    let mut world = World::new(&WorldOptions { ipv6, ..WorldOptions::new(9) });
     world.ends[1].engine.listen(PORT, 8).unwrap();
     let mut flood = 0;
     let mut next = world.now;
@@ -294,9 +303,14 @@ fn two_engines_connect_through_a_flood() {
         let inbound = &world.ends[1].engine.device().inbound;
         for _ in 0..50 {
             flood += 1;
-            let peer = Peer::at(Ipv4Addr::from_bits(0x0a00_0000 + flood).into(), 9, flood);
+            let source = if ipv6 {
+                Ipv6Addr::from_bits(0x2001_0002 << 96 | 1 << 64 | u128::from(flood)).into()
+            } else {
+                Ipv4Addr::from_bits(0x0a00_0000 + flood).into()
+            };
+            let peer = Peer::to(world.socket(1, PORT), source, 9, flood);
             let fields = peer.fields(Flags::SYN, peer.syn_options());
-            let mut frame = vec![0; 54 + fields.options.wire_len()];
+            let mut frame = vec![0; peer.template.base_len() + fields.options.wire_len()];
             peer.template.emit(&mut frame, &fields, 0, ChecksumMode::Software);
             inbound.borrow_mut().push_back(frame);
         }
@@ -585,4 +599,27 @@ fn a_port_that_is_no_longer_listened_on_forgets_what_was_under_way() {
         bed.engine.listen(PORT, 64).unwrap();
     }
     assert_eq!(bed.engine.counters().cookies_sent, 0, "the counts came back to nothing");
+}
+
+#[test]
+fn source_ports_towards_one_peer_say_nothing_of_those_towards_another() {
+    let mut world = World::new(&WorldOptions::new(4));
+    let mut ports = [0; 20];
+    for (place, port) in ports.iter_mut().enumerate() {
+        let service = PORT + u16::try_from(place).unwrap();
+        world.ends[1].engine.listen(service, 8).unwrap();
+        let (now, remote) = (world.now, world.socket(1, service));
+        let qp = world.ends[0].engine.create_qp(init()).unwrap();
+        world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
+        let mut event = None;
+        world.run_until(10 * SECOND, |world| {
+            event = world.ends[1].engine.next_event();
+            event.is_some()
+        });
+        let Some(Event::ConnectRequest { offer, .. }) = event else { panic!("{event:?}") };
+        *port = offer.peer.port();
+        assert!((49_152..65_535).contains(port));
+    }
+    let close = ports.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 100).count();
+    assert!(close <= 2, "{ports:?}");
 }

@@ -34,7 +34,6 @@ use crate::engine::cookie::Cookies;
 use crate::engine::limit::BlurredLimit;
 use crate::engine::listen::Listener;
 use crate::engine::queue_pairs::QueuePairs;
-use crate::engine::setup::PORT_RANGE;
 use crate::engine::slab::Slab;
 use crate::engine::wheel::{Timer, Wheel, tick_of};
 use crate::mpa::receive::AssemblyPool;
@@ -58,8 +57,6 @@ const BURST_LEN: usize = 32;
 const RESETS_PER_SECOND: u32 = 1000;
 /// Pings answered in one second, at most.
 const ECHOES_PER_SECOND: u32 = 1000;
-/// Ports for connections that do not ask for one.
-const PORT_COUNT: u16 = PORT_RANGE.end - PORT_RANGE.start;
 
 /// Settings of an engine, fixed while it lives.
 #[derive(Clone, Debug)]
@@ -144,6 +141,7 @@ impl EngineConfig {
 struct Secrets {
     sequence_numbers: Secret,
     timestamps: Secret,
+    ports: Secret,
 }
 
 impl Secrets {
@@ -151,6 +149,7 @@ impl Secrets {
         Self {
             sequence_numbers: Secret::new(seed, Purpose::SequenceNumbers),
             timestamps: Secret::new(seed, Purpose::Timestamps),
+            ports: Secret::new(seed, Purpose::Ports),
         }
     }
 }
@@ -221,7 +220,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let hash = KeyedHash::new(config.seed);
         let limits = Secret::new(config.seed, Purpose::Limits);
         config.tcp.challenge_acks = challenge_share(&config);
-        let [low, high, ..] = config.seed.rotate_left(17).to_le_bytes();
         Self {
             capabilities,
             device,
@@ -246,8 +244,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             unresolved: Vec::new(),
             resolve_at: Instant::ZERO,
             resolve_epoch: 0,
-            // Processes that start at the same time must not all begin with the same port.
-            next_port: PORT_RANGE.start + u16::from_le_bytes([low, high]) % PORT_COUNT,
+            next_port: 0,
             secrets: Secrets::new(config.seed),
             cookies: Cookies::new(config.seed),
             cookie_limit: BlurredLimit::new(limits, config.cookies_per_second),

@@ -26,7 +26,7 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, HeaderTemplate};
 
 /// Ports for connections that do not ask for one (RFC 6335 section 6).
-pub(super) const PORT_RANGE: core::ops::Range<u16> = 49_152..65_535;
+const PORT_RANGE: core::ops::Range<u16> = 49_152..65_535;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Connects a queue pair: [`Event::Established`] or [`Event::ConnectFailed`] follows.
@@ -278,16 +278,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if qp.state == QpState::Idle { Ok(index) } else { Err(CmError::WrongState) }
     }
 
-    /// `source` with a port that is free towards `remote`.
+    /// `source` with a port that is free towards `remote`. Ports towards one peer follow each other
+    /// from a place that others cannot tell (RFC 6056 section 3.3.3).
     fn free_local(&mut self, source: IpAddr, remote: SocketAddr) -> Option<SocketAddr> {
+        let mut hasher = self.secrets.ports.hasher();
+        (source, remote).hash(&mut hasher);
+        let count = PORT_RANGE.end - PORT_RANGE.start;
+        let place = u16::try_from(hasher.finish() % u64::from(count)).unwrap_or(0);
         for _ in PORT_RANGE {
-            self.next_port = self.next_port.wrapping_add(1);
-            if !PORT_RANGE.contains(&self.next_port) {
-                self.next_port = PORT_RANGE.start;
-            }
-            let local = SocketAddr::new(source, self.next_port);
+            self.next_port = (self.next_port + 1) % count;
+            let port = PORT_RANGE.start + (place + self.next_port) % count;
+            let local = SocketAddr::new(source, port);
             let is_taken = self.by_tuple.contains_key(&FourTuple { local, remote })
-                || self.listeners.contains_key(&self.next_port);
+                || self.listeners.contains_key(&port);
             if !is_taken {
                 return Some(local);
             }

@@ -35,6 +35,8 @@ pub enum Purpose {
     SequenceNumbers,
     /// Offsets of timestamp clocks (RFC 7323 section 7.1).
     Timestamps,
+    /// Source ports (RFC 6056).
+    Ports,
     /// SYN cookies (RFC 4987).
     Cookies,
     /// How much answering at a limited rate is done in a while.
@@ -74,8 +76,13 @@ mod tests {
 
     #[test]
     fn each_purpose_has_a_key_of_its_own() {
-        let purposes =
-            [Purpose::SequenceNumbers, Purpose::Timestamps, Purpose::Cookies, Purpose::Limits];
+        let purposes = [
+            Purpose::SequenceNumbers,
+            Purpose::Timestamps,
+            Purpose::Ports,
+            Purpose::Cookies,
+            Purpose::Limits,
+        ];
         let value = |seed, purpose| {
             let mut hasher = Secret::new(seed, purpose).hasher();
             hasher.write_u64(1);
@@ -86,6 +93,6 @@ mod tests {
         assert_eq!(values[0], value(1, Purpose::SequenceNumbers));
         values.sort_unstable();
         values.dedup();
-        assert_eq!(values.len(), 8);
+        assert_eq!(values.len(), 10);
     }
 }

@@ -104,6 +104,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Enters TIME-WAIT, or stays in it for another while.
     pub(super) fn linger(&mut self, now: Instant) {
         self.notify(Notice::TimeWait);
+        self.board.release_memory();
         self.timers = Timers { linger: now + self.cfg.time_wait_ns, ..Timers::OFF };
     }
 }

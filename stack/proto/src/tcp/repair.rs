@@ -97,8 +97,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Guard { now, min_rtt: self.rtt.min(), echo, ts_offset: self.ts.offset }
     }
 
-    /// The acknowledgment moved during an episode of loss, perhaps to its end. True if it tells that
-    /// there was none.
+    /// The acknowledgment moved during an episode of loss, perhaps to its end. True if it tells
+    /// that there was none.
     fn progress(&mut self, seg: &Segment, news: &News) -> bool {
         if self.recovery.phase == Phase::Open {
             return false;

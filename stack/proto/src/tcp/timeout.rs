@@ -72,8 +72,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             _ if closed => (self.unanswered, self.cfg.data_retries),
             _ => (self.retries, self.cfg.data_retries),
         };
-        let end = self.progress_at + self.cfg.user_timeout_ns;
-        let timed = self.state.is_synchronised() && !closed;
+        let heard = if closed { self.progress_at.max(self.heard_at) } else { self.progress_at };
+        let end = heard + self.cfg.user_timeout_ns;
+        let timed = self.state.is_synchronised() && (!closed || self.unanswered > 1);
         if tries > limit || (timed && now >= end) {
             self.give_up();
             return;

@@ -174,6 +174,21 @@ fn whatever_is_changed_makes_it_none() {
 }
 
 #[test]
+fn ipv6_addresses_count_whole() {
+    let (cookies, cfg) = (Cookies::new(1), Config::default());
+    let mut syn = syn(all_options());
+    syn.tuple.local = "[2001:2::2]:4420".parse().unwrap();
+    syn.tuple.remote = "[2001:2::1]:40000".parse().unwrap();
+    let good = ack_of(&syn, &cookies.answer(at(5), &cfg, &syn, ORIGIN));
+    assert!(cookies.recall(at(6), &cfg, &good, ORIGIN).is_some());
+    for other in ["[2001:2::3]:40000", "[2001:3::1]:40000", "[3001:2::1]:40000"] {
+        let mut ack = good.clone();
+        ack.tuple.remote = other.parse().unwrap();
+        assert!(cookies.recall(at(6), &cfg, &ack, ORIGIN).is_none(), "{other}");
+    }
+}
+
+#[test]
 fn guesses_do_not_count() {
     let (cookies, cfg) = (Cookies::new(1), Config::default());
     let mut rng = SmallRng::seed_from_u64(1);

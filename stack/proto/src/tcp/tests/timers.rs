@@ -56,6 +56,20 @@ fn a_closed_window_without_answers_ends_at_the_user_timeout() {
 }
 
 #[test]
+fn a_window_closed_behind_octets_ends_at_the_user_timeout_too() {
+    let cfg = Config { user_timeout_ns: 7 * SECOND, ..Config::default() };
+    let mut script = Script::established(&cfg, Script::full_options());
+    script.write(10);
+    script.now = script.now + SECOND / 10;
+    // The peer lives, and takes nothing; then it is silent.
+    script.window = 0;
+    script.send(script.fields());
+    let heard = seconds(&script);
+    assert_eq!(*run_out(&mut script).last().unwrap(), heard + 7);
+    assert_eq!(script.end.notices, [Notice::Doubtful, Notice::TimedOut, Notice::Closed]);
+}
+
+#[test]
 fn a_closed_window_with_answers_never_ends() {
     let cfg = Config { user_timeout_ns: 7 * SECOND, ..Config::default() };
     let mut script = Script::established(&cfg, Script::full_options());
