@@ -37,13 +37,14 @@ pub struct Settings {
 
 impl Default for Settings {
     /// Windows of 65,535 octets (so that window fields count octets) and the largest segment that
-    /// Ethernet carries over IPv4; all else as the stack has it.
+    /// Ethernet carries over IPv4, windows that are easily foretold; all else as the stack has it.
     fn default() -> Self {
         let tcp = Config {
             recv_window: 65_535,
             recv_window_max: 65_535,
             startup_window: 65_535,
             congestion: Algorithm::NewReno,
+            pacing: false,
             ..Config::default()
         };
         Self {
@@ -137,6 +138,7 @@ impl Settings {
                     _ => return Err(format!("there is no algorithm `{value}`")),
                 }
             }
+            "pacing" => tcp.pacing = switch(value)?,
             "tail-loss-probe" => tcp.tail_loss_probe = switch(value)?,
             _ => return Err(format!("there is no setting `{name}`")),
         }

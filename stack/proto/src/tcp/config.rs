@@ -101,6 +101,8 @@ pub struct Config {
     pub congestion: Algorithm,
     /// Explicit congestion notification.
     pub ecn: EcnMode,
+    /// Spread the window over the round trip, where that is 500 us or more.
+    pub pacing: bool,
 }
 
 impl Default for Config {
@@ -134,6 +136,7 @@ impl Default for Config {
             tail_loss_probe: true,
             congestion: Algorithm::default(),
             ecn: EcnMode::default(),
+            pacing: true,
         }
     }
 }
@@ -210,4 +213,6 @@ pub struct Stats {
     pub echoes_in: u64,
     /// Times the window was reduced for that.
     pub echo_reductions: u64,
+    /// Times a segment that the window admitted had to wait for its turn on the path.
+    pub paced: u64,
 }

@@ -31,6 +31,7 @@ mod growth;
 mod held;
 mod input;
 mod output;
+mod pacing;
 mod prr;
 mod rack;
 mod reassembly;
@@ -64,6 +65,7 @@ use congestion::Congestion;
 use deliver::Early;
 use ecn::Ecn;
 use growth::Round;
+use pacing::Pacer;
 use prr::Prr;
 use rack::Rack;
 use reassembly::Reassembly;
@@ -282,6 +284,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     tail: Tail,
     cc: Congestion,
     ecn: Ecn,
+    pacer: Pacer,
     rtt: Rtt,
     reassembly: Reassembly<R>,
     /// What was handed up early and waits for its answer.
@@ -397,6 +400,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             tail: Tail::new(),
             cc: Congestion::new(cfg.congestion, u32::from(mss)),
             ecn: Ecn::new(cfg),
+            pacer: Pacer::new(),
             rtt: Rtt::new(cfg),
             reassembly: Reassembly::new(),
             early: None,

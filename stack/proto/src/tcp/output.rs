@@ -141,13 +141,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         None
     }
 
-    /// True if the congestion window admits `len` octets now. With nothing in the network one
-    /// segment always may go, and so may a tail-loss probe.
-    fn cwnd_admits(&mut self, len: u32) -> bool {
+    /// True if congestion window and pacing admit `len` octets now. With nothing in the network one
+    /// segment always may go, and a tail-loss probe whatever they say.
+    fn cwnd_admits(&mut self, now: Instant, len: u32) -> bool {
         let pipe = self.pipe();
         let admits = pipe == 0 || pipe + len <= self.cc.window();
         self.cwnd_limited |= !admits;
-        admits || self.due.tail
+        self.due.tail || (admits && !self.is_paced(now))
     }
 
     fn choose_resend(&mut self, now: Instant) -> Option<Resend> {
@@ -156,7 +156,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let len = record.len.min(self.emss);
             // The first record goes out even if the window shrank below it.
             let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
-            let admitted = self.recovery.first_due || self.cwnd_admits(len);
+            let admitted = self.recovery.first_due || self.cwnd_admits(now, len);
             return (in_window && admitted).then_some(Resend { index, len, why: Why::Lost });
         }
         let index = self.board.unsent()?;
@@ -176,7 +176,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.arm_persist(now);
             return None;
         };
-        self.cwnd_admits(len).then_some(Resend { index, len, why: Why::Unsent })
+        self.cwnd_admits(now, len).then_some(Resend { index, len, why: Why::Unsent })
     }
 
     /// The sender's silly-window rule (RFC 9293 section 3.8.6.2.1, Nagle off) for a record that
@@ -210,7 +210,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         {
             self.cc.on_idle(self.emss);
         }
-        self.cwnd_admits(self.emss).then(|| usable.min(self.emss))
+        self.cwnd_admits(now, self.emss).then(|| usable.min(self.emss))
     }
 
     /// After [`Transmit::Control`]: writes the frame to `buf` and returns its length; 0 if
@@ -362,6 +362,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             Why::Lost => {
                 self.stats.resends += 1;
                 self.board.resent(now, index, self.sack);
+                self.pacer.spend(len);
                 self.recovery.on_resend(self.ts.value(now));
                 self.prr.on_sent(len);
                 if index == 0 && self.recovery.phase == Phase::Fast {
@@ -444,8 +445,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Octets up to `end` were sent for the first time.
     #[inline]
     fn first_sent(&mut self, now: Instant, end: Seq) {
-        self.stats.octets_out += u64::from(end - self.snd.nxt);
-        self.prr.on_sent(end - self.snd.nxt);
+        let octets = end - self.snd.nxt;
+        self.stats.octets_out += u64::from(octets);
+        self.prr.on_sent(octets);
+        self.pacer.spend(octets);
         self.snd.nxt = end;
         self.sent_at = now;
         self.override_silly = false;

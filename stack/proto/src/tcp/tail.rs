@@ -137,7 +137,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.tail.probe = Probe::None;
             if self.recovery.phase == Phase::Open {
                 self.stats.probe_repairs += 1;
-                self.cc.on_loss(self.snd.flight(), self.emss);
+                if !self.ecn.covers(una) {
+                    self.cc.on_loss(self.snd.flight(), self.emss);
+                }
                 self.ecn.on_loss(self.snd.nxt);
             }
         } else if pure {

@@ -41,6 +41,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if now >= self.timers.persist {
             self.persist_expired(now);
         }
+        if now >= self.timers.pacing {
+            // `next_transmit` then finds that the burst may leave.
+            self.timers.pacing = NEVER;
+        }
         if now >= self.timers.keepalive {
             self.keepalive_expired(now);
         }

@@ -22,6 +22,8 @@ pub(super) struct Timers {
     pub(super) linger: Instant,
     /// Keepalive.
     pub(super) keepalive: Instant,
+    /// The next burst of a paced sender.
+    pub(super) pacing: Instant,
 }
 
 impl Timers {
@@ -33,12 +35,13 @@ impl Timers {
         persist: NEVER,
         linger: NEVER,
         keepalive: NEVER,
+        pacing: NEVER,
     };
 
     /// The next to fire, or `NEVER`.
     #[inline]
     pub(super) fn earliest(&self) -> Instant {
         let repair = self.rto.min(self.tail).min(self.reorder);
-        repair.min(self.persist).min(self.linger).min(self.keepalive)
+        repair.min(self.persist).min(self.linger).min(self.keepalive).min(self.pacing)
     }
 }

@@ -1,0 +1,141 @@
+//! Pacing: a window is spread over the round trip in bursts, so that it does not reach the narrow
+//! link of a long path all at once. Rates after Linux: twice the window per round trip in slow
+//! start, which doubles it, 1.2 of it later, so that the window and not the rate decides.
+//!
+//! Retransmissions are paced like new octets, except the first of an episode; ACKs never are.
+
+use super::{NEVER, Tcb};
+use crate::device::{Retained, RxFrame};
+use crate::time::{Instant, MICROSECOND, MILLISECOND};
+
+/// Round-trip time below which a timer per burst costs more than a burst harms.
+const RTT_MIN_NS: u64 = 500 * MICROSECOND;
+/// Segments of a burst, as long as they take less than a millisecond; also the largest window
+/// that leaves as it is (RFC 6928 sends as much at the start of a connection).
+const BURST_SEGMENTS: u32 = 10;
+/// The shortest burst, whatever the rate: a peer acknowledges every second segment.
+const BURST_SEGMENTS_MIN: u64 = 2;
+/// A burst is at least this part of a millisecond's octets: 62.5 us, four ticks of the timers.
+const BURST_PARTS: u64 = 16;
+
+/// When the next burst may leave.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    /// Octets that may leave before the clock is looked at.
+    credit: u32,
+    /// When the burst after these may begin.
+    next: Instant,
+}
+
+/// How much may leave at once, and how long it takes at the rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Burst {
+    octets: u32,
+    interval_ns: u64,
+}
+
+impl Burst {
+    /// For a window of `window` octets and a round-trip time of `srtt_ns`; `None` where pacing
+    /// does not pay.
+    fn of(window: u32, srtt_ns: u64, mss: u32, slow_start: bool) -> Option<Self> {
+        if srtt_ns < RTT_MIN_NS || window <= BURST_SEGMENTS * mss {
+            return None;
+        }
+        let (over, under) = if slow_start { (2, 1) } else { (6, 5) };
+        let (window, mss) = (u64::from(window) * over, u64::from(mss));
+        let rate_ms = window * MILLISECOND / (srtt_ns * under);
+        let octets = (u64::from(BURST_SEGMENTS) * mss)
+            .min(rate_ms)
+            .max(rate_ms / BURST_PARTS)
+            .max(BURST_SEGMENTS_MIN * mss);
+        let octets = u32::try_from(octets).unwrap_or(u32::MAX);
+        Some(Self { octets, interval_ns: u64::from(octets) * (srtt_ns * under) / window })
+    }
+}
+
+impl Pacer {
+    pub(super) const fn new() -> Self {
+        Self { credit: 0, next: Instant::ZERO }
+    }
+
+    /// `octets` leave.
+    #[inline]
+    pub(super) const fn spend(&mut self, octets: u32) {
+        self.credit = self.credit.saturating_sub(octets);
+    }
+}
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// True if what the window admits has to wait for the next burst; the timer then runs.
+    ///
+    /// Cost where pacing does not pay: a test, and a few instructions more every tenth segment.
+    #[inline]
+    pub(super) fn is_paced(&mut self, now: Instant) -> bool {
+        self.pacer.credit == 0 && self.waits_for_burst(now)
+    }
+
+    #[inline(never)]
+    fn waits_for_burst(&mut self, now: Instant) -> bool {
+        let (window, srtt) = (self.cc.window(), self.rtt.srtt());
+        let burst = if self.cfg.pacing {
+            Burst::of(window, srtt, self.emss, self.cc.in_slow_start())
+        } else {
+            None
+        };
+        let Some(burst) = burst else {
+            self.pacer.credit = BURST_SEGMENTS * self.emss;
+            return false;
+        };
+        if now < self.pacer.next {
+            self.stats.paced += u64::from(self.timers.pacing == NEVER);
+            self.timers.pacing = self.pacer.next;
+            return true;
+        }
+        self.timers.pacing = NEVER;
+        self.pacer.credit = burst.octets;
+        // A timer that fired late is made up for, by one burst at most.
+        self.pacer.next = self.pacer.next.max(now - burst.interval_ns) + burst.interval_ns;
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Burst, MILLISECOND};
+
+    const MSS: u32 = 1448;
+
+    #[test]
+    fn a_window_takes_its_round_trip() {
+        for srtt_ns in [MILLISECOND / 2, MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND] {
+            for window in [11 * MSS, 100 * MSS, 5000 * MSS, 1 << 30] {
+                for (slow_start, factor) in [(true, 2.0), (false, 1.2)] {
+                    let burst = Burst::of(window, srtt_ns, MSS, slow_start).unwrap();
+                    let bursts = f64::from(window) / f64::from(burst.octets);
+                    let time = bursts * burst.interval_ns as f64 * factor / srtt_ns as f64;
+                    assert!((time - 1.0).abs() < 0.01, "{time}: {window} in {srtt_ns} ns");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bursts_are_short_and_timers_few() {
+        // 10 Mb/s, 1 Gb/s and 100 Gb/s over 20 ms, in congestion avoidance.
+        let burst = |octets: u32| Burst::of(octets, 20 * MILLISECOND, MSS, false).unwrap();
+        assert_eq!(burst(25_000).octets, 2 * MSS);
+        assert_eq!(burst(2_500_000).octets, 10 * MSS);
+        assert!(burst(250_000_000).octets > 500 * MSS);
+        for window in [25_000, 250_000, 2_500_000, 25_000_000, 250_000_000] {
+            let interval = burst(window).interval_ns;
+            assert!((60_000..2_000_000).contains(&interval), "{interval} ns");
+        }
+    }
+
+    #[test]
+    fn short_paths_and_small_windows_are_left_alone() {
+        assert_eq!(Burst::of(1 << 20, 499_999, MSS, true), None);
+        assert_eq!(Burst::of(10 * MSS, 20 * MILLISECOND, MSS, true), None);
+        assert_eq!(Burst::of(1 << 20, 0, MSS, true), None, "nothing measured");
+    }
+}
