@@ -15,7 +15,11 @@ const MAX_BACKOFF: u8 = 16;
 /// What a probe allows a peer that has shown no delay: an ACK of this stack's own waits up to 50
 /// us, and both ends' timers and polling take their share. Short enough that a lost tail is
 /// repaired within two round trips and a millisecond.
-const PROBE_SLACK_US: u32 = 500;
+const PROBE_SLACK_US: u32 = 400;
+/// What a probe that was too early weighs, against a clean sample's one, and from what weight on
+/// the peer is given longer: for two in a row, or one flight in nine. Fewer may come of lost ACKs.
+const EARLY_WEIGHT: u8 = 8;
+const EARLY_MAX: u8 = 12;
 
 /// Largest value in this window and in the one before, microseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,6 +59,8 @@ pub(super) struct Rtt {
     samples: u8,
     backoff: u8,
     windows: u8,
+    /// Weight of the probes that were too early of late.
+    early: u8,
 }
 
 impl Rtt {
@@ -72,6 +78,7 @@ impl Rtt {
             samples: 0,
             backoff: 0,
             windows: 0,
+            early: 0,
         }
     }
 
@@ -95,6 +102,7 @@ impl Rtt {
         self.min_next = self.min_next.min(least);
         self.min = self.min.min(least);
         self.delay.take(micros(rtt - self.min));
+        self.early = self.early.saturating_sub(1);
         if let Some(newest) = newest {
             self.burst_delay.take(micros(newest - self.min));
         }
@@ -175,9 +183,15 @@ impl Rtt {
         2 * self.srtt + u64::from(delay.max(PROBE_SLACK_US)) * MICROSECOND
     }
 
-    /// A probe was answered by a report that nothing had been lost: the peer sits on its ACKs for
-    /// longer than it was allowed, how long the probe has kept us from learning.
+    /// A probe was answered by a report that nothing had been lost. If it happens often, the peer
+    /// sits on its ACKs for longer than it was allowed; how long, the probes have kept us from
+    /// learning.
     pub(super) fn probe_was_early(&mut self, alone: bool, cfg: &Config) {
+        self.early += EARLY_WEIGHT;
+        if self.early < EARLY_MAX {
+            return;
+        }
+        self.early = 0;
         let delay = if alone { &mut self.delay } else { &mut self.burst_delay };
         let longer = delay.max().max(PROBE_SLACK_US).saturating_mul(4);
         delay.take(longer.min(micros(cfg.rto_initial_ns)));
@@ -288,14 +302,24 @@ mod tests {
         let mut rtt = Rtt::new(&cfg);
         assert_eq!(rtt.probe_timeout(true), SECOND);
         rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
-        assert_eq!(rtt.probe_timeout(true), 540 * MICROSECOND);
-        assert_eq!(rtt.probe_timeout(false), 540 * MICROSECOND);
-        // Four probes that were too early are enough for any delay that peers have.
-        for us in [2000, 8000, 32_000, 128_000, 200_000, 200_000] {
+        assert_eq!(rtt.probe_timeout(true), 440 * MICROSECOND);
+        assert_eq!(rtt.probe_timeout(false), 440 * MICROSECOND);
+        // Eight probes that were too early are enough for any delay that peers have.
+        for us in [1600, 6400, 25_600, 102_400, 200_000, 200_000] {
+            rtt.probe_was_early(true, &cfg);
+            rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
             rtt.probe_was_early(true, &cfg);
             assert_eq!(rtt.probe_timeout(true), (40 + us) * MICROSECOND);
         }
-        assert_eq!(rtt.probe_timeout(false), 540 * MICROSECOND);
+        assert_eq!(rtt.probe_timeout(false), 440 * MICROSECOND);
+        // A few are the doing of lost ACKs.
+        for _ in 0..10 {
+            rtt.probe_was_early(false, &cfg);
+            for _ in 0..8 {
+                rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
+            }
+        }
+        assert_eq!(rtt.probe_timeout(false), 440 * MICROSECOND);
         // The end of a burst is waited for by its own measure.
         rtt.sample(Instant::ZERO, 20 * MICROSECOND, Some(MILLISECOND), &cfg);
         assert_eq!(rtt.probe_timeout(false), (40 + 980) * MICROSECOND);

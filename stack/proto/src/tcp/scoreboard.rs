@@ -7,15 +7,17 @@
 //! remembers how far they were judged; those sent again stand in a queue in order of time.
 
 mod judge;
+mod news;
 
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
-use super::rack::{Guard, sent_after};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
+
+pub(super) use news::News;
 
 /// The peer holds it.
 const SACKED: u8 = 1;
@@ -59,39 +61,6 @@ impl<T> Record<T> {
 struct Resent {
     at: Instant,
     seq: Seq,
-}
-
-/// What one ACK brought.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct News {
-    /// Octets that the peer was not known to hold (`DeliveredData` of RFC 9937).
-    pub(super) octets: u32,
-    /// Records that the acknowledgment freed, in part or whole.
-    pub(super) records: u32,
-    /// When the oldest of them was sent, if none of them was ever sent again (Karn).
-    pub(super) oldest: Option<Instant>,
-    /// The transmission that was sent last among those delivered, and where it ended.
-    pub(super) newest: Option<(Instant, Seq)>,
-    /// Something sent once arrived after what was sent later.
-    pub(super) reordered: bool,
-    /// Lowest end of what was sent once and arrived.
-    pub(super) original: Option<Seq>,
-}
-
-impl News {
-    /// A record of these marks, not known to be held, was delivered whole. `fack` is the end of
-    /// what was known to be held before (RFC 8985 section 6.2, steps 2 and 3).
-    fn take(&mut self, marks: u8, sent_at: Instant, end: Seq, fack: Seq, guard: Option<&Guard>) {
-        if marks & AGAIN == 0 {
-            self.reordered |= end < fack;
-            self.original = Some(self.original.map_or(end, |lowest| lowest.min(end)));
-        } else if !guard.is_some_and(|guard| guard.trusts(sent_at)) {
-            return;
-        }
-        if self.newest.is_none_or(|newest| sent_after((sent_at, end), newest)) {
-            self.newest = Some((sent_at, end));
-        }
-    }
 }
 
 /// The queue of records with its marks.
@@ -208,128 +177,9 @@ impl<T: Clone> Scoreboard<T> {
         self.unsent = !sent;
     }
 
-    /// Frees what `ack` covers. Cost: O(records freed).
-    #[inline]
-    pub(super) fn ack(&mut self, ack: Seq, guard: Option<&Guard>, news: &mut News) {
-        let mut clean = true;
-        while let Some(front) = self.records.front_mut() {
-            if front.seq >= ack {
-                break;
-            }
-            if news.records == 0 {
-                news.oldest = Some(front.sent_at);
-            }
-            news.records += 1;
-            let (marks, end) = (front.marks, front.end());
-            let whole = end <= ack;
-            let octets = if whole { front.len } else { ack - front.seq };
-            if !whole {
-                front.seq = ack;
-                front.len -= octets;
-                front.offset += octets;
-            }
-            let sent_at = front.sent_at;
-            if marks & (SACKED | AGAIN) == 0 {
-                news.octets += octets;
-                if whole {
-                    news.reordered |= end < self.high_sacked;
-                    news.original.get_or_insert(end);
-                    news.newest = Some((sent_at, end));
-                }
-            } else {
-                clean &= marks & AGAIN == 0;
-                if marks & SACKED == 0 {
-                    news.octets += octets;
-                    if whole {
-                        let guard =
-                            guard.map(
-                                |&guard| {
-                                    if news.records == 1 { guard } else { guard.without_echo() }
-                                },
-                            );
-                        news.take(marks, sent_at, end, self.high_sacked, guard.as_ref());
-                    }
-                }
-            }
-            if marks != 0 {
-                self.uncount(marks, octets, whole);
-            }
-            if !whole {
-                break;
-            }
-            self.records.pop_front();
-        }
-        if !clean {
-            news.oldest = None;
-        }
-        self.high_sacked = self.high_sacked.max(ack);
-        self.loss_edge = self.loss_edge.max(ack);
-        self.resend_from = self.resend_from.max(ack);
-    }
-
-    /// `octets` of a record with these marks leave the counters, `whole` of it or its head.
-    fn uncount(&mut self, marks: u8, octets: u32, whole: bool) {
-        if marks & SACKED != 0 {
-            self.sacked -= octets;
-            self.sacked_count -= u32::from(whole);
-        }
-        if marks & LOST != 0 {
-            self.lost -= octets;
-        }
-        if marks & COPY != 0 {
-            self.copies -= octets;
-        }
-    }
-
     /// Index of the first record that ends beyond `seq`.
     fn index_of(&self, seq: Seq) -> usize {
         self.records.partition_point(|record| record.end() <= seq)
-    }
-
-    /// Marks the records that lie whole in one of the blocks. `una..nxt` is what was sent and not
-    /// acknowledged; blocks outside are ignored, as hostile or as reports of duplicates.
-    /// Cost: O(records newly reported), and a search for each block.
-    pub(super) fn apply_sack(
-        &mut self,
-        blocks: &[Block],
-        una: Seq,
-        nxt: Seq,
-        guard: &Guard,
-        news: &mut News,
-    ) {
-        let fack = self.high_sacked;
-        let guard = guard.without_echo();
-        for &(start, end) in blocks {
-            if start >= end || start < una || end > nxt {
-                continue;
-            }
-            let known = self.seen.iter().filter(|seen| seen.0 <= start && start < seen.1);
-            let from = known.map(|seen| seen.1).fold(start, Seq::max);
-            if from >= end {
-                continue;
-            }
-            let mut index = self.index_of(from);
-            // A record cut by the known part was not marked whole: look at it again.
-            while let Some(record) = self.records.get_mut(index) {
-                let record_end = record.end();
-                if record_end > end {
-                    break;
-                }
-                if record.seq >= start && record.marks & SACKED == 0 {
-                    let (marks, len) = (record.marks, record.len);
-                    record.marks = (marks | SACKED) & !(LOST | COPY);
-                    news.octets += len;
-                    news.take(marks, record.sent_at, record_end, fack, Some(&guard));
-                    self.high_sacked = self.high_sacked.max(record_end);
-                    self.uncount(marks, len, true);
-                    self.sacked += len;
-                    self.sacked_count += 1;
-                }
-                index += 1;
-            }
-        }
-        self.seen.clear();
-        self.seen.extend(blocks.iter().copied().filter(|b| b.0 < b.1 && b.0 >= una && b.1 <= nxt));
     }
 
     /// Where the first record starts that is lost and has no copy in the network.

@@ -257,3 +257,8 @@ fn memory_is_taken_when_needed_and_given_back() {
     both.board.release_memory();
     assert!(!both.board.holds_memory());
 }
+
+#[test]
+fn a_record_is_small() {
+    assert!(size_of::<super::Record<usize>>() <= 40);
+}

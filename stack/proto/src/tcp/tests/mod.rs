@@ -7,6 +7,8 @@ mod delivery;
 mod ecn;
 mod handshake;
 mod hostile;
+mod lossy;
+mod pair;
 mod probe;
 mod rack;
 mod recovery;

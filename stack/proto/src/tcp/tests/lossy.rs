@@ -1,0 +1,57 @@
+//! Random loss, of data and of ACKs alike, at 1 Gb/s in virtual time.
+
+use super::Config;
+use super::pair::Pair;
+use crate::time::{MICROSECOND, MILLISECOND, SECOND};
+
+/// A connection over a link with `rtt_ns` that loses `chance` of 10,000 frames each way.
+fn lossy(rtt_ns: u64, chance: u32) -> Pair {
+    let cfg = Config { recv_window: 4 << 20, ..Config::default() };
+    let mut pair = Pair::new([cfg.clone(), cfg], rtt_ns / 2, 3);
+    pair.rate = 1_000_000_000;
+    pair.server().tcb.open_window();
+    pair.client().checks_board = false;
+    pair.chance = chance;
+    pair
+}
+
+const RTTS_NS: [u64; 3] = [20 * MICROSECOND, MILLISECOND, 20 * MILLISECOND];
+
+#[test]
+fn a_stream_is_repaired_without_timeouts_and_resent_hardly_more_than_lost() {
+    for rtt_ns in RTTS_NS {
+        for chance in [10, 100, 300] {
+            let mut pair = lossy(rtt_ns, chance);
+            let took = pair.write_within(10_000_000, 100 * SECOND);
+            let stats = *pair.client().tcb.stats();
+            let what = format!("{rtt_ns} ns, {chance}: {stats:?}");
+            assert!(took < 100 * SECOND, "{what}");
+            assert_eq!((stats.timeouts, stats.spurious), (0, 0), "{what}");
+            // Of those lost some are lost again.
+            let segments = 10_000_000 / 1448;
+            let expected = segments * u64::from(chance) / 10_000;
+            assert!(stats.resends <= expected + expected / 5 + 12, "{what}");
+            if rtt_ns == RTTS_NS[0] {
+                let mbits = 10_000_000 * 8 * 1000 / took;
+                assert!(mbits > 850, "{mbits} Mb/s; {what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn of_short_exchanges_next_to_none_waits_for_a_timeout() {
+    for rtt_ns in RTTS_NS {
+        let mut pair = lossy(rtt_ns, 100);
+        let mut times = Vec::new();
+        for _ in 0..2000 {
+            times.push(pair.write_within(10_000, 10 * SECOND));
+            pair.settle(rtt_ns + 100 * MICROSECOND);
+        }
+        times.sort_unstable();
+        let (p50, p99) = (times[1000], times[1980]);
+        assert!(p99 < p50 + 3 * rtt_ns + MILLISECOND, "{rtt_ns} ns: {p50} and {p99} ns");
+        let stats = pair.client().tcb.stats();
+        assert!(stats.timeouts <= 5, "{rtt_ns} ns: {stats:?}");
+    }
+}

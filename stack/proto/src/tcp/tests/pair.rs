@@ -1,0 +1,137 @@
+//! A client that writes and a server that reads, on a link that delays and loses. Timers come as
+//! the wheel's ticks do.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::{Config, End, Heap, Notice};
+use crate::time::{Instant, SECOND};
+
+/// A client that writes and a server that reads, `delay_ns` apart, with timers that come as the
+/// wheel's ticks do.
+pub(super) struct Pair {
+    pub(super) ends: [Option<End>; 2],
+    cfg: [Config; 2],
+    pub(super) now: Instant,
+    delay_ns: u64,
+    /// Frames under way by arrival; the counter keeps equal times in order.
+    wire: BTreeMap<(Instant, u64), (usize, Heap)>,
+    count: u64,
+    /// Data segments of the client to be let through, then to be lost.
+    pub(super) pass: usize,
+    pub(super) lose: usize,
+    /// Every frame is lost with this chance, in parts of 10,000.
+    pub(super) chance: u32,
+    rng: SmallRng,
+    /// Bits per second of each direction, and when it is free again.
+    pub(super) rate: u64,
+    free_at: [Instant; 2],
+}
+
+const TICK_NS: u64 = 1 << 14;
+
+impl Pair {
+    pub(super) fn new(cfg: [Config; 2], delay_ns: u64, seed: u64) -> Self {
+        let now = Instant::from_nanos(SECOND);
+        let ends = [Some(End::client(&cfg[0], 77, now)), None];
+        let wire = BTreeMap::new();
+        let mut pair = Self {
+            ends,
+            cfg,
+            now,
+            delay_ns,
+            wire,
+            count: 0,
+            pass: 0,
+            lose: 0,
+            chance: 0,
+            rng: SmallRng::seed_from_u64(seed),
+            rate: u64::MAX,
+            free_at: [now; 2],
+        };
+        pair.run(SECOND, |pair| {
+            pair.ends[1].as_ref().is_some_and(|end| end.notices.contains(&Notice::Established))
+        });
+        pair
+    }
+
+    pub(super) fn client(&mut self) -> &mut End {
+        self.ends[0].as_mut().unwrap()
+    }
+
+    pub(super) fn server(&mut self) -> &mut End {
+        self.ends[1].as_mut().unwrap()
+    }
+
+    fn send(&mut self) {
+        for side in 0..2 {
+            let Some(end) = &mut self.ends[side] else { continue };
+            for frame in end.transmit(self.now) {
+                if side == 0 && !frame.parse().payload.is_empty() {
+                    if self.pass > 0 {
+                        self.pass -= 1;
+                    } else if self.lose > 0 {
+                        self.lose -= 1;
+                        continue;
+                    }
+                }
+                let bits = 8 * (frame.octets.len() as u64 + 24);
+                let start = self.free_at[side].max(self.now);
+                self.free_at[side] = start + bits * SECOND / self.rate.min(100_000_000_000);
+                if self.rng.random_range(0..10_000) < self.chance {
+                    continue;
+                }
+                self.count += 1;
+                let arrival = self.free_at[side] + self.delay_ns;
+                self.wire.insert((arrival, self.count), (1 - side, frame));
+            }
+        }
+    }
+
+    /// Runs until `done`, or for `limit_ns`; returns the time that took.
+    pub(super) fn run(&mut self, limit_ns: u64, done: impl Fn(&Self) -> bool) -> u64 {
+        let start = self.now;
+        self.send();
+        while !done(self) && self.now.since(start) < limit_ns {
+            let arrival = self.wire.first_key_value().map(|(key, _)| key.0);
+            let timers = self.ends.iter().flatten().filter_map(|end| end.tcb.deadline());
+            let ticks =
+                timers.map(|at| Instant::from_nanos((at.as_nanos() / TICK_NS + 1) * TICK_NS));
+            let Some(next) = arrival.into_iter().chain(ticks).min() else { break };
+            self.now = self.now.max(next);
+            while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
+                let (to, frame) = entry.remove();
+                if let Some(end) = &mut self.ends[to] {
+                    end.receive(self.now, &frame);
+                } else {
+                    let end = End::server(&self.cfg[to], &frame.parse(), 99, self.now);
+                    self.ends[to] = Some(end);
+                }
+            }
+            for end in self.ends.iter_mut().flatten() {
+                end.timeout(self.now);
+            }
+            self.send();
+        }
+        self.now.since(start)
+    }
+
+    /// The client writes `octets`; returns the time until the server has read them.
+    pub(super) fn write(&mut self, octets: u64) -> u64 {
+        self.write_within(octets, SECOND)
+    }
+
+    pub(super) fn write_within(&mut self, octets: u64, limit_ns: u64) -> u64 {
+        let target = self.server().read + octets;
+        self.client().to_write += octets;
+        self.run(limit_ns, |pair| pair.ends[1].as_ref().unwrap().read >= target)
+    }
+
+    /// Lets everything come to rest.
+    pub(super) fn settle(&mut self, ns: u64) {
+        self.run(ns, |_| false);
+        self.now = self.now + 1;
+    }
+}
