@@ -123,6 +123,32 @@ fn chained_buffers() {
 }
 
 #[test]
+fn a_wire_that_cuts_packets() {
+    over_seeds(20, 30, |chance, options| {
+        options.mtu = 1500;
+        options.cut_at = Some([576, 1000, 1280][chance.random_range(0..3)]);
+        options.faults.reorder = 0.05;
+        options.faults.duplicate = 0.02;
+        options.faults.loss = 0.005;
+    });
+}
+
+#[test]
+fn cut_packets_are_put_together() {
+    for ipv6 in [false, true] {
+        let mut options = WorldOptions::new(7);
+        (options.arena_len, options.ipv6, options.cut_at) = (arena_len(1), ipv6, Some(600));
+        let mut world = World::new(&options);
+        run(&mut world, 1, 20);
+        for end in &world.ends {
+            let counters = end.engine.counters();
+            assert!(counters.packets_reassembled > 20, "{counters:?}");
+            assert_eq!(counters.reassembly_failures, 0);
+        }
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let once = || -> Report {
         let mut options = WorldOptions::new(42);

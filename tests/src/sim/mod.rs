@@ -5,6 +5,7 @@
 //! - [`world`]: both ends, the clock, and how time moves on.
 //! - [`workload`]: random work on random connections, and the oracles that watch it.
 
+pub mod cut;
 pub mod frames;
 pub mod workload;
 pub mod world;

@@ -17,6 +17,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+use super::cut::cut;
 use super::frames::{HeapDevice, PoolSizes};
 use super::link::{Faults, Link};
 
@@ -91,6 +92,8 @@ pub struct WorldOptions {
     pub ipv6: bool,
     /// The VLAN that all frames belong to.
     pub vlan: Option<u16>,
+    /// The wire cuts packets into fragments of so many octets.
+    pub cut_at: Option<usize>,
     /// Damage goes unnoticed by TCP, as if a router had repaired the checksums.
     pub repair_checksums: bool,
 }
@@ -113,6 +116,7 @@ impl WorldOptions {
             sack: true,
             ipv6: false,
             vlan: None,
+            cut_at: None,
             repair_checksums: false,
         }
     }
@@ -127,6 +131,7 @@ pub struct World {
     /// Virtual time.
     pub now: Instant,
     ipv6: bool,
+    cut_at: Option<usize>,
     /// All chance that is not an engine's.
     pub chance: SmallRng,
     /// Frames sent, both ways.
@@ -179,6 +184,7 @@ impl World {
             repair_checksums: options.repair_checksums,
             now: Instant::from_nanos(1000),
             ipv6: options.ipv6,
+            cut_at: options.cut_at,
             chance: SmallRng::seed_from_u64(options.seed),
             frames: 0,
             capture: None,
@@ -251,7 +257,15 @@ impl World {
                 for frame in outbound.borrow_mut().drain(..) {
                     self.frames += 1;
                     self.capture(&frame);
-                    self.links[index].send(self.now.as_nanos(), frame, |frame| Some(frame.clone()));
+                    let id = u32::try_from(self.frames & 0xffff).expect("masked");
+                    let parts = match self.cut_at {
+                        Some(mtu) => cut(frame, mtu, id),
+                        None => vec![frame],
+                    };
+                    for part in parts {
+                        self.links[index]
+                            .send(self.now.as_nanos(), part, |part| Some(part.clone()));
+                    }
                 }
             }
             // A pass costs time, as it does on a core.

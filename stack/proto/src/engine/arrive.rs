@@ -5,13 +5,15 @@ use core::net::IpAddr;
 use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Pool, RxFrame, TxFrame};
 use crate::engine::Engine;
+use crate::engine::early::Received;
+use crate::net::fragments::{Taken, Whole};
 use crate::net::neighbours::{Heard, Statement};
 use crate::net::{arp, icmp, ndp, routing};
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
-use crate::wire::ip::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, Packet};
+use crate::wire::ip::{self, Fragment, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Packet};
 use crate::wire::link::{self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-use crate::wire::tcp::Segment;
+use crate::wire::tcp::{ParseError, Segment};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Takes one burst of frames to completion.
@@ -38,7 +40,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Some(_) => Segment::parse_tagged(&frame, mode).ok(),
         };
         match parsed {
-            Some(segment) => self.take_segment(now, &segment, frame),
+            Some(segment) => self.take_segment(now, &segment, Received(frame)),
             None => self.take_other(now, &frame),
         }
     }
@@ -90,17 +92,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let verify = self.capabilities.checksum != ChecksumMode::NotNeeded;
         let (head, l3) = (frame.head(), self.link.header_len());
         let packet = Packet::parse(head, frame.len(), l3, verify).ok()?;
-        if packet.fragment.is_some() {
-            return None;
+        if let Some(part) = packet.fragment {
+            return self.take_fragment(now, frame, &packet, &part, mac);
         }
         if packet.protocol == PROTOCOL_ICMPV6 && self.take_ndp(now, head, &packet, mac).is_some() {
             return Some(());
         }
         // No answers to what was sent to many, nor to what nobody can have sent.
-        if !self.routing.is_local(packet.dst)
-            || !routing::is_host(packet.src)
-            || head.first_chunk() != Some(&self.link.mac)
-        {
+        if !self.is_answerable(head, &packet) {
             return None;
         }
         match packet.protocol {
@@ -109,10 +108,68 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    fn take_ping(
+    /// A packet for us alone, from what can be a host.
+    fn is_answerable(&self, head: &[u8], packet: &Packet) -> bool {
+        head.first_chunk() == Some(&self.link.mac)
+            && self.routing.is_local(packet.dst)
+            && routing::is_host(packet.src)
+    }
+
+    /// A part of a packet; with the last that was missing the packet is taken. Of protocols that
+    /// are not served nothing is kept, and neighbour discovery never comes in parts (RFC 6980).
+    fn take_fragment(
         &mut self,
         now: Instant,
         frame: &D::Rx,
+        packet: &Packet,
+        part: &Fragment,
+        mac: [u8; 6],
+    ) -> Option<()> {
+        let is_served = match packet.src {
+            IpAddr::V4(_) => matches!(packet.protocol, PROTOCOL_TCP | PROTOCOL_ICMP),
+            IpAddr::V6(_) => {
+                matches!(packet.protocol, PROTOCOL_TCP | PROTOCOL_ICMPV6 | ip::DESTINATION)
+            }
+        };
+        if !is_served || !self.is_answerable(frame.head(), packet) {
+            return None;
+        }
+        self.verbs.counters.fragments_in += 1;
+        let taken = self.fragments.take(now, frame, packet, part);
+        self.verbs.counters.reassembly_failures = self.fragments.given_up();
+        match taken {
+            Taken::Kept => Some(()),
+            Taken::Refused => None,
+            Taken::Whole(whole) => {
+                self.verbs.counters.packets_reassembled += 1;
+                self.take_whole(now, whole, mac)
+            }
+        }
+    }
+
+    /// A packet made whole.
+    fn take_whole(&mut self, now: Instant, whole: Whole, mac: [u8; 6]) -> Option<()> {
+        let mode = self.capabilities.checksum;
+        let parsed = match self.link.vlan {
+            None => Segment::parse(&whole, mode),
+            Some(_) => Segment::parse_tagged(&whole, mode),
+        };
+        match parsed {
+            Ok(segment) => self.take_segment(now, &segment, whole),
+            Err(ParseError::NotTcp) => {
+                let l3 = self.link.header_len();
+                let packet = Packet::parse(whole.head(), whole.len(), l3, false).ok()?;
+                self.take_ping(now, &whole, &packet, mac)?;
+            }
+            Err(_) => return None,
+        }
+        Some(())
+    }
+
+    fn take_ping(
+        &mut self,
+        now: Instant,
+        frame: &impl RxFrame,
         packet: &Packet,
         mac: [u8; 6],
     ) -> Option<()> {

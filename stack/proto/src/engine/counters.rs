@@ -22,6 +22,12 @@ pub struct Counters {
     pub address_conflicts: u64,
     /// Pings answered.
     pub echoes_answered: u64,
+    /// IP fragments received.
+    pub fragments_in: u64,
+    /// Packets made whole from fragments.
+    pub packets_reassembled: u64,
+    /// Packets of which a fragment was received and that never became whole.
+    pub reassembly_failures: u64,
     /// SYNs, and ACKs that would have completed a handshake, dropped because a listener's backlog
     /// was full.
     pub backlog_overflows: u64,

@@ -4,10 +4,11 @@
 use core::ops::Range;
 
 use crate::ddp::memory::Memory;
-use crate::device::Device;
+use crate::device::{ChecksumState, Device, RxFrame};
 use crate::engine::Engine;
 use crate::engine::connection::Phase;
-use crate::tcp::InTurn;
+use crate::net::fragments::Whole;
+use crate::tcp::{HoldPool, InTurn, Tcb};
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
 
@@ -17,11 +18,69 @@ const STARTUP_PIECES_MAX: usize = 16;
 /// Most entries for octets that nobody wants any more.
 const DISCARDED_MAX: usize = 64;
 
+/// A frame with a segment: as the port received it, or put together from fragments.
+pub(super) trait Arrived<D: Device>: RxFrame {
+    /// Has TCP hold `octets` of it; see [`Tcb::hold_early`].
+    fn hold(
+        self,
+        tcb: &mut Tcb<D::Rx, D::Retained>,
+        holds: &mut HoldPool<D::Rx>,
+        octets: Range<usize>,
+    ) -> bool;
+}
+
+/// A frame as the port received it.
+pub(super) struct Received<R>(pub(super) R);
+
+impl<R: RxFrame> RxFrame for Received<R> {
+    #[inline]
+    fn head(&self) -> &[u8] {
+        self.0.head()
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        self.0.copy_out(offset, out);
+    }
+
+    #[inline]
+    fn checksum(&self) -> ChecksumState {
+        self.0.checksum()
+    }
+}
+
+impl<D: Device> Arrived<D> for Received<D::Rx> {
+    fn hold(
+        self,
+        tcb: &mut Tcb<D::Rx, D::Retained>,
+        holds: &mut HoldPool<D::Rx>,
+        octets: Range<usize>,
+    ) -> bool {
+        tcb.hold_early(holds, self.0, octets)
+    }
+}
+
+impl<D: Device> Arrived<D> for Whole {
+    fn hold(
+        self,
+        tcb: &mut Tcb<D::Rx, D::Retained>,
+        holds: &mut HoldPool<D::Rx>,
+        octets: Range<usize>,
+    ) -> bool {
+        tcb.copy_early(holds, &self.head()[octets])
+    }
+}
+
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Octets ahead of their turn. Without markers an FPDU cannot be found in them, so they are
     /// held, unless there is no use or no room for them.
     #[cold]
-    pub(super) fn take_early(&mut self, index: u32, frame: D::Rx, octets: Range<usize>) {
+    pub(super) fn take_early<F: Arrived<D>>(&mut self, index: u32, frame: F, octets: Range<usize>) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let pieces = conn.tcb.held_pieces();
         let is_held = match conn.phase {
@@ -36,7 +95,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !is_held {
             conn.tcb.reject_early();
             self.verbs.counters.early_rejected += 1;
-        } else if !conn.tcb.hold_early(&mut self.holds, frame, octets) {
+        } else if !frame.hold(&mut conn.tcb, &mut self.holds, octets) {
             self.verbs.counters.holds_refused += 1;
         }
     }

@@ -6,6 +6,7 @@ use crate::ddp::memory::Memory;
 use crate::device::{Device, Pool, RxFrame, TxFrame};
 use crate::engine::Engine;
 use crate::engine::connection::Phase;
+use crate::engine::early::Arrived;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::mpa::fpdu::{self, CrcMismatch};
 use crate::net::routing;
@@ -31,7 +32,14 @@ enum Verdict {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    pub(super) fn take_segment(&mut self, now: Instant, segment: &Segment, frame: D::Rx) {
+    /// A segment, which `frame` brought.
+    #[inline]
+    pub(super) fn take_segment<F: Arrived<D>>(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        frame: F,
+    ) {
         let Some(index) = self.look_up(&segment.tuple) else {
             self.take_unmatched(now, segment, frame);
             return;
@@ -47,7 +55,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// A segment for a connection's TCP.
     #[inline]
-    fn deliver_segment(&mut self, now: Instant, index: u32, segment: &Segment, frame: D::Rx) {
+    fn deliver_segment<F: Arrived<D>>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        segment: &Segment,
+        frame: F,
+    ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         match conn.tcb.handle_segment(now, segment, frame) {
             Delivered::Nothing => {}
@@ -76,7 +90,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// A segment of no connection: a SYN for a listener, else answered with RST.
-    fn take_unmatched(&mut self, now: Instant, segment: &Segment, frame: D::Rx) {
+    fn take_unmatched<F: Arrived<D>>(&mut self, now: Instant, segment: &Segment, frame: F) {
         let remote_mac = link::source(frame.head());
         let Some(remote_mac) = remote_mac.filter(|_| self.may_answer(&segment.tuple)) else {
             self.verbs.counters.frames_dropped += 1;

@@ -11,6 +11,7 @@
 use crate::ddp::memory::Memory;
 use crate::device::{Device, Pool, TxFrame};
 use crate::engine::connection::Phase;
+use crate::engine::early::Arrived;
 use crate::engine::resolve::Hop;
 use crate::engine::setup::new_connection;
 use crate::engine::{Engine, cookie};
@@ -65,12 +66,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// A segment of no connection: true if a listener saw to it (RFC 9293 section 3.10.7.2), false
     /// if it is to be answered with RST.
-    pub(super) fn listener_takes(
+    pub(super) fn listener_takes<F: Arrived<D>>(
         &mut self,
         now: Instant,
         segment: &Segment,
         remote_mac: [u8; 6],
-        frame: D::Rx,
+        frame: F,
     ) -> bool {
         let Some(listener) = self.listeners.get(&segment.tuple.local.port()) else {
             return false;
@@ -159,12 +160,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// An ACK of no connection that may bring a cookie back, with all it carries; false if it does
     /// not.
     #[cold]
-    fn take_cookie(
+    fn take_cookie<F: Arrived<D>>(
         &mut self,
         now: Instant,
         ack: &Segment,
         remote_mac: [u8; 6],
-        frame: D::Rx,
+        frame: F,
     ) -> bool {
         let origin = self.origin(now, &ack.tuple);
         let recalled = self.cookies.recall(now, &self.config.tcp, ack, origin);

@@ -37,6 +37,7 @@ use crate::engine::queue_pairs::QueuePairs;
 use crate::engine::slab::Slab;
 use crate::engine::wheel::{Timer, Wheel, tick_of};
 use crate::mpa::receive::AssemblyPool;
+use crate::net::fragments::{FragmentConfig, Fragments};
 use crate::net::keyed::{KeyedHash, Purpose, Secret};
 use crate::net::neighbours::{NeighbourConfig, Neighbours};
 use crate::net::rate::RateLimit;
@@ -69,6 +70,8 @@ pub struct EngineConfig {
     pub vlan: Option<u16>,
     /// Times of the neighbour cache.
     pub neighbours: NeighbourConfig,
+    /// Bounds of reassembly.
+    pub fragments: FragmentConfig,
     /// Source of all chance: sequence numbers, ports, hash keys. From the operating system in
     /// production.
     pub seed: u64,
@@ -118,6 +121,7 @@ impl EngineConfig {
             routes: Vec::new(),
             vlan: None,
             neighbours: NeighbourConfig::default(),
+            fragments: FragmentConfig::default(),
             seed,
             tcp: tcp::Config::default(),
             connections_max: 16_384,
@@ -168,6 +172,7 @@ pub struct Engine<D: Device, M, C> {
     link: Link,
     routing: Routing,
     neighbours: Neighbours,
+    fragments: Fragments,
     /// Addresses that the link was not told of yet.
     unannounced: Vec<IpAddr>,
     assembly: AssemblyPool,
@@ -231,6 +236,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             link: Link { mac: capabilities.mac, vlan: config.vlan },
             routing: Routing::new(&config.addresses, &config.routes),
             neighbours: Neighbours::new(config.neighbours, config.seed),
+            fragments: Fragments::new(config.fragments),
             unannounced: config.addresses.iter().rev().map(|address| address.ip).collect(),
             assembly: AssemblyPool::new(config.partial_fpdus_max),
             holds: HoldPool::new(

@@ -2,6 +2,7 @@
 //! address a neighbour has, and answers to ping.
 
 pub mod arp;
+pub mod fragments;
 pub mod icmp;
 pub mod keyed;
 pub mod ndp;

@@ -4,7 +4,7 @@
 use core::ops::Range;
 
 use super::growth::Round;
-use super::held::HoldPool;
+use super::held::{Held, HoldPool};
 use super::reassembly::InTurn;
 use super::state::{Event, State};
 use super::{Delivered, Notice, Tcb};
@@ -20,6 +20,12 @@ pub(super) struct Early {
     block: Block,
     /// Where the peer's FIN is, if the segment said so. Believed when the octets are accepted.
     fin: Option<Seq>,
+}
+
+impl Early {
+    const fn len(&self) -> usize {
+        (self.block.1.0.wrapping_sub(self.block.0.0)) as usize
+    }
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
@@ -53,9 +59,26 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ///
     /// `frame` and `octets` are those handed up.
     pub fn hold_early(&mut self, pool: &mut HoldPool<R>, frame: R, octets: Range<usize>) -> bool {
-        let Some(early) = self.early.take() else { return false };
-        debug_assert_eq!(octets.len(), (early.block.1 - early.block.0) as usize);
-        let Some((held, offset)) = pool.keep(frame, octets, self.reassembly.share()) else {
+        debug_assert!(self.early.is_none_or(|early| early.len() == octets.len()));
+        let kept = pool.keep(frame, octets, self.reassembly.share());
+        self.keep_early(pool, kept)
+    }
+
+    /// As [`Tcb::hold_early`] where there is no frame to keep: the octets are copied.
+    pub fn copy_early(&mut self, pool: &mut HoldPool<R>, octets: &[u8]) -> bool {
+        debug_assert!(self.early.is_none_or(|early| early.len() == octets.len()));
+        let kept = pool.copy(octets, self.reassembly.share());
+        self.keep_early(pool, kept.map(|held| (held, 0)))
+    }
+
+    fn keep_early(&mut self, pool: &mut HoldPool<R>, kept: Option<(Held<R>, usize)>) -> bool {
+        let Some(early) = self.early.take() else {
+            if let Some((held, _)) = kept {
+                pool.give_back(held);
+            }
+            return false;
+        };
+        let Some((held, offset)) = kept else {
             self.stats.held_overflow += 1;
             return false;
         };
@@ -105,7 +128,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Payload and FIN of an acceptable segment.
     #[inline]
-    pub(super) fn take_payload(&mut self, now: Instant, seg: &Segment, frame: R) -> Delivered<R> {
+    pub(super) fn take_payload<F>(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        frame: F,
+    ) -> Delivered<F> {
         let fin = seg.flags.has(Flags::FIN);
         let len = seq_len(&seg.payload);
         if len == 0 && !fin {
@@ -130,7 +158,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     #[cold]
-    fn take_payload_slow(&mut self, now: Instant, seg: &Segment, frame: R) -> Delivered<R> {
+    fn take_payload_slow<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         if !self.state.receives() {
             // Beyond the peer's FIN, or after the connection's end.
             return Delivered::Nothing;

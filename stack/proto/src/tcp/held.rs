@@ -204,6 +204,15 @@ impl<R> HoldPool<R> {
     }
 }
 
+impl<R> HoldPool<R> {
+    /// Holds a copy of `octets` for a connection that has `share` already. `None`: no room.
+    pub(super) fn copy(&mut self, octets: &[u8], share: Share) -> Option<Held<R>> {
+        let mut block = self.block(octets.len(), share)?;
+        block[..octets.len()].copy_from_slice(octets);
+        Some(Held::Copied(Copied { block, len: octets.len() }))
+    }
+}
+
 impl<R: RxFrame> HoldPool<R> {
     /// Holds `octets` of `frame` for a connection that has `share` already: says where the octets
     /// lie in what is held. `None`: no room; the frame is dropped.

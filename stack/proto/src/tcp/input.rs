@@ -19,8 +19,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ///
     /// In state CLOSED nothing happens; the engine answers with [`crate::wire::tcp::reset_for`].
     ///
+    /// TCP does not look at the frame, which may be anything the caller wants to have back.
+    ///
     /// Cost in order: constant, and O(records) of what `seg` acknowledges.
-    pub fn handle_segment(&mut self, now: Instant, seg: &Segment, frame: R) -> Delivered<R> {
+    pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         self.stats.segments_in += 1;
         self.plan = Plan::Nothing;
         self.early = None;

@@ -22,7 +22,8 @@ pub const PROTOCOL_ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
-const DESTINATION: u8 = 60;
+/// Protocol number of an IPv6 header with options for the destination.
+pub const DESTINATION: u8 = 60;
 
 /// Extension headers in front of one payload, and octets of them together, at most.
 const EXTENSION_COUNT_MAX: usize = 8;

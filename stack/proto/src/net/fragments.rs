@@ -1,0 +1,386 @@
+//! IP fragments put together again, within bounds (RFC 791, RFC 8200 section 4.5).
+//!
+//! A packet is made whole from pieces that fit without a gap and without an overlap; where two
+//! disagree, the packet is given up with all that may still come of it (RFC 5722), so that
+//! nobody can slip a header under one that was checked. Pieces take the memory that arrived, not
+//! what they claim to be part of.
+
+#[cfg(test)]
+mod tests;
+
+use core::net::IpAddr;
+
+use crate::device::{ChecksumState, RxFrame};
+use crate::time::{Instant, SECOND};
+use crate::wire::checksum;
+use crate::wire::ip::{Fragment, IPV6_LEN, PROTOCOL_TCP, Packet};
+use crate::wire::tcp::TCP_LEN;
+
+/// Largest length that an IP header can say.
+const PACKET_LEN_MAX: usize = 65_535;
+/// Pieces of one packet: 64 KiB at an MTU of 576 are 119.
+const PIECE_COUNT_MAX: usize = 128;
+/// What a piece costs besides its octets, and a packet besides its pieces.
+const PIECE_OVERHEAD: usize = 64;
+const PACKET_OVERHEAD: usize = 256;
+/// Least that the first piece must hold of what follows the IP header.
+const FIRST_LEN_MIN: usize = 8;
+
+/// Bounds of reassembly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentConfig {
+    /// How long the pieces of a packet are waited for, from the first that came. RFC 791 has 15
+    /// seconds at least; RFC 8200 has 60, for links that hold packets longer than ours.
+    pub timeout_ns: u64,
+    /// Packets at a time.
+    pub packets_max: usize,
+    /// Octets of memory over all of them.
+    pub octets_max: usize,
+}
+
+impl Default for FragmentConfig {
+    fn default() -> Self {
+        Self { timeout_ns: 15 * SECOND, packets_max: 64, octets_max: 1 << 20 }
+    }
+}
+
+/// What became of a fragment.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Others of its packet are missing.
+    Kept,
+    /// It makes no sense, or not with the others: it and its packet are given up.
+    Refused,
+    /// It was the last that was missing.
+    Whole(Whole),
+}
+
+/// A frame with a whole packet, in memory of its own.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Whole(Vec<u8>);
+
+impl RxFrame for Whole {
+    fn head(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        // No port can have looked over all the pieces.
+        ChecksumState::Unknown
+    }
+}
+
+/// What names a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    src: IpAddr,
+    dst: IpAddr,
+    id: u32,
+    /// For IPv4 only.
+    protocol: Option<u8>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    start: usize,
+    octets: Box<[u8]>,
+}
+
+impl Piece {
+    const fn end(&self) -> usize {
+        self.start + self.octets.len()
+    }
+}
+
+/// A packet of which something is missing.
+#[derive(Debug)]
+struct Partial {
+    key: Key,
+    born: Instant,
+    /// Ethernet and IP header of the first fragment as they will be, lengths aside.
+    header: Option<Header>,
+    /// In order, none touching another's octets.
+    pieces: Vec<Piece>,
+    /// Octets of the pieces together.
+    len: usize,
+    /// Octets of the whole, once the last fragment was here.
+    total: Option<usize>,
+    /// A router on the way was congested (RFC 3168 section 5.3).
+    congested: bool,
+    /// Given up: what still comes is refused.
+    refused: bool,
+}
+
+#[derive(Debug)]
+struct Header {
+    octets: Vec<u8>,
+    l3: usize,
+}
+
+/// The fragments of all packets.
+#[derive(Debug)]
+pub struct Fragments {
+    config: FragmentConfig,
+    packets: Vec<Partial>,
+    /// Memory in use, as it is counted.
+    octets: usize,
+    given_up: u64,
+}
+
+impl Fragments {
+    /// None yet; nothing is allocated.
+    #[must_use]
+    pub const fn new(config: FragmentConfig) -> Self {
+        Self { config, packets: Vec::new(), octets: 0, given_up: 0 }
+    }
+
+    /// Packets given up so far: too late, for want of room, or refused.
+    #[must_use]
+    pub const fn given_up(&self) -> u64 {
+        self.given_up
+    }
+
+    /// Takes a fragment, `part` being what `packet` says of it.
+    ///
+    /// Cost: the octets are copied twice; one pass over the packets at hand.
+    pub fn take(
+        &mut self,
+        now: Instant,
+        frame: &impl RxFrame,
+        packet: &Packet,
+        part: &Fragment,
+    ) -> Taken {
+        self.expire(now);
+        let key = Key {
+            src: packet.src,
+            dst: packet.dst,
+            id: part.id,
+            protocol: packet.src.is_ipv4().then_some(packet.protocol),
+        };
+        let Some(octets) = payload(frame, packet, part) else {
+            self.refuse(&key);
+            return Taken::Refused;
+        };
+        // All of a packet in one fragment: it has nothing to do with others (RFC 6946).
+        if part.offset == 0 && !part.more {
+            let Some(header) = Header::of(frame.head(), packet, part) else {
+                return Taken::Refused;
+            };
+            let piece = Piece { start: 0, octets };
+            return finish(header, &[piece], is_congested(packet))
+                .map_or(Taken::Refused, Taken::Whole);
+        }
+        let at = match self.packets.iter().position(|partial| partial.key == key) {
+            Some(at) => at,
+            None => self.begin(now, key),
+        };
+        let cost = octets.len() + PIECE_OVERHEAD;
+        let partial = &mut self.packets[at];
+        if partial.refused {
+            return Taken::Refused;
+        }
+        match partial.add(frame.head(), packet, part, octets) {
+            Added::Known => return Taken::Kept,
+            Added::Clash => {
+                self.refuse(&key);
+                return Taken::Refused;
+            }
+            Added::New => self.octets += cost,
+        }
+        if !partial.is_whole() {
+            self.make_room(&key);
+            return Taken::Kept;
+        }
+        let mut partial = self.packets.remove(at);
+        self.octets -= partial.cost();
+        let whole = partial.header.take();
+        let whole = whole.and_then(|header| finish(header, &partial.pieces, partial.congested));
+        match whole {
+            Some(whole) => Taken::Whole(whole),
+            None => {
+                self.given_up += 1;
+                Taken::Refused
+            }
+        }
+    }
+
+    fn begin(&mut self, now: Instant, key: Key) -> usize {
+        if self.packets.len() >= self.config.packets_max.max(1) {
+            // The oldest stands first.
+            self.drop_first(0);
+        }
+        self.octets += PACKET_OVERHEAD;
+        self.packets.push(Partial {
+            key,
+            born: now,
+            header: None,
+            pieces: Vec::new(),
+            len: 0,
+            total: None,
+            congested: false,
+            refused: false,
+        });
+        self.packets.len() - 1
+    }
+
+    /// Gives up the oldest packets but `key` until what is left fits.
+    fn make_room(&mut self, key: &Key) {
+        while self.octets > self.config.octets_max {
+            let Some(at) = self.packets.iter().position(|partial| partial.key != *key) else {
+                break;
+            };
+            self.drop_first(at);
+        }
+    }
+
+    fn drop_first(&mut self, at: usize) {
+        let partial = self.packets.remove(at);
+        self.octets -= partial.cost();
+        self.given_up += u64::from(!partial.refused);
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let timeout = self.config.timeout_ns;
+        while self.packets.first().is_some_and(|oldest| now.since(oldest.born) >= timeout) {
+            self.drop_first(0);
+        }
+    }
+
+    /// Gives up a packet, and remembers that for its time.
+    fn refuse(&mut self, key: &Key) {
+        let found = self.packets.iter_mut().find(|partial| partial.key == *key);
+        let Some(partial) = found.filter(|partial| !partial.refused) else { return };
+        self.octets -= partial.cost() - PACKET_OVERHEAD;
+        partial.refused = true;
+        partial.pieces = Vec::new();
+        partial.header = None;
+        partial.len = 0;
+        self.given_up += 1;
+    }
+}
+
+/// What became of a piece.
+enum Added {
+    New,
+    /// The same came before.
+    Known,
+    /// It contradicts another, or there are too many.
+    Clash,
+}
+
+impl Partial {
+    /// Memory in use, as it is counted.
+    fn cost(&self) -> usize {
+        PACKET_OVERHEAD + self.len + self.pieces.len() * PIECE_OVERHEAD
+    }
+
+    fn is_whole(&self) -> bool {
+        self.total == Some(self.len) && self.header.is_some()
+    }
+
+    fn add(&mut self, head: &[u8], packet: &Packet, part: &Fragment, octets: Box<[u8]>) -> Added {
+        let piece = Piece { start: part.offset, octets };
+        let at = self.pieces.partition_point(|other| other.start < piece.start);
+        if let Some(other) = self.pieces.get(at).filter(|other| other.start == piece.start) {
+            // A wire may repeat a frame.
+            return if other.octets == piece.octets { Added::Known } else { Added::Clash };
+        }
+        let overlaps = at > 0 && self.pieces[at - 1].end() > piece.start
+            || self.pieces.get(at).is_some_and(|next| next.start < piece.end());
+        let end = piece.end();
+        let fits = match (part.more, self.total) {
+            // There is one last fragment, and nothing behind it.
+            (false, total) => total.is_none() && at == self.pieces.len(),
+            (true, total) => total.is_none_or(|total| end <= total),
+        };
+        if overlaps || !fits || self.pieces.len() >= PIECE_COUNT_MAX {
+            return Added::Clash;
+        }
+        if part.offset == 0 {
+            let Some(header) = Header::of(head, packet, part) else { return Added::Clash };
+            self.header = Some(header);
+        }
+        if !part.more {
+            self.total = Some(end);
+        }
+        self.congested |= is_congested(packet);
+        self.len += piece.octets.len();
+        self.pieces.insert(at, piece);
+        Added::New
+    }
+}
+
+impl Header {
+    /// The headers in front of the fragments, that of fragments taken out.
+    fn of(head: &[u8], packet: &Packet, part: &Fragment) -> Option<Self> {
+        let end = if packet.src.is_ipv4() { packet.l4 } else { packet.l4.checked_sub(8)? };
+        let mut octets = head.get(..end)?.to_vec();
+        *octets.get_mut(part.protocol_at)? = packet.protocol;
+        Some(Self { octets, l3: packet.l3 })
+    }
+}
+
+/// The octets of a fragment; `None` if no packet can have it.
+fn payload(frame: &impl RxFrame, packet: &Packet, part: &Fragment) -> Option<Box<[u8]>> {
+    let len = packet.end.checked_sub(packet.l4).filter(|&len| len > 0)?;
+    if part.offset + len > PACKET_LEN_MAX || part.more && len % 8 != 0 {
+        return None;
+    }
+    let mut octets = vec![0; len].into_boxed_slice();
+    frame.copy_out(packet.l4, &mut octets);
+    // The headers that decide where a packet goes lie in its first fragment (RFC 1858, RFC 7112).
+    if part.offset == 0 {
+        let needed = if packet.protocol == PROTOCOL_TCP {
+            octets.get(12).map_or(TCP_LEN, |octet| usize::from(octet >> 4) * 4).max(TCP_LEN)
+        } else {
+            FIRST_LEN_MIN
+        };
+        if len < needed {
+            return None;
+        }
+    }
+    Some(octets)
+}
+
+const fn is_congested(packet: &Packet) -> bool {
+    packet.traffic_class & 3 == 3
+}
+
+/// Puts the packet together; `None` if it is longer than a packet can be.
+fn finish(header: Header, pieces: &[Piece], congested: bool) -> Option<Whole> {
+    let Header { mut octets, l3 } = header;
+    octets.reserve(pieces.iter().map(|piece| piece.octets.len()).sum());
+    let header_end = octets.len();
+    for piece in pieces {
+        octets.extend_from_slice(&piece.octets);
+    }
+    let len = octets.len() - l3;
+    let ip = &mut octets[l3..];
+    if ip[0] >> 4 == 4 {
+        let total = u16::try_from(len).ok()?;
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        ip[6..8].fill(0);
+        // What is not capable cannot have been marked by a router that keeps the rules.
+        if congested && ip[1] & 3 != 0 {
+            ip[1] |= 3;
+        }
+        ip[10..12].fill(0);
+        let sum = !checksum::sum(&ip[..header_end - l3]);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        let payload_len = u16::try_from(len - IPV6_LEN).ok()?;
+        ip[4..6].copy_from_slice(&payload_len.to_be_bytes());
+        if congested && ip[1] & 0x30 != 0 {
+            ip[1] |= 0x30;
+        }
+    }
+    Some(Whole(octets))
+}
