@@ -103,15 +103,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// After octets in order: what was accepted early and follows them.
     #[inline]
     pub(super) fn take_in_turn(&mut self, now: Instant, index: u32) {
-        while let Some(next) = self.connections.get_mut(index).and_then(|conn| conn.tcb.next_held())
-        {
-            if let InTurn::Held { held, octets } = next {
-                self.take_octets(now, index, &held, octets);
-                self.holds.give_back(held);
+        while let Some(conn) = self.connections.get_mut(index) {
+            match conn.tcb.next_held() {
+                None => {
+                    conn.tcb.settle_held(&mut self.holds);
+                    break;
+                }
+                Some(InTurn::Held { held, octets }) => {
+                    self.take_octets(now, index, &held, octets);
+                    self.holds.give_back(held);
+                }
+                Some(InTurn::Taken { .. }) => {}
             }
-        }
-        if let Some(conn) = self.connections.get_mut(index) {
-            conn.tcb.settle_held(&mut self.holds);
         }
     }
 
