@@ -13,12 +13,13 @@
 //!
 //! How the parts divide: `input` takes segments apart in the order of RFC 9293 section 3.10.7;
 //! `ack` is what an acknowledgment means to the send side, `scoreboard` its records; `repair` finds
-//! and repairs losses with `rack`, `tail` and `prr`; `output` decides and writes what leaves;
+//! and repairs losses with `rack`, `tail` and `prr`; `congestion` says how much may be under way,
+//! `ecn` what the network marked, `pacing` when it leaves; `output` decides and writes what leaves;
 //! `deliver` hands payload up, `receive` offers the window and schedules ACKs, `growth` widens it;
 //! `reassembly` keeps what arrived early, in memory of `held`; `state` is the transition table.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
-//! 9937.
+//! 9937, 9438, 9406, 3168, 8257.
 
 mod ack;
 mod challenge;

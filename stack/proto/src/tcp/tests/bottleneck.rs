@@ -129,13 +129,19 @@ impl Bottleneck {
         }
     }
 
-    /// Side 0 sends all it can for `ns`; the part of the link's rate that arrived as payload.
-    pub(super) fn run(&mut self, ns: u64) -> f64 {
-        self.end(0).to_write = u64::MAX / 2;
-        let (limit, before) = (self.now + ns, self.end(1).read);
+    /// Lets `ns` pass.
+    fn wait(&mut self, ns: u64) {
+        let limit = self.now + ns;
         while self.now < limit {
             self.step(limit);
         }
+    }
+
+    /// Side 0 sends all it can for `ns`; the part of the link's rate that arrived as payload.
+    pub(super) fn run(&mut self, ns: u64) -> f64 {
+        self.end(0).to_write = u64::MAX / 2;
+        let before = self.end(1).read;
+        self.wait(ns);
         self.end(0).to_write = 0;
         let octets = self.end(1).read - before;
         (octets * 8) as f64 / (self.bits_per_second as f64 * ns as f64 / SECOND as f64)
@@ -204,8 +210,8 @@ fn slow_start_ends_without_a_loss() {
     assert!(window > 2_500_000, "{window}: not before the path was full");
 }
 
-/// Departures over one round trip from `start` on, once all is warm.
-fn departures(link: &mut Bottleneck, from: Instant) -> Vec<(u64, usize)> {
+/// What left after `from`: how long after, and how many octets.
+fn departures(link: &Bottleneck, from: Instant) -> Vec<(u64, usize)> {
     let all = link.departures.iter().filter(|(at, _)| *at >= from);
     all.map(|(at, len)| (at.since(from), *len)).collect()
 }
@@ -227,13 +233,10 @@ fn pacing_spreads_a_window_over_the_round_trip() {
             link.run(5 * MILLISECOND);
         }
         // A pause lets everything arrive; then a whole window may go.
-        let pause = link.now + SECOND;
-        while link.now < pause {
-            link.step(pause);
-        }
+        link.wait(SECOND);
         let (window, start) = (link.end(0).tcb.cwnd() as usize, link.now);
         link.run(20 * MILLISECOND);
-        let sent = departures(&mut link, start);
+        let sent = departures(&link, start);
         let octets: usize = sent.iter().map(|(_, len)| len).sum();
         assert!(octets > window * 9 / 10, "{octets} of {window}");
         let burst = |from: u64, to: u64| -> usize {
@@ -251,6 +254,24 @@ fn pacing_spreads_a_window_over_the_round_trip() {
             assert!(most as f64 > 0.9 * window as f64, "{most} of {window} at once");
             assert_eq!(paced, 0);
         }
+    }
+}
+
+/// RFC 7661: a window that is not in use says nothing about what the path can take.
+#[test]
+fn an_unused_window_does_not_grow() {
+    for congestion in [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp] {
+        let mut link = long_fat(congestion);
+        link.connect();
+        let window = link.end(0).tcb.cwnd();
+        for _ in 0..100 {
+            link.end(0).to_write = 3000;
+            link.wait(25 * MILLISECOND);
+        }
+        assert!(link.end(0).tcb.all_acked());
+        assert_eq!(link.end(0).tcb.cwnd(), window, "{congestion:?}");
+        link.run(300 * MILLISECOND);
+        assert!(link.end(0).tcb.cwnd() > 20 * window, "it grows once it is");
     }
 }
 
