@@ -105,6 +105,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         } else {
             self.rtt.syn_was_lost(&self.cfg);
         }
+        if self.retries > 1 {
+            // The path dropped several SYNs: it is not the time for ten segments at once (RFC 6928
+            // section 2).
+            self.cc.set_window(self.emss);
+        }
         self.rtt.reset_backoff();
         self.retries = 0;
         self.rearmed = false;
@@ -232,10 +237,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             } else if seg.seq == self.rcv.nxt {
                 self.notify(Notice::Reset);
                 self.kill();
-            } else if seg.seq > self.rcv.nxt {
+            } else if seg.seq > self.rcv.nxt && seg.seq < self.rcv.edge {
                 self.challenge(now);
             } else {
-                // Its octets reach into the window, the RST itself lies before it.
+                // The RST itself lies before the window, though its octets reach into it, or just
+                // behind it.
                 self.stats.out_of_window += 1;
             }
         } else if seg.flags.has(Flags::SYN) {
