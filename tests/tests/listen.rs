@@ -586,6 +586,21 @@ fn a_connection_out_of_time_wait_goes_on_behind_the_old_sequence_numbers() {
 }
 
 #[test]
+fn time_wait_gives_way_only_where_somebody_listens() {
+    let mut bed = Bed::new(|_| {});
+    let old = to_time_wait(&mut bed, 5000);
+    bed.engine.unlisten(PORT);
+    let mut new = Peer::honest(5000);
+    new.seq = old.seq + 500;
+    new.ts.0 = old.ts.0 + 1;
+    new.put(&bed, &new.fields(Flags::SYN, new.syn_options()), &[]);
+    bed.pass();
+    let sent = bed.sent_to(&new);
+    assert_eq!((sent.len(), sent[0].flags, sent[0].ack), (1, Flags::ACK, old.seq));
+    assert_eq!(bed.engine.connection_count(), 1);
+}
+
+#[test]
 fn a_port_that_is_no_longer_listened_on_forgets_what_was_under_way() {
     let mut bed = Bed::new(|config| config.half_open_max = 4);
     for round in 0..3 {

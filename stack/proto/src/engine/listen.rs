@@ -204,7 +204,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     pub(super) fn goes_on(&mut self, now: Instant, index: u32, segment: &Segment) -> bool {
         let Some(conn) = self.connections.get(index) else { return false };
-        if conn.tcb.gives_way_to(segment) {
+        let is_heard = self.listeners.contains_key(&segment.tuple.local.port());
+        if is_heard && conn.tcb.gives_way_to(segment) {
             self.predecessor = Some((segment.tuple, conn.tcb.successor_seq()));
             self.drop_connection(index);
             return false;
