@@ -57,13 +57,28 @@ impl<'a> Link<'a> {
         param: &ConnParam,
         startup: &Startup,
     ) -> Self {
+        Self::accepted_at(stack, [STACK.into(), KERNEL.into()], listener, param, startup)
+    }
+
+    /// The stack accepts, at its own and from the kernel's of these addresses.
+    ///
+    /// # Panics
+    /// If it does not come about.
+    #[must_use]
+    pub fn accepted_at(
+        stack: &'a Stack,
+        [ours, theirs]: [IpAddr; 2],
+        listener: &Listener,
+        param: &ConnParam,
+        startup: &Startup,
+    ) -> Self {
         let (qp, port, startup) = (stack.qp(), listener.port(), startup.clone());
         let thread = std::thread::spawn(move || {
-            Peer::initiate(TcpStream::connect((STACK, port)).expect("works"), &startup)
+            Peer::initiate(TcpStream::connect((ours, port)).expect("works"), &startup)
                 .expect("works")
         });
         let request = listener.accept_timeout(PATIENCE).expect("a request");
-        assert_eq!(request.offer().peer.ip(), IpAddr::V4(KERNEL));
+        assert_eq!(request.offer().peer.ip(), theirs);
         request.accept(&qp, param.clone()).expect("works");
         let agreed = qp.wait_established(PATIENCE).expect("works");
         let (peer, _) = thread.join().expect("works");
@@ -77,13 +92,27 @@ impl<'a> Link<'a> {
     /// If it does not come about.
     #[must_use]
     pub fn connected(stack: &'a Stack, port: u16, param: &ConnParam, startup: &Startup) -> Self {
-        let listener = TcpListener::bind((KERNEL, port)).expect("works");
+        Self::connected_to(stack, (KERNEL, port).into(), param, startup)
+    }
+
+    /// The stack connects to a socket of the kernel's.
+    ///
+    /// # Panics
+    /// If it does not come about.
+    #[must_use]
+    pub fn connected_to(
+        stack: &'a Stack,
+        remote: SocketAddr,
+        param: &ConnParam,
+        startup: &Startup,
+    ) -> Self {
+        let listener = TcpListener::bind(remote).expect("works");
         let startup = startup.clone();
         let thread = std::thread::spawn(move || {
             Peer::respond(listener.accept().expect("works").0, &startup).expect("works")
         });
         let qp = stack.qp();
-        qp.connect(SocketAddr::from((KERNEL, port)), param.clone()).expect("works");
+        qp.connect(remote, param.clone()).expect("works");
         let agreed = qp.wait_established(PATIENCE).expect("works");
         let (peer, _) = thread.join().expect("works");
         assert_eq!(agreed.crc, peer.crc());

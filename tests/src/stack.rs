@@ -1,11 +1,11 @@
 //! The stack on a kernel interface, ready for a test.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, Config, Context, Cq, DriveMode, Mr, Operation, Payload, Pd, Qp, QpOptions, RecvWr,
-    SendWr, Sge, Stag, Wc, WcStatus,
+    Access, Config, Context, Cq, DriveMode, InterfaceAddress, Mr, Operation, Payload, Pd, Qp,
+    QpOptions, RecvWr, SendWr, Sge, Stag, Wc, WcStatus,
 };
 
 use crate::netns;
@@ -14,6 +14,10 @@ use crate::netns;
 pub const STACK: Ipv4Addr = Ipv4Addr::new(198, 18, 7, 2);
 /// Address of the kernel.
 pub const KERNEL: Ipv4Addr = Ipv4Addr::new(198, 18, 7, 1);
+/// IPv6 address of the stack (benchmark range).
+pub const STACK_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 7, 0, 0, 0, 2);
+/// IPv6 address of the kernel.
+pub const KERNEL_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 7, 0, 0, 0, 1);
 /// How long any single wait lasts before it is a failure.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -44,6 +48,34 @@ impl Stack {
         stack
     }
 
+    /// As [`Stack::on_tap`], with an IPv6 address beside, and the kernel's side too. With a VLAN
+    /// the addresses of the kernel are on an interface of their own, `INTERFACE.VLAN`.
+    ///
+    /// # Panics
+    /// If anything of it fails.
+    #[must_use]
+    pub fn on_tap_v6(interface: &str, vlan: Option<u16>) -> Self {
+        let device = format!("tap:{interface}").parse().expect("a device's name");
+        let mut config = Config::new(device, IpAddr::V4(STACK), 24);
+        config.addresses.push(InterfaceAddress { ip: STACK_V6.into(), prefix_len: 64 });
+        config.vlan = vlan;
+        let stack = Self::open(config);
+        netns::ip(&["link", "set", interface, "up"]).expect("up");
+        let mut on = interface.to_owned();
+        if let Some(vlan) = vlan {
+            on = format!("{interface}.{vlan}");
+            let id = vlan.to_string();
+            netns::ip(&["link", "add", "link", interface, "name", &on, "type", "vlan", "id", &id])
+                .expect("a VLAN");
+            netns::ip(&["link", "set", &on, "up"]).expect("up");
+        }
+        netns::ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", &on]).expect("address");
+        // No waiting for duplicate address detection.
+        netns::ip(&["-6", "addr", "add", &format!("{KERNEL_V6}/64"), "dev", &on, "nodad"])
+            .expect("address");
+        stack
+    }
+
     /// Opens any device but `ring`, with `address`/24.
     ///
     /// # Panics
@@ -51,7 +83,10 @@ impl Stack {
     #[must_use]
     pub fn on(device: &str, address: Ipv4Addr) -> Self {
         let device = device.parse().expect("a device's name");
-        let mut config = Config::new(device, IpAddr::V4(address), 24);
+        Self::open(Config::new(device, IpAddr::V4(address), 24))
+    }
+
+    fn open(mut config: Config) -> Self {
         config.drive = DriveMode::Helper;
         let context = Context::open(config).expect("the device can be opened");
         let (pd, cq) = (context.alloc_pd(), context.create_cq(1024));

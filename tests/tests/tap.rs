@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,8 +12,10 @@ use ferrowarp::{Access, ConnParam, ConnectError, EndReason, Event, Payload, WcSt
 use ferrowarp_tests::capture::{self, Capture};
 use ferrowarp_tests::link::{Link, MEMORY_LEN, pattern};
 use ferrowarp_tests::peer::{self, Chop, PEER_STAG, Peer, Role, Startup, opcode};
-use ferrowarp_tests::process::TempDir;
-use ferrowarp_tests::stack::{KERNEL, PATIENCE, STACK, Stack, post_recv, post_send, post_write};
+use ferrowarp_tests::process::{self, TempDir};
+use ferrowarp_tests::stack::{
+    KERNEL, KERNEL_V6, PATIENCE, STACK, STACK_V6, Stack, post_recv, post_send, post_write,
+};
 use ferrowarp_tests::{netns, skip};
 
 const INTERFACE: &str = "fw0";
@@ -88,6 +91,65 @@ fn stack_connects() {
             };
         }
     }
+}
+
+#[test]
+fn both_families_of_addresses() {
+    if ready("both_families_of_addresses") {
+        over_both_families(None);
+    }
+}
+
+#[test]
+fn both_families_in_a_vlan() {
+    if !ready("both_families_in_a_vlan") {
+        return;
+    }
+    // In this namespace, which goes with the test.
+    if netns::ip(&["link", "add", "link", "lo", "name", "v0", "type", "vlan", "id", "1"]).is_err() {
+        skip("this kernel has no VLAN interfaces");
+        return;
+    }
+    over_both_families(Some(42));
+}
+
+/// Connections both ways over IPv4 and IPv6, and pings.
+fn over_both_families(vlan: Option<u16>) {
+    let (param, startup) = (ConnParam::default(), Startup::default());
+    let stack = Stack::on_tap_v6(INTERFACE, vlan);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    let families: [[IpAddr; 2]; 2] =
+        [[STACK.into(), KERNEL.into()], [STACK_V6.into(), KERNEL_V6.into()]];
+    for both in families {
+        let mut link = Link::accepted_at(&stack, both, &listener, &param, &startup);
+        link.peer_speaks(20_000);
+        link.stack_speaks(20_000);
+        link.stack_closes();
+        let remote = SocketAddr::new(both[1], 5000);
+        let mut link = Link::connected_to(&stack, remote, &param, &startup);
+        link.stack_speaks(20_000);
+        link.peer_speaks(20_000);
+        link.peer_closes();
+        ping(both[0]);
+    }
+    let counters = stack.context.counters().engine;
+    assert!(counters.neighbour_questions >= 2, "{counters:?}");
+    assert_eq!(counters.address_conflicts, 0);
+}
+
+/// The kernel pings an address, with little and with more than fits a packet: then the stack puts
+/// fragments together, and its answer, which would not fit, is not sent.
+fn ping(address: IpAddr) {
+    if !process::exists("ping") {
+        return;
+    }
+    let pings = |size: &str| {
+        let mut command = Command::new("ping");
+        command.args(["-c", "2", "-i", "0.2", "-W", "2", "-s", size, &address.to_string()]);
+        process::run(&mut command, PATIENCE).unwrap().success()
+    };
+    assert!(pings("56") && pings("1400"), "ping {address}");
+    assert!(!pings("3000"), "no answer longer than a packet");
 }
 
 #[test]
