@@ -245,6 +245,40 @@ fn the_first_segment_waits_for_the_answer_and_is_not_lost() {
 }
 
 #[test]
+fn the_handshake_follows_a_neighbour_that_moves() {
+    for v6 in [false, true] {
+        let mut bed = Bed::quiet(|_| {});
+        bed.connect(near(v6, 2));
+        bed.sent();
+        bed.tell(near(v6, 2), PEER, true);
+        assert_eq!(syn_of(&bed.sent()).map(|(_, to)| to), Some(PEER));
+        bed.tell(near(v6, 2), MOVED, false);
+        bed.sent();
+        let again = (0..30).find_map(|_| {
+            bed.wait(100 * MILLISECOND);
+            syn_of(&bed.sent()).map(|(_, to)| to)
+        });
+        assert_eq!(again, Some(MOVED));
+    }
+}
+
+#[test]
+fn questions_about_us_are_answered_to_a_bound() {
+    let mut bed = Bed::quiet(|_| {});
+    let (IpAddr::V4(us), IpAddr::V4(them)) = (ours(false), near(false, 2)) else { unreachable!() };
+    let mut question = vec![0; 42];
+    arp::write_request(Link::untagged(PEER), them, us, None, &mut question);
+    let mut answered = 0;
+    for _ in 0..60 {
+        for _ in 0..32 {
+            bed.put(question.clone());
+        }
+        answered += bed.sent().len();
+    }
+    assert_eq!(answered, 1000);
+}
+
+#[test]
 fn the_dead_do_not_hold_up_the_living() {
     let mut bed = Bed::quiet(|_| {});
     let dead: Vec<QpId> = (10..60).map(|host| bed.connect(near(host % 2 == 0, host))).collect();

@@ -33,15 +33,28 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn take_frame(&mut self, now: Instant, frame: D::Rx) {
         let mode = self.capabilities.checksum;
         let is_ours = frame.head().first_chunk() == Some(&self.link.mac);
-        let parsed = match self.link.vlan {
-            _ if !is_ours => None,
-            None => Segment::parse(&frame, mode).ok(),
-            Some(_) if self.link.ethertype(frame.head()).is_none() => None,
-            Some(_) => Segment::parse_tagged(&frame, mode).ok(),
-        };
-        match parsed {
-            Some(segment) => self.take_segment(now, &segment, Received(frame)),
-            None => self.take_other(now, &frame),
+        if is_ours
+            && self.link.vlan.is_none()
+            && let Ok(segment) = Segment::parse(&frame, mode)
+        {
+            self.take_segment(now, &segment, Received(frame));
+        } else if self.link.vlan.is_some() {
+            self.take_tagged(now, frame, is_ours);
+        } else {
+            self.take_other(now, &frame);
+        }
+    }
+
+    /// A frame where all have VLAN tags.
+    #[inline(never)]
+    fn take_tagged(&mut self, now: Instant, frame: D::Rx, is_ours: bool) {
+        if is_ours
+            && self.link.ethertype(frame.head()).is_some()
+            && let Ok(segment) = Segment::parse_tagged(&frame, self.capabilities.checksum)
+        {
+            self.take_segment(now, &segment, Received(frame));
+        } else {
+            self.take_other(now, &frame);
         }
     }
 
@@ -80,7 +93,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let mac = Some(mac);
             self.hear(now, &Statement { ip: sender.into(), mac, solicited, overrides: true })?;
         }
-        if asks_us {
+        if asks_us && self.answers.admits(now) {
             let link = self.link;
             self.send_control(|out| arp::write_reply(link, packet.target, packet.sender, out));
         }
@@ -213,7 +226,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     let ip = source.into();
                     self.hear(now, &Statement { ip, mac, solicited: false, overrides: true })?;
                 }
-                if self.routing.is_local(target.into()) {
+                if self.routing.is_local(target.into()) && self.answers.admits(now) {
                     let link = self.link;
                     self.send_control(|out| ndp::write_advertisement(link, target, asker, out));
                 }

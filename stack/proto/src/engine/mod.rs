@@ -56,6 +56,8 @@ use crate::wire::tcp::{FourTuple, IPV4_LEN, IPV6_LEN, TCP_LEN};
 const BURST_LEN: usize = 32;
 /// RSTs for unmatched segments in one second, at most.
 const RESETS_PER_SECOND: u32 = 1000;
+/// Questions for our hardware address answered in one second, at most.
+const ANSWERS_PER_SECOND: u32 = 1000;
 /// Pings answered in one second, at most.
 const ECHOES_PER_SECOND: u32 = 1000;
 
@@ -203,6 +205,8 @@ pub struct Engine<D: Device, M, C> {
     predecessor: Option<(FourTuple, Seq)>,
     resets: BlurredLimit,
     echoes: RateLimit,
+    /// To questions for our hardware address.
+    answers: RateLimit,
     burst: Vec<D::Rx>,
     fired: Vec<Timer>,
     /// Completion queues that overran in this pass.
@@ -259,6 +263,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             predecessor: None,
             resets: BlurredLimit::new(limits, RESETS_PER_SECOND),
             echoes: RateLimit::new(ECHOES_PER_SECOND),
+            answers: RateLimit::new(ANSWERS_PER_SECOND),
             burst: Vec::with_capacity(BURST_LEN),
             fired: Vec::new(),
             overrun: Vec::new(),

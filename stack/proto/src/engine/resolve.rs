@@ -108,7 +108,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn refresh_hop(&mut self, now: Instant, index: u32) {
         let epoch = self.neighbours.epoch();
         let Some(conn) = self.connections.get_mut(index) else { return };
-        if !conn.established {
+        // Back to where the SYN came from, until the handshake is complete.
+        if !conn.established && conn.hop.neighbour.is_none() {
             conn.hop.epoch = epoch;
             conn.hop.look_at = now + LOOK_INTERVAL_NS;
             return;

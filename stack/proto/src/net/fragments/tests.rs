@@ -329,7 +329,8 @@ proptest! {
             let covered: usize = seen.iter().map(|(from, to)| to - from).sum();
             if covered == total {
                 let Taken::Whole(whole) = taken else { panic!("{taken:?}") };
-                prop_assert_eq!(&whole.0[if v6 { 54 } else { 34 }..], &frame[frame.len() - total..]);
+                let at = if v6 { 54 } else { 34 };
+                prop_assert_eq!(&whole.0[at..], &frame[frame.len() - total..]);
                 Segment::parse(&whole, ChecksumMode::Software).unwrap();
                 done = true;
             } else {
