@@ -160,7 +160,8 @@ impl Endpoint {
         // What does not parse is dropped by every engine.
         let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return Ok(()) };
         let live = self.tcb.as_mut().filter(|tcb| tcb.state() != State::Closed);
-        let Some(tcb) = live.filter(|tcb| !tcb.gives_way_to(&segment)) else {
+        let is_open = self.listening;
+        let Some(tcb) = live.filter(|tcb| !(is_open && tcb.gives_way_to(&segment))) else {
             self.unmatched(now, &segment);
             return Ok(());
         };
