@@ -1,6 +1,6 @@
 //! Segments out: what is due, and the frames themselves.
 
-use super::recovery::{Frto, Phase, Probe};
+use super::recovery::{Phase, Probe};
 use super::send::Fin;
 use super::state::State;
 use super::{NEVER, Plan, Ready, Tcb, Transmit};
@@ -91,7 +91,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             } else if self.board.unsent().is_none() {
                 // Nothing waits for the window any more.
                 self.timers.persist = NEVER;
-                if self.snd.fin == Fin::Due {
+                // After a timeout the FIN goes again once all before it has.
+                if self.snd.fin == Fin::Due && !self.board.resend_waits() {
                     return self.plan_control(Control::Fin);
                 }
             }
@@ -136,8 +137,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         {
             return Some(Transmit::Fresh { room: room as usize });
         }
-        // Nothing new may go, so that nothing can be told.
-        self.recovery.frto = Frto::Off;
+        self.recovery.without_fresh();
         None
     }
 
@@ -151,7 +151,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     fn choose_resend(&mut self, now: Instant) -> Option<Resend> {
-        if let Some(index) = self.board.next_lost() {
+        if let Some(index) = self.board.next_lost()
+            && !self.recovery.holds_back()
+        {
             let record = self.board.get(index)?;
             let len = record.len.min(self.emss);
             // The first record goes out even if the window shrank below it.

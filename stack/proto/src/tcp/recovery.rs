@@ -22,7 +22,8 @@ pub(super) enum Frto {
     Off,
     /// Step 2: waits for the first ACK of something new.
     First,
-    /// Step 3: up to so many new segments go before the next retransmission; the next ACK tells.
+    /// Step 3: so many new segments may still go; retransmissions wait for the next ACK, which
+    /// tells.
     Second { new: u8 },
 }
 
@@ -122,9 +123,22 @@ impl Recovery {
         }
     }
 
-    /// F-RTO holds retransmissions back in favour of new segments.
+    /// F-RTO: a new segment goes before any retransmission.
     pub(super) const fn prefers_fresh(&self) -> bool {
         matches!(self.frto, Frto::Second { new: 1.. })
+    }
+
+    /// F-RTO: retransmissions wait for the next ACK.
+    pub(super) const fn holds_back(&self) -> bool {
+        matches!(self.frto, Frto::Second { .. })
+    }
+
+    /// F-RTO: nothing new may go. Where nothing new went, nothing can be told.
+    pub(super) const fn without_fresh(&mut self) {
+        self.frto = match self.frto {
+            Frto::Second { new: 0 | 1 } => Frto::Second { new: 0 },
+            _ => Frto::Off,
+        };
     }
 }
 

@@ -157,12 +157,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let hole = self.board.first_lost().unwrap_or(self.snd.una);
         self.recovery.enter(Phase::Fast, hole, self.snd.nxt, self.cc);
         if !self.ecn.covers(hole) {
-            self.cc.on_loss(self.snd.flight(), self.emss);
+            self.cc.on_loss(self.loss_flight(), self.emss);
         }
         self.ecn.on_loss(self.snd.nxt);
         self.prr.begin(outstanding);
         self.timers.tail = NEVER;
         self.due.tail = false;
+    }
+
+    /// FlightSize as the reduction counts it: without what limited transmit let out (RFC 5681
+    /// section 3.2, step 2).
+    pub(super) fn loss_flight(&self) -> u32 {
+        self.snd.flight().min(self.cc.window())
     }
 
     /// Ends the episode. Losses beyond its end begin the next.

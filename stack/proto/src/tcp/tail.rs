@@ -138,7 +138,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if self.recovery.phase == Phase::Open {
                 self.stats.probe_repairs += 1;
                 if !self.ecn.covers(una) {
-                    self.cc.on_loss(self.snd.flight(), self.emss);
+                    self.cc.on_loss(self.loss_flight(), self.emss);
                 }
                 self.ecn.on_loss(self.snd.nxt);
             }

@@ -102,7 +102,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.recovery.frto = Frto::First;
         }
         let first = before == Phase::Open && !self.ecn.covers(self.snd.una);
-        self.cc.on_timeout(self.snd.flight(), self.emss, first);
+        self.cc.on_timeout(self.loss_flight(), self.emss, first);
         self.ecn.on_loss(self.snd.nxt);
         // Without SACK nothing tells what arrived.
         let patience = if self.sack {

@@ -195,6 +195,7 @@ fn f_rto_tells_a_spurious_timeout_by_what_was_never_sent_again() {
     script.ack = end(&sent[0]);
     let fresh = script.send(script.fields());
     assert_eq!(seqs(&fresh), [end(&sent[5]), end(&sent[5]) + 1460]);
+    assert!(script.output().is_empty(), "no retransmission before the next ACK tells");
     script.ack = end(&sent[2]);
     let out = script.send(script.fields());
     assert_eq!(script.end.tcb.recovery.phase, Phase::Open);
