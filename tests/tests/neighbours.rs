@@ -17,8 +17,11 @@ use ferrowarp_proto::wire::ip::Packet;
 use ferrowarp_proto::wire::link::{ETHERTYPE_ARP, Link};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_tests::sim::cut::cut;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
 use ferrowarp_tests::sim::world::Queues;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 const PORT: u16 = 7174;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -593,4 +596,79 @@ fn pings_are_answered_to_a_bound() {
     assert!(bed.sent().is_empty());
     bed.put(ping);
     assert_eq!(bed.sent().len(), 1);
+}
+
+/// Every kind of frame that strangers can send, whole.
+fn seeds(vlan: Option<u16>) -> Vec<Vec<u8>> {
+    let link = Link { mac: PEER, vlan };
+    let mut frames = Vec::new();
+    let mut note = |write: &dyn Fn(&mut [u8]) -> usize| {
+        let mut out = vec![0; 90];
+        let len = write(&mut out);
+        out.truncate(len);
+        frames.push(out);
+    };
+    let (IpAddr::V4(us4), IpAddr::V4(them4)) = (ours(false), near(false, 2)) else { panic!() };
+    let (IpAddr::V6(us6), IpAddr::V6(them6)) = (ours(true), near(true, 2)) else { panic!() };
+    note(&|out| arp::write_request(link, them4, us4, None, out));
+    note(&|out| arp::write_reply(link, them4, (us4, MAC), out));
+    note(&|out| arp::write_announcement(link, them4, out));
+    note(&|out| ndp::write_solicitation(link, them6, us6, None, out));
+    note(&|out| ndp::write_solicitation(link, them6, us6, Some(MAC), out));
+    note(&|out| ndp::write_advertisement(link, them6, Some((us6, MAC)), out));
+    note(&|out| ndp::write_advertisement(link, them6, None, out));
+    for v6 in [false, true] {
+        let tuple =
+            FourTuple { local: (near(v6, 2), 5000).into(), remote: (ours(v6), PORT).into() };
+        let template = HeaderTemplate::on(link, MAC, tuple);
+        let mut octets = vec![0; template.base_len() + 600];
+        let fields = Fields { flags: Flags::SYN, ..Fields::default() };
+        template.emit(&mut octets, &fields, 600, ChecksumMode::Software);
+        frames.extend(cut(octets.clone(), 300, 7));
+        let l3 = link.header_len();
+        // The same as an echo request, whose checksum is wrong.
+        octets[l3 + if v6 { 6 } else { 9 }] = if v6 { 58 } else { 1 };
+        octets[template.base_len() - 20] = if v6 { 128 } else { 8 };
+        frames.push(octets);
+    }
+    frames
+}
+
+#[test]
+fn damaged_frames_of_every_kind_do_no_harm() {
+    let mut chance = SmallRng::seed_from_u64(1);
+    for vlan in [None, Some(7)] {
+        let seeds = seeds(vlan);
+        let mut bed = Bed::quiet(|config| config.vlan = vlan);
+        for host in 2..6 {
+            bed.connect(near(host % 2 == 0, host));
+        }
+        for round in 0..20_000 {
+            let mut frame = seeds[chance.random_range(0..seeds.len())].clone();
+            for _ in 0..chance.random_range(0..4) {
+                let at = chance.random_range(0..frame.len());
+                frame[at] = if chance.random_bool(0.5) { chance.random() } else { frame[at] ^ 1 };
+            }
+            if chance.random_bool(0.1) {
+                frame.truncate(chance.random_range(0..=frame.len()));
+            }
+            bed.put(frame);
+            if round % 16 == 0 {
+                bed.engine.drive(bed.now);
+                bed.engine.device().outbound.borrow_mut().clear();
+                bed.wait(chance.random_range(0..20) * MILLISECOND);
+                while bed.engine.next_event().is_some() {}
+            }
+        }
+        let counters = bed.engine.counters();
+        assert!(counters.packets_reassembled > 0 && counters.frames_dropped > 0, "{counters:?}");
+        // It still works.
+        bed.wait(20 * SECOND);
+        bed.sent();
+        bed.tell(near(false, 9), PEER, true);
+        bed.connect(near(false, 9));
+        assert!(asked(&bed.sent()).contains(&near(false, 9)));
+        bed.tell(near(false, 9), PEER, true);
+        assert_eq!(syn_of(&bed.sent()).map(|(_, to)| to), Some(PEER));
+    }
 }
