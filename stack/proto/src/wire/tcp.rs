@@ -6,20 +6,22 @@
 //! tag or without, IPv4 (options are skipped) or IPv6 (so are extension headers that may be).
 
 mod emit;
+mod network;
 mod options;
 #[cfg(test)]
 mod tests;
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 use core::ops::{BitOr, Range};
 
 use super::checksum::{self, Runs};
-use super::ip::{Chain, PROTOCOL_TCP};
-use super::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, TAGGED_LEN};
+use super::ip::PROTOCOL_TCP;
+use super::link::TAGGED_LEN;
 use super::seq::Seq;
 use crate::device::{ChecksumMode, ChecksumState, RxFrame};
+use network::Ip;
 
 pub use emit::{Fields, HeaderTemplate, reset_for};
 pub use options::{Block, Options};
@@ -283,102 +285,6 @@ impl Segment {
             options,
             payload: ip.l4 + header_len..ip.end,
         })
-    }
-}
-
-/// What the IP header says, with offsets in the frame.
-struct Ip {
-    src: IpAddr,
-    dst: IpAddr,
-    ecn: Ecn,
-    /// Where the TCP header starts.
-    l4: usize,
-    /// Where the packet ends.
-    end: usize,
-    /// Folded sum of the addresses.
-    address_sum: u16,
-}
-
-impl Ip {
-    #[inline(always)]
-    fn parse<const L3: usize>(head: &[u8], verify: bool) -> Result<Self, ParseError> {
-        let ethernet = head.first_chunk::<L3>().ok_or(ParseError::Truncated)?;
-        match be16(ethernet, L3 - 2) {
-            ETHERTYPE_IPV4 => Self::parse_v4::<L3>(head, verify),
-            ETHERTYPE_IPV6 => Self::parse_v6::<L3>(head),
-            _ => Err(ParseError::NotIp),
-        }
-    }
-
-    #[inline(always)]
-    fn parse_v4<const L3: usize>(head: &[u8], verify: bool) -> Result<Self, ParseError> {
-        let ip = head[L3..].first_chunk::<IPV4_LEN>().ok_or(ParseError::Truncated)?;
-        if ip[0] >> 4 != 4 {
-            return Err(ParseError::BadVersion);
-        }
-        let header_len = usize::from(ip[0] & 0x0f) * 4;
-        let total_len = usize::from(be16(ip, 2));
-        if header_len < IPV4_LEN || total_len < header_len {
-            return Err(ParseError::BadHeaderLength);
-        }
-        if verify {
-            let header = head.get(L3..L3 + header_len);
-            if checksum::sum(header.ok_or(ParseError::Truncated)?) != 0xffff {
-                return Err(ParseError::BadIpChecksum);
-            }
-        }
-        // More fragments, or an offset.
-        if be16(ip, 6) & 0x3fff != 0 {
-            return Err(ParseError::Fragment);
-        }
-        if ip[9] != PROTOCOL_TCP {
-            return Err(ParseError::NotTcp);
-        }
-        // Network 0, and classes D and E with the broadcast address.
-        if ip[12] == 0 || ip[12] >= 224 {
-            return Err(ParseError::BadAddress);
-        }
-        Ok(Self {
-            src: IpAddr::V4(Ipv4Addr::new(ip[12], ip[13], ip[14], ip[15])),
-            dst: IpAddr::V4(Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19])),
-            ecn: Ecn::from_traffic_class(ip[1]),
-            l4: L3 + header_len,
-            end: L3 + total_len,
-            address_sum: if verify { checksum::sum(&ip[12..20]) } else { 0 },
-        })
-    }
-
-    #[inline(always)]
-    fn parse_v6<const L3: usize>(head: &[u8]) -> Result<Self, ParseError> {
-        let ip = head[L3..].first_chunk::<IPV6_LEN>().ok_or(ParseError::Truncated)?;
-        if ip[0] >> 4 != 6 {
-            return Err(ParseError::BadVersion);
-        }
-        let end = L3 + IPV6_LEN + usize::from(be16(ip, 4));
-        let l4 = if ip[6] == PROTOCOL_TCP { L3 + IPV6_LEN } else { behind_chain(head, L3, end)? };
-        let src = Ipv6Addr::from(*array_at::<16>(ip, 8));
-        if src.is_multicast() || src.is_unspecified() {
-            return Err(ParseError::BadAddress);
-        }
-        Ok(Self {
-            src: IpAddr::V6(src),
-            dst: IpAddr::V6(Ipv6Addr::from(*array_at::<16>(ip, 24))),
-            ecn: Ecn::from_traffic_class(ip[1] >> 4),
-            l4,
-            end,
-            address_sum: checksum::sum(&ip[8..40]),
-        })
-    }
-}
-
-/// Where the TCP header of an IPv6 packet with extension headers lies.
-#[cold]
-fn behind_chain(head: &[u8], l3: usize, end: usize) -> Result<usize, ParseError> {
-    let chain = Chain::walk(head, l3, end)?;
-    match chain.protocol {
-        _ if chain.fragment.is_some() => Err(ParseError::Fragment),
-        PROTOCOL_TCP => Ok(chain.l4),
-        _ => Err(ParseError::NotTcp),
     }
 }
 

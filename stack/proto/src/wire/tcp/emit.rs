@@ -4,12 +4,12 @@ use core::net::IpAddr;
 
 use super::options::TIMESTAMPS_PREFIX;
 use super::{
-    ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN,
-    Options, PROTOCOL_TCP, Segment, TAGGED_LEN, TCP_LEN, pseudo_sum,
+    ETHERNET_LEN, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options, PROTOCOL_TCP, Segment,
+    TAGGED_LEN, TCP_LEN, pseudo_sum,
 };
 use crate::device::ChecksumMode;
 use crate::wire::checksum;
-use crate::wire::link::Link;
+use crate::wire::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link};
 use crate::wire::seq::Seq;
 
 /// What varies from segment to segment in the headers this host sends.
