@@ -125,6 +125,8 @@ struct Peer {
     window: u32,
     shift: u8,
     reset: bool,
+    /// What it offers itself.
+    offers: u16,
 }
 
 impl Peer {
@@ -135,7 +137,8 @@ impl Peer {
         let template = HeaderTemplate::new(MACS[0], MACS[1], local);
         let seq = Seq(0xffff_ff00);
         let (heard, lens) = (Vec::new(), Vec::new());
-        Self { template, local, seq, ack: Seq(0), heard, lens, window: 0, shift: 0, reset: false }
+        let (window, shift, offers) = (0, 0, 0xffff);
+        Self { template, local, seq, ack: Seq(0), heard, lens, window, shift, reset: false, offers }
     }
 
     /// Connects from `port`, telling a segment size.
@@ -154,7 +157,7 @@ impl Peer {
 
     fn put(&self, bed: &Bed, flags: Flags, options: Options, seq: Seq, payload: &[u8]) {
         let fields =
-            Fields { seq, ack: self.ack, flags, window: 0xffff, options, ..Fields::default() };
+            Fields { seq, ack: self.ack, flags, window: self.offers, options, ..Fields::default() };
         let at = 54 + fields.options.wire_len();
         let mut frame = vec![0; at + payload.len()];
         frame[at..].copy_from_slice(payload);
@@ -607,4 +610,22 @@ fn only_a_plain_syn_opens_a_connection() {
         peer.listen(&bed);
         assert_eq!((bed.engine.connection_count(), peer.reset), (0, answered), "{flags:?}");
     }
+}
+
+#[test]
+fn a_small_window_takes_as_many_fpdus_as_fit_whole() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let qp = peer.set_up(&mut bed);
+    peer.offers = 100;
+    peer.send(&mut bed, &nothing());
+    for wr_id in 0..5 {
+        let payload = Payload::Inline([7; 20].into_iter().collect());
+        let operation = Operation::Send { payload, solicited: false, invalidate: None };
+        let wr = SendWr { wr_id, operation, signaled: true, fence: false };
+        bed.engine.post_send(qp, wr).unwrap();
+    }
+    peer.lens.clear();
+    peer.settle(&mut bed);
+    assert_eq!(peer.lens, [88, 88, 44], "two FPDUs of 44 octets at a time, and none cut");
 }

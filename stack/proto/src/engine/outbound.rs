@@ -87,10 +87,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 Transmit::Idle => return Turn::Done { sent },
                 Transmit::Control => (Pool::Control, 0),
                 Transmit::Resend { .. } => (Pool::Retransmit, 0),
-                // A minimal FPDU is built whole even if it has to be cut.
-                Transmit::Fresh { room } => {
-                    (Pool::Data, room.max(fpdu::fpdu_len(MULPDU_RANGE.start)))
-                }
+                // A minimal FPDU is built whole even if it has to be cut; none is packed that has.
+                Transmit::Fresh { room } => match ready {
+                    Ready::Record(len) if len as usize <= room => (Pool::Data, room),
+                    _ => (Pool::Data, room.max(fpdu::fpdu_len(MULPDU_RANGE.start))),
+                },
             };
             let frame = if device.transmit_room() > 0 { device.allocate(pool) } else { None };
             let Some(mut frame) = frame else {
