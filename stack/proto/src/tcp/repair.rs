@@ -1,6 +1,9 @@
 //! ACKs while something is amiss: loss found and repaired (RFC 8985 section 6, RFC 6675, RFC
 //! 6582), its rate (RFC 9937), and the undoing of losses that were none (RFC 3522, RFC 2883, RFC
 //! 3708, RFC 5682).
+//!
+//! There is no rescue retransmission (RFC 6675 section 4, rule 4): the end of a flight is found
+//! lost by the answer to any retransmission, which left after it, or else by the probe.
 
 use super::rack::{DUP_THRESHOLD, Guard};
 use super::recovery::{Frto, Phase};
@@ -261,7 +264,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.counts_duplicates() && self.recovery.duplicates >= DUP_THRESHOLD
     }
 
-    /// The reordering timer fired (RFC 8985 section 6.3).
+    /// The reordering timer fired (RFC 8985 section 6.2, step 5).
     pub(super) fn reorder_expired(&mut self, now: Instant) {
         if self.found_late(now, self.timers.reorder) {
             self.timers.reorder = now + self.rtt.srtt().max(MICROSECOND);

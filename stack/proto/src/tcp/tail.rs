@@ -126,6 +126,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             // The original had arrived, too.
             self.probe_was_early();
         } else if seg.ack < self.tail.end {
+            // Not answered yet.
         } else if self.tail.probe == Probe::Fresh {
             self.tail.probe = Probe::None;
         } else if self.tail.start == Some(una) && self.answers_before_probe(seg) {
