@@ -527,6 +527,8 @@ fn questions_about_us_are_answered_and_frames_of_other_vlans_are_not() {
                 "{vlan:?} {sent:?}"
             );
             assert!(ask(&mut bed, link, near(v6, 3), near(v6, 2)).is_empty());
+            let group = Link { mac: [3, 0, 0, 0, 0, 2], ..link };
+            assert!(ask(&mut bed, group, ours(v6), near(v6, 2)).is_empty());
             let other = if vlan.is_some() { None } else { Some(7) };
             assert!(ask(&mut bed, Link { vlan: other, ..link }, ours(v6), near(v6, 2)).is_empty());
         }
@@ -534,6 +536,24 @@ fn questions_about_us_are_answered_and_frames_of_other_vlans_are_not() {
         let probe = ask(&mut bed, link, us.into(), Ipv4Addr::UNSPECIFIED.into());
         assert!(matches!(probe[..], [Sent::Advert(..)]), "whoever wants to take it is told");
     }
+}
+
+#[test]
+fn an_asker_that_claims_a_group_address_is_not_answered() {
+    let mut bed = Bed::quiet(|_| {});
+    let link = Link::untagged([0xff; 6]);
+    let (IpAddr::V4(us4), IpAddr::V4(them4)) = (ours(false), near(false, 2)) else { panic!() };
+    let (IpAddr::V6(us6), IpAddr::V6(them6)) = (ours(true), near(true, 2)) else { panic!() };
+    let mut frames = [vec![0; 42], vec![0; 86]];
+    arp::write_request(link, them4, us4, None, &mut frames[0]);
+    ndp::write_solicitation(link, them6, us6, None, &mut frames[1]);
+    for mut frame in frames {
+        // Only what it says of itself is wrong, not where the frame came from.
+        frame[6..12].copy_from_slice(&PEER);
+        bed.put(frame);
+    }
+    assert!(bed.sent().is_empty());
+    assert_eq!(bed.engine.counters().frames_dropped, 2);
 }
 
 #[test]

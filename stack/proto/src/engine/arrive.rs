@@ -85,6 +85,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn take_arp(&mut self, now: Instant, head: &[u8], is_ours: bool) -> Option<()> {
         let packet = arp::parse(head.get(self.link.header_len()..)?)?;
         let (sender, mac) = packet.sender;
+        if !link::is_unicast(mac) {
+            return None;
+        }
         let asks_us = packet.is_request && self.routing.is_local(packet.target.into());
         // Without an address the sender only wants to know whether this one is taken.
         if !sender.is_unspecified() {
@@ -220,6 +223,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         let message = head.get(packet.l4..packet.end)?;
         match ndp::parse(src, dst, packet.hop_limit, message)? {
+            ndp::Message::Solicitation { mac: Some(mac), .. } if !link::is_unicast(mac) => {
+                return None;
+            }
             ndp::Message::Solicitation { target, source, mac } => {
                 let asker = source.map(|ip| (ip, mac.unwrap_or(sender_mac)));
                 if let (Some(source), Some(_)) = (source, mac) {
