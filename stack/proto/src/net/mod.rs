@@ -1,9 +1,10 @@
 //! The neighbourhood: which addresses are ours, where packets to others go, which hardware
-//! address a neighbour has, and answers to ping.
+//! address a neighbour has, answers to ping, and what routers and hosts report of our packets.
 
 pub mod arp;
 pub mod fragments;
 pub mod icmp;
+pub mod icmp_error;
 pub mod keyed;
 pub mod ndp;
 pub mod neighbours;

@@ -1,0 +1,262 @@
+//! ICMP error messages about TCP segments that this host sent (RFC 792, RFC 1191, RFC 4443).
+//!
+//! An error quotes the packet it is about: its IP header and at least the first eight octets of
+//! TCP, which are both ports and the sequence number. Anybody can send such a message, so nothing
+//! is believed here but its form: checksums, and that every octet looked at lies inside it. Whether
+//! the quoted segment is really under way is for the connection to say (RFC 5927 section 4.1).
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet};
+
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Flags, FourTuple};
+
+/// Octets before the quoted packet.
+const HEADER_LEN: usize = 8;
+/// Octets of TCP that are always quoted: ports and sequence number (RFC 792).
+const TCP_QUOTED_LEN: usize = 8;
+/// Octets of TCP quoted from which acknowledgment number and flags are known.
+const TCP_FLAGS_END: usize = 14;
+/// IPv6 extension headers looked past before TCP.
+const EXTENSION_COUNT_MAX: usize = 8;
+
+const PROTOCOL_TCP: u8 = 6;
+
+/// What an error message says of the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It is longer than a link on its way takes. `mtu`: octets of IP packet that fit; `None` from
+    /// routers older than RFC 1191, which do not say.
+    TooBig {
+        /// See the variant.
+        mtu: Option<u16>,
+    },
+    /// The host does not speak TCP (IPv4), or knows no such header (IPv6).
+    ProtocolUnreachable,
+    /// Nobody is at the port.
+    PortUnreachable,
+    /// Network or host cannot be reached, or a filter forbids it; the code says which.
+    Unreachable {
+        /// Code field of the message.
+        code: u8,
+    },
+    /// Its hop limit, or the time for its reassembly, ran out.
+    TimeExceeded,
+    /// A header field makes no sense to a router or the host.
+    ParameterProblem,
+    /// A router asks for slowness (IPv4); to be ignored (RFC 6633).
+    SourceQuench,
+}
+
+impl Cause {
+    /// True if the condition will not go away by itself (RFC 1122 section 4.2.3.9: codes 2 and 3;
+    /// RFC 4443 section 3.1 code 4 and section 3.4 code 1).
+    #[must_use]
+    pub const fn is_hard(self) -> bool {
+        matches!(self, Self::ProtocolUnreachable | Self::PortUnreachable)
+    }
+}
+
+/// An error message, and the segment it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpError {
+    /// What happened.
+    pub cause: Cause,
+    /// The connection: `local` is the source of the quoted packet.
+    pub tuple: FourTuple,
+    /// Sequence number of the quoted segment.
+    pub seq: Seq,
+    /// Its acknowledgment number, if so much is quoted and its ACK flag is set.
+    pub ack: Option<Seq>,
+    /// Octets that the quoted packet had by its IP header.
+    pub packet_len: u32,
+}
+
+/// Why a packet is no error message about a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum ParseError {
+    /// Not ICMP, or no error message.
+    #[error("not an ICMP error")]
+    NotError,
+    /// Shorter than its headers say, or than the least that has to be quoted.
+    #[error("truncated")]
+    Truncated,
+    /// A fragment; errors are never so long.
+    #[error("IP fragment")]
+    Fragment,
+    /// The checksum of the IPv4 header or of the message is wrong.
+    #[error("bad checksum")]
+    BadChecksum,
+    /// What is quoted is no TCP segment's beginning, or its source is not who gets the message.
+    #[error("bad quotation")]
+    BadQuote,
+}
+
+impl IcmpError {
+    /// Parses an IP packet (the frame without its link header); octets behind its end are ignored.
+    ///
+    /// # Errors
+    /// [`ParseError`]. With [`ParseError::NotError`] the packet may be something else of use; with
+    /// the others it is to be dropped.
+    pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
+        match packet.first().ok_or(ParseError::Truncated)? >> 4 {
+            4 => parse_v4(packet),
+            6 => parse_v6(packet),
+            _ => Err(ParseError::NotError),
+        }
+    }
+}
+
+fn parse_v4(packet: &[u8]) -> Result<IcmpError, ParseError> {
+    let ip = Ipv4Packet::new_checked(packet).map_err(|_| ParseError::Truncated)?;
+    if ip.next_header() != IpProtocol::Icmp {
+        return Err(ParseError::NotError);
+    }
+    if !ip.verify_checksum() {
+        return Err(ParseError::BadChecksum);
+    }
+    if ip.more_frags() || ip.frag_offset() != 0 {
+        return Err(ParseError::Fragment);
+    }
+    let message = ip.payload();
+    let header = message.first_chunk::<HEADER_LEN>().ok_or(ParseError::Truncated)?;
+    let cause = match (header[0], header[1]) {
+        (3, 2) => Cause::ProtocolUnreachable,
+        (3, 3) => Cause::PortUnreachable,
+        (3, 4) => {
+            let mtu = u16::from_be_bytes([header[6], header[7]]);
+            Cause::TooBig { mtu: (mtu != 0).then_some(mtu) }
+        }
+        (3, code) => Cause::Unreachable { code },
+        (4, _) => Cause::SourceQuench,
+        (11, _) => Cause::TimeExceeded,
+        (12, _) => Cause::ParameterProblem,
+        _ => return Err(ParseError::NotError),
+    };
+    if !Icmpv4Packet::new_unchecked(message).verify_checksum() {
+        return Err(ParseError::BadChecksum);
+    }
+    let quote = Quote::parse_v4(&message[HEADER_LEN..])?;
+    quote.about(cause, IpAddr::V4(ip.dst_addr()))
+}
+
+fn parse_v6(packet: &[u8]) -> Result<IcmpError, ParseError> {
+    let ip = Ipv6Packet::new_checked(packet).map_err(|_| ParseError::Truncated)?;
+    if ip.next_header() != IpProtocol::Icmpv6 {
+        return Err(ParseError::NotError);
+    }
+    let message = ip.payload();
+    let header = message.first_chunk::<HEADER_LEN>().ok_or(ParseError::Truncated)?;
+    let cause = match (header[0], header[1]) {
+        (1, 4) => Cause::PortUnreachable,
+        (1, code) => Cause::Unreachable { code },
+        (2, _) => {
+            let mtu = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+            Cause::TooBig { mtu: Some(u16::try_from(mtu).unwrap_or(u16::MAX)) }
+        }
+        (3, _) => Cause::TimeExceeded,
+        (4, 1) => Cause::ProtocolUnreachable,
+        (4, _) => Cause::ParameterProblem,
+        _ => return Err(ParseError::NotError),
+    };
+    let (src, dst) = (ip.src_addr(), ip.dst_addr());
+    if !Icmpv6Packet::new_unchecked(message).verify_checksum(&src, &dst) {
+        return Err(ParseError::BadChecksum);
+    }
+    let quote = Quote::parse_v6(&message[HEADER_LEN..])?;
+    quote.about(cause, IpAddr::V6(dst))
+}
+
+/// The beginning of a packet, as far as a router or host returned it.
+struct Quote<'a> {
+    src: IpAddr,
+    dst: IpAddr,
+    packet_len: u32,
+    /// From the TCP header on.
+    tcp: &'a [u8],
+}
+
+impl<'a> Quote<'a> {
+    fn parse_v4(quoted: &'a [u8]) -> Result<Self, ParseError> {
+        let ip = quoted.first_chunk::<20>().ok_or(ParseError::Truncated)?;
+        let header_len = usize::from(ip[0] & 0x0f) * 4;
+        let is_first = u16::from_be_bytes([ip[6], ip[7]]) & 0x1fff == 0;
+        if ip[0] >> 4 != 4 || header_len < 20 || !is_first || ip[9] != PROTOCOL_TCP {
+            return Err(ParseError::BadQuote);
+        }
+        let address = |at: usize| Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]).into();
+        Ok(Self {
+            src: address(12),
+            dst: address(16),
+            packet_len: u16::from_be_bytes([ip[2], ip[3]]).into(),
+            tcp: quoted.get(header_len..).ok_or(ParseError::Truncated)?,
+        })
+    }
+
+    /// Routers on the way may have put extension headers in front of TCP.
+    fn parse_v6(quoted: &'a [u8]) -> Result<Self, ParseError> {
+        let ip = quoted.first_chunk::<40>().ok_or(ParseError::Truncated)?;
+        if ip[0] >> 4 != 6 {
+            return Err(ParseError::BadQuote);
+        }
+        let address = |at: usize| {
+            let octets: [u8; 16] = core::array::from_fn(|i| ip[at + i]);
+            Ipv6Addr::from(octets).into()
+        };
+        let (mut next, mut rest) = (ip[6], &quoted[40..]);
+        for _ in 0..EXTENSION_COUNT_MAX {
+            if next == PROTOCOL_TCP {
+                break;
+            }
+            let header = rest.first_chunk::<8>().ok_or(ParseError::Truncated)?;
+            let len = match next {
+                // Hop-by-hop options, routing, destination options (RFC 8200 section 4).
+                0 | 43 | 60 => 8 * (usize::from(header[1]) + 1),
+                // The first fragment, of which TCP's header is part.
+                44 if u16::from_be_bytes([header[2], header[3]]) & 0xfff8 == 0 => 8,
+                // Authentication counts words, less two (RFC 4302 section 2.2).
+                51 => 4 * (usize::from(header[1]) + 2),
+                _ => return Err(ParseError::BadQuote),
+            };
+            next = header[0];
+            rest = rest.get(len..).ok_or(ParseError::Truncated)?;
+        }
+        if next != PROTOCOL_TCP {
+            return Err(ParseError::BadQuote);
+        }
+        Ok(Self {
+            src: address(8),
+            dst: address(24),
+            packet_len: u32::from(u16::from_be_bytes([ip[4], ip[5]])) + 40,
+            tcp: rest,
+        })
+    }
+
+    /// The error about this packet, which went to `receiver`.
+    fn about(&self, cause: Cause, receiver: IpAddr) -> Result<IcmpError, ParseError> {
+        let tcp = self.tcp.first_chunk::<TCP_QUOTED_LEN>().ok_or(ParseError::Truncated)?;
+        let local_port = u16::from_be_bytes([tcp[0], tcp[1]]);
+        let remote_port = u16::from_be_bytes([tcp[2], tcp[3]]);
+        if self.src != receiver {
+            return Err(ParseError::BadQuote);
+        }
+        let ack = self.tcp.first_chunk::<TCP_FLAGS_END>().and_then(|tcp| {
+            let ack = u32::from_be_bytes([tcp[8], tcp[9], tcp[10], tcp[11]]);
+            Flags(tcp[13]).has(Flags::ACK).then_some(Seq(ack))
+        });
+        Ok(IcmpError {
+            cause,
+            tuple: FourTuple {
+                local: SocketAddr::new(self.src, local_port),
+                remote: SocketAddr::new(self.dst, remote_port),
+            },
+            seq: Seq(u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]])),
+            ack,
+            packet_len: self.packet_len,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

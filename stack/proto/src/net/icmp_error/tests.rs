@@ -1,0 +1,283 @@
+//! Every kind of message, and mutations of them.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::device::ChecksumMode;
+use crate::wire::checksum;
+use crate::wire::tcp::{Fields, HeaderTemplate, Options};
+
+const SEQ: Seq = Seq(0xfedc_ba98);
+const ACK: Seq = Seq(0x1357_9bdf);
+
+fn tuple(v6: bool) -> FourTuple {
+    let (local, remote): (IpAddr, IpAddr) = if v6 {
+        (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1).into(), Ipv6Addr::LOCALHOST.into())
+    } else {
+        (Ipv4Addr::new(198, 18, 0, 1).into(), Ipv4Addr::new(198, 19, 7, 9).into())
+    };
+    FourTuple { local: SocketAddr::new(local, 50_001), remote: SocketAddr::new(remote, 4420) }
+}
+
+/// A data segment of ours as an IP packet.
+fn segment(v6: bool, payload_len: usize) -> Vec<u8> {
+    let link = Link::untagged([2; 6]);
+    let template = HeaderTemplate::new(link, [4; 6], tuple(v6));
+    let mut frame = vec![0x5a; 14 + 40 + 60 + payload_len];
+    let fields = Fields {
+        seq: SEQ,
+        ack: ACK,
+        flags: Flags::ACK | Flags::PSH,
+        options: Options::timestamps(Some((1, 2))),
+        ..Fields::default()
+    };
+    let len = template.emit(&mut frame, &fields, payload_len, ChecksumMode::Software);
+    frame[14..len].to_vec()
+}
+
+/// The message about `quoted`, from a router to our address.
+fn message(v6: bool, kind: u8, code: u8, word: u32, quoted: &[u8]) -> Vec<u8> {
+    let mut icmp = vec![kind, code, 0, 0];
+    icmp.extend(word.to_be_bytes());
+    icmp.extend(quoted);
+    let len = icmp.len() as u16;
+    let us = tuple(v6).local.ip();
+    let mut packet = Vec::new();
+    let pseudo = match us {
+        IpAddr::V4(us) => {
+            packet.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 60, 1, 0, 0, 10, 1, 1, 1]);
+            packet.extend(us.octets());
+            packet[2..4].copy_from_slice(&(len + 20).to_be_bytes());
+            let sum = !checksum::sum(&packet);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            0
+        }
+        IpAddr::V6(us) => {
+            packet.extend([0x60, 0, 0, 0, 0, 0, 58, 60]);
+            packet[4..6].copy_from_slice(&len.to_be_bytes());
+            packet.extend(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 7).octets());
+            packet.extend(us.octets());
+            checksum::add(checksum::sum(&packet[8..40]), checksum::add(len, 58))
+        }
+    };
+    let sum = !checksum::add(pseudo, checksum::sum(&icmp));
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(icmp);
+    packet
+}
+
+/// What a message about a segment of `1400` octets says, quoting `quoted_len` octets of it.
+fn parse(v6: bool, kind: u8, code: u8, word: u32, quoted_len: usize) -> Result<Cause, ParseError> {
+    let quoted = segment(v6, 1400);
+    let parsed = IcmpError::parse(&message(v6, kind, code, word, &quoted[..quoted_len]))?;
+    assert_eq!((parsed.tuple, parsed.seq), (tuple(v6), SEQ));
+    assert_eq!(parsed.packet_len as usize, quoted.len());
+    Ok(parsed.cause)
+}
+
+#[test]
+fn every_type_and_code_of_icmpv4() {
+    for code in 0..=15 {
+        let expected = match code {
+            2 => Cause::ProtocolUnreachable,
+            3 => Cause::PortUnreachable,
+            4 => Cause::TooBig { mtu: Some(1280) },
+            code => Cause::Unreachable { code },
+        };
+        assert_eq!(parse(false, 3, code, 1280, 28), Ok(expected));
+        assert_eq!(expected.is_hard(), [2, 3].contains(&code));
+    }
+    assert_eq!(parse(false, 3, 4, 0, 28), Ok(Cause::TooBig { mtu: None }), "before RFC 1191");
+    // The octets before the MTU are unused, or say how much is quoted (RFC 4884).
+    assert_eq!(parse(false, 3, 4, 0x0011_05dc, 28), Ok(Cause::TooBig { mtu: Some(1500) }));
+    assert_eq!(parse(false, 4, 0, 0, 28), Ok(Cause::SourceQuench));
+    assert_eq!(parse(false, 11, 0, 0, 28), Ok(Cause::TimeExceeded));
+    assert_eq!(parse(false, 11, 1, 0, 28), Ok(Cause::TimeExceeded));
+    assert_eq!(parse(false, 12, 0, 0, 28), Ok(Cause::ParameterProblem));
+    for kind in [0, 5, 8, 9, 13, 40, 255] {
+        assert_eq!(parse(false, kind, 0, 0, 28), Err(ParseError::NotError), "type {kind}");
+    }
+}
+
+#[test]
+fn every_type_and_code_of_icmpv6() {
+    for code in 0..=7 {
+        let expected = match code {
+            4 => Cause::PortUnreachable,
+            code => Cause::Unreachable { code },
+        };
+        assert_eq!(parse(true, 1, code, 0, 48), Ok(expected));
+    }
+    assert_eq!(parse(true, 2, 0, 1280, 48), Ok(Cause::TooBig { mtu: Some(1280) }));
+    assert_eq!(parse(true, 2, 0, 0, 48), Ok(Cause::TooBig { mtu: Some(0) }));
+    assert_eq!(parse(true, 2, 0, 0x1_0000, 48), Ok(Cause::TooBig { mtu: Some(u16::MAX) }));
+    assert_eq!(parse(true, 3, 0, 0, 48), Ok(Cause::TimeExceeded));
+    assert_eq!(parse(true, 4, 0, 0, 48), Ok(Cause::ParameterProblem));
+    assert_eq!(parse(true, 4, 1, 0, 48), Ok(Cause::ProtocolUnreachable));
+    for kind in [0, 5, 100, 127, 128, 135, 255] {
+        assert_eq!(parse(true, kind, 0, 0, 48), Err(ParseError::NotError), "type {kind}");
+    }
+}
+
+#[test]
+fn eight_octets_of_tcp_suffice_and_more_tell_more() {
+    for v6 in [false, true] {
+        let ip_len = if v6 { 40 } else { 20 };
+        let (kind, code) = if v6 { (1, 0) } else { (3, 1) };
+        let quoted = segment(v6, 100);
+        for len in 0..quoted.len() {
+            let parsed = IcmpError::parse(&message(v6, kind, code, 0, &quoted[..len]));
+            if len < ip_len + 8 {
+                assert_eq!(parsed, Err(ParseError::Truncated), "{len}");
+            } else {
+                let ack = (len >= ip_len + 14).then_some(ACK);
+                assert_eq!(parsed.unwrap().ack, ack, "{len}");
+            }
+        }
+        // A SYN has no acknowledgment number, whatever its field says.
+        let mut syn = quoted;
+        syn[ip_len + 13] = 0x02;
+        let parsed = IcmpError::parse(&message(v6, kind, code, 0, &syn)).unwrap();
+        assert_eq!(parsed.ack, None);
+    }
+}
+
+#[test]
+fn options_and_extension_headers_of_the_quotation_are_passed_over() {
+    let mut quoted = segment(false, 0);
+    quoted[0] = 0x4f;
+    quoted.splice(20..20, [1; 40]);
+    assert_eq!(IcmpError::parse(&message(false, 11, 0, 0, &quoted)).unwrap().seq, SEQ);
+    assert_eq!(
+        IcmpError::parse(&message(false, 11, 0, 0, &quoted[..60])),
+        Err(ParseError::Truncated)
+    );
+    quoted[0] = 0x44;
+    assert_eq!(IcmpError::parse(&message(false, 11, 0, 0, &quoted)), Err(ParseError::BadQuote));
+
+    let with = |headers: &[(u8, &[u8])]| {
+        let mut quoted = segment(true, 0);
+        let mut octets = Vec::new();
+        for (at, (kind, header)) in headers.iter().enumerate() {
+            if at == 0 {
+                quoted[6] = *kind;
+            }
+            let mut header = header.to_vec();
+            header[0] = headers.get(at + 1).map_or(6, |next| next.0);
+            octets.extend(header);
+        }
+        quoted.splice(40..40, octets);
+        IcmpError::parse(&message(true, 3, 0, 0, &quoted)).map(|error| error.seq)
+    };
+    let all: [(u8, &[u8]); 5] = [
+        (0, &[0; 8]),
+        (43, &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        (44, &[0; 8]),
+        (51, &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        (60, &[0; 8]),
+    ];
+    assert_eq!(with(&all), Ok(SEQ));
+    let one: (u8, &[u8]) = (0, &[0; 8]);
+    assert_eq!(with(&[one; 8]), Ok(SEQ));
+    assert_eq!(with(&[one; 9]), Err(ParseError::BadQuote), "a bound");
+    assert_eq!(with(&[(60, &[0, 200, 0, 0, 0, 0, 0, 0])]), Err(ParseError::Truncated));
+    assert_eq!(with(&[(44, &[0, 0, 0, 8, 0, 0, 0, 0])]), Err(ParseError::BadQuote), "an offset");
+    assert_eq!(with(&[(50, &[0; 8])]), Err(ParseError::BadQuote), "what is encrypted");
+}
+
+#[test]
+fn what_is_not_about_us_or_not_tcp_is_refused() {
+    let about = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut quoted = segment(false, 10);
+        change(&mut quoted);
+        IcmpError::parse(&message(false, 3, 1, 0, &quoted))
+    };
+    assert!(about(&|_| {}).is_ok());
+    assert_eq!(about(&|quoted| quoted[9] = 17), Err(ParseError::BadQuote));
+    assert_eq!(about(&|quoted| quoted[0] = 0x65), Err(ParseError::BadQuote));
+    assert_eq!(about(&|quoted| quoted[7] = 1), Err(ParseError::BadQuote), "a later fragment");
+    assert!(about(&|quoted| quoted[6] = 0x20).is_ok(), "the first of several");
+    assert_eq!(about(&|quoted| quoted[15] ^= 1), Err(ParseError::BadQuote), "sent by another");
+}
+
+#[test]
+fn a_damaged_envelope_is_refused() {
+    let good = message(false, 3, 1, 0, &segment(false, 10));
+    assert!(IcmpError::parse(&good).is_ok());
+    let change = |at: usize, xor: u8| {
+        let mut packet = good.clone();
+        packet[at] ^= xor;
+        IcmpError::parse(&packet)
+    };
+    assert_eq!(change(10, 1), Err(ParseError::BadChecksum), "IP");
+    assert_eq!(change(22, 1), Err(ParseError::BadChecksum), "ICMP");
+    assert_eq!(change(9, 7), Err(ParseError::NotError), "TCP");
+    assert_eq!(change(0, 0x10), Err(ParseError::NotError), "IP version 5");
+    let mut fragment = good.clone();
+    fragment[6] = 0x20;
+    fragment[10..12].fill(0);
+    let sum = !checksum::sum(&fragment[..20]);
+    fragment[10..12].copy_from_slice(&sum.to_be_bytes());
+    assert_eq!(IcmpError::parse(&fragment), Err(ParseError::Fragment));
+    let padded: Vec<u8> = good.iter().copied().chain([0xee; 9]).collect();
+    assert_eq!(IcmpError::parse(&padded), IcmpError::parse(&good));
+    let v6 = message(true, 2, 0, 1280, &segment(true, 10));
+    for at in 8..v6.len() {
+        let mut packet = v6.clone();
+        packet[at] ^= 0x40;
+        assert!(IcmpError::parse(&packet).is_err(), "octet {at}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// A bit error anywhere behind the envelope's addresses is found, and nothing panics.
+    #[test]
+    fn mutations(
+        v6: bool,
+        quoted_len in 0usize..200,
+        len in 0usize..260,
+        at in 0usize..260,
+        xor in 1u8..,
+        repaired: bool,
+    ) {
+        let quoted = segment(v6, 100);
+        let quoted = &quoted[..quoted_len.min(quoted.len())];
+        let (kind, code) = if v6 { (2, 0) } else { (3, 4) };
+        let mut packet = message(v6, kind, code, 1280, quoted);
+        let whole = IcmpError::parse(&packet);
+        packet.truncate(len.max(1));
+        if let Some(octet) = packet.get_mut(at) {
+            *octet ^= xor;
+        }
+        let start = if v6 { 40 } else { 20 };
+        if repaired && packet.len() > start + 4 {
+            // As an attacker would: the checksum fits again.
+            let mut icmp = packet.split_off(start);
+            icmp[2..4].fill(0);
+            let pseudo = if v6 {
+                let len = u16::from_be_bytes([packet[4], packet[5]]);
+                checksum::add(checksum::sum(&packet[8..40]), checksum::add(len, 58))
+            } else {
+                0
+            };
+            let sum = !checksum::add(pseudo, checksum::sum(&icmp));
+            icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+            packet.extend(icmp);
+            let _ = IcmpError::parse(&packet);
+        } else if let Ok(parsed) = IcmpError::parse(&packet) {
+            // Traffic class, flow label and hop limit of IPv6 are covered by nothing.
+            prop_assert_eq!(Ok(parsed), whole);
+        }
+    }
+
+    #[test]
+    fn any_octets(octets in proptest::collection::vec(any::<u8>(), 0..300), version in 0u8..3) {
+        let mut octets = octets;
+        if let Some(first) = octets.first_mut() {
+            *first = [0x45, 0x60, *first][usize::from(version)];
+        }
+        let _ = IcmpError::parse(&octets);
+    }
+}
