@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use ferrowarp_proto::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
 use ferrowarp_proto::tcp::{
-    Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, Transmit,
+    Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, TooBig, Transmit,
 };
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::link::Link;
@@ -321,9 +321,12 @@ impl Subject for Endpoint {
             ["abort"] => self.live()?.abort(),
             ["shut-receive"] => self.live()?.shut_receive(),
             ["open-window"] => self.live()?.open_window(),
-            ["lower-mss", mss] => {
-                let mss = u16::try_from(number(mss)?).map_err(|_| "no segment size")?;
-                self.live()?.lower_mss(mss);
+            ["too-big", mtu] => {
+                let mtu = u16::try_from(number(mtu)?).map_err(|_| "no size of a packet")?;
+                let tcb = self.live()?;
+                let packet_len = tcb.path_mtu().into();
+                let error = TooBig { seq: tcb.snd_una(), ack: None, mtu: Some(mtu), packet_len };
+                tcb.packet_too_big(now, &error);
             }
             ["early", "hold"] => self.early = Answer::Hold,
             ["early", "take"] => self.early = Answer::Take,

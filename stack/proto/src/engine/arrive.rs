@@ -119,6 +119,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return None;
         }
         match packet.protocol {
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 if self.take_icmp_error(now, frame, packet.l3) => {
+                Some(())
+            }
             PROTOCOL_ICMP | PROTOCOL_ICMPV6 => self.take_ping(now, frame, &packet, mac),
             _ => None,
         }

@@ -47,6 +47,8 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) in_time_wait: bool,
     /// CRCs are made and checked.
     pub(super) crc: bool,
+    /// A router or the host said during set-up that it cannot be reached, perhaps only now.
+    pub(super) unreachable: bool,
     /// The handshake of TCP is complete.
     pub(super) established: bool,
     /// Nothing is posted any more: FIN follows the last octet.

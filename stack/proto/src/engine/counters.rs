@@ -9,6 +9,13 @@ pub struct Counters {
     pub frames_out: u64,
     /// Frames dropped: malformed, a bad checksum, an unknown protocol or address.
     pub frames_dropped: u64,
+    /// ICMP errors about segments under way, taken.
+    pub icmp_errors: u64,
+    /// ICMP errors refused: malformed, about nothing under way, saying nothing new or nothing
+    /// possible, or too many.
+    pub icmp_refused: u64,
+    /// Times the segment size of a connection changed with its path.
+    pub emss_changes: u64,
     /// TCP segments for which there was no connection and no listener; answered with RST within
     /// the rate limit.
     pub segments_unmatched: u64,

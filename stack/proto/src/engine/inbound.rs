@@ -138,6 +138,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     self.take_fin(now, index);
                 }
                 Notice::Window => self.grow_window(index),
+                // The next FPDU is built for it.
+                Notice::Emss => self.verbs.counters.emss_changes += 1,
                 Notice::Reset => self.lose(index, EndReason::Reset),
                 Notice::TimedOut => self.lose(index, EndReason::TimedOut),
                 Notice::TimeWait => self.note_time_wait(index),

@@ -15,6 +15,7 @@ mod inbound;
 mod limit;
 mod listen;
 mod outbound;
+mod path;
 mod queue_pairs;
 mod resolve;
 mod setup;
@@ -60,6 +61,8 @@ const RESETS_PER_SECOND: u32 = 1000;
 const ANSWERS_PER_SECOND: u32 = 1000;
 /// Pings answered in one second, at most.
 const ECHOES_PER_SECOND: u32 = 1000;
+/// ICMP errors looked at in one second, at most.
+const ERRORS_PER_SECOND: u32 = 1000;
 
 /// Settings of an engine, fixed while it lives.
 #[derive(Clone, Debug)]
@@ -207,6 +210,7 @@ pub struct Engine<D: Device, M, C> {
     echoes: RateLimit,
     /// To questions for our hardware address.
     answers: RateLimit,
+    icmp_errors: RateLimit,
     burst: Vec<D::Rx>,
     fired: Vec<Timer>,
     /// Completion queues that overran in this pass.
@@ -264,6 +268,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             resets: BlurredLimit::new(limits, RESETS_PER_SECOND),
             echoes: RateLimit::new(ECHOES_PER_SECOND),
             answers: RateLimit::new(ANSWERS_PER_SECOND),
+            icmp_errors: RateLimit::new(ERRORS_PER_SECOND),
             burst: Vec::with_capacity(BURST_LEN),
             fired: Vec::new(),
             overrun: Vec::new(),

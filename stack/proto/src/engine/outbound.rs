@@ -206,15 +206,23 @@ where
         return Filled { len, ended };
     }
     let Some(index) = conn.qp else { return Filled { len: 0, ended } };
+    // More than EMSS: the path is to be probed. Should the probe be lost its octets go again in
+    // pieces of EMSS, so FPDUs of that size are packed, and a message may be cut for once.
+    let whole = fpdu::fpdu_len(fpdu::mulpdu(conn.tcb.emss()));
+    let is_probe = payload.len() > whole + 3;
     let mut used = 0;
     while let (Some(qp), memory) = verbs.split(index) {
         if !qp.stream.ready() {
             break;
         }
         let room = payload.len() - used;
-        let ulpdu_max = room.saturating_sub(LENGTH_LEN + CRC_LEN + room % 4);
-        if used > 0 && qp.stream.next_len() > ulpdu_max as u64 {
+        let mut ulpdu_max = room.saturating_sub(LENGTH_LEN + CRC_LEN + room % 4);
+        let may_cut = used == 0 || (is_probe && ulpdu_max >= MULPDU_RANGE.start);
+        if !may_cut && qp.stream.next_len() > ulpdu_max as u64 {
             break;
+        }
+        if is_probe && room >= whole + fpdu::fpdu_len(MULPDU_RANGE.start) {
+            ulpdu_max = fpdu::mulpdu(conn.tcb.emss());
         }
         let ulpdu_max = ulpdu_max.min(MULPDU_RANGE.end - 1);
         let fpdu = &mut payload[used..];

@@ -342,6 +342,7 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
         hop: Hop::unknown(),
         in_time_wait: false,
         crc: true,
+        unreachable: false,
         established: false,
         closing: false,
         held_len: 0,

@@ -33,6 +33,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let error = match reason {
             EndReason::Reset if !conn.established => ConnectError::Refused,
             EndReason::Reset => ConnectError::Reset,
+            _ if conn.unreachable => ConnectError::Unreachable,
             _ => ConnectError::TimedOut,
         };
         self.fail_connect(index, error, PrivateData::new());
@@ -63,7 +64,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Start-up or lingering took too long.
     pub(super) fn lose_patience(&mut self, index: u32) {
-        self.fail_connect(index, ConnectError::TimedOut, PrivateData::new());
+        let is_unreachable =
+            self.connections.get(index).is_some_and(|conn| conn.unreachable && !conn.established);
+        let error = if is_unreachable { ConnectError::Unreachable } else { ConnectError::TimedOut };
+        self.fail_connect(index, error, PrivateData::new());
         self.abort(index);
     }
 

@@ -94,6 +94,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rearmed = false;
         self.progress_at = now;
         self.recovery.duplicates = 0;
+        if self.pmtu.is_probing() {
+            self.judge_probe(now);
+        }
         (octets, sample)
     }
 

@@ -1,5 +1,6 @@
 //! What a connection is configured with, and what it counts.
 
+use super::pmtu::PathMtuConfig;
 use crate::device::ChecksumMode;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::MAX_WSCALE;
@@ -103,6 +104,8 @@ pub struct Config {
     pub ecn: EcnMode,
     /// Spread the window over the round trip, where that is 500 us or more.
     pub pacing: bool,
+    /// How the size of packets is fitted to the path.
+    pub path_mtu: PathMtuConfig,
 }
 
 impl Default for Config {
@@ -137,6 +140,7 @@ impl Default for Config {
             congestion: Algorithm::default(),
             ecn: EcnMode::default(),
             pacing: true,
+            path_mtu: PathMtuConfig::default(),
         }
     }
 }
@@ -215,4 +219,10 @@ pub struct Stats {
     pub echo_reductions: u64,
     /// Times a segment that the window admitted had to wait for its turn on the path.
     pub paced: u64,
+    /// Segments sent to find out whether the path takes their size, and those of them lost.
+    pub path_probes: u64,
+    /// See `path_probes`.
+    pub path_probes_lost: u64,
+    /// Times the segment size was lowered because nothing of that size came through.
+    pub black_holes: u64,
 }

@@ -33,6 +33,7 @@ mod held;
 mod input;
 mod output;
 mod pacing;
+mod pmtu;
 mod prr;
 mod rack;
 mod reassembly;
@@ -54,6 +55,7 @@ use core::ops::Range;
 
 pub use config::{Algorithm, Config, EcnMode, Stats};
 pub use held::{Copied, Held, HoldPool};
+pub use pmtu::{PathMtuConfig, Probing, TooBig};
 pub use reassembly::InTurn;
 pub use state::State;
 
@@ -67,6 +69,7 @@ use deliver::Early;
 use ecn::Ecn;
 use growth::Round;
 use pacing::Pacer;
+use pmtu::PathMtu;
 use prr::Prr;
 use rack::Rack;
 use reassembly::Reassembly;
@@ -165,9 +168,9 @@ pub enum Transmit {
     },
     /// A new record may be written: [`Tcb::write_fresh`], then [`Tcb::sent`].
     Fresh {
-        /// Payload octets admitted: [`Tcb::emss`], or less under a small window. The record that
-        /// was announced fits, unless no larger window is to be expected soon; a record made to
-        /// fit is best. A longer one is accepted and will be cut.
+        /// Payload octets admitted: [`Tcb::emss`], less under a small window, or more if the path
+        /// is to be probed. The record that was announced fits, unless no larger window is to be
+        /// expected soon; a record made to fit is best. A longer one is accepted and will be cut.
         room: usize,
     },
 }
@@ -177,6 +180,8 @@ pub enum Transmit {
 pub enum Notice {
     /// The handshake is complete.
     Established,
+    /// [`Tcb::emss`] changed after the handshake: the path takes less, or more.
+    Emss,
     /// The peer's FIN arrived, and everything before it was handed up.
     PeerClosed,
     /// The peer reset the connection.
@@ -197,8 +202,9 @@ pub enum Notice {
 }
 
 impl Notice {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Established,
+        Self::Emss,
         Self::PeerClosed,
         Self::Reset,
         Self::TimedOut,
@@ -276,6 +282,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     scaling: bool,
     /// Payload octets of a full segment.
     emss: u32,
+    pmtu: PathMtu,
     snd: Send,
     timers: Timers,
     board: Scoreboard<T>,
@@ -392,6 +399,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             sack: cfg.sack,
             scaling: true,
             emss: u32::from(mss),
+            pmtu: PathMtu::new(&cfg.path_mtu, mss, false),
             snd: Send::new(iss, mss),
             timers: Timers::OFF,
             board: Scoreboard::new(iss + 1),
@@ -448,18 +456,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.ts.recent_at = now;
         }
         self.ecn.negotiate(self.cfg.ecn, syn.flags);
-        self.update_emss();
+        self.begin_path();
         self.cc = Congestion::new(self.cfg.congestion, self.emss);
         // The window of a SYN is never scaled (RFC 7323 section 2.2).
         self.snd.wnd = u32::from(syn.window);
         self.snd.max_wnd = self.snd.wnd;
         self.snd.wl1 = syn.seq;
         self.snd.wl2 = if syn.flags.has(Flags::ACK) { syn.ack } else { self.snd.iss };
-    }
-
-    fn update_emss(&mut self) {
-        // At least 64, less the timestamps option's 12.
-        self.emss = u32::from(self.snd.mss) - if self.ts.on { TIMESTAMPS_OCTETS } else { 0 };
     }
 
     // Commands.
@@ -488,13 +491,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if reopens && self.state.is_synchronised() {
             self.ack.due = true;
         }
-    }
-
-    /// Lowers the link's segment size: the path MTU shrank. Records already accepted are cut
-    /// when they are sent again. Values below 64 count as 64; raising is not possible.
-    pub fn lower_mss(&mut self, mss: u16) {
-        self.snd.mss = self.snd.mss.min(mss.max(MIN_MSS));
-        self.update_emss();
     }
 
     /// Sends to another MAC from now on.

@@ -155,6 +155,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && !self.recovery.holds_back()
         {
             let record = self.board.get(index)?;
+            if index == 0 {
+                let (seq, len) = (record.seq, record.len);
+                self.watch_front(now, seq, len);
+            }
+            let record = self.board.get(index)?;
             let len = record.len.min(self.emss);
             // The first record goes out even if the window shrank below it.
             let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
@@ -212,7 +217,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         {
             self.cc.on_idle(self.emss);
         }
-        self.cwnd_admits(now, self.emss).then(|| usable.min(self.emss))
+        if !self.cwnd_admits(now, self.emss) {
+            return None;
+        }
+        if len > self.emss
+            && self.pmtu.wants_probe(now)
+            && let Some(room) = self.probe_room(now, usable)
+        {
+            return Some(room);
+        }
+        Some(usable.min(self.emss))
     }
 
     /// After [`Transmit::Control`]: writes the frame to `buf` and returns its length; 0 if
@@ -348,9 +362,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return 0;
         };
         let Resend { index, len, why } = resend;
-        if self.board.get(index).is_some_and(|record| len < record.len) {
+        if let Some(record) = self.board.get(index).filter(|record| len < record.len) {
+            let seq = record.seq;
             self.board.cut(index, len);
             self.stats.cuts += 1;
+            self.note_cut(now, seq);
         }
         let header_len = self.header_len();
         let Some(record) = self.board.get(index) else { return 0 };
@@ -364,6 +380,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             Why::Lost => {
                 self.stats.resends += 1;
                 self.board.resent(now, index, self.sack);
+                if index == 0 {
+                    self.note_copy(seq);
+                }
                 self.pacer.spend(len);
                 self.recovery.on_resend(self.ts.value(now));
                 self.prr.on_sent(len);
@@ -431,6 +450,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let seq = self.snd.nxt;
         self.board.push(now, seq, len, offset, retained, admitted);
         if admitted {
+            if len > self.emss {
+                self.probe_sent(seq, len);
+            }
             self.busy(now);
             self.first_sent(now, seq + len);
         }
@@ -441,7 +463,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// the shortest record that MPA makes.
     #[inline]
     fn admits_whole(&self, len: u32) -> bool {
-        len <= self.snd.usable().min(self.emss)
+        len <= self.snd.usable() && (len <= self.emss || self.pmtu.admits(len))
     }
 
     /// Octets up to `end` were sent for the first time.

@@ -137,7 +137,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Judges what is lost by now and sets the timer for what may be later. Returns the octets
-    /// newly lost.
+    /// newly lost, those of a segment that probed the path left out.
     pub(super) fn detect_losses(&mut self, now: Instant) -> u32 {
         let recovering = self.recovery.phase != Phase::Open;
         let reo_wnd = self.rack.reo_wnd(recovering, self.board.sacked_count(), &self.rtt);
@@ -150,6 +150,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         {
             // Losses are found before the timeout takes everything for lost.
             self.timers.rto = next + 1;
+        }
+        if verdict.octets > 0 && self.pmtu.is_probing() {
+            return self.excuse_probe(verdict.octets);
         }
         verdict.octets
     }

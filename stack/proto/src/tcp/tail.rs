@@ -75,11 +75,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && self.recovery.phase == Phase::Open
             && (index == 0 || record.end() <= self.snd.una + self.snd.wnd)
         {
-            let mut len = record.len;
+            let (seq, mut len) = (record.seq, record.len);
             if len > self.emss {
-                // The segment size has shrunk: the end of the record.
+                // The segment size has shrunk, or this was larger to probe the path: the end of it.
                 self.board.cut(index, len - self.emss);
                 self.stats.cuts += 1;
+                self.note_cut(now, seq);
                 (index, len) = (index + 1, self.emss);
             }
             return Some(self.plan_resend(Resend::tail(index, len)));

@@ -76,6 +76,9 @@ pub enum ConnectError {
     /// No answer.
     #[error("no answer: check the address and that both devices are on the same link")]
     TimedOut,
+    /// A router or the peer's host said so: nobody at the port, no TCP, no route, or a filter.
+    #[error("unreachable by word of a router or the host: check address, routes and filters")]
+    Unreachable,
     /// The peer's application rejected the request.
     #[error("rejected by the peer's application")]
     Rejected,

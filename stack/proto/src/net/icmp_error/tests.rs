@@ -21,8 +21,7 @@ fn tuple(v6: bool) -> FourTuple {
 
 /// A data segment of ours as an IP packet.
 fn segment(v6: bool, payload_len: usize) -> Vec<u8> {
-    let link = Link::untagged([2; 6]);
-    let template = HeaderTemplate::new(link, [4; 6], tuple(v6));
+    let template = HeaderTemplate::new([2; 6], [4; 6], tuple(v6));
     let mut frame = vec![0x5a; 14 + 40 + 60 + payload_len];
     let fields = Fields {
         seq: SEQ,

@@ -4,6 +4,7 @@
 use super::{AGAIN, COPY, LOST, Resent, SACKED, Scoreboard};
 use crate::tcp::rack::Rack;
 use crate::time::Instant;
+use crate::wire::seq::Seq;
 
 /// What a look at the records found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +108,30 @@ impl<T: Clone> Scoreboard<T> {
         if self.sent_len() > 0 && !self.records[0].is(SACKED) {
             self.lose(0);
         }
+    }
+
+    /// Judges lost what was last sent in segments of more than `len` octets and is not SACKed: the
+    /// path does not take them.
+    pub(in crate::tcp) fn lose_longer(&mut self, len: u32) {
+        for index in 0..self.sent_len() {
+            let record = &self.records[index];
+            if record.len > len && !record.is(SACKED) {
+                self.lose(index);
+            }
+        }
+    }
+
+    /// Octets of the longest record that the peer holds out of order; 0 if none.
+    pub(in crate::tcp) fn sacked_max(&self) -> u32 {
+        let held = self.records.iter().filter(|record| record.is(SACKED));
+        held.map(|record| record.len).max().unwrap_or(0)
+    }
+
+    /// Octets judged lost of the records in `from..to`.
+    pub(in crate::tcp) fn lost_within(&self, from: Seq, to: Seq) -> u32 {
+        let records = self.records.iter().skip(self.index_of(from));
+        let records = records.take_while(|record| record.seq < to);
+        records.filter(|record| record.is(LOST)).map(|record| record.len).sum()
     }
 
     /// After a retransmission timeout: the first record is lost, and so is what was sent longer

@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 
 use super::{Answers, Config, Delivered, Fields, Flags, Heap, InTurn, Options, Script, Seq};
 use crate::device::ChecksumMode;
-use crate::tcp::State;
+use crate::tcp::{State, TooBig};
 use crate::wire::tcp::MAX_HEADER_LEN;
 
 /// A sequence number near something that matters.
@@ -130,7 +130,13 @@ fn run(seed: u64) -> State {
             5 => script.end.tcb.open_window(),
             6 if rng.random_range(0..20) == 0 => script.end.tcb.close(),
             7 if rng.random_range(0..20) == 0 => {
-                script.end.tcb.lower_mss(rng.random_range(0..1500))
+                let error = TooBig {
+                    seq: script.end.tcb.snd.una + rng.random_range(0..2000),
+                    ack: None,
+                    mtu: rng.random::<bool>().then(|| rng.random_range(0..1600)),
+                    packet_len: rng.random_range(0..2000),
+                };
+                script.end.tcb.packet_too_big(script.now, &error);
             }
             8 if rng.random_range(0..60) == 0 => script.end.tcb.shut_receive(),
             9 => {

@@ -9,6 +9,7 @@ mod handshake;
 mod hostile;
 mod lossy;
 mod pair;
+mod pmtu;
 mod probe;
 mod rack;
 mod recovery;
@@ -291,7 +292,7 @@ impl End {
     pub(super) fn transmit_one(&mut self, now: Instant) -> Option<Heap> {
         let mut buf = vec![0xee; 10_000];
         loop {
-            let limit = self.record_len.min(self.tcb.emss()) as u64;
+            let limit = self.record_len.min(1 << 20) as u64;
             let next_len = u32::try_from(self.to_write.min(limit)).unwrap();
             let ready = if next_len > 0 { Ready::Record(next_len) } else { Ready::Nothing };
             let len = match self.tcb.next_transmit(now, ready) {
@@ -303,8 +304,10 @@ impl End {
                     len
                 }
                 Transmit::Fresh { room } => {
-                    assert!(0 < room && room <= self.tcb.emss());
-                    let payload_len = next_len as usize;
+                    // More than EMSS to probe the path.
+                    let emss = self.tcb.emss();
+                    assert!(0 < room && (room <= emss || self.tcb.pmtu.admits(room as u32)));
+                    let payload_len = next_len.min(room.max(emss) as u32) as usize;
                     let start = self.tcb.header_len();
                     for octet in &mut buf[start..start + payload_len] {
                         *octet = pattern(self.side, self.written);

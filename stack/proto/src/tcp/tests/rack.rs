@@ -287,7 +287,7 @@ fn what_is_sent_again_fits_a_segment_that_has_shrunk() {
     let mut script = sack_script();
     let sent = script.write(1448 * 5);
     script.wait_us(100);
-    script.end.tcb.lower_mss(1000);
+    script.end.tcb.emss = 988;
     let again = script.send(with_sack(&script, &[block(&sent[1..])]));
     let pieces: Vec<_> = again.iter().map(|seg| (seg.seq, seg.payload.len())).collect();
     assert_eq!(pieces, [(sent[0].seq, 988), (sent[0].seq + 988, 460)]);

@@ -6,35 +6,47 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Answers, End, Heap};
-use crate::tcp::{Algorithm, Config, EcnMode, Notice, State};
+use crate::tcp::{Algorithm, Config, EcnMode, Notice, State, TooBig};
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::Flags;
 
 /// What the link does to a frame, in parts of 1000.
 #[derive(Clone, Copy, Debug, Default)]
-struct Faults {
-    lose: u32,
-    duplicate: u32,
-    reorder: u32,
+pub(super) struct Faults {
+    pub(super) lose: u32,
+    pub(super) duplicate: u32,
+    pub(super) reorder: u32,
 }
 
-struct Sim {
+/// A narrow place in the path, half way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Router {
+    /// Octets of IP packet that pass.
+    pub(super) mtu: u16,
+    /// It says what does not, with or without the size that would; or is silent.
+    pub(super) answers: Option<bool>,
+}
+
+pub(super) struct Sim {
     rng: SmallRng,
     faults: Faults,
+    pub(super) router: Option<Router>,
     delay_ns: u64,
-    now: Instant,
+    pub(super) now: Instant,
     ends: [Option<End>; 2],
     cfg: [Config; 2],
     iss: [u32; 2],
     /// Frames under way by arrival time; the counter keeps equal times in order.
     wire: BTreeMap<(Instant, u64), (usize, Heap)>,
+    /// Frames that a router refused, on their way back.
+    refused: BTreeMap<(Instant, u64), (usize, TooBig)>,
     count: u64,
     /// Length of each data segment by sender and sequence number.
     boundaries: [HashMap<u32, usize>; 2],
 }
 
 impl Sim {
-    fn new(seed: u64, faults: Faults, cfg: [Config; 2]) -> Self {
+    pub(super) fn new(seed: u64, faults: Faults, cfg: [Config; 2]) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         // Close to the wrap, so that it happens early in the transfer.
         let iss = [0, 1].map(|_| 0u32.wrapping_sub(rng.random_range(0..100_000)));
@@ -47,13 +59,30 @@ impl Sim {
             now,
             cfg,
             iss,
+            router: None,
             wire: BTreeMap::new(),
+            refused: BTreeMap::new(),
             count: 0,
             boundaries: Default::default(),
         }
     }
 
     fn put(&mut self, from: usize, frame: &Heap) {
+        let packet_len = frame.octets.len() - 14;
+        if let Some(router) = self.router.filter(|router| packet_len > router.mtu.into()) {
+            if let Some(tells) = router.answers {
+                let seg = frame.parse();
+                let error = TooBig {
+                    seq: seg.seq,
+                    ack: Some(seg.ack),
+                    mtu: tells.then_some(router.mtu),
+                    packet_len: packet_len as u32,
+                };
+                self.count += 1;
+                self.refused.insert((self.now + self.delay_ns, self.count), (from, error));
+            }
+            return;
+        }
         let chance = |rng: &mut SmallRng, parts: u32| rng.random_range(0..1000) < parts;
         if chance(&mut self.rng, self.faults.lose) {
             return;
@@ -90,6 +119,14 @@ impl Sim {
     }
 
     fn deliver_due(&mut self) {
+        while let Some(entry) = self.refused.first_entry().filter(|e| e.key().0 <= self.now) {
+            let (to, error) = entry.remove();
+            let now = self.now;
+            let end = self.end(to);
+            end.tcb.packet_too_big(now, &error);
+            end.tcb.board.check(end.tcb.sack);
+            end.poll_notices();
+        }
         while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
             let (to, frame) = entry.remove();
             if self.ends[to].is_none() {
@@ -110,8 +147,11 @@ impl Sim {
             self.transmit(side);
         }
         let arrival = self.wire.first_key_value().map(|(key, _)| key.0);
+        let refusal = self.refused.first_key_value().map(|(key, _)| key.0);
         let timers = self.ends.iter().flatten().filter_map(|end| end.tcb.deadline());
-        let Some(next) = arrival.into_iter().chain(timers).min() else { return false };
+        let Some(next) = arrival.into_iter().chain(refusal).chain(timers).min() else {
+            return false;
+        };
         self.now = self.now.max(next);
         self.deliver_due();
         for end in self.ends.iter_mut().flatten() {
@@ -124,7 +164,7 @@ impl Sim {
         true
     }
 
-    fn run_until(&mut self, what: &str, done: impl Fn(&[Option<End>; 2]) -> bool) {
+    pub(super) fn run_until(&mut self, what: &str, done: impl Fn(&[Option<End>; 2]) -> bool) {
         let limit = self.now + 600 * SECOND;
         let mut steps = 0;
         while !done(&self.ends) {
@@ -136,17 +176,21 @@ impl Sim {
         }
     }
 
-    fn end(&mut self, side: usize) -> &mut End {
+    pub(super) fn end(&mut self, side: usize) -> &mut End {
         self.ends[side].as_mut().expect("connected")
     }
 
-    /// Connects, moves `octets` each way, closes, and checks both streams.
-    fn transfer(&mut self, octets: [u64; 2], record_lens: [usize; 2], keep_max: u32) {
+    pub(super) fn connect(&mut self) {
         self.run_until("connect", |ends| {
             ends.iter().all(|end| {
                 end.as_ref().is_some_and(|end| end.notices.contains(&Notice::Established))
             })
         });
+    }
+
+    /// Connects, moves `octets` each way, closes, and checks both streams.
+    fn transfer(&mut self, octets: [u64; 2], record_lens: [usize; 2], keep_max: u32) {
+        self.connect();
         let mixes = self.rng.random();
         for (side, (octets, record_len)) in octets.into_iter().zip(record_lens).enumerate() {
             let end = self.end(side);

@@ -1,6 +1,7 @@
 //! Windows: closed, small, reopened; cut records; holding; flow-control timers.
 
 use super::{Config, Fields, Flags, Notice, Options, Script};
+use crate::tcp::TooBig;
 use crate::time::{MICROSECOND, SECOND};
 
 fn script(cfg: &Config, window: u16) -> Script {
@@ -124,18 +125,21 @@ fn a_smaller_segment_size_cuts_what_was_accepted() {
     let mut script = script(&Config::default(), 60_000);
     let out = script.write(1448 * 3);
     assert_eq!(out.len(), 3);
-    script.end.tcb.lower_mss(600);
+    let error = TooBig { seq: out[0].seq, ack: None, mtu: Some(640), packet_len: 1500 };
+    assert!(script.end.tcb.packet_too_big(script.now, &error));
     assert_eq!(script.end.tcb.emss(), 588);
-    script.fire();
-    let mut covered = 0;
-    for _ in 0..20 {
-        for seg in script.send(script.fields()) {
-            assert!(seg.payload.len() <= 588);
-        }
-        script.ack += 588.min(1448 * 3 - covered);
-        covered += 588.min(1448 * 3 - covered);
-    }
+    // Each record is cut by itself: 588, 588 and 272.
+    let again: Vec<_> = script.output().iter().map(|seg| (seg.seq, seg.payload.len())).collect();
+    let base = out[0].seq;
+    let pieces = [(0, 588), (588, 588), (1176, 272)];
+    let expected = [0, 1448, 2896].into_iter().flat_map(|at| pieces.map(|(o, len)| (at + o, len)));
+    assert_eq!(again, expected.map(|(at, len)| (base + at, len)).collect::<Vec<_>>());
+    script.ack += 1448 * 3;
+    script.send(script.fields());
     assert!(script.end.tcb.all_acked());
+    assert_eq!(script.end.notices, [Notice::Emss]);
+    let next = script.write(2000);
+    assert_eq!(next.iter().map(|seg| seg.payload.len()).collect::<Vec<_>>(), [588, 588, 588, 236]);
 }
 
 #[test]
