@@ -2,6 +2,7 @@
 //!
 //! The files lie in `tests/traces`; `tests/traces/README.md` describes their form.
 
+mod calls;
 pub mod endpoint;
 pub mod flow;
 pub mod host;
