@@ -11,7 +11,7 @@
 use core::hash::{Hash, Hasher};
 
 use crate::net::keyed::{Purpose, Secret};
-use crate::tcp::{Config, Origin};
+use crate::tcp::{Config, Origin, default_mss};
 use crate::time::{Instant, SECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Fields, Flags, Options, Segment};
@@ -63,7 +63,7 @@ impl Cookies {
                     | if keeps_ecn { ECN_BIT } else { 0 }
             }
         };
-        let size = syn.options.mss.map_or(SEGMENT_SIZES[1], |mss| mss.max(SEGMENT_SIZES[0]));
+        let size = syn.options.mss.unwrap_or(default_mss(&syn.tuple)).max(SEGMENT_SIZES[0]);
         let index = SEGMENT_SIZES.iter().rposition(|&known| known <= size).unwrap_or(0);
         let index = u32::try_from(index).unwrap_or(0);
         let iss = self.hash(syn, syn.seq, period_of(now), index, options) & !SIZE_BITS | index;

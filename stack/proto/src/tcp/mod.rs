@@ -81,8 +81,6 @@ use send::{Fin, Send};
 use state::Event;
 use timer::{NEVER, Timers};
 
-/// Segment size of a peer that does not tell its own (RFC 9293 section 3.7.1).
-const DEFAULT_MSS: u16 = 536;
 /// Smallest segment size believed: below it a peer would have us send headers only.
 const MIN_MSS: u16 = 64;
 /// Octets of payload that the timestamps option takes.
@@ -332,6 +330,12 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     cfg: Config,
 }
 
+/// Segment size of a peer that does not tell its own (RFC 9293 section 3.7.1): what every host
+/// takes, less 40 octets of headers over IPv4, 60 over IPv6.
+pub(crate) const fn default_mss(tuple: &FourTuple) -> u16 {
+    if tuple.remote.is_ipv6() { 1280 - 60 } else { 576 - 40 }
+}
+
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Opens a connection: a SYN is due (RFC 9293 section 3.10.1).
     ///
@@ -440,7 +444,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Takes over what the peer's SYN or SYN-ACK says.
     fn negotiate(&mut self, now: Instant, syn: &Segment) {
         self.rcv.synchronise(syn.seq);
-        let peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS);
+        let peer_mss = syn.options.mss.unwrap_or(default_mss(&syn.tuple)).max(MIN_MSS);
         self.snd.mss = self.snd.mss.min(peer_mss);
         self.sack &= syn.options.sack_permitted;
         match syn.options.wscale {

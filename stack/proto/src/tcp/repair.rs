@@ -258,9 +258,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Duplicate ACKs tell of a loss: not those that an earlier episode's retransmissions bring
-    /// about.
+    /// about, which come while its end is the first octet outstanding. How far it lies back is not
+    /// asked: it may be more than the numbers can tell.
     fn counts_duplicates(&self) -> bool {
-        !self.sack && self.recovery.phase == Phase::Open && self.snd.una > self.recovery.point
+        !self.sack && self.recovery.phase == Phase::Open && self.snd.una != self.recovery.point
     }
 
     fn is_third_duplicate(&self) -> bool {

@@ -50,6 +50,19 @@ pub(super) fn with_sack(script: &Script, blocks: &[Block]) -> Fields {
 }
 
 #[test]
+fn duplicate_acks_count_however_long_ago_the_last_loss_was() {
+    let mut script = plain_script();
+    // More than half of the sequence space was sent since.
+    script.end.tcb.recovery.point = script.ack - 0x9000_0000;
+    let sent = script.write(1460 * 5);
+    for _ in 0..2 {
+        assert!(script.send(script.fields()).is_empty());
+    }
+    let again = script.send(script.fields());
+    assert_eq!(again[0].seq, sent[0].seq);
+}
+
+#[test]
 fn sack_repairs_each_hole_once() {
     let mut script = sack_script();
     let sent = script.write(1448 * 10);
