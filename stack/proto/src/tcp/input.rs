@@ -47,13 +47,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.exceptional(now, seg);
             return Delivered::Nothing;
         }
-        self.keep_timestamp(now, seg);
         if self.state == State::SynReceived && !self.syn_acknowledged(now, seg) {
             return Delivered::Nothing;
         }
         if !self.process_ack(now, seg) {
             return Delivered::Nothing;
         }
+        self.keep_timestamp(now, seg);
         self.take_payload(now, seg, frame)
     }
 
@@ -168,7 +168,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // count as a duplicate.
     }
 
-    /// RFC 7323 section 4.3: the timestamp of the segment that the next ACK answers.
+    /// RFC 7323 section 4.3: the timestamp of the segment that the next ACK answers. Not before its
+    /// acknowledgment was found acceptable: a timestamp far ahead would lock the peer out, and whoever
+    /// forges segments had only to guess a sequence number.
     #[inline]
     fn keep_timestamp(&mut self, now: Instant, seg: &Segment) {
         if let (true, Some((val, _))) = (self.ts.on, seg.options.ts)
