@@ -71,10 +71,13 @@ impl Send {
         u32::try_from((self.una + self.wnd).distance(self.nxt)).unwrap_or(0)
     }
 
-    /// Takes the window of an acceptable segment (RFC 9293 section 3.10.7.4, SND.WL1 and WL2).
+    /// Takes the window of an acceptable segment (RFC 9293 section 3.10.7.4, SND.WL1 and WL2),
+    /// if it is the newer one: by its acknowledgment, else by its sequence number. Octets sent
+    /// again are old by their number, but if their acknowledgment moved SND.UNA alone, the window
+    /// would seem to reach beyond what the peer allows.
     #[inline]
     pub(super) fn update_window(&mut self, seq: Seq, ack: Seq, window: u32) {
-        if self.wl1 < seq || (self.wl1 == seq && self.wl2 <= ack) {
+        if self.wl2 < ack || (self.wl2 == ack && self.wl1 <= seq) {
             self.wnd = window;
             self.wl1 = seq;
             self.wl2 = ack;
