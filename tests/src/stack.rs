@@ -76,14 +76,15 @@ impl Stack {
         stack
     }
 
-    /// Opens any device but `ring`, with `address`/24.
+    /// Opens any device but `ring`, with `address` and the prefix of [`prefix_len`].
     ///
     /// # Panics
     /// If it cannot be opened.
     #[must_use]
-    pub fn on(device: &str, address: Ipv4Addr) -> Self {
+    pub fn on(device: &str, address: impl Into<IpAddr>) -> Self {
         let device = device.parse().expect("a device's name");
-        Self::open(Config::new(device, IpAddr::V4(address), 24))
+        let address = address.into();
+        Self::open(Config::new(device, address, prefix_len(address)))
     }
 
     fn open(mut config: Config) -> Self {
@@ -155,6 +156,12 @@ impl Stack {
         assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
         wc
     }
+}
+
+/// Bits of the prefix of the tests' addresses.
+#[must_use]
+pub const fn prefix_len(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 24 } else { 64 }
 }
 
 /// A gathered payload of one piece.

@@ -2,15 +2,17 @@
 //! and off. Every octet is verified. Between the two stands `iwlink`.
 #![cfg(feature = "device")]
 
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use ferrowarp::{ConnParam, Listener, WcOpcode, WcStatus};
 use ferrowarp_tests::link::{Link, MEMORY_LEN};
-use ferrowarp_tests::peer::{Startup, opcode};
+use ferrowarp_tests::peer::{Peer, Startup, opcode};
 use ferrowarp_tests::process::{self, Running, TempDir};
-use ferrowarp_tests::stack::{KERNEL, PATIENCE, STACK, Stack, gather, post_recv, post_send};
+use ferrowarp_tests::stack::{
+    KERNEL, KERNEL_V6, PATIENCE, STACK, STACK_V6, Stack, gather, post_recv, post_send, prefix_len,
+};
 use ferrowarp_tests::{netns, skip};
 use serde_json::Value;
 
@@ -21,6 +23,16 @@ const PORT: u16 = 4791;
 const MESSAGE_LEN: usize = 250_000;
 /// Messages each way: no more than a queue pair of the helpers has buffers for.
 const MESSAGES: usize = 6;
+
+/// Addresses of the stack and of the kernel.
+#[derive(Clone, Copy)]
+struct Addresses {
+    stack: IpAddr,
+    kernel: IpAddr,
+}
+
+const V4: Addresses = Addresses { stack: IpAddr::V4(STACK), kernel: IpAddr::V4(KERNEL) };
+const V6: Addresses = Addresses { stack: IpAddr::V6(STACK_V6), kernel: IpAddr::V6(KERNEL_V6) };
 
 /// All at once; at this rate and size the queue fills, so that there are marks and drops too.
 const BAD: &str = "--seed 11 --loss 1% --duplicate 0.5% --reorder 1% --corrupt 0.5% --delay 200us \
@@ -55,13 +67,16 @@ struct Wire {
 }
 
 impl Wire {
-    fn open(path: &Path, left: &str, dir: TempDir, options: &str) -> Self {
+    fn open(path: &Path, left: &str, dir: TempDir, kernel: IpAddr) -> Self {
         let mut command = Command::new(path);
         command.args(["--left", left, "--right", &format!("tap:{INTERFACE}")]);
-        command.args(options.split_whitespace()).arg("--json").arg(dir.file("counters"));
+        command.args(BAD.split_whitespace()).arg("--json").arg(dir.file("counters"));
         let mut program = Running::start(&mut command, dir.file("output")).unwrap();
         program.wait_for("seed", PATIENCE).unwrap();
-        netns::ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", INTERFACE]).unwrap();
+        let address = format!("{kernel}/{}", prefix_len(kernel));
+        // Nobody else has it: no need to ask around before it is used.
+        let nodad = if kernel.is_ipv6() { &["nodad"][..] } else { &[] };
+        netns::ip(&[&["addr", "add", &address, "dev", INTERFACE], nodad].concat()).unwrap();
         netns::ip(&["link", "set", INTERFACE, "up"]).unwrap();
         Self { program, dir }
     }
@@ -126,17 +141,42 @@ fn bulk(stack: &Stack, link: &mut Link<'_>, salt: usize) {
 }
 
 /// Both roles of the stack: who connects, who accepts.
-fn both_roles(stack: &Stack, listener: &Listener, case: usize) {
-    let (param, startup) = (ConnParam::default(), Startup::default());
-    let mut link = Link::accepted(stack, listener, &param, &startup);
+fn both_roles(stack: &Stack, listener: &Listener, addresses: Addresses, case: usize) {
+    let mut link = accepted(stack, listener, addresses);
     link.peer_speaks(MEMORY_LEN - 10);
     bulk(stack, &mut link, case * 10);
     link.stack_closes();
-    let port = 5000 + u16::try_from(case).unwrap();
-    let mut link = Link::connected(stack, port, &param, &startup);
+    let mut link = connected(stack, 5000 + u16::try_from(case).unwrap(), addresses);
     link.stack_speaks(MEMORY_LEN - 20);
     bulk(stack, &mut link, case * 10 + 5);
     link.peer_closes();
+}
+
+/// The kernel connects.
+fn accepted<'a>(stack: &'a Stack, listener: &Listener, addresses: Addresses) -> Link<'a> {
+    let address = SocketAddr::new(addresses.stack, listener.port());
+    let thread = std::thread::spawn(move || {
+        Peer::initiate(TcpStream::connect(address).unwrap(), &Startup::default()).unwrap().0
+    });
+    let qp = stack.qp();
+    let request = listener.accept_timeout(PATIENCE).expect("a request");
+    assert_eq!(request.offer().peer.ip(), addresses.kernel);
+    request.accept(&qp, ConnParam::default()).unwrap();
+    qp.wait_established(PATIENCE).unwrap();
+    Link::new(stack, qp, thread.join().unwrap())
+}
+
+/// The stack connects.
+fn connected(stack: &Stack, port: u16, addresses: Addresses) -> Link<'_> {
+    let address = SocketAddr::new(addresses.kernel, port);
+    let listener = TcpListener::bind(address).unwrap();
+    let thread = std::thread::spawn(move || {
+        Peer::respond(listener.accept().unwrap().0, &Startup::default()).unwrap().0
+    });
+    let qp = stack.qp();
+    qp.connect(address, ConnParam::default()).unwrap();
+    qp.wait_established(PATIENCE).unwrap();
+    Link::new(stack, qp, thread.join().unwrap())
 }
 
 #[test]
@@ -144,8 +184,8 @@ fn every_option_of_the_kernel_on_and_off() {
     let Some(path) = ready("every_option_of_the_kernel_on_and_off") else { return };
     let dir = TempDir::new().unwrap();
     let socket = dir.file("wire").display().to_string();
-    let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, BAD);
-    let stack = Stack::on(&format!("memif:{socket},client"), STACK);
+    let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, V4.kernel);
+    let stack = Stack::on(&format!("memif:{socket},client"), V4.stack);
     let listener = stack.context.listen(PORT, 4).unwrap();
     let cases: [&[(&str, &str)]; 6] = [
         &[],
@@ -164,7 +204,7 @@ fn every_option_of_the_kernel_on_and_off() {
         set(&DEFAULTS);
         set(case);
         let start = std::time::Instant::now();
-        both_roles(&stack, &listener, index);
+        both_roles(&stack, &listener, V4, index);
         println!("{case:?}: {:.2} s", start.elapsed().as_secs_f64());
     }
     drop(listener);
@@ -173,16 +213,36 @@ fn every_option_of_the_kernel_on_and_off() {
 }
 
 #[test]
+fn over_ipv6() {
+    let Some(path) = ready("over_ipv6") else { return };
+    if !Path::new("/proc/net/if_inet6").exists() {
+        return skip("the kernel has no IPv6");
+    }
+    let dir = TempDir::new().unwrap();
+    let socket = dir.file("wire").display().to_string();
+    let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, V6.kernel);
+    let stack = Stack::on(&format!("memif:{socket},client"), V6.stack);
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    for case in [&[][..], &[("tcp_ecn", "1")]].into_iter().enumerate() {
+        set(&DEFAULTS);
+        set(case.1);
+        both_roles(&stack, &listener, V6, case.0);
+    }
+    drop(listener);
+    drop(stack);
+    wire.end();
+}
+
+#[test]
 fn taps_at_both_ends() {
     let Some(path) = ready("taps_at_both_ends") else { return };
-    let stack = Stack::on("tap:fws0", STACK);
+    let stack = Stack::on("tap:fws0", V4.stack);
     // The kernel stays out of what passes here: it has an interface of its own behind the wire.
     netns::ip(&["link", "set", "fws0", "arp", "off", "up"]).unwrap();
-    let wire = Wire::open(&path, "af_packet:fws0", TempDir::new().unwrap(), BAD);
+    let wire = Wire::open(&path, "af_packet:fws0", TempDir::new().unwrap(), V4.kernel);
     let listener = stack.context.listen(PORT, 4).unwrap();
-    both_roles(&stack, &listener, 0);
-    // The kernel's packet socket wants to be closed before the interface that it listens to.
+    both_roles(&stack, &listener, V4, 0);
+    // Its packet socket is closed before the interface that it listens to.
     let counters = wire.end();
     assert!(counters[0]["frames_in"].as_u64() > Some(1000), "{counters}");
-    std::thread::sleep(Duration::from_millis(10));
 }
