@@ -145,3 +145,42 @@ fn baseline_writes_tables_and_says_what_failed() {
     assert!(text.contains("| read-lat, us | failed |"), "{text}");
     assert!(drawing.contains("MTU 9000") && drawing.contains("bare copy and CRC"), "{drawing}");
 }
+
+#[test]
+fn both_tcps_are_measured_over_the_same_wire() {
+    let path = ferrowarp_tests::process::program("iwlink");
+    let tun = std::path::Path::new("/dev/net/tun").exists();
+    let (Some(iwlink), true, None) = (path, tun, ferrowarp_tests::netns::missing()) else {
+        eprintln!("skipped: no iwlink, no /dev/net/tun, or not root");
+        return;
+    };
+    let folder = ferrowarp_tests::process::TempDir::new().expect("a folder");
+    let out = folder.file("versus.md");
+    let done = Command::new(env!("CARGO_BIN_EXE_tcp-vs-kernel"))
+        .args(["--quick", "--bin"])
+        .arg(iwlink.parent().expect("in a folder"))
+        .arg("--out")
+        .arg(&out)
+        .output()
+        .expect("the program starts");
+    said(&done);
+    let text = fs::read_to_string(&out).expect("the tables");
+    assert!(
+        text.contains("| loss each way | kernel to kernel | ours to kernel | kernel to ours |")
+    );
+    assert!(text.contains("| ipv4.tcp_sack | 1 |"), "{text}");
+    assert!(!text.contains("failed"), "{text}");
+    let json = fs::read_to_string(out.with_extension("json")).expect("the figures");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let figures = json["goodput"].as_array().expect("a list");
+    assert_eq!(figures.len(), 3);
+    for figure in figures {
+        let gbit_s = figure["median_gbit_s"].as_f64().expect("a figure");
+        assert!(gbit_s > 0.0 && gbit_s < 0.2, "{figure}");
+    }
+    for connections in json["connections"].as_array().expect("a list") {
+        assert!(connections["per_second"][0].as_f64() > Some(0.0), "{connections}");
+    }
+    let drawing = fs::read_to_string(out.with_extension("svg")).expect("the drawing");
+    assert!(drawing.contains("round trip 1 ms") && drawing.contains("ours to kernel"));
+}

@@ -1,0 +1,156 @@
+//! One end of a connection that is measured: of the kernel's TCP, or of ours. Both carry the same
+//! FPDUs; the start-up exchange of the kernel's end is that of the independent peer.
+//!
+//! A receiver prints one line of JSON once the time is over: octets of messages that came in it.
+//! It goes on receiving until it is ended, so that the wire has somebody to deliver to.
+
+mod connections;
+mod kernel;
+mod message;
+mod ours;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[derive(Parser)]
+#[command(about = "One end of a connection, of the kernel or of ferrowarp")]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Sends until the other end goes away.
+    Send(End),
+    /// Waits for a sender, measures what comes, and goes on until ended.
+    Receive {
+        #[command(flatten)]
+        end: End,
+        /// Seconds from the start of the connection that are not measured.
+        #[arg(long)]
+        warm_up: f64,
+        /// Seconds that are measured.
+        #[arg(long)]
+        seconds: f64,
+    },
+    /// Sets connections up and ends them, and prints how many came about per second.
+    Connections {
+        /// Between what.
+        between: Between,
+        /// Connections in all.
+        #[arg(long, default_value_t = 4000)]
+        count: usize,
+        /// Connections at a time.
+        #[arg(long, default_value_t = 1)]
+        batch: usize,
+    },
+}
+
+/// Who sets connections up with whom.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Between {
+    /// The kernel with itself, over its loopback interface.
+    Kernel,
+    /// Ours with ours over `ring`, on one thread.
+    Ring,
+    /// Ours connects to the kernel over a tap.
+    OursToKernel,
+    /// The kernel connects to ours over a tap.
+    KernelToOurs,
+}
+
+#[derive(Args)]
+struct End {
+    /// Address and port of the receiver.
+    address: SocketAddrV4,
+    /// Our TCP on this device; without it the kernel's.
+    #[arg(long)]
+    dev: Option<String>,
+    /// The address of our TCP, with a prefix of 24 bits.
+    #[arg(long, requires = "dev")]
+    ip: Option<Ipv4Addr>,
+}
+
+/// When to measure, from the start of a connection on.
+#[derive(Clone, Copy)]
+struct Window {
+    warm_up: Duration,
+    seconds: Duration,
+}
+
+/// Counts octets within the window.
+struct Meter {
+    window: Window,
+    start: Instant,
+    from: Option<(Instant, u64)>,
+    told: bool,
+}
+
+impl Meter {
+    fn start(window: Window) -> Self {
+        Self { window, start: Instant::now(), from: None, told: false }
+    }
+
+    /// To be told now and then what has come since the start. Prints the line once the time is
+    /// over.
+    fn at(&mut self, octets: u64) {
+        let now = Instant::now();
+        match self.from {
+            None if now - self.start >= self.window.warm_up => self.from = Some((now, octets)),
+            Some((from, before)) if now - from >= self.window.seconds && !self.told => {
+                let seconds = (now - from).as_secs_f64();
+                let octets = octets - before;
+                println!("{}", serde_json::json!({"octets": octets, "seconds": seconds}));
+                self.told = true;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Options::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tcp-end: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Send(End { address, dev: Some(dev), ip: Some(ip) }) => {
+            ours::send(&dev, ip, address)
+        }
+        Command::Send(End { address, .. }) => kernel::send(address),
+        Command::Receive { end, warm_up, seconds } => {
+            let window = Window {
+                warm_up: Duration::from_secs_f64(warm_up),
+                seconds: Duration::from_secs_f64(seconds),
+            };
+            match end {
+                End { address, dev: Some(dev), ip: Some(ip) } => {
+                    ours::receive(&dev, ip, address.port(), window)
+                }
+                End { address, .. } => kernel::receive(address, window),
+            }
+        }
+        Command::Connections { between, count, batch } => {
+            let batch = batch.clamp(1, count.max(1));
+            let rate = match between {
+                Between::Kernel => connections::kernel(count, batch),
+                Between::Ring => connections::ring(count, batch),
+                Between::OursToKernel => connections::ours_to_kernel(count, batch),
+                Between::KernelToOurs => connections::kernel_to_ours(count, batch),
+            }?;
+            println!("{}", serde_json::json!({"connections_s": rate}));
+            Ok(())
+        }
+    }
+}

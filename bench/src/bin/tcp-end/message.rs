@@ -1,0 +1,98 @@
+//! The octets that a kernel's end carries: Sends in FPDUs, as our end makes them.
+
+use ferrowarp_tests::peer::{Header, fpdu, opcode};
+
+/// Octets of an untagged header (RFC 5041 section 4.3).
+const HEADER_LEN: usize = 18;
+/// The largest ULPDU whose FPDU fills a segment of 1,448 octets, with the timestamps option.
+const ULPDU_LEN: usize = 1442;
+/// FPDUs of a message.
+const FPDU_COUNT: usize = 46;
+/// Octets of a message: full FPDUs and no remainder.
+pub(crate) const MESSAGE_LEN: usize = FPDU_COUNT * (ULPDU_LEN - HEADER_LEN);
+
+/// Sends, one after the other.
+pub(crate) struct Messages {
+    octets: Vec<u8>,
+    msn: u32,
+}
+
+impl Messages {
+    pub(crate) const fn new() -> Self {
+        Self { octets: Vec::new(), msn: 0 }
+    }
+
+    /// The FPDUs of the next message.
+    pub(crate) fn next(&mut self) -> &[u8] {
+        self.msn = self.msn.wrapping_add(1);
+        self.octets.clear();
+        let payload = [0x5a; ULPDU_LEN - HEADER_LEN];
+        for index in 0..FPDU_COUNT {
+            let mo = u32::try_from(index * payload.len()).expect("less than a message has");
+            let header = Header::Untagged {
+                opcode: opcode::SEND,
+                last: index + 1 == FPDU_COUNT,
+                invalidate: 0,
+                qn: 0,
+                msn: self.msn,
+                mo,
+            };
+            self.octets.extend(fpdu(&header.encode(&payload), true));
+        }
+        &self.octets
+    }
+}
+
+/// Walks over a stream of FPDUs and counts the octets of messages in it.
+#[derive(Default)]
+pub(crate) struct Counter {
+    /// Octets until the next FPDU starts.
+    left: usize,
+    /// The first octet of a length whose second has not come.
+    high: Option<u8>,
+    /// Octets of messages so far.
+    pub(crate) octets: u64,
+}
+
+impl Counter {
+    pub(crate) fn take(&mut self, mut octets: &[u8]) {
+        while !octets.is_empty() {
+            if self.left > 0 {
+                let skip = self.left.min(octets.len());
+                self.left -= skip;
+                octets = &octets[skip..];
+                continue;
+            }
+            let next = octets[0];
+            octets = &octets[1..];
+            let Some(high) = self.high.take() else {
+                self.high = Some(next);
+                continue;
+            };
+            let len = usize::from(u16::from_be_bytes([high, next]));
+            self.octets += len.saturating_sub(HEADER_LEN) as u64;
+            // The ULPDU, padded with its length to four octets, and the CRC.
+            self.left = (2 + len).next_multiple_of(4) - 2 + 4;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_full_segments_and_are_counted_in_any_pieces() {
+        let mut messages = Messages::new();
+        let stream = [messages.next().to_vec(), messages.next().to_vec()].concat();
+        assert_eq!(stream.len(), 2 * FPDU_COUNT * 1448);
+        let odd = fpdu(&[0x41; 18 + 5], true);
+        let stream = [odd.clone(), stream, odd].concat();
+        for piece in [1, 2, 3, 1447, 1448, 100_000] {
+            let mut counter = Counter::default();
+            stream.chunks(piece).for_each(|piece| counter.take(piece));
+            assert_eq!(counter.octets, 2 * MESSAGE_LEN as u64 + 10);
+            assert_eq!((counter.left, counter.high), (0, None));
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Our TCP beside the kernel's over the same bad wire: goodput by loss and round trip, and
+//! connections set up per second.
+//!
+//! [`network`] makes namespaces with `iwlink` between them and runs a sender and a receiver
+//! (`tcp-end`) there; [`report`] and [`plot`] show what came of it.
+
+pub mod network;
+pub mod plot;
+pub mod report;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::baseline::median;
+
+/// Whose TCP sends, and whose receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// The kernel to the kernel.
+    KernelToKernel,
+    /// Ours to the kernel.
+    OursToKernel,
+    /// The kernel to ours.
+    KernelToOurs,
+}
+
+impl Pairing {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::KernelToKernel, Self::OursToKernel, Self::KernelToOurs];
+
+    /// For headings.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::KernelToKernel => "kernel to kernel",
+            Self::OursToKernel => "ours to kernel",
+            Self::KernelToOurs => "kernel to ours",
+        }
+    }
+
+    /// Whether ours is the sender, and whether it is the receiver.
+    const fn ours(self) -> [bool; 2] {
+        match self {
+            Self::KernelToKernel => [false, false],
+            Self::OursToKernel => [true, false],
+            Self::KernelToOurs => [false, true],
+        }
+    }
+}
+
+/// A wire.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// Frames lost, each way, in percent.
+    pub loss_percent: f64,
+    /// Round trip, in milliseconds.
+    pub rtt_ms: f64,
+}
+
+/// What to measure, and with what.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The wires.
+    pub cells: Vec<Cell>,
+    /// How often each is measured with each pairing.
+    pub rounds: usize,
+    /// Seconds of each connection before anything is measured.
+    pub warm_up_s: f64,
+    /// Seconds that are measured.
+    pub seconds: f64,
+    /// Rate of the wire, as `iwlink` takes it.
+    pub rate: String,
+    /// Octets that may wait in front of it, as `iwlink` takes them.
+    pub queue: String,
+    /// Decides the faults; those of round n come from the n-th seed after it.
+    pub seed: u64,
+    /// Connections set up to learn their rate; none: not measured.
+    pub connections: usize,
+    /// The program that is an end.
+    pub tcp_end: PathBuf,
+    /// The wire.
+    pub iwlink: PathBuf,
+}
+
+/// What one run says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Octets of messages that arrived, in Gb/s.
+    pub gbit_s: f64,
+    /// Frames that the wire should have passed on and dropped.
+    pub dropped: u64,
+    /// The share of frames that left it late.
+    pub late: f64,
+    /// The latest, in milliseconds.
+    pub latest_ms: f64,
+    /// What the wire counted, as `iwlink --json` says it.
+    pub wire: Value,
+}
+
+/// Frames that the wire may drop by itself, or deliver late, before a run is spoiled: as a share.
+const LATE_MAX: f64 = 0.02;
+
+impl Sample {
+    /// The wire was not what it was meant to be.
+    #[must_use]
+    pub fn is_spoiled(&self) -> bool {
+        self.dropped > 0 || self.late > LATE_MAX
+    }
+}
+
+/// What a wire and a pairing gave, round by round.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// The wire.
+    pub cell: Cell,
+    /// Who sent to whom.
+    pub pairing: Pairing,
+    /// One for each round that went well.
+    pub samples: Vec<Sample>,
+    /// Runs that were done again because the wire was not what it was meant to be.
+    pub repeated: usize,
+}
+
+impl Figure {
+    /// The median goodput in Gb/s.
+    #[must_use]
+    pub fn median(&self) -> Option<f64> {
+        median(self.samples.iter().map(|sample| sample.gbit_s).collect())
+    }
+}
+
+/// How often a spoiled run is done again.
+const TRIES: usize = 3;
+
+/// Runs the plan, round by round; in each the order is another, so that a bad moment of the
+/// machine spoils one sample of several figures and not all of one. Failures go to `failures`,
+/// one line each.
+///
+/// # Errors
+/// If namespaces cannot be made.
+pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<Figure>> {
+    let figure = |&cell: &Cell, pairing| Figure { cell, pairing, samples: vec![], repeated: 0 };
+    let mut figures: Vec<Figure> = plan
+        .cells
+        .iter()
+        .flat_map(|cell| Pairing::ALL.map(|pairing| figure(cell, pairing)))
+        .collect();
+    let count = figures.len();
+    for round in 0..plan.rounds {
+        for step in 0..count {
+            // Neighbours differ in the wire, and each round starts elsewhere.
+            let figure = &mut figures[order(step, round, count)];
+            let (cell, pairing) = (figure.cell, figure.pairing);
+            let seed = plan.seed + round as u64;
+            for attempt in 1..=TRIES {
+                match network::measure(plan, cell, pairing, seed) {
+                    Ok(sample) if sample.is_spoiled() && attempt < TRIES => figure.repeated += 1,
+                    Ok(sample) => {
+                        eprintln!(
+                            "round {} of {}: {}, loss {} %, {} ms: {:.3} Gb/s",
+                            round + 1,
+                            plan.rounds,
+                            pairing.title(),
+                            cell.loss_percent,
+                            cell.rtt_ms,
+                            sample.gbit_s
+                        );
+                        figure.samples.push(sample);
+                        break;
+                    }
+                    Err(error) => {
+                        failures.push(format!(
+                            "{}, loss {} %, {} ms: {error:#}",
+                            pairing.title(),
+                            cell.loss_percent,
+                            cell.rtt_ms
+                        ));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    Ok(figures)
+}
+
+/// The `step`-th of `count` in a round: a walk that comes to each once.
+fn order(step: usize, round: usize, count: usize) -> usize {
+    // A stride that has no divisor in common with the count reaches all of them.
+    let gcd = |mut a: usize, mut b: usize| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let stride = (7..).find(|stride| gcd(*stride, count) == 1).unwrap_or(1);
+    (step * stride + round * 5) % count
+}
+
+/// Connections set up per second: what, how many at a time, and the rate of each round.
+#[derive(Clone, Debug)]
+pub struct SetUp {
+    /// Between what, as `tcp-end connections` takes it.
+    pub between: &'static str,
+    /// At a time.
+    pub batch: usize,
+    /// Per second.
+    pub rates: Vec<f64>,
+}
+
+/// Measures how fast connections are set up, round by round.
+///
+/// # Errors
+/// If a namespace cannot be made.
+pub fn set_up(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<SetUp>> {
+    let mut all: Vec<SetUp> = ["kernel", "ring", "ours-to-kernel", "kernel-to-ours"]
+        .into_iter()
+        .flat_map(|between| [1, 64].map(|batch| SetUp { between, batch, rates: vec![] }))
+        .collect();
+    if plan.connections == 0 {
+        return Ok(vec![]);
+    }
+    for _ in 0..plan.rounds {
+        for set_up in &mut all {
+            match network::connections(plan, set_up.between, set_up.batch) {
+                Ok(rate) => set_up.rates.push(rate),
+                Err(error) => failures.push(format!(
+                    "connections {}, {} at a time: {error:#}",
+                    set_up.between, set_up.batch
+                )),
+            }
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_round_visits_every_figure_once_in_another_order() {
+        for count in [1, 2, 3, 7, 14, 30] {
+            let walk = |round| (0..count).map(|step| order(step, round, count)).collect::<Vec<_>>();
+            for round in 0..5 {
+                let mut sorted = walk(round);
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..count), "{count}");
+            }
+            assert!(count < 3 || walk(0) != walk(1));
+        }
+    }
+
+    #[test]
+    fn late_frames_and_drops_spoil_a_run() {
+        let good =
+            Sample { gbit_s: 1.0, dropped: 0, late: 0.01, latest_ms: 0.3, wire: Value::Null };
+        assert!(!good.is_spoiled());
+        assert!(Sample { dropped: 1, ..good.clone() }.is_spoiled());
+        assert!(Sample { late: 0.03, ..good }.is_spoiled());
+    }
+}

@@ -1,0 +1,308 @@
+//! Two ends in namespaces of their own, and the wire between them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use ferrowarp_tests::netns::{Namespace, ip};
+use ferrowarp_tests::process::{self, Running, TempDir};
+use serde_json::Value;
+
+use super::{Cell, Pairing, Plan, Sample};
+
+/// Addresses of sender and receiver (benchmark range).
+const ADDRESSES: [&str; 2] = ["198.18.64.1", "198.18.64.2"];
+const PORT: u16 = 4791;
+/// The kernel's interfaces, of sender and receiver.
+const INTERFACES: [&str; 2] = ["fwl0", "fwr0"];
+/// What Linux uses unless its distributor or owner chose otherwise.
+const CONGESTION_CONTROL: &str = "cubic";
+/// Frames that may wait in the kernel for the wire to take them: it counts what it drops, the
+/// kernel would drop in silence.
+const TAP_QUEUE: &str = "10000";
+/// What a run may take beyond its measured time.
+const GRACE: Duration = Duration::from_secs(60);
+/// How long a program may take to get ready.
+const READY: Duration = Duration::from_secs(30);
+
+/// What stands at an end of the wire.
+enum End {
+    /// The kernel, in a namespace of its own.
+    Kernel(Namespace),
+    /// Ours, which meets the wire at this socket.
+    Ours(PathBuf),
+}
+
+impl End {
+    /// The wire's device for it.
+    fn device(&self, index: usize) -> String {
+        match self {
+            Self::Kernel(_) => format!("tap:{}", INTERFACES[index]),
+            Self::Ours(socket) => format!("memif:{},server", socket.display()),
+        }
+    }
+
+    /// `tcp-end` there, up to its own arguments.
+    fn program(&self, plan: &Plan, wire: &Namespace, index: usize, arguments: &[&str]) -> Command {
+        let namespace = match self {
+            Self::Kernel(namespace) => namespace,
+            Self::Ours(_) => wire,
+        };
+        let mut command = inside(namespace, &plan.tcp_end);
+        command.args(arguments).arg(format!("{}:{PORT}", ADDRESSES[1]));
+        if let Self::Ours(socket) = self {
+            command.arg("--dev").arg(format!("memif:{},client", socket.display()));
+            command.args(["--ip", ADDRESSES[index]]);
+        }
+        command
+    }
+}
+
+fn inside(namespace: &Namespace, program: &Path) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name()]).arg(program);
+    command
+}
+
+/// One run of a sender and a receiver.
+///
+/// # Errors
+/// If something of it fails, hangs, or says nothing.
+pub fn measure(plan: &Plan, cell: Cell, pairing: Pairing, seed: u64) -> Result<Sample> {
+    let dir = TempDir::new()?;
+    // Namespaces of their own, also so that the kernel remembers nothing of earlier runs.
+    let wire_home = Namespace::new()?;
+    silence(&wire_home)?;
+    let end = |index: usize| -> Result<End> {
+        Ok(if pairing.ours()[index] {
+            End::Ours(dir.file(INTERFACES[index]))
+        } else {
+            End::Kernel(Namespace::new()?)
+        })
+    };
+    let ends = [end(0)?, end(1)?];
+    let wire = start_wire(plan, cell, seed, &wire_home, &ends, &dir)?;
+    for (index, end) in ends.iter().enumerate() {
+        if let End::Kernel(namespace) = end {
+            move_tap(&wire_home, namespace, index)?;
+        }
+    }
+    let window = ["--warm-up", &plan.warm_up_s.to_string(), "--seconds", &plan.seconds.to_string()];
+    let receive = [&["receive"], &window[..]].concat();
+    let mut command = ends[1].program(plan, &wire_home, 1, &receive);
+    let mut receiver = Running::start(&mut command, dir.file("receiver"))?;
+    receiver.wait_for("listening", READY).context("the receiver")?;
+    let mut command = ends[0].program(plan, &wire_home, 0, &["send"]);
+    let sender = Running::start(&mut command, dir.file("sender"))?;
+    let patience = GRACE + Duration::from_secs_f64(plan.warm_up_s + plan.seconds);
+    let told = || format!("sender: {}", sender.output().unwrap_or_default().trim());
+    receiver.wait_for("octets", patience).with_context(told)?;
+    let line = last_json(&receiver.output()?)?;
+    // The wire ends while both still take what it brings: it has nothing to drop then.
+    wire.interrupt()?;
+    let ended = wire.finish(READY)?;
+    ensure!(ended.success(), "iwlink: {}", ended.output.trim());
+    drop((sender, receiver));
+    let counters = std::fs::read_to_string(dir.file("wire.json")).context("no counters")?;
+    sample(&line, serde_json::from_str(&counters)?)
+}
+
+fn start_wire(
+    plan: &Plan,
+    cell: Cell,
+    seed: u64,
+    home: &Namespace,
+    ends: &[End; 2],
+    dir: &TempDir,
+) -> Result<Running> {
+    let mut command = inside(home, Path::new("chrt"));
+    if real_time() {
+        // It sleeps whenever nothing is due, so that it may go before all others: a wire waits
+        // for nobody.
+        command.args(["-f", "10"]).arg(&plan.iwlink).args(["--spin", "0"]);
+    } else {
+        command = inside(home, &plan.iwlink);
+    }
+    command.args(["--left", &ends[0].device(0), "--right", &ends[1].device(1)]);
+    command.args(["--delay", &format!("{}us", cell.rtt_ms * 500.0)]);
+    command.args(["--loss", &format!("{}%", cell.loss_percent)]);
+    command.args(["--rate", &plan.rate, "--queue", &plan.queue, "--seed", &seed.to_string()]);
+    command.args(["--late", "500us"]);
+    command.arg("--json").arg(dir.file("wire.json"));
+    let mut wire = Running::start(&mut command, dir.file("wire"))?;
+    wire.wait_for("seed", READY).context("iwlink")?;
+    Ok(wire)
+}
+
+/// Whether programs can be started with real-time priority.
+#[must_use]
+pub fn real_time() -> bool {
+    let mut command = Command::new("chrt");
+    command.args(["-f", "10", "true"]);
+    process::run(&mut command, READY).is_ok_and(|ended| ended.success())
+}
+
+/// Keeps IPv6 from asking around on interfaces to come, which would come to the wire before it has
+/// another end, and shift what befalls the frames that count.
+fn silence(namespace: &Namespace) -> Result<()> {
+    let mut shell = inside(namespace, Path::new("sh"));
+    let command = "for space in default all; do \
+                       echo 1 > /proc/sys/net/ipv6/conf/$space/disable_ipv6; done";
+    // Without IPv6 in the kernel there is nothing to silence.
+    process::run(shell.args(["-c", command]), READY)?;
+    Ok(())
+}
+
+/// Gives an end its interface, which the wire has made in its own namespace.
+fn move_tap(home: &Namespace, namespace: &Namespace, index: usize) -> Result<()> {
+    let (name, space) = (INTERFACES[index], namespace.name());
+    ip(&["-n", home.name(), "link", "set", name, "netns", space])?;
+    silence(namespace)?;
+    for setting in offloads(namespace, name) {
+        setting.apply()?;
+    }
+    ip(&["-n", space, "link", "set", name, "txqueuelen", TAP_QUEUE])?;
+    ip(&["-n", space, "addr", "add", &format!("{}/24", ADDRESSES[index]), "dev", name])?;
+    ip(&["-n", space, "link", "set", name, "up"])?;
+    // On the route: a namespace may not choose its default among all that the kernel has.
+    let route = ["route", "replace", "198.18.64.0/24", "dev", name, "proto", "kernel"];
+    let control = ["scope", "link", "src", ADDRESSES[index], "congctl", CONGESTION_CONTROL];
+    ip(&[&["-n", space], &route[..], &control[..]].concat())?;
+    Ok(())
+}
+
+/// One way to have the kernel send segments as they go over the wire.
+struct Offload {
+    command: Command,
+}
+
+impl Offload {
+    fn apply(mut self) -> Result<()> {
+        let ended = process::run(&mut self.command, READY)?;
+        ensure!(ended.success(), "offloads: {}", ended.output.trim());
+        Ok(())
+    }
+}
+
+/// All ways there are on this machine.
+fn offloads(namespace: &Namespace, name: &str) -> Vec<Offload> {
+    let mut ways = Vec::new();
+    if process::exists("ethtool") {
+        let mut command = inside(namespace, Path::new("ethtool"));
+        command.args(["-K", name, "tso", "off", "gso", "off", "gro", "off"]);
+        ways.push(Offload { command });
+    }
+    let mut command = Command::new("ip");
+    command.args(["-n", namespace.name(), "link", "set", name, "gso_max_segs", "1"]);
+    ways.push(Offload { command });
+    ways
+}
+
+/// How offloads are turned off, for the report.
+#[must_use]
+pub fn offloads_told() -> &'static str {
+    if process::exists("ethtool") {
+        "off (ethtool: tso, gso, gro; gso_max_segs 1)"
+    } else {
+        "gso_max_segs 1 (ethtool is absent; a tap offers no TSO, and makes no GRO)"
+    }
+}
+
+/// The last line that is an object.
+fn last_json(output: &str) -> Result<Value> {
+    let line = output.lines().rfind(|line| line.starts_with('{'));
+    let line = line.ok_or_else(|| anyhow!("no figures in: {}", output.trim()))?;
+    Ok(serde_json::from_str(line)?)
+}
+
+fn sample(line: &Value, wire: Value) -> Result<Sample> {
+    let number = |name: &str| line[name].as_f64().with_context(|| format!("no {name}"));
+    let (octets, seconds) = (number("octets")?, number("seconds")?);
+    let total = |pointer: &str| -> u64 {
+        (0..2).filter_map(|way| wire.pointer(&format!("/{way}/{pointer}"))?.as_u64()).sum()
+    };
+    let latest_us = (0..2).filter_map(|way| wire[way]["own"]["latest_us"].as_f64());
+    Ok(Sample {
+        gbit_s: octets * 8e-9 / seconds,
+        dropped: ["no_buffer", "port_full", "port_lost"]
+            .map(|name| total(&format!("own/{name}")))
+            .into_iter()
+            .sum(),
+        late: total("own/late") as f64 / total("frames_out").max(1) as f64,
+        latest_ms: latest_us.fold(0.0, f64::max) / 1000.0,
+        wire,
+    })
+}
+
+/// One measurement of connections set up per second, in a namespace of its own.
+///
+/// # Errors
+/// If it fails, hangs, or says nothing.
+pub fn connections(plan: &Plan, between: &str, batch: usize) -> Result<f64> {
+    let namespace = Namespace::new()?;
+    let mut command = inside(&namespace, &plan.tcp_end);
+    command.args(["connections", between, "--count", &plan.connections.to_string()]);
+    command.args(["--batch", &batch.to_string()]);
+    let ended = process::run(&mut command, 2 * GRACE)?;
+    ensure!(ended.success(), "{}", ended.output.trim());
+    last_json(&ended.output)?["connections_s"].as_f64().context("no rate")
+}
+
+/// What the kernel of this machine does by itself, name and value; read in a namespace of its
+/// own, since that is where the ends live. Their routes say which congestion control.
+///
+/// # Errors
+/// If a namespace cannot be made.
+pub fn kernel_settings() -> Result<Vec<(String, String)>> {
+    const NAMES: [&str; 9] = [
+        "ipv4/tcp_congestion_control",
+        "ipv4/tcp_sack",
+        "ipv4/tcp_dsack",
+        "ipv4/tcp_recovery",
+        "ipv4/tcp_timestamps",
+        "ipv4/tcp_ecn",
+        "ipv4/tcp_rmem",
+        "ipv4/tcp_wmem",
+        "core/default_qdisc",
+    ];
+    let namespace = Namespace::new()?;
+    NAMES
+        .into_iter()
+        .map(|name| {
+            let mut command = inside(&namespace, Path::new("cat"));
+            let ended = process::run(command.arg(format!("/proc/sys/net/{name}")), READY)?;
+            let value = if ended.success() {
+                ended.output.split_whitespace().collect::<Vec<_>>().join(" ")
+            } else {
+                // Some are the same for all namespaces, and shown in the first alone.
+                let text = std::fs::read_to_string(format!("/proc/sys/net/{name}"));
+                text.unwrap_or_else(|_| "absent".to_owned()).trim().to_owned()
+            };
+            Ok((name.replace('/', "."), value))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_come_from_the_last_line_and_the_wires_counters() {
+        let line = last_json("listening\n{\"octets\": 250000000, \"seconds\": 2.0}\n").unwrap();
+        let way = |late: u64| {
+            serde_json::json!({"frames_out": 1000, "own": {
+                "late": late, "latest_us": 700 + late,
+                "no_buffer": 0, "port_full": 1, "port_lost": 2,
+            }})
+        };
+        let sample = sample(&line, serde_json::json!([way(0), way(100)])).unwrap();
+        assert!((sample.gbit_s - 1.0).abs() < 1e-9);
+        assert!((sample.late - 0.05).abs() < 1e-9);
+        assert!((sample.latest_ms - 0.8).abs() < 1e-9);
+        assert_eq!(sample.dropped, 6);
+        assert!(sample.is_spoiled());
+        assert!(last_json("listening").is_err());
+    }
+}

@@ -1,0 +1,265 @@
+//! The figures as Markdown and as JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::{Cell, Figure, Pairing, Plan, SetUp, network};
+use crate::baseline::median;
+
+/// The figure of a wire and a pairing.
+fn find(figures: &[Figure], cell: Cell, pairing: Pairing) -> Option<&Figure> {
+    figures.iter().find(|figure| figure.cell == cell && figure.pairing == pairing)
+}
+
+/// Round trips of the plan, in its order.
+#[must_use]
+pub fn rtts(plan: &Plan) -> Vec<f64> {
+    let mut rtts: Vec<f64> = Vec::new();
+    for cell in &plan.cells {
+        if !rtts.contains(&cell.rtt_ms) {
+            rtts.push(cell.rtt_ms);
+        }
+    }
+    rtts
+}
+
+/// A table for each round trip: medians, the spread, and the share of what kernel to kernel gave.
+#[must_use]
+pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
+    let mut text = String::new();
+    for rtt_ms in rtts(plan) {
+        let _ = writeln!(text, "### Round trip {rtt_ms} ms\n");
+        let titles = Pairing::ALL.map(Pairing::title).join(" | ");
+        let _ = writeln!(text, "| loss each way | {titles} |\n|---:|---:|---:|---:|");
+        for cell in plan.cells.iter().filter(|cell| cell.rtt_ms == rtt_ms) {
+            let kernel = find(figures, *cell, Pairing::KernelToKernel).and_then(Figure::median);
+            let _ = write!(text, "| {} % |", cell.loss_percent);
+            for pairing in Pairing::ALL {
+                let share = if pairing == Pairing::KernelToKernel { None } else { kernel };
+                let _ = write!(text, " {} |", told(find(figures, *cell, pairing), share));
+            }
+            text.push('\n');
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// `0.941 (0.93 to 0.95; 101 %)`.
+fn told(figure: Option<&Figure>, kernel: Option<f64>) -> String {
+    let Some((figure, middle)) = figure.and_then(|figure| Some((figure, figure.median()?))) else {
+        return "failed".to_owned();
+    };
+    let all = || figure.samples.iter().map(|sample| sample.gbit_s);
+    let (least, most) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
+    let share = kernel.map_or_else(String::new, |kernel| {
+        format!("; {:.0} %", 100.0 * middle / kernel.max(f64::MIN_POSITIVE))
+    });
+    let spoiled = figure.samples.iter().filter(|sample| sample.is_spoiled()).count();
+    let mark = if spoiled > 0 { format!(", {spoiled} spoiled") } else { String::new() };
+    format!("{middle:.3} ({least:.3} to {most:.3}{share}{mark})")
+}
+
+/// How the wire itself behaved.
+#[must_use]
+pub fn wire(figures: &[Figure]) -> String {
+    let samples = || figures.iter().flat_map(|figure| &figure.samples);
+    let late = samples().map(|sample| sample.late).fold(0.0, f64::max);
+    let latest = samples().map(|sample| sample.latest_ms).fold(0.0, f64::max);
+    let latest_median = median(samples().map(|sample| sample.latest_ms).collect()).unwrap_or(0.0);
+    let dropped: u64 = samples().map(|sample| sample.dropped).sum();
+    let repeated: usize = figures.iter().map(|figure| figure.repeated).sum();
+    format!(
+        "The wire's own doing: at most {:.2} % of a run's frames left more than 0.5 ms late; the \
+         latest frame of a run was {latest_median:.2} ms late in the median and {latest:.2} ms at \
+         worst; {dropped} frames were dropped that should not have been. {repeated} runs were \
+         done again for such reasons.\n\n",
+        late * 100.0
+    )
+}
+
+/// Connections set up per second.
+#[must_use]
+pub fn connections(set_ups: &[SetUp]) -> String {
+    if set_ups.is_empty() {
+        return String::new();
+    }
+    let mut text = "| between | one at a time | 64 at a time |\n|---|---:|---:|\n".to_owned();
+    let mut rest = set_ups;
+    while let Some(first) = rest.first() {
+        let (same, others) =
+            rest.split_at(rest.iter().take_while(|set_up| set_up.between == first.between).count());
+        rest = others;
+        let name = match first.between {
+            "kernel" => "kernel and kernel over loopback, two threads",
+            "ring" => "ours and ours over `ring`, one thread",
+            "ours-to-kernel" => "ours connects, the kernel accepts, over a tap",
+            _ => "the kernel connects, ours accepts, over a tap",
+        };
+        let _ = write!(text, "| {name} |");
+        for set_up in same {
+            let rate = median(set_up.rates.clone());
+            let told = rate.map_or_else(|| "failed".to_owned(), |rate| format!("{rate:.0}"));
+            let _ = write!(text, " {told} |");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Everything, for programs.
+#[must_use]
+pub fn json(
+    plan: &Plan,
+    figures: &[Figure],
+    set_ups: &[SetUp],
+    machine: &[(String, String)],
+) -> Value {
+    let figures: Vec<Value> = figures
+        .iter()
+        .map(|figure| {
+            let samples: Vec<Value> = figure
+                .samples
+                .iter()
+                .map(|sample| {
+                    json!({
+                        "gbit_s": sample.gbit_s,
+                        "late_share": sample.late,
+                        "latest_ms": sample.latest_ms,
+                        "wire_dropped": sample.dropped,
+                        "wire": sample.wire,
+                    })
+                })
+                .collect();
+            json!({
+                "pairing": figure.pairing.title(),
+                "loss_percent": figure.cell.loss_percent,
+                "rtt_ms": figure.cell.rtt_ms,
+                "median_gbit_s": figure.median(),
+                "repeated": figure.repeated,
+                "samples": samples,
+            })
+        })
+        .collect();
+    let set_ups: Vec<Value> = set_ups
+        .iter()
+        .map(|set_up| {
+            json!({"between": set_up.between, "batch": set_up.batch, "per_second": set_up.rates})
+        })
+        .collect();
+    json!({
+        "machine": machine.iter().map(|(name, value)| json!([name, value])).collect::<Vec<_>>(),
+        "rate": plan.rate,
+        "queue": plan.queue,
+        "seed": plan.seed,
+        "rounds": plan.rounds,
+        "warm_up_s": plan.warm_up_s,
+        "seconds": plan.seconds,
+        "goodput": figures,
+        "connections": set_ups,
+    })
+}
+
+/// How it was measured.
+#[must_use]
+pub fn method(plan: &Plan) -> String {
+    format!(
+        "Goodput: octets of messages that reach the receiver in {} s after {} s of warm-up, in \
+         Gb/s, the median of {} runs (in brackets the least, the most, and the share of what \
+         kernel to kernel gave). One connection carries RDMA Sends of 65,504 octets in full FPDUs \
+         with CRC. Our ends are verbs programs; the kernel's ends are plain sockets that send and \
+         take the same octets, after a start-up exchange that an independent peer makes. Between \
+         the ends stands `iwlink`: {} with {} octets of queue, the loss and half of the round \
+         trip each way, the same seeds for all pairings. Our end meets it over memif, the kernel \
+         over a tap in a namespace of its own (fresh for each run), so that each end crosses one \
+         device. iwlink runs {}. The kernel's congestion control \
+         is CUBIC, by a setting of its routes; its buffers and all else are the machine's. Offloads of the kernel: {}. \
+         All programs share the machine's \
+         cores.\n",
+        plan.seconds,
+        plan.warm_up_s,
+        plan.rounds,
+        plan.rate,
+        plan.queue,
+        if network::real_time() {
+            "with real-time priority and sleeps when nothing is due"
+        } else {
+            "with ordinary priority"
+        },
+        network::offloads_told(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::versus::Sample;
+
+    fn plan() -> Plan {
+        let cell = |loss_percent, rtt_ms| Cell { loss_percent, rtt_ms };
+        Plan {
+            cells: vec![cell(0.0, 1.0), cell(1.0, 1.0), cell(0.0, 20.0)],
+            rounds: 3,
+            warm_up_s: 1.0,
+            seconds: 2.0,
+            rate: "1gbit".to_owned(),
+            queue: "256K".to_owned(),
+            seed: 1,
+            connections: 10,
+            tcp_end: PathBuf::new(),
+            iwlink: PathBuf::new(),
+        }
+    }
+
+    fn figure(cell: Cell, pairing: Pairing, all: &[f64]) -> Figure {
+        let sample = |&gbit_s: &f64| Sample {
+            gbit_s,
+            dropped: 0,
+            late: 0.001,
+            latest_ms: 0.4,
+            wire: Value::Null,
+        };
+        Figure { cell, pairing, samples: all.iter().map(sample).collect(), repeated: 1 }
+    }
+
+    #[test]
+    fn tables_show_medians_spread_and_share() {
+        let plan = plan();
+        let mut figures = vec![
+            figure(plan.cells[0], Pairing::KernelToKernel, &[0.8, 0.9, 0.7]),
+            figure(plan.cells[0], Pairing::OursToKernel, &[0.88, 0.87, 0.89]),
+        ];
+        figures[1].samples[0].dropped = 5;
+        let text = tables(&plan, &figures);
+        for expected in [
+            "### Round trip 1 ms",
+            "### Round trip 20 ms",
+            "| 0 % | 0.800 (0.700 to 0.900) | 0.880 (0.870 to 0.890; 110 %, 1 spoiled) | failed |",
+            "| 1 % | failed | failed | failed |",
+        ] {
+            assert!(text.contains(expected), "{expected} is not in\n{text}");
+        }
+        let wire = wire(&figures);
+        assert!(wire.contains("at most 0.10 %") && wire.contains("2 runs were done again"));
+        assert!(wire.contains("5 frames were dropped"), "{wire}");
+        let json = json(&plan, &figures, &[], &[]);
+        assert_eq!(json["goodput"][1]["median_gbit_s"], 0.88);
+    }
+
+    #[test]
+    fn rates_of_connections_are_in_one_line_each() {
+        let set_up = |between, batch, rates: &[f64]| SetUp { between, batch, rates: rates.into() };
+        let text = connections(&[
+            set_up("kernel", 1, &[10.0, 30.0, 20.0]),
+            set_up("kernel", 64, &[40.0]),
+            set_up("ring", 1, &[50.0]),
+            set_up("ring", 64, &[]),
+        ]);
+        assert!(text.contains("over loopback, two threads | 20 | 40 |"), "{text}");
+        assert!(text.contains("over `ring`, one thread | 50 | failed |"), "{text}");
+        assert_eq!(connections(&[]), "");
+    }
+}
