@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ferrowarp_tests::trace;
 
 /// Traces there are at least: a folder that is not found must not pass.
-const COUNT_MIN: usize = 200;
+const COUNT_MIN: usize = 300;
 
 fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the folder of traces is there") {

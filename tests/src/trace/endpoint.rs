@@ -125,7 +125,7 @@ impl Endpoint {
         let mut at = position;
         for octet in found {
             if octet != pattern(false, at) {
-                return Err(format!("octet {} was handed up wrong", at + 1));
+                return Err(format!("octet {} was handed up wrong", at.wrapping_add(1)));
             }
             at = at.wrapping_add(1);
         }
