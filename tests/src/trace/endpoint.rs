@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ferrowarp_proto::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
 use ferrowarp_proto::tcp::{
-    Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, TooBig, Transmit,
+    Config, Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, TooBig, Transmit,
 };
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::link::Link;
@@ -105,6 +106,10 @@ impl Endpoint {
         self.tcb.as_mut().ok_or_else(|| "there is no connection yet".to_owned())
     }
 
+    fn config(&self) -> Arc<Config> {
+        Arc::new(self.settings.tcp.clone())
+    }
+
     fn template(&self) -> HeaderTemplate {
         HeaderTemplate::new(MACS[0], MACS[1], self.tuple)
     }
@@ -192,7 +197,7 @@ impl Endpoint {
         if self.listening && is_plain_syn {
             let template = self.template();
             let origin = self.origin();
-            self.tcb = Some(Tcb::accept(now, &self.settings.tcp, template, segment, origin));
+            self.tcb = Some(Tcb::accept(now, &self.config(), template, segment, origin));
             return;
         }
         let mut buf = vec![0; MAX_HEADER_LEN];
@@ -301,8 +306,7 @@ impl Subject for Endpoint {
         match *words {
             ["connect"] => {
                 let (template, origin) = (self.template(), self.origin());
-                let cfg = &self.settings.tcp;
-                self.tcb = Some(Tcb::connect(now, cfg, template, self.tuple, origin));
+                self.tcb = Some(Tcb::connect(now, &self.config(), template, origin));
             }
             ["listen"] => self.listening = true,
             ["unlisten"] => self.listening = false,

@@ -1,5 +1,6 @@
 //! Frames in: to TCP, to the start-up exchange, to MPA, and ULPDUs to their queue pair.
 
+use core::hash::BuildHasher;
 use core::ops::Range;
 
 use crate::ddp::memory::Memory;
@@ -81,12 +82,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[inline]
     fn look_up(&mut self, tuple: &FourTuple) -> Option<u32> {
         if let Some(conn) = self.connections.get(self.latest)
-            && conn.tcb.tuple() == *tuple
+            && conn.tcb.is_between(tuple)
         {
             return Some(self.latest);
         }
-        self.latest = self.by_tuple.get(tuple).copied()?;
+        self.latest = self.find(tuple)?;
         Some(self.latest)
+    }
+
+    /// The same by the table alone.
+    pub(super) fn find(&self, tuple: &FourTuple) -> Option<u32> {
+        let is_it = |&index: &u32| {
+            self.connections.get(index).is_some_and(|conn| conn.tcb.is_between(tuple))
+        };
+        self.by_tuple.find(self.hash.hash_one(tuple), is_it).copied()
     }
 
     /// A segment of no connection: a SYN for a listener, else answered with RST.

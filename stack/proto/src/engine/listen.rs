@@ -110,7 +110,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             origin.iss = origin.iss.max(seq);
         }
         let template = HeaderTemplate::on(self.link, remote_mac, syn.tuple);
-        let tcb = Tcb::accept(now, &self.tcp_config(&syn.tuple), template, syn, origin);
+        let tcb = Tcb::accept(now, self.tcp_config(&syn.tuple), template, syn, origin);
         if let Some(index) = self.admit(now, tcb) {
             self.make_ready(index);
             self.arm(index);
@@ -142,7 +142,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(listener) = self.listeners.get_mut(&syn.tuple.local.port()) else { return };
         listener.cookies_until = now + cookie::LIFE_NS;
         let origin = self.origin(now, &syn.tuple);
-        let fields = self.cookies.answer(now, &self.tcp_config(&syn.tuple), syn, origin);
+        let fields = self.cookies.answer(now, self.tcp_config(&syn.tuple), syn, origin);
         let has_room = self.device.transmit_room() > 0;
         let frame = if has_room { self.device.allocate(Pool::Control) } else { None };
         let Some(mut frame) = frame else {
@@ -180,7 +180,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         let template = HeaderTemplate::on(self.link, remote_mac, ack.tuple);
         let origin = Origin { iss, ..origin };
-        let tcb = Tcb::from_cookie(now, &self.tcp_config(&ack.tuple), template, &syn, origin);
+        let tcb = Tcb::from_cookie(now, self.tcp_config(&ack.tuple), template, &syn, origin);
         let Some(index) = self.admit(now, tcb) else { return true };
         self.take_segment(now, ack, frame);
         // Whatever the segment had besides the cookie, it made a connection or nothing.

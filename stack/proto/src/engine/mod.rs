@@ -25,6 +25,9 @@ mod wheel;
 
 use core::net::IpAddr;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use hashbrown::HashTable;
 
 pub use counters::Counters;
 
@@ -35,7 +38,7 @@ use crate::engine::cookie::Cookies;
 use crate::engine::limit::BlurredLimit;
 use crate::engine::listen::Listener;
 use crate::engine::queue_pairs::QueuePairs;
-use crate::engine::slab::Slab;
+use crate::engine::slab::{RESERVED_MAX, Slab};
 use crate::engine::wheel::{Timer, Wheel, tick_of};
 use crate::mpa::receive::AssemblyPool;
 use crate::net::fragments::{FragmentConfig, Fragments};
@@ -166,11 +169,15 @@ impl Secrets {
 /// See the [module's documentation](self).
 pub struct Engine<D: Device, M, C> {
     config: EngineConfig,
+    /// Settings of connections over IPv4, and over IPv6.
+    tcp_configs: [Arc<tcp::Config>; 2],
     capabilities: Capabilities,
     device: D,
     verbs: QueuePairs<M, C>,
     connections: Connections<D::Rx, D::Retained>,
-    by_tuple: HashMap<FourTuple, u32, KeyedHash>,
+    /// Connections by four-tuple, which stands in the connection alone.
+    by_tuple: HashTable<u32>,
+    hash: KeyedHash,
     /// The connection of the last segment found by four-tuple; may be gone.
     latest: u32,
     listeners: HashMap<u16, Listener, KeyedHash>,
@@ -233,12 +240,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let hash = KeyedHash::new(config.seed);
         let limits = Secret::new(config.seed, Purpose::Limits);
         config.tcp.challenge_acks = challenge_share(&config);
+        let tcp_configs = [IPV4_LEN, IPV6_LEN].map(|ip_len| {
+            let mss = usize::from(capabilities.mtu).saturating_sub(ip_len + TCP_LEN);
+            let mss = u16::try_from(mss).unwrap_or(u16::MAX);
+            Arc::new(tcp::Config { mss, ..config.tcp.clone() })
+        });
         Self {
+            tcp_configs,
             capabilities,
             device,
             verbs: QueuePairs::new(memory, completions, config.qps_max),
             connections: Slab::new(config.connections_max),
-            by_tuple: HashMap::with_hasher(hash),
+            by_tuple: HashTable::with_capacity(config.connections_max.min(RESERVED_MAX)),
+            hash,
             latest: 0,
             listeners: HashMap::with_hasher(hash),
             link: Link { mac: capabilities.mac, vlan: config.vlan },
@@ -429,10 +443,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Settings of a connection: what a segment carries depends on the address family.
-    fn tcp_config(&self, tuple: &FourTuple) -> tcp::Config {
-        let ip_len = if tuple.remote.is_ipv4() { IPV4_LEN } else { IPV6_LEN };
-        let mss = usize::from(self.capabilities.mtu).saturating_sub(ip_len + TCP_LEN);
-        tcp::Config { mss: u16::try_from(mss).unwrap_or(u16::MAX), ..self.config.tcp.clone() }
+    fn tcp_config(&self, tuple: &FourTuple) -> &Arc<tcp::Config> {
+        &self.tcp_configs[usize::from(tuple.remote.is_ipv6())]
     }
 
     /// Puts a connection on the list of those to be served.

@@ -52,7 +52,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// False if it is refused.
     fn heed_error(&mut self, now: Instant, error: &IcmpError) -> bool {
         let IcmpError { cause, tuple, seq, ack, packet_len } = *error;
-        let Some(&index) = self.by_tuple.get(&tuple) else { return false };
+        let Some(index) = self.find(&tuple) else { return false };
         let Some(conn) = self.connections.get_mut(index) else { return false };
         if !conn.tcb.has_under_way(seq, ack) {
             return false;

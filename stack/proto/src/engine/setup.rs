@@ -1,6 +1,6 @@
 //! From SYN to established, and from the end of a stream to the end of its connection.
 
-use core::hash::{Hash, Hasher};
+use core::hash::{BuildHasher, Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
 
 use crate::ddp::memory::Memory;
@@ -56,7 +56,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let tuple = FourTuple { local, remote };
         let template = HeaderTemplate::on(self.link, [0; 6], tuple);
         let origin = self.origin(now, &tuple);
-        let tcb = Tcb::connect(now, &self.tcp_config(&tuple), template, tuple, origin);
+        let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, origin);
         let wishes = Wishes { ird: param.ird, ord: param.ord, crc: param.crc };
         let request = startup::request(wishes, revision, &param.private_data);
         let phase = Phase::AwaitReply { wishes, revision, inbox: Vec::new() };
@@ -289,7 +289,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.next_port = (self.next_port + 1) % count;
             let port = PORT_RANGE.start + (place + self.next_port) % count;
             let local = SocketAddr::new(source, port);
-            let is_taken = self.by_tuple.contains_key(&FourTuple { local, remote })
+            let is_taken = self.find(&FourTuple { local, remote }).is_some()
                 || self.listeners.contains_key(&port);
             if !is_taken {
                 return Some(local);
@@ -324,7 +324,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             && !self.end_oldest_time_wait()
         {}
         let (index, _) = self.connections.insert(conn)?;
-        self.by_tuple.insert(tuple, index);
+        let (connections, hash) = (&self.connections, self.hash);
+        self.by_tuple.insert_unique(hash.hash_one(tuple), index, |&index| {
+            connections.get(index).map_or(0, |conn| hash.hash_one(conn.tcb.tuple()))
+        });
         Some(index)
     }
 }

@@ -1,5 +1,9 @@
 //! Slots with a use count, so that a handle to what is gone finds nothing.
 
+/// Values for which a table has room from the start. Beyond it, a new one may wait for the table to
+/// be copied.
+pub(super) const RESERVED_MAX: usize = 65_536;
+
 /// A table of at most `count_max` values, named by index and generation.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
@@ -15,8 +19,11 @@ struct Slot<T> {
 }
 
 impl<T> Slab<T> {
-    pub(super) const fn new(count_max: usize) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), count_max }
+    /// Address space is taken at once, so that the table is not copied while it grows; memory only
+    /// as it is used.
+    pub(super) fn new(count_max: usize) -> Self {
+        let slots = Vec::with_capacity(count_max.min(RESERVED_MAX));
+        Self { slots, free: Vec::new(), count_max }
     }
 
     /// Stores a value; `None` if the table is full.

@@ -1,5 +1,7 @@
 //! The end of a stream, and of the connection under it.
 
+use core::hash::BuildHasher;
+
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
@@ -141,9 +143,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Takes a connection out of every table.
     pub(super) fn drop_connection(&mut self, index: u32) {
         self.leave_backlog(index);
+        let Some(conn) = self.connections.get(index) else { return };
+        let hash = self.hash.hash_one(conn.tcb.tuple());
+        if let Ok(entry) = self.by_tuple.find_entry(hash, |&entry| entry == index) {
+            entry.remove();
+        }
         let Some(mut conn) = self.connections.remove(index) else { return };
         conn.end_stream(&mut self.assembly);
-        self.by_tuple.remove(&conn.tcb.tuple());
         conn.tcb.release_held(&mut self.holds);
         self.window_growth -= u64::from(conn.window_growth);
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {

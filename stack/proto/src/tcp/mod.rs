@@ -52,6 +52,7 @@ mod timer;
 mod tests;
 
 use core::ops::Range;
+use std::sync::Arc;
 
 pub use config::{Algorithm, Config, EcnMode, Stats};
 pub use held::{Copied, Held, HoldPool};
@@ -326,8 +327,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     sent_at: Instant,
     template: HeaderTemplate,
     stats: Stats,
-    tuple: FourTuple,
-    cfg: Config,
+    cfg: Arc<Config>,
 }
 
 /// Segment size of a peer that does not tell its own (RFC 9293 section 3.7.1): what every host
@@ -338,16 +338,14 @@ pub(crate) const fn default_mss(tuple: &FourTuple) -> u16 {
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Opens a connection: a SYN is due (RFC 9293 section 3.10.1).
-    ///
     #[must_use]
     pub fn connect(
         now: Instant,
-        cfg: &Config,
+        cfg: &Arc<Config>,
         template: HeaderTemplate,
-        tuple: FourTuple,
         origin: Origin,
     ) -> Self {
-        Self::new(now, cfg, template, tuple, origin, State::SynSent)
+        Self::new(now, cfg, template, origin, State::SynSent)
     }
 
     /// Takes up the SYN `syn`, which came to a listener: a SYN-ACK is due (RFC 9293 section
@@ -355,12 +353,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[must_use]
     pub fn accept(
         now: Instant,
-        cfg: &Config,
+        cfg: &Arc<Config>,
         template: HeaderTemplate,
         syn: &Segment,
         origin: Origin,
     ) -> Self {
-        let mut tcb = Self::new(now, cfg, template, syn.tuple, origin, State::SynReceived);
+        let mut tcb = Self::new(now, cfg, template, origin, State::SynReceived);
         tcb.passive = true;
         tcb.negotiate(now, syn);
         tcb
@@ -372,7 +370,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[must_use]
     pub fn from_cookie(
         now: Instant,
-        cfg: &Config,
+        cfg: &Arc<Config>,
         template: HeaderTemplate,
         syn: &Segment,
         origin: Origin,
@@ -387,9 +385,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn new(
         now: Instant,
-        cfg: &Config,
+        cfg: &Arc<Config>,
         template: HeaderTemplate,
-        tuple: FourTuple,
         origin: Origin,
         state: State,
     ) -> Self {
@@ -436,8 +433,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             sent_at: now,
             template,
             stats: Stats::default(),
-            tuple,
-            cfg: cfg.clone(),
+            cfg: Arc::clone(cfg),
         }
     }
 
@@ -557,7 +553,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Both ends.
     #[must_use]
     pub fn tuple(&self) -> FourTuple {
-        self.tuple
+        self.template.tuple()
+    }
+
+    /// True if both ends are those of `tuple`.
+    #[inline]
+    #[must_use]
+    pub fn is_between(&self, tuple: &FourTuple) -> bool {
+        self.template.is_between(tuple)
     }
 
     /// EMSS: most payload octets of a data segment, options taken off.

@@ -25,6 +25,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -170,12 +171,12 @@ impl End {
     pub(super) fn client(cfg: &Config, iss: u32, now: Instant) -> Self {
         let tuple = tuple(false, false);
         let template = HeaderTemplate::new(MAC[0], MAC[1], tuple);
-        Self::new(Tcb::connect(now, cfg, template, tuple, origin(iss)), 0)
+        Self::new(Tcb::connect(now, &Arc::new(cfg.clone()), template, origin(iss)), 0)
     }
 
     pub(super) fn server(cfg: &Config, syn: &Segment, iss: u32, now: Instant) -> Self {
         let template = HeaderTemplate::new(MAC[1], MAC[0], syn.tuple);
-        Self::new(Tcb::accept(now, cfg, template, syn, origin(iss)), 1)
+        Self::new(Tcb::accept(now, &Arc::new(cfg.clone()), template, syn, origin(iss)), 1)
     }
 
     fn check_board(&self) {

@@ -201,13 +201,13 @@ fn one_connection_s_challenges_leave_another_s_alone() {
 #[test]
 fn both_open_at_once_and_keep_their_options() {
     for lost in 0..4 {
-        let cfg = Config::default();
+        let cfg = std::sync::Arc::new(Config::default());
         let mut now = at(1_000_000);
         let make = |side: usize, now| {
             let tuple = tuple(false, side == 1);
             let template = HeaderTemplate::new(MAC[side], MAC[1 - side], tuple);
             let iss = super::origin([0xffff_ffff, 9000][side]);
-            End::new(super::TestTcb::connect(now, &cfg, template, tuple, iss), side)
+            End::new(super::TestTcb::connect(now, &cfg, template, iss), side)
         };
         let mut ends = [make(0, now), make(1, now)];
         let mut round = 0;

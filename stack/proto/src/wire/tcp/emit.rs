@@ -1,15 +1,15 @@
 //! Headers of segments this host sends.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::options::TIMESTAMPS_PREFIX;
 use super::{
     ETHERNET_LEN, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options, PROTOCOL_TCP, Segment,
-    TAGGED_LEN, TCP_LEN, pseudo_sum,
+    TAGGED_LEN, TCP_LEN, TIMESTAMPS_LEN, array_at, be16, be32, pseudo_sum,
 };
 use crate::device::ChecksumMode;
 use crate::wire::checksum;
-use crate::wire::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link};
+use crate::wire::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Link};
 use crate::wire::seq::Seq;
 
 /// What varies from segment to segment in the headers this host sends.
@@ -29,25 +29,46 @@ pub struct Fields {
     pub options: Options,
 }
 
-/// Where the TCP header lies in each kind of frame.
-const UNTAGGED_V4: usize = ETHERNET_LEN + IPV4_LEN;
-const UNTAGGED_V6: usize = ETHERNET_LEN + IPV6_LEN;
-const TAGGED_V4: usize = TAGGED_LEN + IPV4_LEN;
+#[expect(clippy::cast_possible_truncation, reason = "40")]
+const IPV6_OCTETS: u16 = IPV6_LEN as u16;
+/// Time to live, or hop limit.
+const TTL: u8 = 64;
+/// The sum of what is the same in all IPv4 headers.
+const IPV4_SUM: u32 = 0x4500 + 0x4000 + ((TTL as u32) << 8 | PROTOCOL_TCP as u32);
 
-/// Ethernet, IP and TCP headers of one connection, prebuilt: per segment a fixed copy and a few
-/// stores.
+/// The frames of a connection: with a tag or without, and of which IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    UntaggedV4,
+    UntaggedV6,
+    TaggedV4,
+    TaggedV6,
+}
+
+/// Both ends of one connection, as octets of the headers of what is sent: Ethernet, IP and TCP
+/// headers are put together from it by a few stores, and received segments are compared with it.
+///
+/// It is small because each connection has one: 56 octets, of which IPv4 uses the first 32.
 ///
 /// Time to live 64, "don't fragment" set, identification 0 (RFC 6864 section 4.1).
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct HeaderTemplate {
-    octets: [u8; TAGGED_LEN + IPV6_LEN + TCP_LEN],
-    /// Where the TCP header starts. Tells the four kinds of frame apart.
-    l4: usize,
+    /// Destination and source of the Ethernet header.
+    macs: [u8; 12],
     /// Folded sum of the addresses.
     address_sum: u16,
-    /// Folded sum of the IPv4 header with length and checksum zero.
-    ipv4_sum: u16,
+    /// The 802.1Q tag, if there is one.
+    vlan: u16,
+    kind: Kind,
+    /// Our port and the peer's.
+    ports: [u8; 4],
+    /// Our address and the peer's; of IPv4 in the first eight octets.
+    addresses: [u8; 32],
 }
+
+const _: () = assert!(size_of::<HeaderTemplate>() <= 56, "every connection has one");
 
 impl HeaderTemplate {
     /// A template for segments from `tuple.local` at `src_mac` to `tuple.remote` by way of
@@ -66,63 +87,111 @@ impl HeaderTemplate {
     /// If one address is IPv4 and the other IPv6.
     #[must_use]
     pub fn on(link: Link, dst_mac: [u8; 6], tuple: FourTuple) -> Self {
-        let mut octets = [0; TAGGED_LEN + IPV6_LEN + TCP_LEN];
-        let l3 = link.header_len();
-        let (ethertype, l4, addresses) = match (tuple.local.ip(), tuple.remote.ip()) {
+        let mut addresses = [0; 32];
+        let is_v6 = match (tuple.local.ip(), tuple.remote.ip()) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let ip = &mut octets[l3..];
-                ip[0] = 0x45;
-                ip[6] = 0x40;
-                ip[8] = 64;
-                ip[9] = PROTOCOL_TCP;
-                ip[12..16].copy_from_slice(&local.octets());
-                ip[16..20].copy_from_slice(&remote.octets());
-                (ETHERTYPE_IPV4, l3 + IPV4_LEN, 12..20)
+                addresses[..4].copy_from_slice(&local.octets());
+                addresses[4..8].copy_from_slice(&remote.octets());
+                false
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                let ip = &mut octets[l3..];
-                ip[0] = 0x60;
-                ip[6] = PROTOCOL_TCP;
-                ip[7] = 64;
-                ip[8..24].copy_from_slice(&local.octets());
-                ip[24..40].copy_from_slice(&remote.octets());
-                (ETHERTYPE_IPV6, l3 + IPV6_LEN, 8..40)
+                addresses[..16].copy_from_slice(&local.octets());
+                addresses[16..].copy_from_slice(&remote.octets());
+                true
             }
             _ => panic!("a connection has two addresses of one family"),
         };
-        link.write(dst_mac, ethertype, &mut octets);
-        let ip = &octets[l3..l4];
-        let (address_sum, ipv4_sum) = (checksum::sum(&ip[addresses]), checksum::sum(ip));
-        octets[l4..l4 + 2].copy_from_slice(&tuple.local.port().to_be_bytes());
-        octets[l4 + 2..l4 + 4].copy_from_slice(&tuple.remote.port().to_be_bytes());
-        Self { octets, l4, address_sum, ipv4_sum }
+        let kind = match (link.vlan, is_v6) {
+            (None, false) => Kind::UntaggedV4,
+            (None, true) => Kind::UntaggedV6,
+            (Some(_), false) => Kind::TaggedV4,
+            (Some(_), true) => Kind::TaggedV6,
+        };
+        let mut macs = [0; 12];
+        macs[..6].copy_from_slice(&dst_mac);
+        macs[6..].copy_from_slice(&link.mac);
+        let mut ports = [0; 4];
+        ports[..2].copy_from_slice(&tuple.local.port().to_be_bytes());
+        ports[2..].copy_from_slice(&tuple.remote.port().to_be_bytes());
+        let (address_sum, vlan) = (checksum::sum(&addresses), link.vlan.unwrap_or(0));
+        Self { macs, address_sum, vlan, kind, ports, addresses }
+    }
+
+    /// Both ends.
+    #[must_use]
+    pub fn tuple(&self) -> FourTuple {
+        let (local, remote) = self.addresses.split_at(16);
+        let ips: [IpAddr; 2] = if self.is_v6() {
+            [local, remote].map(|ip| Ipv6Addr::from(*array_at::<16>(ip, 0)).into())
+        } else {
+            [0, 4].map(|at| Ipv4Addr::from(*array_at::<4>(local, at)).into())
+        };
+        FourTuple {
+            local: SocketAddr::new(ips[0], be16(&self.ports, 0)),
+            remote: SocketAddr::new(ips[1], be16(&self.ports, 2)),
+        }
+    }
+
+    /// True if both ends are those of `tuple`.
+    #[inline]
+    #[must_use]
+    pub fn is_between(&self, tuple: &FourTuple) -> bool {
+        let ports = u32::from(tuple.local.port()) << 16 | u32::from(tuple.remote.port());
+        ports == be32(&self.ports, 0)
+            && match (tuple.local.ip(), tuple.remote.ip()) {
+                (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                    let bits = u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits());
+                    !self.is_v6() && bits == u64::from_be_bytes(*array_at(&self.addresses, 0))
+                }
+                (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                    self.is_v6()
+                        && local.octets() == self.addresses[..16]
+                        && remote.octets() == self.addresses[16..]
+                }
+                _ => false,
+            }
     }
 
     /// Uses another destination MAC from now on (the neighbour moved).
     pub fn set_remote_mac(&mut self, mac: [u8; 6]) {
-        self.octets[..6].copy_from_slice(&mac);
+        self.macs[..6].copy_from_slice(&mac);
     }
 
     /// Where its segments go at present.
     #[must_use]
     pub const fn remote_mac(&self) -> [u8; 6] {
-        let [m0, m1, m2, m3, m4, m5, ..] = self.octets;
+        let [m0, m1, m2, m3, m4, m5, ..] = self.macs;
         [m0, m1, m2, m3, m4, m5]
+    }
+
+    const fn is_v6(&self) -> bool {
+        matches!(self.kind, Kind::UntaggedV6 | Kind::TaggedV6)
     }
 
     /// Octets before the TCP options: Ethernet, IP and the fixed TCP header.
     #[inline]
     #[must_use]
     pub const fn base_len(&self) -> usize {
-        self.l4 + TCP_LEN
+        self.l4() + TCP_LEN
+    }
+
+    /// Where the TCP header starts.
+    #[inline]
+    const fn l4(&self) -> usize {
+        let (l2, l3) = self.layer_lens();
+        l2 + l3
     }
 
     /// Lengths of the link and network headers, for [`crate::device::TxFrame::request_checksum`].
+    #[inline]
     #[must_use]
     pub const fn layer_lens(&self) -> (usize, usize) {
-        let l3 =
-            if matches!(self.l4, UNTAGGED_V4 | UNTAGGED_V6) { ETHERNET_LEN } else { TAGGED_LEN };
-        (l3, self.l4 - l3)
+        match self.kind {
+            Kind::UntaggedV4 => (ETHERNET_LEN, IPV4_LEN),
+            Kind::UntaggedV6 => (ETHERNET_LEN, IPV6_LEN),
+            Kind::TaggedV4 => (TAGGED_LEN, IPV4_LEN),
+            Kind::TaggedV6 => (TAGGED_LEN, IPV6_LEN),
+        }
     }
 
     /// Writes the headers to the start of `buf`, in front of `payload_len` octets of payload that
@@ -141,28 +210,63 @@ impl HeaderTemplate {
         payload_len: usize,
         mode: ChecksumMode,
     ) -> usize {
-        let tcp_len = TCP_LEN + fields.options.wire_len();
-        let total = self.l4 + tcp_len + payload_len;
-        let frame = &mut buf[..total];
-        match self.l4 {
-            UNTAGGED_V4 => self.emit_v4::<ETHERNET_LEN>(frame, fields.ecn, mode),
-            UNTAGGED_V6 => self.emit_v6::<ETHERNET_LEN>(frame, fields.ecn),
-            TAGGED_V4 => self.emit_v4::<TAGGED_LEN>(frame, fields.ecn, mode),
-            _ => self.emit_v6::<TAGGED_LEN>(frame, fields.ecn),
+        match self.kind {
+            Kind::UntaggedV4 => {
+                self.emit_as::<ETHERNET_LEN, IPV4_LEN>(buf, fields, payload_len, mode)
+            }
+            Kind::UntaggedV6 => {
+                self.emit_as::<ETHERNET_LEN, IPV6_LEN>(buf, fields, payload_len, mode)
+            }
+            Kind::TaggedV4 => self.emit_as::<TAGGED_LEN, IPV4_LEN>(buf, fields, payload_len, mode),
+            Kind::TaggedV6 => self.emit_as::<TAGGED_LEN, IPV6_LEN>(buf, fields, payload_len, mode),
         }
-        let tcp = &mut frame[self.l4..];
-        tcp[4..8].copy_from_slice(&fields.seq.0.to_be_bytes());
-        tcp[8..12].copy_from_slice(&fields.ack.0.to_be_bytes());
+    }
+
+    /// A frame whose IP header of `IP_LEN` octets lies at `L3`.
+    #[inline(always)]
+    fn emit_as<const L3: usize, const IP_LEN: usize>(
+        &self,
+        buf: &mut [u8],
+        fields: &Fields,
+        payload_len: usize,
+        mode: ChecksumMode,
+    ) -> usize {
+        let l4 = L3 + IP_LEN;
+        let tcp_len = TCP_LEN + fields.options.wire_len();
+        let total = l4 + tcp_len + payload_len;
+        let frame = &mut buf[..total];
+        let ethertype = if IP_LEN == IPV4_LEN { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
+        let ethernet = &mut frame[..L3];
+        ethernet[..12].copy_from_slice(&self.macs);
+        if L3 == TAGGED_LEN {
+            ethernet[12..14].copy_from_slice(&ETHERTYPE_VLAN.to_be_bytes());
+            ethernet[14..16].copy_from_slice(&self.vlan.to_be_bytes());
+        }
+        ethernet[L3 - 2..].copy_from_slice(&ethertype.to_be_bytes());
+        let ip_len = u16::try_from(total - L3).expect("an IP packet fits 16 bits");
+        let ip = &mut frame[L3..l4];
+        if IP_LEN == IPV4_LEN {
+            self.write_v4(ip, ip_len, fields.ecn, mode);
+        } else {
+            self.write_v6(ip, ip_len, fields.ecn);
+        }
+        let tcp = &mut frame[l4..];
+        let fixed = &mut tcp[..TCP_LEN];
+        fixed[..4].copy_from_slice(&self.ports);
+        fixed[4..8].copy_from_slice(&fields.seq.0.to_be_bytes());
+        fixed[8..12].copy_from_slice(&fields.ack.0.to_be_bytes());
         // The header is at most 60 octets: 15 words.
-        tcp[12] = u8::try_from(tcp_len / 4).unwrap_or(15) << 4;
-        tcp[13] = fields.flags.0;
-        tcp[14..16].copy_from_slice(&fields.window.to_be_bytes());
+        fixed[12] = u8::try_from(tcp_len / 4).unwrap_or(15) << 4;
+        fixed[13] = fields.flags.0;
+        fixed[14..16].copy_from_slice(&fields.window.to_be_bytes());
+        fixed[16..20].fill(0);
         if tcp_len > TCP_LEN {
             if fields.options.is_plain() {
                 let (val, ecr) = fields.options.ts.unwrap_or_default();
-                tcp[20..24].copy_from_slice(&TIMESTAMPS_PREFIX);
-                tcp[24..28].copy_from_slice(&val.to_be_bytes());
-                tcp[28..32].copy_from_slice(&ecr.to_be_bytes());
+                let options = &mut tcp[TCP_LEN..TCP_LEN + TIMESTAMPS_LEN];
+                options[..4].copy_from_slice(&TIMESTAMPS_PREFIX);
+                options[4..8].copy_from_slice(&val.to_be_bytes());
+                options[8..].copy_from_slice(&ecr.to_be_bytes());
             } else {
                 fields.options.emit(&mut tcp[TCP_LEN..tcp_len]);
             }
@@ -179,30 +283,28 @@ impl HeaderTemplate {
         total
     }
 
-    /// Headers up to TCP's of a frame whose IPv4 header lies at `L3`.
+    /// The IPv4 header of a packet of `ip_len` octets.
     #[inline(always)]
-    fn emit_v4<const L3: usize>(&self, frame: &mut [u8], ecn: Ecn, mode: ChecksumMode) {
-        let ip_len = u16::try_from(frame.len() - L3).expect("an IPv4 packet fits 16 bits");
-        frame[..L3 + IPV4_LEN + TCP_LEN].copy_from_slice(&self.octets[..L3 + IPV4_LEN + TCP_LEN]);
-        frame[L3 + 2..L3 + 4].copy_from_slice(&ip_len.to_be_bytes());
-        // The template's traffic class is zero.
+    fn write_v4(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn, mode: ChecksumMode) {
         let ecn = ecn as u8;
-        frame[L3 + 1] = ecn;
+        let len = ip_len.to_be_bytes();
+        ip[..8].copy_from_slice(&[0x45, ecn, len[0], len[1], 0, 0, 0x40, 0]);
+        ip[8..12].copy_from_slice(&[TTL, PROTOCOL_TCP, 0, 0]);
+        ip[12..20].copy_from_slice(&self.addresses[..8]);
         if mode == ChecksumMode::Software {
             let varying = u32::from(ip_len) + u32::from(ecn);
-            let sum = !checksum::fold(u32::from(self.ipv4_sum) + varying);
-            frame[L3 + 10..L3 + 12].copy_from_slice(&sum.to_be_bytes());
+            let sum = !checksum::fold(IPV4_SUM + u32::from(self.address_sum) + varying);
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
         }
     }
 
-    /// Headers up to TCP's of a frame whose IPv6 header lies at `L3`.
+    /// The IPv6 header of a packet of `ip_len` octets, itself included.
     #[inline(always)]
-    fn emit_v6<const L3: usize>(&self, frame: &mut [u8], ecn: Ecn) {
-        let len = u16::try_from(frame.len() - L3 - IPV6_LEN).expect("a payload fits 16 bits");
-        frame[..L3 + IPV6_LEN + TCP_LEN].copy_from_slice(&self.octets[..L3 + IPV6_LEN + TCP_LEN]);
-        frame[L3 + 4..L3 + 6].copy_from_slice(&len.to_be_bytes());
+    fn write_v6(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn) {
+        let len = (ip_len - IPV6_OCTETS).to_be_bytes();
         // The traffic class straddles the first two octets; the flow label is zero.
-        frame[L3 + 1] = (ecn as u8) << 4;
+        ip[..8].copy_from_slice(&[0x60, (ecn as u8) << 4, 0, 0, len[0], len[1], PROTOCOL_TCP, TTL]);
+        ip[8..40].copy_from_slice(&self.addresses);
     }
 }
 
