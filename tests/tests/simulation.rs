@@ -3,8 +3,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use ferrowarp_proto::engine::Counters;
+use ferrowarp_proto::time::{MICROSECOND, MILLISECOND};
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::link::{Bursts, Faults};
+use ferrowarp_tests::sim::router::{Answer, Router};
 use ferrowarp_tests::sim::workload::{Report, arena_len, run};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use rand::rngs::SmallRng;
@@ -14,12 +17,14 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// Runs seeds with options drawn from each by `draw`.
+/// Runs seeds with options drawn from each by `draw`. Returns what was counted of the path, over
+/// all of them.
 fn over_seeds(
     default_count: u64,
     per_side: usize,
     draw: impl Fn(&mut SmallRng, &mut WorldOptions),
-) {
+) -> Counters {
+    let mut path = Counters::default();
     let first = number("FERROWARP_SEED", 1);
     for seed in first..first + number("FERROWARP_SEEDS", default_count) {
         let mut chance = SmallRng::seed_from_u64(seed ^ 0xfa57);
@@ -34,17 +39,24 @@ fn over_seeds(
             if let Ok(path) = std::env::var("FERROWARP_PCAP") {
                 world.capture_to(&path);
             }
-            run(&mut world, conns, per_side)
+            run(&mut world, conns, per_side);
+            world.ends.map(|end| *end.engine.counters())
         }));
-        if let Err(cause) = outcome {
+        let counters = outcome.unwrap_or_else(|cause| {
             eprintln!(
                 "seed {seed} failed; see it with FERROWARP_SEED={seed} FERROWARP_SEEDS=1 \
                  FERROWARP_PCAP=seed-{seed}.pcap"
             );
             eprintln!("{options:?}");
-            std::panic::resume_unwind(cause);
+            std::panic::resume_unwind(cause)
+        });
+        for counters in counters {
+            path.emss_changes += counters.emss_changes;
+            path.icmp_errors += counters.icmp_errors;
+            path.icmp_refused += counters.icmp_refused;
         }
     }
+    path
 }
 
 fn some_mtu(chance: &mut SmallRng) -> u16 {
@@ -147,6 +159,41 @@ fn cut_packets_are_put_together() {
             assert_eq!(counters.reassembly_failures, 0);
         }
     }
+}
+
+/// The path's MTU goes down and up again and again, faster or slower than it can be followed.
+fn a_changing_path(answer: Answer) -> Counters {
+    over_seeds(20, 120, |chance, options| {
+        options.mtu = [1500, 4000, 9000][chance.random_range(0..3)];
+        let least = if options.ipv6 { 1280 } else { 576 };
+        let mut some = || chance.random_range(least..9000).min(chance.random_range(least..9000));
+        let mtus = [9000, some(), some(), some()];
+        let turn_ns = [50 * MICROSECOND, MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND];
+        let turn_ns = turn_ns[chance.random_range(0..4)];
+        options.router = Some(Router { mtus, turn_ns, answer, forged: chance.random_bool(0.5) });
+        options.faults.delay_ns = chance.random_range(0..100_000);
+        options.faults.loss = [0.0, 0.01][chance.random_range(0..2)];
+        options.faults.reorder = [0.0, 0.02][chance.random_range(0..2)];
+        options.faults.corrupt = [0.0, 0.01][chance.random_range(0..2)];
+        options.timestamps = chance.random_bool(0.7);
+        options.sack = chance.random_bool(0.8);
+        options.head_len = [usize::MAX, 120][chance.random_range(0..2)];
+    })
+}
+
+#[test]
+fn a_changing_path_with_answers() {
+    for answer in [Answer::Size, Answer::NoSize] {
+        let path = a_changing_path(answer);
+        assert!(path.emss_changes > 0 && path.icmp_errors > 0 && path.icmp_refused > 0, "{path:?}");
+    }
+}
+
+#[test]
+fn a_changing_path_without_answers() {
+    let path = a_changing_path(Answer::Nothing);
+    assert!(path.emss_changes > 0, "{path:?}");
+    assert_eq!((path.icmp_errors, path.icmp_refused), (0, 0));
 }
 
 #[test]

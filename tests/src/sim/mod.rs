@@ -7,6 +7,7 @@
 
 pub mod cut;
 pub mod frames;
+pub mod router;
 pub mod workload;
 pub mod world;
 

@@ -20,6 +20,7 @@ use rand::rngs::SmallRng;
 use super::cut::cut;
 use super::frames::{HeapDevice, PoolSizes};
 use super::link::{Faults, Link};
+use super::router::Router;
 
 /// Completion queues of bounded length.
 #[derive(Clone)]
@@ -94,6 +95,8 @@ pub struct WorldOptions {
     pub vlan: Option<u16>,
     /// The wire cuts packets into fragments of so many octets.
     pub cut_at: Option<usize>,
+    /// The path's MTU is another than the ports', and changes.
+    pub router: Option<Router>,
     /// Damage goes unnoticed by TCP, as if a router had repaired the checksums.
     pub repair_checksums: bool,
 }
@@ -117,6 +120,7 @@ impl WorldOptions {
             ipv6: false,
             vlan: None,
             cut_at: None,
+            router: None,
             repair_checksums: false,
         }
     }
@@ -132,6 +136,7 @@ pub struct World {
     pub now: Instant,
     ipv6: bool,
     cut_at: Option<usize>,
+    router: Option<Router>,
     /// All chance that is not an engine's.
     pub chance: SmallRng,
     /// Frames sent, both ways.
@@ -172,6 +177,9 @@ impl World {
             (config.held_frames_max, config.held_octets_max) = options.holds;
             config.tcp.timestamps = options.timestamps;
             config.tcp.sack = options.sack;
+            if let Some(router) = options.router {
+                config.tcp.path_mtu.raise_ns = router.turn_ns / 4;
+            }
             let arena = Rc::new(Arena::new(options.arena_len));
             let queues = Queues::new(16, options.cq_len);
             let engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
@@ -185,6 +193,7 @@ impl World {
             now: Instant::from_nanos(1000),
             ipv6: options.ipv6,
             cut_at: options.cut_at,
+            router: options.router,
             chance: SmallRng::seed_from_u64(options.seed),
             frames: 0,
             capture: None,
@@ -216,6 +225,7 @@ impl World {
 
     /// Repairs the wire in both directions: what is sent from now on arrives.
     pub fn heal(&mut self) {
+        self.router = None;
         for link in &mut self.links {
             link.set_faults(link.faults().healed());
         }
@@ -257,6 +267,15 @@ impl World {
                 for frame in outbound.borrow_mut().drain(..) {
                     self.frames += 1;
                     self.capture(&frame);
+                    let refused = self.router.and_then(|router| router.refuse(self.now, &frame));
+                    if let Some(answers) = refused {
+                        for answer in answers {
+                            self.capture(&answer);
+                            self.links[1 - index]
+                                .send(self.now.as_nanos(), answer, |copy| Some(copy.clone()));
+                        }
+                        continue;
+                    }
                     let id = u32::try_from(self.frames & 0xffff).expect("masked");
                     let parts = match self.cut_at {
                         Some(mtu) => cut(frame, mtu, id),

@@ -1,0 +1,107 @@
+//! A narrow place on the wire whose width changes, and what its router says of packets too long.
+
+use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::wire::checksum;
+use ferrowarp_proto::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use ferrowarp_proto::wire::link::{ETHERNET_LEN, ETHERTYPE_VLAN, TAGGED_LEN};
+
+/// Shortest packet that every link of IPv6 carries: how much is quoted over IPv6.
+const QUOTED_MAX: usize = 1280 - IPV6_LEN - 8;
+/// An octet of a sequence number lies so far behind the start of the TCP header.
+const SEQ_AT: usize = 5;
+
+/// What comes back for a packet too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing: a black hole.
+    Nothing,
+    /// An ICMP error with the size that passes.
+    Size,
+    /// Over IPv4, an ICMP error of a router older than RFC 1191.
+    NoSize,
+}
+
+/// The narrow place.
+#[derive(Clone, Copy, Debug)]
+pub struct Router {
+    /// Octets of IP packet that pass, by turns.
+    pub mtus: [usize; 4],
+    /// Length of a turn in nanoseconds.
+    pub turn_ns: u64,
+    /// What it says of the others.
+    pub answer: Answer,
+    /// With every answer comes a forged one, which names a segment that is not under way.
+    pub forged: bool,
+}
+
+impl Router {
+    fn mtu(&self, now: Instant) -> usize {
+        let turn = now.as_nanos() / self.turn_ns % self.mtus.len() as u64;
+        self.mtus[usize::try_from(turn).expect("four turns")]
+    }
+
+    /// What goes back for a frame; `None` if it passes.
+    #[must_use]
+    pub fn refuse(&self, now: Instant, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
+        let mtu = self.mtu(now);
+        let tagged = frame[12..14] == ETHERTYPE_VLAN.to_be_bytes();
+        let l3 = if tagged { TAGGED_LEN } else { ETHERNET_LEN };
+        if frame.len() - l3 <= mtu {
+            return None;
+        }
+        let told = match self.answer {
+            Answer::Nothing => return Some(Vec::new()),
+            Answer::NoSize if frame[l3] >> 4 == 4 => 0,
+            Answer::Size | Answer::NoSize => mtu,
+        };
+        let mut answers = vec![too_big(frame, l3, told)];
+        if self.forged {
+            let mut forged = frame.to_vec();
+            let l4 = l3 + if frame[l3] >> 4 == 4 { IPV4_LEN } else { IPV6_LEN };
+            forged[l4 + SEQ_AT] ^= 0x80;
+            answers.insert(0, too_big(&forged, l3, 1280.min(mtu - 1)));
+        }
+        Some(answers)
+    }
+}
+
+fn too_big(frame: &[u8], l3: usize, mtu: usize) -> Vec<u8> {
+    let kind = if frame[l3] >> 4 == 4 { (3, 4) } else { (2, 0) };
+    error_about(frame, l3, kind, u32::try_from(mtu).expect("a packet is short"))
+}
+
+/// The ICMP error about the packet at `l3` of `frame`, back to its sender: type and code, and the
+/// word behind the checksum. It quotes as much as is usual.
+#[must_use]
+pub fn error_about(frame: &[u8], l3: usize, kind: (u8, u8), word: u32) -> Vec<u8> {
+    let (header, packet) = frame.split_at(l3);
+    let is_v4 = packet[0] >> 4 == 4;
+    let quoted = if is_v4 { IPV4_LEN + 8 } else { packet.len().min(QUOTED_MAX) };
+    let mut icmp = vec![kind.0, kind.1, 0, 0];
+    icmp.extend(word.to_be_bytes());
+    icmp.extend(&packet[..quoted]);
+    let icmp_len = u16::try_from(icmp.len()).expect("an error is short");
+
+    let mut out = [&header[6..12], &header[..6], &header[12..]].concat();
+    let mut pseudo = 0;
+    if is_v4 {
+        let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, PROTOCOL_ICMP, 0, 0, 198, 18, 0, 99];
+        ip.extend(&packet[12..16]);
+        ip[2..4].copy_from_slice(&(icmp_len + 20).to_be_bytes());
+        let sum = !checksum::sum(&ip);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        out.extend(ip);
+    } else {
+        let [high, low] = icmp_len.to_be_bytes();
+        let mut ip = vec![0x60, 0, 0, 0, high, low, PROTOCOL_ICMPV6, 64];
+        ip.extend([0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x99]);
+        ip.extend(&packet[8..24]);
+        pseudo = checksum::add(checksum::sum(&ip[8..]), icmp_len);
+        pseudo = checksum::add(pseudo, PROTOCOL_ICMPV6.into());
+        out.extend(ip);
+    }
+    let sum = !checksum::add(pseudo, checksum::sum(&icmp));
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    out.extend(icmp);
+    out
+}
