@@ -14,8 +14,11 @@ use super::held::{Held, HoldPool, SPARE_ENTRIES, Share};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
 
-/// Most runs of a connection: bounds the work of a segment that begins one in the middle.
-const RUNS_MAX: usize = 512;
+/// Most runs of a connection: bounds the work of a segment that begins one in the middle, and of a
+/// report. A queue that overflows takes every other segment of what exceeds its rate: at 1 Gb/s
+/// over 20 ms that makes more than 2,000 holes at once, and an early segment refused for want of a
+/// run is lost once more.
+const RUNS_MAX: usize = 4096;
 /// End of a chain of entries.
 const NONE: u32 = u32::MAX;
 
