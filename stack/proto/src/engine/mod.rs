@@ -21,6 +21,7 @@ mod resolve;
 mod setup;
 mod slab;
 mod teardown;
+mod usage;
 mod wheel;
 
 use core::net::IpAddr;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 
 pub use counters::Counters;
+pub use usage::Usage;
 
 use crate::ddp::memory::Memory;
 use crate::device::{Capabilities, Device};

@@ -84,6 +84,11 @@ impl Wheel {
         }
     }
 
+    /// Timers that are armed, stale ones included.
+    pub(super) const fn len(&self) -> usize {
+        self.count
+    }
+
     /// Arms a timer; one in the past fires at the next [`Wheel::advance`].
     pub(super) fn arm(&mut self, timer: Timer) {
         self.count += 1;

@@ -25,6 +25,12 @@ impl AssemblyPool {
         Self { free: Vec::new(), taken: 0, count_max }
     }
 
+    /// Buffers that are lent.
+    #[must_use]
+    pub const fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// An empty buffer, or `None` when all are lent.
     pub fn take(&mut self) -> Option<Vec<u8>> {
         if self.taken == self.count_max {

@@ -1,0 +1,56 @@
+//! What an engine has in use at present: for its owner to watch, and for tests to find leaks.
+
+use super::Engine;
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::tcp;
+use crate::verbs::wc::{Completions, QpId};
+
+/// Counts of what is in use. With no connection all are 0 but `timers`, which become 0 as they
+/// fire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Connections, those that linger after their end included.
+    pub connections: usize,
+    /// Connections whose handshake a peer began and has not completed.
+    pub half_open: usize,
+    /// Connections found by their four-tuple.
+    pub tuples: usize,
+    /// Received frames held out of order.
+    pub held_frames: usize,
+    /// Octets of memory for copies of such.
+    pub held_octets: usize,
+    /// Buffers with partial FPDUs.
+    pub partial_fpdus: usize,
+    /// Octets by which receive windows have grown.
+    pub window_growth: u64,
+    /// Connections that wait for a hardware address.
+    pub unresolved: usize,
+    /// Entries of the timer wheel, stale ones included.
+    pub timers: usize,
+}
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// What is in use. Cheap.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            connections: self.connections.len(),
+            half_open: self.half_open,
+            tuples: self.by_tuple.len(),
+            held_frames: self.holds.frames(),
+            held_octets: self.holds.octets(),
+            partial_fpdus: self.assembly.taken(),
+            window_growth: self.window_growth,
+            unresolved: self.unresolved.len(),
+            timers: self.wheel.len(),
+        }
+    }
+
+    /// Counters of a queue pair's TCP connection, while it has one.
+    #[must_use]
+    pub fn tcp_stats(&self, qp: QpId) -> Option<tcp::Stats> {
+        let qp = self.verbs.get(self.verbs.index(qp)?)?;
+        Some(*self.connections.get(qp.conn?)?.tcb.stats())
+    }
+}
