@@ -1,32 +1,32 @@
 //! Two engines on a bad wire, from seeds. `FERROWARP_SEEDS=COUNT` and `FERROWARP_SEED=FIRST`
-//! choose how many and which; a failing seed is named, and `FERROWARP_PCAP=FILE` captures it.
+//! choose how many and which; a failing seed is named, and runs again into a capture file.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 
 use ferrowarp_proto::engine::Counters;
-use ferrowarp_proto::time::{MICROSECOND, MILLISECOND};
+use ferrowarp_proto::tcp::{Algorithm, EcnMode};
+use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::link::{Bursts, Faults};
+use ferrowarp_tests::sim::mutate::Mutator;
+use ferrowarp_tests::sim::rough::{self, Rough};
 use ferrowarp_tests::sim::router::{Answer, Router};
+use ferrowarp_tests::sim::seeds;
 use ferrowarp_tests::sim::workload::{Report, arena_len, run};
-use ferrowarp_tests::sim::world::{World, WorldOptions};
+use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-}
 
 /// Runs seeds with options drawn from each by `draw`. Returns what was counted of the path, over
 /// all of them.
 fn over_seeds(
+    name: &str,
     default_count: u64,
     per_side: usize,
-    draw: impl Fn(&mut SmallRng, &mut WorldOptions),
+    draw: impl Fn(&mut SmallRng, &mut WorldOptions) + Sync,
 ) -> Counters {
-    let mut path = Counters::default();
-    let first = number("FERROWARP_SEED", 1);
-    for seed in first..first + number("FERROWARP_SEEDS", default_count) {
+    let path = Mutex::new(Counters::default());
+    seeds::each(name, env!("CARGO_TARGET_TMPDIR"), default_count, |seed, capture| {
         let mut chance = SmallRng::seed_from_u64(seed ^ 0xfa57);
         let mut options = WorldOptions::new(seed);
         let conns = chance.random_range(1..4);
@@ -34,29 +34,36 @@ fn over_seeds(
         options.ipv6 = chance.random_bool(0.5);
         options.vlan = chance.random_bool(0.25).then(|| chance.random_range(1..4095));
         draw(&mut chance, &mut options);
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut world = World::new(&options);
-            if let Ok(path) = std::env::var("FERROWARP_PCAP") {
-                world.capture_to(&path);
-            }
-            run(&mut world, conns, per_side);
-            world.ends.map(|end| *end.engine.counters())
-        }));
-        let counters = outcome.unwrap_or_else(|cause| {
-            eprintln!(
-                "seed {seed} failed; see it with FERROWARP_SEED={seed} FERROWARP_SEEDS=1 \
-                 FERROWARP_PCAP=seed-{seed}.pcap"
-            );
-            eprintln!("{options:?}");
-            std::panic::resume_unwind(cause)
-        });
-        for counters in counters {
+        let mut world = World::new(&options);
+        if let Some(path) = capture {
+            eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
+            world.capture_to(&path);
+        }
+        world.watch();
+        run(&mut world, conns, per_side);
+        let mut path = path.lock().expect("nobody panics with it");
+        for end in &world.ends {
+            let counters = end.engine.counters();
             path.emss_changes += counters.emss_changes;
             path.icmp_errors += counters.icmp_errors;
             path.icmp_refused += counters.icmp_refused;
         }
+    });
+    path.into_inner().expect("nobody panicked with it")
+}
+
+/// Settings of TCP as ends may have them.
+fn some_end(chance: &mut SmallRng) -> EndOptions {
+    let window = 1 << chance.random_range(13..19);
+    EndOptions {
+        timestamps: chance.random_bool(0.7),
+        sack: chance.random_bool(0.7),
+        ecn: [EcnMode::Off, EcnMode::Accept, EcnMode::Request][chance.random_range(0..3)],
+        pacing: chance.random_bool(0.7),
+        congestion: [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp]
+            [chance.random_range(0..3)],
+        windows: (window, window << chance.random_range(0..6)),
     }
-    path
 }
 
 fn some_mtu(chance: &mut SmallRng) -> u16 {
@@ -65,12 +72,16 @@ fn some_mtu(chance: &mut SmallRng) -> u16 {
 
 #[test]
 fn good_wire() {
-    over_seeds(20, 60, |chance, options| options.mtu = some_mtu(chance));
+    over_seeds("good-wire", 100, 60, |chance, options| {
+        options.mtu = some_mtu(chance);
+        // The first segments of a connection, before its peer's window is open, may be cut.
+        options.aligned = true;
+    });
 }
 
 #[test]
 fn every_fault_at_once() {
-    over_seeds(60, 40, |chance, options| {
+    over_seeds("every-fault-at-once", 60, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         // A sender in timeout sends one frame at a time: a long burst would outlast its tries.
         let bursts =
@@ -93,14 +104,91 @@ fn every_fault_at_once() {
             options.faults.queue = Some(chance.random_range(20_000..200_000));
             options.faults.mark = Some(chance.random_range(0..20_000));
         }
-        options.timestamps = chance.random_bool(0.7);
-        options.sack = chance.random_bool(0.7);
+        options.tcp = [some_end(chance), some_end(chance)];
+    });
+}
+
+/// The wire is cut, pools are empty, an end stands still or its application is busy, now and then.
+#[test]
+fn incidents() {
+    over_seeds("incidents", 400, 40, |chance, options| {
+        options.mtu = some_mtu(chance);
+        options.incidents = Some((chance.random_range(1..12), 50 * MILLISECOND));
+        options.tcp = [some_end(chance), some_end(chance)];
+        options.faults.loss = chance.random_range(0.0..0.01);
+        options.faults.delay_ns = chance.random_range(0..500_000);
+        options.head_len = [usize::MAX, chance.random_range(120..600)][chance.random_range(0..2)];
+    });
+}
+
+/// An end vanishes without a word and another one is at its address, with segments of the old one
+/// still under way. The other end learns of it; new connections are as good as any.
+#[test]
+fn rebirth() {
+    seeds::each("rebirth", env!("CARGO_TARGET_TMPDIR"), 200, |seed, capture| {
+        let mut chance = SmallRng::seed_from_u64(seed ^ 0xdead);
+        let mut options = WorldOptions::new(seed);
+        options.arena_len = rough::ARENA_LEN;
+        options.ipv6 = chance.random_bool(0.5);
+        options.mtu = some_mtu(&mut chance);
+        options.tcp = [some_end(&mut chance), some_end(&mut chance)];
+        options.faults.loss = chance.random_range(0.0..0.02);
+        options.faults.duplicate = chance.random_range(0.0..0.02);
+        options.faults.reorder = chance.random_range(0.0..0.05);
+        options.faults.delay_ns = chance.random_range(0..2_000_000);
+        options.keepalive_ns = Some(5 * SECOND);
+        let mut world = World::new(&options);
+        if let Some(path) = capture {
+            eprintln!("rebirth, seed {seed}: {options:?}");
+            world.capture_to(&path);
+        }
+        world.watch();
+        let stag = rough::prepare(&world, 0);
+        for life in 0..4 {
+            let stags = [stag, rough::prepare(&world, 1)];
+            rough::listen(&mut world);
+            let mut work = Rough::connect(&mut world, stags, 40);
+            let dies = world.now + chance.random_range(0..100 * MILLISECOND);
+            if life == 3 {
+                let done = world.run_until(100 * SECOND, |world| work.work(world));
+                assert!(done && work.is_complete(), "the last life is undisturbed");
+                work.finish(&mut world);
+                return;
+            }
+            world.run_until(SECOND, |world| work.work(world) || world.now >= dies);
+            world.rebirth(1);
+            let told = world.run_until(300 * SECOND, |world| {
+                work.work_at(world, 0);
+                work.has_ended(0)
+            });
+            assert!(told, "end 0 never learns that its peer is gone");
+            work.abandon(&mut world, 0);
+        }
+    });
+}
+
+/// Segments are forged for a while. Then all goes well, or has failed and both ends know.
+#[test]
+fn forged_segments() {
+    seeds::each("forged-segments", env!("CARGO_TARGET_TMPDIR"), 600, |seed, capture| {
+        let mut chance = SmallRng::seed_from_u64(seed ^ 0xf07e);
+        let gentle = chance.random_bool(0.6);
+        let rate = [2, 10, 60][chance.random_range(0..3)];
+        let mutator = Mutator::seeded(seed, rate, gentle);
+        let options = WorldOptions {
+            ipv6: chance.random_bool(0.5),
+            mtu: some_mtu(&mut chance),
+            tcp: [some_end(&mut chance), some_end(&mut chance)],
+            ..rough::options(seed)
+        };
+        let lasts_ns = chance.random_range(0..200 * MILLISECOND);
+        rough::forged(&options, mutator, gentle, lasts_ns, 30, capture);
     });
 }
 
 #[test]
 fn drained_pools() {
-    over_seeds(30, 40, |chance, options| {
+    over_seeds("drained-pools", 30, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         options.pools = PoolSizes {
             data: chance.random_range(1..12),
@@ -113,7 +201,7 @@ fn drained_pools() {
 
 #[test]
 fn little_room_for_early_segments() {
-    over_seeds(30, 40, |chance, options| {
+    over_seeds("little-room-for-early-segments", 30, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         options.holds = (chance.random_range(0..20), chance.random_range(0..100_000));
         options.faults.loss = chance.random_range(0.0..0.05);
@@ -121,13 +209,13 @@ fn little_room_for_early_segments() {
         options.faults.delay_ns = chance.random_range(0..1_000_000);
         // The headers lie in the first run.
         options.head_len = chance.random_range(120..2000);
-        options.sack = chance.random_bool(0.7);
+        options.tcp = [some_end(chance), some_end(chance)];
     });
 }
 
 #[test]
 fn chained_buffers() {
-    over_seeds(20, 40, |chance, options| {
+    over_seeds("chained-buffers", 20, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         options.head_len = chance.random_range(120..600);
         options.faults.reorder = 0.05;
@@ -137,7 +225,7 @@ fn chained_buffers() {
 
 #[test]
 fn a_wire_that_cuts_packets() {
-    over_seeds(20, 30, |chance, options| {
+    over_seeds("a-wire-that-cuts-packets", 20, 30, |chance, options| {
         options.mtu = 1500;
         options.cut_at = Some([576, 1000, 1280][chance.random_range(0..3)]);
         options.faults.reorder = 0.05;
@@ -163,7 +251,8 @@ fn cut_packets_are_put_together() {
 
 /// The path's MTU goes down and up again and again, faster or slower than it can be followed.
 fn a_changing_path(answer: Answer) -> Counters {
-    over_seeds(20, 120, |chance, options| {
+    let name = format!("path-{answer:?}").to_lowercase();
+    over_seeds(&name, 30, 120, |chance, options| {
         options.mtu = [1500, 4000, 9000][chance.random_range(0..3)];
         let least = if options.ipv6 { 1280 } else { 576 };
         let mut some = || chance.random_range(least..9000).min(chance.random_range(least..9000));
@@ -175,8 +264,7 @@ fn a_changing_path(answer: Answer) -> Counters {
         options.faults.loss = [0.0, 0.01][chance.random_range(0..2)];
         options.faults.reorder = [0.0, 0.02][chance.random_range(0..2)];
         options.faults.corrupt = [0.0, 0.01][chance.random_range(0..2)];
-        options.timestamps = chance.random_bool(0.7);
-        options.sack = chance.random_bool(0.8);
+        options.tcp = [some_end(chance), some_end(chance)];
         options.head_len = [usize::MAX, 120][chance.random_range(0..2)];
     })
 }

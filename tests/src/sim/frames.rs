@@ -102,6 +102,8 @@ pub struct HeapDevice {
     sizes: PoolSizes,
     lent_data: Lent,
     lent_control: Lent,
+    /// Data and control pools that give nothing at present.
+    drained: Cell<[bool; 2]>,
     /// Received frames are split into a head of this length and the rest.
     head_len: usize,
     /// From the wire.
@@ -119,6 +121,7 @@ impl HeapDevice {
             sizes,
             lent_data: Lent::default(),
             lent_control: Lent::default(),
+            drained: Cell::default(),
             head_len,
             inbound: Queue::default(),
             outbound: Queue::default(),
@@ -128,6 +131,11 @@ impl HeapDevice {
     /// Checksums are neither made nor checked.
     pub const fn trust_the_wire(&mut self) {
         self.capabilities.checksum = ChecksumMode::NotNeeded;
+    }
+
+    /// Whether data and control pools give nothing: somebody else has all their buffers.
+    pub fn drain(&self, pools: [bool; 2]) {
+        self.drained.set(pools);
     }
 
     /// Buffers that are out, over all pools.
@@ -163,7 +171,9 @@ impl Device for HeapDevice {
             Pool::Retransmit => (&self.lent_data, self.sizes.data + self.sizes.reserve),
             Pool::Control => (&self.lent_control, self.sizes.control),
         };
-        if lent.get() >= limit {
+        let [data, control] = self.drained.get();
+        let is_drained = if pool == Pool::Control { control } else { data };
+        if is_drained || lent.get() >= limit {
             return None;
         }
         lent.set(lent.get() + 1);

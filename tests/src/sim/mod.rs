@@ -2,12 +2,22 @@
 //!
 //! - [`frames`]: heap frames and pools that run dry.
 //! - [`link`]: the wire and its faults, a package of its own.
+//! - [`incident`]: what happens for a while: a cut, a drained pool, an end that stands still.
+//! - [`mutate`]: segments forged on their way.
+//! - [`rough`]: work on connections that may end at any time.
 //! - [`world`]: both ends, the clock, and how time moves on.
+//! - [`watch`]: looks at every segment on the wire, and objects.
+//! - [`seeds`]: many seeds over all cores; a failing one is named and captured.
 //! - [`workload`]: random work on random connections, and the oracles that watch it.
 
 pub mod cut;
 pub mod frames;
+pub mod incident;
+pub mod mutate;
+pub mod rough;
 pub mod router;
+pub mod seeds;
+pub mod watch;
 pub mod workload;
 pub mod world;
 

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::engine::Usage;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
@@ -11,6 +12,7 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use rand::Rng;
 
+use super::incident::Incident;
 use super::world::World;
 
 /// Port of the passive end.
@@ -111,12 +113,16 @@ pub fn run(world: &mut World, conns: usize, per_side: usize) -> Report {
     let done = world.run_until(600 * SECOND, |world| {
         for (conn, pair) in sides.iter_mut().enumerate() {
             for end in 0..2 {
-                post(world, pair, end, conn, per_side);
+                if !is_busy(world, end) {
+                    post(world, pair, end, conn, per_side);
+                }
             }
         }
         check_events(world);
         for end in 0..2 {
-            poll(world, &mut sides, end, &mut report);
+            if !is_busy(world, end) {
+                poll(world, &mut sides, end, &mut report);
+            }
         }
         sides.iter().flatten().all(|side| {
             side.next_number == per_side && side.posted.is_empty() && side.sends.is_empty()
@@ -131,8 +137,29 @@ pub fn run(world: &mut World, conns: usize, per_side: usize) -> Report {
     );
     report.elapsed_ns = world.now.since(start);
     report.frames = world.frames;
+    check_stats(world, &sides);
     close(world, &sides);
     report
+}
+
+fn is_busy(world: &World, end: usize) -> bool {
+    world.schedule.is_on(world.now, Incident::Busy { end })
+}
+
+/// All that one end counts as sent the other one counts as received.
+fn check_stats(world: &mut World, sides: &[[Side; 2]]) {
+    let agreed = world.run_until(100 * SECOND, |world| {
+        sides.iter().all(|pair| {
+            let stats = |end: usize| {
+                world.ends[end].engine.tcp_stats(pair[end].qp).expect("still connected")
+            };
+            let (a, b) = (stats(0), stats(1));
+            (a.octets_out, b.octets_out) == (b.octets_in, a.octets_in)
+        })
+    });
+    assert!(agreed, "octets sent and octets received differ");
+    let counted: u64 = world.ends.iter().map(|end| end.engine.counters().frames_out).sum();
+    assert_eq!(counted, world.frames, "frames");
 }
 
 fn init(conn: usize) -> QpInit {
@@ -395,7 +422,24 @@ fn close(world: &mut World, sides: &[[Side; 2]]) {
         let open: usize =
             sides.iter().map(|pair| pair[index].receives - pair[index].received).sum();
         assert_eq!(flushed, open, "each buffer of end {index} is flushed once");
-        assert_eq!(end.engine.device().lent(), 0, "every frame came home");
-        assert_eq!(end.engine.held(), (0, 0), "nothing is held for nobody");
+    }
+    check_nothing_left(world);
+}
+
+/// With no connection left, nothing is in use.
+///
+/// # Panics
+/// If something is.
+pub fn check_nothing_left(world: &mut World) {
+    // Long enough for any timer.
+    let now = world.now + 700 * SECOND;
+    for (index, end) in world.ends.iter_mut().enumerate() {
+        assert_eq!(end.engine.device().lent(), 0, "frames of end {index} did not come home");
+        let usage = end.engine.usage();
+        assert_eq!(usage, Usage { timers: usage.timers, ..Usage::default() }, "end {index}");
+        for _ in 0..4 {
+            end.engine.drive(now);
+        }
+        assert_eq!(end.engine.usage(), Usage::default(), "end {index}");
     }
 }

@@ -5,11 +5,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ferrowarp_proto::ddp::testing::Arena;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{Instant, MICROSECOND};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, Wc};
 use pcap_file::DataLink;
@@ -19,8 +21,14 @@ use rand::rngs::SmallRng;
 
 use super::cut::cut;
 use super::frames::{HeapDevice, PoolSizes};
+use super::incident::{Incident, Schedule};
 use super::link::{Faults, Link};
+use super::mutate::Mutator;
 use super::router::Router;
+use super::watch::Watch;
+
+/// Frames that a port's receive ring takes; what comes beyond is lost.
+const RING_LEN: usize = 1024;
 
 /// Completion queues of bounded length.
 #[derive(Clone)]
@@ -66,6 +74,35 @@ pub struct End {
     pub queues: Queues,
 }
 
+/// Settings of TCP that an end has for itself.
+#[derive(Clone, Copy, Debug)]
+pub struct EndOptions {
+    /// Offers timestamps.
+    pub timestamps: bool,
+    /// Offers SACK.
+    pub sack: bool,
+    /// What it thinks of ECN.
+    pub ecn: EcnMode,
+    /// Spreads its windows over the round trip.
+    pub pacing: bool,
+    /// Congestion control.
+    pub congestion: Algorithm,
+    /// Octets of the receive window, and what it may grow to.
+    pub windows: (u32, u32),
+}
+
+impl EndOptions {
+    /// What an engine does unless told otherwise.
+    pub const DEFAULT: Self = Self {
+        timestamps: true,
+        sack: true,
+        ecn: EcnMode::Accept,
+        pacing: true,
+        congestion: Algorithm::Cubic,
+        windows: (256 * 1024, 6 * 1024 * 1024),
+    };
+}
+
 /// How to make a world.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldOptions {
@@ -85,10 +122,14 @@ pub struct WorldOptions {
     pub arena_len: usize,
     /// Completions that a queue holds.
     pub cq_len: usize,
-    /// Settings of TCP beyond those of the port.
-    pub timestamps: bool,
-    /// See `timestamps`.
-    pub sack: bool,
+    /// Settings of TCP of each end.
+    pub tcp: [EndOptions; 2],
+    /// What happens, drawn anew for each seed: so many things, within so many nanoseconds.
+    pub incidents: Option<(usize, u64)>,
+    /// A silent peer is probed after so many nanoseconds.
+    pub keepalive_ns: Option<u64>,
+    /// No octet leaves but from the start of an FPDU on: windows and segments are large.
+    pub aligned: bool,
     /// Both ends have IPv6 addresses, else IPv4.
     pub ipv6: bool,
     /// The VLAN that all frames belong to.
@@ -115,8 +156,10 @@ impl WorldOptions {
             holds: (512, 16 << 20),
             arena_len: 4 << 20,
             cq_len: 4096,
-            timestamps: true,
-            sack: true,
+            tcp: [EndOptions::DEFAULT; 2],
+            incidents: None,
+            keepalive_ns: None,
+            aligned: false,
             ipv6: false,
             vlan: None,
             cut_at: None,
@@ -124,6 +167,36 @@ impl WorldOptions {
             repair_checksums: false,
         }
     }
+}
+
+fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
+    let host = u8::try_from(index + 1).expect("two ends");
+    let mac = [2, 0, 0, 0, 0, host];
+    let mut device = HeapDevice::new(mac, options.mtu, options.pools, options.head_len);
+    if options.repair_checksums {
+        device.trust_the_wire();
+    }
+    let seed = options.seed ^ (index as u64 + 1).wrapping_mul(0x1234_5678_9abc_def1) ^ life << 40;
+    let (ip, prefix_len) =
+        if options.ipv6 { (address_v6(index), 64) } else { (address(index), 24) };
+    let mut config = EngineConfig::new(ip, prefix_len, seed);
+    config.vlan = options.vlan;
+    (config.held_frames_max, config.held_octets_max) = options.holds;
+    let end = &options.tcp[index];
+    config.tcp.keepalive_ns = options.keepalive_ns;
+    config.tcp.timestamps = end.timestamps;
+    config.tcp.sack = end.sack;
+    config.tcp.ecn = end.ecn;
+    config.tcp.pacing = end.pacing;
+    config.tcp.congestion = end.congestion;
+    (config.tcp.recv_window, config.tcp.recv_window_max) = end.windows;
+    if let Some(router) = options.router {
+        config.tcp.path_mtu.raise_ns = router.turn_ns / 4;
+    }
+    let arena = Rc::new(Arena::new(options.arena_len));
+    let queues = Queues::new(16, options.cq_len);
+    let engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
+    End { engine, arena, queues }
 }
 
 /// Two ends and the wire.
@@ -141,6 +214,17 @@ pub struct World {
     pub chance: SmallRng,
     /// Frames sent, both ways.
     pub frames: u64,
+    /// What happens when.
+    pub schedule: Schedule,
+    /// Looks at every segment.
+    pub watch: Option<Watch>,
+    /// Forges segments.
+    pub mutator: Option<Mutator>,
+    options: WorldOptions,
+    /// The last segment with payload of what end 0 has to send next is lost.
+    loses_last: bool,
+    /// Engines made so far.
+    engines: u64,
     capture: Option<PcapWriter<File>>,
 }
 
@@ -162,51 +246,54 @@ impl World {
     /// A world with no connection.
     #[must_use]
     pub fn new(options: &WorldOptions) -> Self {
-        let end = |index: usize| {
-            let host = u8::try_from(index + 1).expect("two ends");
-            let mac = [2, 0, 0, 0, 0, host];
-            let mut device = HeapDevice::new(mac, options.mtu, options.pools, options.head_len);
-            if options.repair_checksums {
-                device.trust_the_wire();
-            }
-            let seed = options.seed ^ (index as u64 + 1).wrapping_mul(0x1234_5678_9abc_def1);
-            let (ip, prefix_len) =
-                if options.ipv6 { (address_v6(index), 64) } else { (address(index), 24) };
-            let mut config = EngineConfig::new(ip, prefix_len, seed);
-            config.vlan = options.vlan;
-            (config.held_frames_max, config.held_octets_max) = options.holds;
-            config.tcp.timestamps = options.timestamps;
-            config.tcp.sack = options.sack;
-            if let Some(router) = options.router {
-                config.tcp.path_mtu.raise_ns = router.turn_ns / 4;
-            }
-            let arena = Rc::new(Arena::new(options.arena_len));
-            let queues = Queues::new(16, options.cq_len);
-            let engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
-            End { engine, arena, queues }
-        };
         let link = |salt: u64| Link::new(Faults::NONE, options.seed ^ salt);
+        let mut chance = SmallRng::seed_from_u64(options.seed);
+        let schedule = match options.incidents {
+            Some((count, span_ns)) => Schedule::draw(&mut chance, count, span_ns),
+            None => Schedule::default(),
+        };
         let mut world = Self {
-            ends: [end(0), end(1)],
+            ends: [make_end(options, 0, 0), make_end(options, 1, 0)],
             links: [link(0x1e47), link(0x419b)],
             repair_checksums: options.repair_checksums,
             now: Instant::from_nanos(1000),
             ipv6: options.ipv6,
             cut_at: options.cut_at,
             router: options.router,
-            chance: SmallRng::seed_from_u64(options.seed),
+            chance,
             frames: 0,
+            schedule,
+            watch: None,
+            mutator: None,
+            options: *options,
+            loses_last: false,
+            engines: 0,
             capture: None,
         };
         world.damage(options.faults);
         world
     }
 
+    /// Looks at every segment from now on, and objects.
+    pub fn watch(&mut self) {
+        self.watch = Some(Watch::new(self.options.aligned));
+    }
+
+    /// The engine of an end is gone without a word, and another one is at its address: another
+    /// port, memory and seed. What is on the wire stays there.
+    pub fn rebirth(&mut self, index: usize) {
+        self.engines += 1;
+        self.ends[index] = make_end(&self.options, index, self.engines);
+        if let Some(watch) = &mut self.watch {
+            watch.forget();
+        }
+    }
+
     /// Writes every frame that is sent, before the wire gets at it, to a capture file.
     ///
     /// # Panics
     /// If the file cannot be made.
-    pub fn capture_to(&mut self, path: &str) {
+    pub fn capture_to(&mut self, path: impl AsRef<Path>) {
         let file = File::create(path).expect("the capture file can be made");
         let header = PcapHeader { datalink: DataLink::ETHERNET, ..PcapHeader::default() };
         self.capture =
@@ -225,6 +312,8 @@ impl World {
 
     /// Repairs the wire in both directions: what is sent from now on arrives.
     pub fn heal(&mut self) {
+        self.schedule.clear();
+        self.mutator = None;
         self.router = None;
         for link in &mut self.links {
             link.set_faults(link.faults().healed());
@@ -238,6 +327,11 @@ impl World {
         for link in &mut self.links {
             link.set_faults(Faults { spare_headers, ..faults });
         }
+    }
+
+    /// The last frame that end 0 sends in its next pass is lost.
+    pub const fn lose_last(&mut self) {
+        self.loses_last = true;
     }
 
     /// Cuts the wire: nothing arrives any more.
@@ -254,38 +348,20 @@ impl World {
 
     /// Drives both ends until neither has anything to do at this moment, then moves time to the
     /// next thing that happens. False if nothing ever will.
+    ///
+    /// # Panics
+    /// If the watch objects to a segment.
     pub fn step(&mut self) -> bool {
         for _ in 0..64 {
             let mut worked = false;
             for index in 0..2 {
-                let device = self.ends[index].engine.device();
-                while let Some(frame) = self.links[1 - index].arrive(self.now.as_nanos()) {
-                    device.inbound.borrow_mut().push_back(frame);
+                self.apply(index);
+                self.take_arrivals(index);
+                if self.schedule.is_on(self.now, Incident::Pause { end: index }) {
+                    continue;
                 }
-                let outbound = Rc::clone(&device.outbound);
                 worked |= self.ends[index].engine.drive(self.now);
-                for frame in outbound.borrow_mut().drain(..) {
-                    self.frames += 1;
-                    self.capture(&frame);
-                    let refused = self.router.and_then(|router| router.refuse(self.now, &frame));
-                    if let Some(answers) = refused {
-                        for answer in answers {
-                            self.capture(&answer);
-                            self.links[1 - index]
-                                .send(self.now.as_nanos(), answer, |copy| Some(copy.clone()));
-                        }
-                        continue;
-                    }
-                    let id = u32::try_from(self.frames & 0xffff).expect("masked");
-                    let parts = match self.cut_at {
-                        Some(mtu) => cut(frame, mtu, id),
-                        None => vec![frame],
-                    };
-                    for part in parts {
-                        self.links[index]
-                            .send(self.now.as_nanos(), part, |part| Some(part.clone()));
-                    }
-                }
+                self.put_departures(index);
             }
             // A pass costs time, as it does on a core.
             self.now = self.now + 500;
@@ -297,7 +373,11 @@ impl World {
             .links
             .iter()
             .map(|link| link.next_arrival_ns().map(Instant::from_nanos))
-            .chain(self.ends.iter().map(|end| end.engine.deadline()))
+            .chain((0..2).map(|index| {
+                let pause = self.schedule.end_of(self.now, Incident::Pause { end: index });
+                pause.or_else(|| self.ends[index].engine.deadline())
+            }))
+            .chain([self.schedule.next(self.now)])
             .flatten()
             .min();
         match next {
@@ -308,6 +388,78 @@ impl World {
                 true
             }
             None => false,
+        }
+    }
+
+    /// What the schedule has for the port of an end.
+    fn apply(&mut self, index: usize) {
+        let drained = [
+            self.schedule.is_on(self.now, Incident::NoData { end: index }),
+            self.schedule.is_on(self.now, Incident::NoControl { end: index }),
+        ];
+        self.ends[index].engine.device().drain(drained);
+    }
+
+    fn take_arrivals(&mut self, index: usize) {
+        let is_deaf = self.schedule.is_on(self.now, Incident::Deaf { end: index });
+        let device = self.ends[index].engine.device();
+        while let Some(frame) = self.links[1 - index].arrive(self.now.as_nanos()) {
+            let mut inbound = device.inbound.borrow_mut();
+            if is_deaf || inbound.len() >= RING_LEN {
+                continue;
+            }
+            if let Some(watch) = self.watch.as_mut().filter(|_| self.cut_at.is_none()) {
+                watch.arrived(index, &frame, !self.repair_checksums);
+            }
+            inbound.push_back(frame);
+        }
+    }
+
+    fn put_departures(&mut self, index: usize) {
+        let is_cut = self.schedule.is_on(self.now, Incident::Cut);
+        let outbound = Rc::clone(&self.ends[index].engine.device().outbound);
+        if index == 0 && std::mem::take(&mut self.loses_last) {
+            let last = outbound.borrow_mut().pop_back();
+            assert!(last.is_some_and(|frame| frame.len() > 66), "a segment with payload");
+            self.frames += 1;
+        }
+        for frame in outbound.borrow_mut().drain(..) {
+            self.frames += 1;
+            self.capture(&frame);
+            if let Some(watch) = &mut self.watch {
+                watch.sent(index, &frame);
+                if self.cut_at.is_some() {
+                    // What arrives are pieces: what was sent has to do.
+                    watch.arrived(1 - index, &frame, false);
+                }
+            }
+            if is_cut {
+                continue;
+            }
+            let refused = self.router.and_then(|router| router.refuse(self.now, &frame));
+            if let Some(answers) = refused {
+                for answer in answers {
+                    self.capture(&answer);
+                    self.links[1 - index]
+                        .send(self.now.as_nanos(), answer, |copy| Some(copy.clone()));
+                }
+                continue;
+            }
+            let id = u32::try_from(self.frames & 0xffff).expect("masked");
+            let parts = match (self.cut_at, &mut self.mutator) {
+                (Some(mtu), _) => cut(frame, mtu, id),
+                (None, Some(mutator)) => {
+                    let mutated = mutator.mutate(frame);
+                    for part in mutated.back {
+                        self.links[1 - index].send(self.now.as_nanos(), part, |_| None);
+                    }
+                    mutated.onward
+                }
+                (None, None) => vec![frame],
+            };
+            for part in parts {
+                self.links[index].send(self.now.as_nanos(), part, |part| Some(part.clone()));
+            }
         }
     }
 

@@ -1,0 +1,69 @@
+//! Many seeds over all cores. A run depends on its seed alone, not on the thread that it is on.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number from the environment.
+#[must_use]
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// What a panic said.
+#[must_use]
+pub fn reason(cause: &(dyn Any + Send)) -> &str {
+    let text = cause.downcast_ref::<&str>().copied();
+    text.or_else(|| cause.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
+}
+
+/// Calls `run` with each of `default_count` seeds from 1 on, unless `FERROWARP_SEEDS` and
+/// `FERROWARP_SEED` say otherwise. One that fails runs once more with the path of a capture file
+/// in `folder`.
+///
+/// # Panics
+/// If a seed failed: names it, its reason and the capture.
+pub fn each(
+    name: &str,
+    folder: &str,
+    default_count: u64,
+    run: impl Fn(u64, Option<PathBuf>) + Sync,
+) {
+    let first = number("FERROWARP_SEED", 1);
+    let count = number("FERROWARP_SEEDS", default_count);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicU64::new(first);
+    let failed = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return;
+            }
+            let outcome = catch_unwind(AssertUnwindSafe(|| run(seed, None)));
+            if let Err(cause) = outcome {
+                failed.lock().expect("nobody panics with it").push((seed, cause));
+                // The others finish what they are at.
+                next.store(first + count, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let mut failed = failed.into_inner().expect("nobody panicked with it");
+    failed.sort_by_key(|(seed, _)| *seed);
+    let Some((seed, cause)) = failed.first() else { return };
+    let file = PathBuf::from(folder).join(format!("{name}-{seed}.pcap"));
+    let _ = catch_unwind(AssertUnwindSafe(|| run(*seed, Some(file.clone()))));
+    panic!(
+        "{name}: seed {seed} failed: {}\nsee {}\nagain with FERROWARP_SEED={seed} \
+         FERROWARP_SEEDS=1",
+        reason(cause.as_ref()),
+        file.display()
+    );
+}

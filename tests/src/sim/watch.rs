@@ -1,0 +1,255 @@
+//! What must hold for every segment on the wire, whatever becomes of it.
+//!
+//! - The window's right edge, the acknowledgment and both timestamps never go back.
+//! - Nothing is sent beyond the window that has reached the sender.
+//! - A segment starts where an FPDU does, unless records had to be cut.
+
+use std::collections::{HashMap, VecDeque};
+
+use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Segment};
+
+/// A frame on the wire.
+struct Octets<'a>(&'a [u8]);
+
+impl RxFrame for Octets<'_> {
+    fn head(&self) -> &[u8] {
+        self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        ChecksumState::Unknown
+    }
+}
+
+/// The segment in `frame`; `None` for what is no TCP, a fragment, or damaged.
+fn parse(frame: &[u8], verify: bool) -> Option<Segment> {
+    let mode = if verify { ChecksumMode::Software } else { ChecksumMode::NotNeeded };
+    let tagged = frame.get(12..14) == Some(&[0x81, 0]);
+    let parse = if tagged { Segment::parse_tagged } else { Segment::parse };
+    parse(&Octets(frame), mode).ok()
+}
+
+/// Where the octets of one direction are cut into FPDUs.
+#[derive(Debug, Default)]
+struct Framing {
+    /// The first octet that is not part of a known unit.
+    next: Option<Seq>,
+    /// Octets from `next` on, in order.
+    pending: Vec<u8>,
+    /// The start-up frame has passed.
+    started: bool,
+    /// Starts of units, oldest first; those acknowledged are forgotten.
+    starts: VecDeque<Seq>,
+}
+
+impl Framing {
+    /// Takes octets that follow all that were seen.
+    fn extend(&mut self, octets: &[u8]) {
+        self.pending.extend_from_slice(octets);
+        let mut used = 0;
+        while let Some(len) = self.unit_len(&self.pending[used..]) {
+            let start = self.next.expect("octets follow a SYN");
+            self.starts.push_back(start);
+            used += len;
+            self.started = true;
+            // The octets of a unit are the subject of others; its length is all that counts here.
+            self.next = Some(start + u32::try_from(len).expect("short"));
+        }
+        self.pending.drain(..used);
+    }
+
+    /// Octets of the unit that `octets` begin with, once it is whole.
+    fn unit_len(&self, octets: &[u8]) -> Option<usize> {
+        let len = if self.started {
+            let length = usize::from(u16::from_be_bytes(*octets.first_chunk()?));
+            (length + 2).next_multiple_of(4) + 4
+        } else {
+            let kinds = [FrameKind::Request, FrameKind::Reply];
+            kinds.into_iter().find_map(|kind| Startup::parse(octets, kind).ok().flatten())?.1
+        };
+        (octets.len() >= len).then_some(len)
+    }
+
+    /// Whether a unit starts at `seq`, or is about to.
+    fn starts_at(&self, seq: Seq) -> bool {
+        self.next == Some(seq) || {
+            let index = self.starts.partition_point(|&start| start < seq);
+            self.starts.get(index) == Some(&seq)
+        }
+    }
+
+    fn forget_below(&mut self, seq: Seq) {
+        while self.starts.front().is_some_and(|&start| start < seq) {
+            self.starts.pop_front();
+        }
+    }
+}
+
+/// One direction of a connection, as its sender shows it.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Shift of the window in what this end sends.
+    wscale: Option<u8>,
+    /// Whether it is shifted: known once the other end has answered.
+    scaling: Option<bool>,
+    edge: Option<Seq>,
+    ack: Option<Seq>,
+    ts: Option<(u32, u32)>,
+    /// End of what was sent.
+    end: Option<Seq>,
+    /// The furthest edge of the peer's window that has reached this end.
+    may_send: Option<Seq>,
+    framing: Framing,
+    /// Segments that did not start where an FPDU does.
+    misaligned: u64,
+}
+
+/// Looks at every segment.
+#[derive(Debug)]
+pub struct Watch {
+    /// By sender and four-tuple as the receiver of the segment sees it.
+    flows: HashMap<(usize, FourTuple), Flow>,
+    aligned: bool,
+    /// Segments seen.
+    pub segments: u64,
+    /// Octets of payload sent, and how many of them for the first time.
+    pub octets: (u64, u64),
+    /// Segments that did not start where an FPDU does.
+    pub misaligned: u64,
+}
+
+fn later(new: u32, old: u32) -> bool {
+    new.wrapping_sub(old).cast_signed() >= 0
+}
+
+impl Watch {
+    /// A watch that has seen nothing. `aligned`: records are never cut.
+    #[must_use]
+    pub fn new(aligned: bool) -> Self {
+        Self { flows: HashMap::new(), aligned, segments: 0, octets: (0, 0), misaligned: 0 }
+    }
+
+    /// An end starts anew: nothing is known of any connection.
+    pub fn forget(&mut self) {
+        self.flows.clear();
+    }
+
+    /// `end` sends `frame`.
+    ///
+    /// # Panics
+    /// If the segment breaks a rule.
+    pub fn sent(&mut self, end: usize, frame: &[u8]) {
+        let Some(seg) = parse(frame, false) else { return };
+        self.segments += 1;
+        if seg.flags.has(Flags::RST) {
+            // May answer anything; what follows is another connection.
+            self.flows.remove(&(end, seg.tuple));
+            return;
+        }
+        let back = (1 - end, FourTuple { local: seg.tuple.remote, remote: seg.tuple.local });
+        if seg.flags.has(Flags::SYN) {
+            let flow = self.flows.entry((end, seg.tuple)).or_default();
+            if flow.end.is_none_or(|known| known != seg.seq + 1) {
+                *flow = Flow { may_send: flow.may_send, ..Flow::default() };
+            }
+            flow.end = Some(seg.seq + 1);
+            flow.framing.next.get_or_insert(seg.seq + 1);
+            flow.wscale = seg.options.wscale;
+            return;
+        }
+        let scaling = self.flows.get(&back).is_some_and(|flow| flow.wscale.is_some());
+        let Some(flow) = self.flows.get_mut(&(end, seg.tuple)) else { return };
+        flow.scaling.get_or_insert(scaling && flow.wscale.is_some());
+        flow.check_receiver(&seg);
+        let payload = &frame[seg.payload.clone()];
+        self.octets.0 += payload.len() as u64;
+        self.octets.1 += u64::from(flow.check_sender(&seg, payload, self.aligned));
+        self.misaligned += std::mem::take(&mut flow.misaligned);
+    }
+
+    /// `frame` has reached `end`. With `verify`, damaged segments are known by their checksum.
+    pub fn arrived(&mut self, end: usize, frame: &[u8], verify: bool) {
+        let Some(seg) = parse(frame, verify).filter(|seg| seg.flags.has(Flags::ACK)) else {
+            return;
+        };
+        let Some(sender) = self.flows.get(&(1 - end, seg.tuple)) else { return };
+        let syn = seg.flags.has(Flags::SYN);
+        let shift = if syn { 0 } else { sender.shift() };
+        let edge = seg.ack + (u32::from(seg.window) << shift);
+        let back = FourTuple { local: seg.tuple.remote, remote: seg.tuple.local };
+        let Some(flow) = self.flows.get_mut(&(end, back)) else { return };
+        // An old duplicate, of a connection between the same ports, may carry anything.
+        if flow.end.is_some_and(|sent| seg.ack <= sent) {
+            flow.may_send = Some(flow.may_send.map_or(edge, |known| known.max(edge)));
+            flow.framing.forget_below(seg.ack);
+        }
+    }
+}
+
+impl Flow {
+    /// By how much the window of a segment that is no SYN is shifted.
+    fn shift(&self) -> u8 {
+        self.wscale.filter(|_| self.scaling == Some(true)).unwrap_or(0)
+    }
+
+    /// What a segment says of its sender's receive side.
+    fn check_receiver(&mut self, seg: &Segment) {
+        if !seg.flags.has(Flags::ACK) {
+            return;
+        }
+        assert!(self.ack.is_none_or(|ack| seg.ack >= ack), "the acknowledgment went back: {seg:?}");
+        self.ack = Some(seg.ack);
+        let shift = self.shift();
+        let edge = seg.ack + (u32::from(seg.window) << shift);
+        // The field counts in units; what lies in the last one is rounded off.
+        let unit = (1 << shift) - 1;
+        assert!(
+            self.edge.is_none_or(|known| edge + unit >= known),
+            "the window was retracted from {:?}: {seg:?}",
+            self.edge
+        );
+        self.edge = Some(self.edge.map_or(edge, |known| known.max(edge)));
+        if let Some((value, echo)) = seg.options.ts {
+            let ok = self.ts.is_none_or(|(v, e)| later(value, v) && later(echo, e));
+            assert!(ok, "timestamps went back from {:?}: {seg:?}", self.ts);
+            self.ts = Some((value, echo));
+        }
+    }
+
+    /// What a segment says of its sender's send side; octets sent for the first time.
+    fn check_sender(&mut self, seg: &Segment, payload: &[u8], aligned: bool) -> u32 {
+        let Some(sent) = self.end else { return 0 };
+        let len = u32::try_from(payload.len()).expect("a segment is short");
+        let end = seg.seq + len;
+        if len == 0 {
+            self.end = Some(sent.max(seg.seq + seg.seq_len()));
+            return 0;
+        }
+        assert!(seg.seq <= sent, "octets were left out before {seg:?}");
+        let edge = self.may_send.expect("a SYN-ACK was received");
+        assert!(end <= edge, "beyond the window, whose edge is {edge:?}: {seg:?}");
+        let fresh = if end > sent { end - sent } else { 0 };
+        let new = &payload[payload.len() - fresh as usize..];
+        let is_aligned = self.framing.starts_at(seg.seq);
+        if !new.is_empty() {
+            self.framing.extend(new);
+        }
+        // Known once the octets are.
+        let is_aligned = is_aligned || self.framing.starts_at(seg.seq);
+        assert!(is_aligned || !aligned, "not the start of an FPDU: {seg:?}");
+        self.misaligned += u64::from(!is_aligned);
+        self.end = Some(sent.max(seg.seq + seg.seq_len()));
+        fresh
+    }
+}
