@@ -59,6 +59,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// record once more (section 7.3). `None`: it is not wanted any more.
     #[cold]
     pub(super) fn plan_probe(&mut self, now: Instant, ready: Ready) -> Option<Transmit> {
+        if !self.board.is_calm() {
+            // No frame was to be had when it was due, and since then the peer told what it lacks.
+            self.due.tail = false;
+            return None;
+        }
         if let Some(index) = self.board.unsent()
             && let Some(resend) = self.choose_unsent(now, index)
         {

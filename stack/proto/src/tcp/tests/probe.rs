@@ -3,6 +3,7 @@
 use super::pair::Pair;
 use super::recovery::{block, end, script, with_sack};
 use super::{Config, Options, Script};
+use crate::tcp::TooBig;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::Flags;
 
@@ -215,4 +216,25 @@ fn a_peer_that_delays_acks_by_40_ms_causes_no_timeout_and_few_probes() {
     // After a silence that makes it forget, it learns anew.
     let (_, _, timeouts) = exchanges(1, 9 * SECOND, 50);
     assert_eq!(timeouts, 0);
+}
+
+#[test]
+fn a_probe_that_could_not_leave_is_not_wanted_once_the_peer_reported_a_hole() {
+    let mut script = warm();
+    let sent = script.write(1448 * 6);
+    // The timer fires, and no frame is to be had.
+    script.now = script.end.tcb.deadline().unwrap();
+    script.end.timeout(script.now);
+    // Then the first record is acknowledged, the last reported, and the path turns out narrower.
+    script.ack = end(&sent[0]);
+    let fields = with_sack(&script, &[block(&sent[5..])]);
+    script.deliver(&fields, 0);
+    let error = TooBig { seq: sent[1].seq, ack: None, mtu: Some(1000), packet_len: 1500 };
+    assert!(script.end.tcb.packet_too_big(script.now, &error));
+    assert_eq!(script.output()[0].seq, sent[1].seq, "what is missing, and no probe");
+    assert_eq!(script.end.tcb.stats().tail_probes, 0);
+    script.wait_us(100);
+    script.ack = end(&sent[5]);
+    script.send(script.fields());
+    assert!(script.end.tcb.all_acked());
 }
