@@ -55,7 +55,8 @@ impl HyStart {
             self.samples = self.samples.saturating_add(1);
             self.judge();
         }
-        if self.round_end.is_some_and(|end| ack.snd_una < end) {
+        // An end beyond what was sent is of long ago: the window was not in use since.
+        if self.round_end.is_some_and(|end| ack.snd_una < end && end <= ack.snd_nxt) {
             return Verdict::Grow(growth);
         }
         let first = self.round_end.replace(ack.snd_nxt).is_none();
@@ -101,10 +102,10 @@ mod tests {
 
     /// A round of `acks` ACKs of 1000 octets with this round-trip time; the verdicts.
     fn round(hystart: &mut HyStart, at: &mut u32, acks: u32, rtt_ms: u64) -> Vec<Verdict> {
-        let end = *at + acks * 1000;
+        let end = at.wrapping_add(acks * 1000);
         let mut verdicts = Vec::new();
-        while *at < end {
-            *at += 1000;
+        while *at != end {
+            *at = at.wrapping_add(1000);
             verdicts.push(hystart.on_ack(&AckInfo {
                 now: Instant::ZERO,
                 octets: 1000,
@@ -113,7 +114,7 @@ mod tests {
                 rtt_ns: Some(rtt_ms * MILLISECOND),
                 snd_una: Seq(*at),
                 // The next round is as long as this one.
-                snd_nxt: Seq(*at + acks * 1000),
+                snd_nxt: Seq(*at) + acks * 1000,
                 recovering: false,
             }));
         }
@@ -160,6 +161,18 @@ mod tests {
             round(&mut hystart, &mut at, 20, after);
             assert_eq!(hystart.rounds > 0, rises, "{before} to {after} ms");
         }
+    }
+
+    #[test]
+    fn rounds_go_on_after_octets_for_which_the_window_was_too_large() {
+        let (mut hystart, mut at) = (HyStart::new(), 0);
+        round(&mut hystart, &mut at, 20, 40);
+        // Half of the sequence space later; ACKs in between did not get here.
+        at = at.wrapping_add(0x8000_0000);
+        round(&mut hystart, &mut at, 20, 40);
+        round(&mut hystart, &mut at, 20, 40);
+        round(&mut hystart, &mut at, 20, 50);
+        assert!(hystart.rounds > 0);
     }
 
     #[test]
