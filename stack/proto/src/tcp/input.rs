@@ -3,13 +3,15 @@
 use super::state::{Event, State};
 use super::{Delivered, Notice, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
-use crate::time::{Instant, SECOND};
+use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
 
 /// How long the peer's last timestamp is compared with. RFC 7323 section 5.5 has 24 days, for
 /// clocks of a millisecond and slower; a clock of a microsecond turns in 71 minutes.
 const TIMESTAMP_LIFE_NS: u64 = 1000 * SECOND;
+/// Most that our clock of the timestamps advances over a silence: a quarter of a turn.
+const SILENCE_NS: u64 = (1 << 30) * MICROSECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Takes a segment of this connection, `seg` being the parsed header of `frame`.
@@ -41,6 +43,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.refuse(now, seg);
             return Delivered::Nothing;
         }
+        self.wake_clock(now);
         self.heard_at = now;
         self.unanswered = 0;
         if seg.flags.any(Flags::RST | Flags::SYN) || !seg.flags.has(Flags::ACK) {
@@ -166,6 +169,26 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         // A pure ACK of what is known to be received has nothing to say; an answer to it would
         // count as a duplicate.
+    }
+
+    /// To be called before the first segment is sent after a silence, and before another one of the
+    /// peer's counts as heard. A clock of a microsecond seems to run back over more than 35 minutes,
+    /// and peers drop what looks old for 24 days (RFC 7323 section 5.5): our clock then skips what is
+    /// too much. Whatever was sent was answered within minutes, so that silence since the peer was
+    /// heard is silence of ours.
+    #[inline]
+    pub(super) fn wake_clock(&mut self, now: Instant) {
+        let silent_since = self.heard_at.max(self.ts.woken_at);
+        if now.since(silent_since) > SILENCE_NS {
+            self.skip_silence(now, now.since(silent_since) - SILENCE_NS);
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
+    #[cold]
+    fn skip_silence(&mut self, now: Instant, excess_ns: u64) {
+        self.ts.woken_at = now;
+        self.ts.offset = self.ts.offset.wrapping_sub((excess_ns / MICROSECOND) as u32);
     }
 
     /// RFC 7323 section 4.3: the timestamp of the segment that the next ACK answers. Not before its

@@ -229,6 +229,8 @@ struct Timestamps {
     recent: u32,
     /// When it was taken.
     recent_at: Instant,
+    /// When our clock last skipped a part of a silence.
+    woken_at: Instant,
 }
 
 impl Timestamps {
@@ -396,7 +398,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             state,
             rcv: Receive::new(cfg),
             ack: AckState::new(),
-            ts: Timestamps { on: cfg.timestamps, offset: ts_offset, recent: 0, recent_at: now },
+            ts: Timestamps {
+                on: cfg.timestamps,
+                offset: ts_offset,
+                recent: 0,
+                recent_at: now,
+                woken_at: now,
+            },
             sack: cfg.sack,
             scaling: true,
             emss: u32::from(mss),

@@ -211,11 +211,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.arm_persist(now);
             return None;
         }
-        if self.snd.flight() == 0
-            && self.cfg.idle_restart
-            && now.since(self.sent_at) > self.rtt.rto(&self.cfg)
-        {
-            self.cc.on_idle(self.emss);
+        if self.snd.flight() == 0 && now.since(self.sent_at) > self.rtt.rto(&self.cfg) {
+            self.wake_clock(now);
+            if self.cfg.idle_restart {
+                self.cc.on_idle(self.emss);
+            }
         }
         if !self.cwnd_admits(now, self.emss) {
             return None;
@@ -238,6 +238,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let Plan::Control(control) = core::mem::replace(&mut self.plan, Plan::Nothing) else {
             return 0;
         };
+        self.wake_clock(now);
         let fields = match control {
             Control::StrayReset(seq) => {
                 self.due.stray_reset = None;
