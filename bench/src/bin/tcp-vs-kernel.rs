@@ -36,10 +36,10 @@ struct Options {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of each connection before anything is measured
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 5.0)]
     warm_up: f64,
     /// Seconds that are measured
-    #[arg(long, default_value_t = 4.0)]
+    #[arg(long, default_value_t = 5.0)]
     seconds: f64,
     /// Decides the faults
     #[arg(long, default_value_t = 1)]
