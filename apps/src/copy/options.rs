@@ -49,7 +49,7 @@ pub enum Command {
     },
     /// Copies a file to HOST.
     Client {
-        /// Address of the server, with a port if need be: 198.18.0.1 or [2001:2::1]:4420.
+        /// Address of the server, with a port if need be: 198.18.0.1 or `[2001:2::1]:4420`.
         host: Host,
         /// The file.
         file: PathBuf,

@@ -81,7 +81,7 @@ pub enum Command {
 /// A client's options.
 #[derive(Clone, Debug, Args)]
 pub struct ClientArgs {
-    /// Address of the server, with a port if need be: 198.18.0.1 or [2001:2::1]:4420.
+    /// Address of the server, with a port if need be: 198.18.0.1 or `[2001:2::1]:4420`.
     pub host: Host,
     /// Port of the server.
     #[arg(short, long, default_value_t = PORT)]

@@ -34,7 +34,7 @@ pub enum Command {
     },
     /// Pings HOST.
     Client {
-        /// Address of the server, with a port if need be: 198.18.0.1 or [2001:2::1]:4420.
+        /// Address of the server, with a port if need be: 198.18.0.1 or `[2001:2::1]:4420`.
         host: Host,
         /// Where and how.
         #[command(flatten)]
