@@ -601,6 +601,25 @@ fn time_wait_gives_way_only_where_somebody_listens() {
 }
 
 #[test]
+fn time_wait_gives_way_only_to_what_is_taken() {
+    let mut bed = Bed::new(|_| {});
+    bed.engine.unlisten(PORT);
+    bed.engine.listen(PORT, 1).unwrap();
+    let old = to_time_wait(&mut bed, 5000);
+    // The backlog is full.
+    let mut other = Peer::honest(6000);
+    other.syn(&mut bed);
+    other.send(&mut bed, Flags::default(), &[]);
+    let mut new = Peer::honest(5000);
+    new.seq = old.seq + 500;
+    new.ts.0 = old.ts.0 + 1;
+    new.put(&bed, &new.fields(Flags::SYN, new.syn_options()), &[]);
+    bed.pass();
+    assert!(bed.sent_to(&new).is_empty());
+    assert_eq!(bed.engine.connection_count(), 2);
+}
+
+#[test]
 fn a_port_that_is_no_longer_listened_on_forgets_what_was_under_way() {
     let mut bed = Bed::new(|config| config.half_open_max = 4);
     for round in 0..3 {

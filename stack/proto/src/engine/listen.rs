@@ -204,8 +204,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     pub(super) fn goes_on(&mut self, now: Instant, index: u32, segment: &Segment) -> bool {
         let Some(conn) = self.connections.get(index) else { return false };
-        let is_heard = self.listeners.contains_key(&segment.tuple.local.port());
-        if is_heard && conn.tcb.gives_way_to(segment) {
+        if let Some(listener) = self.listeners.get(&segment.tuple.local.port())
+            && conn.tcb.gives_way_to(segment)
+        {
+            if listener.waiting >= listener.backlog {
+                // The new one would be dropped, and nothing be won.
+                self.verbs.counters.backlog_overflows += 1;
+                return false;
+            }
             self.predecessor = Some((segment.tuple, conn.tcb.successor_seq()));
             self.drop_connection(index);
             return false;
