@@ -6,8 +6,11 @@ use rand::{Rng, SeedableRng};
 
 use super::{Answers, Config, Delivered, Fields, Flags, Heap, InTurn, Options, Script, Seq};
 use crate::device::ChecksumMode;
-use crate::tcp::{State, TooBig};
-use crate::wire::tcp::MAX_HEADER_LEN;
+use crate::tcp::{Algorithm, EcnMode, PathMtuConfig, Probing, State, TooBig};
+use crate::wire::tcp::{Ecn, MAX_HEADER_LEN};
+
+const ALGORITHMS: [Algorithm; 3] = [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp];
+const PROBING: [Probing; 3] = [Probing::Off, Probing::Auto, Probing::Always];
 
 /// A sequence number near something that matters.
 fn near(rng: &mut SmallRng, marks: &[Seq]) -> Seq {
@@ -31,6 +34,8 @@ fn random_fields(rng: &mut SmallRng, script: &Script) -> Fields {
         1 => Flags::ACK | Flags::FIN,
         2 => Flags::SYN,
         3 => Flags::SYN | Flags::ACK,
+        4 => Flags::ACK | Flags::ECE,
+        5 => Flags::ACK | Flags::CWR,
         _ => Flags::ACK,
     };
     let mut options = Options::default();
@@ -49,7 +54,7 @@ fn random_fields(rng: &mut SmallRng, script: &Script) -> Fields {
         flags,
         window: [0, 1, 100, 5000, 65_535][rng.random_range(0..5)],
         options,
-        ..Fields::default()
+        ecn: [Ecn::NotCapable, Ecn::Capable0, Ecn::Congested][rng.random_range(0..3)],
     }
 }
 
@@ -108,16 +113,26 @@ fn run(seed: u64) -> State {
         max_held_frames: 8,
         max_records: 16,
         keepalive_ns: rng.random::<bool>().then_some(1_000_000_000),
+        congestion: ALGORITHMS[rng.random_range(0..3)],
+        ecn: EcnMode::Request,
+        path_mtu: PathMtuConfig {
+            probe: PROBING[rng.random_range(0..3)],
+            floor_v4: rng.random_range(0..1500),
+            ..PathMtuConfig::default()
+        },
         ..Config::default()
     };
     let mut script = if rng.random_range(0..5) == 0 {
         Script::connecting(&cfg).0
     } else {
-        Script::established(&cfg, Script::full_options())
+        let mss = [1, 64, 100, 536, 1460, 9000][rng.random_range(0..6)];
+        let wscale = [None, Some(0), Some(7), Some(14)][rng.random_range(0..4)];
+        Script::established(&cfg, Options { mss: Some(mss), wscale, ..Script::full_options() })
     };
+    script.end.tcb.ecn.on |= rng.random::<bool>();
     script.end.answers = Answers::Mixed(SmallRng::seed_from_u64(!seed));
     for _ in 0..400 {
-        match rng.random_range(0..24) {
+        match rng.random_range(0..28) {
             0 => script.end.to_write += rng.random_range(0..20_000u64),
             1 => {
                 if script.end.tcb.deadline().is_some() {
@@ -125,6 +140,23 @@ fn run(seed: u64) -> State {
                 }
             }
             2 => script.wait_us(rng.random_range(0..10_000)),
+            10 if rng.random_range(0..60) == 0 => {
+                // Up to three turns of the timestamps' clock.
+                script.wait_us(rng.random_range(0..3 << 32));
+            }
+            // A machine that stood still.
+            11 if rng.random_range(0..10) == 0 && script.end.tcb.deadline().is_some() => {
+                script.now = script.end.tcb.deadline().unwrap().max(script.now);
+                script.wait_us(rng.random_range(0..3_000_000));
+                script.end.timeout(script.now);
+            }
+            // No more than one frame is to be had.
+            12 => drop(script.end.transmit_one(script.now)),
+            // None is.
+            13 if script.end.tcb.deadline().is_some() => {
+                script.now = script.end.tcb.deadline().unwrap().max(script.now);
+                script.end.timeout(script.now);
+            }
             3 => script.end.tcb.hold(rng.random_range(0..5000)),
             4 => script.end.tcb.release(rng.random_range(0..8000)),
             5 => script.end.tcb.open_window(),
