@@ -12,10 +12,15 @@ use ferrowarp_proto::mpa::fpdu::{self, fpdu_len};
 use ferrowarp_proto::mpa::receive::{AssemblyPool, Receiver};
 use ferrowarp_proto::mpa::startup::{self, Wishes};
 use ferrowarp_proto::rdmap::stream::{BuildError, Indication, Stream};
+use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::wire::ddp::{Header, Version};
 use ferrowarp_proto::wire::mpa::{FrameKind, PRIVATE_DATA_LEN_MAX, Startup};
 use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest, TERMINATE_LEN_MAX, TerminateHeader};
 use ferrowarp_proto::wire::tcp::Segment;
+
+use crate::sim::mutate::Mutator;
+use crate::sim::rough;
+use crate::sim::world::WorldOptions;
 
 /// A received frame whose first run is `head_len` octets long.
 struct Frame<'a> {
@@ -249,4 +254,18 @@ pub fn stream(data: &[u8]) {
     }
     assert_eq!(arena.read(2048, 1024), canary);
     assert_eq!(arena.read(3072, 1024), [0; 1024]);
+}
+
+/// Two live ends between which segments are forged as the octets say; see [`Mutator::driven`]. The
+/// first octet chooses family, gentleness and seed.
+///
+/// # Panics
+/// If an end does, a wrong octet is delivered, a request completes twice or never, the connection
+/// neither completes nor is known to be over, or something stays behind.
+pub fn live(data: &[u8]) {
+    let Some((&choice, octets)) = data.split_first() else { return };
+    let options = WorldOptions { ipv6: choice & 1 != 0, ..rough::options(u64::from(choice >> 2)) };
+    let gentle = choice & 2 != 0;
+    let mutator = Mutator::driven(octets, gentle);
+    rough::forged(&options, mutator, gentle, 20 * MILLISECOND, 6, None);
 }

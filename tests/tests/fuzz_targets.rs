@@ -10,10 +10,14 @@ const ROUNDS: u64 = 200_000;
 
 /// Calls `target` with random octets and with mutations of the seeds.
 fn run(target: fn(&[u8]), seeds: &[Vec<u8>]) {
+    run_rounds(target, seeds, ROUNDS);
+}
+
+fn run_rounds(target: fn(&[u8]), seeds: &[Vec<u8>], rounds: u64) {
     for seed in seeds {
         target(seed);
     }
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let mut chance = SmallRng::seed_from_u64(round);
         let mut octets = if chance.random_ratio(1, 4) {
             (0..chance.random_range(0..200)).map(|_| chance.random()).collect()
@@ -146,4 +150,21 @@ fn stream() {
         seeds.push(lengths(&[(0, send(1, 0, b"first")), (choice, invalidate(2))]));
     }
     run(fuzz::stream, &seeds);
+}
+
+#[test]
+fn live() {
+    // Of each kind one, early and late, over both families, gentle or not.
+    let mut seeds = Vec::new();
+    for choice in 0..4 {
+        for kind in 0..16 {
+            for calm in [2, 5, 20] {
+                let mut octets = vec![choice];
+                octets.resize(1 + calm, 255);
+                octets.extend([0, kind, 0, 3, 5, 7, 1, 9, 200, 0, kind, 77, 1, 2, 3, 4, 5, 6]);
+                seeds.push(octets);
+            }
+        }
+    }
+    run_rounds(fuzz::live, &seeds, 1000);
 }

@@ -3,6 +3,7 @@
 //! - [`frames`]: heap frames and pools that run dry.
 //! - [`link`]: the wire and its faults, a package of its own.
 //! - [`incident`]: what happens for a while: a cut, a drained pool, an end that stands still.
+//! - [`goodput`]: bulk transfers and lost tails, measured.
 //! - [`mutate`]: segments forged on their way.
 //! - [`rough`]: work on connections that may end at any time.
 //! - [`world`]: both ends, the clock, and how time moves on.
@@ -12,6 +13,7 @@
 
 pub mod cut;
 pub mod frames;
+pub mod goodput;
 pub mod incident;
 pub mod mutate;
 pub mod rough;

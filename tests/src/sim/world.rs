@@ -199,6 +199,12 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     End { engine, arena, queues }
 }
 
+/// A segment with payload and PSH, over IPv4.
+fn is_pushed(frame: &[u8]) -> bool {
+    const FLAGS: usize = 14 + 20 + 13;
+    frame.len() > 66 && frame[23] == 6 && frame[FLAGS] & 8 != 0
+}
+
 /// Two ends and the wire.
 pub struct World {
     /// Left and right.
@@ -221,8 +227,10 @@ pub struct World {
     /// Forges segments.
     pub mutator: Option<Mutator>,
     options: WorldOptions,
-    /// The last segment with payload of what end 0 has to send next is lost.
+    /// See [`World::lose_last`].
     loses_last: bool,
+    /// When that was lost.
+    pub lost_at: Option<Instant>,
     /// Engines made so far.
     engines: u64,
     capture: Option<PcapWriter<File>>,
@@ -267,6 +275,7 @@ impl World {
             mutator: None,
             options: *options,
             loses_last: false,
+            lost_at: None,
             engines: 0,
             capture: None,
         };
@@ -329,7 +338,7 @@ impl World {
         }
     }
 
-    /// The last frame that end 0 sends in its next pass is lost.
+    /// The next segment of end 0 behind which nothing is ready is lost. For IPv4 without a VLAN.
     pub const fn lose_last(&mut self) {
         self.loses_last = true;
     }
@@ -418,10 +427,14 @@ impl World {
     fn put_departures(&mut self, index: usize) {
         let is_cut = self.schedule.is_on(self.now, Incident::Cut);
         let outbound = Rc::clone(&self.ends[index].engine.device().outbound);
-        if index == 0 && std::mem::take(&mut self.loses_last) {
-            let last = outbound.borrow_mut().pop_back();
-            assert!(last.is_some_and(|frame| frame.len() > 66), "a segment with payload");
-            self.frames += 1;
+        if index == 0 && self.loses_last {
+            let mut outbound = outbound.borrow_mut();
+            if let Some(last) = outbound.iter().position(|frame| is_pushed(frame)) {
+                outbound.remove(last);
+                self.frames += 1;
+                self.loses_last = false;
+                self.lost_at = Some(self.now);
+            }
         }
         for frame in outbound.borrow_mut().drain(..) {
             self.frames += 1;

@@ -1,0 +1,320 @@
+//! How much gets through: bulk transfer from one end to the other over 1 Gb/s in virtual time, and
+//! how soon a lost tail is repaired.
+
+use std::fmt::Write as _;
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::tcp::{Algorithm, EcnMode};
+use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+
+use super::frames::PoolSizes;
+use super::link::Faults;
+use super::world::{EndOptions, World, WorldOptions};
+
+const PORT: u16 = 18515;
+const PD: u32 = 7;
+/// Octets per second of the wire.
+const RATE: u64 = 125_000_000;
+/// Octets of a Write.
+const WRITE_LEN: u32 = 256 * 1024;
+/// Writes outstanding.
+const DEPTH: usize = 64;
+
+/// What a row of the table is about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    /// Congestion control.
+    pub algorithm: Algorithm,
+    /// The share of frames lost, in percent.
+    pub loss: f64,
+    /// Round-trip time without queues.
+    pub rtt_us: u64,
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// Octets of messages, in parts of what the wire could carry.
+    pub goodput: f64,
+    /// Octets sent again, in parts of all payload sent.
+    pub resent: f64,
+    /// Octets sent again for no reason: the receiver had them. In parts of all payload sent.
+    pub spurious: f64,
+    /// Retransmission timeouts per second.
+    pub timeouts: f64,
+}
+
+/// The table's cases.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for algorithm in [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp] {
+        for rtt_us in [100, 1000, 20_000] {
+            for loss in [0.0, 0.01, 0.1, 1.0, 3.0] {
+                cases.push(Case { algorithm, loss, rtt_us });
+            }
+        }
+    }
+    cases
+}
+
+/// A connected pair of ends.
+struct Pair {
+    world: World,
+    qps: [QpId; 2],
+    stags: [u32; 2],
+    posted: u64,
+    completed: u64,
+}
+
+impl Pair {
+    fn connect(options: &WorldOptions) -> Self {
+        let mut world = World::new(options);
+        let len = options.arena_len as u64;
+        let stags =
+            [0, 1].map(|end: usize| world.ends[end].arena.register(0, len, Access::ALL, PD));
+        let cq = CqId(0);
+        let init =
+            QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 4 * DEPTH, max_recv_wr: DEPTH };
+        let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("room"));
+        world.ends[1].engine.listen(PORT, 1).expect("the port is free");
+        let (now, remote) = (world.now, world.socket(1, PORT));
+        // The octets are the subject of others; without CRCs the table takes less time.
+        let param = ConnParam { crc: false, ..ConnParam::default() };
+        world.ends[0].engine.connect(now, qps[0], remote, &param).expect("idle");
+        let mut up = [false; 2];
+        let connected = world.run_until(100 * SECOND, |world| {
+            for (end, up) in up.iter_mut().enumerate() {
+                while let Some(event) = world.ends[end].engine.next_event() {
+                    match event {
+                        Event::ConnectRequest { request, .. } => {
+                            let now = world.now;
+                            let engine = &mut world.ends[1].engine;
+                            engine.accept(now, request, qps[1], &param).expect("fresh");
+                        }
+                        Event::Established { .. } => *up = true,
+                        other => panic!("unexpected {other:?}"),
+                    }
+                }
+            }
+            up == [true; 2]
+        });
+        assert!(connected, "not connected within 100 s");
+        Self { world, qps, stags, posted: 0, completed: 0 }
+    }
+
+    fn write(&mut self, len: u32, signaled: bool) {
+        let gather = Sge { addr: 0, len, lkey: self.stags[0] };
+        let payload = Payload::Gather([gather].into_iter().collect());
+        let operation = Operation::Write { payload, rkey: self.stags[1], remote: 0 };
+        let wr = SendWr { wr_id: self.posted, operation, signaled, fence: false };
+        self.world.ends[0].engine.post_send(self.qps[0], wr).expect("room");
+        self.posted += 1;
+    }
+
+    fn poll(&mut self) {
+        while let Some(wc) = self.world.ends[0].queues.poll(CqId(0)) {
+            assert_eq!(wc.status, WcStatus::Success);
+            self.completed = wc.wr_id + 1;
+        }
+    }
+
+    /// Payload received in order at end 1, FPDU headers included.
+    fn received(&self) -> u64 {
+        self.world.ends[1].engine.tcp_stats(self.qps[1]).expect("connected").octets_in
+    }
+}
+
+/// Bulk transfer of one case with one seed.
+///
+/// # Panics
+/// If a request fails.
+#[must_use]
+pub fn measure(case: &Case, seed: u64) -> Row {
+    let end = EndOptions {
+        congestion: case.algorithm,
+        ecn: EcnMode::Request,
+        windows: (256 * 1024, 16 << 20),
+        ..EndOptions::DEFAULT
+    };
+    let bdp = RATE * case.rtt_us / 1_000_000;
+    let is_dctcp = case.algorithm == Algorithm::Dctcp;
+    let mut options = WorldOptions {
+        arena_len: WRITE_LEN as usize,
+        tcp: [end; 2],
+        pools: PoolSizes { data: 1 << 16, reserve: 64, control: 4096 },
+        ..WorldOptions::new(seed)
+    };
+    options.faults = Faults {
+        loss: case.loss / 100.0,
+        delay_ns: case.rtt_us * MICROSECOND / 2,
+        rate: Some(RATE),
+        // A switch's share of buffer on short paths, what the path holds on long ones.
+        queue: Some(bdp.max(128 * 1024)),
+        mark: is_dctcp.then_some((bdp / 4).max(30_000)),
+        ..Faults::NONE
+    };
+    let mut pair = Pair::connect(&options);
+    // Start-up is left out: a few hundred round trips, as far as time allows.
+    let (warm, span) = match case.rtt_us {
+        0..1000 => (50 * MILLISECOND, 100 * MILLISECOND),
+        1000..10_000 => (100 * MILLISECOND, 200 * MILLISECOND),
+        _ => (1000 * MILLISECOND, 1000 * MILLISECOND),
+    };
+    run(&mut pair, warm);
+    let before = (pair.received(), stats(&pair));
+    run(&mut pair, span);
+    let after = (pair.received(), stats(&pair));
+    let octets = (after.0 - before.0) as f64;
+    let sent = (after.1.0.segments_out - before.1.0.segments_out).max(1) as f64;
+    Row {
+        goodput: octets * 1e9 / (span as f64 * RATE as f64),
+        resent: (after.1.0.resends - before.1.0.resends) as f64 / sent,
+        spurious: (after.1.1.duplicates_in - before.1.1.duplicates_in) as f64 / sent,
+        timeouts: (after.1.0.timeouts - before.1.0.timeouts) as f64 * 1e9 / span as f64,
+    }
+}
+
+fn stats(pair: &Pair) -> (ferrowarp_proto::tcp::Stats, ferrowarp_proto::tcp::Stats) {
+    let stats = |end: usize| pair.world.ends[end].engine.tcp_stats(pair.qps[end]).expect("up");
+    (stats(0), stats(1))
+}
+
+fn run(pair: &mut Pair, span_ns: u64) {
+    let end = pair.world.now + span_ns;
+    while pair.world.now < end {
+        while pair.posted < pair.completed + DEPTH as u64 {
+            pair.write(WRITE_LEN, true);
+        }
+        pair.world.step();
+        pair.poll();
+    }
+}
+
+/// The median over `seeds` of each number by itself.
+#[must_use]
+pub fn median(case: &Case, seeds: u64) -> Row {
+    let rows: Vec<Row> = (0..seeds).map(|seed| measure(case, 1 + seed)).collect();
+    let of = |pick: fn(&Row) -> f64| {
+        let mut values: Vec<f64> = rows.iter().map(pick).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    Row {
+        goodput: of(|row| row.goodput),
+        resent: of(|row| row.resent),
+        spurious: of(|row| row.spurious),
+        timeouts: of(|row| row.timeouts),
+    }
+}
+
+/// How lost tails were repaired.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tail {
+    /// Microseconds from the loss until the last octet has arrived: median and 99th percentile.
+    pub p50_us: f64,
+    /// See `p50_us`.
+    pub p99_us: f64,
+    /// Probes that repaired a loss.
+    pub by_probe: u64,
+    /// Timeouts.
+    pub by_timeout: u64,
+}
+
+/// Of so many bursts one loses its tail.
+const LOSS_EVERY: u64 = 5;
+
+/// Bursts of several lengths over a path of `rtt_us`, the last record of every fifth one lost.
+///
+/// # Panics
+/// If a burst does not arrive.
+#[must_use]
+pub fn tail(rtt_us: u64, bursts: u64) -> Tail {
+    let mut options = WorldOptions { arena_len: 1 << 20, ..WorldOptions::new(rtt_us) };
+    options.faults = Faults { delay_ns: rtt_us * MICROSECOND / 2, ..Faults::NONE };
+    let mut pair = Pair::connect(&options);
+    // The peer's delay of ACKs is known after a while.
+    for _ in 0..50 {
+        pair.write(10_000, true);
+        settle(&mut pair);
+    }
+    let before = stats(&pair).0;
+    let mut times = Vec::new();
+    for burst in 0..bursts {
+        let len = 1000 + u32::try_from(burst % 8).expect("short") * 1400;
+        pair.write(len, true);
+        let is_lost = burst.is_multiple_of(LOSS_EVERY);
+        if is_lost {
+            pair.world.lose_last();
+        }
+        let arrived = settle(&mut pair);
+        // Where the window is small, a burst takes round trips: the tail's departure counts.
+        if let Some(lost_at) = pair.world.lost_at.take().filter(|_| is_lost) {
+            times.push(arrived.since(lost_at) as f64 / 1000.0);
+        }
+        // Not in step with anything.
+        let pause = pair.world.now + (1 + burst * 7 % 13) * MILLISECOND;
+        while pair.world.now < pause {
+            if !pair.world.step() {
+                pair.world.now = pause;
+            }
+        }
+    }
+    let after = stats(&pair).0;
+    times.sort_by(f64::total_cmp);
+    let at = |share: usize| times[(times.len() - 1) * share / 100];
+    Tail {
+        p50_us: at(50),
+        p99_us: at(99),
+        by_probe: after.probe_repairs - before.probe_repairs,
+        by_timeout: after.timeouts - before.timeouts,
+    }
+}
+
+/// Until all has arrived; returns when. (A Write completes once TCP has accepted its octets.)
+fn settle(pair: &mut Pair) -> Instant {
+    let limit = pair.world.now + 10 * SECOND;
+    loop {
+        let now = pair.world.now;
+        assert!(now < limit, "a burst does not arrive");
+        pair.world.step();
+        pair.poll();
+        let sent = stats(pair).0.octets_out;
+        if pair.completed == pair.posted && pair.received() == sent {
+            return now;
+        }
+    }
+}
+
+/// The table as it is committed.
+#[must_use]
+pub fn render(rows: &[(Case, Row)], tails: &[(u64, Tail)]) -> String {
+    let mut out =
+        String::from("# algorithm\tRTT us\tloss %\tgoodput %\tresent %\tspurious %\ttimeouts/s\n");
+    for (case, row) in rows {
+        let percent = |share: f64| format!("{:.2}", share * 100.0);
+        writeln!(
+            out,
+            "{}\t{}\t{}\t{}\t{}\t{}\t{:.1}",
+            format!("{:?}", case.algorithm).to_lowercase(),
+            case.rtt_us,
+            case.loss,
+            percent(row.goodput),
+            percent(row.resent),
+            percent(row.spurious),
+            row.timeouts
+        )
+        .expect("a string takes all");
+    }
+    out.push_str("# tail\tRTT us\tp50 us\tp99 us\tby probe\tby timeout\n");
+    for (rtt_us, tail) in tails {
+        let Tail { p50_us, p99_us, by_probe, by_timeout } = tail;
+        writeln!(out, "tail\t{rtt_us}\t{p50_us:.0}\t{p99_us:.0}\t{by_probe}\t{by_timeout}")
+            .expect("a string takes all");
+    }
+    out
+}

@@ -1,0 +1,100 @@
+//! Goodput and tail repair in virtual time against the committed table, `goodput.tsv`.
+//!
+//! 1 Gb/s, a queue of what the path holds; 94.14 % is all that a payload of 1,448 octets in 1,538
+//! on the wire can make. The rows of 20 ms with little loss are those of a second, not of the long
+//! run: a window of a full pipe has not come down to what so few losses allow by then. At 100 us
+//! the time that a window takes on the wire adds to the round trip.
+//!
+//! `FERROWARP_UPDATE=1` writes it anew.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ferrowarp_proto::tcp::Algorithm;
+use ferrowarp_tests::sim::goodput::{Case, Row, Tail, cases, median, render, tail};
+
+/// Seeds of each case.
+const SEEDS: u64 = 3;
+/// By how much a number may differ from the table: in parts of it, and absolutely.
+const TOLERANCE: (f64, f64) = (0.1, 1.0);
+
+/// The rows of all cases, computed on all cores.
+fn measure_all(cases: &[Case]) -> Vec<(Case, Row)> {
+    let next = AtomicUsize::new(0);
+    let rows = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let index = next.fetch_add(1, Ordering::Relaxed)
+                    && let Some(case) = cases.get(index)
+                {
+                    let row = median(case, SEEDS);
+                    rows.lock().unwrap().push((index, *case, row));
+                }
+            });
+        }
+    });
+    let mut rows = rows.into_inner().unwrap();
+    rows.sort_by_key(|row| row.0);
+    rows.into_iter().map(|(_, case, row)| (case, row)).collect()
+}
+
+/// Lines whose numbers differ by more than the tolerance.
+fn differences(old: &str, new: &str) -> Vec<String> {
+    if old.lines().count() != new.lines().count() {
+        return vec!["the tables have different rows".into()];
+    }
+    let differs = |(old, new): &(&str, &str)| {
+        old.split('\t').zip(new.split('\t')).any(|(old, new)| {
+            match (old.parse::<f64>(), new.parse::<f64>()) {
+                (Ok(old), Ok(new)) => (old - new).abs() > TOLERANCE.1 + TOLERANCE.0 * old.abs(),
+                _ => old != new,
+            }
+        })
+    };
+    let pairs = old.lines().zip(new.lines()).filter(differs);
+    pairs.map(|(old, new)| format!("- {old}\n+ {new}")).collect()
+}
+
+#[test]
+fn goodput_is_that_of_the_table() {
+    let rows = measure_all(&cases());
+    let tails: Vec<(u64, Tail)> = [20, 100, 1000].map(|rtt_us| (rtt_us, tail(rtt_us, 1000))).into();
+    let table = render(&rows, &tails);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/goodput.tsv");
+    println!("{table}");
+    if std::env::var_os("FERROWARP_UPDATE").is_some_and(|value| value == "1") {
+        std::fs::write(path, &table).unwrap();
+    }
+    for (case, row) in &rows {
+        // Payload of 1,448 in 1,538 octets on the wire.
+        let most = 1448.0 / 1538.0;
+        if case.loss == 0.0 {
+            assert!(row.goodput > 0.9 * most, "{case:?}: {row:?}");
+            assert!(row.timeouts == 0.0, "{case:?}: {row:?}");
+        }
+        // RFC 5681 cannot do less than this (Mathis et al.), with losses as far apart as chance
+        // has it; whatever the algorithm, it is no worse than that.
+        let loss = case.loss / 100.0;
+        let mathis = 1448.0 * 1.22 / (case.rtt_us as f64 * 1e-6 * loss.sqrt()) / 125e6;
+        if case.algorithm != Algorithm::Dctcp && loss > 0.0 {
+            assert!(row.goodput > 0.4 * mathis.min(most), "{case:?}: {row:?}, Mathis {mathis:.3}");
+        }
+        assert!(row.spurious < 0.002, "{case:?}: {row:?}");
+    }
+    for (rtt_us, tail) in &tails {
+        assert_eq!(tail.by_timeout, 0, "RTT {rtt_us} us: {tail:?}");
+        // An ACK of what came before the tail starts the probe's two round trips over (RFC 8985
+        // section 7.2); the probe itself takes half of one.
+        assert!(tail.p99_us < (7 * rtt_us / 2 + 1000) as f64, "RTT {rtt_us} us: {tail:?}");
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    let differences = differences(&committed, &table);
+    assert!(
+        differences.is_empty(),
+        "differs from tests/goodput.tsv; to take the new one: FERROWARP_UPDATE=1 cargo test -p \
+         ferrowarp-tests --test goodput\n{}",
+        differences.join("\n")
+    );
+}

@@ -1,0 +1,162 @@
+//! Ten thousand connections between two engines in virtual time: what each of them costs while it
+//! is idle, and that the work per packet does not depend on how many there are.
+//!
+//! Memory is the growth of the process's resident set (`/proc/self/statm`) from before the first
+//! connection to after the last one has been idle for a few seconds, less what the queue pairs took
+//! when they were made, halved for the two ends. Time is that of this thread on a core
+//! (`/proc/thread-self/schedstat`), so that other work on the machine counts as little as can be;
+//! of several rounds the fastest counts.
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::time::SECOND;
+use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+use ferrowarp_tests::sim::frames::PoolSizes;
+use ferrowarp_tests::sim::world::{World, WorldOptions};
+use ferrowarp_tests::skip;
+
+const PORT: u16 = 18515;
+const PD: u32 = 7;
+const COUNT: usize = 10_000;
+/// Octets of a Write, and Writes of a round.
+const WRITE_LEN: u32 = 64 * 1024;
+const WRITES: u64 = 200;
+
+fn resident() -> Option<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    Some(statm.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
+}
+
+fn busy_ns() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    stat.split(' ').next()?.parse().ok()
+}
+
+struct Many {
+    world: World,
+    stags: [u32; 2],
+    qps: Vec<[QpId; 2]>,
+    connected: usize,
+}
+
+impl Many {
+    fn new() -> Self {
+        let options = WorldOptions {
+            arena_len: 1 << 20,
+            pools: PoolSizes { data: 1 << 14, reserve: 64, control: 1 << 14 },
+            ..WorldOptions::new(1)
+        };
+        let mut world = World::new(&options);
+        let stags = [0, 1].map(|end: usize| {
+            world.ends[end].arena.register(0, u64::from(WRITE_LEN), Access::ALL, PD)
+        });
+        world.ends[1].engine.listen(PORT, COUNT).expect("the port is free");
+        Self { world, stags, qps: Vec::new(), connected: 0 }
+    }
+
+    fn make_queue_pairs(&mut self, count: usize) {
+        let cq = CqId(0);
+        let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
+        let ends = &mut self.world.ends;
+        for _ in 0..count {
+            let mut make = |end: usize| ends[end].engine.create_qp(init).expect("room");
+            self.qps.push([make(0), make(1)]);
+        }
+    }
+
+    /// Connects all queue pairs that are not connected yet.
+    fn connect(&mut self) {
+        let param = ConnParam::default();
+        let remote = self.world.socket(1, PORT);
+        for at in self.connected..self.qps.len() {
+            let [active, passive] = self.qps[at];
+            let now = self.world.now;
+            self.world.ends[0].engine.connect(now, active, remote, &param).expect("idle");
+            let mut up = 0;
+            let connected = self.world.run_until(SECOND, |world| {
+                for end in 0..2 {
+                    while let Some(event) = world.ends[end].engine.next_event() {
+                        match event {
+                            Event::ConnectRequest { request, .. } => {
+                                let now = world.now;
+                                let engine = &mut world.ends[1].engine;
+                                engine.accept(now, request, passive, &param).expect("fresh");
+                            }
+                            Event::Established { .. } => up += 1,
+                            other => panic!("unexpected {other:?}"),
+                        }
+                    }
+                }
+                up == 2
+            });
+            assert!(connected, "connection {at}");
+        }
+        self.connected = self.qps.len();
+    }
+
+    /// Nothing happens for so long.
+    fn rest(&mut self, ns: u64) {
+        let end = self.world.now + ns;
+        while self.world.now < end && self.world.step() {}
+    }
+
+    /// Writes from the last connection; returns the time per frame in nanoseconds.
+    fn write(&mut self) -> f64 {
+        let [qp, _] = *self.qps.last().expect("connected");
+        let (frames, start) = (self.world.frames, busy_ns().unwrap_or(0));
+        for number in 0..WRITES {
+            let gather = Sge { addr: 0, len: WRITE_LEN, lkey: self.stags[0] };
+            let payload = Payload::Gather([gather].into_iter().collect());
+            let operation = Operation::Write { payload, rkey: self.stags[1], remote: 0 };
+            let wr = SendWr { wr_id: number, operation, signaled: true, fence: false };
+            self.world.ends[0].engine.post_send(qp, wr).expect("room");
+            let done = self.world.run_until(SECOND, |world| {
+                let wc = world.ends[0].queues.poll(CqId(0));
+                wc.is_some_and(|wc| {
+                    assert_eq!(wc.status, WcStatus::Success);
+                    true
+                })
+            });
+            assert!(done, "write {number}");
+        }
+        let spent = busy_ns().unwrap_or(0) - start;
+        spent as f64 / (self.world.frames - frames) as f64
+    }
+}
+
+#[test]
+fn ten_thousand_connections() {
+    let mut many = Many::new();
+    // Everything that is made once.
+    many.make_queue_pairs(100);
+    many.connect();
+    let few = (0..5).map(|_| many.write()).fold(f64::MAX, f64::min);
+
+    let before_queues = resident();
+    many.make_queue_pairs(COUNT - 100);
+    let before = resident();
+    many.connect();
+    many.rest(5 * SECOND);
+    let after = resident();
+    for end in &many.world.ends {
+        let usage = end.engine.usage();
+        assert_eq!((usage.connections, usage.tuples), (COUNT, COUNT), "{usage:?}");
+        assert_eq!((usage.held_frames, usage.held_octets, usage.partial_fpdus), (0, 0, 0));
+        // A timer or two of each at the most.
+        assert!(usage.timers <= 4 * COUNT, "{usage:?}");
+        assert_eq!(end.engine.device().lent(), 0, "an idle connection keeps no frame");
+    }
+    let (Some(before_queues), Some(before), Some(after)) = (before_queues, before, after) else {
+        return skip("no /proc/self/statm");
+    };
+    let per_queue_pair = (before - before_queues) / (2 * (COUNT - 100));
+    let per_connection = (after - before) / (2 * (COUNT - 100));
+    println!("{per_connection} octets per idle connection, {per_queue_pair} per queue pair");
+
+    let many_ns = (0..5).map(|_| many.write()).fold(f64::MAX, f64::min);
+    println!("{few:.0} ns per frame with 100 connections, {many_ns:.0} with {COUNT}");
+    // Caches are colder; a look at every connection would cost a thousand times as much.
+    assert!(many_ns < 4.0 * few, "{many_ns} ns against {few}");
+}
