@@ -81,7 +81,7 @@ fn good_wire() {
 
 #[test]
 fn every_fault_at_once() {
-    over_seeds("every-fault-at-once", 60, 40, |chance, options| {
+    over_seeds("every-fault-at-once", 800, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         // A sender in timeout sends one frame at a time: a long burst would outlast its tries.
         let bursts =
@@ -111,7 +111,7 @@ fn every_fault_at_once() {
 /// The wire is cut, pools are empty, an end stands still or its application is busy, now and then.
 #[test]
 fn incidents() {
-    over_seeds("incidents", 400, 40, |chance, options| {
+    over_seeds("incidents", 500, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         options.incidents = Some((chance.random_range(1..12), 50 * MILLISECOND));
         options.tcp = [some_end(chance), some_end(chance)];
@@ -188,7 +188,7 @@ fn forged_segments() {
 
 #[test]
 fn drained_pools() {
-    over_seeds("drained-pools", 30, 40, |chance, options| {
+    over_seeds("drained-pools", 200, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         options.pools = PoolSizes {
             data: chance.random_range(1..12),
@@ -201,7 +201,7 @@ fn drained_pools() {
 
 #[test]
 fn little_room_for_early_segments() {
-    over_seeds("little-room-for-early-segments", 30, 40, |chance, options| {
+    over_seeds("little-room-for-early-segments", 300, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         options.holds = (chance.random_range(0..20), chance.random_range(0..100_000));
         options.faults.loss = chance.random_range(0.0..0.05);
@@ -215,7 +215,7 @@ fn little_room_for_early_segments() {
 
 #[test]
 fn chained_buffers() {
-    over_seeds("chained-buffers", 20, 40, |chance, options| {
+    over_seeds("chained-buffers", 100, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         options.head_len = chance.random_range(120..600);
         options.faults.reorder = 0.05;
@@ -225,7 +225,7 @@ fn chained_buffers() {
 
 #[test]
 fn a_wire_that_cuts_packets() {
-    over_seeds("a-wire-that-cuts-packets", 20, 30, |chance, options| {
+    over_seeds("a-wire-that-cuts-packets", 200, 30, |chance, options| {
         options.mtu = 1500;
         options.cut_at = Some([576, 1000, 1280][chance.random_range(0..3)]);
         options.faults.reorder = 0.05;

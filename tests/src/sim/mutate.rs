@@ -184,10 +184,12 @@ impl Mutator {
                 frame[at] = self.octet();
             }
             12 => {
-                // The header ends earlier or later than it did: the payload shifts. Later ones
-                // claim part of the payload as options.
-                if self.gentle || at.payload == frame.len() {
+                // The header ends earlier or later than it did: options turn into payload, or
+                // payload into options. Gently: it ends behind the packet.
+                if !self.gentle {
                     frame[tcp + 12] = frame[tcp + 12] & 0x0f | self.octet() & 0xf0;
+                } else if at.payload == frame.len() {
+                    frame[tcp + 12] |= 0xf0;
                 }
             }
             13 => frame[tcp + 18..tcp + 20].copy_from_slice(&self.word().to_be_bytes()[..2]),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ferrowarp_proto::ddp::testing::Arena;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
-use ferrowarp_proto::time::{Instant, MICROSECOND};
+use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, Wc};
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
@@ -182,6 +182,8 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     let mut config = EngineConfig::new(ip, prefix_len, seed);
     config.vlan = options.vlan;
     (config.held_frames_max, config.held_octets_max) = options.holds;
+    // A burst may take every SYN of the first ten seconds.
+    config.startup_timeout_ns = 90 * SECOND;
     let end = &options.tcp[index];
     config.tcp.keepalive_ns = options.keepalive_ns;
     config.tcp.timestamps = end.timestamps;
