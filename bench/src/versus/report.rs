@@ -173,10 +173,9 @@ pub fn method(plan: &Plan) -> String {
          the ends stands `iwlink`: {} with {} octets of queue, the loss and half of the round \
          trip each way, the same seeds for all pairings. Our end meets it over memif, the kernel \
          over a tap in a namespace of its own (fresh for each run), so that each end crosses one \
-         device. iwlink runs {}. The kernel's congestion control \
-         is CUBIC, by a setting of its routes; its buffers and all else are the machine's. Offloads of the kernel: {}. \
-         All programs share the machine's \
-         cores.\n",
+         device. iwlink runs {}. The kernel's congestion control is CUBIC, by a setting of its \
+         routes; its buffers and all else are the machine's. Offloads of the kernel: {}. All \
+         programs share the machine's cores.\n",
         plan.seconds,
         plan.warm_up_s,
         plan.rounds,

@@ -171,11 +171,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // count as a duplicate.
     }
 
-    /// To be called before the first segment is sent after a silence, and before another one of the
-    /// peer's counts as heard. A clock of a microsecond seems to run back over more than 35 minutes,
-    /// and peers drop what looks old for 24 days (RFC 7323 section 5.5): our clock then skips what is
-    /// too much. Whatever was sent was answered within minutes, so that silence since the peer was
-    /// heard is silence of ours.
+    /// To be called before the first segment is sent after a silence, and before another one of
+    /// the peer's counts as heard. A clock of a microsecond seems to run back over more than 35
+    /// minutes, and peers drop what looks old for 24 days (RFC 7323 section 5.5): our clock then
+    /// skips what is too much. Whatever was sent was answered within minutes, so that silence since
+    /// the peer was heard is silence of ours.
     #[inline]
     pub(super) fn wake_clock(&mut self, now: Instant) {
         let silent_since = self.heard_at.max(self.ts.woken_at);
@@ -191,9 +191,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.ts.offset = self.ts.offset.wrapping_sub((excess_ns / MICROSECOND) as u32);
     }
 
-    /// RFC 7323 section 4.3: the timestamp of the segment that the next ACK answers. Not before its
-    /// acknowledgment was found acceptable: a timestamp far ahead would lock the peer out, and whoever
-    /// forges segments had only to guess a sequence number.
+    /// RFC 7323 section 4.3: the timestamp of the segment that the next ACK answers. Not before
+    /// its acknowledgment was found acceptable: a timestamp far ahead would lock the peer out, and
+    /// whoever forges segments had only to guess a sequence number.
     #[inline]
     fn keep_timestamp(&mut self, now: Instant, seg: &Segment) {
         if let (true, Some((val, _))) = (self.ts.on, seg.options.ts)
