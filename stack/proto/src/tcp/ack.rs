@@ -145,8 +145,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Round-trip time by the echoed timestamp (RFC 7323 section 4), nanoseconds. What was
-    /// outstanding at the last progress left a round trip before it: an older echo is no measurement,
-    /// but a mistake of the peer's, or of a box on the path.
+    /// outstanding at the last progress left a round trip before it: an older echo is no
+    /// measurement, but a mistake of the peer's, or of a box on the path.
     fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<u64> {
         let (_, echo) = seg.options.ts.filter(|_| self.ts.on)?;
         let micros = self.ts.value(now).wrapping_sub(echo).cast_signed();
