@@ -77,7 +77,7 @@ pub trait RxFrame {
 /// A second reference to a frame that was sent, kept until its octets are acknowledged.
 ///
 /// The octets are immutable: the same memory may be under transmission, or at the peer.
-pub trait Retained: Clone {
+pub trait Retained: Clone + 'static {
     /// The frame's octets, headers as they were at first transmission.
     fn octets(&self) -> &[u8];
 }

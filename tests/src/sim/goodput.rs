@@ -270,8 +270,8 @@ pub fn tail(rtt_us: u64, bursts: u64) -> Tail {
     Tail {
         p50_us: at(50),
         p99_us: at(99),
-        by_probe: after.probe_repairs - before.probe_repairs,
-        by_timeout: after.timeouts - before.timeouts,
+        by_probe: u64::from(after.probe_repairs - before.probe_repairs),
+        by_timeout: u64::from(after.timeouts - before.timeouts),
     }
 }
 

@@ -10,6 +10,9 @@ use crate::tcp::Tcb;
 use crate::time::Instant;
 use crate::wire::mpa::Startup;
 
+/// No end of patience.
+pub(super) const ENDLESS: Instant = Instant::from_nanos(u64::MAX);
+
 /// What the octets of the peer mean at present.
 ///
 /// Until both ends have agreed, everything that follows the start-up frame is held unparsed.
@@ -18,18 +21,54 @@ pub(super) enum Phase {
     /// Responder: the request has not arrived whole.
     AwaitRequest { inbox: Vec<u8> },
     /// Responder: the application has not decided.
-    AwaitDecision { request: Box<Startup>, early: Vec<u8> },
+    AwaitDecision(Box<AwaitDecision>),
     /// Initiator: the reply has not arrived whole.
-    AwaitReply { wishes: Wishes, revision: u8, inbox: Vec<u8> },
+    AwaitReply(Box<AwaitReply>),
     /// FPDUs both ways.
-    Rdma {
-        receiver: Receiver,
-        /// Closed at the responder until the initiator's first FPDU was validated
-        /// (RFC 5044 section 7.1.2).
-        gate_open: bool,
-    },
+    Rdma { receiver: Receiver },
     /// The stream has ended: what still arrives is discarded.
     Over,
+}
+
+/// Start-up octets to be sent, in memory of their own while there are some.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    octets: Vec<u8>,
+}
+
+impl Outbox {
+    pub(super) fn new(frame: &Startup) -> Box<Self> {
+        let mut octets = vec![0; frame.wire_len()];
+        frame.emit(&mut octets);
+        Box::new(Self { octets })
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.octets.len()
+    }
+
+    /// Moves what fits to `out`; returns how much.
+    pub(super) fn take(&mut self, out: &mut [u8]) -> usize {
+        let len = self.octets.len().min(out.len());
+        out[..len].copy_from_slice(&self.octets[..len]);
+        self.octets.drain(..len);
+        len
+    }
+}
+
+/// What a responder keeps until the application has decided.
+#[derive(Debug)]
+pub(super) struct AwaitDecision {
+    pub(super) request: Startup,
+    pub(super) early: Vec<u8>,
+}
+
+/// What an initiator keeps until the reply has arrived.
+#[derive(Debug)]
+pub(super) struct AwaitReply {
+    pub(super) wishes: Wishes,
+    pub(super) revision: u8,
+    pub(super) inbox: Vec<u8>,
 }
 
 /// One TCP connection and what it carries.
@@ -45,6 +84,9 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) hop: Hop,
     /// In the list of those in TIME-WAIT.
     pub(super) in_time_wait: bool,
+    /// FPDUs may be sent: not at the responder until the initiator's first one was validated
+    /// (RFC 5044 section 7.1.2).
+    pub(super) gate_open: bool,
     /// CRCs are made and checked.
     pub(super) crc: bool,
     /// A router or the host said during set-up that it cannot be reached, perhaps only now.
@@ -57,10 +99,10 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) held_len: u32,
     /// Octets by which its receive window has grown.
     pub(super) window_growth: u32,
-    /// Start-up octets to be sent.
-    pub(super) outbox: Vec<u8>,
-    /// End of patience: with start-up, or with lingering after the end.
-    pub(super) patience: Option<Instant>,
+    /// Start-up octets to be sent, if any.
+    pub(super) outbox: Option<Box<Outbox>>,
+    /// End of patience: with start-up, or with lingering after the end; or [`ENDLESS`].
+    pub(super) patience: Instant,
     /// In the list of connections to be served in this pass or the next.
     pub(super) queued: bool,
     /// Its timers in the wheel.
@@ -70,10 +112,8 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
 impl<R: RxFrame, T: Retained> Connection<R, T> {
     /// The earliest moment at which something must be done without input.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        match (self.tcb.deadline(), self.patience) {
-            (Some(tcb), Some(patience)) => Some(tcb.min(patience)),
-            (tcb, patience) => tcb.or(patience),
-        }
+        let earliest = self.tcb.deadline().map_or(self.patience, |tcb| tcb.min(self.patience));
+        (earliest != ENDLESS).then_some(earliest)
     }
 
     /// Ends the stream: what still arrives is discarded.
@@ -87,3 +127,26 @@ impl<R: RxFrame, T: Retained> Connection<R, T> {
 
 /// All connections of an engine.
 pub(super) type Connections<R, T> = Slab<Connection<R, T>>;
+
+#[cfg(test)]
+mod tests {
+    use super::Connections;
+    use crate::tcp::tests::Heap;
+
+    /// Octets of an idle connection that are not of its queue pair.
+    const BUDGET: usize = 1024;
+    /// An entry of the table of four-tuples, an octet of control beside it, at the least load.
+    const TABLE_ENTRY: usize = (size_of::<u32>() + 1) * 16 / 7;
+    /// An entry of the list of those to be served, which does not shrink.
+    const READY_ENTRY: usize = 2 * size_of::<u32>();
+
+    #[test]
+    fn an_idle_connection_takes_a_kibibyte_at_most() {
+        // It has no timer and no memory besides: records, what is held, and what belongs to the
+        // start-up exchange are gone.
+        let slot = Connections::<Heap, Heap>::SLOT_LEN;
+        let each = slot + TABLE_ENTRY + READY_ENTRY;
+        println!("{each} octets: {slot} in its slot, {TABLE_ENTRY} by four-tuple, {READY_ENTRY}");
+        assert!(each <= BUDGET, "{each} octets");
+    }
+}

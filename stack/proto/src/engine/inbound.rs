@@ -174,22 +174,21 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         octets: Range<usize>,
     ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        match &mut conn.phase {
-            Phase::Rdma { .. } => self.take_fpdus(now, index, frame, octets),
-            Phase::AwaitRequest { inbox: held }
-            | Phase::AwaitReply { inbox: held, .. }
-            | Phase::AwaitDecision { early: held, .. } => {
-                // TCP's start-up window bounds what is held.
-                let start = held.len();
-                held.resize(start + octets.len(), 0);
-                frame.copy_out(octets.start, &mut held[start..]);
-                let len = u32::try_from(octets.len()).unwrap_or(u32::MAX);
-                conn.held_len += len;
-                conn.tcb.hold(len);
-                self.take_startup(now, index);
-            }
-            Phase::Over => {}
-        }
+        let held = match &mut conn.phase {
+            Phase::Rdma { .. } => return self.take_fpdus(now, index, frame, octets),
+            Phase::AwaitRequest { inbox } => inbox,
+            Phase::AwaitReply(awaits) => &mut awaits.inbox,
+            Phase::AwaitDecision(awaits) => &mut awaits.early,
+            Phase::Over => return,
+        };
+        // TCP's start-up window bounds what is held.
+        let start = held.len();
+        held.resize(start + octets.len(), 0);
+        frame.copy_out(octets.start, &mut held[start..]);
+        let len = u32::try_from(octets.len()).unwrap_or(u32::MAX);
+        conn.held_len += len;
+        conn.tcb.hold(len);
+        self.take_startup(now, index);
     }
 
     /// FPDU octets that arrived before both ends had agreed.
@@ -210,7 +209,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Self { connections, assembly, verbs, overrun, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let Some(qp) = conn.qp else { return };
-        let Phase::Rdma { receiver, gate_open } = &mut conn.phase else { return };
+        let gate_open = &mut conn.gate_open;
+        let Phase::Rdma { receiver } = &mut conn.phase else { return };
         let head = frame.head();
         let ended = 'octets: loop {
             if let Some(missing) = receiver.missing() {

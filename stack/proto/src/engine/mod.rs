@@ -35,13 +35,13 @@ pub use usage::Usage;
 
 use crate::ddp::memory::Memory;
 use crate::device::{Capabilities, Device};
-use crate::engine::connection::Connections;
+use crate::engine::connection::{Connections, ENDLESS};
 use crate::engine::cookie::Cookies;
 use crate::engine::limit::BlurredLimit;
 use crate::engine::listen::Listener;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::engine::slab::{RESERVED_MAX, Slab};
-use crate::engine::wheel::{Timer, Wheel, tick_of};
+use crate::engine::wheel::{Timer, Wheel};
 use crate::mpa::receive::AssemblyPool;
 use crate::net::fragments::{FragmentConfig, Fragments};
 use crate::net::keyed::{KeyedHash, Purpose, Secret};
@@ -463,7 +463,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn arm(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Some(deadline) = conn.deadline() else { return };
-        let tick = tick_of(deadline);
+        let tick = self.wheel.tick_for(deadline);
         if conn.armed.wants(tick) {
             let generation = self.connections.generation(index);
             self.wheel.arm(Timer { owner: index, generation, tick });
@@ -481,8 +481,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             if !conn.armed.fired(timer.tick) {
                 continue;
             }
-            if conn.patience.is_some_and(|patience| patience <= now) {
-                conn.patience = None;
+            if conn.patience <= now {
+                conn.patience = ENDLESS;
                 self.lose_patience(timer.owner);
             }
             let Some(conn) = self.connections.get_mut(timer.owner) else { continue };

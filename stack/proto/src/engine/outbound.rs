@@ -152,12 +152,12 @@ where
     M: Memory,
     C: Completions,
 {
-    if !conn.outbox.is_empty() {
-        return Ready::Record(u32::try_from(conn.outbox.len()).unwrap_or(u32::MAX));
+    if let Some(outbox) = &conn.outbox {
+        return Ready::Record(u32::try_from(outbox.len()).unwrap_or(u32::MAX));
     }
     let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return Ready::Nothing };
     let is_ready = match conn.phase {
-        Phase::Rdma { gate_open, .. } => gate_open && qp.stream.ready(),
+        Phase::Rdma { .. } => conn.gate_open && qp.stream.ready(),
         // The Terminate still goes out.
         Phase::Over => qp.stream.terminate_due(),
         _ => false,
@@ -199,10 +199,11 @@ where
     C: Completions,
 {
     let mut ended = false;
-    if !conn.outbox.is_empty() {
-        let len = conn.outbox.len().min(payload.len());
-        payload[..len].copy_from_slice(&conn.outbox[..len]);
-        conn.outbox.drain(..len);
+    if let Some(outbox) = &mut conn.outbox {
+        let len = outbox.take(payload);
+        if outbox.len() == 0 {
+            conn.outbox = None;
+        }
         return Filled { len, ended };
     }
     let Some(index) = conn.qp else { return Filled { len: 0, ended } };

@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::{Connection, Phase};
+use crate::engine::connection::{AwaitDecision, AwaitReply, Connection, ENDLESS, Outbox, Phase};
 use crate::engine::resolve::Hop;
 use crate::engine::wheel::Armed;
 use crate::mpa::receive::Receiver;
@@ -59,9 +59,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, origin);
         let wishes = Wishes { ird: param.ird, ord: param.ord, crc: param.crc };
         let request = startup::request(wishes, revision, &param.private_data);
-        let phase = Phase::AwaitReply { wishes, revision, inbox: Vec::new() };
+        let phase = Phase::AwaitReply(Box::new(AwaitReply { wishes, revision, inbox: Vec::new() }));
         let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
-        conn.outbox = frame_octets(&request);
+        conn.outbox = Some(Outbox::new(&request));
         conn.qp = Some(qp_index);
         let index = self.insert(tuple, conn).ok_or(CmError::NoResources)?;
         if let Some(qp) = self.verbs.get_mut(qp_index) {
@@ -89,15 +89,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let index =
             self.connections.current(request.index, request.generation).ok_or(CmError::Gone)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
-        let Phase::AwaitDecision { request, early } = &mut conn.phase else {
+        let Phase::AwaitDecision(awaits) = &mut conn.phase else {
             return Err(CmError::Gone);
         };
+        let AwaitDecision { request, early } = &mut **awaits;
         check_private_data(&param.private_data, request.enhanced.is_some())?;
         let wishes = Wishes { ird: param.ird, ord: param.ord, crc: param.crc };
         let (reply, terms) = startup::accept(request, wishes, &param.private_data);
         let private_data = request.private_data.iter().copied().collect();
         let early = std::mem::take(early);
-        conn.outbox = frame_octets(&reply);
+        conn.outbox = Some(Outbox::new(&reply));
         conn.qp = Some(qp_index);
         self.leave_backlog(index);
         self.establish(index, terms, private_data, false);
@@ -119,11 +120,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let index =
             self.connections.current(request.index, request.generation).ok_or(CmError::Gone)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
-        let Phase::AwaitDecision { request, .. } = &conn.phase else {
+        let Phase::AwaitDecision(awaits) = &conn.phase else {
             return Err(CmError::Gone);
         };
+        let request = &awaits.request;
         check_private_data(private_data, request.enhanced.is_some())?;
-        conn.outbox = frame_octets(&startup::reject(request, private_data));
+        conn.outbox = Some(Outbox::new(&startup::reject(request, private_data)));
         self.leave_backlog(index);
         self.wind_down(now, index);
         Ok(())
@@ -168,15 +170,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 }
                 Err(_) => self.refuse_startup(index),
             },
-            Phase::AwaitReply { inbox, .. } => match Startup::parse(inbox, FrameKind::Reply) {
+            Phase::AwaitReply(awaits) => match Startup::parse(&awaits.inbox, FrameKind::Reply) {
                 Ok(None) => {}
                 Ok(Some((reply, used))) => {
-                    let early = inbox.split_off(used);
+                    let early = awaits.inbox.split_off(used);
                     self.take_reply(now, index, &reply, &early);
                 }
                 Err(_) => self.refuse_startup(index),
             },
-            Phase::AwaitDecision { .. } | Phase::Rdma { .. } | Phase::Over => {}
+            Phase::AwaitDecision(_) | Phase::Rdma { .. } | Phase::Over => {}
         }
     }
 
@@ -188,7 +190,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Err(Disagreement::Markers) => {
                 // Said with a reply, so that the initiator knows why.
                 self.verbs.counters.startup_errors += 1;
-                conn.outbox = frame_octets(&startup::reject(&request, &[]));
+                conn.outbox = Some(Outbox::new(&startup::reject(&request, &[])));
                 self.leave_backlog(index);
                 self.wind_down(now, index);
                 return;
@@ -207,8 +209,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             crc: request.crc,
             private_data: request.private_data.iter().copied().collect(),
         };
-        conn.patience = None;
-        conn.phase = Phase::AwaitDecision { request: Box::new(request), early };
+        conn.patience = ENDLESS;
+        conn.phase = Phase::AwaitDecision(Box::new(AwaitDecision { request, early }));
         self.verbs.events.push_back(Event::ConnectRequest {
             port: tuple.local.port(),
             request: RequestId { index, generation },
@@ -218,7 +220,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     fn take_reply(&mut self, now: Instant, index: u32, reply: &Startup, early: &[u8]) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Phase::AwaitReply { wishes, revision, .. } = conn.phase else { return };
+        let Phase::AwaitReply(awaits) = &conn.phase else { return };
+        let (wishes, revision) = (awaits.wishes, awaits.revision);
         if reply.reject {
             let private_data = reply.private_data.iter().copied().collect();
             self.fail_connect(index, ConnectError::Rejected, private_data);
@@ -238,9 +241,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Both ends have agreed: FPDUs from here on.
     fn establish(&mut self, index: u32, terms: Terms, private_data: PrivateData, initiator: bool) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        conn.phase = Phase::Rdma { receiver: Receiver::new(terms.crc), gate_open: initiator };
+        conn.phase = Phase::Rdma { receiver: Receiver::new(terms.crc) };
+        conn.gate_open = initiator;
         conn.crc = terms.crc;
-        conn.patience = None;
+        conn.patience = ENDLESS;
         conn.tcb.release(std::mem::take(&mut conn.held_len));
         conn.tcb.open_window();
         let tuple = conn.tcb.tuple();
@@ -344,23 +348,18 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
         listener: None,
         hop: Hop::unknown(),
         in_time_wait: false,
+        gate_open: false,
         crc: true,
         unreachable: false,
         established: false,
         closing: false,
         held_len: 0,
         window_growth: 0,
-        outbox: Vec::new(),
-        patience: Some(patience),
+        outbox: None,
+        patience,
         queued: false,
         armed: Armed::default(),
     }
-}
-
-fn frame_octets(frame: &Startup) -> Vec<u8> {
-    let mut octets = vec![0; frame.wire_len()];
-    frame.emit(&mut octets);
-    octets
 }
 
 fn check_private_data(data: &[u8], enhanced: bool) -> Result<(), CmError> {

@@ -19,6 +19,10 @@ struct Slot<T> {
 }
 
 impl<T> Slab<T> {
+    /// Octets that each value takes.
+    #[cfg(test)]
+    pub(super) const SLOT_LEN: usize = size_of::<Slot<T>>();
+
     /// Address space is taken at once, so that the table is not copied while it grows; memory only
     /// as it is used.
     pub(super) fn new(count_max: usize) -> Self {

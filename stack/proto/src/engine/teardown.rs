@@ -20,7 +20,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         private_data: PrivateData,
     ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Phase::AwaitReply { .. } = conn.phase else { return };
+        let Phase::AwaitReply(_) = conn.phase else { return };
         conn.phase = Phase::Over;
         let Some(qp_index) = conn.qp else { return };
         let qp = self.verbs.id(qp_index);
@@ -80,7 +80,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         conn.end_stream(&mut self.assembly);
         if !conn.closing {
             conn.closing = true;
-            conn.patience = Some(now + self.config.linger_ns);
+            conn.patience = now + self.config.linger_ns;
         }
         self.arm(index);
         self.make_ready(index);
@@ -90,7 +90,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn abort(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.end_stream(&mut self.assembly);
-        conn.outbox.clear();
+        conn.outbox = None;
         conn.tcb.abort();
         self.make_ready(index);
     }

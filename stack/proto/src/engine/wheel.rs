@@ -11,10 +11,14 @@ const TICK_SHIFT: u32 = 14;
 const SLOT_BITS: u32 = 8;
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
 const LEVEL_COUNT: usize = 3;
+/// How far ahead timers are armed at most, nearly five hours: whose time is later looks again.
+const AHEAD_MAX: u64 = 1 << 30;
 const SLOT_MASK: u64 = SLOT_COUNT as u64 - 1;
-/// Timers for which a slot has room from the start: 48 KiB over all of them, so that few
-/// connections never cause an allocation.
-const SLOT_RESERVED: usize = 4;
+/// Timers for which there is room from the start, so that few connections never cause an
+/// allocation.
+const RESERVED: usize = 1024;
+/// No entry.
+const NONE: u32 = u32::MAX;
 
 /// An armed timer. What its owner's [`Armed`] does not know of is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +32,8 @@ pub(super) struct Timer {
 /// behind each time: with a far one of a minute and a near one of 50 us these would be a million.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Armed {
-    /// Ticks, the earliest last.
-    ticks: ArrayVec<u64, 4>,
+    /// The low halves of ticks, the earliest last.
+    ticks: ArrayVec<u32, 4>,
 }
 
 impl Armed {
@@ -37,7 +41,8 @@ impl Armed {
     /// else an earlier one is there, and the owner looks again when it fires.
     #[inline]
     pub(super) fn wants(&mut self, tick: u64) -> bool {
-        if self.ticks.last().is_some_and(|&earliest| earliest <= tick) {
+        let tick = low_half(tick);
+        if self.ticks.last().is_some_and(|&earliest| is_at_or_before(earliest, tick)) {
             return false;
         }
         if self.ticks.is_full() {
@@ -49,15 +54,39 @@ impl Armed {
 
     /// An entry fired; false if it is stale.
     pub(super) fn fired(&mut self, tick: u64) -> bool {
+        let tick = low_half(tick);
         let Some(at) = self.ticks.iter().rposition(|&armed| armed == tick) else { return false };
         self.ticks.remove(at);
         true
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "armed ticks lie within AHEAD_MAX")]
+#[inline]
+const fn low_half(tick: u64) -> u32 {
+    tick as u32
+}
+
+#[inline]
+const fn is_at_or_before(a: u32, b: u32) -> bool {
+    b.wrapping_sub(a).cast_signed() >= 0
+}
+
+/// A timer in a slot's list.
+#[derive(Debug)]
+struct Entry {
+    timer: Timer,
+    /// The one that was armed before it, or the next free entry.
+    next: u32,
+}
+
 #[derive(Debug)]
 pub(super) struct Wheel {
-    slots: Vec<Vec<Timer>>,
+    /// The timer of each slot that was armed last. Lists, so that memory is taken by the timers
+    /// there are, wherever they gather.
+    slots: Vec<u32>,
+    entries: Vec<Entry>,
+    free: u32,
     /// A bit for each slot that holds something.
     occupied: [[u64; SLOT_COUNT / 64]; LEVEL_COUNT],
     /// Everything before this tick has fired.
@@ -67,26 +96,32 @@ pub(super) struct Wheel {
 }
 
 /// The tick that has passed once `deadline` is reached.
-pub(super) const fn tick_of(deadline: Instant) -> u64 {
+const fn tick_of(deadline: Instant) -> u64 {
     (deadline.as_nanos() >> TICK_SHIFT) + 1
 }
 
 impl Wheel {
     pub(super) fn new() -> Self {
         Self {
-            slots: (0..LEVEL_COUNT * SLOT_COUNT)
-                .map(|_| Vec::with_capacity(SLOT_RESERVED))
-                .collect(),
+            slots: vec![NONE; LEVEL_COUNT * SLOT_COUNT],
+            entries: Vec::with_capacity(RESERVED),
+            free: NONE,
             occupied: [[0; SLOT_COUNT / 64]; LEVEL_COUNT],
             current: 0,
             count: 0,
-            scratch: Vec::with_capacity(SLOT_RESERVED),
+            scratch: Vec::new(),
         }
     }
 
     /// Timers that are armed, stale ones included.
     pub(super) const fn len(&self) -> usize {
         self.count
+    }
+
+    /// The tick at which a timer for `deadline` is armed.
+    #[inline]
+    pub(super) fn tick_for(&self, deadline: Instant) -> u64 {
+        tick_of(deadline).min(self.current + AHEAD_MAX)
     }
 
     /// Arms a timer; one in the past fires at the next [`Wheel::advance`].
@@ -103,7 +138,17 @@ impl Wheel {
             (2, at.min(self.current + (1 << (3 * SLOT_BITS)) - 1))
         };
         let slot = slot_of(level, at);
-        self.slots[level * SLOT_COUNT + slot].push(timer);
+        let head = &mut self.slots[level * SLOT_COUNT + slot];
+        let entry = Entry { timer, next: *head };
+        if self.free == NONE {
+            *head = u32::try_from(self.entries.len()).expect("four timers for each connection");
+            self.entries.push(entry);
+        } else {
+            *head = self.free;
+            let place = &mut self.entries[self.free as usize];
+            self.free = place.next;
+            *place = entry;
+        }
         self.occupied[level][slot / 64] |= 1 << (slot % 64);
     }
 
@@ -168,7 +213,15 @@ impl Wheel {
     /// Empties a slot into `scratch`.
     fn take(&mut self, level: usize, slot: usize) {
         self.occupied[level][slot / 64] &= !(1 << (slot % 64));
-        std::mem::swap(&mut self.scratch, &mut self.slots[level * SLOT_COUNT + slot]);
+        let mut at = std::mem::replace(&mut self.slots[level * SLOT_COUNT + slot], NONE);
+        while let Some(entry) = self.entries.get_mut(at as usize) {
+            self.scratch.push(entry.timer);
+            let next = std::mem::replace(&mut entry.next, self.free);
+            self.free = at;
+            at = next;
+        }
+        // In the order in which they were armed.
+        self.scratch.reverse();
         self.count -= self.scratch.len();
     }
 }

@@ -52,7 +52,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn answer(&mut self, admits: bool) {
         self.stats.challenges += 1;
-        self.stats.challenges_limited += u64::from(!admits);
+        self.stats.challenges_limited += u32::from(!admits);
         self.ack.due |= admits;
     }
 }

@@ -95,6 +95,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(super) fn gone(&mut self) {
         self.notify(Notice::Closed);
         self.board.clear();
+        self.recovery.release_memory();
         self.timers = Timers::OFF;
         self.ack = AckState::new();
         self.due = Due { reset: self.due.reset, ..Due::default() };
@@ -105,6 +106,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(super) fn linger(&mut self, now: Instant) {
         self.notify(Notice::TimeWait);
         self.board.release_memory();
+        self.recovery.release_memory();
         self.timers = Timers { linger: now + self.cfg.time_wait_ns, ..Timers::OFF };
     }
 }

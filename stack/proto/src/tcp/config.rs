@@ -158,71 +158,71 @@ impl Config {
     }
 }
 
-/// Event counts of one connection since it was made.
+/// Event counts of one connection since it was made; those of 32 bits wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Segments handed in.
-    pub segments_in: u64,
+    pub segments_in: u32,
     /// Frames written: data, retransmissions and control.
-    pub segments_out: u64,
+    pub segments_out: u32,
     /// Payload octets handed up in order.
     pub octets_in: u64,
     /// Payload octets sent for the first time.
     pub octets_out: u64,
     /// Segments retransmitted.
-    pub resends: u64,
+    pub resends: u32,
     /// Times fast retransmission began.
-    pub fast_recoveries: u64,
+    pub fast_recoveries: u32,
     /// Retransmission timeouts.
-    pub timeouts: u64,
+    pub timeouts: u32,
     /// Loss episodes found to be none, and undone.
-    pub spurious: u64,
+    pub spurious: u32,
     /// Tail-loss probes sent.
-    pub tail_probes: u64,
+    pub tail_probes: u32,
     /// Those that repaired a loss which nothing else had told of.
-    pub probe_repairs: u64,
+    pub probe_repairs: u32,
     /// Those that turned out to be too early.
-    pub early_probes: u64,
+    pub early_probes: u32,
     /// Retransmissions found lost, and made again without waiting for the timeout.
-    pub copies_lost: u64,
+    pub copies_lost: u32,
     /// Zero-window and keepalive probes sent.
-    pub probes: u64,
+    pub probes: u32,
     /// Duplicate ACKs received.
-    pub duplicate_acks_in: u64,
+    pub duplicate_acks_in: u32,
     /// Segments held out of order.
-    pub held: u64,
+    pub held: u32,
     /// Segments that came out of order and were dropped for want of room.
-    pub held_overflow: u64,
+    pub held_overflow: u32,
     /// Segments out of order that the upper layer took at once, and that it rejected.
-    pub taken_early: u64,
+    pub taken_early: u32,
     /// See `taken_early`.
-    pub rejected_early: u64,
+    pub rejected_early: u32,
     /// Segments that brought nothing new.
-    pub duplicates_in: u64,
+    pub duplicates_in: u32,
     /// Segments outside the window.
-    pub out_of_window: u64,
+    pub out_of_window: u32,
     /// Segments dropped for an old or a missing timestamp.
-    pub paws_drops: u64,
+    pub paws_drops: u32,
     /// Segments dropped for an acknowledgment of what was never sent, or of long ago.
-    pub bad_acks: u64,
+    pub bad_acks: u32,
     /// Challenge ACKs due (RFC 5961), and those of them held back by the rate limit.
-    pub challenges: u64,
+    pub challenges: u32,
     /// See `challenges`.
-    pub challenges_limited: u64,
+    pub challenges_limited: u32,
     /// Records cut because window or segment size did not admit them whole.
-    pub cuts: u64,
+    pub cuts: u32,
     /// Segments with octets that the network marked as having met congestion.
-    pub marked_in: u64,
+    pub marked_in: u32,
     /// ACKs with which the peer echoed such marks.
-    pub echoes_in: u64,
+    pub echoes_in: u32,
     /// Times the window was reduced for that.
-    pub echo_reductions: u64,
+    pub echo_reductions: u32,
     /// Times a segment that the window admitted had to wait for its turn on the path.
-    pub paced: u64,
+    pub paced: u32,
     /// Segments sent to find out whether the path takes their size, and those of them lost.
-    pub path_probes: u64,
+    pub path_probes: u32,
     /// See `path_probes`.
-    pub path_probes_lost: u64,
+    pub path_probes_lost: u32,
     /// Times the segment size was lowered because nothing of that size came through.
-    pub black_holes: u64,
+    pub black_holes: u32,
 }

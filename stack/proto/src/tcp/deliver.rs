@@ -7,7 +7,7 @@ use super::growth::Round;
 use super::held::{Held, HoldPool};
 use super::reassembly::InTurn;
 use super::state::{Event, State};
-use super::{Delivered, Notice, Tcb};
+use super::{Delivered, Notice, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
@@ -59,20 +59,31 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ///
     /// `frame` and `octets` are those handed up.
     pub fn hold_early(&mut self, pool: &mut HoldPool<R>, frame: R, octets: Range<usize>) -> bool {
-        debug_assert!(self.early.is_none_or(|early| early.len() == octets.len()));
+        debug_assert!(self.early().is_none_or(|early| early.len() == octets.len()));
         let kept = pool.keep(frame, octets, self.reassembly.share());
         self.keep_early(pool, kept)
     }
 
     /// As [`Tcb::hold_early`] where there is no frame to keep: the octets are copied.
     pub fn copy_early(&mut self, pool: &mut HoldPool<R>, octets: &[u8]) -> bool {
-        debug_assert!(self.early.is_none_or(|early| early.len() == octets.len()));
+        debug_assert!(self.early().is_none_or(|early| early.len() == octets.len()));
         let kept = pool.copy(octets, self.reassembly.share());
         self.keep_early(pool, kept.map(|held| (held, 0)))
     }
 
+    /// What was handed up early and waits for its answer.
+    const fn early(&self) -> Option<Early> {
+        if let Plan::Answer(early) = self.plan { Some(early) } else { None }
+    }
+
+    fn take_early(&mut self) -> Option<Early> {
+        let early = self.early()?;
+        self.plan = Plan::Nothing;
+        Some(early)
+    }
+
     fn keep_early(&mut self, pool: &mut HoldPool<R>, kept: Option<(Held<R>, usize)>) -> bool {
-        let Some(early) = self.early.take() else {
+        let Some(early) = self.take_early() else {
             if let Some((held, _)) = kept {
                 pool.give_back(held);
             }
@@ -93,7 +104,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Answers [`Delivered::Early`]: the upper layer has what it needs of the octets. They are
     /// reported as received (SACK), and [`Tcb::next_held`] says when their turn has come.
     pub fn took_early(&mut self, pool: &mut HoldPool<R>) {
-        let Some(early) = self.early.take() else { return };
+        let Some(early) = self.take_early() else { return };
         self.stats.taken_early += 1;
         self.reassembly.insert(pool, early.block, None, 0);
         self.note_fin(early.fin);
@@ -102,7 +113,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Answers [`Delivered::Early`]: the octets are not wanted. They count as not received, and
     /// the peer sends them again. So does a missing answer.
     pub fn reject_early(&mut self) {
-        if self.early.take().is_some() {
+        if self.take_early().is_some() {
             self.stats.rejected_early += 1;
         }
     }
@@ -209,7 +220,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.stats.held_overflow += 1;
                 return Delivered::Nothing;
             }
-            self.early = Some(Early { block: (from, to), fin });
+            self.plan = Plan::Answer(Early { block: (from, to), fin });
             return Delivered::Early { frame, seq: from, octets };
         }
         let gap_filled = !self.reassembly.is_empty();

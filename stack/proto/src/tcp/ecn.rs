@@ -192,7 +192,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// or as the mark is (RFC 8257 section 3.2).
     fn take_mark(&mut self, seg: &Segment) {
         let marked = seg.ecn == Codepoint::Congested;
-        self.stats.marked_in += u64::from(marked);
+        self.stats.marked_in += u32::from(marked);
         if self.ecn.mirrors {
             let pending = (self.rcv.nxt != self.rcv.last_ack).then_some(self.rcv.nxt);
             if self.ecn.mirror(marked, pending) {

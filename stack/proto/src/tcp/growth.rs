@@ -8,7 +8,7 @@
 //! A window that is wider than the path does not carry more: what is under way waits in queues, and
 //! round trips get longer, which must not count as need. So the shortest round bounds the growth.
 
-use crate::time::{Instant, SECOND};
+use crate::time::Instant;
 use crate::wire::seq::Seq;
 
 /// How far an echo may lie before the mark of its round, in microseconds. What lies further off
@@ -17,7 +17,7 @@ const ECHO_AGE_MAX: u32 = 1 << 30;
 /// The window spans at most so many times what the path holds without queues.
 const PATH_GAIN: u64 = 4;
 /// After so long the shortest round may be of a path that is no longer taken: it counts double.
-const SHORTEST_AGE_NS: u64 = 60 * SECOND;
+const SHORTEST_AGE_MS: u32 = 60_000;
 
 /// The round under way.
 #[derive(Debug)]
@@ -27,9 +27,10 @@ pub(super) struct Round {
     /// Where the octets end that arrived before it.
     from: Seq,
     begun: Instant,
-    /// The shortest round, in nanoseconds, and when it was.
-    shortest_ns: u64,
-    shortest_at: Instant,
+    /// The shortest round, in nanoseconds (four seconds are as good as more), and when it was, in
+    /// milliseconds of a clock that wraps.
+    shortest_ns: u32,
+    shortest_at_ms: u32,
     /// Most octets of a round so far.
     most: u32,
     /// What the window should span; as much as it does, or more.
@@ -46,8 +47,8 @@ impl Round {
             mark: 0,
             from: Seq(0),
             begun: Instant::ZERO,
-            shortest_ns: u64::MAX,
-            shortest_at: Instant::ZERO,
+            shortest_ns: u32::MAX,
+            shortest_at_ms: 0,
             most: 0,
             wanted: 0,
         }
@@ -84,21 +85,29 @@ impl Round {
     /// one, with room for queues.
     fn path(&mut self, now: Instant, octets: u32) -> u32 {
         let round_ns = now.since(self.begun).max(1);
-        if now.since(self.shortest_at) > SHORTEST_AGE_NS {
+        let now_ms = millis(now);
+        if now_ms.wrapping_sub(self.shortest_at_ms) > SHORTEST_AGE_MS {
             self.shortest_ns = self.shortest_ns.saturating_mul(2);
-            self.shortest_at = now;
+            self.shortest_at_ms = now_ms;
         }
-        if round_ns <= self.shortest_ns {
-            self.shortest_ns = round_ns;
-            self.shortest_at = now;
+        let bounded_ns = u32::try_from(round_ns).unwrap_or(u32::MAX);
+        if bounded_ns <= self.shortest_ns {
+            self.shortest_ns = bounded_ns;
+            self.shortest_at_ms = now_ms;
         }
-        let held = u128::from(octets) * u128::from(PATH_GAIN * self.shortest_ns.min(round_ns));
+        let shortest_ns = u64::from(self.shortest_ns).min(round_ns);
+        let held = u128::from(octets) * u128::from(PATH_GAIN * shortest_ns);
         u32::try_from(held / u128::from(round_ns)).unwrap_or(u32::MAX)
     }
 
     pub(super) const fn wanted(&self) -> u32 {
         self.wanted
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
+const fn millis(now: Instant) -> u32 {
+    (now.as_micros() / 1000) as u32
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! Segments in: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
 use super::state::{Event, State};
-use super::{Delivered, Notice, Plan, Tcb};
+use super::{Delivered, Notice, Plan, Tcb, Timestamps};
 use crate::device::{Retained, RxFrame};
-use crate::time::{Instant, MICROSECOND, SECOND};
+use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
 
 /// How long the peer's last timestamp is compared with. RFC 7323 section 5.5 has 24 days, for
-/// clocks of a millisecond and slower; a clock of a microsecond turns in 71 minutes.
-const TIMESTAMP_LIFE_NS: u64 = 1000 * SECOND;
+/// clocks of a millisecond and slower; a clock of a microsecond turns in 71 minutes. A thousand
+/// seconds, in units of [`Timestamps::coarse`].
+const TIMESTAMP_LIFE: u32 = 931;
 /// Most that our clock of the timestamps advances over a silence: a quarter of a turn.
 const SILENCE_NS: u64 = (1 << 30) * MICROSECOND;
 
@@ -27,7 +28,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         self.stats.segments_in += 1;
         self.plan = Plan::Nothing;
-        self.early = None;
         match self.state {
             State::Closed => return Delivered::Nothing,
             State::SynSent => {
@@ -147,7 +147,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return false;
         };
         let old = val.wrapping_sub(self.ts.recent).cast_signed() < 0;
-        if old && now.since(self.ts.recent_at) < TIMESTAMP_LIFE_NS {
+        if old && Timestamps::coarse(now).wrapping_sub(self.ts.recent_at) < TIMESTAMP_LIFE {
             self.drop_old(now, seg);
             return false;
         }
@@ -200,7 +200,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && seg.seq <= self.rcv.last_ack
         {
             self.ts.recent = val;
-            self.ts.recent_at = now;
+            self.ts.recent_at = Timestamps::coarse(now);
         }
     }
 

@@ -49,7 +49,7 @@ mod timeout;
 mod timer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -71,7 +71,6 @@ use ecn::Ecn;
 use growth::Round;
 use pacing::Pacer;
 use pmtu::PathMtu;
-use prr::Prr;
 use rack::Rack;
 use reassembly::Reassembly;
 use receive::{AckState, Receive};
@@ -227,13 +226,20 @@ struct Timestamps {
     offset: u32,
     /// The peer's latest acceptable TSval.
     recent: u32,
-    /// When it was taken.
-    recent_at: Instant,
+    /// When it was taken, by [`Timestamps::coarse`].
+    recent_at: u32,
     /// When our clock last skipped a part of a silence.
     woken_at: Instant,
 }
 
 impl Timestamps {
+    /// Units of 2^30 nanoseconds, of which 32 bits last for a century.
+    #[expect(clippy::cast_possible_truncation, reason = "a century")]
+    #[inline]
+    const fn coarse(now: Instant) -> u32 {
+        (now.as_nanos() >> 30) as u32
+    }
+
     /// The TSval of a segment sent now: microseconds.
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
     #[inline]
@@ -257,11 +263,15 @@ struct Due {
     tail: bool,
 }
 
-/// What `next_transmit` announced and a `write_` call carries out.
+/// What the next call is to see to.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Nothing,
+    /// What was handed up early waits for its answer.
+    Answer(Early),
+    /// `next_transmit` announced it, and a `write_` call carries it out.
     Control(output::Control),
+    /// See `Control`.
     Resend(output::Resend),
 }
 
@@ -289,15 +299,12 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     board: Scoreboard<T>,
     recovery: Recovery,
     rack: Rack,
-    prr: Prr,
     tail: Tail,
     cc: Congestion,
     ecn: Ecn,
     pacer: Pacer,
     rtt: Rtt,
     reassembly: Reassembly<R>,
-    /// What was handed up early and waits for its answer.
-    early: Option<Early>,
     round: Round,
     due: Due,
     plan: Plan,
@@ -402,7 +409,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 on: cfg.timestamps,
                 offset: ts_offset,
                 recent: 0,
-                recent_at: now,
+                recent_at: Timestamps::coarse(now),
                 woken_at: now,
             },
             sack: cfg.sack,
@@ -411,17 +418,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             pmtu: PathMtu::new(&cfg.path_mtu, mss, false),
             snd: Send::new(iss, mss),
             timers: Timers::OFF,
-            board: Scoreboard::new(iss + 1),
+            board: Scoreboard::new(),
             recovery: Recovery::new(iss),
             rack: Rack::new(),
-            prr: Prr::default(),
             tail: Tail::new(),
             cc: Congestion::new(cfg.congestion, u32::from(mss)),
             ecn: Ecn::new(cfg),
             pacer: Pacer::new(),
             rtt: Rtt::new(cfg),
             reassembly: Reassembly::new(),
-            early: None,
             round: Round::new(),
             due: Due { syn: true, ..Due::default() },
             plan: Plan::Nothing,
@@ -461,7 +466,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.ts.on &= syn.options.ts.is_some();
         if let (true, Some((val, _))) = (self.ts.on, syn.options.ts) {
             self.ts.recent = val;
-            self.ts.recent_at = now;
+            self.ts.recent_at = Timestamps::coarse(now);
         }
         self.ecn.negotiate(self.cfg.ecn, syn.flags);
         self.begin_path();

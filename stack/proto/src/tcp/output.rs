@@ -33,7 +33,7 @@ pub(super) enum Control {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resend {
     /// Record on the scoreboard.
-    index: usize,
+    index: u32,
     /// Payload octets; less than the record has if it is to be cut.
     len: u32,
     why: Why,
@@ -50,9 +50,14 @@ enum Why {
 }
 
 impl Resend {
+    #[expect(clippy::cast_possible_truncation, reason = "records are counted in 16 bits")]
+    const fn new(index: usize, len: u32, why: Why) -> Self {
+        Self { index: index as u32, len, why }
+    }
+
     /// A tail-loss probe.
     pub(super) const fn tail(index: usize, len: u32) -> Self {
-        Self { index, len, why: Why::Tail }
+        Self::new(index, len, Why::Tail)
     }
 
     pub(super) const fn payload_len(self) -> usize {
@@ -164,7 +169,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             // The first record goes out even if the window shrank below it.
             let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
             let admitted = self.recovery.first_due || self.cwnd_admits(now, len);
-            return (in_window && admitted).then_some(Resend { index, len, why: Why::Lost });
+            return (in_window && admitted).then(|| Resend::new(index, len, Why::Lost));
         }
         let index = self.board.unsent()?;
         self.choose_unsent(now, index)
@@ -183,7 +188,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.arm_persist(now);
             return None;
         };
-        self.cwnd_admits(now, len).then_some(Resend { index, len, why: Why::Unsent })
+        self.cwnd_admits(now, len).then(|| Resend::new(index, len, Why::Unsent))
     }
 
     /// The sender's silly-window rule (RFC 9293 section 3.8.6.2.1, Nagle off) for a record that
@@ -363,6 +368,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return 0;
         };
         let Resend { index, len, why } = resend;
+        let index = index as usize;
         if let Some(record) = self.board.get(index).filter(|record| len < record.len) {
             let seq = record.seq;
             self.board.cut(index, len);
@@ -386,7 +392,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 }
                 self.pacer.spend(len);
                 self.recovery.on_resend(self.ts.value(now));
-                self.prr.on_sent(len);
+                self.recovery.on_sent(len);
                 if index == 0 && self.recovery.phase == Phase::Fast {
                     // The timer is that of the first record's latest transmission.
                     self.timers.rto = now + self.rtt.rto(&self.cfg);
@@ -472,7 +478,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn first_sent(&mut self, now: Instant, end: Seq) {
         let octets = end - self.snd.nxt;
         self.stats.octets_out += u64::from(octets);
-        self.prr.on_sent(octets);
+        self.recovery.on_sent(octets);
         self.pacer.spend(octets);
         self.snd.nxt = end;
         self.sent_at = now;

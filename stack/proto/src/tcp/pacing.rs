@@ -87,7 +87,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return false;
         };
         if now < self.pacer.next {
-            self.stats.paced += u64::from(self.timers.pacing == NEVER);
+            self.stats.paced += u32::from(self.timers.pacing == NEVER);
             self.timers.pacing = self.pacer.next;
             return true;
         }

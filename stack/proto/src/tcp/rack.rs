@@ -55,8 +55,9 @@ pub(super) struct Rack {
     end: Seq,
     /// Reports of duplicates so far, those of probes left out.
     duplicates: u32,
-    /// `RACK.dsack_round`: the window grows once per round trip.
-    round: Option<Seq>,
+    /// `RACK.dsack_round`, while `in_round`: the window grows once per round trip.
+    round: Seq,
+    in_round: bool,
     /// `RACK.reordering_seen`.
     reordering_seen: bool,
     /// `RACK.reo_wnd_mult`.
@@ -72,7 +73,8 @@ impl Rack {
             rtt: 0,
             end: Seq(0),
             duplicates: 0,
-            round: None,
+            round: Seq(0),
+            in_round: false,
             reordering_seen: false,
             mult: 1,
             persist: 0,
@@ -100,14 +102,14 @@ impl Rack {
 
     /// Step 4: the peer received something twice, so a retransmission was one too many; `resends`
     /// were made in all. More reports than those are the network's duplicates.
-    pub(super) fn duplicate_reported(&mut self, resends: u64, una: Seq, nxt: Seq) {
-        if u64::from(self.duplicates) >= resends {
+    pub(super) fn duplicate_reported(&mut self, resends: u32, una: Seq, nxt: Seq) {
+        if self.duplicates >= resends {
             return;
         }
         self.duplicates += 1;
-        self.round = self.round.filter(|round| una < *round);
-        if self.round.is_none() {
-            self.round = Some(nxt);
+        self.in_round &= una < self.round;
+        if !self.in_round {
+            (self.round, self.in_round) = (nxt, true);
             self.widen();
         }
     }

@@ -33,9 +33,9 @@ pub(super) struct Receive {
     /// Octets the upper layer took and has not consumed.
     held_up: u32,
     /// Growth from which the right edge moves (RFC 9293 section 3.8.6.2.2).
-    step: u32,
+    step: u16,
     /// Largest payload seen: what a full segment of the peer is.
-    full: u32,
+    full: u16,
     /// Where the peer's FIN is, once seen.
     pub(super) fin: Option<Seq>,
     /// The FIN was taken: `nxt` lies beyond it.
@@ -56,7 +56,7 @@ impl Receive {
             limit: cfg.startup_window,
             limit_max: cfg.recv_window_max.max(cfg.recv_window).max(cfg.startup_window),
             held_up: 0,
-            step: u32::from(cfg.mss),
+            step: cfg.mss,
             full: 0,
             fin: None,
             finished: false,
@@ -105,7 +105,7 @@ impl Receive {
     pub(super) fn offer(&mut self) -> u16 {
         let available = self.available();
         let want = (self.nxt + available).distance(self.edge);
-        let step = self.step.min(self.limit / 2);
+        let step = u32::from(self.step).min(self.limit / 2);
         let span = if want >= step.cast_signed().max(1) { available } else { self.edge - self.nxt };
         let unit = 1u32 << self.wscale;
         let mut field = span >> self.wscale;
@@ -152,7 +152,7 @@ impl Receive {
     fn reopens(&self) -> bool {
         let half = self.limit / 2;
         let growth = (self.nxt + self.available()).distance(self.edge);
-        self.window() < half && growth >= half.min(2 * self.step).cast_signed().max(1)
+        self.window() < half && growth >= half.min(2 * u32::from(self.step)).cast_signed().max(1)
     }
 }
 
@@ -224,9 +224,9 @@ impl AckState {
     /// `octets` arrived in order: an ACK is due at two full segments, else within the delay.
     #[inline]
     pub(super) fn in_order(&mut self, now: Instant, rcv: &mut Receive, octets: u32, cfg: &Config) {
-        rcv.full = rcv.full.max(octets);
+        rcv.full = rcv.full.max(u16::try_from(octets).unwrap_or(u16::MAX));
         rcv.unacked += octets;
-        if rcv.unacked >= 2 * rcv.full {
+        if rcv.unacked >= 2 * u32::from(rcv.full) {
             self.due = true;
         } else if self.delayed == NEVER {
             self.delayed = now + cfg.delayed_ack_ns;

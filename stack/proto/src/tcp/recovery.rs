@@ -2,6 +2,7 @@
 //! probe that is out.
 
 use super::congestion::Congestion;
+use super::prr::Prr;
 use crate::wire::seq::Seq;
 
 /// Which kind of loss is being repaired.
@@ -45,6 +46,13 @@ pub(super) struct Undo {
     pub(super) by_order: bool,
 }
 
+/// What is kept of an episode.
+#[derive(Debug)]
+struct Episode {
+    undo: Undo,
+    prr: Prr,
+}
+
 /// Loss recovery (RFC 6582, RFC 6675).
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -58,7 +66,10 @@ pub(super) struct Recovery {
     pub(super) duplicates: u32,
     /// Without SACK: octets the duplicate ACKs say have left the network.
     pub(super) left: u32,
-    pub(super) undo: Option<Undo>,
+    /// The memory is kept for the next episode until the connection has been idle for a while.
+    episode: Option<Box<Episode>>,
+    /// What would undo the episode is known, and it was not undone.
+    undoable: bool,
 }
 
 impl Recovery {
@@ -70,7 +81,8 @@ impl Recovery {
             frto: Frto::Off,
             duplicates: 0,
             left: 0,
-            undo: None,
+            episode: None,
+            undoable: false,
         }
     }
 
@@ -85,9 +97,13 @@ impl Recovery {
     pub(super) fn enter(&mut self, phase: Phase, hole: Seq, point: Seq, prior: Congestion) {
         if self.phase == Phase::Open {
             let by_order = phase == Phase::Fast;
-            self.undo =
-                Some(Undo { prior, hole, first_ts: None, eifel: true, unreported: 0, by_order });
-        } else if let Some(undo) = &mut self.undo {
+            let undo = Undo { prior, hole, first_ts: None, eifel: true, unreported: 0, by_order };
+            match &mut self.episode {
+                Some(episode) => episode.undo = undo,
+                episode => *episode = Some(Box::new(Episode { undo, prr: Prr::default() })),
+            }
+            self.undoable = true;
+        } else if let Some(undo) = self.undo_mut() {
             undo.by_order = false;
         }
         self.phase = phase;
@@ -106,10 +122,42 @@ impl Recovery {
         self.duplicates = 0;
     }
 
+    /// What would undo the present or last episode, unless it was undone.
+    pub(super) fn undo_mut(&mut self) -> Option<&mut Undo> {
+        let episode = self.episode.as_deref_mut().filter(|_| self.undoable)?;
+        Some(&mut episode.undo)
+    }
+
+    /// The same, to be undone now.
+    pub(super) fn take_undo(&mut self) -> Option<Undo> {
+        let undo = *self.undo_mut()?;
+        self.undoable = false;
+        Some(undo)
+    }
+
+    /// Measures what may leave during the present episode; of no use before the first.
+    #[inline]
+    pub(super) fn prr_mut(&mut self) -> Option<&mut Prr> {
+        self.episode.as_deref_mut().map(|episode| &mut episode.prr)
+    }
+
+    /// Octets left, new or again.
+    #[inline]
+    pub(super) fn on_sent(&mut self, octets: u32) {
+        if let Some(prr) = self.prr_mut() {
+            prr.on_sent(octets);
+        }
+    }
+
+    /// Gives memory back: nothing is in flight.
+    pub(super) fn release_memory(&mut self) {
+        self.episode = None;
+    }
+
     /// Notes a retransmission made with timestamp `ts`.
     pub(super) fn on_resend(&mut self, ts: u32) {
         self.first_due = false;
-        if let Some(undo) = &mut self.undo {
+        if let Some(undo) = self.undo_mut() {
             undo.first_ts.get_or_insert(ts);
             undo.unreported += 1;
         }

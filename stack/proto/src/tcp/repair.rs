@@ -82,8 +82,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let pipe = self.pipe();
             let safe = octets > 0 && lost == 0;
             let ssthresh = self.cc.ssthresh();
-            let window = self.prr.window(delivered, pipe, ssthresh, self.emss, safe);
-            self.cc.set_window(window);
+            if let Some(prr) = self.recovery.prr_mut() {
+                self.cc.set_window(prr.window(delivered, pipe, ssthresh, self.emss, safe));
+            }
         }
         if octets > 0 {
             self.rearm(now);
@@ -143,7 +144,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let reo_wnd = self.rack.reo_wnd(recovering, self.board.sacked_count(), &self.rtt);
         let patience = self.rack.patience(reo_wnd);
         let verdict = self.board.detect_lost(now, &self.rack, patience);
-        self.stats.copies_lost += u64::from(verdict.copies);
+        self.stats.copies_lost += verdict.copies;
         self.timers.reorder = verdict.next.unwrap_or(NEVER);
         if let Some(next) = verdict.next
             && self.timers.rto <= next
@@ -166,7 +167,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.cc.on_loss(self.loss_flight(), self.emss);
         }
         self.ecn.on_loss(self.snd.nxt);
-        self.prr.begin(outstanding);
+        if let Some(prr) = self.recovery.prr_mut() {
+            prr.begin(outstanding);
+        }
         self.timers.tail = NEVER;
         self.due.tail = false;
     }
@@ -192,7 +195,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Eifel (RFC 3522): the first ACK that covers what was judged lost echoes a timestamp from
     /// before the retransmission, or nothing was sent again yet. Then it answers the original.
     fn answers_original(&mut self, seg: &Segment) -> bool {
-        let Some(undo) = self.recovery.undo.as_mut() else { return false };
+        let Some(undo) = self.recovery.undo_mut() else { return false };
         if !undo.eifel || seg.ack <= undo.hole {
             return false;
         }
@@ -208,7 +211,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// The loss was none: everything as before it.
     fn undo(&mut self) {
-        let Some(undo) = self.recovery.undo.take() else { return };
+        let Some(undo) = self.recovery.take_undo() else { return };
         self.stats.spurious += 1;
         self.cc.restore(undo.prior);
         if undo.by_order {
@@ -228,7 +231,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.rack.duplicate_reported(self.stats.resends, self.snd.una, self.snd.nxt);
         let point = self.recovery.point;
-        let Some(undo) = self.recovery.undo.as_mut() else { return };
+        let Some(undo) = self.recovery.undo_mut() else { return };
         // Earlier episodes bring about reports, too.
         if undo.unreported == 0 || start < undo.hole || start >= point {
             return;
@@ -285,8 +288,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.recovery.phase == Phase::Fast {
             // No ACK measures out what may go.
             let pipe = self.pipe();
-            let window = self.prr.window(0, pipe, self.cc.ssthresh(), self.emss, false);
-            self.cc.set_window(window);
+            let ssthresh = self.cc.ssthresh();
+            if let Some(prr) = self.recovery.prr_mut() {
+                self.cc.set_window(prr.window(0, pipe, ssthresh, self.emss, false));
+            }
             self.recovery.first_due = true;
         }
     }

@@ -39,15 +39,16 @@ impl Recent {
     }
 }
 
-/// Estimator state. Nanoseconds where not said otherwise.
+/// Estimator state. Nanoseconds where not said otherwise; what is longer than four seconds counts
+/// as four, which with as long a deviation makes a timeout of 21 s.
 #[derive(Clone, Debug)]
 pub(super) struct Rtt {
-    srtt: u64,
-    rttvar: u64,
+    srtt: u32,
+    rttvar: u32,
     /// Least sample of the last one or two spans of `MIN_WINDOWS`.
-    min: u64,
+    min: u32,
     /// Least sample of the present span.
-    min_next: u64,
+    min_next: u32,
     window_end: Instant,
     /// The timeout without backoff, computed at each sample.
     base: u64,
@@ -69,8 +70,8 @@ impl Rtt {
         Self {
             srtt: 0,
             rttvar: 0,
-            min: u64::MAX,
-            min_next: u64::MAX,
+            min: u32::MAX,
+            min_next: u32::MAX,
             window_end: Instant::ZERO,
             base: cfg.rto_initial_ns.max(cfg.rto_min_ns),
             delay: Recent::default(),
@@ -87,11 +88,13 @@ impl Rtt {
     /// several or leaves some.
     #[inline]
     pub(super) fn sample(&mut self, now: Instant, rtt: u64, newest: Option<u64>, cfg: &Config) {
+        let deviation = bounded(u64::from(self.srtt).abs_diff(rtt));
+        let (rtt, newest) = (bounded(rtt), newest.map(bounded));
         if self.samples == 0 {
             self.srtt = rtt;
             self.rttvar = rtt / 2;
         } else {
-            self.rttvar = self.rttvar - self.rttvar / 4 + self.srtt.abs_diff(rtt) / 4;
+            self.rttvar = self.rttvar - self.rttvar / 4 + deviation / 4;
             self.srtt = self.srtt - self.srtt / 8 + rtt / 8;
         }
         self.samples = self.samples.saturating_add(1);
@@ -101,10 +104,10 @@ impl Rtt {
         let least = newest.map_or(rtt, |newest| newest.min(rtt));
         self.min_next = self.min_next.min(least);
         self.min = self.min.min(least);
-        self.delay.take(micros(rtt - self.min));
+        self.delay.take((rtt - self.min).div_ceil(1000));
         self.early = self.early.saturating_sub(1);
         if let Some(newest) = newest {
-            self.burst_delay.take(micros(newest - self.min));
+            self.burst_delay.take((newest - self.min).div_ceil(1000));
         }
         self.update_base(cfg);
     }
@@ -118,12 +121,13 @@ impl Rtt {
             cfg.rto_initial_ns.max(cfg.rto_min_ns)
         } else {
             let delay = u64::from(self.delay.max()) * MICROSECOND;
-            cfg.rto_min_ns.max(self.min + delay)
+            cfg.rto_min_ns.max(u64::from(self.min) + delay)
         };
         // A steady path has next to no variance; still the timer leaves the probe and reordering
         // the time of a round trip.
-        let margin = (4 * self.rttvar).max(self.srtt);
-        self.base = (self.srtt + margin).max(floor).min(cfg.rto_max_ns);
+        let (srtt, rttvar) = (u64::from(self.srtt), u64::from(self.rttvar));
+        let margin = (4 * rttvar).max(srtt);
+        self.base = (srtt + margin).max(floor).min(cfg.rto_max_ns);
     }
 
     #[cold]
@@ -135,18 +139,18 @@ impl Rtt {
         if self.windows >= MIN_WINDOWS {
             self.windows = 0;
             self.min = self.min_next;
-            self.min_next = u64::MAX;
+            self.min_next = u32::MAX;
         }
     }
 
     /// Smoothed round-trip time, 0 before the first sample.
     pub(super) const fn srtt(&self) -> u64 {
-        self.srtt
+        self.srtt as u64
     }
 
     /// Least round-trip time of late, 0 before the first sample.
     pub(super) const fn min(&self) -> u64 {
-        if self.min == u64::MAX { 0 } else { self.min }
+        if self.min == u32::MAX { 0 } else { self.min as u64 }
     }
 
     /// The retransmission timeout with its backoff.
@@ -180,7 +184,7 @@ impl Rtt {
         if self.samples == 0 {
             return SECOND;
         }
-        2 * self.srtt + u64::from(delay.max(PROBE_SLACK_US)) * MICROSECOND
+        2 * self.srtt() + u64::from(delay.max(PROBE_SLACK_US)) * MICROSECOND
     }
 
     /// A probe was answered by a report that nothing had been lost. If it happens often, the peer
@@ -197,6 +201,12 @@ impl Rtt {
         delay.take(longer.min(micros(cfg.rto_initial_ns)));
         self.update_base(cfg);
     }
+}
+
+/// Nanoseconds, as far as they go into 32 bits.
+#[inline]
+fn bounded(ns: u64) -> u32 {
+    u32::try_from(ns).unwrap_or(u32::MAX)
 }
 
 fn micros(ns: u64) -> u32 {

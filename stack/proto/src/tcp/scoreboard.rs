@@ -7,6 +7,7 @@
 //! remembers how far they were judged; those sent again stand in a queue in order of time.
 
 mod judge;
+mod lent;
 mod news;
 
 use std::collections::VecDeque;
@@ -17,6 +18,8 @@ use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
 
+pub(super) use judge::Verdict;
+pub(super) use lent::Scoreboard;
 pub(super) use news::News;
 
 /// The peer holds it.
@@ -65,7 +68,7 @@ struct Resent {
 
 /// The queue of records with its marks.
 #[derive(Debug)]
-pub(super) struct Scoreboard<T> {
+pub(super) struct Board<T> {
     records: VecDeque<Record<T>>,
     /// Retransmissions in the order they left; entries whose fate is known stay until they come
     /// to the front.
@@ -87,9 +90,14 @@ pub(super) struct Scoreboard<T> {
     seen: ArrayVec<Block, 4>,
 }
 
-impl<T: Clone> Scoreboard<T> {
-    /// An empty board; the first record will start at `seq`. Takes no memory yet.
-    pub(super) fn new(seq: Seq) -> Self {
+impl<T: Clone + 'static> Board<T> {
+    /// What a connection has that sends nothing.
+    const EMPTY: &'static Self = &Self::new(Seq(0));
+}
+
+impl<T: Clone> Board<T> {
+    /// An empty board; the first record will start at `seq`.
+    const fn new(seq: Seq) -> Self {
         Self {
             records: VecDeque::new(),
             resent: VecDeque::new(),
@@ -101,7 +109,7 @@ impl<T: Clone> Scoreboard<T> {
             high_sacked: seq,
             loss_edge: seq,
             resend_from: seq,
-            seen: ArrayVec::new(),
+            seen: ArrayVec::new_const(),
         }
     }
 
@@ -248,29 +256,6 @@ impl<T: Clone> Scoreboard<T> {
     pub(super) fn sent(&mut self, now: Instant, index: usize) {
         self.records[index].sent_at = now;
         self.unsent = index + 1 < self.records.len();
-    }
-
-    /// True if memory is held for records to come.
-    #[inline]
-    pub(super) fn holds_memory(&self) -> bool {
-        self.records.capacity() > 0 || self.resent.capacity() > 0
-    }
-
-    /// Gives back the memory of what is empty.
-    pub(super) fn release_memory(&mut self) {
-        if self.records.is_empty() {
-            self.records = VecDeque::new();
-            self.resent = VecDeque::new();
-        }
-    }
-
-    /// Drops all records, and their memory.
-    pub(super) fn clear(&mut self) {
-        self.records.clear();
-        self.release_memory();
-        self.seen.clear();
-        self.unsent = false;
-        (self.sacked, self.lost, self.copies, self.sacked_count) = (0, 0, 0, 0);
     }
 }
 

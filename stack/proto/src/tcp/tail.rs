@@ -35,6 +35,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.snd.flight() == 0 {
             self.timers.tail = NEVER;
             self.board.release_memory();
+            self.recovery.release_memory();
             return;
         }
         if self.found_late(now, self.timers.tail) {

@@ -1,7 +1,7 @@
 //! Which records are lost: by time (RFC 8985 section 6), by duplicate ACKs without SACK
 //! (RFC 6582), by the retransmission timer; and the taking back of such judgements.
 
-use super::{AGAIN, COPY, LOST, Resent, SACKED, Scoreboard};
+use super::{AGAIN, Board, COPY, LOST, Resent, SACKED};
 use crate::tcp::rack::Rack;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -24,7 +24,7 @@ impl Verdict {
     }
 }
 
-impl<T: Clone> Scoreboard<T> {
+impl<T: Clone> Board<T> {
     /// Judges lost what was sent before the latest transmission known to be delivered, and longer
     /// ago than `patience_ns` (RFC 8985 section 6.2, step 5). Cost: O(records passed), each once
     /// per transmission, and two searches.

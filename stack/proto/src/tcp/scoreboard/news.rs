@@ -1,6 +1,6 @@
 //! What an ACK brings: records freed, records that the peer reports to hold.
 
-use super::{AGAIN, COPY, LOST, SACKED, Scoreboard};
+use super::{AGAIN, Board, COPY, LOST, SACKED};
 use crate::tcp::rack::{Guard, sent_after};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -39,7 +39,7 @@ impl News {
     }
 }
 
-impl<T: Clone> Scoreboard<T> {
+impl<T: Clone> Board<T> {
     /// Frees what `ack` covers. Cost: O(records freed).
     #[inline]
     pub(in crate::tcp) fn ack(&mut self, ack: Seq, guard: Option<&Guard>, news: &mut News) {

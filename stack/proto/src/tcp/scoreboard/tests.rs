@@ -62,7 +62,7 @@ struct Both {
 impl Both {
     fn new() -> Self {
         Self {
-            board: Scoreboard::new(START),
+            board: Scoreboard::new(),
             plain: Vec::new(),
             rack: Rack::new(),
             now: Instant::from_nanos(1_000_000),

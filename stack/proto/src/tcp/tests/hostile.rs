@@ -186,7 +186,7 @@ fn run(seed: u64) -> State {
             script.output();
         }
         let tcb = &script.end.tcb;
-        assert!(tcb.board.len() as u64 <= 17 + tcb.stats().cuts);
+        assert!(tcb.board.len() as u32 <= 17 + tcb.stats().cuts);
         assert!(tcb.reassembly.runs().len() <= 8);
         if tcb.is_closed() {
             assert!(tcb.deadline().is_none() && !tcb.unsent_or_unacked());

@@ -42,7 +42,7 @@ pub(super) const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 /// A frame on the heap whose first run ends at `head`.
 #[derive(Clone, Debug)]
-pub(super) struct Heap {
+pub(crate) struct Heap {
     pub(super) octets: Rc<[u8]>,
     head: usize,
 }

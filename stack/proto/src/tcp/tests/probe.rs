@@ -187,7 +187,7 @@ fn a_lost_tail_is_repaired_within_two_round_trips_and_a_millisecond() {
 }
 
 /// Exchanges with a peer that delays its ACKs by 40 ms. Returns probes and timeouts of the client.
-fn exchanges(records: u64, pause_ns: u64, count: u32) -> (u64, u64, u64) {
+fn exchanges(records: u64, pause_ns: u64, count: u32) -> (u32, u32, u32) {
     // A record of its own acknowledgment each: below two full segments, the server waits.
     let slow = Config { delayed_ack_ns: 40 * MILLISECOND, ..Config::default() };
     let mut pair = Pair::new([Config::default(), slow], 10 * MICROSECOND, 1);
@@ -201,7 +201,7 @@ fn exchanges(records: u64, pause_ns: u64, count: u32) -> (u64, u64, u64) {
         pair.settle(pause_ns);
     }
     let stats = pair.client().tcb.stats();
-    assert!(stats.tail_probes <= u64::from(count), "one per flight");
+    assert!(stats.tail_probes <= count, "one per flight");
     (stats.tail_probes, stats.early_probes, stats.timeouts)
 }
 

@@ -217,7 +217,7 @@ fn reordering_raises_the_threshold() {
     script.send(script.fields());
     let spurious = script.end.tcb.stats().spurious;
     let same_tick = again[0].options.ts == sent[0].options.ts;
-    assert_eq!(spurious, u64::from(!same_tick));
+    assert_eq!(spurious, u32::from(!same_tick));
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl Sim {
     }
 
     /// A retransmission has the boundaries of the first transmission.
-    fn check_boundary(&mut self, from: usize, frame: &Heap, cuts: u64) {
+    fn check_boundary(&mut self, from: usize, frame: &Heap, cuts: u32) {
         let seg = frame.parse();
         if seg.payload.is_empty() || cuts > 0 {
             return;
@@ -244,7 +244,7 @@ fn config(rng: &mut SmallRng) -> Config {
     }
 }
 
-fn seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u64 {
+fn seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u32 {
     let mut resends = 0;
     for seed in range {
         println!("seed {seed} faults {faults:?}");
@@ -255,7 +255,7 @@ fn seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u64 {
         let octets = [octets, if rng.random() { octets } else { 0 }];
         let mut sim = Sim::new(seed, faults, cfg);
         sim.transfer(octets, lens, keep);
-        resends += sim.ends.iter().flatten().map(|end| end.tcb.stats().resends).sum::<u64>();
+        resends += sim.ends.iter().flatten().map(|end| end.tcb.stats().resends).sum::<u32>();
     }
     resends
 }

@@ -1,0 +1,82 @@
+//! What idle connections cost in memory: thousands of them, measured by the pages they take.
+
+use std::fs;
+
+use ferrowarp_proto::time::SECOND;
+use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_tests::sim::world::{World, WorldOptions};
+
+/// At each end.
+const CONNECTIONS: usize = 10_000;
+/// Connections that are set up at a time.
+const BATCH: usize = 50;
+/// Octets of an idle connection, besides what its queue pair asked for.
+const BUDGET: usize = 1024;
+/// After so long a connection is idle.
+const IDLE_NS: u64 = 2 * SECOND;
+const PORT: u16 = 4420;
+
+/// Octets of memory in use.
+fn resident() -> usize {
+    let statm = fs::read_to_string("/proc/self/statm").expect("Linux tells");
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.expect("the second number") * 4096
+}
+
+fn queue_pairs(world: &mut World, end: usize) -> Vec<QpId> {
+    let init = QpInit { pd: 1, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 4, max_recv_wr: 4 };
+    (0..CONNECTIONS).map(|_| world.ends[end].engine.create_qp(init).unwrap()).collect()
+}
+
+/// Connects one queue pair after the other, a batch at a time.
+fn connect<'a>(world: &mut World, active: &[QpId], passive: &mut impl Iterator<Item = &'a QpId>) {
+    let remote = world.socket(1, PORT);
+    // The queues for Reads belong to the queue pair, too, but are made when it is connected.
+    let param = ConnParam { ird: 0, ord: 0, ..ConnParam::default() };
+    for batch in active.chunks(BATCH) {
+        for &qp in batch {
+            let now = world.now;
+            world.ends[0].engine.connect(now, qp, remote, &param).unwrap();
+        }
+        let mut established = 0;
+        let done = world.run_until(10 * SECOND, |world| {
+            for end in 0..2 {
+                while let Some(event) = world.ends[end].engine.next_event() {
+                    match event {
+                        Event::ConnectRequest { request, .. } => {
+                            let (now, qp) = (world.now, *passive.next().unwrap());
+                            world.ends[end].engine.accept(now, request, qp, &param).unwrap();
+                        }
+                        Event::Established { .. } => established += 1,
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            established == 2 * batch.len()
+        });
+        assert!(done, "{established} of {}", 2 * batch.len());
+        // What was lent while they were busy goes back, to serve the next.
+        world.run_until(IDLE_NS, |_| false);
+    }
+}
+
+#[test]
+fn an_idle_connection_takes_a_kibibyte_at_most() {
+    let mut world = World::new(&WorldOptions::new(5));
+    world.ends[1].engine.listen(PORT, 2 * BATCH).unwrap();
+    let qps = [queue_pairs(&mut world, 0), queue_pairs(&mut world, 1)];
+    let mut passive = qps[1].iter();
+    // The first ones find pools and tables that are not warm.
+    let (first, others) = qps[0].split_at(2 * BATCH);
+    connect(&mut world, first, &mut passive);
+    let before = resident();
+    connect(&mut world, others, &mut passive);
+    let each = (resident() - before) / (2 * others.len());
+    println!("{each} octets for each of {} idle connections, at both ends", others.len());
+    for end in &world.ends {
+        assert_eq!(end.engine.connection_count(), CONNECTIONS);
+    }
+    assert!(each <= BUDGET, "{each} octets");
+}
