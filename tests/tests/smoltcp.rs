@@ -341,6 +341,7 @@ struct Run {
     /// From us, from them.
     links: [Link<Vec<u8>>; 2],
     now: Instant,
+    steps: u64,
     iss: u32,
     first: First,
     octets: [u64; 2],
@@ -389,6 +390,7 @@ impl Run {
             theirs: Theirs::new(seed, buffer_len, octets[1], pace),
             links: [Link::new(faults, seed), Link::new(faults, !seed)],
             now: Instant::from_nanos(SECOND),
+            steps: 0,
             iss: 0u32.wrapping_sub(chance.random_range(0..100_000)),
             first,
             octets,
@@ -421,7 +423,8 @@ impl Run {
         }
         if let Some(tcb) = &mut self.ours.tcb {
             tcb.handle_timeout(self.now);
-            if self.now.as_micros().is_multiple_of(5) {
+            self.steps += 1;
+            if self.steps.is_multiple_of(5) {
                 tcb.release(std::mem::take(&mut self.ours.kept));
             }
         }
@@ -464,11 +467,11 @@ impl Run {
         }
         let limit = self.now + 300 * SECOND;
         let gone = |run: &mut Self| {
-            use tcp::State::{Closed, LastAck, TimeWait};
+            use tcp::State::{Closed, Closing, LastAck, TimeWait};
             let theirs = run.theirs.socket().state();
             // Our wait for their FIN may be over while the ACK of it was lost: an engine would
             // answer the next one with RST.
-            run.ours.is_gone() && matches!(theirs, Closed | TimeWait | LastAck)
+            run.ours.is_gone() && matches!(theirs, Closed | TimeWait | Closing | LastAck)
         };
         while !gone(self) {
             let their_state = self.theirs.socket().state();
