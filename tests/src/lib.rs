@@ -37,3 +37,8 @@ pub fn skip(reason: &str) {
     // Past the capture of the test harness, so that it is seen whether or not a test fails.
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
+
+/// Reports a test as skipped because the running kernel lacks something that nobody can install.
+pub fn skip_without(feature: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: this kernel has no {feature}");
+}

@@ -157,7 +157,7 @@ fn an_unreachable_host_may_come_back() {
         let syn = bed.segment();
         assert_eq!(bed.hear(&syn, HOST, 0), None);
         bed.world.cut();
-        let failed = bed.world.run_until(60 * SECOND, |world| {
+        let failed = bed.world.run_until(120 * SECOND, |world| {
             let event = world.ends[0].engine.next_event();
             let expected = ConnectError::Unreachable;
             matches!(event, Some(Event::ConnectFailed { error, .. }) if error == expected)
@@ -213,7 +213,7 @@ fn after_ten_minutes_a_larger_size_is_found_with_fpdus_kept_whole() {
     let written = |bed: &mut Bed, len: usize| {
         bed.write(len);
         let octets = bed.world.ends[0].arena.read(0, len);
-        let done = bed.world.run_until(10 * SECOND, |world| {
+        let done = bed.world.run_until(120 * SECOND, |world| {
             world.ends[1].arena.read(0, len) == octets && !world.step()
         });
         assert!(done);

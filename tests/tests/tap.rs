@@ -16,7 +16,7 @@ use ferrowarp_tests::process::{self, TempDir};
 use ferrowarp_tests::stack::{
     KERNEL, KERNEL_V6, PATIENCE, STACK, STACK_V6, Stack, post_recv, post_send, post_write,
 };
-use ferrowarp_tests::{netns, skip};
+use ferrowarp_tests::{netns, skip, skip_without};
 
 const INTERFACE: &str = "fw0";
 const PORT: u16 = 4791;
@@ -107,7 +107,7 @@ fn both_families_in_a_vlan() {
     }
     // In this namespace, which goes with the test.
     if netns::ip(&["link", "add", "link", "lo", "name", "v0", "type", "vlan", "id", "1"]).is_err() {
-        skip("this kernel has no VLAN interfaces");
+        skip_without("VLAN interfaces");
         return;
     }
     over_both_families(Some(42));
