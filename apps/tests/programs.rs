@@ -112,7 +112,7 @@ fn many_queue_pairs_go_both_ways() {
 fn all_sizes_follow_each_other() {
     let stage = Stage::new("sizes");
     for test in ["write-bw", "send-bw", "read-lat", "send-lat"] {
-        let results = stage.results(&format!("{test} -a -n 3 --verify"));
+        let results = stage.results(&format!("{test} -a -n 3 -t 16 --verify"));
         let sizes: Vec<u64> = results.iter().map(|r| r["size_bytes"].as_u64().unwrap()).collect();
         let expected: Vec<u64> = (1..=23).map(|bits| 1 << bits).collect();
         assert_eq!(sizes, expected);
