@@ -3,6 +3,7 @@
 //! - [`peer`]: an independent iWARP peer on a kernel TCP socket.
 //! - [`netns`]: network namespaces, and re-running a test inside one.
 //! - [`capture`]: packet captures and their verdict by tshark.
+//! - [`frame`]: a frame on the heap.
 //! - [`fuzz`]: bodies of the fuzz targets.
 //! - [`sim`]: two engines in virtual time, from one seed.
 //! - [`process`]: temporary folders and programs that end in time.
@@ -11,6 +12,7 @@
 use std::io::Write as _;
 
 pub mod capture;
+pub mod frame;
 pub mod fuzz;
 #[cfg(feature = "device")]
 pub mod link;

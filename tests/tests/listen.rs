@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
 use ferrowarp_proto::ddp::testing::Arena;
-use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::mpa::startup::{self, Wishes};
 use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
@@ -13,6 +13,7 @@ use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::CqId;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
 use ferrowarp_tests::sim::world::{Queues, World, WorldOptions, address};
 use rand::rngs::SmallRng;
@@ -21,26 +22,6 @@ use rand::{Rng, SeedableRng};
 const PORT: u16 = 7174;
 const CQ: CqId = CqId(0);
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]];
-
-struct Frame(Vec<u8>);
-
-impl RxFrame for Frame {
-    fn head(&self) -> &[u8] {
-        &self.0
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        ChecksumState::Unknown
-    }
-}
 
 fn init() -> QpInit {
     QpInit { pd: 3, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
@@ -91,7 +72,7 @@ impl Bed {
         frames
             .into_iter()
             .filter_map(|frame| {
-                let frame = Frame(frame);
+                let frame = Frame::from(frame);
                 Some((Segment::parse(&frame, ChecksumMode::Software).ok()?, frame))
             })
             .collect()

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::ddp::testing::Arena;
-use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::mpa::startup::{self, Wishes};
@@ -19,6 +19,7 @@ use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
 use ferrowarp_tests::sim::world::{Queues, address};
 
@@ -26,27 +27,6 @@ const PORT: u16 = 7174;
 const PD: u32 = 3;
 const CQ: CqId = CqId(0);
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-
-/// A frame of the engine's, to be parsed.
-struct Frame(Vec<u8>);
-
-impl RxFrame for Frame {
-    fn head(&self) -> &[u8] {
-        &self.0
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        ChecksumState::Unknown
-    }
-}
 
 /// Completion queues that can be made to refuse a push although there is room: an application on
 /// another core may poll at any moment.
@@ -177,7 +157,7 @@ impl Peer {
         let mut news = false;
         let frames: Vec<_> = bed.engine.device().outbound.borrow_mut().drain(..).collect();
         for frame in frames {
-            let frame = Frame(frame);
+            let frame = Frame::from(frame);
             let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { continue };
             if segment.tuple.remote != self.local.remote || segment.tuple.local != self.local.local
             {

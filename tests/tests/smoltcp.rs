@@ -4,16 +4,16 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use ferrowarp_proto::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
+use ferrowarp_proto::device::{ChecksumMode, RxFrame};
 use ferrowarp_proto::tcp::{
     Config, Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, Transmit,
 };
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment};
+use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::sim::link::{Faults, Link};
 use ferrowarp_tests::sim::seeds;
 use rand::rngs::SmallRng;
@@ -32,34 +32,6 @@ const ROOM: usize = 100;
 
 fn octet(side: usize, at: u64) -> u8 {
     (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ side as u64).to_be_bytes()[0]
-}
-
-/// A frame on the heap.
-#[derive(Clone, Debug)]
-struct Frame(Rc<[u8]>);
-
-impl RxFrame for Frame {
-    fn head(&self) -> &[u8] {
-        &self.0
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        ChecksumState::Unknown
-    }
-}
-
-impl Retained for Frame {
-    fn octets(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 /// Our end: plain octets in records.

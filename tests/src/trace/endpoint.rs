@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use ferrowarp_proto::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
+use ferrowarp_proto::device::{ChecksumMode, RxFrame};
 use ferrowarp_proto::tcp::{
     Config, Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, TooBig, Transmit,
 };
@@ -20,37 +19,10 @@ use super::packet::pattern;
 use super::runner::{MACS, START, Subject};
 use super::script::number;
 use super::settings::Settings;
+use crate::frame::Frame;
 
 /// Frames that one poll may bring before it counts as endless.
 const FRAMES_MAX: usize = 10_000;
-
-/// A frame on the heap.
-#[derive(Clone, Debug)]
-struct Frame(Rc<[u8]>);
-
-impl RxFrame for Frame {
-    fn head(&self) -> &[u8] {
-        &self.0
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        ChecksumState::Unknown
-    }
-}
-
-impl Retained for Frame {
-    fn octets(&self) -> &[u8] {
-        &self.0
-    }
-}
 
 /// How the application answers octets ahead of their turn.
 #[derive(Clone, Copy)]

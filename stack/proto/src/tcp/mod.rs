@@ -151,7 +151,6 @@ pub enum Ready {
 }
 
 /// What the connection wants to send next. See [`Tcb::next_transmit`].
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Transmit {
