@@ -9,7 +9,7 @@ pub(super) const TAGGED_LEN: usize = 14;
 /// Octets of an untagged header.
 pub(super) const UNTAGGED_LEN: usize = 18;
 
-/// RDMAP opcodes (RFC 5040 section 4.3).
+/// RDMAP opcodes (RFC 5040 section 4.3, RFC 7306 section 3.2).
 pub mod opcode {
     /// RDMA Write.
     pub const WRITE: u8 = 0;
@@ -27,6 +27,14 @@ pub mod opcode {
     pub const SEND_SOLICITED_INVALIDATE: u8 = 6;
     /// Terminate.
     pub const TERMINATE: u8 = 7;
+    /// Immediate Data.
+    pub const IMMEDIATE: u8 = 8;
+    /// Immediate Data with Solicited Event.
+    pub const IMMEDIATE_SOLICITED: u8 = 9;
+    /// Atomic Request.
+    pub const ATOMIC_REQUEST: u8 = 10;
+    /// Atomic Response.
+    pub const ATOMIC_RESPONSE: u8 = 11;
 }
 
 /// A DDP header with its RDMAP control field.

@@ -1,5 +1,6 @@
 //! Octets to values and back. What `smoltcp::wire` has is not written again.
 
+pub mod atomic;
 pub mod checksum;
 pub mod ddp;
 pub mod ip;

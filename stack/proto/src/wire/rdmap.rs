@@ -17,7 +17,7 @@ pub const QN_READ_REQUEST: u32 = 1;
 /// Queue of the Terminate message.
 pub const QN_TERMINATE: u32 = 2;
 
-/// RDMAP opcodes (RFC 5040 section 4.3).
+/// RDMAP opcodes (RFC 5040 section 4.3, RFC 7306 section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// RDMA Write.
@@ -35,6 +35,15 @@ pub enum Opcode {
     },
     /// Terminate.
     Terminate,
+    /// Immediate Data, with or without solicited event. IETF version only, as those below.
+    Immediate {
+        /// Asks for an event.
+        solicited: bool,
+    },
+    /// Atomic Request.
+    AtomicRequest,
+    /// Atomic Response.
+    AtomicResponse,
 }
 
 /// Why a control octet is refused.
@@ -64,6 +73,19 @@ impl Opcode {
             5 => Self::Send { invalidate: false, solicited: true },
             6 => Self::Send { invalidate: true, solicited: true },
             7 => Self::Terminate,
+            // req: RDMAP-070
+            _ => return Self::parse_extension(control & 0x0f, version),
+        })
+    }
+
+    /// The opcodes of RFC 7306, which the RDMA Consortium's version does not have.
+    #[cold]
+    const fn parse_extension(code: u8, version: Version) -> Result<Self, ControlError> {
+        Ok(match (version, code) {
+            (Version::Ietf, 8) => Self::Immediate { solicited: false },
+            (Version::Ietf, 9) => Self::Immediate { solicited: true },
+            (Version::Ietf, 10) => Self::AtomicRequest,
+            (Version::Ietf, 11) => Self::AtomicResponse,
             _ => return Err(ControlError::Opcode),
         })
     }
@@ -80,6 +102,10 @@ impl Opcode {
             Self::Send { invalidate: false, solicited: true } => 5,
             Self::Send { invalidate: true, solicited: true } => 6,
             Self::Terminate => 7,
+            Self::Immediate { solicited: false } => 8,
+            Self::Immediate { solicited: true } => 9,
+            Self::AtomicRequest => 10,
+            Self::AtomicResponse => 11,
         };
         (version.bits() << 6) | code
     }
@@ -223,7 +249,12 @@ mod tests {
             assert_eq!(Opcode::parse(code, Version::Ietf), Err(ControlError::Version));
             assert_eq!(Opcode::parse(code, Version::Rdmac), Ok(opcode));
         }
-        for code in 8..16 {
+        for code in 8..=11 {
+            let opcode = Opcode::parse(0x40 | code, Version::Ietf).unwrap();
+            assert_eq!(opcode.control(Version::Ietf), 0x40 | code);
+            assert_eq!(Opcode::parse(code, Version::Rdmac), Err(ControlError::Opcode));
+        }
+        for code in 12..16 {
             assert_eq!(Opcode::parse(0x40 | code, Version::Ietf), Err(ControlError::Opcode));
         }
     }

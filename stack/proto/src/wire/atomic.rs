@@ -1,0 +1,291 @@
+//! Headers of the messages that RFC 7306 adds to RDMAP: Atomic Request and Atomic Response
+//! (section 4), Immediate Data (section 5).
+//!
+//! All of them are untagged and fit one DDP segment: header and nothing else.
+
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Octets of the Atomic Request header, after the untagged DDP header.
+pub const ATOMIC_REQUEST_LEN: usize = 52;
+/// Octets of the Atomic Response header, after the untagged DDP header.
+pub const ATOMIC_RESPONSE_LEN: usize = 12;
+/// Octets of immediate data, after the untagged DDP header.
+pub const IMMEDIATE_LEN: usize = 8;
+
+/// Queue of Atomic Responses. Atomic Requests share the queue of RDMA Read Requests.
+pub const QN_ATOMIC_RESPONSE: u32 = 3;
+
+/// Immediate data: eight octets that mean what the two applications agreed on, in their order on
+/// the wire.
+pub type ImmediateData = [u8; IMMEDIATE_LEN];
+
+const FETCH_ADD: u32 = 0;
+const SWAP: u32 = 1;
+const CMP_SWAP: u32 = 2;
+/// The operation's code is in the low four bits of the first word, the rest is reserved.
+const CODE_MASK: u32 = 0x0f;
+
+/// An atomic operation on a 64-bit word, and its operands (RFC 7306 section 4.1).
+///
+/// Operands are numbers; the word is a number in the byte order of the machine that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Adds to the word, or to each of several fields of it.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+        /// A bit set here is the highest of a field: no carry leaves it. 0: one field of 64 bits.
+        boundaries: u64,
+    },
+    /// Replaces the bits of the word that `mask` names.
+    Swap {
+        /// The new bits.
+        swap: u64,
+        /// The bits to replace; all ones: the whole word.
+        mask: u64,
+    },
+    /// The same, if the bits of the word that `compare_mask` names are those of `compare`.
+    CmpSwap {
+        /// The bits expected.
+        compare: u64,
+        /// The bits to compare; all ones: the whole word.
+        compare_mask: u64,
+        /// The new bits.
+        swap: u64,
+        /// The bits to replace; all ones: the whole word.
+        swap_mask: u64,
+    },
+}
+
+impl AtomicOp {
+    /// Adds to the whole word.
+    #[must_use]
+    pub const fn fetch_add(add: u64) -> Self {
+        Self::FetchAdd { add, boundaries: 0 }
+    }
+
+    /// Replaces the whole word.
+    #[must_use]
+    pub const fn swap(swap: u64) -> Self {
+        Self::Swap { swap, mask: u64::MAX }
+    }
+
+    /// Replaces the whole word by `swap` if it is `compare`.
+    #[must_use]
+    pub const fn cmp_swap(compare: u64, swap: u64) -> Self {
+        Self::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
+    }
+}
+
+/// Atomic Request header as it lies on the wire.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct AtomicRequestWire {
+    code: U32,
+    id: U32,
+    stag: U32,
+    to: U64,
+    data: U64,
+    mask: U64,
+    compare: U64,
+    compare_mask: U64,
+}
+
+/// Atomic Response header as it lies on the wire.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct AtomicResponseWire {
+    id: U32,
+    original: U64,
+}
+
+const _: () = assert!(size_of::<AtomicRequestWire>() == ATOMIC_REQUEST_LEN);
+const _: () = assert!(size_of::<AtomicResponseWire>() == ATOMIC_RESPONSE_LEN);
+
+/// Why octets are no Atomic Request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicError {
+    /// Not 52 octets.
+    Length,
+    /// An operation that is not assigned.
+    Operation,
+}
+
+/// An Atomic Request's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicRequest {
+    /// Chosen by the requester, echoed in the response.
+    pub id: u32,
+    /// Names the region of the word.
+    pub stag: u32,
+    /// Where the word is: a multiple of eight.
+    pub to: u64,
+    /// What to do with it.
+    pub op: AtomicOp,
+}
+
+impl AtomicRequest {
+    /// Parses a header of exactly 52 octets. Reserved bits, and the compare fields of operations
+    /// that do not compare, are not looked at.
+    ///
+    /// # Errors
+    /// [`AtomicError`].
+    pub fn parse(octets: &[u8]) -> Result<Self, AtomicError> {
+        let wire = AtomicRequestWire::ref_from_bytes(octets).map_err(|_| AtomicError::Length)?;
+        let (data, mask) = (wire.data.get(), wire.mask.get());
+        let op = match wire.code.get() & CODE_MASK {
+            FETCH_ADD => AtomicOp::FetchAdd { add: data, boundaries: mask },
+            SWAP => AtomicOp::Swap { swap: data, mask },
+            CMP_SWAP => AtomicOp::CmpSwap {
+                compare: wire.compare.get(),
+                compare_mask: wire.compare_mask.get(),
+                swap: data,
+                swap_mask: mask,
+            },
+            _ => return Err(AtomicError::Operation),
+        };
+        Ok(Self { id: wire.id.get(), stag: wire.stag.get(), to: wire.to.get(), op })
+    }
+
+    /// Writes the header to the first 52 octets of `out`. What the operation does not use is 0.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    pub fn emit(&self, out: &mut [u8]) {
+        let (code, [data, mask, compare, compare_mask]) = match self.op {
+            AtomicOp::FetchAdd { add, boundaries } => (FETCH_ADD, [add, boundaries, 0, 0]),
+            AtomicOp::Swap { swap, mask } => (SWAP, [swap, mask, 0, 0]),
+            AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask } => {
+                (CMP_SWAP, [swap, swap_mask, compare, compare_mask])
+            }
+        };
+        let wire = AtomicRequestWire {
+            code: code.into(),
+            id: self.id.into(),
+            stag: self.stag.into(),
+            to: self.to.into(),
+            data: data.into(),
+            mask: mask.into(),
+            compare: compare.into(),
+            compare_mask: compare_mask.into(),
+        };
+        out[..ATOMIC_REQUEST_LEN].copy_from_slice(wire.as_bytes());
+    }
+}
+
+/// An Atomic Response's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicResponse {
+    /// The request's.
+    pub id: u32,
+    /// What the word was before the operation.
+    pub original: u64,
+}
+
+impl AtomicResponse {
+    /// Parses a header of exactly 12 octets; `None` for any other length.
+    #[must_use]
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let wire = AtomicResponseWire::ref_from_bytes(octets).ok()?;
+        Some(Self { id: wire.id.get(), original: wire.original.get() })
+    }
+
+    /// Writes the header to the first 12 octets of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    pub fn emit(&self, out: &mut [u8]) {
+        let wire = AtomicResponseWire { id: self.id.into(), original: self.original.into() };
+        out[..ATOMIC_RESPONSE_LEN].copy_from_slice(wire.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Eight octets that count up from `first`, and their number.
+    const fn run(first: u8) -> u64 {
+        (first as u64) * 0x0101_0101_0101_0101 + 0x0001_0203_0405_0607
+    }
+
+    /// The header by hand, from the figure of RFC 7306 section 4.2.1.
+    fn golden(code: u8, fields: [u64; 4]) -> Vec<u8> {
+        let mut octets = vec![0, 0, 0, code];
+        octets.extend_from_slice(&[0xca, 0xfe, 0xf0, 0x0d, 0xde, 0xad, 0xbe, 0xef]);
+        octets.extend_from_slice(&[0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
+        for field in fields {
+            octets.extend_from_slice(&field.to_be_bytes());
+        }
+        octets
+    }
+
+    #[test]
+    fn golden_atomic_requests() {
+        let [a, b, c, d] = [run(0x20), run(0x30), run(0x40), run(0x50)];
+        let cases = [
+            (AtomicOp::FetchAdd { add: a, boundaries: b }, golden(0, [a, b, 0, 0])),
+            (AtomicOp::Swap { swap: a, mask: b }, golden(1, [a, b, 0, 0])),
+            (
+                AtomicOp::CmpSwap { compare: c, compare_mask: d, swap: a, swap_mask: b },
+                golden(2, [a, b, c, d]),
+            ),
+        ];
+        for (op, octets) in cases {
+            let (id, stag, to) = (0xcafe_f00d, 0xdead_beef, 0x1112_1314_1516_1718);
+            let request = AtomicRequest { id, stag, to, op };
+            let mut out = [0xff; ATOMIC_REQUEST_LEN];
+            request.emit(&mut out);
+            assert_eq!(out[..], octets[..]);
+            assert_eq!(AtomicRequest::parse(&octets), Ok(request));
+            assert_eq!(AtomicRequest::parse(&octets[..51]), Err(AtomicError::Length));
+        }
+        // The first octets of the add data, where RFC 7306 puts them: ULPDU offset 38.
+        assert_eq!(golden(0, [a, b, 0, 0])[20..24], [0x20, 0x21, 0x22, 0x23]);
+    }
+
+    #[test]
+    fn golden_atomic_response() {
+        let response = AtomicResponse { id: 0x0a0b_0c0d, original: 0x0102_0304_0506_0708 };
+        let octets = [0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 5, 6, 7, 8];
+        let mut out = [0; ATOMIC_RESPONSE_LEN];
+        response.emit(&mut out);
+        assert_eq!(out, octets);
+        assert_eq!(AtomicResponse::parse(&octets), Some(response));
+        assert_eq!(AtomicResponse::parse(&octets[..11]), None);
+    }
+
+    #[test]
+    fn operations_that_are_not_assigned_are_refused() {
+        for code in 3..16 {
+            let octets = golden(code, [0; 4]);
+            assert_eq!(AtomicRequest::parse(&octets), Err(AtomicError::Operation), "{code}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_parse_or_are_refused(octets: Vec<u8>) {
+            let _ = (AtomicRequest::parse(&octets), AtomicResponse::parse(&octets));
+        }
+
+        #[test]
+        fn round_trip(octets: [u8; ATOMIC_REQUEST_LEN], code in 0u8..3) {
+            let mut octets = octets;
+            octets[3] = (octets[3] & 0xf0) | code;
+            let request = AtomicRequest::parse(&octets).unwrap();
+            let mut out = [0; ATOMIC_REQUEST_LEN];
+            request.emit(&mut out);
+            prop_assert_eq!(AtomicRequest::parse(&out), Ok(request));
+            // Reserved bits, and fields without a use, are sent as 0.
+            octets[..4].copy_from_slice(&[0, 0, 0, code]);
+            if code < 2 {
+                octets[36..].fill(0);
+            }
+            prop_assert_eq!(out, octets);
+        }
+    }
+}
