@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
+use ferrowarp_proto::ddp::atomic::AtomicOp;
 use ferrowarp_proto::ddp::memory::{Access, Memory, Place};
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::ddp::testing::Arena;
@@ -55,6 +56,10 @@ impl Memory for Octets {
     #[inline(never)]
     fn fetch(&self, place: Place, out: &mut [u8]) {
         self.0.fetch(place, out);
+    }
+
+    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64> {
+        self.0.atomic(place, op)
     }
 }
 

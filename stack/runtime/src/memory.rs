@@ -6,8 +6,9 @@
 
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp, execute};
 use ferrowarp_proto::ddp::memory::{Memory, Place};
 use ferrowarp_proto::ddp::regions::RegionTable;
 
@@ -103,6 +104,36 @@ impl Span {
         self.first().store(octet, Ordering::Release);
     }
 
+    /// Carries out an atomic operation on the span's octets as one word, with the processor's
+    /// atomic instructions; returns the word before. `None` if it does not begin at a multiple of
+    /// eight.
+    ///
+    /// # Panics
+    /// If the span has not eight octets.
+    #[inline]
+    pub(crate) fn atomic(self, op: AtomicOp) -> Option<u64> {
+        self.word().map(|word| execute(op, word))
+    }
+
+    /// The span's octets as one word; what its writer wrote before it is visible after this.
+    /// `None` and panics as [`Span::atomic`].
+    #[inline]
+    pub(crate) fn load_word(self) -> Option<u64> {
+        self.word().map(|word| word.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn word(&self) -> Option<&AtomicU64> {
+        assert_eq!(self.len, ATOMIC_LEN, "a word has eight octets");
+        let start = self.start.cast::<u64>();
+        if !start.is_aligned() {
+            return None;
+        }
+        // SAFETY: `Span::new` promises that the octets are mapped and writable while the span is
+        // used; there are eight, and they are aligned. A racing plain copy is what `Span` is for.
+        Some(unsafe { AtomicU64::from_ptr(start) })
+    }
+
     #[inline]
     fn first(&self) -> &AtomicU8 {
         assert!(self.len > 0, "an empty span has no octet");
@@ -151,6 +182,10 @@ impl Memory for HostMemory {
     fn fetch(&self, place: Place, out: &mut [u8]) {
         Self::span(&place).read(out);
     }
+
+    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64> {
+        Self::span(&place).atomic(op)
+    }
 }
 
 #[cfg(test)]
@@ -181,6 +216,18 @@ mod tests {
     #[should_panic(expected = "leave a region of 8")]
     fn a_range_that_leaves_the_region_panics() {
         span_of(&mut [0; 8]).slice(usize::MAX, 2);
+    }
+
+    #[test]
+    fn a_word_is_aligned_and_has_eight_octets() {
+        let mut words = [0_u64; 2];
+        // SAFETY: the test uses the span while the array lives and looks at it through the span.
+        let span = unsafe { Span::new(words.as_mut_ptr().cast(), 16) };
+        assert_eq!(span.slice(8, 8).atomic(AtomicOp::fetch_add(7)), Some(0));
+        assert_eq!(span.slice(8, 8).load_word(), Some(7));
+        assert_eq!(span.slice(4, 8).atomic(AtomicOp::swap(1)), None);
+        assert_eq!(span.slice(4, 8).load_word(), None);
+        assert_eq!(span.slice(0, 8).load_word(), Some(0));
     }
 
     #[test]

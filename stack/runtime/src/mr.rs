@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{Registration, Stag};
 use ferrowarp_proto::verbs::wr::Sge;
@@ -10,6 +11,9 @@ use crate::arena::Buffer;
 use crate::context::Inner;
 use crate::error::MemoryError;
 use crate::memory::Span;
+
+/// Why a word is refused.
+const UNALIGNED: &str = "a word's address is a multiple of eight";
 
 /// A registered memory region.
 ///
@@ -124,6 +128,30 @@ impl Mr {
     #[inline]
     pub fn store_release(&self, offset: usize, octet: u8) {
         self.span.slice(offset, 1).store_release(octet);
+    }
+
+    /// Carries out an atomic operation on the word of eight octets at `offset`, in the byte order
+    /// of this machine, and returns what the word was before.
+    ///
+    /// Atomic towards everything that uses atomic instructions on the word: this method on other
+    /// threads, an `AtomicU64` over memory given to [`Pd::register_raw`](crate::Pd::register_raw),
+    /// and the atomic operations of peers, whichever queue pair they come by. Towards plain copies,
+    /// those of RDMA Writes and of [`Mr::write`] among them, it is not.
+    ///
+    /// # Panics
+    /// If the word leaves the region, or its address is not a multiple of eight.
+    pub fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
+        self.span.slice(offset, ATOMIC_LEN).atomic(op).expect(UNALIGNED)
+    }
+
+    /// The word of eight octets at `offset`, read at once, with acquire: what a thread or a peer
+    /// did before it changed the word by an atomic operation is visible, too.
+    ///
+    /// # Panics
+    /// As [`Mr::atomic`].
+    #[must_use]
+    pub fn load_word(&self, offset: usize) -> u64 {
+        self.span.slice(offset, ATOMIC_LEN).load_word().expect(UNALIGNED)
     }
 
     /// Deregisters and returns the buffer; `None` if the memory is the caller's.

@@ -1,5 +1,7 @@
-//! The seam towards registered memory: who may touch what, and the two copies.
+//! The seam towards registered memory: who may touch what, the two copies, and the one operation
+//! in place.
 
+use crate::ddp::atomic::AtomicOp;
 use crate::ddp::regions::RegionTable;
 
 /// What a region may be used for. Combine with `|`.
@@ -15,8 +17,10 @@ impl Access {
     pub const REMOTE_READ: Self = Self(4);
     /// The peer may write it with RDMA Write.
     pub const REMOTE_WRITE: Self = Self(8);
+    /// The peer may change it with atomic operations.
+    pub const REMOTE_ATOMIC: Self = Self(16);
     /// Everything.
-    pub const ALL: Self = Self(15);
+    pub const ALL: Self = Self(31);
 
     /// True if every right of `needed` is there.
     #[must_use]
@@ -24,7 +28,7 @@ impl Access {
         self.0 & needed.0 == needed.0
     }
 
-    /// The rights as bits, 0..=15.
+    /// The rights as bits, 0..=31.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.0
@@ -106,7 +110,7 @@ impl Place {
     }
 }
 
-/// Registered memory: a table of regions, and the only two ways octets go in and out.
+/// Registered memory: a table of regions, and the only ways octets go in and out.
 ///
 /// Production implements it over raw addresses, tests over a byte arena.
 pub trait Memory {
@@ -125,4 +129,16 @@ pub trait Memory {
     /// # Panics
     /// If the lengths differ.
     fn fetch(&self, place: Place, out: &mut [u8]);
+
+    /// Carries `op` out on the word of [`ATOMIC_LEN`](crate::ddp::atomic::ATOMIC_LEN) octets at
+    /// `place`, in the byte order of this machine, and returns what it was before. No other access
+    /// to the word comes in between: neither another call, nor an atomic instruction of a local
+    /// processor (see [`execute`](crate::ddp::atomic::execute)).
+    ///
+    /// `None`, and nothing has changed, if the memory behind `place` does not begin at a multiple
+    /// of eight.
+    ///
+    /// # Panics
+    /// If `place` is not eight octets.
+    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64>;
 }

@@ -1,6 +1,7 @@
 //! DDP: tagged and untagged segments, STags and the memory behind them (RFC 5041, and the RDMA
 //! Consortium's version 1.0, which differs on the wire in one field).
 
+pub mod atomic;
 pub mod memory;
 pub mod regions;
 pub mod sgl;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use crate::ddp::atomic::{ATOMIC_LEN, AtomicOp, apply};
 use crate::ddp::memory::{Access, Memory, Place};
 use crate::ddp::regions::{RegionTable, Registration, Stag};
 
@@ -66,6 +67,19 @@ impl Memory for Arena {
         let start = start(&place);
         out.copy_from_slice(&self.octets.borrow()[start..start + out.len()]);
     }
+
+    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64> {
+        assert_eq!(place.len(), ATOMIC_LEN, "a word has eight octets");
+        let start = start(&place);
+        if !start.is_multiple_of(ATOMIC_LEN) {
+            return None;
+        }
+        let mut octets = self.octets.borrow_mut();
+        let (word, _) = octets[start..].split_first_chunk_mut()?;
+        let original = u64::from_ne_bytes(*word);
+        *word = apply(op, original).to_ne_bytes();
+        Some(original)
+    }
 }
 
 impl<M: Memory + ?Sized> Memory for std::rc::Rc<M> {
@@ -79,5 +93,9 @@ impl<M: Memory + ?Sized> Memory for std::rc::Rc<M> {
 
     fn fetch(&self, place: Place, out: &mut [u8]) {
         (**self).fetch(place, out);
+    }
+
+    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64> {
+        (**self).atomic(place, op)
     }
 }

@@ -1,0 +1,154 @@
+//! What atomic operations do to a word (RFC 7306 section 4.1), by arithmetic and on memory.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+pub use crate::wire::atomic::AtomicOp;
+
+/// Octets of the word that an atomic operation works on; its address is a multiple of them.
+pub const ATOMIC_LEN: usize = 8;
+
+/// The word after `op`, if it was `original` before.
+#[must_use]
+pub const fn apply(op: AtomicOp, original: u64) -> u64 {
+    match op {
+        AtomicOp::FetchAdd { add, boundaries } => {
+            // Without the highest bits of the fields no carry leaves a field; those bits get the
+            // carry that came to them, and are added without one of their own.
+            let low = (original & !boundaries).wrapping_add(add & !boundaries);
+            low ^ ((original ^ add) & boundaries)
+        }
+        AtomicOp::Swap { swap, mask } => (original & !mask) | (swap & mask),
+        AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask } => {
+            if (original ^ compare) & compare_mask == 0 {
+                (original & !swap_mask) | (swap & swap_mask)
+            } else {
+                original
+            }
+        }
+    }
+}
+
+/// Carries `op` out on a word that others may be using, and returns what it was before.
+///
+/// No other access comes between the reading and the writing, of whatever thread: the processor's
+/// own atomic instructions do it. One instruction for operations on the whole word; with masks,
+/// repeated as long as others change the word meanwhile, each time to the progress of one of them.
+/// What was stored before an operation that the word shows is visible to who acquires it.
+pub fn execute(op: AtomicOp, word: &AtomicU64) -> u64 {
+    const ALL: u64 = u64::MAX;
+    match op {
+        AtomicOp::FetchAdd { add, boundaries: 0 } => word.fetch_add(add, Ordering::AcqRel),
+        AtomicOp::Swap { swap, mask: ALL } => word.swap(swap, Ordering::AcqRel),
+        AtomicOp::CmpSwap { compare, compare_mask: ALL, swap, swap_mask: ALL } => word
+            .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
+            .unwrap_or_else(|original| original),
+        _ => word
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |original| {
+                Some(apply(op, original)).filter(|&word| word != original)
+            })
+            .unwrap_or_else(|original| original),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The addition as RFC 7306 section 4.1.1 writes it, bit by bit.
+    fn add_by_bits(original: u64, add: u64, boundaries: u64) -> u64 {
+        let (mut carry, mut result) = (0, 0);
+        for bit in 0..64 {
+            let at = |word: u64| (word >> bit) & 1;
+            let sum = carry + at(original) + at(add);
+            result |= (sum & 1) << bit;
+            carry = if at(boundaries) == 1 { 0 } else { sum >> 1 };
+        }
+        result
+    }
+
+    #[test]
+    fn fields_of_a_word_are_added_apart() {
+        let add =
+            |original, add, boundaries| apply(AtomicOp::FetchAdd { add, boundaries }, original);
+        assert_eq!(add(u64::MAX, 1, 0), 0);
+        // Two counters of 32 bits: the lower one overflows and leaves the upper one alone.
+        assert_eq!(
+            add(0x0000_0005_ffff_ffff, 0x0000_0001_0000_0002, 1 << 31),
+            0x0000_0006_0000_0001
+        );
+        // Every bit a field: without carries an addition is an exclusive or.
+        assert_eq!(add(0b1100, 0b1010, u64::MAX), 0b0110);
+    }
+
+    #[test]
+    fn a_swap_is_made_only_where_the_mask_says() {
+        let swap = AtomicOp::Swap { swap: 0xaaaa, mask: 0x0ff0 };
+        assert_eq!(apply(swap, 0x1234), 0x1aa4);
+        let cmp_swap = |compare| AtomicOp::CmpSwap {
+            compare,
+            compare_mask: 0xff00,
+            swap: 0xaaaa,
+            swap_mask: 0x00ff,
+        };
+        assert_eq!(apply(cmp_swap(0x12ff), 0x1234), 0x12aa);
+        assert_eq!(apply(cmp_swap(0x13ff), 0x1234), 0x1234);
+    }
+
+    fn any_op() -> impl Strategy<Value = AtomicOp> {
+        // Whole words have instructions of their own.
+        let mask = || prop_oneof![Just(u64::MAX), Just(0), any::<u64>()];
+        prop_oneof![
+            (any::<u64>(), mask())
+                .prop_map(|(add, boundaries)| AtomicOp::FetchAdd { add, boundaries }),
+            (any::<u64>(), mask()).prop_map(|(swap, mask)| AtomicOp::Swap { swap, mask }),
+            (0u64..4, mask(), any::<u64>(), mask()).prop_map(
+                |(compare, compare_mask, swap, swap_mask)| AtomicOp::CmpSwap {
+                    compare,
+                    compare_mask,
+                    swap,
+                    swap_mask
+                }
+            ),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn additions_are_those_of_the_text(original: u64, add: u64, boundaries: u64) {
+            let op = AtomicOp::FetchAdd { add, boundaries };
+            prop_assert_eq!(apply(op, original), add_by_bits(original, add, boundaries));
+        }
+
+        #[test]
+        fn memory_and_arithmetic_agree(
+            op in any_op(),
+            original in prop_oneof![0u64..4, any::<u64>()],
+        ) {
+            let word = AtomicU64::new(original);
+            prop_assert_eq!(execute(op, &word), original);
+            prop_assert_eq!(word.into_inner(), apply(op, original));
+        }
+    }
+
+    #[test]
+    fn no_update_is_lost_between_threads() {
+        let word = AtomicU64::new(0);
+        // Four counters of 16 bits with masks, against whole additions to the lowest.
+        let fields = AtomicOp::FetchAdd { add: 1 << 16, boundaries: 0x8000_8000_8000_8000 };
+        std::thread::scope(|scope| {
+            for op in [fields, AtomicOp::fetch_add(1)] {
+                scope.spawn({
+                    let word = &word;
+                    move || {
+                        for _ in 0..10_000 {
+                            execute(op, word);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(word.into_inner(), (10_000 << 16) | 10_000);
+    }
+}
