@@ -13,11 +13,13 @@ use ferrowarp_proto::mpa::receive::{AssemblyPool, Receiver};
 use ferrowarp_proto::mpa::startup::{self, Wishes};
 use ferrowarp_proto::rdmap::stream::{BuildError, Indication, Stream};
 use ferrowarp_proto::time::MILLISECOND;
+use ferrowarp_proto::wire::atomic::{AtomicRequest, AtomicResponse};
 use ferrowarp_proto::wire::ddp::{Header, Version};
 use ferrowarp_proto::wire::mpa::{FrameKind, PRIVATE_DATA_LEN_MAX, Startup};
 use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest, TERMINATE_LEN_MAX, TerminateHeader};
 use ferrowarp_proto::wire::tcp::Segment;
 
+use crate::peer::opcode;
 use crate::sim::mutate::Mutator;
 use crate::sim::rough;
 use crate::sim::world::WorldOptions;
@@ -185,6 +187,16 @@ pub fn headers(data: &[u8]) {
             request.emit(&mut again);
             assert_eq!(again, payload);
         }
+        if let Ok(request) = AtomicRequest::parse(payload) {
+            let mut again = vec![0; payload.len()];
+            request.emit(&mut again);
+            assert_eq!(AtomicRequest::parse(&again), Ok(request));
+        }
+        if let Some(response) = AtomicResponse::parse(payload) {
+            let mut again = vec![0; payload.len()];
+            response.emit(&mut again);
+            assert_eq!(again, payload);
+        }
         if let Some(terminate) = TerminateHeader::parse(payload) {
             let mut again = [0; TERMINATE_LEN_MAX];
             let len = terminate.emit(data, &mut again);
@@ -194,8 +206,8 @@ pub fn headers(data: &[u8]) {
 }
 
 /// ULPDUs, each behind an octet of length, fed to a stream that has a receive buffer and a region
-/// the peer may write and read; every second `0xA5` in front of a region's STag field is replaced
-/// by the STag, which no fuzzer would guess.
+/// the peer may use in every way. With a choice from `0xA0` to `0xAF` the STag field of a Write,
+/// Send, Read Request or Atomic Request becomes a region's STag, which no fuzzer would guess.
 ///
 /// # Panics
 /// If the stream does, or an octet outside what the peer may write changes.
@@ -204,7 +216,8 @@ pub fn stream(data: &[u8]) {
     let arena = Arena::new(4096);
     let canary = [0x77; 1024];
     arena.write(2048, &canary);
-    let open = arena.register(0, 1024, Access::REMOTE_WRITE | Access::REMOTE_READ, PD);
+    let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let open = arena.register(0, 1024, rights, PD);
     let receive = arena.register(1024, 1024, Access::LOCAL_WRITE, PD);
     let read_only = arena.register(2048, 512, Access::REMOTE_READ, PD);
     let foreign = arena.register(2560, 512, Access::ALL, PD + 1);
@@ -223,13 +236,15 @@ pub fn stream(data: &[u8]) {
         let (ulpdu, after) = tail.split_at(usize::from(*len).min(tail.len()));
         rest = after;
         let mut ulpdu = ulpdu.to_vec();
-        for at in [2, 34] {
+        let is_atomic =
+            ulpdu.get(1).is_some_and(|control| control & 0x0F == opcode::ATOMIC_REQUEST);
+        for at in if is_atomic { [2, 26] } else { [2, 34] } {
             if choice & 0xF0 == 0xA0 && ulpdu.len() >= at + 4 {
                 ulpdu[at..at + 4].copy_from_slice(&stags[usize::from(*choice) % 4]);
             }
         }
         match stream.handle(&arena, &ulpdu) {
-            Ok(Indication::Received { .. }) => received += 1,
+            Ok(Indication::Received { .. } | Indication::ImmediateReceived { .. }) => received += 1,
             Ok(_) => {}
             Err(fault) => {
                 stream.fail(fault, &ulpdu);

@@ -57,6 +57,24 @@ fn read_request(source_stag: u32) -> Vec<u8> {
     Header::Untagged { opcode, last: true, invalidate: 0, qn, msn: 1, mo: 0 }.encode(&request)
 }
 
+/// An addition of 1 to the word at `to` (RFC 7306 section 4.2).
+fn atomic_request(to: u64) -> Vec<u8> {
+    let fields = [to, 1, 0, 0, 0].map(u64::to_be_bytes).concat();
+    let header = [&[0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0], &fields[..]].concat();
+    let (opcode, qn) = (opcode::ATOMIC_REQUEST, 1);
+    Header::Untagged { opcode, last: true, invalidate: 0, qn, msn: 1, mo: 0 }.encode(&header)
+}
+
+fn atomic_response() -> Vec<u8> {
+    let (opcode, qn) = (opcode::ATOMIC_RESPONSE, 3);
+    Header::Untagged { opcode, last: true, invalidate: 0, qn, msn: 1, mo: 0 }.encode(&[1; 12])
+}
+
+fn immediate(msn: u32) -> Vec<u8> {
+    let (opcode, qn) = (opcode::IMMEDIATE, 0);
+    Header::Untagged { opcode, last: true, invalidate: 0, qn, msn, mo: 0 }.encode(b"told you")
+}
+
 fn write(to: u64, payload: &[u8]) -> Vec<u8> {
     Header::Tagged { opcode: opcode::WRITE, last: true, stag: 0, to }.encode(payload)
 }
@@ -127,7 +145,16 @@ fn headers() {
         mo: 0,
     }
     .encode(&[0x12, 5, 0xC0, 0, 0, 64, 0x41]);
-    run(fuzz::headers, &[send(1, 0, b"hello"), read_request(5), write(9, b"x"), terminate]);
+    let seeds = [
+        send(1, 0, b"hello"),
+        read_request(5),
+        write(9, b"x"),
+        terminate,
+        atomic_request(8),
+        atomic_response(),
+        immediate(1),
+    ];
+    run(fuzz::headers, &seeds);
 }
 
 #[test]
@@ -146,6 +173,12 @@ fn stream() {
     for choice in 0xA0..0xA4 {
         seeds.push(lengths(&[(choice, write(5, &[1; 100])), (0, send(1, 0, b"done"))]));
         seeds.push(lengths(&[(choice, read_request(0)), (choice, read_request(0))]));
+        seeds.push(lengths(&[
+            (choice, atomic_request(8)),
+            (0, immediate(1)),
+            (0, send(2, 0, b"")),
+        ]));
+        seeds.push(lengths(&[(choice, atomic_request(2048)), (0, atomic_response())]));
         seeds.push(lengths(&[(choice, write(2048, &[1; 100]))]));
         seeds.push(lengths(&[(0, send(1, 0, b"first")), (choice, invalidate(2))]));
     }

@@ -10,7 +10,7 @@ use ferrowarp_proto::verbs::cm::{
 };
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr, Sge};
+use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, PostError, RecvWr, SendWr, Sge};
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
@@ -358,6 +358,14 @@ fn requests_need_a_connection_and_reads_need_credit() {
     let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     let engine = &mut world.ends[0].engine;
     assert_eq!(engine.post_send(active, read), Err(PostError::NoReads));
+    let atomic = |remote, len| {
+        let sink = Sge { len, ..Sge::default() };
+        let operation = Operation::Atomic { op: AtomicOp::swap(1), sink, rkey: 1, remote };
+        SendWr { wr_id: 1, operation, signaled: true, fence: false }
+    };
+    assert_eq!(engine.post_send(active, atomic(8, 8)), Err(PostError::NoReads));
+    assert_eq!(engine.post_send(active, atomic(9, 8)), Err(PostError::Misfit));
+    assert_eq!(engine.post_send(active, atomic(8, 4)), Err(PostError::Misfit));
     for wr_id in 0..16 {
         engine.post_send(active, write(wr_id, 1, 0)).unwrap();
     }

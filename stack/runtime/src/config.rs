@@ -46,6 +46,10 @@ pub struct Config {
     pub regions_max: usize,
     /// Queue pairs that can exist at a time.
     pub qps_max: usize,
+    /// Speak atomic operations and immediate data (RFC 7306). On by default: nothing of it shows
+    /// until it is used. A peer without them, such as `siw`, ends a connection on which it is sent
+    /// one, and so does this end, if off.
+    pub extensions: bool,
     /// How long closing waits for the peers to acknowledge completed work.
     pub linger: Duration,
     /// Seed for STags, ports and sequence numbers; `None` takes one from the operating system,
@@ -70,6 +74,7 @@ impl Config {
             drive: DriveMode::Inline,
             regions_max: 1 << 14,
             qps_max: 1 << 12,
+            extensions: true,
             linger: Duration::from_secs(5),
             seed: None,
         }

@@ -47,6 +47,13 @@ pub(crate) struct Inner {
     config: Config,
 }
 
+impl Inner {
+    /// RFC 7306 is spoken.
+    pub(crate) const fn has_extensions(&self) -> bool {
+        self.config.extensions
+    }
+}
+
 impl Context {
     /// Opens the device that the configuration names.
     ///
@@ -119,6 +126,7 @@ impl Context {
         engine_config.addresses.clone_from(&config.addresses);
         engine_config.routes.clone_from(&config.routes);
         engine_config.vlan = config.vlan;
+        engine_config.extensions = config.extensions;
         engine_config.linger_ns = u64::try_from(config.linger.as_nanos()).unwrap_or(u64::MAX);
         // What the receive pool has beyond the port's own.
         let held = config.pools.in_flight(device.capabilities().mtu);

@@ -222,6 +222,7 @@ mod tests {
             byte_len: 0,
             solicited: false,
             invalidated: None,
+            immediate: None,
         }
     }
 

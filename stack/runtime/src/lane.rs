@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, PostError, RecvWr, SendWr};
+use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
 
 use crate::cq::CqRings;
 use crate::memory::HostMemory;
@@ -175,7 +175,7 @@ impl Link {
             poster,
             |p| p.send_room(id),
             |p, wr| {
-                let (wr_id, opcode) = (wr.wr_id, opcode(&wr.operation));
+                let (wr_id, opcode) = (wr.wr_id, WcOpcode::from(&wr.operation));
                 p.post_send(id, wr).map_err(|error| refusal(id, wr_id, opcode, error))
             },
         );
@@ -193,24 +193,25 @@ impl Link {
 /// The completion of a request that was posted in time but came too late for the engine.
 fn refusal(qp: QpId, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
     let status = match error {
-        PostError::TooLong | PostError::TooMany => WcStatus::LocalLength,
-        PostError::NoReads => WcStatus::RemoteOperation,
+        PostError::TooLong | PostError::TooMany | PostError::Misfit => WcStatus::LocalLength,
+        PostError::NoReads | PostError::Unsupported => WcStatus::RemoteOperation,
         PostError::QueueFull | PostError::WrongState | PostError::NoSuchQp => WcStatus::Flushed,
     };
-    Wc { wr_id, qp, status, opcode, byte_len: 0, solicited: false, invalidated: None }
-}
-
-const fn opcode(operation: &Operation) -> WcOpcode {
-    match operation {
-        Operation::Send { .. } => WcOpcode::Send,
-        Operation::Write { .. } => WcOpcode::Write,
-        Operation::Read { .. } => WcOpcode::Read,
+    Wc {
+        wr_id,
+        qp,
+        status,
+        opcode,
+        byte_len: 0,
+        solicited: false,
+        invalidated: None,
+        immediate: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ferrowarp_proto::verbs::wr::Payload;
+    use ferrowarp_proto::verbs::wr::{Operation, Payload};
 
     use super::*;
     use crate::cq::{Feed, test_feed};

@@ -81,6 +81,74 @@
 //! }
 //! ```
 //!
+//! # Atomic operations and immediate data
+//!
+//! [`Operation::Atomic`] changes a word of eight octets at the peer and fetches what it was before;
+//! [`Operation::Immediate`] and [`Operation::WriteImmediate`] use up a receive of the peer, whose
+//! completion carries eight octets ([`Wc::immediate`]) and says that everything written before is
+//! in place. Both are of RFC 7306, which a peer may not have: [`Config::extensions`].
+//!
+//! Atomic operations are carried out with the processor's own atomic instructions. No update is
+//! lost between queue pairs, contexts that register the same memory, and local threads, as long as
+//! these use [`Mr::atomic`] or an `AtomicU64` of their own. RDMA Writes and plain copies to the
+//! word are not atomic towards them. The word is a number in the byte order of the machine that
+//! holds it, the operands and the word that comes back are numbers.
+//!
+//! ```
+//! # use std::time::Duration;
+//! use ferrowarp::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let config = |host: &str| -> Result<Config, Box<dyn std::error::Error>> {
+//! #     Ok(Config::new("ring".parse()?, host.parse()?, 24))
+//! # };
+//! # let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
+//! # let patience = Duration::from_secs(5);
+//! # let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64));
+//! # let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64));
+//! # let (max_send_wr, max_recv_wr) = (16, 16);
+//! # let qp_l = pd_l.create_qp(
+//! #     &left,
+//! #     &QpOptions { send_cq: &cq_l, recv_cq: &cq_l, max_send_wr, max_recv_wr },
+//! # )?;
+//! # let qp_r = pd_r.create_qp(
+//! #     &right,
+//! #     &QpOptions { send_cq: &cq_r, recv_cq: &cq_r, max_send_wr, max_recv_wr },
+//! # )?;
+//! # let listener = right.listen(4791, 1)?;
+//! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//! # let request = listener.accept_timeout(patience).ok_or("nobody called")?;
+//! # request.accept(&qp_r, ConnParam::default())?;
+//! # qp_l.wait_established(patience)?;
+//! // `left` and `right` are connected as above. The word to count with is on the right.
+//! let counter = pd_r.register(right.allocate(8)?, Access::REMOTE_ATOMIC)?;
+//! let before = pd_l.register(left.allocate(8)?, Access::LOCAL_WRITE)?;
+//! qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::new() })?;
+//! counter.atomic(0, AtomicOp::fetch_add(40));
+//!
+//! let (rkey, remote) = (counter.rkey(), counter.addr());
+//! let operations = [
+//!     Operation::Atomic { op: AtomicOp::fetch_add(2), sink: before.sge(0, 8), rkey, remote },
+//!     Operation::Immediate { data: *b"counted!", solicited: false },
+//! ];
+//! for (wr_id, operation) in (1..).zip(operations) {
+//!     // The fence: what is said of the addition comes after it.
+//!     qp_l.post_send(SendWr { wr_id, operation, signaled: true, fence: true })?;
+//! }
+//! let (mut here, mut there) = (Vec::new(), Vec::new());
+//! while here.len() < 2 || there.is_empty() {
+//!     cq_l.poll(&mut here);
+//!     cq_r.poll(&mut there);
+//! }
+//! assert_eq!((before.load_word(0), counter.load_word(0)), (40, 42));
+//! assert_eq!((there[0].opcode, there[0].wr_id), (WcOpcode::RecvImmediate, 9));
+//! assert_eq!(there[0].immediate, Some(*b"counted!"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Clean-up
+//!
 //! Clean-up order does not matter: every handle keeps alive what it needs. Success of a request is
 //! a promise: closing or dropping lingers until the peer has acknowledged what was completed.
 
@@ -146,7 +214,7 @@ pub use ferrowarp_proto::{
     ddp::memory::Access,
     ddp::regions::Stag,
     net::routing::{InterfaceAddress, Route},
-    rdmap::operation::{Operation, Payload, SgList, Sge},
+    rdmap::operation::{AtomicOp, ImmediateData, Operation, Payload, SgList, Sge},
     verbs::cm::{Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData},
     verbs::qp::QpState,
     verbs::wc::{QpId, Wc, WcOpcode, WcStatus},

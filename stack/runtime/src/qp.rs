@@ -52,7 +52,7 @@ pub struct Qp {
 /// What the application's and the shard's sides of a queue pair share.
 pub(crate) struct Shared {
     state: AtomicU8,
-    /// RDMA Reads the connection may have under way.
+    /// RDMA Reads and atomic operations the connection may have under way.
     ord: AtomicU16,
     closed: AtomicBool,
     sends: Side<SendWr>,
@@ -185,13 +185,17 @@ impl Shared {
     #[inline]
     fn check_send(&self, wr: &SendWr) -> Result<(), PostError> {
         match &wr.operation {
-            Operation::Send { payload, .. } | Operation::Write { payload, .. } => {
-                check_len(payload)
+            Operation::Send { payload, .. }
+            | Operation::Write { payload, .. }
+            | Operation::WriteImmediate { payload, .. } => check_len(payload),
+            Operation::Immediate { .. } => Ok(()),
+            operation if operation.is_misfit() => Err(PostError::Misfit),
+            Operation::Read { .. } | Operation::Atomic { .. } => {
+                if self.ord.load(Ordering::Relaxed) == 0 {
+                    return Err(PostError::NoReads);
+                }
+                Ok(())
             }
-            Operation::Read { .. } if self.ord.load(Ordering::Relaxed) == 0 => {
-                Err(PostError::NoReads)
-            }
-            Operation::Read { .. } => Ok(()),
         }
     }
 }
@@ -303,13 +307,19 @@ impl Qp {
         if self.state() != QpState::Rts {
             return (0, Some(PostError::WrongState));
         }
-        let result = self.shared.sends.post(wrs, |wr| self.shared.check_send(wr));
+        let has_extensions = self.context.has_extensions();
+        let result = self.shared.sends.post(wrs, |wr| {
+            if !has_extensions && wr.operation.is_extension() {
+                return Err(PostError::Unsupported);
+            }
+            self.shared.check_send(wr)
+        });
         self.ring();
         result
     }
 
-    /// Posts a buffer for one incoming Send; allowed from creation on until the connection ends.
-    /// Never waits. Some 30 ns.
+    /// Posts a buffer for one incoming Send or Immediate Data; allowed from creation on until the
+    /// connection ends. Never waits. Some 30 ns.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted.

@@ -296,6 +296,13 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                     self.overrun_of(index, |qp| qp.init.recv_cq)
                 }
             }
+            Ok(Indication::ImmediateReceived { filled, data, solicited }) => {
+                if self.report_immediate(index, filled, data, solicited) {
+                    Verdict::Good
+                } else {
+                    self.overrun_of(index, |qp| qp.init.recv_cq)
+                }
+            }
             Ok(Indication::Terminated(header)) => {
                 self.counters.terminates_in += 1;
                 self.enter_error(index, EndReason::TerminateReceived(info(header)));

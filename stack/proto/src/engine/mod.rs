@@ -116,6 +116,9 @@ pub struct EngineConfig {
     pub window_growth_max: u64,
     /// Partial FPDUs at a time; each may take 64 KiB.
     pub partial_fpdus_max: usize,
+    /// Atomic operations and immediate data (RFC 7306) are spoken with peers of the IETF's version.
+    /// A peer without them ends the connection when it is sent one, and so does this end, if off.
+    pub extensions: bool,
     /// Patience with the start-up exchange, in nanoseconds.
     pub startup_timeout_ns: u64,
     /// Patience with a peer that does not close after we did, in nanoseconds.
@@ -145,6 +148,7 @@ impl EngineConfig {
             held_octets_max: 16 << 20,
             window_growth_max: 1 << 30,
             partial_fpdus_max: 1024,
+            extensions: true,
             startup_timeout_ns: 10 * SECOND,
             linger_ns: 5 * SECOND,
         }

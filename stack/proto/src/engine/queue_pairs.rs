@@ -6,7 +6,7 @@ use crate::ddp::memory::Memory;
 use crate::ddp::untagged::{Buffer, Filled};
 use crate::engine::counters::Counters;
 use crate::engine::slab::Slab;
-use crate::rdmap::operation::{MESSAGE_LEN_MAX, Operation};
+use crate::rdmap::operation::{ImmediateData, MESSAGE_LEN_MAX};
 use crate::rdmap::requester::{Outcome, Request};
 use crate::rdmap::stream::Stream;
 use crate::verbs::cm::{CmError, EndReason, Event};
@@ -103,11 +103,16 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         if len > u64::from(MESSAGE_LEN_MAX) {
             return Err(PostError::TooLong);
         }
+        if wr.operation.is_misfit() {
+            return Err(PostError::Misfit);
+        }
         match qp.state {
             QpState::Idle | QpState::Connecting => return Err(PostError::WrongState),
             QpState::Rts => {
-                let is_read = matches!(wr.operation, Operation::Read { .. });
-                if is_read && qp.stream.requester.ord() == 0 {
+                if wr.operation.is_extension() && !qp.stream.has_extensions() {
+                    return Err(PostError::Unsupported);
+                }
+                if wr.operation.is_answered() && qp.stream.requester.ord() == 0 {
                     return Err(PostError::NoReads);
                 }
             }
@@ -167,17 +172,36 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         solicited: bool,
         invalidated: Option<u32>,
     ) -> bool {
-        let id = self.id(index);
-        let Some(qp) = self.qps.get_mut(index) else { return true };
+        let status = WcStatus::Success;
         let wc = Wc {
-            wr_id: filled.wr_id,
-            qp: id,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Recv,
             byte_len: filled.len,
             solicited,
             invalidated,
+            ..recv_completion(self.id(index), filled.wr_id, status)
         };
+        self.push_receive(index, wc)
+    }
+
+    /// Reports Immediate Data; as [`QueuePairs::report_receive`].
+    pub(super) fn report_immediate(
+        &mut self,
+        index: u32,
+        filled: Filled,
+        data: ImmediateData,
+        solicited: bool,
+    ) -> bool {
+        let status = WcStatus::Success;
+        let wc = Wc {
+            opcode: WcOpcode::RecvImmediate,
+            solicited,
+            immediate: Some(data),
+            ..recv_completion(self.id(index), filled.wr_id, status)
+        };
+        self.push_receive(index, wc)
+    }
+
+    fn push_receive(&mut self, index: u32, wc: Wc) -> bool {
+        let Some(qp) = self.qps.get_mut(index) else { return true };
         // Room may come while the pass goes on; what waits goes first.
         let pushed = qp.late.is_empty() && self.completions.push(qp.init.recv_cq, wc);
         if pushed {
@@ -300,11 +324,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 }
 
 fn send_completion(qp: QpId, request: &Request, outcome: Outcome, refused: Option<WcStatus>) -> Wc {
-    let opcode = match request.operation {
-        Operation::Send { .. } => WcOpcode::Send,
-        Operation::Write { .. } => WcOpcode::Write,
-        Operation::Read { .. } => WcOpcode::Read,
-    };
+    let opcode = WcOpcode::from(&request.operation);
     let status = match outcome {
         Outcome::Success => WcStatus::Success,
         Outcome::LocalProtection => WcStatus::LocalProtection,
@@ -312,7 +332,7 @@ fn send_completion(qp: QpId, request: &Request, outcome: Outcome, refused: Optio
     };
     let byte_len =
         if status == WcStatus::Success { u32::try_from(request.len).unwrap_or(0) } else { 0 };
-    Wc { wr_id: request.wr_id, qp, status, opcode, byte_len, solicited: false, invalidated: None }
+    Wc { opcode, byte_len, ..recv_completion(qp, request.wr_id, status) }
 }
 
 const fn recv_completion(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {
@@ -324,5 +344,6 @@ const fn recv_completion(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {
         byte_len: 0,
         solicited: false,
         invalidated: None,
+        immediate: None,
     }
 }

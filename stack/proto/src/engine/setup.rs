@@ -252,6 +252,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let id = self.verbs.id(qp_index);
         let Some(qp) = self.verbs.get_mut(qp_index) else { return };
         qp.stream.start(Version::Ietf, terms.ird, terms.ord);
+        if !self.config.extensions {
+            qp.stream.forbid_extensions();
+        }
         qp.state = QpState::Rts;
         qp.conn = Some(index);
         self.verbs.counters.connections_established += 1;

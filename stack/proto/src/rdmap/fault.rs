@@ -25,6 +25,14 @@ pub enum Fault {
     Untagged(UntaggedFault),
     /// A Read Request may not read its source.
     ReadSource(MemoryFault),
+    /// An Atomic Request may not change its word.
+    AtomicTarget(MemoryFault),
+    /// The word of an Atomic Request does not begin at a multiple of eight.
+    AtomicMisaligned,
+    /// An Atomic Request for an operation that is not assigned.
+    AtomicOperation,
+    /// A message that is a header alone has more than one segment, or octets behind it.
+    HeaderTooLong,
     /// A Read Request of more than one segment, or with octets behind its header.
     ReadRequestTooLong,
     /// The STag of a Send with Invalidate names nothing.
@@ -78,8 +86,11 @@ impl Fault {
                 UntaggedFault::TooLong { .. } => (DDP, 2, 5),
                 UntaggedFault::Local { .. } => (DDP, 0, 0),
             },
-            Self::ReadRequestTooLong => (DDP, 2, 5),
-            Self::ReadSource(fault) => (RDMAP, 1, read_code(fault)),
+            Self::ReadRequestTooLong | Self::HeaderTooLong => (DDP, 2, 5),
+            Self::ReadSource(fault) | Self::AtomicTarget(fault) => (RDMAP, 1, read_code(fault)),
+            Self::AtomicOperation => (RDMAP, 2, 6),
+            // RFC 7306 asks for a Terminate and has no code of its own: "unspecified".
+            Self::AtomicMisaligned => (RDMAP, 2, 0xff),
             Self::InvalidateForeign => (RDMAP, 1, 9),
             Self::InvalidateUnknown => (RDMAP, 2, 9),
             Self::LocalCatastrophic => (RDMAP, 0, 0),
@@ -140,6 +151,14 @@ mod tests {
             (Fault::ReadSource(MemoryFault::AccessRights), "0/1/2 MDR"),
             (Fault::ReadSource(MemoryFault::NotAssociated), "0/1/3 MDR"),
             (Fault::ReadSource(MemoryFault::Wrap), "0/1/4 MDR"),
+            (Fault::AtomicTarget(MemoryFault::InvalidStag), "0/1/0 MD."),
+            (Fault::AtomicTarget(MemoryFault::Bounds), "0/1/1 MD."),
+            (Fault::AtomicTarget(MemoryFault::AccessRights), "0/1/2 MD."),
+            (Fault::AtomicTarget(MemoryFault::NotAssociated), "0/1/3 MD."),
+            (Fault::AtomicTarget(MemoryFault::Wrap), "0/1/4 MD."),
+            (Fault::AtomicMisaligned, "0/2/255 MD."),
+            (Fault::AtomicOperation, "0/2/6 MD."),
+            (Fault::HeaderTooLong, "1/2/5 MD."),
             (Fault::InvalidateForeign, "0/1/9 MD."),
             (Fault::InvalidateUnknown, "0/2/9 MD."),
             (Fault::LocalCatastrophic, "0/0/0 ..."),

@@ -4,4 +4,5 @@ pub mod fault;
 pub mod operation;
 pub mod requester;
 pub mod responder;
+mod segment;
 pub mod stream;

@@ -2,8 +2,10 @@
 
 use arrayvec::ArrayVec;
 
+use crate::ddp::atomic::ATOMIC_LEN;
 use crate::ddp::regions::Stag;
 pub use crate::ddp::sgl::{INLINE_LEN_MAX, SGE_COUNT_MAX, SgList, Sge};
+pub use crate::wire::atomic::{AtomicOp, ImmediateData};
 
 /// Octets a message may have (RFC 5040 section 1.1).
 pub const MESSAGE_LEN_MAX: u32 = u32::MAX;
@@ -45,8 +47,11 @@ impl Operation {
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
-            Self::Send { payload, .. } | Self::Write { payload, .. } => payload.len(),
-            Self::Read { sink, .. } => u64::from(sink.len),
+            Self::Send { payload, .. }
+            | Self::Write { payload, .. }
+            | Self::WriteImmediate { payload, .. } => payload.len(),
+            Self::Read { sink, .. } | Self::Atomic { sink, .. } => u64::from(sink.len),
+            Self::Immediate { .. } => 0,
         }
     }
 
@@ -55,9 +60,33 @@ impl Operation {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// It takes one of the ORD credits of the connection until it is answered.
+    #[must_use]
+    pub const fn is_answered(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    }
+
+    /// It is one that RFC 7306 added: a peer may not know it.
+    #[must_use]
+    pub const fn is_extension(&self) -> bool {
+        matches!(self, Self::Atomic { .. } | Self::Immediate { .. } | Self::WriteImmediate { .. })
+    }
+
+    /// An atomic operation whose word cannot be one, or whose sink does not take a word.
+    #[must_use]
+    pub const fn is_misfit(&self) -> bool {
+        const LEN: u64 = ATOMIC_LEN as u64;
+        match self {
+            Self::Atomic { sink, remote, .. } => {
+                !remote.is_multiple_of(LEN) || sink.len as u64 != LEN
+            }
+            _ => false,
+        }
+    }
 }
 
-/// An operation of RDMAP (RFC 5040 section 1.2).
+/// An operation of RDMAP (RFC 5040 section 1.2, RFC 7306 sections 4 and 5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Send, in its four forms.
@@ -86,5 +115,42 @@ pub enum Operation {
         rkey: Stag,
         /// Tagged offset at the peer.
         remote: u64,
+    },
+    /// An atomic operation on a word of the peer's tagged buffer, whose region grants
+    /// [`Access::REMOTE_ATOMIC`](crate::ddp::memory::Access::REMOTE_ATOMIC).
+    ///
+    /// Completes when the word that was there before has been placed. It takes part in the order
+    /// and the credits of RDMA Reads; what is posted after it may overtake it unless it is fenced.
+    Atomic {
+        /// What to do.
+        op: AtomicOp,
+        /// Where the word that was there before is placed, in the byte order of this machine:
+        /// eight octets.
+        sink: Sge,
+        /// STag at the peer.
+        rkey: Stag,
+        /// Tagged offset at the peer: a multiple of eight.
+        remote: u64,
+    },
+    /// Immediate Data: uses up a receive buffer of the peer and puts nothing there; the data come
+    /// with its completion. Whatever was written before is in place by then.
+    Immediate {
+        /// Eight octets.
+        data: ImmediateData,
+        /// Asks the peer for an event (Immediate Data with Solicited Event).
+        solicited: bool,
+    },
+    /// RDMA Write, and Immediate Data behind it: the peer is told that it was written.
+    WriteImmediate {
+        /// The message.
+        payload: Payload,
+        /// STag at the peer.
+        rkey: Stag,
+        /// Tagged offset at the peer.
+        remote: u64,
+        /// Eight octets.
+        data: ImmediateData,
+        /// Asks the peer for an event.
+        solicited: bool,
     },
 }

@@ -7,13 +7,16 @@
 
 use std::collections::VecDeque;
 
-use crate::ddp::memory::{Access, Memory, MemoryFault};
+use crate::ddp::memory::{Memory, MemoryFault};
 use crate::ddp::regions::Stag;
-use crate::ddp::sgl;
-use crate::rdmap::operation::{Operation, Payload};
-use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
-use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
+use crate::rdmap::operation::Operation;
+use crate::rdmap::segment::{Maker, Part};
+use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
+use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Version};
+use crate::wire::rdmap::READ_REQUEST_LEN;
 use crate::wire::seq::Seq;
+
+mod atomic;
 
 /// A posted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +29,7 @@ pub struct Request {
     pub len: u64,
     /// Report success too.
     pub signaled: bool,
-    /// Start only when all earlier Reads have completed.
+    /// Start only when all earlier Reads and atomic operations have completed.
     pub fence: bool,
 }
 
@@ -37,9 +40,13 @@ enum Progress {
     Queued,
     /// Its octets no longer depend on the application's memory.
     Built,
+    /// A Write with immediate data whose Write is built, and its Immediate Data not.
+    Written,
     /// A Read whose response is `received` octets in.
     Reading { received: u32 },
-    /// A Read whose response was delivered.
+    /// An atomic operation whose request was built, under this name.
+    Atomic { id: u32 },
+    /// A Read or atomic operation whose response was delivered.
     Answered,
     /// It cannot be built: its memory is not registered as it claims.
     Failed,
@@ -71,13 +78,17 @@ pub struct Requester {
     built: usize,
     /// Octets of the entry at `built` that went into segments.
     offset: u64,
-    /// Reads in progress, oldest first, each counted from the first request ever posted.
-    reads: VecDeque<u64>,
+    /// Reads and atomic operations in progress, oldest first, each counted from the first request
+    /// ever posted.
+    awaited: VecDeque<u64>,
     /// Requests that left the queue since it was made.
     popped: u64,
     ord: u16,
     send_msn: Seq,
+    /// Of Read Requests and Atomic Requests.
     read_msn: Seq,
+    /// The next Atomic Response's.
+    response_msn: Seq,
 }
 
 impl Requester {
@@ -89,21 +100,23 @@ impl Requester {
             count_max,
             built: 0,
             offset: 0,
-            reads: VecDeque::new(),
+            awaited: VecDeque::new(),
             popped: 0,
             ord: 0,
             send_msn: Seq(1),
             read_msn: Seq(1),
+            response_msn: Seq(1),
         }
     }
 
-    /// Sets how many Reads may be in progress; done once, when the stream starts.
+    /// Sets how many Reads and atomic operations may be in progress; done once, when the stream
+    /// starts.
     pub fn set_ord(&mut self, ord: u16) {
         self.ord = ord;
-        self.reads.reserve(usize::from(ord));
+        self.awaited.reserve(usize::from(ord));
     }
 
-    /// Reads that may be in progress.
+    /// Reads and atomic operations that may be in progress.
     #[must_use]
     pub const fn ord(&self) -> u16 {
         self.ord
@@ -131,15 +144,13 @@ impl Requester {
         if entry.progress == Progress::Failed {
             return false;
         }
-        if self.offset > 0 {
+        if self.offset > 0 || entry.progress == Progress::Written {
             return true;
         }
         // A Read without credit blocks what follows it: requests are not overtaken.
-        let credit = match entry.request.operation {
-            Operation::Read { .. } => self.reads.len() < usize::from(self.ord),
-            _ => true,
-        };
-        credit && (!entry.request.fence || self.reads.is_empty())
+        let credit =
+            !entry.request.operation.is_answered() || self.awaited.len() < usize::from(self.ord);
+        credit && (!entry.request.fence || self.awaited.is_empty())
     }
 
     /// A message is begun and not built whole.
@@ -157,6 +168,13 @@ impl Requester {
             Operation::Send { .. } => UNTAGGED_LEN as u64 + entry.request.len - self.offset,
             Operation::Write { .. } => TAGGED_LEN as u64 + entry.request.len - self.offset,
             Operation::Read { .. } => (UNTAGGED_LEN + READ_REQUEST_LEN) as u64,
+            Operation::Atomic { .. } => (UNTAGGED_LEN + ATOMIC_REQUEST_LEN) as u64,
+            Operation::WriteImmediate { .. } if entry.progress != Progress::Written => {
+                TAGGED_LEN as u64 + entry.request.len - self.offset
+            }
+            Operation::Immediate { .. } | Operation::WriteImmediate { .. } => {
+                (UNTAGGED_LEN + IMMEDIATE_LEN) as u64
+            }
         }
     }
 
@@ -176,85 +194,76 @@ impl Requester {
         out: &mut [u8],
     ) -> Result<usize, MemoryFault> {
         let Some(entry) = self.queue.get_mut(self.built) else { return Ok(0) };
-        let offset = self.offset;
-        let left = entry.request.len - offset;
-        let built = match &entry.request.operation {
+        let part = Part { offset: self.offset, left: entry.request.len - self.offset };
+        let (send_msn, read_msn) = (self.send_msn.0, self.read_msn.0);
+        let mut maker = Maker { memory, pd, version, out };
+        let made = match &entry.request.operation {
             Operation::Send { payload, solicited, invalidate } => {
-                let (len, last) = chunk(left, out.len() - UNTAGGED_LEN);
-                let opcode =
-                    Opcode::Send { invalidate: invalidate.is_some(), solicited: *solicited };
-                let header = Untagged {
-                    last,
-                    rsvd_ulp: opcode.control(version),
-                    rsvd_ulp_rest: invalidate.unwrap_or(0),
-                    queue: QN_SEND,
-                    msn: self.send_msn.0,
-                    mo: low_half(offset),
-                };
-                header.emit(version, out);
-                let body = &mut out[UNTAGGED_LEN..UNTAGGED_LEN + len];
-                fetch(memory, pd, payload, offset, body).map(|()| (UNTAGGED_LEN, len, last))
+                maker.send(payload, part, send_msn, *solicited, *invalidate)
             }
             Operation::Write { payload, rkey, remote } => {
-                let (len, last) = chunk(left, out.len() - TAGGED_LEN);
-                let header = Tagged {
-                    last,
-                    rsvd_ulp: Opcode::Write.control(version),
-                    stag: *rkey,
-                    to: remote.wrapping_add(offset),
-                };
-                header.emit(version, out);
-                let body = &mut out[TAGGED_LEN..TAGGED_LEN + len];
-                fetch(memory, pd, payload, offset, body).map(|()| (TAGGED_LEN, len, last))
+                maker.write(payload, part, *rkey, *remote)
             }
-            Operation::Read { sink, rkey, remote } => {
-                let header = Untagged {
-                    last: true,
-                    rsvd_ulp: Opcode::ReadRequest.control(version),
-                    rsvd_ulp_rest: 0,
-                    queue: QN_READ_REQUEST,
-                    msn: self.read_msn.0,
-                    mo: 0,
-                };
-                header.emit(version, out);
-                let request = ReadRequest {
-                    sink_stag: sink.lkey,
-                    sink_to: sink.addr,
-                    len: sink.len,
-                    source_stag: *rkey,
-                    source_to: *remote,
-                };
-                request.emit(&mut out[UNTAGGED_LEN..]);
-                // An unusable sink is found before the peer is asked to fill it.
-                check_sink(memory, pd, sink).map(|()| (UNTAGGED_LEN, READ_REQUEST_LEN, true))
+            Operation::Read { sink, rkey, remote } => maker.read(sink, *rkey, *remote, read_msn),
+            Operation::Atomic { op, sink, rkey, remote } => {
+                let request = AtomicRequest { id: read_msn, stag: *rkey, to: *remote, op: *op };
+                maker.atomic(sink, &request, read_msn)
+            }
+            Operation::WriteImmediate { payload, rkey, remote, .. }
+                if entry.progress != Progress::Written =>
+            {
+                maker.write(payload, part, *rkey, *remote)
+            }
+            Operation::Immediate { data, solicited }
+            | Operation::WriteImmediate { data, solicited, .. } => {
+                Ok(maker.immediate(data, *solicited, send_msn))
             }
         };
-        let (header_len, len, last) = match built {
-            Ok(built) => built,
+        let made = match made {
+            Ok(made) => made,
             Err(fault) => {
                 entry.progress = Progress::Failed;
                 return Err(fault);
             }
         };
-        if last {
-            entry.progress = match entry.request.operation {
-                Operation::Read { .. } => {
-                    self.reads.push_back(self.popped + self.built as u64);
-                    self.read_msn += 1;
-                    Progress::Reading { received: 0 }
-                }
-                Operation::Send { .. } => {
-                    self.send_msn += 1;
-                    Progress::Built
-                }
-                Operation::Write { .. } => Progress::Built,
-            };
-            self.built += 1;
+        if made.last {
             self.offset = 0;
+            self.message_built();
         } else {
-            self.offset += len as u64;
+            self.offset += made.payload_len as u64;
         }
-        Ok(header_len + len)
+        Ok(made.len)
+    }
+
+    /// The last segment of a message was built.
+    fn message_built(&mut self) {
+        let number = self.popped + self.built as u64;
+        let Some(entry) = self.queue.get_mut(self.built) else { return };
+        entry.progress = match entry.request.operation {
+            Operation::Write { .. } => Progress::Built,
+            Operation::WriteImmediate { .. } if entry.progress != Progress::Written => {
+                // Its other message is still to come.
+                entry.progress = Progress::Written;
+                return;
+            }
+            Operation::Send { .. }
+            | Operation::Immediate { .. }
+            | Operation::WriteImmediate { .. } => {
+                self.send_msn += 1;
+                Progress::Built
+            }
+            Operation::Read { .. } | Operation::Atomic { .. } => {
+                let id = self.read_msn.0;
+                self.read_msn += 1;
+                self.awaited.push_back(number);
+                if let Operation::Read { .. } = entry.request.operation {
+                    Progress::Reading { received: 0 }
+                } else {
+                    Progress::Atomic { id }
+                }
+            }
+        };
+        self.built += 1;
     }
 
     /// Checks a segment of a Read Response against the oldest Read in progress: it must go on
@@ -288,12 +297,12 @@ impl Requester {
 
     /// Counts a segment of a Read Response that was placed; true when it completed the Read.
     pub fn response_placed(&mut self, len: usize, last: bool) -> bool {
-        let Some(&number) = self.reads.front() else { return false };
+        let Some(&number) = self.awaited.front() else { return false };
         let Some(entry) = self.entry_mut(number) else { return false };
         let Progress::Reading { received } = entry.progress else { return false };
         if last {
             entry.progress = Progress::Answered;
-            self.reads.pop_front();
+            self.awaited.pop_front();
         } else {
             let len = u32::try_from(len).expect("expect_response bounds it by the sink");
             entry.progress = Progress::Reading { received: received + len };
@@ -308,7 +317,10 @@ impl Requester {
         let outcome = match entry.progress {
             Progress::Built | Progress::Answered => Outcome::Success,
             Progress::Failed => Outcome::LocalProtection,
-            Progress::Queued | Progress::Reading { .. } => return None,
+            Progress::Queued
+            | Progress::Written
+            | Progress::Reading { .. }
+            | Progress::Atomic { .. } => return None,
         };
         Some((&entry.request, outcome))
     }
@@ -322,8 +334,10 @@ impl Requester {
 
     /// The oldest request left, at least in part.
     #[must_use]
-    pub const fn oldest_begun(&self) -> bool {
-        self.built > 0 || self.offset > 0
+    pub fn oldest_begun(&self) -> bool {
+        let is_written =
+            self.queue.front().is_some_and(|entry| entry.progress == Progress::Written);
+        self.built > 0 || self.offset > 0 || is_written
     }
 
     /// Takes the oldest request off.
@@ -335,53 +349,19 @@ impl Requester {
     }
 
     fn oldest_read(&self) -> Option<(&Entry, u32)> {
-        let number = *self.reads.front()?;
-        let entry = self.queue.get(usize::try_from(number - self.popped).ok()?)?;
+        let number = *self.awaited.front()?;
+        let entry = self.entry(number)?;
         match entry.progress {
             Progress::Reading { received } => Some((entry, received)),
             _ => None,
         }
     }
 
+    fn entry(&self, number: u64) -> Option<&Entry> {
+        self.queue.get(usize::try_from(number - self.popped).ok()?)
+    }
+
     fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
         self.queue.get_mut(usize::try_from(number - self.popped).ok()?)
     }
-}
-
-/// Octets of the next segment's payload, and whether it is the message's last.
-fn chunk(left: u64, room: usize) -> (usize, bool) {
-    match usize::try_from(left) {
-        Ok(left) if left <= room => (left, true),
-        _ => (room, false),
-    }
-}
-
-fn fetch(
-    memory: &impl Memory,
-    pd: u32,
-    payload: &Payload,
-    offset: u64,
-    out: &mut [u8],
-) -> Result<(), MemoryFault> {
-    match payload {
-        Payload::Gather(list) => sgl::gather(memory, pd, list, offset, out),
-        Payload::Inline(octets) => {
-            let start = usize::try_from(offset).expect("inline data is short");
-            out.copy_from_slice(&octets[start..start + out.len()]);
-            Ok(())
-        }
-    }
-}
-
-fn check_sink(memory: &impl Memory, pd: u32, sink: &sgl::Sge) -> Result<(), MemoryFault> {
-    if sink.len == 0 {
-        return Ok(());
-    }
-    let len = sink.len as usize;
-    memory.regions().resolve(sink.lkey, pd, Access::LOCAL_WRITE, sink.addr, len).map(|_| ())
-}
-
-/// MO of an offset within a message, which is below 2^32.
-fn low_half(offset: u64) -> u32 {
-    u32::try_from(offset).expect("messages are shorter than 2^32 octets")
 }

@@ -1,48 +1,63 @@
-//! The answering half of a stream: Read Requests of the peer, served in order
-//! (RFC 5040 section 5.2).
+//! The answering half of a stream: Read Requests and Atomic Requests of the peer, served in order
+//! (RFC 5040 section 5.2, RFC 7306 section 4).
 
 use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::untagged::UntaggedFault;
 use crate::rdmap::fault::Fault;
-use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
+use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest};
+use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 use crate::wire::seq::Seq;
 
+mod atomic;
+
 #[derive(Debug)]
 struct Job {
-    request: ReadRequest,
     msn: u32,
-    answered: u32,
+    task: Task,
 }
 
-/// A Read that failed while it was answered: the fault, and the Read Request as a ULPDU that
-/// names what was left to answer (for the Terminate's copies).
+#[derive(Debug)]
+enum Task {
+    /// A Read, `answered` octets of which went into responses.
+    Read { request: ReadRequest, answered: u32 },
+    /// An atomic operation; carried out when its response is built.
+    Atomic(AtomicRequest),
+}
+
+/// A request that failed while it was answered: the fault, and the request as a ULPDU, which for a
+/// Read names what was left to answer (for the Terminate's copies).
 #[derive(Debug)]
 pub struct AnswerFault {
-    /// What was wrong with the source.
+    /// What was wrong with the memory.
     pub fault: Fault,
-    /// The request's remainder.
-    pub segment: [u8; UNTAGGED_LEN + READ_REQUEST_LEN],
+    /// The request, or its remainder.
+    pub segment: ArrayVec<u8, { UNTAGGED_LEN + ATOMIC_REQUEST_LEN }>,
 }
 
-/// Read Requests being served.
+/// Requests being served.
 #[derive(Debug)]
 pub struct Responder {
     jobs: VecDeque<Job>,
     ird: u16,
+    /// Of the next Read Request or Atomic Request.
     msn: Seq,
+    /// Of the next Atomic Response.
+    response_msn: Seq,
 }
 
 impl Responder {
-    /// Serves no Reads until [`Responder::set_ird`].
+    /// Serves nothing until [`Responder::set_ird`].
     #[must_use]
     pub const fn new() -> Self {
-        Self { jobs: VecDeque::new(), ird: 0, msn: Seq(1) }
+        Self { jobs: VecDeque::new(), ird: 0, msn: Seq(1), response_msn: Seq(1) }
     }
 
-    /// Sets how many Reads are served at a time; done once, when the stream starts.
+    /// Sets how many requests are served at a time; done once, when the stream starts.
     pub fn set_ird(&mut self, ird: u16) {
         self.ird = ird;
         self.jobs.reserve(usize::from(ird));
@@ -59,6 +74,18 @@ impl Responder {
         header: &Untagged,
         payload: &[u8],
     ) -> Result<(), Fault> {
+        self.check_header(header)?;
+        if !header.last || payload.len() > READ_REQUEST_LEN {
+            return Err(Fault::ReadRequestTooLong);
+        }
+        let request = ReadRequest::parse(payload).ok_or(Fault::Header(HeaderError::Truncated))?;
+        check_source(memory, pd, &request).map_err(Fault::ReadSource)?;
+        self.push(Task::Read { request, answered: 0 });
+        Ok(())
+    }
+
+    /// What DDP checks of a message for the request queue: it is the next, and there is a buffer.
+    fn check_header(&self, header: &Untagged) -> Result<(), Fault> {
         if Seq(header.msn) != self.msn {
             return Err(Fault::Untagged(UntaggedFault::MsnRange));
         }
@@ -68,15 +95,12 @@ impl Responder {
         if header.mo != 0 {
             return Err(Fault::Untagged(UntaggedFault::MessageOffset));
         }
-        if !header.last || payload.len() > READ_REQUEST_LEN {
-            return Err(Fault::ReadRequestTooLong);
-        }
-        let request = ReadRequest::parse(payload)
-            .ok_or(Fault::Header(crate::wire::ddp::HeaderError::Truncated))?;
-        check_source(memory, pd, &request).map_err(Fault::ReadSource)?;
-        self.msn += 1;
-        self.jobs.push_back(Job { request, msn: header.msn, answered: 0 });
         Ok(())
+    }
+
+    fn push(&mut self, task: Task) {
+        self.jobs.push_back(Job { msn: self.msn.0, task });
+        self.msn += 1;
     }
 
     /// A segment can be built now.
@@ -88,21 +112,26 @@ impl Responder {
     /// A response is begun and not built whole.
     #[must_use]
     pub fn mid_message(&self) -> bool {
-        self.jobs.front().is_some_and(|job| job.answered > 0)
+        self.jobs
+            .front()
+            .is_some_and(|job| matches!(job.task, Task::Read { answered, .. } if answered > 0))
     }
 
     /// Octets of the ULPDU that [`Responder::build`] would make with no bound on its room.
     #[must_use]
     pub fn next_len(&self) -> u64 {
-        self.jobs
-            .front()
-            .map_or(0, |job| TAGGED_LEN as u64 + u64::from(job.request.len - job.answered))
+        self.jobs.front().map_or(0, |job| match &job.task {
+            Task::Read { request, answered } => {
+                TAGGED_LEN as u64 + u64::from(request.len - answered)
+            }
+            Task::Atomic(_) => atomic::RESPONSE_ULPDU_LEN as u64,
+        })
     }
 
     /// Builds the next segment of the oldest response into `out` and returns its length.
     ///
     /// # Errors
-    /// [`AnswerFault`] if the source was revoked meanwhile; the stream has to end.
+    /// [`AnswerFault`] if the memory was revoked meanwhile; the stream has to end.
     pub fn build(
         &mut self,
         memory: &impl Memory,
@@ -111,26 +140,29 @@ impl Responder {
         out: &mut [u8],
     ) -> Result<usize, Box<AnswerFault>> {
         let Some(job) = self.jobs.front_mut() else { return Ok(0) };
-        let left = job.request.len - job.answered;
+        let Task::Read { request, answered } = &mut job.task else {
+            return self.build_atomic(memory, pd, version, out);
+        };
+        let left = request.len - *answered;
         let room = u32::try_from(out.len() - TAGGED_LEN).unwrap_or(u32::MAX);
         let len = left.min(room);
         let header = Tagged {
             last: len == left,
             rsvd_ulp: Opcode::ReadResponse.control(version),
-            stag: job.request.sink_stag,
-            to: job.request.sink_to.wrapping_add(u64::from(job.answered)),
+            stag: request.sink_stag,
+            to: request.sink_to.wrapping_add(u64::from(*answered)),
         };
         header.emit(version, out);
         if len > 0 {
-            let at = job.request.source_to + u64::from(job.answered);
-            let stag = job.request.source_stag;
+            let at = request.source_to + u64::from(*answered);
+            let stag = request.source_stag;
             let body = &mut out[TAGGED_LEN..TAGGED_LEN + len as usize];
             match memory.regions().resolve(stag, pd, Access::REMOTE_READ, at, body.len()) {
                 Ok(place) => memory.fetch(place, body),
-                Err(fault) => return Err(Box::new(job.fault(fault, version))),
+                Err(fault) => return Err(Box::new(job.fault(Fault::ReadSource(fault), version))),
             }
         }
-        job.answered += len;
+        *answered += len;
         if header.last {
             self.jobs.pop_front();
         }
@@ -145,27 +177,36 @@ impl Default for Responder {
 }
 
 impl Job {
-    /// The remainder of the request, as the Terminate's copies show it.
-    fn fault(&self, fault: MemoryFault, version: Version) -> AnswerFault {
-        let mut segment = [0; UNTAGGED_LEN + READ_REQUEST_LEN];
+    /// The request, as the Terminate's copies show it: of a Read the remainder.
+    fn fault(&self, fault: Fault, version: Version) -> AnswerFault {
+        let mut segment = [0; UNTAGGED_LEN + ATOMIC_REQUEST_LEN];
+        let (opcode, len) = match &self.task {
+            Task::Read { request, answered } => {
+                let done = u64::from(*answered);
+                let rest = ReadRequest {
+                    sink_to: request.sink_to.wrapping_add(done),
+                    len: request.len - answered,
+                    source_to: request.source_to.wrapping_add(done),
+                    ..*request
+                };
+                rest.emit(&mut segment[UNTAGGED_LEN..]);
+                (Opcode::ReadRequest, READ_REQUEST_LEN)
+            }
+            Task::Atomic(request) => {
+                request.emit(&mut segment[UNTAGGED_LEN..]);
+                (Opcode::AtomicRequest, ATOMIC_REQUEST_LEN)
+            }
+        };
         let header = Untagged {
             last: true,
-            rsvd_ulp: Opcode::ReadRequest.control(version),
+            rsvd_ulp: opcode.control(version),
             rsvd_ulp_rest: 0,
             queue: QN_READ_REQUEST,
             msn: self.msn,
             mo: 0,
         };
         header.emit(version, &mut segment);
-        let done = u64::from(self.answered);
-        let rest = ReadRequest {
-            sink_to: self.request.sink_to.wrapping_add(done),
-            len: self.request.len - self.answered,
-            source_to: self.request.source_to.wrapping_add(done),
-            ..self.request
-        };
-        rest.emit(&mut segment[UNTAGGED_LEN..]);
-        AnswerFault { fault: Fault::ReadSource(fault), segment }
+        AnswerFault { fault, segment: segment[..UNTAGGED_LEN + len].iter().copied().collect() }
     }
 }
 

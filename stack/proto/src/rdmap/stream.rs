@@ -9,10 +9,13 @@ use crate::ddp::untagged::{BufferQueue, Filled, UntaggedFault};
 use crate::rdmap::fault::Fault;
 use crate::rdmap::requester::Requester;
 use crate::rdmap::responder::Responder;
+use crate::wire::atomic::ImmediateData;
 use crate::wire::ddp::{Header, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{
     Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, TERMINATE_LEN_MAX, TerminateHeader,
 };
+
+mod extensions;
 
 /// A whole Terminate ULPDU.
 type TerminateUlpdu = ArrayVec<u8, { UNTAGGED_LEN + TERMINATE_LEN_MAX }>;
@@ -31,9 +34,18 @@ pub enum Indication {
         /// Invalidated by this Send, already unusable.
         invalidated: Option<Stag>,
     },
-    /// A Read Request waits to be answered.
+    /// Immediate Data used up a receive buffer.
+    ImmediateReceived {
+        /// The buffer, and a length of 0.
+        filled: Filled,
+        /// What the peer said.
+        data: ImmediateData,
+        /// The sender asked for an event.
+        solicited: bool,
+    },
+    /// A Read Request or Atomic Request waits to be answered.
     ReadRequested,
-    /// A Read completed.
+    /// A Read or atomic operation completed.
     ReadCompleted,
     /// The peer ended the stream.
     Terminated(TerminateHeader),
@@ -57,6 +69,8 @@ pub struct Stream {
     pub receives: BufferQueue,
     responder: Responder,
     turn: Turn,
+    /// RFC 7306 is spoken.
+    extensions: bool,
     terminate: Option<TerminateUlpdu>,
     /// Set once anything ended the stream; nothing is placed afterwards.
     failed: bool,
@@ -82,14 +96,17 @@ impl Stream {
             receives: BufferQueue::new(recv_count_max),
             responder: Responder::new(),
             turn: Turn::Requests,
+            extensions: false,
             terminate: None,
             failed: false,
         }
     }
 
-    /// Fixes what the start-up exchange agreed on.
+    /// Fixes what the start-up exchange agreed on. The IETF's version brings RFC 7306 along: see
+    /// [`Stream::forbid_extensions`].
     pub fn start(&mut self, version: Version, ird: u16, ord: u16) {
         self.version = version;
+        self.extensions = version == Version::Ietf;
         self.requester.set_ord(ord);
         self.responder.set_ird(ird);
     }
@@ -125,8 +142,7 @@ impl Stream {
                     self.failed = true;
                     Ok(Indication::Terminated(header))
                 }
-                (QN_SEND..=QN_TERMINATE, _) => Err(Fault::UnexpectedOpcode),
-                _ => Err(Fault::QueueNumber),
+                _ => self.handle_extension(memory, &header, opcode, payload),
             },
         }
     }

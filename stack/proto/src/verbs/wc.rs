@@ -1,6 +1,8 @@
 //! Work completions.
 
 use crate::ddp::regions::Stag;
+use crate::rdmap::operation::{AtomicOp, Operation};
+use crate::wire::atomic::ImmediateData;
 
 /// Names a completion queue to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,12 +22,44 @@ pub struct QpId {
 pub enum WcOpcode {
     /// A Send of any form.
     Send,
-    /// An RDMA Write.
+    /// An RDMA Write, with or without immediate data.
     Write,
     /// An RDMA Read.
     Read,
     /// An incoming Send filled a receive buffer.
     Recv,
+    /// An atomic addition.
+    FetchAdd,
+    /// An atomic swap.
+    Swap,
+    /// An atomic comparison and swap, whether it swapped or not.
+    CmpSwap,
+    /// Immediate Data, alone.
+    Immediate,
+    /// Incoming Immediate Data used up a receive buffer: [`Wc::immediate`].
+    RecvImmediate,
+}
+
+impl WcOpcode {
+    /// The completion is one of the receive queue.
+    #[must_use]
+    pub const fn is_receive(self) -> bool {
+        matches!(self, Self::Recv | Self::RecvImmediate)
+    }
+}
+
+impl From<&Operation> for WcOpcode {
+    fn from(operation: &Operation) -> Self {
+        match operation {
+            Operation::Send { .. } => Self::Send,
+            Operation::Write { .. } | Operation::WriteImmediate { .. } => Self::Write,
+            Operation::Read { .. } => Self::Read,
+            Operation::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => Self::FetchAdd,
+            Operation::Atomic { op: AtomicOp::Swap { .. }, .. } => Self::Swap,
+            Operation::Atomic { op: AtomicOp::CmpSwap { .. }, .. } => Self::CmpSwap,
+            Operation::Immediate { .. } => Self::Immediate,
+        }
+    }
 }
 
 /// How a request ended.
@@ -64,10 +98,12 @@ pub struct Wc {
     pub opcode: WcOpcode,
     /// Octets received (`Recv`) or moved.
     pub byte_len: u32,
-    /// `Recv`: the sender asked for an event.
+    /// `Recv`, `RecvImmediate`: the sender asked for an event.
     pub solicited: bool,
     /// `Recv`: this STag of ours was invalidated by the Send.
     pub invalidated: Option<Stag>,
+    /// `RecvImmediate`: what the sender said. RDMA Writes that it posted before are in place.
+    pub immediate: Option<ImmediateData>,
 }
 
 /// Where the engine puts completions. Production implements it over lock-free rings.

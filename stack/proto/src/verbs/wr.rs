@@ -1,6 +1,8 @@
 //! Work requests.
 
-pub use crate::rdmap::operation::{INLINE_LEN_MAX, Operation, Payload, SGE_COUNT_MAX, SgList, Sge};
+pub use crate::rdmap::operation::{
+    AtomicOp, INLINE_LEN_MAX, ImmediateData, Operation, Payload, SGE_COUNT_MAX, SgList, Sge,
+};
 
 /// A request for the send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,11 +13,11 @@ pub struct SendWr {
     pub operation: Operation,
     /// Report success too. Failures are always reported.
     pub signaled: bool,
-    /// Start only when all earlier RDMA Reads have completed.
+    /// Start only when all earlier RDMA Reads and atomic operations have completed.
     pub fence: bool,
 }
 
-/// A buffer for one incoming Send.
+/// A buffer for one incoming Send, or Immediate Data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvWr {
     /// Returned in the completion.
@@ -39,9 +41,16 @@ pub enum PostError {
     /// More scatter/gather elements, or more inline octets, than the queue pair allows.
     #[error("too many scatter/gather elements or inline octets for this queue pair")]
     TooMany,
-    /// RDMA Read on a connection that granted no read credits (ORD 0).
-    #[error("the connection grants no RDMA Reads (ORD is 0)")]
+    /// RDMA Read or atomic operation on a connection that granted no credits for them (ORD 0).
+    #[error("the connection grants no RDMA Reads or atomic operations (ORD is 0)")]
     NoReads,
+    /// The word of an atomic operation is not at a multiple of eight, or its sink has not eight
+    /// octets.
+    #[error("an atomic operation needs a remote word at a multiple of 8 and a sink of 8 octets")]
+    Misfit,
+    /// Atomic operation or Immediate Data on a connection without RFC 7306.
+    #[error("the connection has no atomic operations and no immediate data (RFC 7306)")]
+    Unsupported,
     /// No queue pair has this handle.
     #[error("no such queue pair")]
     NoSuchQp,

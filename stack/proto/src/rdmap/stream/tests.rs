@@ -10,6 +10,8 @@ use crate::rdmap::requester::{Outcome, Request};
 use crate::wire::ddp::{HeaderError, TAGGED_LEN};
 use crate::wire::rdmap::{ControlError, READ_REQUEST_LEN, ReadRequest};
 
+mod extensions;
+
 const PD: u32 = 1;
 
 struct Bed {
@@ -285,7 +287,8 @@ fn each_offence_has_its_fault_and_places_nothing() {
         (tagged(Opcode::ReadResponse, true, stag, 0, b"x"), Fault::UnexpectedOpcode),
         (untagged(Opcode::Write, 0, 1, 0, b"x"), Fault::UnexpectedOpcode),
         (untagged(SEND, 1, 1, 0, b"x"), Fault::UnexpectedOpcode),
-        (untagged(SEND, 3, 1, 0, b"x"), Fault::QueueNumber),
+        (untagged(SEND, 3, 1, 0, b"x"), Fault::UnexpectedOpcode),
+        (untagged(SEND, 4, 1, 0, b"x"), Fault::QueueNumber),
         (
             tagged(Opcode::Write, true, stag ^ 0x80, 0, b"x"),
             Fault::Tagged(MemoryFault::InvalidStag),

@@ -1,0 +1,79 @@
+//! Atomic Responses, as the end takes them that asked (RFC 7306 section 4).
+
+use super::{Entry, Progress, Requester};
+use crate::ddp::atomic::ATOMIC_LEN;
+use crate::ddp::memory::{Access, Memory};
+use crate::ddp::untagged::UntaggedFault;
+use crate::rdmap::fault::Fault;
+use crate::rdmap::operation::{Operation, Sge};
+use crate::wire::atomic::{ATOMIC_RESPONSE_LEN, AtomicResponse};
+use crate::wire::ddp::{HeaderError, Untagged};
+use crate::wire::seq::Seq;
+
+impl Requester {
+    /// Takes an Atomic Response: checks it against the oldest request that is not answered, and
+    /// places the word that was there before.
+    ///
+    /// The queue of Atomic Responses has a buffer for each Atomic Request under way; they fill in
+    /// order. Read Requests and Atomic Requests are answered in the order they were made.
+    ///
+    /// # Errors
+    /// [`Fault`]. If the sink cannot take the word any more, that is this end's fault, and the
+    /// request completes with [`Outcome::LocalProtection`](super::Outcome::LocalProtection).
+    #[cold]
+    pub fn take_atomic_response(
+        &mut self,
+        memory: &impl Memory,
+        pd: u32,
+        header: &Untagged,
+        payload: &[u8],
+    ) -> Result<(), Fault> {
+        let msn = Seq(header.msn);
+        let ahead = msn - self.response_msn;
+        if msn >= self.response_msn && ahead as usize >= self.atomics_under_way() {
+            return Err(Fault::Untagged(UntaggedFault::NoBuffer));
+        }
+        if ahead != 0 {
+            return Err(Fault::Untagged(UntaggedFault::MsnRange));
+        }
+        if header.mo != 0 {
+            return Err(Fault::Untagged(UntaggedFault::MessageOffset));
+        }
+        if !header.last || payload.len() > ATOMIC_RESPONSE_LEN {
+            return Err(Fault::HeaderTooLong);
+        }
+        let response =
+            AtomicResponse::parse(payload).ok_or(Fault::Header(HeaderError::Truncated))?;
+        let (entry, sink) = self.oldest_atomic(response.id).ok_or(Fault::UnexpectedOpcode)?;
+        let word = response.original.to_ne_bytes();
+        let resolved =
+            memory.regions().resolve(sink.lkey, pd, Access::LOCAL_WRITE, sink.addr, ATOMIC_LEN);
+        let Ok(place) = resolved else {
+            entry.progress = Progress::Failed;
+            self.awaited.pop_front();
+            return Err(Fault::LocalCatastrophic);
+        };
+        memory.place(place, &word);
+        entry.progress = Progress::Answered;
+        self.awaited.pop_front();
+        self.response_msn += 1;
+        Ok(())
+    }
+
+    /// Atomic Requests that were sent and not answered.
+    fn atomics_under_way(&self) -> usize {
+        let is_atomic = |&&number: &&u64| {
+            self.entry(number)
+                .is_some_and(|entry| matches!(entry.progress, Progress::Atomic { .. }))
+        };
+        self.awaited.iter().filter(is_atomic).count()
+    }
+
+    /// The oldest request that is not answered, and its sink, if it is the Atomic Request `id`.
+    fn oldest_atomic(&mut self, id: u32) -> Option<(&mut Entry, Sge)> {
+        let number = *self.awaited.front()?;
+        let entry = self.entry_mut(number)?;
+        let Operation::Atomic { sink, .. } = entry.request.operation else { return None };
+        (entry.progress == Progress::Atomic { id }).then_some((entry, sink))
+    }
+}

@@ -1,0 +1,91 @@
+//! Atomic Requests, as the end serves them that has the word (RFC 7306 section 4).
+//!
+//! They wait among the Read Requests, are counted with them against IRD, and are carried out in
+//! their turn, when the response is built: once, since what is built is sent until it arrives.
+
+use super::{AnswerFault, Responder, Task};
+use crate::ddp::atomic::ATOMIC_LEN;
+use crate::ddp::memory::{Access, Memory, MemoryFault, Place};
+use crate::rdmap::fault::Fault;
+use crate::wire::atomic::{
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicError, AtomicRequest, AtomicResponse,
+    QN_ATOMIC_RESPONSE,
+};
+use crate::wire::ddp::{HeaderError, UNTAGGED_LEN, Untagged, Version};
+use crate::wire::rdmap::Opcode;
+
+/// Octets of an Atomic Response with its DDP header.
+pub(super) const RESPONSE_ULPDU_LEN: usize = UNTAGGED_LEN + ATOMIC_RESPONSE_LEN;
+
+impl Responder {
+    /// Takes an Atomic Request in, after checking that its word may be changed.
+    ///
+    /// # Errors
+    /// [`Fault`]; the word is as it was.
+    #[cold]
+    pub fn accept_atomic(
+        &mut self,
+        memory: &impl Memory,
+        pd: u32,
+        header: &Untagged,
+        payload: &[u8],
+    ) -> Result<(), Fault> {
+        self.check_header(header)?;
+        if !header.last || payload.len() > ATOMIC_REQUEST_LEN {
+            return Err(Fault::HeaderTooLong);
+        }
+        let request = AtomicRequest::parse(payload).map_err(|error| match error {
+            AtomicError::Length => Fault::Header(HeaderError::Truncated),
+            AtomicError::Operation => Fault::AtomicOperation,
+        })?;
+        find(memory, pd, &request).map_err(Fault::AtomicTarget)?;
+        if !request.to.is_multiple_of(ATOMIC_LEN as u64) {
+            return Err(Fault::AtomicMisaligned);
+        }
+        self.push(Task::Atomic(request));
+        Ok(())
+    }
+
+    /// Carries the oldest request out and builds its response.
+    ///
+    /// # Errors
+    /// [`AnswerFault`] if the region was revoked meanwhile, or begins in the middle of a word, so
+    /// that a tagged offset that is a multiple of eight names an address that is none.
+    #[cold]
+    pub(super) fn build_atomic(
+        &mut self,
+        memory: &impl Memory,
+        pd: u32,
+        version: Version,
+        out: &mut [u8],
+    ) -> Result<usize, Box<AnswerFault>> {
+        let Some(job) = self.jobs.front() else { return Ok(0) };
+        let Task::Atomic(request) = &job.task else { return Ok(0) };
+        let done = find(memory, pd, request)
+            .map_err(Fault::AtomicTarget)
+            .and_then(|place| memory.atomic(place, request.op).ok_or(Fault::AtomicMisaligned));
+        let original = match done {
+            Ok(original) => original,
+            Err(fault) => return Err(Box::new(job.fault(fault, version))),
+        };
+        let header = Untagged {
+            last: true,
+            rsvd_ulp: Opcode::AtomicResponse.control(version),
+            rsvd_ulp_rest: 0,
+            queue: QN_ATOMIC_RESPONSE,
+            msn: self.response_msn.0,
+            mo: 0,
+        };
+        header.emit(version, out);
+        AtomicResponse { id: request.id, original }.emit(&mut out[UNTAGGED_LEN..]);
+        self.jobs.pop_front();
+        self.response_msn += 1;
+        Ok(RESPONSE_ULPDU_LEN)
+    }
+}
+
+/// The word of a request.
+fn find(memory: &impl Memory, pd: u32, request: &AtomicRequest) -> Result<Place, MemoryFault> {
+    let needed = Access::REMOTE_ATOMIC;
+    memory.regions().resolve(request.stag, pd, needed, request.to, ATOMIC_LEN)
+}

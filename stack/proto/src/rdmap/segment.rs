@@ -1,0 +1,176 @@
+//! The segments that requests are made of: one function for each kind of message.
+
+use crate::ddp::memory::{Access, Memory, MemoryFault};
+use crate::ddp::regions::Stag;
+use crate::ddp::sgl::{self, Sge};
+use crate::rdmap::operation::{ImmediateData, Payload};
+use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
+use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
+use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
+
+/// What the segments of a stream are made for and with.
+pub(super) struct Maker<'a, M> {
+    pub(super) memory: &'a M,
+    pub(super) pd: u32,
+    pub(super) version: Version,
+    /// Takes the segment: at least 128 octets.
+    pub(super) out: &'a mut [u8],
+}
+
+/// A segment that was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    /// Octets of header and payload.
+    pub(super) len: usize,
+    /// Octets of the message that it carries.
+    pub(super) payload_len: usize,
+    /// The message's last.
+    pub(super) last: bool,
+}
+
+/// The part of a message that goes into one segment: it begins `offset` octets in, where `left`
+/// octets of it are left.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) offset: u64,
+    pub(super) left: u64,
+}
+
+impl<M: Memory> Maker<'_, M> {
+    /// A segment of a Send.
+    pub(super) fn send(
+        &mut self,
+        payload: &Payload,
+        part: Part,
+        msn: u32,
+        solicited: bool,
+        invalidate: Option<Stag>,
+    ) -> Result<Made, MemoryFault> {
+        let (len, last) = chunk(part.left, self.out.len() - UNTAGGED_LEN);
+        let opcode = Opcode::Send { invalidate: invalidate.is_some(), solicited };
+        let header = Untagged {
+            last,
+            rsvd_ulp: opcode.control(self.version),
+            rsvd_ulp_rest: invalidate.unwrap_or(0),
+            queue: QN_SEND,
+            msn,
+            mo: low_half(part.offset),
+        };
+        header.emit(self.version, self.out);
+        self.fetch(payload, part.offset, UNTAGGED_LEN, len)?;
+        Ok(Made { len: UNTAGGED_LEN + len, payload_len: len, last })
+    }
+
+    /// A segment of an RDMA Write to `remote`.
+    pub(super) fn write(
+        &mut self,
+        payload: &Payload,
+        part: Part,
+        rkey: Stag,
+        remote: u64,
+    ) -> Result<Made, MemoryFault> {
+        let (len, last) = chunk(part.left, self.out.len() - TAGGED_LEN);
+        let header = Tagged {
+            last,
+            rsvd_ulp: Opcode::Write.control(self.version),
+            stag: rkey,
+            to: remote.wrapping_add(part.offset),
+        };
+        header.emit(self.version, self.out);
+        self.fetch(payload, part.offset, TAGGED_LEN, len)?;
+        Ok(Made { len: TAGGED_LEN + len, payload_len: len, last })
+    }
+
+    /// A Read Request.
+    pub(super) fn read(
+        &mut self,
+        sink: &Sge,
+        rkey: Stag,
+        remote: u64,
+        msn: u32,
+    ) -> Result<Made, MemoryFault> {
+        self.untagged(Opcode::ReadRequest, QN_READ_REQUEST, msn);
+        let request = ReadRequest {
+            sink_stag: sink.lkey,
+            sink_to: sink.addr,
+            len: sink.len,
+            source_stag: rkey,
+            source_to: remote,
+        };
+        request.emit(&mut self.out[UNTAGGED_LEN..]);
+        self.check_sink(sink)?;
+        Ok(whole(READ_REQUEST_LEN))
+    }
+
+    /// An Atomic Request.
+    pub(super) fn atomic(
+        &mut self,
+        sink: &Sge,
+        request: &AtomicRequest,
+        msn: u32,
+    ) -> Result<Made, MemoryFault> {
+        self.untagged(Opcode::AtomicRequest, QN_READ_REQUEST, msn);
+        request.emit(&mut self.out[UNTAGGED_LEN..]);
+        self.check_sink(sink)?;
+        Ok(whole(ATOMIC_REQUEST_LEN))
+    }
+
+    /// Immediate Data.
+    pub(super) fn immediate(&mut self, data: &ImmediateData, solicited: bool, msn: u32) -> Made {
+        self.untagged(Opcode::Immediate { solicited }, QN_SEND, msn);
+        self.out[UNTAGGED_LEN..UNTAGGED_LEN + IMMEDIATE_LEN].copy_from_slice(data);
+        whole(IMMEDIATE_LEN)
+    }
+
+    /// The header of an untagged message of one segment.
+    fn untagged(&mut self, opcode: Opcode, queue: u32, msn: u32) {
+        let rsvd_ulp = opcode.control(self.version);
+        let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue, msn, mo: 0 };
+        header.emit(self.version, self.out);
+    }
+
+    fn fetch(
+        &mut self,
+        payload: &Payload,
+        offset: u64,
+        at: usize,
+        len: usize,
+    ) -> Result<(), MemoryFault> {
+        let body = &mut self.out[at..at + len];
+        match payload {
+            Payload::Gather(list) => sgl::gather(self.memory, self.pd, list, offset, body),
+            Payload::Inline(octets) => {
+                let start = usize::try_from(offset).expect("inline data is short");
+                body.copy_from_slice(&octets[start..start + len]);
+                Ok(())
+            }
+        }
+    }
+
+    /// An unusable sink is found before the peer is asked to fill it.
+    fn check_sink(&self, sink: &Sge) -> Result<(), MemoryFault> {
+        if sink.len == 0 {
+            return Ok(());
+        }
+        let (len, needed) = (sink.len as usize, Access::LOCAL_WRITE);
+        self.memory.regions().resolve(sink.lkey, self.pd, needed, sink.addr, len).map(|_| ())
+    }
+}
+
+/// A message that is a header of `len` octets.
+const fn whole(len: usize) -> Made {
+    Made { len: UNTAGGED_LEN + len, payload_len: len, last: true }
+}
+
+/// Octets of the next segment's payload, and whether it is the message's last.
+fn chunk(left: u64, room: usize) -> (usize, bool) {
+    match usize::try_from(left) {
+        Ok(left) if left <= room => (left, true),
+        _ => (room, false),
+    }
+}
+
+/// MO of an offset within a message, which is below 2^32.
+fn low_half(offset: u64) -> u32 {
+    u32::try_from(offset).expect("messages are shorter than 2^32 octets")
+}

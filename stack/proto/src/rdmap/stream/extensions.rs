@@ -1,0 +1,74 @@
+//! The messages of RFC 7306, as they arrive.
+
+use super::{Indication, Stream};
+use crate::ddp::memory::Memory;
+use crate::ddp::untagged::UntaggedFault;
+use crate::rdmap::fault::Fault;
+use crate::wire::atomic::{IMMEDIATE_LEN, ImmediateData, QN_ATOMIC_RESPONSE};
+use crate::wire::ddp::{HeaderError, Untagged};
+use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
+
+impl Stream {
+    /// Does without RFC 7306, as towards peers of which it is not known whether they have it: its
+    /// messages are answered as any unknown ones. Done once, when the stream starts.
+    pub const fn forbid_extensions(&mut self) {
+        self.extensions = false;
+    }
+
+    /// The stream has the operations of RFC 7306.
+    #[must_use]
+    pub const fn has_extensions(&self) -> bool {
+        self.extensions
+    }
+
+    /// An untagged message that is none of RFC 5040's on its queue: one of RFC 7306, or an offence.
+    #[cold]
+    pub(super) fn handle_extension(
+        &mut self,
+        memory: &impl Memory,
+        header: &Untagged,
+        opcode: Opcode,
+        payload: &[u8],
+    ) -> Result<Indication, Fault> {
+        match (header.queue, opcode) {
+            (QN_SEND, Opcode::Immediate { solicited }) if self.extensions => {
+                self.take_immediate(memory, header, payload, solicited)
+            }
+            (QN_READ_REQUEST, Opcode::AtomicRequest) if self.extensions => {
+                self.responder.accept_atomic(memory, self.pd, header, payload)?;
+                Ok(Indication::ReadRequested)
+            }
+            (QN_ATOMIC_RESPONSE, Opcode::AtomicResponse) if self.extensions => {
+                self.requester.take_atomic_response(memory, self.pd, header, payload)?;
+                Ok(Indication::ReadCompleted)
+            }
+            (QN_SEND..=QN_TERMINATE, _) => Err(Fault::UnexpectedOpcode),
+            (QN_ATOMIC_RESPONSE, _) if self.extensions => Err(Fault::UnexpectedOpcode),
+            _ => Err(Fault::QueueNumber),
+        }
+    }
+
+    /// Immediate Data uses up a receive buffer, and leaves it as it is.
+    fn take_immediate(
+        &mut self,
+        memory: &impl Memory,
+        header: &Untagged,
+        payload: &[u8],
+        solicited: bool,
+    ) -> Result<Indication, Fault> {
+        // Before the buffer is used up: a message that is refused must not take it along.
+        if header.mo != 0 {
+            return Err(Fault::Untagged(UntaggedFault::MessageOffset));
+        }
+        if !header.last || payload.len() > IMMEDIATE_LEN {
+            return Err(Fault::HeaderTooLong);
+        }
+        let data =
+            ImmediateData::try_from(payload).map_err(|_| Fault::Header(HeaderError::Truncated))?;
+        let filled = self.receives.place(memory, self.pd, header, &[]).map_err(Fault::Untagged)?;
+        // The last segment of a message fills its buffer.
+        filled.map_or(Ok(Indication::Placed), |filled| {
+            Ok(Indication::ImmediateReceived { filled, data, solicited })
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! Atomic operations and Immediate Data (RFC 7306) over `ring`.
+
+mod support;
+
+use std::thread;
+
+use ferrowarp::{
+    Access, AtomicOp, Context, DriveMode, EndReason, Event, Mr, Operation, PostError, RecvWr,
+    SendWr, SgList, WcOpcode, WcStatus,
+};
+use support::*;
+
+fn atomic(wr_id: u64, op: AtomicOp, sink: &Mr, word: &Mr) -> SendWr {
+    let (rkey, remote) = (word.rkey(), word.addr());
+    request(wr_id, Operation::Atomic { op, sink: sink.sge(0, 8), rkey, remote })
+}
+
+fn empty_recv(wr_id: u64) -> RecvWr {
+    RecvWr { wr_id, sg_list: SgList::new() }
+}
+
+#[test]
+fn atomic_operations_change_a_word_and_fetch_what_it_was() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, _b) = connect(&left, &right);
+    let word = right.mr(8, Access::REMOTE_ATOMIC);
+    let sink = left.mr(8, Access::LOCAL_WRITE);
+    let steps = [
+        (AtomicOp::fetch_add(7), WcOpcode::FetchAdd, 0),
+        (AtomicOp::swap(100), WcOpcode::Swap, 7),
+        (AtomicOp::cmp_swap(99, 1), WcOpcode::CmpSwap, 100),
+        (AtomicOp::cmp_swap(100, 2), WcOpcode::CmpSwap, 100),
+    ];
+    for (op, opcode, before) in steps {
+        a.post_send(atomic(1, op, &sink, &word)).unwrap();
+        let wc = left.completions(&right, 1)[0];
+        assert_eq!((wc.status, wc.opcode, wc.byte_len), (WcStatus::Success, opcode, 8));
+        assert_eq!(sink.load_word(0), before);
+    }
+    assert_eq!(word.load_word(0), 2);
+}
+
+#[test]
+fn no_update_is_lost_between_queue_pairs_and_local_threads() {
+    const REMOTE: u64 = 4_000;
+    const LOCAL: u64 = 200_000;
+    let (left, right) = ends(DriveMode::Inline);
+    let word = right.mr(8, Access::REMOTE_ATOMIC);
+    // Two counters in the word: local threads add to the lower half, by whole additions, peers to
+    // the upper one, with a mask; neither may disturb the other.
+    let upper = AtomicOp::FetchAdd { add: 1 << 32, boundaries: 1 << 31 | 1 << 63 };
+    let links: Vec<_> = (0..2).map(|_| connect(&left, &right)).collect();
+    let sink = left.mr(8, Access::LOCAL_WRITE);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..LOCAL {
+                    word.atomic(0, AtomicOp::fetch_add(1));
+                }
+            });
+        }
+        let (mut posted, mut done, mut wcs) = (0, 0, Vec::new());
+        until(&left.context, &right.context, || {
+            for (a, _) in &links {
+                while posted < REMOTE && a.post_send(atomic(posted, upper, &sink, &word)).is_ok() {
+                    posted += 1;
+                }
+            }
+            wcs.clear();
+            left.cq.poll(&mut wcs);
+            assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success), "{wcs:?}");
+            done += wcs.len() as u64;
+            done == REMOTE
+        });
+    });
+    assert_eq!(word.load_word(0), (REMOTE << 32) + 2 * LOCAL);
+}
+
+#[test]
+fn a_write_is_in_place_when_its_immediate_data_are_told() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let len = 50_000;
+    let source = left.mr(len, Access::LOCAL_READ);
+    let target = right.mr(len, Access::REMOTE_WRITE);
+    let all = u32::try_from(len).unwrap();
+    for round in 0..4_u8 {
+        source.write(0, &pattern(len, round));
+        b.post_recv(empty_recv(round.into())).unwrap();
+        let (rkey, remote, payload) = (target.rkey(), target.addr(), gather(source.sge(0, all)));
+        let (data, solicited) = ([round; 8], round % 2 == 0);
+        let operation = Operation::WriteImmediate { payload, rkey, remote, data, solicited };
+        a.post_send(request(9, operation)).unwrap();
+        let told = right.completions(&left, 1)[0];
+        assert_eq!(contents(&target), pattern(len, round));
+        assert_eq!(
+            (told.wr_id, told.status, told.opcode),
+            (round.into(), WcStatus::Success, WcOpcode::RecvImmediate)
+        );
+        assert_eq!((told.byte_len, told.immediate, told.solicited), (0, Some(data), solicited));
+        let wc = left.completions(&right, 1)[0];
+        assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::Write, all, None));
+    }
+    b.post_recv(empty_recv(10)).unwrap();
+    a.post_send(request(11, Operation::Immediate { data: *b"all done", solicited: false }))
+        .unwrap();
+    assert_eq!(right.completions(&left, 1)[0].immediate, Some(*b"all done"));
+    assert_eq!(left.completions(&right, 1)[0].opcode, WcOpcode::Immediate);
+}
+
+#[test]
+fn requests_that_cannot_be_are_refused_when_posted() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, _b) = connect(&left, &right);
+    let word = right.mr(16, Access::REMOTE_ATOMIC);
+    let sink = left.mr(16, Access::LOCAL_WRITE);
+    let post = |len, offset| {
+        let (rkey, remote) = (word.rkey(), word.addr() + offset);
+        let op = AtomicOp::swap(1);
+        a.post_send(request(1, Operation::Atomic { op, sink: sink.sge(0, len), rkey, remote }))
+    };
+    assert_eq!(post(8, 4), Err(PostError::Misfit));
+    assert_eq!(post(4, 0), Err(PostError::Misfit));
+    assert_eq!(post(16, 0), Err(PostError::Misfit));
+    assert_eq!(post(8, 8), Ok(()));
+}
+
+/// A region without the right, though with all others.
+#[test]
+fn the_peer_refuses_a_region_without_the_right() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, _b) = connect(&left, &right);
+    let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::LOCAL_WRITE;
+    let word = right.mr(8, rights);
+    let sink = left.mr(8, Access::LOCAL_WRITE);
+    a.post_send(atomic(1, AtomicOp::swap(1), &sink, &word)).unwrap();
+    let wc = left.completions(&right, 1)[0];
+    assert_eq!((wc.status, wc.opcode), (WcStatus::RemoteAccess, WcOpcode::Swap));
+    assert_eq!(word.load_word(0), 0);
+}
+
+#[test]
+fn an_end_without_extensions_posts_none_and_refuses_the_peers() {
+    let mut off = config(2, DriveMode::Inline);
+    off.extensions = false;
+    let (left, right) = Context::ring_pair(config(1, DriveMode::Inline), off).unwrap();
+    let (left, right) = (End::new(left), End::new(right));
+    let (a, b) = connect(&left, &right);
+    let word = right.mr(8, Access::ALL);
+    let sink = left.mr(8, Access::ALL);
+    let refused = b.post_send(atomic(1, AtomicOp::swap(1), &word, &sink));
+    assert_eq!(refused, Err(PostError::Unsupported));
+    let immediate = Operation::Immediate { data: [0; 8], solicited: false };
+    assert_eq!(b.post_send(request(2, immediate)), Err(PostError::Unsupported));
+
+    a.post_send(atomic(3, AtomicOp::swap(1), &sink, &word)).unwrap();
+    let wc = left.completions(&right, 1)[0];
+    assert_eq!((wc.wr_id, wc.status), (3, WcStatus::RemoteOperation));
+    let Event::Disconnected { reason: EndReason::TerminateReceived(told), .. } = event(&a) else {
+        panic!("no Terminate");
+    };
+    assert_eq!((told.layer, told.error_type, told.code), (0, 2, 6));
+    assert_eq!(word.load_word(0), 0);
+}
