@@ -1,5 +1,6 @@
 //! Two engines on a bad wire in virtual time, all of it decided by one seed.
 //!
+//! - [`closing`]: what has to be at the end.
 //! - [`frames`]: heap frames and pools that run dry.
 //! - [`link`]: the wire and its faults, a package of its own.
 //! - [`incident`]: what happens for a while: a cut, a drained pool, an end that stands still.
@@ -9,8 +10,10 @@
 //! - [`world`]: both ends, the clock, and how time moves on.
 //! - [`watch`]: looks at every segment on the wire, and objects.
 //! - [`seeds`]: many seeds over all cores; a failing one is named and captured.
+//! - `words`: the oracle of atomic operations.
 //! - [`workload`]: random work on random connections, and the oracles that watch it.
 
+pub mod closing;
 pub mod cut;
 pub mod frames;
 pub mod goodput;
@@ -20,6 +23,7 @@ pub mod rough;
 pub mod router;
 pub mod seeds;
 pub mod watch;
+mod words;
 pub mod workload;
 pub mod world;
 

@@ -14,8 +14,8 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use rand::Rng;
 
+use super::closing::check_nothing_left;
 use super::mutate::Mutator;
-use super::workload::check_nothing_left;
 use super::world::{World, WorldOptions};
 
 const PORT: u16 = 18515;

@@ -3,16 +3,18 @@
 
 use std::collections::VecDeque;
 
+use ferrowarp_proto::ddp::atomic::ATOMIC_LEN;
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::engine::Usage;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::{CqId, QpId, WcOpcode, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
+use ferrowarp_proto::verbs::wr::{ImmediateData, Operation, Payload, RecvWr, SendWr, Sge};
 use rand::Rng;
 
+use super::closing::{check_stats, close};
 use super::incident::Incident;
+use super::words::{Expected, WORDS_LEN, Words};
 use super::world::World;
 
 /// Port of the passive end.
@@ -42,13 +44,13 @@ enum Area {
 }
 
 fn place(conn: usize, area: Area, slot: usize) -> usize {
-    ((conn * 5 + area as usize) * SLOT_COUNT * 2 + slot) * SLOT_LEN
+    WORDS_LEN + ((conn * 5 + area as usize) * SLOT_COUNT * 2 + slot) * SLOT_LEN
 }
 
 /// Octets of arena that `conns` connections need.
 #[must_use]
 pub const fn arena_len(conns: usize) -> usize {
-    conns * 5 * SLOT_COUNT * 2 * SLOT_LEN
+    WORDS_LEN + conns * 5 * SLOT_COUNT * 2 * SLOT_LEN
 }
 
 /// The octets of message `number` of an end: all different, and telling.
@@ -71,21 +73,62 @@ struct Posted {
     slot: usize,
     library_slot: usize,
     library_offset: usize,
+    /// What an atomic operation has to fetch.
+    word: Option<Expected>,
+}
+
+/// A message that uses up a receive of the peer.
+#[derive(Clone, Copy)]
+struct Message {
+    number: usize,
+    len: usize,
+    immediate: Option<ImmediateData>,
 }
 
 /// One end of one connection, and what its oracle knows.
-struct Side {
-    qp: QpId,
+pub(super) struct Side {
+    pub(super) qp: QpId,
     stag: u32,
     posted: VecDeque<Posted>,
     next_number: usize,
-    /// Number and length of the Sends that are on their way to the peer.
-    sends: VecDeque<(usize, usize)>,
+    /// Sends and Immediate Data that are on their way to the peer.
+    sends: VecDeque<Message>,
     /// The latest Write to each slot of the peer: number and length.
     writes: [Option<(usize, usize)>; SLOT_COUNT],
     /// Receive buffers posted in all.
-    receives: usize,
-    received: usize,
+    pub(super) receives: usize,
+    pub(super) received: usize,
+}
+
+/// What to post next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Send,
+    Read,
+    Write,
+    /// Never inline.
+    GatherWrite,
+    Atomic,
+    Immediate,
+    WriteImmediate,
+}
+
+impl Kind {
+    fn draw(world: &mut World) -> Self {
+        match world.chance.random_range(0..10) {
+            0 | 1 => Self::Send,
+            2 | 3 => Self::Read,
+            4 | 5 => Self::Write,
+            6 | 7 => Self::GatherWrite,
+            8 => Self::Atomic,
+            _ if world.chance.random_bool(0.5) => Self::Immediate,
+            _ => Self::WriteImmediate,
+        }
+    }
+
+    const fn uses_receive(self) -> bool {
+        matches!(self, Self::Send | Self::Immediate | Self::WriteImmediate)
+    }
 }
 
 /// What a run did.
@@ -108,20 +151,21 @@ pub struct Report {
 /// When an oracle objects.
 pub fn run(world: &mut World, conns: usize, per_side: usize) -> Report {
     let mut sides = connect(world, conns);
+    let mut words = Words::new(conns);
     let mut report = Report::default();
     let start = world.now;
     let done = world.run_until(600 * SECOND, |world| {
         for (conn, pair) in sides.iter_mut().enumerate() {
             for end in 0..2 {
                 if !is_busy(world, end) {
-                    post(world, pair, end, conn, per_side);
+                    post(world, pair, &mut words, (end, conn), per_side);
                 }
             }
         }
         check_events(world);
         for end in 0..2 {
             if !is_busy(world, end) {
-                poll(world, &mut sides, end, &mut report);
+                poll(world, &mut sides, &mut words, end, &mut report);
             }
         }
         sides.iter().flatten().all(|side| {
@@ -137,6 +181,7 @@ pub fn run(world: &mut World, conns: usize, per_side: usize) -> Report {
     );
     report.elapsed_ns = world.now.since(start);
     report.frames = world.frames;
+    words.conclude(world);
     check_stats(world, &sides);
     close(world, &sides);
     report
@@ -144,22 +189,6 @@ pub fn run(world: &mut World, conns: usize, per_side: usize) -> Report {
 
 fn is_busy(world: &World, end: usize) -> bool {
     world.schedule.is_on(world.now, Incident::Busy { end })
-}
-
-/// All that one end counts as sent the other one counts as received.
-fn check_stats(world: &mut World, sides: &[[Side; 2]]) {
-    let agreed = world.run_until(100 * SECOND, |world| {
-        sides.iter().all(|pair| {
-            let stats = |end: usize| {
-                world.ends[end].engine.tcp_stats(pair[end].qp).expect("still connected")
-            };
-            let (a, b) = (stats(0), stats(1));
-            (a.octets_out, b.octets_out) == (b.octets_in, a.octets_in)
-        })
-    });
-    assert!(agreed, "octets sent and octets received differ");
-    let counted: u64 = world.ends.iter().map(|end| end.engine.counters().frames_out).sum();
-    assert_eq!(counted, world.frames, "frames");
 }
 
 fn init(conn: usize) -> QpInit {
@@ -245,14 +274,20 @@ fn post_receive(world: &mut World, side: &mut Side, end: usize, conn: usize) {
 }
 
 /// Posts as much as flow control between the two ends admits.
-fn post(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usize, per_side: usize) {
+fn post(
+    world: &mut World,
+    pair: &mut [Side; 2],
+    words: &mut Words,
+    (end, conn): (usize, usize),
+    per_side: usize,
+) {
     while pair[end].next_number < per_side && pair[end].posted.len() < DEPTH {
         let (number, slot) = (pair[end].next_number, pair[end].next_number % SLOT_COUNT);
-        let kind = world.chance.random_range(0..4);
+        let kind = Kind::draw(world);
         // A receive buffer must be there: the peer's posted ones minus those under way.
         let peer = &pair[1 - end];
         let credit = peer.receives - peer.received > pair[end].sends.len();
-        if kind == 0 && !credit {
+        if kind.uses_receive() && !credit {
             return;
         }
         let len = match world.chance.random_range(0..4) {
@@ -265,7 +300,7 @@ fn post(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usize, per_si
         let octets = pattern(end, conn, number, len);
         let len32 = u32::try_from(len).expect("a slot");
         let stag = pair[end].stag;
-        let payload = if len <= 64 && kind != 2 && world.chance.random_bool(0.5) {
+        let payload = if len <= 64 && kind != Kind::GatherWrite && world.chance.random_bool(0.5) {
             Payload::Inline(octets.iter().copied().collect())
         } else {
             world.ends[end].arena.write(source, &octets);
@@ -282,24 +317,40 @@ fn post(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usize, per_si
         let library_slot = world.chance.random_range(0..SLOT_COUNT);
         let library_offset = world.chance.random_range(0..=SLOT_LEN - len);
         let rkey = pair[1 - end].stag;
-        let (opcode, operation) = match kind {
-            0 => {
-                pair[end].sends.push_back((number, len));
-                (WcOpcode::Send, Operation::Send { payload, solicited: false, invalidate: None })
-            }
-            1 => {
-                let sink_slot = number % DEPTH;
-                let sink =
-                    Sge { addr: place(conn, Area::Sink, sink_slot) as u64, len: len32, lkey: stag };
+        let sink = |len| {
+            let start = place(conn, Area::Sink, number % DEPTH);
+            Sge { addr: start as u64, len, lkey: stag }
+        };
+        let target = place(conn, Area::Target, slot) as u64;
+        let data = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let solicited = world.chance.random_bool(0.5);
+        let mut word = None;
+        let operation = match kind {
+            Kind::Send => Operation::Send { payload, solicited: false, invalidate: None },
+            Kind::Read => {
                 let remote = (place(conn, Area::Library, library_slot) + library_offset) as u64;
-                (WcOpcode::Read, Operation::Read { sink, rkey, remote })
+                Operation::Read { sink: sink(len32), rkey, remote }
             }
-            _ => {
-                pair[end].writes[slot] = Some((number, len));
-                let remote = place(conn, Area::Target, slot) as u64;
-                (WcOpcode::Write, Operation::Write { payload, rkey, remote })
+            Kind::Write | Kind::GatherWrite => Operation::Write { payload, rkey, remote: target },
+            Kind::Atomic => {
+                let (op, remote, expected) = words.draw(&mut world.chance, end, conn);
+                word = Some(expected);
+                Operation::Atomic { op, sink: sink(8), rkey, remote }
+            }
+            Kind::Immediate => Operation::Immediate { data, solicited },
+            Kind::WriteImmediate => {
+                Operation::WriteImmediate { payload, rkey, remote: target, data, solicited }
             }
         };
+        let (opcode, len) = (WcOpcode::from(&operation), operation.len());
+        let len = usize::try_from(len).expect("a slot");
+        if kind.uses_receive() {
+            let immediate = (kind != Kind::Send).then_some(data);
+            pair[end].sends.push_back(Message { number, len, immediate });
+        }
+        if opcode == WcOpcode::Write {
+            pair[end].writes[slot] = Some((number, len));
+        }
         let signaled = world.chance.random_bool(0.7) || number + 1 == per_side;
         let fence = world.chance.random_bool(0.1);
         let wr = SendWr { wr_id: number as u64, operation, signaled, fence };
@@ -316,17 +367,24 @@ fn post(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usize, per_si
             slot: number % DEPTH,
             library_slot,
             library_offset,
+            word,
         });
     }
 }
 
-fn poll(world: &mut World, sides: &mut [[Side; 2]], end: usize, report: &mut Report) {
+fn poll(
+    world: &mut World,
+    sides: &mut [[Side; 2]],
+    words: &mut Words,
+    end: usize,
+    report: &mut Report,
+) {
     for cq in 0..16 {
         while let Some(wc) = world.ends[end].queues.poll(CqId(cq)) {
             assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
             let conn = sides.iter().position(|pair| pair[end].qp == wc.qp).expect("a known QP");
-            if wc.opcode == WcOpcode::Recv {
-                check_receive(world, &mut sides[conn], end, conn, wc.wr_id, wc.byte_len);
+            if wc.opcode.is_receive() {
+                check_receive(world, &mut sides[conn], end, conn, &wc);
                 continue;
             }
             let side = &mut sides[conn][end];
@@ -336,6 +394,11 @@ fn poll(world: &mut World, sides: &mut [[Side; 2]], end: usize, report: &mut Rep
                 report.octets += posted.len as u64;
                 if posted.opcode == WcOpcode::Read {
                     check_read(world, end, conn, &posted);
+                }
+                if let Some(expected) = posted.word {
+                    let sink = place(conn, Area::Sink, posted.slot);
+                    let fetched = world.ends[end].arena.read(sink, ATOMIC_LEN);
+                    words.check(end, conn, expected, &fetched);
                 }
                 if posted.number as u64 == wc.wr_id {
                     assert!(posted.signaled, "request {} asked for no completion", wc.wr_id);
@@ -348,31 +411,31 @@ fn poll(world: &mut World, sides: &mut [[Side; 2]], end: usize, report: &mut Rep
     }
 }
 
-/// A Send arrived: it is the oldest under way, its octets are right, and every Write before it
-/// is in memory.
-fn check_receive(
-    world: &mut World,
-    pair: &mut [Side; 2],
-    end: usize,
-    conn: usize,
-    wr_id: u64,
-    len: u32,
-) {
+/// A Send or Immediate Data arrived: it is the oldest under way, its octets are right, and every
+/// Write before it is in memory.
+fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usize, wc: &Wc) {
     let from = 1 - end;
+    let wr_id = wc.wr_id;
     assert_eq!(wr_id, pair[end].received as u64, "receive buffers complete in order");
     pair[end].received += 1;
-    let (number, sent_len) = pair[from].sends.pop_front().expect("a Send that nobody sent");
-    assert_eq!(len as usize, sent_len, "length of message {number}");
+    let sent = pair[from].sends.pop_front().expect("a message that nobody sent");
+    let number = sent.number;
+    assert_eq!(wc.immediate, sent.immediate, "immediate data of message {number}");
+    assert_eq!(wc.opcode == WcOpcode::Recv, sent.immediate.is_none(), "kind of message {number}");
+    // Immediate Data leave the buffer as it is.
+    let len = if sent.immediate.is_some() { 0 } else { sent.len };
+    assert_eq!(wc.byte_len as usize, len, "length of message {number}");
     let slot = usize::try_from(wr_id).expect("small") % DEPTH;
-    let got = world.ends[end].arena.read(place(conn, Area::Receive, slot), sent_len);
-    assert!(got == pattern(from, conn, number, sent_len), "octets of message {number} differ");
+    let got = world.ends[end].arena.read(place(conn, Area::Receive, slot), len);
+    assert!(got == pattern(from, conn, number, len), "octets of message {number} differ");
     for (slot, write) in pair[from].writes.iter().enumerate() {
         let Some((written, len)) = *write else { continue };
-        if written < number {
+        // The Write of one with immediate data has its number.
+        if written <= number {
             let got = world.ends[end].arena.read(place(conn, Area::Target, slot), len);
             assert!(
                 got == pattern(from, conn, written, len),
-                "Write {written} is not in memory when Send {number} is delivered"
+                "Write {written} is not in memory when message {number} is delivered"
             );
         }
     }
@@ -391,55 +454,5 @@ fn check_events(world: &mut World) {
         if let Some(event) = end.engine.next_event() {
             panic!("unexpected {event:?}");
         }
-    }
-}
-
-/// Ends every connection: nothing is lost, nothing stays, every frame comes home.
-fn close(world: &mut World, sides: &[[Side; 2]]) {
-    world.heal();
-    let now = world.now;
-    for pair in sides {
-        world.ends[0].engine.disconnect(now, pair[0].qp).expect("connected");
-    }
-    let gone = world.run_until(100 * SECOND, |world| {
-        world.ends.iter().all(|end| end.engine.connection_count() == 0)
-    });
-    assert!(gone, "connections stay after the end");
-    for (index, end) in world.ends.iter_mut().enumerate() {
-        let mut ended = 0;
-        while let Some(event) = end.engine.next_event() {
-            assert!(matches!(event, Event::Disconnected { .. }), "unexpected {event:?}");
-            ended += 1;
-        }
-        assert_eq!(ended, sides.len(), "each queue pair of end {index} learns of its end once");
-        let mut flushed = 0;
-        for cq in 0..16 {
-            while let Some(wc) = end.queues.poll(CqId(cq)) {
-                assert_eq!((wc.status, wc.opcode), (WcStatus::Flushed, WcOpcode::Recv));
-                flushed += 1;
-            }
-        }
-        let open: usize =
-            sides.iter().map(|pair| pair[index].receives - pair[index].received).sum();
-        assert_eq!(flushed, open, "each buffer of end {index} is flushed once");
-    }
-    check_nothing_left(world);
-}
-
-/// With no connection left, nothing is in use.
-///
-/// # Panics
-/// If something is.
-pub fn check_nothing_left(world: &mut World) {
-    // Long enough for any timer.
-    let now = world.now + 700 * SECOND;
-    for (index, end) in world.ends.iter_mut().enumerate() {
-        assert_eq!(end.engine.device().lent(), 0, "frames of end {index} did not come home");
-        let usage = end.engine.usage();
-        assert_eq!(usage, Usage { timers: usage.timers, ..Usage::default() }, "end {index}");
-        for _ in 0..4 {
-            end.engine.drive(now);
-        }
-        assert_eq!(end.engine.usage(), Usage::default(), "end {index}");
     }
 }
