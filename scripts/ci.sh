@@ -4,7 +4,7 @@
 #   fmt      formatting
 #   shell    syntax of the scripts, and shellcheck where it is installed
 #   clippy   lints, warnings denied
-#   tidy     what a program can check about style and structure
+#   tidy     what a program can check about style and structure, and the rules' tests
 #   test     unit and integration tests of every package, with overflow checks
 #   doc      documentation, warnings denied
 #   device   the stack over tap and memif, and the programs (root for all of it)
@@ -53,7 +53,7 @@ clippy)
     cargo clippy "${cargo_flags[@]}" "${packages[@]}" "${features[@]}" --all-targets -- -D warnings
     ;;
 tidy)
-    cargo test "${cargo_flags[@]}" "${packages[@]}" --test tidy
+    cargo test "${cargo_flags[@]}" "${packages[@]}" --test tidy --test compliance
     ;;
 test)
     cargo test "${cargo_flags[@]}" "${packages[@]}" --no-fail-fast

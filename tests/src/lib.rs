@@ -4,6 +4,7 @@
 //! - [`netns`]: network namespaces, and re-running a test inside one.
 //! - [`capture`]: packet captures and their verdict by tshark.
 //! - [`frame`]: a frame on the heap.
+//! - [`compliance`]: the rules of the specifications, and the tests that guard them.
 //! - [`fuzz`]: bodies of the fuzz targets.
 //! - [`sim`]: two engines in virtual time, from one seed.
 //! - [`process`]: temporary folders and programs that end in time.
@@ -12,6 +13,7 @@
 use std::io::Write as _;
 
 pub mod capture;
+pub mod compliance;
 pub mod frame;
 pub mod fuzz;
 #[cfg(feature = "device")]

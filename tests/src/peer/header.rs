@@ -69,6 +69,25 @@ pub enum Header {
 }
 
 impl Header {
+    /// The header of a segment of an RDMA Write.
+    #[must_use]
+    pub const fn write(stag: u32, to: u64, last: bool) -> Self {
+        Self::Tagged { opcode: opcode::WRITE, last, stag, to }
+    }
+
+    /// The header of a segment of a Send.
+    #[must_use]
+    pub const fn send(msn: u32, mo: u32, last: bool) -> Self {
+        Self::Untagged { opcode: opcode::SEND, last, invalidate: 0, qn: 0, msn, mo }
+    }
+
+    /// The header of a Read Request.
+    #[must_use]
+    pub const fn read(msn: u32) -> Self {
+        let opcode = opcode::READ_REQUEST;
+        Self::Untagged { opcode, last: true, invalidate: 0, qn: 1, msn, mo: 0 }
+    }
+
     /// Header and payload as one ULPDU, versions 1 (IETF).
     #[must_use]
     pub fn encode(&self, payload: &[u8]) -> Vec<u8> {
@@ -210,7 +229,11 @@ impl Terminate {
         (self.layer, self.error_type, self.code)
     }
 
-    pub(super) fn decode(payload: &[u8]) -> io::Result<Self> {
+    /// Splits what follows the header of DDP, strictly.
+    ///
+    /// # Errors
+    /// `InvalidData` naming the rule that was broken.
+    pub fn decode(payload: &[u8]) -> io::Result<Self> {
         let (&[kind, code, control, reserved], rest) =
             payload.split_first_chunk().ok_or_else(|| broken("a Terminate cut short"))?;
         if control & 0x1F != 0 || reserved != 0 {

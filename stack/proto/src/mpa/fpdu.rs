@@ -89,7 +89,8 @@ mod tests {
         ulpdu
     }
 
-    // req-test: MPA-095 (the markerless form; CRCs recomputed by another implementation)
+    // The markerless form; CRCs recomputed by another implementation.
+    // req-test: MPA-086, MPA-090, MPA-094
     #[test]
     fn worked_dumps() {
         let cases = [

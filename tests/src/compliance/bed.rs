@@ -1,0 +1,486 @@
+//! One engine, and a peer of a test's making: its TCP keeps the rules, what it says need not.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::device::ChecksumMode;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::time::{Instant, MICROSECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, RequestId};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+
+use crate::frame::Frame;
+use crate::peer::{Header, Terminate, fpdu, opcode};
+use crate::sim::frames::{HeapDevice, PoolSizes};
+use crate::sim::world::{Queues, address};
+
+/// Port of whoever listens.
+pub(super) const PORT: u16 = 7174;
+/// Port of a peer that connects, unless told otherwise.
+const PEER_PORT: u16 = 5000;
+pub(super) const PD: u32 = 3;
+pub(super) const CQ: CqId = CqId(0);
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const ARENA_LEN: usize = 1 << 16;
+/// What the peer's first octet of the stream follows.
+const PEER_ISS: Seq = Seq(0xffff_ff00);
+
+/// The engine and what the peer knows of it.
+pub struct Bed {
+    /// The stack.
+    pub engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    /// Its memory.
+    pub arena: Rc<Arena>,
+    pub(super) queues: Queues,
+    /// Time, which moves on while the engine works.
+    pub now: Instant,
+    pub(super) stags: BTreeMap<String, u32>,
+    /// STag of the whole memory, with every right.
+    pub local: u32,
+    pub(super) mss: u16,
+    /// Port of the peer, if it connects.
+    pub peer_port: u16,
+    /// What the peer offers; below the most, it acknowledges nothing.
+    window: u16,
+    pub(super) qp: Option<QpId>,
+    pub(super) request: Option<RequestId>,
+    peer: Option<Peer>,
+    pub(super) heard: Vec<u8>,
+    /// Payloads of the stack's segments, as they came.
+    pub segments: Vec<Vec<u8>>,
+    /// The stack has sent its FIN.
+    pub finished: bool,
+    /// The stack has sent a RST.
+    pub reset: bool,
+    /// All frames of TCP, as they passed.
+    pub frames: Vec<Vec<u8>>,
+}
+
+/// The peer's TCP.
+struct Peer {
+    template: HeaderTemplate,
+    tuple: FourTuple,
+    seq: Seq,
+    ack: Seq,
+}
+
+impl Bed {
+    /// An engine that listens, and nobody there yet.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    #[must_use]
+    pub fn new() -> Self {
+        let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
+        let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
+        let arena = Rc::new(Arena::new(ARENA_LEN));
+        let local = arena.register(0, ARENA_LEN as u64, Access::ALL, PD);
+        let queues = Queues::new(2, 64);
+        let config = EngineConfig::new(address(1), 24, 7);
+        let mut engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
+        engine.listen(PORT, 8).expect("nobody else listens");
+        Self {
+            engine,
+            arena,
+            queues,
+            now: Instant::from_nanos(1000),
+            stags: BTreeMap::new(),
+            local,
+            mss: 1460,
+            peer_port: PEER_PORT,
+            window: 0xffff,
+            qp: None,
+            request: None,
+            peer: None,
+            heard: Vec::new(),
+            segments: Vec::new(),
+            finished: false,
+            reset: false,
+            frames: Vec::new(),
+        }
+    }
+
+    pub(super) fn sge(&self, addr: u32, len: u32) -> Sge {
+        Sge { addr: u64::from(addr), len, lkey: self.local }
+    }
+
+    pub(super) fn new_qp(&mut self) -> QpId {
+        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 };
+        let qp = self.engine.create_qp(init).expect("room for a queue pair");
+        self.qp = Some(qp);
+        qp
+    }
+
+    pub(super) fn post(&mut self, place: &str, wr_id: u32, operation: Operation) {
+        let wr = SendWr { wr_id: u64::from(wr_id), operation, signaled: true, fence: false };
+        self.engine.post_send(self.qp.expect(place), wr).expect(place);
+    }
+
+    /// The peer sends octets, connecting first if it is to be the one that does.
+    ///
+    /// # Panics
+    /// If they are more than 4 GiB.
+    pub fn say(&mut self, octets: &[u8]) {
+        if self.peer.is_none() {
+            let tuple = FourTuple {
+                local: (address(0), self.peer_port).into(),
+                remote: (address(1), PORT).into(),
+            };
+            let template = HeaderTemplate::new(MACS[0], MACS[1], tuple);
+            self.peer = Some(Peer { template, tuple, seq: PEER_ISS, ack: Seq(0) });
+            self.put(Flags::SYN, &[]);
+            self.settle();
+        }
+        self.put(Flags::ACK | Flags::PSH, octets);
+        self.settle();
+    }
+
+    /// A segment of the peer's.
+    fn put(&mut self, flags: Flags, payload: &[u8]) {
+        let Some(peer) = &mut self.peer else { return };
+        let mut options = Options::default();
+        if flags.has(Flags::SYN) {
+            options.mss = Some(self.mss);
+        }
+        let (seq, ack) = (peer.seq, peer.ack);
+        let fields = Fields { seq, ack, flags, window: self.window, options, ..Fields::default() };
+        let at = 54 + fields.options.wire_len();
+        let mut frame = vec![0; at + payload.len()];
+        frame[at..].copy_from_slice(payload);
+        peer.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
+        let len = u32::try_from(payload.len()).expect("short");
+        peer.seq += len + u32::from(flags.has(Flags::SYN));
+        self.frames.push(frame.clone());
+        self.engine.device().inbound.borrow_mut().push_back(frame);
+    }
+
+    /// Lets the engine work, and acknowledges, until there is nothing more.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..200 {
+            self.engine.drive(self.now);
+            self.now = self.now + 10 * MICROSECOND;
+            let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
+            for frame in frames {
+                self.take(frame);
+            }
+            if self.request.is_none()
+                && self.qp.is_none()
+                && let Some(Event::ConnectRequest { request, .. }) = self.engine.next_event()
+            {
+                self.request = Some(request);
+            }
+        }
+    }
+
+    fn take(&mut self, octets: Vec<u8>) {
+        if let Some(answer) = answer_arp(&octets) {
+            self.engine.device().inbound.borrow_mut().push_back(answer);
+            return;
+        }
+        let frame = Frame::from(octets.clone());
+        let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return };
+        self.frames.push(octets);
+        if segment.flags.has(Flags::SYN) && self.peer.is_none() {
+            let FourTuple { local, remote } = segment.tuple;
+            let template = HeaderTemplate::new(MACS[0], MACS[1], FourTuple { local, remote });
+            let tuple = FourTuple { local, remote };
+            self.peer = Some(Peer { template, tuple, seq: PEER_ISS, ack: segment.seq + 1 });
+            self.put(Flags::SYN | Flags::ACK, &[]);
+            return;
+        }
+        let Some(peer) = &mut self.peer else { return };
+        if segment.tuple != peer.tuple {
+            return;
+        }
+        self.reset |= segment.flags.has(Flags::RST);
+        if segment.flags.has(Flags::SYN) {
+            peer.ack = segment.seq + 1;
+        } else if segment.seq == peer.ack && segment.seq_len() > 0 {
+            let payload = &frame.0[segment.payload.clone()];
+            self.heard.extend(payload);
+            if !payload.is_empty() {
+                self.segments.push(payload.to_vec());
+            }
+            self.finished |= segment.flags.has(Flags::FIN);
+            peer.ack += segment.seq_len();
+        } else {
+            return;
+        }
+        if self.window == 0xffff {
+            self.put(Flags::ACK, &[]);
+        }
+    }
+}
+
+/// What tests do that are not written down as exchanges.
+impl Bed {
+    /// A connection in full operation, opened by the peer with revision 2: `ird` Reads served and
+    /// `ord` issued by the stack, segments of `mss` octets.
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn started(mss: u16, ird: u8, ord: u8) -> Self {
+        let mut bed = Self::new();
+        bed.mss = mss;
+        let block = [0, ord, 0, ird];
+        bed.say(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4][..], &block].concat());
+        bed.settle();
+        let request = bed.request.take().expect("the peer asked");
+        let qp = bed.new_qp();
+        let (ird, ord) = (u16::from(ird), u16::from(ord));
+        let param = ConnParam { ird, ord, ..ConnParam::default() };
+        bed.engine.accept(bed.now, request, qp, &param).expect("it can be met");
+        let event = bed.engine.next_event();
+        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        bed.put_ulpdu(&Header::write(0, 0, true).encode(&[]));
+        bed.heard.clear();
+        bed.segments.clear();
+        bed
+    }
+
+    /// The peer sends an FPDU.
+    pub fn put_ulpdu(&mut self, ulpdu: &[u8]) {
+        self.say(&fpdu(ulpdu, true));
+    }
+
+    /// Octets that the peer has begun to send and that got lost: what it says next follows them.
+    ///
+    /// # Panics
+    /// If nobody is connected.
+    pub fn lose(&mut self, octets: &[u8]) -> Lost {
+        let peer = self.peer.as_mut().expect("somebody is connected");
+        let lost = Lost { seq: peer.seq, octets: octets.to_vec() };
+        peer.seq += u32::try_from(octets.len()).expect("short");
+        lost
+    }
+
+    /// The peer sends octets again, or at last.
+    ///
+    /// # Panics
+    /// If nobody is connected.
+    pub fn resend(&mut self, lost: &Lost) {
+        let peer = self.peer.as_mut().expect("somebody is connected");
+        let next = std::mem::replace(&mut peer.seq, lost.seq);
+        self.put(Flags::ACK, &lost.octets);
+        if let Some(peer) = &mut self.peer {
+            peer.seq = next;
+        }
+        self.settle();
+    }
+
+    /// From now on the peer takes so many octets of each segment's worth, and acknowledges none.
+    pub const fn stall(&mut self, segments: u16) {
+        self.window = segments * self.mss;
+    }
+
+    /// The peer takes everything again, and says so.
+    pub fn resume(&mut self) {
+        self.window = 0xffff;
+        self.put(Flags::ACK, &[]);
+        self.settle();
+    }
+
+    /// A segment of the peer's without octets.
+    pub fn signal(&mut self, flags: Flags) {
+        self.put(flags, &[]);
+        if let Some(peer) = self.peer.as_mut().filter(|_| flags.has(Flags::FIN)) {
+            peer.seq += 1;
+        }
+        self.settle();
+    }
+
+    /// What the stack has said since the last time, FPDU by FPDU: CRC and padding are right.
+    ///
+    /// # Panics
+    /// If it is no row of whole FPDUs.
+    pub fn ulpdus(&mut self) -> Vec<Vec<u8>> {
+        self.settle();
+        let heard = std::mem::take(&mut self.heard);
+        let (ulpdus, rest) = split(&heard);
+        assert!(rest.is_empty(), "{rest:02x?} is no whole FPDU");
+        ulpdus
+    }
+
+    /// The same, one message of `len` octets behind headers of `header_len` octets.
+    ///
+    /// # Panics
+    /// If it is not whole, or goes on.
+    pub fn ulpdus_of(&mut self, len: usize, header_len: usize) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        let mut left = len;
+        for ulpdu in self.ulpdus() {
+            if left > 0 {
+                left -= ulpdu.len() - header_len;
+                found.push(ulpdu);
+            } else {
+                self.heard.extend(fpdu(&ulpdu, true));
+            }
+        }
+        assert_eq!(left, 0, "the message is not whole");
+        found
+    }
+
+    /// The same with the headers apart.
+    ///
+    /// # Panics
+    /// If a header breaks a rule.
+    pub fn messages(&mut self) -> Vec<(Header, Vec<u8>)> {
+        let apart = |ulpdu: Vec<u8>| {
+            let (header, payload) = Header::decode(&ulpdu).expect("a right header");
+            (header, payload.to_vec())
+        };
+        self.ulpdus().into_iter().map(apart).collect()
+    }
+
+    /// The Terminate, which is all that the stack has to say.
+    ///
+    /// # Panics
+    /// If it says anything else.
+    pub fn terminate(&mut self) -> Terminate {
+        let messages = self.messages();
+        let [(Header::Untagged { opcode: opcode::TERMINATE, qn: 2, msn: 1, mo: 0, .. }, payload)] =
+            &messages[..]
+        else {
+            panic!("{messages:02x?} is no Terminate")
+        };
+        Terminate::decode(payload).expect("a right Terminate")
+    }
+
+    /// Posts an operation.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn ask(&mut self, wr_id: u32, operation: Operation) {
+        self.post("ask", wr_id, operation);
+    }
+
+    /// Posts a Send of `len` octets at `at`.
+    pub fn send(&mut self, wr_id: u32, at: u32, len: u32) {
+        let payload = Payload::Gather([self.sge(at, len)].into_iter().collect());
+        self.ask(wr_id, Operation::Send { payload, solicited: false, invalidate: None });
+    }
+
+    /// Posts a Write of `len` octets at `at`.
+    pub fn write(&mut self, wr_id: u32, at: u32, len: u32, rkey: u32, remote: u64) {
+        let payload = Payload::Gather([self.sge(at, len)].into_iter().collect());
+        self.ask(wr_id, Operation::Write { payload, rkey, remote });
+    }
+
+    /// Posts a Read of `len` octets to `at`.
+    pub fn read(&mut self, wr_id: u32, at: u32, len: u32, rkey: u32, remote: u64) {
+        let sink = self.sge(at, len);
+        self.ask(wr_id, Operation::Read { sink, rkey, remote });
+    }
+
+    /// Posts a buffer.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn receive(&mut self, wr_id: u32, at: u32, len: u32) {
+        let sg_list = [self.sge(at, len)].into_iter().collect();
+        let wr = RecvWr { wr_id: u64::from(wr_id), sg_list };
+        let qp = self.qp.expect("somebody is connected");
+        self.engine.post_recv(qp, wr).expect("there is room");
+    }
+
+    /// Registers memory of the connection's protection domain, or of another.
+    #[must_use]
+    pub fn register(&self, at: u64, len: u64, access: Access, foreign: bool) -> u32 {
+        self.arena.register(at, len, access, PD + u32::from(foreign))
+    }
+
+    /// What has completed since the last time.
+    pub fn done(&mut self) -> Vec<Wc> {
+        self.settle();
+        std::iter::from_fn(|| self.queues.poll(CQ)).collect()
+    }
+
+    /// How the connection ended, once.
+    ///
+    /// # Panics
+    /// If something else happened.
+    pub fn ended(&mut self) -> Option<EndReason> {
+        self.settle();
+        match self.engine.next_event()? {
+            Event::Disconnected { reason, .. } => {
+                assert_eq!(self.engine.next_event(), None, "it is told once");
+                Some(reason)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The queue pair.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn qp(&self) -> QpId {
+        self.qp.expect("somebody is connected")
+    }
+}
+
+/// Octets that did not arrive when they were sent.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    seq: Seq,
+    octets: Vec<u8>,
+}
+
+impl Lost {
+    /// Other octets, that begin `len` octets before these.
+    #[must_use]
+    pub fn back(&self, len: u32, octets: &[u8]) -> Self {
+        Self { seq: self.seq - len, octets: octets.to_vec() }
+    }
+}
+
+/// Whole FPDUs, their CRC and padding checked, and what is left.
+///
+/// # Panics
+/// If a CRC or padding is wrong.
+#[must_use]
+pub fn split(mut octets: &[u8]) -> (Vec<Vec<u8>>, &[u8]) {
+    let mut ulpdus = Vec::new();
+    while let Some(length) = octets.first_chunk() {
+        let len = usize::from(u16::from_be_bytes(*length));
+        let padded = (2 + len).next_multiple_of(4);
+        let Some((fpdu, rest)) = octets.split_at_checked(padded + 4) else { break };
+        assert_eq!(crc32c::crc32c(&fpdu[..padded]).to_le_bytes(), fpdu[padded..], "CRC");
+        assert!(fpdu[2 + len..padded].iter().all(|&octet| octet == 0), "padding");
+        ulpdus.push(fpdu[2..2 + len].to_vec());
+        octets = rest;
+    }
+    (ulpdus, octets)
+}
+
+impl Default for Bed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The peer's answer to a question for its address.
+fn answer_arp(question: &[u8]) -> Option<Vec<u8>> {
+    if question.get(12..14)? != [0x08, 0x06] || question.get(20..22)? != [0, 1] {
+        return None;
+    }
+    if question.get(28..32)? == question.get(38..42)? {
+        return None;
+    }
+    let mut answer = Vec::new();
+    answer.extend_from_slice(&question[6..12]);
+    answer.extend_from_slice(&MACS[0]);
+    answer.extend_from_slice(&[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2]);
+    answer.extend_from_slice(&MACS[0]);
+    answer.extend_from_slice(&question[38..42]);
+    answer.extend_from_slice(&question[22..32]);
+    Some(answer)
+}

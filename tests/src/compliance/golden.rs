@@ -1,0 +1,187 @@
+//! Exchanges and headers written down by hand, octet by octet, in `tests/compliance/golden`.
+//!
+//! `headers.txt` has a name in brackets per header, and its octets below. Every other file is an
+//! exchange: what the peer sends (`peer`), what the stack has to answer (`answer`), and what the
+//! application does or sees (`stack ...`, see [`replay`](super::replay)). Octets are hexadecimal,
+//! on indented lines; `00*24` repeats an octet. What a run decides has a name: `S1` is the STag of
+//! the region of that name, and `CRC` the checksum of all octets since the last one or since the
+//! block began, least significant octet first.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::peer::broken;
+
+/// A step of an exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The application does or sees something: words of the line after `stack`.
+    Stack(Vec<String>),
+    /// Octets that the peer sends in one segment.
+    Peer(Octets),
+    /// Octets that the stack has to have sent, and no others.
+    Answer(Octets),
+}
+
+/// A piece of a block of octets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Plain(Vec<u8>),
+    Stag(String),
+    Crc,
+}
+
+/// A block of octets, with names in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Octets(Vec<Piece>);
+
+impl Octets {
+    fn extend(&mut self, line: &str) -> io::Result<()> {
+        for word in line.split_whitespace() {
+            self.0.push(match word {
+                "CRC" => Piece::Crc,
+                _ if word.starts_with('S') => Piece::Stag(word.to_owned()),
+                _ => Piece::Plain(plain(word)?),
+            });
+        }
+        Ok(())
+    }
+
+    /// The octets, with STags by name.
+    ///
+    /// # Errors
+    /// `InvalidData` if a name is not known.
+    pub fn resolve(&self, stags: &BTreeMap<String, u32>) -> io::Result<Vec<u8>> {
+        let (mut out, mut covered) = (Vec::new(), 0);
+        for piece in &self.0 {
+            match piece {
+                Piece::Plain(octets) => out.extend_from_slice(octets),
+                Piece::Stag(name) => {
+                    let stag =
+                        stags.get(name).ok_or_else(|| broken(format!("no region {name}")))?;
+                    out.extend_from_slice(&stag.to_be_bytes());
+                }
+                Piece::Crc => {
+                    let sum = crc32c::crc32c(&out[covered..]);
+                    out.extend_from_slice(&sum.to_le_bytes());
+                    covered = out.len();
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Octets from their hexadecimal digits, or one of them so many times: `00*24`.
+///
+/// # Errors
+/// `InvalidData` if they are none.
+pub fn plain(word: &str) -> io::Result<Vec<u8>> {
+    let Some((octet, count)) = word.split_once('*') else { return hex(word) };
+    let count = count.parse().map_err(|_| broken(format!("{word}: no count")))?;
+    Ok(hex(octet)?.repeat(count))
+}
+
+fn hex(digits: &str) -> io::Result<Vec<u8>> {
+    let octet = |pair: &[u8]| {
+        let digits = std::str::from_utf8(pair).ok().filter(|digits| digits.len() == 2)?;
+        u8::from_str_radix(digits, 16).ok()
+    };
+    let octets: Option<Vec<_>> = digits.as_bytes().chunks(2).map(octet).collect();
+    octets.ok_or_else(|| broken(format!("{digits}: not hexadecimal")))
+}
+
+fn folder(root: &Path) -> PathBuf {
+    root.join("tests/compliance/golden")
+}
+
+/// A line without its comment.
+fn content(line: &str) -> &str {
+    line.split('#').next().unwrap_or_default().trim_end()
+}
+
+/// The exchanges by the name of their file, in order.
+///
+/// # Errors
+/// I/O errors, and `InvalidData` for lines that say nothing.
+pub fn exchanges(root: &Path) -> io::Result<BTreeMap<String, Vec<Step>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder(root))? {
+        let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if name != "headers" {
+            let steps = steps(&fs::read_to_string(&path)?)
+                .map_err(|error| broken(format!("{name}: {error}")))?;
+            found.insert(name, steps);
+        }
+    }
+    Ok(found)
+}
+
+fn steps(text: &str) -> io::Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    for line in text.lines().map(content).filter(|line| !line.is_empty()) {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        match (line.starts_with(' '), steps.last_mut()) {
+            (true, Some(Step::Peer(octets) | Step::Answer(octets))) => octets.extend(line)?,
+            (true, _) => return Err(broken("octets of nobody")),
+            (false, _) => steps.push(match words.next().as_deref() {
+                Some("stack") => Step::Stack(words.collect()),
+                Some("peer") => Step::Peer(Octets::default()),
+                Some("answer") => Step::Answer(Octets::default()),
+                _ => return Err(broken(format!("{line}: who does this?"))),
+            }),
+        }
+    }
+    Ok(steps)
+}
+
+/// The headers by name.
+///
+/// # Errors
+/// I/O errors, and `InvalidData` for what is not hexadecimal.
+pub fn headers(root: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
+    let text = fs::read_to_string(folder(root).join("headers.txt"))?;
+    let mut found: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let mut name = String::new();
+    for line in text.lines().map(content).filter(|line| !line.is_empty()) {
+        if let Some(title) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            title.clone_into(&mut name);
+            found.insert(name.clone(), Vec::new());
+        } else {
+            let mut octets = Octets::default();
+            octets.extend(line)?;
+            let octets = octets.resolve(&BTreeMap::new())?;
+            let header = found.get_mut(&name).ok_or_else(|| broken("octets before a name"))?;
+            header.extend(octets);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_read_with_its_names() {
+        let text = "# nothing\nstack region S1 0 9\npeer\n  0001 S1 ff*2  # there\n  CRC 07 CRC\n";
+        let steps = steps(text).unwrap();
+        assert_eq!(steps.len(), 2);
+        let Step::Peer(octets) = &steps[1] else { panic!("{steps:?}") };
+        let found = octets.resolve(&[("S1".to_owned(), 0x0a0b_0c0d)].into()).unwrap();
+        assert_eq!(found[..8], [0, 1, 10, 11, 12, 13, 255, 255]);
+        assert_eq!(found[8..12], crc32c::crc32c(&found[..8]).to_le_bytes());
+        assert_eq!(found[13..], crc32c::crc32c(&[7]).to_le_bytes());
+        assert!(octets.resolve(&BTreeMap::new()).is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["peer\n  0g\n", "peer\n  000\n", "  00\n", "nobody\n", "peer\n  00*x\n"] {
+            assert!(steps(text).is_err(), "{text}");
+        }
+    }
+}

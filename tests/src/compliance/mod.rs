@@ -1,0 +1,30 @@
+//! Traceability: each rule of the catalogues, the lines that obey it and the tests that guard it.
+//!
+//! - [`catalogue`]: the rules.
+//! - [`scan`]: tags in the sources.
+//! - [`ledger`]: rules, tags, exceptions and what is open, joined and judged.
+//! - [`cargo`]: running the tests that guard a rule.
+//! - [`mutate`]: ways to break a tagged line.
+//! - [`golden`]: headers and exchanges written down octet by octet.
+//! - [`bed`]: the stack and a peer of a test's making.
+//! - [`replay`]: the stack against such an exchange.
+
+use std::path::Path;
+
+pub mod bed;
+pub mod cargo;
+pub mod catalogue;
+pub mod golden;
+pub mod ledger;
+pub mod mutate;
+pub mod replay;
+pub mod scan;
+
+/// The root of the workspace.
+///
+/// # Panics
+/// If the package does not lie in a folder of it.
+#[must_use]
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
+}

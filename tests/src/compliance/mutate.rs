@@ -1,0 +1,457 @@
+//! Ways to break a tagged place, by rules on the text of its lines.
+//!
+//! Sources are formatted, so that operators stand between spaces and a statement ends where its
+//! brackets do. Many a mutant does not compile; whoever asks goes on to the next.
+
+use std::ops::Range;
+
+use super::scan;
+
+/// Operators and words, and what each is replaced by.
+const SWAPS: [(&str, &str); 38] = [
+    (" == ", " != "),
+    (" != ", " == "),
+    (" < ", " <= "),
+    (" <= ", " < "),
+    (" > ", " >= "),
+    (" >= ", " > "),
+    (" < ", " > "),
+    (" > ", " < "),
+    (" && ", " || "),
+    (" || ", " && "),
+    (" + ", " - "),
+    (" - ", " + "),
+    (" += ", " -= "),
+    (" -= ", " += "),
+    (" * ", " + "),
+    (" % ", " + "),
+    (" & ", " | "),
+    (" | ", " & "),
+    (" ^ ", " & "),
+    (" << ", " >> "),
+    (" >> ", " << "),
+    (" |= ", " &= "),
+    ("..=", ".."),
+    ("true", "false"),
+    ("false", "true"),
+    ("to_be_bytes", "to_le_bytes"),
+    ("to_le_bytes", "to_be_bytes"),
+    ("from_be_bytes", "from_le_bytes"),
+    ("from_le_bytes", "from_be_bytes"),
+    ("push_back", "push_front"),
+    ("pop_front", "pop_back"),
+    (".min(", ".max("),
+    (".max(", ".min("),
+    ("is_some()", "is_none()"),
+    ("is_none()", "is_some()"),
+    ("TAGGED_LEN", "0"),
+    ("saturating_sub", "saturating_add"),
+    ("wrapping_add", "wrapping_sub"),
+];
+
+/// Lines of a tagged function's body up to which each of them may be broken.
+const BODY_LINES_MAX: usize = 30;
+
+/// A source with one thing broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mutant {
+    /// Index of the first line that differs.
+    pub line: usize,
+    /// That line before, and what became of it.
+    pub what: String,
+    /// The whole source.
+    pub text: String,
+}
+
+/// All mutants of what begins at line `target` of `text`, in the order of its lines.
+#[must_use]
+pub fn mutants(text: &str, target: usize) -> Vec<Mutant> {
+    let mut bench = Bench::new(text);
+    if target >= bench.lines.len() {
+        return Vec::new();
+    }
+    let region = bench.region(target);
+    let first = bench.masked[target].trim_start().to_owned();
+    let heading = scan::heading(&first);
+    if heading.is_some_and(|heading| heading.is_function) {
+        let body = bench.body(&region);
+        bench.replace_body(&region, &body);
+        if body.len() <= BODY_LINES_MAX {
+            for line in body {
+                bench.swap_words(line);
+                bench.change_numbers(line);
+                bench.condition(&(line..line + 1));
+            }
+        }
+    } else if first.contains("struct ") && first.ends_with('{') {
+        bench.swap_fields(&region);
+    } else {
+        bench.condition(&region);
+        bench.delete(&region);
+        bench.invert_value(&region);
+        for line in region {
+            bench.swap_words(line);
+            bench.change_numbers(line);
+            bench.field(line);
+            bench.arm(line);
+        }
+    }
+    bench.found
+}
+
+/// A source on the way to its mutants.
+struct Bench<'a> {
+    lines: Vec<&'a str>,
+    /// The same without strings and comments, octet for octet.
+    masked: Vec<String>,
+    found: Vec<Mutant>,
+}
+
+impl<'a> Bench<'a> {
+    fn new(text: &'a str) -> Self {
+        let lines: Vec<_> = text.lines().collect();
+        let masked = lines.iter().map(|line| mask(line)).collect();
+        Self { lines, masked, found: Vec::new() }
+    }
+
+    /// The lines of what begins at `target`: of a block only its head, else to the last bracket.
+    fn region(&self, target: usize) -> Range<usize> {
+        let first = self.masked[target].trim_start();
+        let is_block = ["if ", "} else if ", "match ", "while ", "for ", "loop "]
+            .iter()
+            .any(|word| first.starts_with(word))
+            || scan::heading(first).is_some_and(|heading| heading.is_function);
+        let mut depth = 0i32;
+        for (index, line) in self.masked.iter().enumerate().skip(target) {
+            for octet in line.bytes() {
+                depth += match octet {
+                    b'(' | b'[' | b'{' => 1,
+                    b')' | b']' | b'}' => -1,
+                    _ => 0,
+                };
+            }
+            let ends_head = is_block && line.ends_with('{');
+            if ends_head || (!is_block && depth <= 0 && !self.goes_on(index)) {
+                return target..index + 1;
+            }
+        }
+        target..target + 1
+    }
+
+    /// The line after `index` goes on with the same statement.
+    fn goes_on(&self, index: usize) -> bool {
+        let next = self.masked.get(index + 1).map_or("", |line| line.trim_start());
+        let ends = self.masked[index].trim_end().ends_with([';', ',', '}', '{']);
+        !ends && (next.starts_with(['.', '?', '+', '-', '&', '|', '=']))
+    }
+
+    /// The lines inside a function whose head is `head`.
+    fn body(&self, head: &Range<usize>) -> Range<usize> {
+        let indent = |line: &str| line.len() - line.trim_start().len();
+        let depth = indent(self.lines[head.start]);
+        let end = (head.end..self.lines.len())
+            .find(|&index| {
+                indent(self.lines[index]) == depth && self.lines[index].trim_start() == "}"
+            })
+            .unwrap_or(head.end);
+        head.end..end
+    }
+
+    fn add(&mut self, range: Range<usize>, with: &str, what: &str) {
+        let before = self.lines[range.clone()].iter().map(|line| line.trim());
+        let before = before.collect::<Vec<_>>().join(" ");
+        let mut lines: Vec<&str> = self.lines[..range.start].to_vec();
+        lines.extend(with.lines());
+        lines.extend(&self.lines[range.end..]);
+        let text = lines.join("\n") + "\n";
+        if self.found.iter().any(|mutant| mutant.text == text) {
+            return;
+        }
+        let what = format!("{before}  =>  {what}");
+        self.found.push(Mutant { line: range.start, what, text });
+    }
+
+    fn replace_line(&mut self, line: usize, with: &str) {
+        self.add(line..line + 1, with, with.trim());
+    }
+
+    fn swap_words(&mut self, line: usize) {
+        for (word, other) in SWAPS {
+            let places: Vec<_> = self.masked[line].match_indices(word).map(|(at, _)| at).collect();
+            for at in places {
+                let (before, after) = (&self.lines[line][..at], &self.lines[line][at..]);
+                let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+                let is_part = word.starts_with(char::is_alphabetic)
+                    && (inside(before.chars().last())
+                        || inside(after[word.len()..].chars().next()));
+                if !is_part {
+                    let with = format!("{before}{other}{}", &after[word.len()..]);
+                    self.replace_line(line, &with);
+                }
+            }
+        }
+    }
+
+    /// Each number becomes the next one, and each mask that with another bit.
+    fn change_numbers(&mut self, line: usize) {
+        let masked = self.masked[line].clone();
+        let octets = masked.as_bytes();
+        let is_word = |octet: u8| octet.is_ascii_alphanumeric() || octet == b'_';
+        let mut at = 0;
+        while at < octets.len() {
+            let start = at;
+            while at < octets.len() && is_word(octets[at]) {
+                at += 1;
+            }
+            let word = &masked[start..at];
+            let is_field =
+                start > 0 && octets[start - 1] == b'.' && !masked[..start].ends_with("..");
+            if let Some(with) = (!is_field).then(|| another_number(word)).flatten() {
+                let text = self.lines[line];
+                let with = format!("{}{with}{}", &text[..start], &text[at..]);
+                self.replace_line(line, &with);
+            }
+            at = at.max(start + 1);
+        }
+    }
+
+    /// A condition becomes its contrary, or is never met.
+    fn condition(&mut self, head: &Range<usize>) {
+        let first = self.masked[head.start].clone();
+        let last = self.masked[head.end - 1].clone();
+        let Some(at) = first.find("if ").filter(|_| last.ends_with('{')) else { return };
+        let is_head =
+            ["if ", "} else if ", "let "].iter().any(|w| first.trim_start().starts_with(w));
+        if !is_head || first[at..].starts_with("if let ") {
+            return;
+        }
+        for (open, close) in [("!(", ")"), ("false && (", ")"), ("true || (", ")")] {
+            let mut lines: Vec<_> =
+                self.lines[head.clone()].iter().map(|line| (*line).to_owned()).collect();
+            lines[0].insert_str(at + "if ".len(), open);
+            let end = lines.len() - 1;
+            let brace = lines[end].rfind('{').unwrap_or(lines[end].len());
+            let brace =
+                if lines[end][..brace].ends_with(' ') && end == 0 { brace - 1 } else { brace };
+            lines[end].insert_str(brace, close);
+            let what = format!("{open}condition{close}");
+            self.add(head.clone(), &lines.join("\n"), &what);
+        }
+    }
+
+    /// A statement is left out.
+    fn delete(&mut self, region: &Range<usize>) {
+        let first = self.masked[region.start].trim_start().to_owned();
+        let last = self.masked[region.end - 1].trim_end();
+        let binds = ["let ", "use ", "const ", "static ", "pub ", "type "];
+        if last.ends_with(';') && !binds.iter().any(|word| first.starts_with(word)) {
+            self.add(region.clone(), "", "left out");
+        }
+    }
+
+    /// The value of a binding or of a last expression becomes another, bit by bit.
+    fn invert_value(&mut self, region: &Range<usize>) {
+        let first = &self.masked[region.start];
+        let last = self.masked[region.end - 1].trim_end();
+        let (at, is_binding) = if first.trim_start().starts_with("let ") {
+            let Some(at) = first.find(" = ") else { return };
+            (at + " = ".len(), true)
+        } else {
+            (first.len() - first.trim_start().len(), false)
+        };
+        let end =
+            if is_binding { last.len() - usize::from(last.ends_with(';')) } else { last.len() };
+        let is_whole =
+            if is_binding { last.ends_with(';') } else { !last.ends_with([';', ',', '{']) };
+        if !is_whole {
+            return;
+        }
+        let mut lines: Vec<_> =
+            self.lines[region.clone()].iter().map(|line| (*line).to_owned()).collect();
+        let index = lines.len() - 1;
+        lines[index].insert(end, ')');
+        lines[0].insert_str(at, "!(");
+        self.add(region.clone(), &lines.join("\n"), "!(value)");
+    }
+
+    /// A field of a value gets another value.
+    fn field(&mut self, line: usize) {
+        let masked = self.masked[line].clone();
+        let indent = &self.lines[line][..masked.len() - masked.trim_start().len()];
+        let Some(content) = self.lines[line].trim_start().strip_suffix(',') else { return };
+        let is_name = |name: &str| {
+            !name.starts_with(|c: char| c.is_ascii_digit())
+                && !name.is_empty()
+                && name.bytes().all(|o| o.is_ascii_lowercase() || o == b'_' || o.is_ascii_digit())
+        };
+        let (name, value) = content.split_once(": ").unwrap_or((content, content));
+        if !is_name(name) || masked.contains(" => ") {
+            return;
+        }
+        for with in [format!("!({value})"), "Default::default()".to_owned()] {
+            self.replace_line(line, &format!("{indent}{name}: {with},"));
+        }
+    }
+
+    /// An arm of a match is never taken.
+    fn arm(&mut self, line: usize) {
+        let masked = self.masked[line].clone();
+        if let Some(at) = masked.find(" => ").filter(|&at| !masked[..at].contains(" if ")) {
+            let text = self.lines[line];
+            self.replace_line(line, &format!("{} if false{}", &text[..at], &text[at..]));
+        }
+    }
+
+    /// Two fields of one type change places.
+    fn swap_fields(&mut self, region: &Range<usize>) {
+        let fields: Vec<_> = region
+            .clone()
+            .filter(|&line| self.masked[line].trim_end().ends_with(','))
+            .filter(|&line| self.masked[line].contains(": "))
+            .collect();
+        let kinds: Vec<_> = fields
+            .iter()
+            .map(|&line| self.masked[line].split_once(": ").map(|(_, kind)| kind.to_owned()))
+            .collect();
+        for (pair, kinds) in fields.windows(2).zip(kinds.windows(2)) {
+            let (a, b) = (pair[0], pair[1]);
+            if kinds[0] == kinds[1] {
+                let mut lines = self.lines[a..=b].to_vec();
+                let last = lines.len() - 1;
+                lines.swap(0, last);
+                let with = lines.join("\n");
+                self.add(a..b + 1, &with, "changed places");
+            }
+        }
+    }
+
+    /// A function does nothing but return.
+    fn replace_body(&mut self, head: &Range<usize>, body: &Range<usize>) {
+        let signature = self.masked[head.clone()].join(" ");
+        let kind = signature.rsplit_once(" -> ").map_or("", |(_, kind)| kind);
+        let kind = kind.trim_end_matches('{').split(" where").next().unwrap_or_default().trim();
+        let values: &[&str] = match kind {
+            "" => &[""],
+            "bool" => &["true", "false"],
+            _ if kind.starts_with("Option<") => &["None"],
+            _ if kind.starts_with("Result<Option<") => &["Ok(None)"],
+            _ if kind.starts_with("Result<") => &["Ok(Default::default())"],
+            _ if kind.starts_with(['u', 'i']) => &["0", "1"],
+            _ => &["Default::default()"],
+        };
+        for value in values {
+            let at = body.start..body.end;
+            self.add(at, value, &format!("nothing but {{ {value} }}"));
+        }
+    }
+}
+
+/// Another number than `word`, if that is one.
+fn another_number(word: &str) -> Option<String> {
+    let digits = word.replace('_', "");
+    if let Some(hex) = digits.strip_prefix("0x") {
+        let end = hex.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(hex.len());
+        let value = u128::from_str_radix(&hex[..end], 16).ok()?;
+        return Some(format!("{:#x}{}", value ^ 1, &hex[end..]));
+    }
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    let value: u128 = digits[..end].parse().ok()?;
+    Some(format!("{}{}", value + 1, &digits[end..]))
+}
+
+/// The line with strings, characters and comments blanked, octet for octet.
+fn mask(line: &str) -> String {
+    let mut out = line.as_bytes().to_vec();
+    let mut at = 0;
+    let mut in_string = false;
+    while at < out.len() {
+        let next = out.get(at + 1).copied();
+        match out[at] {
+            b'\\' if in_string => {
+                out[at] = b' ';
+                if let Some(escaped) = out.get_mut(at + 1) {
+                    *escaped = b' ';
+                }
+                at += 1;
+            }
+            b'"' => in_string = !in_string,
+            b'/' if !in_string && next == Some(b'/') => {
+                out[at..].fill(b' ');
+                break;
+            }
+            b'\'' if !in_string && (next == Some(b'\\') || out.get(at + 2) == Some(&b'\'')) => {
+                let end = out[at + 2..].iter().position(|&octet| octet == b'\'');
+                let end = end.map_or(out.len(), |end| at + 2 + end + 1);
+                out[at..end].fill(b' ');
+                at = end - 1;
+            }
+            _ if in_string => out[at] = b' ',
+            _ => {}
+        }
+        at += 1;
+    }
+    String::from_utf8_lossy(&out).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whats(text: &str, target: usize) -> Vec<String> {
+        let made = mutants(text, target);
+        for mutant in &made {
+            assert_ne!(mutant.text, text);
+            assert!(mutant.text.ends_with('\n'));
+        }
+        made.into_iter()
+            .map(|mutant| mutant.what.split_once("  =>  ").unwrap().1.to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_condition_is_turned() {
+        let text = "fn f() {\n    if a < 2 {\n        g(\"<\"); // <\n    }\n}\n";
+        let expected = [
+            "!(condition)",
+            "false && (condition)",
+            "true || (condition)",
+            "if a <= 2 {",
+            "if a > 2 {",
+            "if a < 3 {",
+        ];
+        assert_eq!(whats(text, 1), expected);
+        assert!(mutants(text, 1)[0].text.contains("    if !(a < 2) {\n"));
+    }
+
+    #[test]
+    fn a_statement_is_left_out_or_changed() {
+        let text = "fn f() {\n    self.x(\n        0x80,\n    );\n    h();\n}\n";
+        let found = whats(text, 1);
+        assert_eq!(found, ["left out", "0x81,"]);
+        assert_eq!(mutants(text, 1)[0].text, "fn f() {\n    h();\n}\n");
+        let text = "fn f() {\n    let x = a\n        .b();\n    x\n}\n";
+        assert_eq!(whats(text, 1), ["!(value)"]);
+        assert!(mutants(text, 1)[0].text.contains("let x = !(a\n        .b());"));
+    }
+
+    #[test]
+    fn items_are_broken_as_a_whole() {
+        let text = "impl A {\n    fn f(&self) -> bool {\n        self.a\n    }\n}\n";
+        assert_eq!(whats(text, 1), ["nothing but { true }", "nothing but { false }"]);
+        let text = "struct A {\n    a: u32,\n    b: u32,\n    c: u8,\n}\n";
+        assert_eq!(whats(text, 0), ["changed places"]);
+        assert!(mutants(text, 0)[0].text.starts_with("struct A {\n    b: u32,\n    a: u32,\n"));
+        assert_eq!(whats("const A: u8 = 7;\n", 0), ["const A: u8 = 8;"]);
+    }
+
+    #[test]
+    fn fields_and_arms_are_broken() {
+        let text = "f(\n    A {\n        msn: self.msn.0,\n        last,\n    }\n)\n";
+        let found = whats(text, 2);
+        assert_eq!(found, ["msn: !(self.msn.0),", "msn: Default::default(),"]);
+        let found = whats(text, 3);
+        assert_eq!(found, ["last: !(last),", "last: Default::default(),"]);
+        let text = "match a {\n    A::B => 3,\n    _ => 4,\n}\n";
+        assert_eq!(whats(text, 1), ["A::B => 4,", "A::B if false => 3,"]);
+    }
+}

@@ -1,0 +1,178 @@
+//! One engine against a peer that says what is written down, compared octet by octet.
+//!
+//! What the application does: `mss N`, `accept`, `connect` (both with `revision=`, `ird=`, `ord=`,
+//! `crc=` and `data=`), `region NAME AT LEN RIGHTS` (of `rw`), `fill AT OCTETS`, `recv ID AT LEN`,
+//! `send ID OCTETS [se] [inv=STAG]`, `sendfrom ID AT LEN`, `write ID STAG TO OCTETS`,
+//! `read ID STAG TO LEN SINK AT`, `close`. What it sees: `established`, `memory AT OCTETS`,
+//! `done ID RESULT [LEN]`, `idle`, `ended WHY`.
+
+use std::net::SocketAddr;
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, Sge};
+
+use super::bed::{Bed, CQ, PD, PORT};
+use super::golden::{Step, plain};
+use crate::sim::world::address;
+
+impl Bed {
+    /// Runs an exchange.
+    ///
+    /// # Panics
+    /// Where the stack does otherwise, with the step.
+    pub fn run(&mut self, name: &str, steps: &[Step]) {
+        for (index, step) in steps.iter().enumerate() {
+            let place = format!("{name}, step {index}");
+            match step {
+                Step::Stack(words) => {
+                    let words: Vec<_> = words.iter().map(String::as_str).collect();
+                    self.act(&place, &words);
+                }
+                Step::Peer(octets) => {
+                    let octets = octets.resolve(&self.stags).expect(&place);
+                    self.say(&octets);
+                }
+                Step::Answer(octets) => {
+                    let expected = octets.resolve(&self.stags).expect(&place);
+                    self.settle();
+                    let heard = std::mem::take(&mut self.heard);
+                    assert!(
+                        heard == expected,
+                        "{place}:\nheard    {heard:02x?}\nexpected {expected:02x?}"
+                    );
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, place: &str, words: &[&str]) {
+        let number = |word: &str| -> u32 {
+            let digits = word.strip_prefix("0x");
+            let value = digits.map_or_else(|| word.parse(), |hex| u32::from_str_radix(hex, 16));
+            value.unwrap_or_else(|_| panic!("{place}: {word} is no number"))
+        };
+        let octets = |word: &str| plain(word).expect(place);
+        let inline = |word: &str| Payload::Inline(octets(word).into_iter().collect());
+        match *words {
+            ["mss", mss] => self.mss = u16::try_from(number(mss)).expect(place),
+            ["accept", ref options @ ..] => {
+                self.settle();
+                let qp = self.new_qp();
+                let request = self.request.take().expect(place);
+                let param = param(place, options);
+                self.engine.accept(self.now, request, qp, &param).expect(place);
+            }
+            ["connect", ref options @ ..] => {
+                let qp = self.new_qp();
+                let remote = SocketAddr::new(address(0), PORT);
+                let param = param(place, options);
+                self.engine.connect(self.now, qp, remote, &param).expect(place);
+            }
+            ["region", name, at, len, rights] => {
+                let mut access = Access::LOCAL_READ | Access::LOCAL_WRITE;
+                for (letter, right) in [('r', Access::REMOTE_READ), ('w', Access::REMOTE_WRITE)] {
+                    access = if rights.contains(letter) { access | right } else { access };
+                }
+                let (at, len) = (u64::from(number(at)), u64::from(number(len)));
+                let stag = self.arena.register(at, len, access, PD);
+                self.stags.insert(name.to_owned(), stag);
+            }
+            ["fill", at, word] => self.arena.write(number(at) as usize, &octets(word)),
+            ["memory", at, word] => {
+                let expected = octets(word);
+                let found = self.arena.read(number(at) as usize, expected.len());
+                assert_eq!(found, expected, "{place}");
+            }
+            ["recv", id, at, len] => {
+                let sg_list = [self.sge(number(at), number(len))].into_iter().collect();
+                let wr = RecvWr { wr_id: u64::from(number(id)), sg_list };
+                self.engine.post_recv(self.qp.expect(place), wr).expect(place);
+            }
+            ["send", id, word, ref flags @ ..] => {
+                let stag = flags.iter().find_map(|flag| flag.strip_prefix("inv="));
+                let invalidate = stag.map(&number);
+                let payload = if word == "-" { Payload::empty() } else { inline(word) };
+                let solicited = flags.contains(&"se");
+                self.post(place, number(id), Operation::Send { payload, solicited, invalidate });
+            }
+            ["sendfrom", id, at, len] => {
+                let list = [self.sge(number(at), number(len))].into_iter().collect();
+                let payload = Payload::Gather(list);
+                let operation = Operation::Send { payload, solicited: false, invalidate: None };
+                self.post(place, number(id), operation);
+            }
+            ["write", id, stag, to, word] => {
+                let (rkey, remote) = (number(stag), u64::from(number(to)));
+                let payload = if word == "-" { Payload::empty() } else { inline(word) };
+                self.post(place, number(id), Operation::Write { payload, rkey, remote });
+            }
+            ["read", id, stag, to, len, sink, at] => {
+                let lkey = self.stags[sink];
+                let sink = Sge { addr: u64::from(number(at)), len: number(len), lkey };
+                let (rkey, remote) = (number(stag), u64::from(number(to)));
+                self.post(place, number(id), Operation::Read { sink, rkey, remote });
+            }
+            ["close"] => self.engine.disconnect(self.now, self.qp.expect(place)).expect(place),
+            ["established"] => {
+                self.settle();
+                let event = self.engine.next_event();
+                assert!(matches!(event, Some(Event::Established { .. })), "{place}: {event:?}");
+            }
+            ["done", id, result, ref len @ ..] => {
+                self.settle();
+                let wc = self.queues.poll(CQ).unwrap_or_else(|| panic!("{place}: nothing is done"));
+                let mut seen = format!("{} {:?}", wc.wr_id, wc.status);
+                if !len.is_empty() {
+                    seen += &format!(" {}", wc.byte_len);
+                }
+                for (set, word) in
+                    [(wc.solicited, " se"), (wc.invalidated.is_some(), " invalidated")]
+                {
+                    seen += if set { word } else { "" };
+                }
+                let expected = [&[id, result], len].concat().join(" ");
+                assert_eq!(seen, expected, "{place}");
+            }
+            ["idle"] => {
+                self.settle();
+                assert_eq!(self.queues.poll(CQ), None, "{place}");
+            }
+            ["ended", why] => {
+                self.settle();
+                let event = self.engine.next_event();
+                let Some(Event::Disconnected { reason, .. }) = event else {
+                    panic!("{place}: {event:?}")
+                };
+                let seen = match reason {
+                    EndReason::TerminateSent(told) => {
+                        format!("sent/{}/{}/{}", told.layer, told.error_type, told.code)
+                    }
+                    EndReason::TerminateReceived(told) => {
+                        format!("received/{}/{}/{}", told.layer, told.error_type, told.code)
+                    }
+                    other => format!("{other:?}"),
+                };
+                assert_eq!(seen, why, "{place}");
+            }
+            _ => panic!("{place}: {words:?} is nothing to do"),
+        }
+    }
+}
+
+/// What an end brings to the set-up.
+fn param(place: &str, options: &[&str]) -> ConnParam {
+    let mut param = ConnParam { ird: 4, ord: 4, ..ConnParam::default() };
+    for option in options {
+        let (name, value) = option.split_once('=').expect(place);
+        match name {
+            "revision" => param.revision = value.parse().expect(place),
+            "ird" => param.ird = value.parse().expect(place),
+            "ord" => param.ord = value.parse().expect(place),
+            "crc" => param.crc = value == "on",
+            "data" => param.private_data = plain(value).expect(place).into_iter().collect(),
+            _ => panic!("{place}: {name} is no option"),
+        }
+    }
+    param
+}

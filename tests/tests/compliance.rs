@@ -1,0 +1,30 @@
+//! Each rule of the catalogues is guarded by a test, excepted with a reason, or known to be open.
+
+use ferrowarp_tests::compliance::ledger::{Ledger, Standing};
+use ferrowarp_tests::compliance::root;
+
+/// Set to 1, the tables that follow from the sources are rewritten.
+const UPDATE: &str = "FERROWARP_UPDATE";
+
+#[test]
+fn every_rule_is_accounted_for() {
+    let mut ledger = Ledger::read(root()).unwrap();
+    if std::env::var_os(UPDATE).is_some_and(|value| value == "1") {
+        ledger.update(root()).unwrap();
+    }
+    let complaints = ledger.complaints();
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn the_catalogues_are_whole() {
+    let ledger = Ledger::read(root()).unwrap();
+    let count = |document| ledger.rows.iter().filter(|row| row.document == document).count();
+    assert_eq!(["MPA", "DDP", "RDMAP"].map(count), [176, 247, 356]);
+    let binding: Vec<_> = ledger.rows.iter().filter(|row| row.binds()).collect();
+    assert_eq!(binding.len(), 651);
+    let tested = binding.iter().filter(|row| ledger.standing(&row.id) == Standing::Tested);
+    let all = ledger.summary().lines().last().unwrap().to_owned();
+    let expected = ["all", "651", &tested.count().to_string()].map(str::to_owned);
+    assert_eq!(all.split_whitespace().take(3).collect::<Vec<_>>(), expected);
+}

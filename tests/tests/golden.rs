@@ -1,0 +1,222 @@
+//! Headers and whole exchanges, written by hand from the texts, against the stack; and tshark's
+//! opinion of the exchanges.
+
+use std::fs::File;
+use std::time::Duration;
+
+use ferrowarp_proto::mpa::fpdu;
+use ferrowarp_proto::wire::ddp::{Header, Tagged, Untagged, Version};
+use ferrowarp_proto::wire::mpa::{Enhanced, FrameKind, Startup};
+use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest, TerminateHeader};
+use ferrowarp_tests::capture;
+use ferrowarp_tests::compliance::bed::Bed;
+use ferrowarp_tests::compliance::golden::{exchanges, headers};
+use ferrowarp_tests::compliance::root;
+use ferrowarp_tests::process::{self, TempDir};
+use ferrowarp_tests::sim::world::address;
+use ferrowarp_tests::skip;
+use pcap_file::DataLink;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+
+fn golden(name: &str) -> Vec<u8> {
+    headers(root()).unwrap().remove(name).unwrap_or_else(|| panic!("no header {name}"))
+}
+
+const TAGGED: Tagged =
+    Tagged { last: true, rsvd_ulp: 0x40, stag: 0x1122_3344, to: 0x0102_0304_0506_0708 };
+
+// req-test: DDP-034, DDP-049, DDP-050, DDP-051, DDP-046
+#[test]
+fn tagged_headers() {
+    let mut out = [0xff; 14];
+    TAGGED.emit(Version::Ietf, &mut out);
+    assert_eq!(out[..], golden("tagged, last, version 1"));
+    assert_eq!(Header::parse(&out, Version::Ietf), Ok(Header::Tagged(TAGGED)));
+    let more = Tagged { last: false, ..TAGGED };
+    more.emit(Version::Ietf, &mut out);
+    assert_eq!(out[..], golden("tagged, not last, version 1"));
+    assert_eq!(Header::parse(&out, Version::Ietf), Ok(Header::Tagged(more)));
+}
+
+// req-test: DDP-047, DDP-048, RDMAP-054
+#[test]
+fn headers_of_the_consortium() {
+    let mut out = [0xff; 14];
+    let rsvd_ulp = Opcode::Write.control(Version::Rdmac);
+    Tagged { rsvd_ulp, ..TAGGED }.emit(Version::Rdmac, &mut out);
+    assert_eq!(out[..], golden("tagged, last, version 0"));
+    let send = Opcode::Send { invalidate: false, solicited: false };
+    let rsvd_ulp = send.control(Version::Rdmac);
+    let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue: 0, msn: 1, mo: 0 };
+    let mut out = [0xff; 18];
+    header.emit(Version::Rdmac, &mut out);
+    assert_eq!(out[..], golden("send, version 0"));
+    assert_eq!(Header::parse(&out, Version::Rdmac), Ok(Header::Untagged(header)));
+    assert!(Header::parse(&out, Version::Ietf).is_err());
+    assert_eq!(Opcode::parse(out[1], Version::Rdmac), Ok(send));
+    assert!(Opcode::parse(out[1], Version::Ietf).is_err());
+}
+
+// req-test: DDP-067, DDP-068, DDP-069, DDP-070, DDP-076
+#[test]
+fn untagged_headers() {
+    let header = Untagged {
+        last: true,
+        rsvd_ulp: 0x43,
+        rsvd_ulp_rest: 0xdead_beef,
+        queue: 2,
+        msn: 0x0a0b_0c0d,
+        mo: 0x1020_3040,
+    };
+    let mut out = [0xff; 18];
+    header.emit(Version::Ietf, &mut out);
+    assert_eq!(out[..], golden("untagged, last, version 1"));
+    assert_eq!(Header::parse(&out, Version::Ietf), Ok(Header::Untagged(header)));
+    let more = Untagged { last: false, ..header };
+    more.emit(Version::Ietf, &mut out);
+    assert_eq!(out[..], golden("untagged, not last, version 1"));
+    assert_eq!(Header::parse(&out, Version::Ietf), Ok(Header::Untagged(more)));
+}
+
+// req-test: RDMAP-045, RDMAP-048, RDMAP-049, RDMAP-052, RDMAP-057
+#[test]
+fn control_octets() {
+    let send = |invalidate, solicited| Opcode::Send { invalidate, solicited };
+    let opcodes = [
+        Opcode::Write,
+        Opcode::ReadRequest,
+        Opcode::ReadResponse,
+        send(false, false),
+        send(true, false),
+        send(false, true),
+        send(true, true),
+        Opcode::Terminate,
+    ];
+    let octets = golden("control octets 0 to 7, version 1");
+    for (opcode, octet) in opcodes.into_iter().zip(octets) {
+        assert_eq!(opcode.control(Version::Ietf), octet, "{opcode:?}");
+        assert_eq!(Opcode::parse(octet, Version::Ietf), Ok(opcode));
+    }
+}
+
+// req-test: RDMAP-077, RDMAP-083, RDMAP-092, RDMAP-115
+#[test]
+fn headers_behind_the_header_of_ddp() {
+    let request = ReadRequest {
+        sink_stag: 0x0a0b_0c0d,
+        sink_to: 0x0102_0304_0506_0708,
+        len: 0xffff_ffff,
+        source_stag: 0xdead_beef,
+        source_to: 0x1112_1314_1516_1718,
+    };
+    let mut out = [0xff; 28];
+    request.emit(&mut out);
+    assert_eq!(out[..], golden("read request"));
+    assert_eq!(ReadRequest::parse(&out), Some(request));
+    let control = TerminateHeader {
+        layer: 2,
+        error_type: 0,
+        code: 2,
+        has_length: false,
+        has_ddp: false,
+        has_rdma: false,
+    };
+    for (name, [has_length, has_ddp, has_rdma]) in [
+        ("terminate, nothing", [false, false, false]),
+        ("terminate, M", [true, false, false]),
+        ("terminate, M and D, tagged", [true, true, false]),
+    ] {
+        let header = TerminateHeader { has_length, has_ddp, has_rdma, ..control };
+        let mut out = [0xff; 52];
+        let segment = [&golden("tagged, last, version 1")[..], &[7; 3]].concat();
+        let len = header.emit(&segment, &mut out);
+        assert_eq!(out[..len], golden(name), "{name}");
+        assert_eq!(TerminateHeader::parse(&out), Some(header));
+    }
+}
+
+// req-test: MPA-055, MPA-056, MPA-057, MPA-058, MPA-094
+#[test]
+fn frames_of_all_pads() {
+    for len in 1..=5u8 {
+        let expected = golden(&format!("FPDU of {len}"));
+        let mut out = vec![0xff; expected.len()];
+        let ulpdu: Vec<u8> = (1..=len).collect();
+        out[2..2 + ulpdu.len()].copy_from_slice(&ulpdu);
+        assert_eq!(fpdu::seal(&mut out, ulpdu.len(), true), expected.len());
+        assert_eq!(out, expected, "{len}");
+        assert_eq!(fpdu::split(&out, true), Ok(Some((&ulpdu[..], expected.len()))));
+    }
+}
+
+#[test]
+fn start_up_frames() {
+    let frame = |kind, revision, enhanced, data: &[u8]| Startup {
+        kind,
+        markers: false,
+        crc: true,
+        reject: false,
+        revision,
+        enhanced,
+        private_data: data.iter().copied().collect(),
+    };
+    let block = Enhanced {
+        peer_to_peer: true,
+        rtr_send: false,
+        rtr_write: true,
+        rtr_read: true,
+        ird: 8,
+        ord: 0x3fff,
+    };
+    for (name, frame) in [
+        ("request, revision 1", frame(FrameKind::Request, 1, None, b"hi")),
+        ("reply, revision 1", frame(FrameKind::Reply, 1, None, b"")),
+        ("request, revision 2", frame(FrameKind::Request, 2, Some(block), b"hi")),
+    ] {
+        let expected = golden(name);
+        let mut out = [0xff; 64];
+        let len = frame.emit(&mut out);
+        assert_eq!(out[..len], expected, "{name}");
+        assert_eq!(Startup::parse(&expected, frame.kind), Ok(Some((frame, len))), "{name}");
+    }
+}
+
+#[test]
+fn every_exchange() {
+    let exchanges = exchanges(root()).unwrap();
+    assert!(exchanges.len() >= 10, "{} exchanges", exchanges.len());
+    for (name, steps) in exchanges {
+        Bed::new().run(&name, &steps);
+    }
+}
+
+#[test]
+fn tshark_agrees() {
+    if !process::exists("tshark") {
+        skip("no `tshark` program");
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let file = dir.file("exchanges.pcap");
+    let header = PcapHeader { datalink: DataLink::ETHERNET, ..PcapHeader::default() };
+    let mut writer = PcapWriter::with_header(File::create(&file).unwrap(), header).unwrap();
+    let mut at = Duration::ZERO;
+    let exchanges = exchanges(root()).unwrap();
+    // Ports that no other dissector claims.
+    for (port, (name, steps)) in (50_000..).zip(&exchanges) {
+        let mut bed = Bed::new();
+        bed.peer_port = port;
+        bed.run(name, steps);
+        for frame in bed.frames {
+            at += Duration::from_millis(1);
+            let len = u32::try_from(frame.len()).unwrap();
+            writer.write_packet(&PcapPacket::new(at, len, &frame)).unwrap();
+        }
+    }
+    drop(writer);
+    for end in 0..2 {
+        let verdict = capture::judge(&file, address(end), true).unwrap();
+        assert!(verdict.clean(), "{verdict:?}");
+        assert_eq!(verdict.startup_frames, exchanges.len(), "{verdict:?}");
+    }
+}
