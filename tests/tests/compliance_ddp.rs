@@ -85,6 +85,7 @@ fn the_last_segment_says_so_and_no_other() {
         let (last, others) = segments.split_last().unwrap();
         assert!(last.0 && others.iter().all(|segment| !segment.0), "{len} octets");
         assert!(others.iter().all(|segment| segment.3 < last.3), "{len} octets");
+        assert!(len == 0 || !last.4.is_empty(), "{len} octets");
     }
     // And what is not the last delivers nothing.
     let mut bed = bed();
@@ -270,6 +271,10 @@ fn a_message_longer_than_its_buffer_is_an_error() {
         assert_eq!(bed.terminate().cause(), (1, 2, 5));
         assert!(matches!(bed.ended(), Some(EndReason::TerminateSent(_))));
     }
+    let mut bed = bed();
+    bed.receive(1, 0, 64);
+    bed.put_ulpdu(&segment_of_send(1, 0, true, &[0xff; 64]));
+    assert_eq!(bed.done()[0].status, WcStatus::Success, "one that just fits");
 }
 
 // req-test: DDP-036, DDP-037, DDP-051, DDP-069, DDP-086

@@ -152,7 +152,7 @@ fn a_read_that_fails_on_the_way_tells_what_was_left() {
     bed.stall(2);
     bed.put_ulpdu(&read(1, stag, 4096, 50_000, 0x1_0000_0000));
     assert!(bed.arena.regions().invalidate(stag));
-    bed.resume();
+    bed.resume(0xffff);
     let messages = bed.messages();
     let (terminate, responses) = messages.split_last().unwrap();
     let done: usize = responses.iter().map(|(_, payload)| payload.len()).sum();
@@ -187,6 +187,12 @@ fn a_response_must_be_what_was_asked_for() {
         assert_eq!(bed.terminate().cause(), (1, 1, code));
         assert_eq!(statuses(&mut bed), [(1, WcStatus::Flushed)]);
     }
+    let mut bed = self::bed();
+    bed.read(1, 100, 4, THEIRS, 0);
+    assert_eq!(opcodes(&mut bed), [1]);
+    bed.put_ulpdu(&response(bed.local, 100, false, b"ab"));
+    bed.put_ulpdu(&response(bed.local, 102, true, b"cd"));
+    assert_eq!(statuses(&mut bed), [(1, WcStatus::Success)]);
 }
 
 // req-test: RDMAP-105, RDMAP-264, RDMAP-269, RDMAP-055, RDMAP-130
@@ -278,6 +284,9 @@ fn a_read_request_is_28_octets_in_one_segment() {
         assert!(is_terminate_sent(&mut bed), "{bad:02x?}");
         assert_eq!(opcodes(&mut bed), [7]);
     }
+    let mut bed = bed();
+    bed.put_ulpdu(&good);
+    assert_eq!(opcodes(&mut bed), [2]);
 }
 
 /// A Terminate of the peer's with `octets` behind the header.

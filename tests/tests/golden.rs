@@ -99,7 +99,7 @@ fn control_octets() {
     }
 }
 
-// req-test: RDMAP-077, RDMAP-083, RDMAP-092, RDMAP-115
+// req-test: RDMAP-077, RDMAP-083, RDMAP-087, RDMAP-092, RDMAP-115
 #[test]
 fn headers_behind_the_header_of_ddp() {
     let request = ReadRequest {
@@ -179,6 +179,61 @@ fn start_up_frames() {
         assert_eq!(out[..len], expected, "{name}");
         assert_eq!(Startup::parse(&expected, frame.kind), Ok(Some((frame, len))), "{name}");
     }
+}
+
+fn exchange(names: &[&str]) {
+    let all = exchanges(root()).unwrap();
+    for name in names {
+        Bed::new().run(name, &all[*name]);
+    }
+}
+
+// req-test: RDMAP-062, RDMAP-073, RDMAP-340, RDMAP-019, DDP-035
+#[test]
+fn writes_as_written_down() {
+    exchange(&["06-write", "08-read-by-the-stack"]);
+}
+
+// req-test: RDMAP-063, RDMAP-071, RDMAP-341
+#[test]
+fn read_requests_as_written_down() {
+    exchange(&["07-read", "08-read-by-the-stack"]);
+}
+
+// req-test: RDMAP-064, RDMAP-074, RDMAP-342
+#[test]
+fn read_responses_as_written_down() {
+    exchange(&["07-read", "08-read-by-the-stack"]);
+}
+
+// req-test: RDMAP-065, RDMAP-067, RDMAP-075, RDMAP-343
+#[test]
+fn sends_as_written_down() {
+    exchange(&["01-start-revision-1", "03-send", "04-send-solicited", "10-segments"]);
+}
+
+// req-test: RDMAP-076, RDMAP-344
+#[test]
+fn sends_that_invalidate_as_written_down() {
+    exchange(&["05-send-invalidate"]);
+}
+
+// req-test: RDMAP-069, RDMAP-086, RDMAP-122, RDMAP-131, RDMAP-345
+#[test]
+fn terminates_as_written_down() {
+    exchange(&["09-terminate", "12-read-refused", "05-send-invalidate"]);
+}
+
+// req-test: RDMAP-010, RDMAP-037, RDMAP-135, RDMAP-026, DDP-200
+#[test]
+fn an_access_refused_is_told_to_both_ends() {
+    exchange(&["09-terminate", "11-terminated"]);
+}
+
+// req-test: RDMAP-227, RDMAP-230, RDMAP-087, RDMAP-129
+#[test]
+fn start_up_and_what_follows_it() {
+    exchange(&["01-start-revision-1", "02-start-revision-2", "12-read-refused"]);
 }
 
 #[test]

@@ -202,6 +202,7 @@ fn the_backlog_is_bounded_and_drains() {
     request(&mut world);
 }
 
+// req-test: DDP-132, DDP-142, RDMAP-240
 #[test]
 fn disconnect_flushes_each_request_once_and_what_completed_arrives() {
     let mut world = World::new(&WorldOptions::new(6));
@@ -234,6 +235,7 @@ fn disconnect_flushes_each_request_once_and_what_completed_arrives() {
     assert_eq!((late[0].wr_id, late[0].status), (5, WcStatus::Flushed));
 }
 
+// req-test: DDP-140, DDP-143
 #[test]
 fn an_access_refused_ends_both_ends_with_a_terminate() {
     let mut world = World::new(&WorldOptions::new(7));
@@ -314,6 +316,7 @@ fn unregistered_memory_fails_the_request_and_ends_the_stream() {
     assert!(matches!(reason, EndReason::TerminateReceived(info) if info.layer == 0));
 }
 
+// req-test: RDMAP-286
 #[test]
 fn an_overrun_completion_queue_takes_only_its_own_queue_pairs_down() {
     let options = WorldOptions { cq_len: 2, ..WorldOptions::new(11) };
@@ -372,6 +375,7 @@ fn requests_need_a_connection_and_reads_need_credit() {
     assert_eq!(engine.post_send(active, write(16, 1, 0)), Err(PostError::QueueFull));
 }
 
+// req-test: DDP-021, DDP-032, RDMAP-252
 #[test]
 fn a_peer_that_vanishes_is_noticed_and_work_is_flushed() {
     let mut world = World::new(&WorldOptions::new(13));
@@ -392,6 +396,7 @@ fn a_peer_that_vanishes_is_noticed_and_work_is_flushed() {
     assert_eq!(world.ends[0].engine.connection_count(), 0);
 }
 
+// req-test: RDMAP-322
 #[test]
 fn octets_that_tcp_lets_pass_are_caught_by_the_crc_before_they_are_placed() {
     let caught = Rc::new(Cell::new(0));

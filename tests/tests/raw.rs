@@ -236,6 +236,7 @@ fn inbox(bed: &Bed, wr_id: u64) -> RecvWr {
     RecvWr { wr_id, sg_list: [Sge { addr: 0, len: 4096, lkey }].into_iter().collect() }
 }
 
+// req-test: MPA-040, MPA-104, MPA-119, MPA-120
 #[test]
 fn a_tiny_segment_size_is_kept_to() {
     for mss in [64, 100, 128, 139, 200] {
@@ -327,6 +328,7 @@ fn frames_held_out_of_order_are_bounded_over_all_connections() {
     hold_to_the_brim(change, (100, 0));
 }
 
+// req-test: MPA-167
 #[test]
 fn copies_held_out_of_order_are_bounded_over_all_connections() {
     let change = |config: &mut EngineConfig| {
@@ -400,6 +402,7 @@ fn what_nobody_wants_any_more_is_not_held() {
     assert_eq!(bed.engine.unfinished_count(), 0);
 }
 
+// req-test: DDP-243
 #[test]
 fn windows_grow_within_the_budget_of_all() {
     const BUDGET: u64 = 800_000;
@@ -522,6 +525,7 @@ fn a_send_that_may_not_invalidate_leaves_its_buffer_to_the_flush() {
     assert_eq!(pd, Some(PD + 1), "what is not the stream's stays valid");
 }
 
+// req-test: DDP-128
 #[test]
 fn nothing_behind_the_end_of_a_stream_is_placed() {
     let mut bed = Bed::new(|_| {});

@@ -79,6 +79,7 @@ fn good_wire() {
     });
 }
 
+// req-test: DDP-013, DDP-244, RDMAP-028, RDMAP-211
 #[test]
 fn every_fault_at_once() {
     over_seeds("every-fault-at-once", 800, 40, |chance, options| {
@@ -186,6 +187,7 @@ fn forged_segments() {
     });
 }
 
+// req-test: DDP-244
 #[test]
 fn drained_pools() {
     over_seeds("drained-pools", 200, 40, |chance, options| {
@@ -234,6 +236,7 @@ fn a_wire_that_cuts_packets() {
     });
 }
 
+// req-test: MPA-168, MPA-170
 #[test]
 fn cut_packets_are_put_together() {
     for ipv6 in [false, true] {

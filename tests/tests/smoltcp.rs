@@ -467,6 +467,7 @@ impl Run {
     }
 }
 
+// req-test: MPA-005
 #[test]
 fn octets_survive_in_both_roles() {
     seeds::each("smoltcp", env!("CARGO_TARGET_TMPDIR"), 300, |seed, _| {

@@ -397,6 +397,7 @@ fn a_terminate_from_the_peer() {
     assert_eq!(stack.context.counters().engine.terminates_in, 1);
 }
 
+// req-test: RDMAP-206
 #[test]
 fn reads_of_memory_that_changes() {
     if !ready("reads_of_memory_that_changes") {

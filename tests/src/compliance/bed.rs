@@ -46,8 +46,12 @@ pub struct Bed {
     pub(super) mss: u16,
     /// Port of the peer, if it connects.
     pub peer_port: u16,
-    /// What the peer offers; below the most, it acknowledges nothing.
+    /// What the peer offers.
     window: u16,
+    /// The peer acknowledges nothing.
+    stalled: bool,
+    /// Nothing that the stack sends reaches the peer.
+    pub deaf: bool,
     pub(super) qp: Option<QpId>,
     pub(super) request: Option<RequestId>,
     peer: Option<Peer>,
@@ -95,6 +99,8 @@ impl Bed {
             mss: 1460,
             peer_port: PEER_PORT,
             window: 0xffff,
+            stalled: false,
+            deaf: false,
             qp: None,
             request: None,
             peer: None,
@@ -186,6 +192,9 @@ impl Bed {
         let frame = Frame::from(octets.clone());
         let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return };
         self.frames.push(octets);
+        if self.deaf {
+            return;
+        }
         if segment.flags.has(Flags::SYN) && self.peer.is_none() {
             let FourTuple { local, remote } = segment.tuple;
             let template = HeaderTemplate::new(MACS[0], MACS[1], FourTuple { local, remote });
@@ -212,7 +221,7 @@ impl Bed {
         } else {
             return;
         }
-        if self.window == 0xffff {
+        if !self.stalled {
             self.put(Flags::ACK, &[]);
         }
     }
@@ -275,15 +284,61 @@ impl Bed {
         self.settle();
     }
 
-    /// From now on the peer takes so many octets of each segment's worth, and acknowledges none.
+    /// From now on the peer offers a window of so many segments and acknowledges nothing.
     pub const fn stall(&mut self, segments: u16) {
         self.window = segments * self.mss;
+        self.stalled = true;
     }
 
-    /// The peer takes everything again, and says so.
-    pub fn resume(&mut self) {
-        self.window = 0xffff;
+    /// The peer acknowledges again, and offers a window of `octets`.
+    pub fn resume(&mut self, octets: u16) {
+        self.window = octets;
+        self.stalled = false;
         self.put(Flags::ACK, &[]);
+        self.settle();
+    }
+
+    /// A segment of the peer's with other fields than it should have, or with other octets; not
+    /// sent yet.
+    ///
+    /// # Panics
+    /// If nobody is connected.
+    #[must_use]
+    pub fn frame(&self, change: impl FnOnce(&mut Fields), payload: &[u8]) -> Vec<u8> {
+        let peer = self.peer.as_ref().expect("somebody is connected");
+        let (seq, ack, flags) = (peer.seq, peer.ack, Flags::ACK);
+        let mut fields = Fields { seq, ack, flags, window: self.window, ..Fields::default() };
+        change(&mut fields);
+        let mut frame = vec![0; 54 + payload.len()];
+        frame[54..].copy_from_slice(payload);
+        peer.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
+        frame
+    }
+
+    /// A router tells the stack that the longest of its latest frames is too long for a link of `mtu`.
+    ///
+    /// # Panics
+    /// If the stack has sent nothing.
+    pub fn too_big(&mut self, mtu: u16) {
+        let sent = self.frames.iter().rev().filter(|frame| frame[6..12] == MACS[1]);
+        let frame = sent.take(8).max_by_key(|frame| frame.len()).expect("a frame");
+        // What was too long: its IP header and eight octets more.
+        let quoted = &frame[14..42];
+        let mut icmp = vec![3, 4, 0, 0, 0, 0];
+        icmp.extend(mtu.to_be_bytes());
+        icmp.extend(quoted);
+        let sum = checksum(&icmp);
+        icmp[2..4].copy_from_slice(&sum);
+        let mut ip = vec![0x45, 0, 0, 56, 0, 0, 0, 0, 64, 1, 0, 0, 198, 18, 0, 77];
+        ip.extend(&quoted[12..16]);
+        let sum = checksum(&ip);
+        ip[10..12].copy_from_slice(&sum);
+        self.deliver([&MACS[1][..], &MACS[0], &[8, 0], &ip, &icmp].concat());
+    }
+
+    /// A frame arrives as it is.
+    pub fn deliver(&mut self, frame: Vec<u8>) {
+        self.engine.device().inbound.borrow_mut().push_back(frame);
         self.settle();
     }
 
@@ -459,6 +514,15 @@ pub fn split(mut octets: &[u8]) -> (Vec<Vec<u8>>, &[u8]) {
         octets = rest;
     }
     (ulpdus, octets)
+}
+
+/// The checksum of IP and ICMP over an even number of octets.
+fn checksum(octets: &[u8]) -> [u8; 2] {
+    let words =
+        octets.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    let [.., high, low] = (!((sum & 0xffff) + (sum >> 16))).to_be_bytes();
+    [high, low]
 }
 
 impl Default for Bed {

@@ -145,19 +145,23 @@ impl RegionTable {
         len: usize,
     ) -> Result<Place, MemoryFault> {
         let slot = self.slot(stag);
+        // req: DDP-155, DDP-171
         if stag == 0 || slot.stag.load(Ordering::Acquire) != stag {
             return Err(MemoryFault::InvalidStag);
         }
         let [access, region_pd] = halves(slot.access_and_pd.load(Ordering::Relaxed));
+        // req: DDP-173, DDP-188, DDP-205
         if region_pd != pd {
             return Err(MemoryFault::NotAssociated);
         }
+        // req: DDP-156, DDP-209
         if !Access::from_bits(access.to_le_bytes()[0]).allows(needed) {
             return Err(MemoryFault::AccessRights);
         }
         let end = to.checked_add(len as u64).ok_or(MemoryFault::Wrap)?;
         let base = slot.base.load(Ordering::Relaxed);
         let region_end = base + slot.len.load(Ordering::Relaxed);
+        // req: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207
         if to < base || end > region_end {
             return Err(MemoryFault::Bounds);
         }

@@ -75,6 +75,7 @@ impl BufferQueue {
     pub fn post(&mut self, buffer: Buffer) -> bool {
         let fits = self.room() > 0;
         if fits {
+            // req: DDP-005
             self.buffers.push_back(buffer);
         }
         fits
@@ -93,30 +94,38 @@ impl BufferQueue {
         payload: &[u8],
     ) -> Result<Option<Filled>, UntaggedFault> {
         let ahead = Seq(header.msn) - self.msn;
+        // req: DDP-145, DDP-178
         if ahead as usize >= self.buffers.len() && Seq(header.msn) >= self.msn {
             return Err(UntaggedFault::NoBuffer);
         }
+        // req: DDP-148, DDP-149
         if ahead != 0 {
             return Err(UntaggedFault::MsnRange);
         }
         let Some(buffer) = self.buffers.front() else { return Err(UntaggedFault::NoBuffer) };
+        // req: DDP-146
         if header.mo != self.filled {
             return Err(UntaggedFault::MessageOffset);
         }
         let offset = u64::from(self.filled);
         let end = offset + payload.len() as u64;
         let wr_id = buffer.wr_id;
+        // req: DDP-004, DDP-147, DDP-181
         if end > sgl::len(&buffer.sg_list) {
             return Err(UntaggedFault::TooLong { wr_id });
         }
         let Ok(end) = u32::try_from(end) else { return Err(UntaggedFault::TooLong { wr_id }) };
         sgl::scatter(memory, pd, &buffer.sg_list, offset, payload)
             .map_err(|fault| UntaggedFault::Local { wr_id, fault })?;
+        // req: DDP-097, DDP-118
         self.filled = end;
+        // req: DDP-042, DDP-043
         if !header.last {
             return Ok(None);
         }
+        // req: DDP-003, DDP-005
         self.buffers.pop_front();
+        // req: DDP-149
         self.msn += 1;
         self.filled = 0;
         Ok(Some(Filled { wr_id, len: end }))

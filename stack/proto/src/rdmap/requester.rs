@@ -148,8 +148,10 @@ impl Requester {
             return true;
         }
         // A Read without credit blocks what follows it: requests are not overtaken.
+        // req: RDMAP-235, RDMAP-237
         let credit =
             !entry.request.operation.is_answered() || self.awaited.len() < usize::from(self.ord);
+        // req: RDMAP-217, RDMAP-237
         credit && (!entry.request.fence || self.awaited.is_empty())
     }
 
@@ -230,6 +232,7 @@ impl Requester {
             self.offset = 0;
             self.message_built();
         } else {
+            // req: DDP-096, DDP-099
             self.offset += made.payload_len as u64;
         }
         Ok(made.len)
@@ -249,12 +252,15 @@ impl Requester {
             Operation::Send { .. }
             | Operation::Immediate { .. }
             | Operation::WriteImmediate { .. } => {
+                // req: DDP-081, RDMAP-021
                 self.send_msn += 1;
                 Progress::Built
             }
             Operation::Read { .. } | Operation::Atomic { .. } => {
                 let id = self.read_msn.0;
+                // req: DDP-080, RDMAP-150
                 self.read_msn += 1;
+                // req: RDMAP-226
                 self.awaited.push_back(number);
                 if let Operation::Read { .. } = entry.request.operation {
                     Progress::Reading { received: 0 }
@@ -282,13 +288,16 @@ impl Requester {
         let end = u64::from(received) + len as u64;
         // STag and offset of a segment without payload are not checked (RFC 5041 section 5.2).
         if len > 0 {
+            // req: RDMAP-163, RDMAP-167
             if header.stag != sink.lkey {
                 return Err(MemoryFault::InvalidStag);
             }
+            // req: RDMAP-166
             if header.to != sink.addr.wrapping_add(u64::from(received)) {
                 return Err(MemoryFault::Bounds);
             }
         }
+        // req: RDMAP-166
         if end > u64::from(sink.len) || (header.last && end != u64::from(sink.len)) {
             return Err(MemoryFault::Bounds);
         }
@@ -300,6 +309,7 @@ impl Requester {
         let Some(&number) = self.awaited.front() else { return false };
         let Some(entry) = self.entry_mut(number) else { return false };
         let Progress::Reading { received } = entry.progress else { return false };
+        // req: RDMAP-039, RDMAP-223
         if last {
             entry.progress = Progress::Answered;
             self.awaited.pop_front();

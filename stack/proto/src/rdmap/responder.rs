@@ -75,6 +75,7 @@ impl Responder {
         payload: &[u8],
     ) -> Result<(), Fault> {
         self.check_header(header)?;
+        // req: RDMAP-072
         if !header.last || payload.len() > READ_REQUEST_LEN {
             return Err(Fault::ReadRequestTooLong);
         }
@@ -86,12 +87,15 @@ impl Responder {
 
     /// What DDP checks of a message for the request queue: it is the next, and there is a buffer.
     fn check_header(&self, header: &Untagged) -> Result<(), Fault> {
+        // req: RDMAP-267
         if Seq(header.msn) != self.msn {
             return Err(Fault::Untagged(UntaggedFault::MsnRange));
         }
+        // req: RDMAP-145, RDMAP-233, RDMAP-238
         if self.jobs.len() >= usize::from(self.ird) {
             return Err(Fault::Untagged(UntaggedFault::NoBuffer));
         }
+        // req: RDMAP-267
         if header.mo != 0 {
             return Err(Fault::Untagged(UntaggedFault::MessageOffset));
         }
@@ -99,6 +103,7 @@ impl Responder {
     }
 
     fn push(&mut self, task: Task) {
+        // req: RDMAP-151, RDMAP-165, RDMAP-224
         self.jobs.push_back(Job { msn: self.msn.0, task });
         self.msn += 1;
     }
@@ -147,9 +152,12 @@ impl Responder {
         let room = u32::try_from(out.len() - TAGGED_LEN).unwrap_or(u32::MAX);
         let len = left.min(room);
         let header = Tagged {
+            // req: RDMAP-006
             last: len == left,
             rsvd_ulp: Opcode::ReadResponse.control(version),
+            // req: RDMAP-079
             stag: request.sink_stag,
+            // req: RDMAP-080
             to: request.sink_to.wrapping_add(u64::from(*answered)),
         };
         header.emit(version, out);
@@ -184,8 +192,11 @@ impl Job {
             Task::Read { request, answered } => {
                 let done = u64::from(*answered);
                 let rest = ReadRequest {
+                    // req: RDMAP-127
                     sink_to: request.sink_to.wrapping_add(done),
+                    // req: RDMAP-127
                     len: request.len - answered,
+                    // req: RDMAP-127
                     source_to: request.source_to.wrapping_add(done),
                     ..*request
                 };
@@ -212,6 +223,7 @@ impl Job {
 
 /// The source of a Read of no octets is not checked (RFC 5040 section 5.2.1).
 fn check_source(memory: &impl Memory, pd: u32, request: &ReadRequest) -> Result<(), MemoryFault> {
+    // req: RDMAP-156, RDMAP-157
     if request.len == 0 {
         return Ok(());
     }

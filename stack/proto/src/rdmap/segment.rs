@@ -51,9 +51,12 @@ impl<M: Memory> Maker<'_, M> {
         let header = Untagged {
             last,
             rsvd_ulp: opcode.control(self.version),
+            // req: RDMAP-050, RDMAP-059, RDMAP-181
             rsvd_ulp_rest: invalidate.unwrap_or(0),
+            // req: RDMAP-020
             queue: QN_SEND,
             msn,
+            // req: DDP-099, DDP-110
             mo: low_half(part.offset),
         };
         header.emit(self.version, self.out);
@@ -73,7 +76,9 @@ impl<M: Memory> Maker<'_, M> {
         let header = Tagged {
             last,
             rsvd_ulp: Opcode::Write.control(self.version),
+            // req: DDP-064, RDMAP-139
             stag: rkey,
+            // req: DDP-101
             to: remote.wrapping_add(part.offset),
         };
         header.emit(self.version, self.out);
@@ -92,9 +97,11 @@ impl<M: Memory> Maker<'_, M> {
         self.untagged(Opcode::ReadRequest, QN_READ_REQUEST, msn);
         let request = ReadRequest {
             sink_stag: sink.lkey,
+            // req: RDMAP-078
             sink_to: sink.addr,
             len: sink.len,
             source_stag: rkey,
+            // req: RDMAP-022
             source_to: remote,
         };
         request.emit(&mut self.out[UNTAGGED_LEN..]);
@@ -165,6 +172,7 @@ const fn whole(len: usize) -> Made {
 /// Octets of the next segment's payload, and whether it is the message's last.
 fn chunk(left: u64, room: usize) -> (usize, bool) {
     match usize::try_from(left) {
+        // req: DDP-038, DDP-040
         Ok(left) if left <= room => (left, true),
         _ => (room, false),
     }

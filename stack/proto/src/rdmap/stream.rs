@@ -123,19 +123,24 @@ impl Stream {
         let opcode = Opcode::parse(header.rsvd_ulp(), self.version).map_err(Fault::Control)?;
         let payload = &ulpdu[header.wire_len()..];
         match (header, opcode) {
+            // req: RDMAP-036, RDMAP-134
             (Header::Tagged(header), Opcode::Write) => self.place_write(memory, &header, payload),
+            // req: RDMAP-162
             (Header::Tagged(header), Opcode::ReadResponse) => {
                 self.place_response(memory, &header, payload)
             }
             (Header::Tagged(_), _) => Err(Fault::UnexpectedOpcode),
             (Header::Untagged(header), opcode) => match (header.queue, opcode) {
+                // req: RDMAP-169
                 (QN_SEND, Opcode::Send { invalidate, solicited }) => {
                     self.place_send(memory, &header, payload, invalidate, solicited)
                 }
+                // req: RDMAP-146, RDMAP-154
                 (QN_READ_REQUEST, Opcode::ReadRequest) => {
                     self.responder.accept(memory, self.pd, &header, payload)?;
                     Ok(Indication::ReadRequested)
                 }
+                // req: RDMAP-191
                 (QN_TERMINATE, Opcode::Terminate) => {
                     let header = TerminateHeader::parse(payload)
                         .ok_or(Fault::Header(crate::wire::ddp::HeaderError::Truncated))?;
@@ -154,6 +159,7 @@ impl Stream {
         payload: &[u8],
     ) -> Result<Indication, Fault> {
         // STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
+        // req: DDP-106, DDP-160
         if !payload.is_empty() {
             let place = memory
                 .regions()
@@ -202,6 +208,7 @@ impl Stream {
         if let Some(stag) = invalidated {
             match memory.regions().pd_of(stag) {
                 None => return Err(Fault::InvalidateUnknown),
+                // req: RDMAP-103, RDMAP-184, RDMAP-266, RDMAP-329
                 Some(pd) if pd != self.pd => return Err(Fault::InvalidateForeign),
                 Some(_) => {}
             }
@@ -211,6 +218,7 @@ impl Stream {
         let Some(filled) = filled else { return Ok(Indication::Placed) };
         if let Some(stag) = invalidated {
             // The STag is dead before the application hears of the message.
+            // req: RDMAP-007, RDMAP-183, RDMAP-337
             memory.regions().invalidate(stag);
         }
         Ok(Indication::Received { filled, solicited, invalidated })
@@ -226,6 +234,7 @@ impl Stream {
         self.failed = true;
         let mut header = fault.terminate();
         if segment.is_empty() {
+            // req: RDMAP-121, RDMAP-257
             header.has_length = false;
             header.has_ddp = false;
             header.has_rdma = false;
@@ -235,6 +244,7 @@ impl Stream {
             last: true,
             rsvd_ulp: Opcode::Terminate.control(self.version),
             rsvd_ulp_rest: 0,
+            // req: RDMAP-188
             queue: QN_TERMINATE,
             msn: 1,
             mo: 0,

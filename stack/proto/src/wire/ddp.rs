@@ -8,8 +8,11 @@ pub const TAGGED_LEN: usize = 14;
 /// Octets of an untagged header.
 pub const UNTAGGED_LEN: usize = 18;
 
+// req: DDP-034, DDP-051
 const CONTROL_TAGGED: u8 = 0x80;
+// req: DDP-034
 const CONTROL_LAST: u8 = 0x40;
+// req: DDP-175, DDP-182
 const CONTROL_VERSION: u8 = 0x03;
 
 /// The protocol versions of a stream, equal for DDP and RDMAP and fixed when it starts.
@@ -27,7 +30,9 @@ impl Version {
     #[must_use]
     pub const fn bits(self) -> u8 {
         match self {
+            // req: DDP-047, RDMAP-054
             Self::Rdmac => 0,
+            // req: DDP-046
             Self::Ietf => 1,
         }
     }
@@ -36,6 +41,7 @@ impl Version {
 /// Tagged header as it lies on the wire: 14 octets, big-endian (RFC 5041 section 4.2).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
+// req: DDP-049, DDP-050
 struct TaggedWire {
     control: u8,
     rsvd_ulp: u8,
@@ -46,6 +52,7 @@ struct TaggedWire {
 /// Untagged header as it lies on the wire: 18 octets, big-endian (RFC 5041 section 4.3).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
+// req: DDP-067, DDP-068
 struct UntaggedWire {
     control: u8,
     rsvd_ulp: u8,
@@ -118,7 +125,9 @@ impl Header {
     pub fn parse(ulpdu: &[u8], version: Version) -> Result<Self, HeaderError> {
         let control = *ulpdu.first().ok_or(HeaderError::Truncated)?;
         let is_tagged = control & CONTROL_TAGGED != 0;
+        // req: DDP-042, DDP-043
         let last = control & CONTROL_LAST != 0;
+        // req: DDP-048
         if control & CONTROL_VERSION != version.bits() {
             return Err(if is_tagged {
                 HeaderError::VersionTagged
@@ -126,6 +135,7 @@ impl Header {
                 HeaderError::VersionUntagged
             });
         }
+        // req: DDP-036, DDP-037, DDP-069
         if is_tagged {
             let (wire, _) =
                 TaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
@@ -133,6 +143,7 @@ impl Header {
                 last,
                 rsvd_ulp: wire.rsvd_ulp,
                 stag: wire.stag.get(),
+                // req: DDP-065, DDP-157
                 to: wire.to.get(),
             }))
         } else {
@@ -142,8 +153,11 @@ impl Header {
                 last,
                 rsvd_ulp: wire.rsvd_ulp,
                 rsvd_ulp_rest: wire.rsvd_ulp_rest.get(),
+                // req: DDP-076, DDP-144
                 queue: wire.queue.get(),
+                // req: DDP-148
                 msn: wire.msn.get(),
+                // req: DDP-086
                 mo: wire.mo.get(),
             }))
         }
@@ -175,9 +189,13 @@ impl Tagged {
     /// If `out` is shorter.
     pub fn emit(&self, version: Version, out: &mut [u8]) {
         let wire = TaggedWire {
+            // req: DDP-044, DDP-051
             control: CONTROL_TAGGED | last_bit(self.last) | version.bits(),
+            // req: DDP-053, DDP-055
             rsvd_ulp: self.rsvd_ulp,
+            // req: DDP-060, DDP-063
             stag: self.stag.into(),
+            // req: DDP-101
             to: self.to.into(),
         };
         out[..TAGGED_LEN].copy_from_slice(wire.as_bytes());
@@ -191,17 +209,24 @@ impl Untagged {
     /// If `out` is shorter.
     pub fn emit(&self, version: Version, out: &mut [u8]) {
         let wire = UntaggedWire {
+            // req: DDP-044
             control: last_bit(self.last) | version.bits(),
+            // req: DDP-071, DDP-073
             rsvd_ulp: self.rsvd_ulp,
+            // req: DDP-070
             rsvd_ulp_rest: self.rsvd_ulp_rest.into(),
+            // req: DDP-078
             queue: self.queue.into(),
+            // req: DDP-081, DDP-082
             msn: self.msn.into(),
+            // req: DDP-087, DDP-099
             mo: self.mo.into(),
         };
         out[..UNTAGGED_LEN].copy_from_slice(wire.as_bytes());
     }
 }
 
+// req: DDP-038, DDP-039
 const fn last_bit(last: bool) -> u8 {
     if last { CONTROL_LAST } else { 0 }
 }

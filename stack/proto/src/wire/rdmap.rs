@@ -61,9 +61,11 @@ impl Opcode {
     /// # Errors
     /// [`ControlError`].
     pub const fn parse(control: u8, version: Version) -> Result<Self, ControlError> {
+        // req: RDMAP-055, RDMAP-105, RDMAP-264, RDMAP-269
         if control >> 6 != version.bits() {
             return Err(ControlError::Version);
         }
+        // req: RDMAP-052
         Ok(match control & 0x0f {
             0 => Self::Write,
             1 => Self::ReadRequest,
@@ -107,6 +109,7 @@ impl Opcode {
             Self::AtomicRequest => 10,
             Self::AtomicResponse => 11,
         };
+        // req: RDMAP-049, RDMAP-057
         (version.bits() << 6) | code
     }
 }
@@ -114,6 +117,7 @@ impl Opcode {
 /// Read Request header as it lies on the wire (RFC 5040 section 4.4).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
+// req: RDMAP-077
 struct ReadRequestWire {
     sink_stag: U32,
     sink_to: U64,
@@ -192,6 +196,7 @@ impl TerminateHeader {
     pub fn parse(octets: &[u8]) -> Option<Self> {
         let &[layer_and_type, code, present, _] = octets.first_chunk::<4>()?;
         Some(Self {
+            // req: RDMAP-044, RDMAP-192
             layer: layer_and_type >> 4,
             error_type: layer_and_type & 0x0f,
             code,
@@ -207,13 +212,18 @@ impl TerminateHeader {
     /// # Panics
     /// If `out` is shorter than [`TERMINATE_LEN_MAX`].
     pub fn emit(&self, segment: &[u8], out: &mut [u8]) -> usize {
+        // req: RDMAP-087, RDMAP-094
         out[0] = (self.layer << 4) | (self.error_type & 0x0f);
         out[1] = self.code;
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        // req: RDMAP-092
         out[2] = bit(self.has_length, 0x80) | bit(self.has_ddp, 0x40) | bit(self.has_rdma, 0x20);
+        // req: RDMAP-115
         out[3] = 0;
         let mut at = 4;
+        // req: RDMAP-119
         if self.has_length {
+            // req: RDMAP-118, RDMAP-123
             let len = u16::try_from(segment.len()).unwrap_or(u16::MAX);
             out[at..at + 2].copy_from_slice(&len.to_be_bytes());
             at += 2;
@@ -226,6 +236,7 @@ impl TerminateHeader {
                 out[at..at + len].fill(0);
                 let there = segment.get(copied..).unwrap_or_default();
                 let have = len.min(there.len());
+                // req: RDMAP-120, RDMAP-126
                 out[at..at + have].copy_from_slice(&there[..have]);
                 at += len;
                 copied += len;

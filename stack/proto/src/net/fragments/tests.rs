@@ -89,6 +89,7 @@ fn segment_of(taken: &Taken, tagged: bool) -> Segment {
     parsed.unwrap()
 }
 
+// req-test: MPA-168, MPA-170
 #[test]
 fn pieces_in_any_order_make_the_segment() {
     for v6 in [false, true] {
@@ -246,6 +247,7 @@ fn congestion_of_one_is_congestion_of_all() {
     }
 }
 
+// req-test: MPA-172
 #[test]
 fn a_flood_keeps_to_the_bounds_and_ends() {
     let frame = whole(true, None, 1400);

@@ -10,6 +10,7 @@ use super::{Answers, Config, Delivered, Fields, Flags, Heap, HoldPool, InTurn, O
 use crate::device::{ChecksumMode, RxFrame};
 use crate::wire::tcp::{Block, MAX_HEADER_LEN};
 
+// req-test: MPA-023
 #[test]
 fn what_is_rejected_is_not_reported() {
     let mut script = script(&Config::default());

@@ -56,6 +56,7 @@ fn only_what_is_under_way_is_believed() {
     assert_eq!(script.end.tcb.cwnd(), prior, "no sign of congestion");
 }
 
+// req-test: MPA-163
 #[test]
 fn below_the_floor_nothing_is_lowered() {
     let mut v4 = script(PathMtuConfig::default());

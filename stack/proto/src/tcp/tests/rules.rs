@@ -43,6 +43,7 @@ fn a_syn_is_challenged_at_a_limited_rate() {
     assert_eq!((stats.challenges, stats.challenges_limited), (51, 42));
 }
 
+// req-test: MPA-028
 #[test]
 fn acks_of_what_was_never_sent_are_refused_with_their_payload() {
     let mut script = script();
@@ -57,6 +58,7 @@ fn acks_of_what_was_never_sent_are_refused_with_their_payload() {
     assert_eq!(script.end.read, 10);
 }
 
+// req-test: MPA-028
 #[test]
 fn a_segment_without_ack_is_dropped() {
     let mut script = script();
@@ -64,6 +66,7 @@ fn a_segment_without_ack_is_dropped() {
     assert_eq!(script.end.read, 0);
 }
 
+// req-test: MPA-025, MPA-026, MPA-029
 #[test]
 fn only_octets_in_the_window_are_taken_and_each_once() {
     let mut script = plain();
@@ -85,6 +88,7 @@ fn only_octets_in_the_window_are_taken_and_each_once() {
     assert_eq!(script.end.tcb.stats().out_of_window, 1);
 }
 
+// req-test: MPA-027
 #[test]
 fn paws_drops_old_timestamps_but_not_after_a_long_silence() {
     let mut script = script();

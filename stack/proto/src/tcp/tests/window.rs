@@ -108,6 +108,7 @@ fn a_window_small_from_the_start_is_used() {
     assert_eq!(script.send(script.fields())[0].payload.len(), 50);
 }
 
+// req-test: MPA-106
 #[test]
 fn pieces_are_resent_as_they_were_cut() {
     let mut script = script(&Config::default(), 200);
@@ -120,6 +121,7 @@ fn pieces_are_resent_as_they_were_cut() {
     assert_eq!((again[0].seq, again[0].payload.len()), (out[0].seq, 200));
 }
 
+// req-test: MPA-101, DDP-019, DDP-020
 #[test]
 fn a_smaller_segment_size_cuts_what_was_accepted() {
     let mut script = script(&Config::default(), 60_000);
