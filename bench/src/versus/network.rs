@@ -21,6 +21,8 @@ const CONGESTION_CONTROL: &str = "cubic";
 /// Frames that may wait in the kernel for the wire to take them: it counts what it drops, the
 /// kernel would drop in silence.
 const TAP_QUEUE: &str = "10000";
+/// How often the wire looks at a memif, which cannot wake it as a tap does.
+const POLL: &str = "20us";
 /// What a run may take beyond its measured time.
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a program may take to get ready.
@@ -120,7 +122,7 @@ fn start_wire(
     if real_time() {
         // It sleeps whenever nothing is due, so that it may go before all others: a wire waits
         // for nobody.
-        command.args(["-f", "10"]).arg(&plan.iwlink).args(["--spin", "0"]);
+        command.args(["-f", "10"]).arg(&plan.iwlink).args(["--spin", "0", "--poll", POLL]);
     } else {
         command = inside(home, &plan.iwlink);
     }

@@ -102,7 +102,7 @@ pub struct Config {
     pub congestion: Algorithm,
     /// Explicit congestion notification.
     pub ecn: EcnMode,
-    /// Spread the window over the round trip, where that is 500 us or more.
+    /// Spread the window over the round trip, where that is 2 ms or more.
     pub pacing: bool,
     /// How the size of packets is fitted to the path.
     pub path_mtu: PathMtuConfig,

@@ -148,11 +148,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// True if congestion window and pacing admit `len` octets now. With nothing in the network one
     /// segment always may go, and a tail-loss probe whatever they say.
+    ///
+    /// What waits for its burst waits for the window: that is where the rate comes from. Where a
+    /// peer acknowledges whole bursts at a time the window would otherwise hardly ever count as
+    /// used.
     fn cwnd_admits(&mut self, now: Instant, len: u32) -> bool {
         let pipe = self.pipe();
-        let admits = pipe == 0 || pipe + len <= self.cc.window();
+        let admits = (pipe == 0 || pipe + len <= self.cc.window()) && !self.is_paced(now);
         self.cwnd_limited |= !admits;
-        self.due.tail || (admits && !self.is_paced(now))
+        self.due.tail || admits
     }
 
     fn choose_resend(&mut self, now: Instant) -> Option<Resend> {

@@ -8,14 +8,17 @@ use super::{NEVER, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MICROSECOND, MILLISECOND};
 
-/// Round-trip time below which a timer per burst costs more than a burst harms.
-const RTT_MIN_NS: u64 = 500 * MICROSECOND;
-/// Segments of a burst, as long as they take less than a millisecond; also the largest window
-/// that leaves as it is (RFC 6928 sends as much at the start of a connection).
+/// Round-trip time below which bursts are left to the clock of the ACKs: a burst would wait for a
+/// timer of some tens of microseconds, which a short path notices more than its queues the burst.
+const RTT_MIN_NS: u64 = 2 * MILLISECOND;
+/// Segments of a burst, as long as they take less than a millisecond and are a small part of the
+/// window; also the largest window that leaves as it is (RFC 6928 sends as much at the start of a
+/// connection).
 const BURST_SEGMENTS: u32 = 10;
 /// The shortest burst, whatever the rate: a peer acknowledges every second segment.
 const BURST_SEGMENTS_MIN: u64 = 2;
-/// A burst is at least this part of a millisecond's octets: 62.5 us, four ticks of the timers.
+/// A burst is at most this part of a window, so that it stays short beside the round trip, and at
+/// least this part of a millisecond's octets: 62.5 us, four ticks of the timers.
 const BURST_PARTS: u64 = 16;
 
 /// When the next burst may leave.
@@ -46,6 +49,7 @@ impl Burst {
         let rate_ms = window * MILLISECOND / (srtt_ns * under);
         let octets = (u64::from(BURST_SEGMENTS) * mss)
             .min(rate_ms)
+            .min(window / BURST_PARTS)
             .max(rate_ms / BURST_PARTS)
             .max(BURST_SEGMENTS_MIN * mss);
         let octets = u32::try_from(octets).unwrap_or(u32::MAX);
@@ -101,13 +105,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Burst, MILLISECOND};
+    use super::{Burst, MILLISECOND, RTT_MIN_NS};
 
     const MSS: u32 = 1448;
 
     #[test]
     fn a_window_takes_its_round_trip() {
-        for srtt_ns in [MILLISECOND / 2, MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND] {
+        for srtt_ns in [2 * MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND] {
             for window in [11 * MSS, 100 * MSS, 5000 * MSS, 1 << 30] {
                 for (slow_start, factor) in [(true, 2.0), (false, 1.2)] {
                     let burst = Burst::of(window, srtt_ns, MSS, slow_start).unwrap();
@@ -134,7 +138,7 @@ mod tests {
 
     #[test]
     fn short_paths_and_small_windows_are_left_alone() {
-        assert_eq!(Burst::of(1 << 20, 499_999, MSS, true), None);
+        assert_eq!(Burst::of(1 << 20, RTT_MIN_NS - 1, MSS, true), None);
         assert_eq!(Burst::of(10 * MSS, 20 * MILLISECOND, MSS, true), None);
         assert_eq!(Burst::of(1 << 20, 0, MSS, true), None, "nothing measured");
     }

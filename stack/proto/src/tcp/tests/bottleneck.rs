@@ -257,6 +257,24 @@ fn pacing_spreads_a_window_over_the_round_trip() {
     }
 }
 
+/// What waits for its burst has the window in use, though the window has room: an ACK that comes
+/// meanwhile lets it grow.
+#[test]
+fn a_paced_window_is_in_use() {
+    let cfg = Config { recv_window: 16 << 20, idle_restart: false, ..Config::default() };
+    let mut link = Bottleneck::new([cfg.clone(), cfg]);
+    link.delay_ns = 10 * MILLISECOND;
+    link.connect();
+    while link.end(0).tcb.cwnd() < 300_000 {
+        link.run(5 * MILLISECOND);
+    }
+    link.wait(SECOND);
+    link.run(2 * MILLISECOND);
+    let tcb = &link.end(0).tcb;
+    assert!(tcb.pipe() < tcb.cwnd() / 2);
+    assert!(tcb.cwnd_limited);
+}
+
 /// RFC 7661: a window that is not in use says nothing about what the path can take.
 #[test]
 fn an_unused_window_does_not_grow() {
