@@ -315,7 +315,8 @@ impl Bed {
         frame
     }
 
-    /// A router tells the stack that the longest of its latest frames is too long for a link of `mtu`.
+    /// A router tells the stack that the longest of its latest frames is too long for a link of
+    /// `mtu`.
     ///
     /// # Panics
     /// If the stack has sent nothing.
