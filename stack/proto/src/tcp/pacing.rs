@@ -6,7 +6,7 @@
 
 use super::{NEVER, Tcb};
 use crate::device::{Retained, RxFrame};
-use crate::time::{Instant, MICROSECOND, MILLISECOND};
+use crate::time::{Instant, MILLISECOND};
 
 /// Round-trip time below which bursts are left to the clock of the ACKs: a burst would wait for a
 /// timer of some tens of microseconds, which a short path notices more than its queues the burst.
