@@ -109,6 +109,41 @@ fn many_queue_pairs_go_both_ways() {
 }
 
 #[test]
+fn atomic_operations_fetch_one_after_the_other() {
+    let stage = Stage::new("atomic");
+    for (line, words, ends) in [
+        ("atomic-lat", 1, 1),
+        ("atomic-lat -A CMP_AND_SWAP", 1, 1),
+        ("atomic-bw -A FETCH_AND_ADD -q 3 -t 16", 3, 1),
+        ("atomic-bw -A CMP_AND_SWAP -b", 1, 2),
+    ] {
+        let result = &stage.results(&format!("{line} -n 300 --verify"))[0];
+        assert_eq!((&result["size_bytes"], &result["errors"]), (&8.into(), &0.into()), "{line}");
+        assert_eq!(result["iterations"], 300 * words * ends, "{line}");
+        // Everything that was fetched, and each word in the end.
+        assert_eq!(result["bytes_verified"], 8 * words * ends * (300 + 1), "{line}");
+        assert_eq!(result["lat_us"].is_object(), line.starts_with("atomic-lat"));
+    }
+    for test in ["atomic-bw", "atomic-lat"] {
+        let result = &stage.results(&format!("{test} -D 0.1"))[0];
+        assert!(result["iterations"].as_u64().unwrap() > 0, "{test}");
+    }
+}
+
+#[test]
+fn writes_with_immediate_data_are_counted_at_their_sink() {
+    let stage = Stage::new("immediate");
+    for more in ["", "--verify", "-b -q 2 --verify"] {
+        let line = format!("write-bw --write-with-imm -s 5000 -n 300 -t 16 {more}");
+        let result = &stage.results(&line)[0];
+        let messages = if more.starts_with("-b") { 4 * 300 } else { 300 };
+        assert_eq!((&result["iterations"], &result["errors"]), (&messages.into(), &0.into()));
+        let verified = if more.is_empty() { 0 } else { 5000 * messages };
+        assert_eq!(result["bytes_verified"], verified, "{line}");
+    }
+}
+
+#[test]
 fn all_sizes_follow_each_other() {
     let stage = Stage::new("sizes");
     for test in ["write-bw", "send-bw", "read-lat", "send-lat"] {

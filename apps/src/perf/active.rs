@@ -146,7 +146,7 @@ impl Active {
             flow.posted == flow.limit
                 && match self.transfer {
                     Transfer::Write => flow.confirmed,
-                    Transfer::Read => flow.completed == flow.posted,
+                    Transfer::Read | Transfer::Atomic => flow.completed == flow.posted,
                     Transfer::Send => true,
                 }
         })
@@ -162,8 +162,8 @@ impl Active {
             flow.confirmed |= id.number == 0;
             return Ok(());
         }
-        if self.transfer == Transfer::Read {
-            // Each Read is signalled, and they complete in order.
+        if self.transfer.is_fetch() {
+            // Each Read or atomic operation is signalled, and they complete in order.
             let number = flow.completed;
             flow.completed += 1;
             self.completed += 1;
@@ -183,6 +183,11 @@ impl Active {
 
     /// Checks what a Read has brought, and tells the source that the slot may be rewritten.
     fn check(&mut self, session: &mut Session, qp: u16, number: u64) -> anyhow::Result<()> {
+        if self.transfer == Transfer::Atomic {
+            self.errors += session.check_fetched(&self.run, qp, number);
+            self.verified += self.run.size;
+            return Ok(());
+        }
         let offset = usize::try_from(session.offset(&self.run, qp, number))?;
         let len = usize::try_from(self.run.size)?;
         let pattern = Pattern::new(session.stream(qp, false), number);
@@ -289,14 +294,16 @@ pub fn credit_batch(run: &Run) -> u64 {
 pub fn uses_receives(session: &Session) -> bool {
     match session.test().transfer() {
         Transfer::Send => true,
-        Transfer::Write => session.verify() && !session.test().is_latency(),
-        Transfer::Read => false,
+        Transfer::Write => {
+            session.writes_immediates() || (session.verify() && !session.test().is_latency())
+        }
+        Transfer::Read | Transfer::Atomic => false,
     }
 }
 
 /// A completion is due for message `count` of a flow, counted from one.
 fn is_signaled(transfer: Transfer, signal_every: u64, flow: &Flow, count: u64) -> bool {
-    count.is_multiple_of(signal_every) || count == flow.limit || transfer == Transfer::Read
+    count.is_multiple_of(signal_every) || count == flow.limit || transfer.is_fetch()
 }
 
 /// Posts the next `burst` messages of a flow, or as many as the queue has room for.
@@ -332,8 +339,8 @@ fn post_verified(
     let count = number + 1;
     let transfer = session.test().transfer();
     let due = is_signaled(transfer, signal_every, flow, count);
-    let notify = transfer == Transfer::Write;
-    if transfer != Transfer::Read {
+    let notify = session.notifies();
+    if !transfer.is_fetch() {
         let offset = usize::try_from(session.offset(run, qp, number))?;
         let pattern = Pattern::new(session.stream(qp, true), number);
         slots::fill(&session.end, &session.tx, offset, usize::try_from(run.size)?, pattern);

@@ -24,6 +24,10 @@ pub const FLAG_VERIFY: u8 = 1;
 pub const FLAG_BIDIRECTIONAL: u8 = 2;
 /// The initiator asked for CRCs (for the record; MPA negotiates them).
 pub const FLAG_CRC: u8 = 4;
+/// Atomic operations compare and swap, rather than add.
+pub const FLAG_CMP_SWAP: u8 = 8;
+/// RDMA Writes have immediate data, and use up receives.
+pub const FLAG_IMMEDIATE: u8 = 16;
 
 /// Why octets are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

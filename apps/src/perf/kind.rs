@@ -17,6 +17,10 @@ pub enum Test {
     ReadLat,
     /// Latency of Sends.
     SendLat,
+    /// Rate of atomic operations.
+    AtomicBw,
+    /// Latency of atomic operations.
+    AtomicLat,
 }
 
 /// What a message travels as.
@@ -28,6 +32,28 @@ pub enum Transfer {
     Read,
     /// Send.
     Send,
+    /// Atomic operation on a word of eight octets, one for each queue pair.
+    Atomic,
+}
+
+impl Transfer {
+    /// The other end's memory comes to this one, in answer to each request.
+    #[must_use]
+    pub const fn is_fetch(self) -> bool {
+        matches!(self, Self::Read | Self::Atomic)
+    }
+}
+
+/// The atomic operation to test. Names as in perftest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AtomicType {
+    /// Adds 1.
+    #[default]
+    #[value(name = "FETCH_AND_ADD")]
+    FetchAdd,
+    /// Compares with what the word is, and swaps in 1 more: always swaps.
+    #[value(name = "CMP_AND_SWAP")]
+    CmpSwap,
 }
 
 impl Test {
@@ -41,6 +67,8 @@ impl Test {
             Self::WriteLat => 4,
             Self::ReadLat => 5,
             Self::SendLat => 6,
+            Self::AtomicBw => 7,
+            Self::AtomicLat => 8,
         }
     }
 
@@ -60,13 +88,15 @@ impl Test {
             Self::WriteLat => "write-lat",
             Self::ReadLat => "read-lat",
             Self::SendLat => "send-lat",
+            Self::AtomicBw => "atomic-bw",
+            Self::AtomicLat => "atomic-lat",
         }
     }
 
     /// Measures latency.
     #[must_use]
     pub const fn is_latency(self) -> bool {
-        matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat)
+        matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat | Self::AtomicLat)
     }
 
     /// What its messages travel as.
@@ -76,6 +106,7 @@ impl Test {
             Self::WriteBw | Self::WriteLat => Transfer::Write,
             Self::ReadBw | Self::ReadLat => Transfer::Read,
             Self::SendBw | Self::SendLat => Transfer::Send,
+            Self::AtomicBw | Self::AtomicLat => Transfer::Atomic,
         }
     }
 }

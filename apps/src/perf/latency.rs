@@ -106,7 +106,7 @@ impl Table {
     #[inline]
     fn post(&mut self, session: &Session) -> anyhow::Result<bool> {
         let number = self.sent;
-        let signaled = self.transfer == Transfer::Read || number.is_multiple_of(SIGNAL_EVERY);
+        let signaled = self.transfer.is_fetch() || number.is_multiple_of(SIGNAL_EVERY);
         let operation = session.operation(&self.run, 0, number);
         let posted = session.post(0, session.wr_id(MESSAGE, 0, number), operation, signaled)?;
         self.sent += u64::from(posted);
@@ -124,7 +124,10 @@ impl Table {
     fn take(&mut self, session: &Session) -> anyhow::Result<()> {
         let number = self.taken;
         self.taken += 1;
-        if session.verify() {
+        if session.verify() && self.transfer == Transfer::Atomic {
+            self.verified += self.run.size;
+            self.errors += session.check_fetched(&self.run, 0, number);
+        } else if session.verify() {
             let offset = usize::try_from(session.offset(&self.run, 0, number))?;
             let pattern = Pattern::new(session.stream(0, false), number);
             let mut size = usize::try_from(self.run.size)?;
@@ -211,7 +214,7 @@ impl Pinger {
         if self.table.sent >= self.allowed {
             return Ok(());
         }
-        if self.table.transfer != Transfer::Read {
+        if !self.table.transfer.is_fetch() {
             self.table.build(session)?;
         }
         if self.table.transfer == Transfer::Send && self.receives == 0 {
@@ -230,8 +233,8 @@ impl Pinger {
             bail!("an answer came that nothing was asked for");
         };
         let elapsed = u64::try_from(posted.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // A Read is a round trip in itself and counts in full, as in perftest.
-        let halves = if self.table.transfer == Transfer::Read { 1 } else { 2 };
+        // What fetches is a round trip in itself and counts in full, as in perftest.
+        let halves = if self.table.transfer.is_fetch() { 1 } else { 2 };
         self.latencies.record(elapsed / halves);
         self.table.take(session)
     }
@@ -242,12 +245,13 @@ impl Pinger {
     /// If the connection is down.
     #[inline]
     pub fn complete(&mut self, session: &mut Session, id: Id, wc: &Wc) -> anyhow::Result<()> {
-        if id.kind == MESSAGE && self.table.transfer == Transfer::Read {
+        if id.kind == MESSAGE && self.table.transfer.is_fetch() {
             ensure!(u64::from(wc.byte_len) == self.table.run.size, "a Read came back short");
             self.answered(session)?;
             let count = self.table.taken;
             let batch = crate::perf::active::credit_batch(&self.table.run);
-            if session.verify() && count.is_multiple_of(batch) {
+            let by_reads = self.table.transfer == Transfer::Read;
+            if by_reads && session.verify() && count.is_multiple_of(batch) {
                 session.say(Message::Consumed { qp: 0, count })?;
             }
         }
@@ -352,7 +356,7 @@ impl Ponger {
     /// True when every ping that was announced has been answered.
     fn is_level(&self) -> bool {
         let announced = self.intake.announced().unwrap_or(u64::MAX);
-        self.table.transfer == Transfer::Read || self.table.sent >= announced
+        self.table.transfer.is_fetch() || self.table.sent >= announced
     }
 
     #[inline]

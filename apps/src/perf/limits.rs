@@ -2,8 +2,8 @@
 
 use anyhow::ensure;
 
-use crate::perf::control::{FLAG_VERIFY, Hello, Run};
-use crate::perf::options::SIZE_MAX;
+use crate::perf::control::{FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Run};
+use crate::perf::options::{ATOMIC_LEN, SIZE_MAX, Test, Transfer};
 
 /// Refuses a run that does not fit what was agreed.
 pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
@@ -16,6 +16,12 @@ pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
     );
     ensure!(run.credits <= hello.rx_depth, "more credits than receives");
     ensure!(run.iterations > 0 || run.duration_ms > 0, "the run has no end");
+    let is_atomic = hello.test.transfer() == Transfer::Atomic;
+    ensure!(!is_atomic || run.size == ATOMIC_LEN, "atomic operations have {ATOMIC_LEN} octets");
+    ensure!(
+        !hello.has(FLAG_IMMEDIATE) || hello.test == Test::WriteBw,
+        "immediate data come with write-bw"
+    );
     let verified_slots = hello.has(FLAG_VERIFY);
     ensure!(!verified_slots || run.credits <= run.slots, "more credits than slots to verify in");
     Ok(())
@@ -25,7 +31,6 @@ pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::perf::control::Region;
-    use crate::perf::options::Test;
 
     fn hello() -> Hello {
         let region = Region::default();
@@ -48,6 +53,17 @@ mod tests {
     #[test]
     fn a_run_that_fits_is_served() {
         assert!(check_run(&hello(), &RUN).is_ok());
+    }
+
+    #[test]
+    fn atomic_operations_and_immediate_data_have_their_tests() {
+        let atomic = Hello { test: Test::AtomicBw, ..hello() };
+        assert!(check_run(&atomic, &Run { size: 8, ..RUN }).is_ok());
+        assert!(check_run(&atomic, &RUN).is_err());
+        for (test, served) in [(Test::WriteBw, true), (Test::WriteLat, false)] {
+            let immediate = Hello { test, flags: FLAG_IMMEDIATE, ..hello() };
+            assert_eq!(check_run(&immediate, &RUN).is_ok(), served, "{test:?}");
+        }
     }
 
     #[test]

@@ -8,8 +8,10 @@ use clap::{Args, Parser, Subcommand};
 use crate::device::DeviceArgs;
 use crate::network::Host;
 use crate::options::{octets, seconds};
-use crate::perf::control::{FLAG_BIDIRECTIONAL, FLAG_CRC, FLAG_VERIFY, Run};
-pub use crate::perf::kind::{Test, Transfer};
+use crate::perf::control::{
+    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_VERIFY, Run,
+};
+pub use crate::perf::kind::{AtomicType, Test, Transfer};
 
 /// Port of perftest's programs, and of iwperf.
 pub const PORT: u16 = 18515;
@@ -20,10 +22,12 @@ pub const REGION_LEN_MAX: u64 = 4 << 30;
 /// Slots for verified messages may take this much of each region: 128 of 8 MiB. Beyond it there
 /// are fewer, and so many messages outstanding.
 const SLOT_MEMORY: u64 = 1 << 30;
+/// Octets of an atomic operation.
+pub const ATOMIC_LEN: u64 = 8;
 /// Messages start at multiples of this: a cache line.
 const STRIDE_UNIT: u64 = 64;
 
-/// Measures bandwidth and latency of ferrowarp's RDMA Writes, Reads and Sends.
+/// Measures bandwidth and latency of ferrowarp's RDMA Writes, Reads, Sends and atomic operations.
 ///
 /// Figures are honest: bandwidth counts octets that the sink has confirmed, latency is half a
 /// round trip in which each side acts on the data that were placed.
@@ -76,6 +80,10 @@ pub enum Command {
     ReadLat(ClientArgs),
     /// Latency of Sends to HOST and back.
     SendLat(ClientArgs),
+    /// Rate of atomic operations on memory of HOST.
+    AtomicBw(ClientArgs),
+    /// Latency of atomic operations on memory of HOST.
+    AtomicLat(ClientArgs),
 }
 
 /// A client's options.
@@ -97,7 +105,8 @@ pub struct ClientArgs {
 /// How to test.
 #[derive(Clone, Debug, Args)]
 pub struct TestArgs {
-    /// Octets per message, also as 64K or 1M [default: 65536 for bandwidth, 2 for latency].
+    /// Octets per message, also as 64K or 1M [default: 65536 for bandwidth, 2 for latency; atomic
+    /// operations always have 8].
     #[arg(short, long, value_parser = size, conflicts_with = "all")]
     pub size: Option<u64>,
     /// All sizes from 2 octets to 8 MiB, by powers of two.
@@ -117,10 +126,17 @@ pub struct TestArgs {
     #[arg(short, long, default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub tx_depth: u32,
-    /// RDMA Reads outstanding per queue pair.
+    /// RDMA Reads or atomic operations outstanding per queue pair.
     #[arg(short, long, default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     pub outs: u16,
+    /// The atomic operation.
+    #[arg(short = 'A', long, value_enum, default_value_t, value_name = "TYPE")]
+    pub atomic_type: AtomicType,
+    /// RDMA Writes with immediate data (write-bw only): each uses up a receive at the sink, which
+    /// counts it.
+    #[arg(long)]
+    pub write_with_imm: bool,
     /// Both ends are active (bandwidth only); the sum of both directions is shown.
     #[arg(short, long)]
     pub bidirectional: bool,
@@ -154,6 +170,20 @@ impl TestArgs {
         } else {
             anyhow::ensure!(self.hdr.is_none(), "--hdr is for latency: leave it away");
         }
+        anyhow::ensure!(
+            !self.write_with_imm || test == Test::WriteBw,
+            "--write-with-imm is for write-bw: leave it away"
+        );
+        if test.transfer() == Transfer::Atomic {
+            let fits = !self.all && self.size.is_none_or(|size| size == ATOMIC_LEN);
+            anyhow::ensure!(
+                fits,
+                "atomic operations have {ATOMIC_LEN} octets: leave -s and -a away"
+            );
+        } else {
+            let unused = self.atomic_type == AtomicType::default();
+            anyhow::ensure!(unused, "-A is for atomic-bw and atomic-lat: leave it away");
+        }
         let span = self.span(test).saturating_mul(u64::from(self.qps));
         anyhow::ensure!(
             span <= REGION_LEN_MAX,
@@ -166,7 +196,9 @@ impl TestArgs {
     /// Sizes to run, in order.
     #[must_use]
     pub fn sizes(&self, test: Test) -> Vec<u64> {
-        if self.all {
+        if test.transfer() == Transfer::Atomic {
+            vec![ATOMIC_LEN]
+        } else if self.all {
             (1..=23).map(|bits| 1 << bits).collect()
         } else {
             vec![self.size.unwrap_or(if test.is_latency() { 2 } else { 65536 })]
@@ -179,14 +211,18 @@ impl TestArgs {
         (if self.verify { FLAG_VERIFY } else { 0 })
             | (if self.bidirectional { FLAG_BIDIRECTIONAL } else { 0 })
             | (if self.no_crc { 0 } else { FLAG_CRC })
+            | (if matches!(self.atomic_type, AtomicType::CmpSwap) { FLAG_CMP_SWAP } else { 0 })
+            | (if self.write_with_imm { FLAG_IMMEDIATE } else { 0 })
     }
 
-    /// Receives that a passive end posts per queue pair. Unverified Sends get twice the depth,
-    /// so that the sender need not wait for a credit while the sink posts receives again.
+    /// Receives that a passive end posts per queue pair. Where messages that are not verified use
+    /// them up there are twice as many as the depth, so that the sender need not wait for a credit
+    /// while the sink posts receives again.
     #[must_use]
     pub const fn rx_depth(&self, test: Test) -> u32 {
         match (test.transfer(), self.verify) {
             (Transfer::Send, false) => 2 * self.tx_depth,
+            (Transfer::Write, false) if self.write_with_imm => 2 * self.tx_depth,
             _ => self.tx_depth,
         }
     }
@@ -221,8 +257,11 @@ impl TestArgs {
         let credits = match (test.transfer(), self.verify) {
             // The spinning end sees each message by itself.
             (Transfer::Write, _) if test.is_latency() => 0,
+            // The depth alone keeps what they fetch apart.
+            (Transfer::Atomic, _) => 0,
             (_, true) => slots,
             (Transfer::Send, false) => self.rx_depth(test),
+            (Transfer::Write, false) if self.write_with_imm => self.rx_depth(test),
             (Transfer::Write | Transfer::Read, false) => 0,
         };
         Run {
@@ -267,6 +306,8 @@ mod tests {
             ("write-lat", 2, 1000),
             ("read-lat", 2, 1000),
             ("send-lat", 2, 1000),
+            ("atomic-bw", 8, 1000),
+            ("atomic-lat", 8, 1000),
         ] {
             let (test, args) = loop_args(name).unwrap();
             assert_eq!(test.name(), name);
@@ -322,8 +363,17 @@ mod tests {
         ] {
             assert!(loop_args(line).is_err(), "{line}");
         }
-        for line in ["write-lat -q 2", "send-lat -b", "write-bw --hdr x", "send-bw -q 256 -s 1024M"]
-        {
+        for line in [
+            "write-lat -q 2",
+            "send-lat -b",
+            "write-bw --hdr x",
+            "send-bw -q 256 -s 1024M",
+            "write-bw -A CMP_AND_SWAP",
+            "atomic-bw -s 16",
+            "atomic-lat -a",
+            "send-bw --write-with-imm",
+            "write-lat --write-with-imm",
+        ] {
             let (test, args) = loop_args(line).unwrap();
             assert!(args.check(test).is_err(), "{line}");
         }

@@ -46,6 +46,9 @@ impl Passive {
                 for number in 0..u64::from(run.slots) {
                     refill(session, &run, qp, number)?;
                 }
+            } else if session.test().transfer() == Transfer::Atomic {
+                let word = usize::try_from(session.offset(&run, qp, 0))?;
+                session.tx.write(word, &[0; 8]);
             }
         }
         Ok(Self { run, intakes, done: None, said_counted: false, tally: Tally::default() })
@@ -75,8 +78,12 @@ impl Passive {
         self.tally.messages += 1;
         self.tally.octets += match session.test().transfer() {
             Transfer::Send => u64::from(wc.byte_len),
-            Transfer::Write | Transfer::Read => self.run.size,
+            Transfer::Write | Transfer::Read | Transfer::Atomic => self.run.size,
         };
+        if session.writes_immediates() {
+            let told = wc.immediate.map(u64::from_be_bytes);
+            ensure!(told == Some(number), "Write {number} came with immediate data {told:?}");
+        }
         if session.verify() {
             self.check(session, qp, number)?;
         }
@@ -161,6 +168,10 @@ impl Passive {
             return Ok(());
         }
         ensure!(self.tally.messages <= done.messages, "more messages came than were sent");
+        if session.verify() && session.test().transfer() == Transfer::Atomic {
+            self.tally.errors += session.check_words(&self.run, done.messages);
+            self.tally.verified += self.run.size * u64::from(session.hello.qps);
+        }
         self.said_counted = true;
         session.say(Message::Counted(self.tally))
     }

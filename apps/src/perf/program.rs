@@ -65,6 +65,8 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         Command::WriteLat(args) => client(Test::WriteLat, args),
         Command::ReadLat(args) => client(Test::ReadLat, args),
         Command::SendLat(args) => client(Test::SendLat, args),
+        Command::AtomicBw(args) => client(Test::AtomicBw, args),
+        Command::AtomicLat(args) => client(Test::AtomicLat, args),
     }
 }
 

@@ -131,6 +131,7 @@ impl Setting {
             Transfer::Write => "RDMA_Write",
             Transfer::Read => "RDMA_Read",
             Transfer::Send => "Send",
+            Transfer::Atomic => "Atomic",
         };
         let kind = if self.test.is_latency() { "Latency" } else { "BW" };
         let direction = if self.bidirectional { "Bidirectional " } else { "" };

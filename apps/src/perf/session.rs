@@ -3,11 +3,14 @@
 use std::borrow::Cow;
 
 use anyhow::{Context as _, bail};
-use ferrowarp::{Access, Mr, Operation, Payload, PostError, Qp, RecvWr, SendWr, SgList, Wc};
+use ferrowarp::{
+    Access, AtomicOp, Mr, Operation, Payload, PostError, Qp, RecvWr, SendWr, SgList, Wc,
+};
 
 use crate::link::{Channel, End, Id, check, ended, gather, piece};
 use crate::perf::control::{
-    FLAG_BIDIRECTIONAL, FLAG_VERIFY, Frame, Hello, Message, RECEIVE_LEN, Region, Run, Welcome,
+    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_IMMEDIATE, FLAG_VERIFY, Frame, Hello, Message,
+    RECEIVE_LEN, Region, Run, Welcome,
 };
 use crate::perf::options::{Test, Transfer};
 
@@ -66,8 +69,8 @@ fn send_depth(tx_depth: u32, rx_depth: u32) -> usize {
 pub fn regions(end: &End, hello: &Hello, initiator: bool) -> anyhow::Result<(Mr, Mr)> {
     let whole = usize::try_from(hello.span * u64::from(hello.qps))?;
     let both = hello.test.is_latency() || hello.has(FLAG_BIDIRECTIONAL);
-    // A message is built at the active end, except for Reads.
-    let builds = both || initiator != (hello.test.transfer() == Transfer::Read);
+    // A message is built at the active end, unless it is fetched.
+    let builds = both || initiator != hello.test.transfer().is_fetch();
     let takes = both || !builds;
     let size = |used| if used { whole } else { 64 };
     Ok((end.memory(size(builds), Access::ALL)?, end.memory(size(takes), Access::ALL)?))
@@ -77,6 +80,11 @@ pub fn regions(end: &End, hello: &Hello, initiator: bool) -> anyhow::Result<(Mr,
 #[must_use]
 pub fn advertise(mr: &Mr) -> Region {
     Region { addr: mr.addr(), len: mr.len() as u64, rkey: mr.rkey() }
+}
+
+/// Octets of a word in memory that are not those of `expected`.
+fn mismatches(word: [u8; 8], expected: u64) -> u64 {
+    word.iter().zip(expected.to_ne_bytes()).map(|(octet, right)| u64::from(*octet != right)).sum()
 }
 
 impl Session {
@@ -107,6 +115,18 @@ impl Session {
     #[must_use]
     pub const fn verify(&self) -> bool {
         self.hello.has(FLAG_VERIFY)
+    }
+
+    /// RDMA Writes have immediate data.
+    #[must_use]
+    pub const fn writes_immediates(&self) -> bool {
+        self.hello.has(FLAG_IMMEDIATE)
+    }
+
+    /// Each Write is followed by an empty Send, by which the sink learns of it.
+    #[must_use]
+    pub fn notifies(&self) -> bool {
+        self.test().transfer() == Transfer::Write && self.verify() && !self.writes_immediates()
     }
 
     /// Sends a control message.
@@ -222,10 +242,22 @@ impl Session {
         let size = u32::try_from(run.size).expect("messages are at most 1 GiB");
         let offset = self.offset(run, qp, number);
         match self.test().transfer() {
-            Transfer::Write => Operation::Write {
-                payload: gather(piece(&self.tx, offset, size)),
-                rkey: self.peer.rx.rkey,
-                remote: self.peer.rx.addr + offset,
+            Transfer::Write => {
+                let payload = gather(piece(&self.tx, offset, size));
+                let (rkey, remote) = (self.peer.rx.rkey, self.peer.rx.addr + offset);
+                if self.writes_immediates() {
+                    let data = number.to_be_bytes();
+                    let solicited = false;
+                    return Operation::WriteImmediate { payload, rkey, remote, data, solicited };
+                }
+                Operation::Write { payload, rkey, remote }
+            }
+            Transfer::Atomic => Operation::Atomic {
+                op: self.atomic_op(number),
+                sink: piece(&self.rx, offset, size),
+                rkey: self.peer.tx.rkey,
+                // One word for all of the connection's operations.
+                remote: self.peer.tx.addr + self.offset(run, qp, 0),
             },
             Transfer::Read => Operation::Read {
                 sink: piece(&self.rx, offset, size),
@@ -238,6 +270,35 @@ impl Session {
                 invalidate: None,
             },
         }
+    }
+
+    /// Operation `number` on a word, which is `number` before it and 1 more afterwards.
+    const fn atomic_op(&self, number: u64) -> AtomicOp {
+        if self.hello.has(FLAG_CMP_SWAP) {
+            AtomicOp::cmp_swap(number, number + 1)
+        } else {
+            AtomicOp::fetch_add(1)
+        }
+    }
+
+    /// Octets that are wrong in what atomic operation `number` of data connection `qp` fetched.
+    #[must_use]
+    pub fn check_fetched(&self, run: &Run, qp: u16, number: u64) -> u64 {
+        let mut word = [0; 8];
+        self.rx
+            .read(usize::try_from(self.offset(run, qp, number)).unwrap_or(usize::MAX), &mut word);
+        mismatches(word, number)
+    }
+
+    /// Octets that are wrong in the sum of all connections' words after `count` operations.
+    #[must_use]
+    pub fn check_words(&self, run: &Run, count: u64) -> u64 {
+        let word = |qp| {
+            let at = usize::try_from(self.offset(run, qp, 0)).unwrap_or(usize::MAX);
+            self.tx.load_word(at)
+        };
+        let sum = (0..self.hello.qps).map(word).fold(0, u64::wrapping_add);
+        mismatches(sum.to_ne_bytes(), count)
     }
 
     /// A Send without octets: says that the message before it is complete, or uses up a receive.
