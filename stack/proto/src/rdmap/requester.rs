@@ -168,15 +168,15 @@ impl Requester {
         let Some(entry) = self.queue.get(self.built) else { return 0 };
         match entry.request.operation {
             Operation::Send { .. } => UNTAGGED_LEN as u64 + entry.request.len - self.offset,
-            Operation::Write { .. } => TAGGED_LEN as u64 + entry.request.len - self.offset,
-            Operation::Read { .. } => (UNTAGGED_LEN + READ_REQUEST_LEN) as u64,
-            Operation::Atomic { .. } => (UNTAGGED_LEN + ATOMIC_REQUEST_LEN) as u64,
-            Operation::WriteImmediate { .. } if entry.progress != Progress::Written => {
-                TAGGED_LEN as u64 + entry.request.len - self.offset
-            }
-            Operation::Immediate { .. } | Operation::WriteImmediate { .. } => {
+            Operation::WriteImmediate { .. } if entry.progress == Progress::Written => {
                 (UNTAGGED_LEN + IMMEDIATE_LEN) as u64
             }
+            Operation::Write { .. } | Operation::WriteImmediate { .. } => {
+                TAGGED_LEN as u64 + entry.request.len - self.offset
+            }
+            Operation::Read { .. } => (UNTAGGED_LEN + READ_REQUEST_LEN) as u64,
+            Operation::Atomic { .. } => (UNTAGGED_LEN + ATOMIC_REQUEST_LEN) as u64,
+            Operation::Immediate { .. } => (UNTAGGED_LEN + IMMEDIATE_LEN) as u64,
         }
     }
 
@@ -203,7 +203,13 @@ impl Requester {
             Operation::Send { payload, solicited, invalidate } => {
                 maker.send(payload, part, send_msn, *solicited, *invalidate)
             }
-            Operation::Write { payload, rkey, remote } => {
+            Operation::WriteImmediate { data, solicited, .. }
+                if entry.progress == Progress::Written =>
+            {
+                Ok(maker.immediate(data, *solicited, send_msn))
+            }
+            Operation::Write { payload, rkey, remote }
+            | Operation::WriteImmediate { payload, rkey, remote, .. } => {
                 maker.write(payload, part, *rkey, *remote)
             }
             Operation::Read { sink, rkey, remote } => maker.read(sink, *rkey, *remote, read_msn),
@@ -211,13 +217,7 @@ impl Requester {
                 let request = AtomicRequest { id: read_msn, stag: *rkey, to: *remote, op: *op };
                 maker.atomic(sink, &request, read_msn)
             }
-            Operation::WriteImmediate { payload, rkey, remote, .. }
-                if entry.progress != Progress::Written =>
-            {
-                maker.write(payload, part, *rkey, *remote)
-            }
-            Operation::Immediate { data, solicited }
-            | Operation::WriteImmediate { data, solicited, .. } => {
+            Operation::Immediate { data, solicited } => {
                 Ok(maker.immediate(data, *solicited, send_msn))
             }
         };

@@ -38,6 +38,7 @@ pub(super) struct Part {
 
 impl<M: Memory> Maker<'_, M> {
     /// A segment of a Send.
+    #[inline]
     pub(super) fn send(
         &mut self,
         payload: &Payload,
@@ -65,6 +66,7 @@ impl<M: Memory> Maker<'_, M> {
     }
 
     /// A segment of an RDMA Write to `remote`.
+    #[inline]
     pub(super) fn write(
         &mut self,
         payload: &Payload,
@@ -110,6 +112,7 @@ impl<M: Memory> Maker<'_, M> {
     }
 
     /// An Atomic Request.
+    #[cold]
     pub(super) fn atomic(
         &mut self,
         sink: &Sge,
@@ -123,6 +126,7 @@ impl<M: Memory> Maker<'_, M> {
     }
 
     /// Immediate Data.
+    #[cold]
     pub(super) fn immediate(&mut self, data: &ImmediateData, solicited: bool, msn: u32) -> Made {
         self.untagged(Opcode::Immediate { solicited }, QN_SEND, msn);
         self.out[UNTAGGED_LEN..UNTAGGED_LEN + IMMEDIATE_LEN].copy_from_slice(data);
@@ -136,6 +140,7 @@ impl<M: Memory> Maker<'_, M> {
         header.emit(self.version, self.out);
     }
 
+    #[inline]
     fn fetch(
         &mut self,
         payload: &Payload,
