@@ -1,16 +1,18 @@
 //! One engine against a peer that says what is written down, compared octet by octet.
 //!
 //! What the application does: `mss N`, `accept`, `connect` (both with `revision=`, `ird=`, `ord=`,
-//! `crc=` and `data=`), `region NAME AT LEN RIGHTS` (of `rw`), `fill AT OCTETS`, `recv ID AT LEN`,
+//! `crc=` and `data=`), `region NAME AT LEN RIGHTS` (of `rwa`), `fill AT OCTETS`, `recv ID AT LEN`,
 //! `send ID OCTETS [se] [inv=STAG]`, `sendfrom ID AT LEN`, `write ID STAG TO OCTETS`,
-//! `read ID STAG TO LEN SINK AT`, `close`. What it sees: `established`, `memory AT OCTETS`,
-//! `done ID RESULT [LEN]`, `idle`, `ended WHY`.
+//! `read ID STAG TO LEN SINK AT`, `atomic ID STAG TO SINK AT add WORD` or `... cmpswap WORD WORD`,
+//! `immediate ID OCTETS [se]`, `writeimm ID STAG TO OCTETS OCTETS`, `close`. What it sees:
+//! `established`, `memory AT OCTETS`, `done ID RESULT [LEN] [se] [invalidated] [imm=OCTETS]`,
+//! `idle`, `ended WHY`.
 
 use std::net::SocketAddr;
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, Sge};
+use ferrowarp_proto::verbs::wr::{AtomicOp, ImmediateData, Operation, Payload, RecvWr, Sge};
 
 use super::bed::{Bed, CQ, PD, PORT};
 use super::golden::{Step, plain};
@@ -71,7 +73,11 @@ impl Bed {
             }
             ["region", name, at, len, rights] => {
                 let mut access = Access::LOCAL_READ | Access::LOCAL_WRITE;
-                for (letter, right) in [('r', Access::REMOTE_READ), ('w', Access::REMOTE_WRITE)] {
+                for (letter, right) in [
+                    ('r', Access::REMOTE_READ),
+                    ('w', Access::REMOTE_WRITE),
+                    ('a', Access::REMOTE_ATOMIC),
+                ] {
                     access = if rights.contains(letter) { access | right } else { access };
                 }
                 let (at, len) = (u64::from(number(at)), u64::from(number(len)));
@@ -113,6 +119,28 @@ impl Bed {
                 let (rkey, remote) = (number(stag), u64::from(number(to)));
                 self.post(place, number(id), Operation::Read { sink, rkey, remote });
             }
+            ["atomic", id, stag, to, sink, at, ref op @ ..] => {
+                let sink = Sge { addr: u64::from(number(at)), len: 8, lkey: self.stags[sink] };
+                let word = |word: &str| u64::from_str_radix(word, 16).expect(place);
+                let op = match *op {
+                    ["add", add] => AtomicOp::fetch_add(word(add)),
+                    ["cmpswap", compare, swap] => AtomicOp::cmp_swap(word(compare), word(swap)),
+                    _ => panic!("{place}: {op:?} is no atomic operation"),
+                };
+                let (rkey, remote) = (number(stag), u64::from(number(to)));
+                self.post(place, number(id), Operation::Atomic { op, sink, rkey, remote });
+            }
+            ["immediate", id, data, ref flags @ ..] => {
+                let (data, solicited) = (immediate(place, data), flags.contains(&"se"));
+                self.post(place, number(id), Operation::Immediate { data, solicited });
+            }
+            ["writeimm", id, stag, to, word, data] => {
+                let (rkey, remote, payload) = (number(stag), u64::from(number(to)), inline(word));
+                let (data, solicited) = (immediate(place, data), false);
+                let operation =
+                    Operation::WriteImmediate { payload, rkey, remote, data, solicited };
+                self.post(place, number(id), operation);
+            }
             ["close"] => self.engine.disconnect(self.now, self.qp.expect(place)).expect(place),
             ["established"] => {
                 self.settle();
@@ -130,6 +158,9 @@ impl Bed {
                     [(wc.solicited, " se"), (wc.invalidated.is_some(), " invalidated")]
                 {
                     seen += if set { word } else { "" };
+                }
+                if let Some(data) = wc.immediate {
+                    seen += &format!(" imm={:016x}", u64::from_be_bytes(data));
                 }
                 let expected = [&[id, result], len].concat().join(" ");
                 assert_eq!(seen, expected, "{place}");
@@ -158,6 +189,10 @@ impl Bed {
             _ => panic!("{place}: {words:?} is nothing to do"),
         }
     }
+}
+
+fn immediate(place: &str, word: &str) -> ImmediateData {
+    plain(word).expect(place).try_into().expect(place)
 }
 
 /// What an end brings to the set-up.
