@@ -110,14 +110,19 @@ impl End {
     }
 }
 
-/// Connection parameters with private data.
+/// Connection parameters with private data; `markers` asks for them in what the peer sends.
 ///
 /// # Errors
 /// If the private data are too long.
-pub fn parameters(crc: bool, reads: u16, private: &[u8]) -> anyhow::Result<ConnParam> {
+pub fn parameters(
+    crc: bool,
+    markers: bool,
+    reads: u16,
+    private: &[u8],
+) -> anyhow::Result<ConnParam> {
     anyhow::ensure!(private.len() <= PRIVATE_LEN_MAX, "the private data are too long");
     let private_data = private.iter().copied().collect();
-    Ok(ConnParam { crc, ird: reads, ord: reads, private_data, ..ConnParam::default() })
+    Ok(ConnParam { crc, markers, ird: reads, ord: reads, private_data, ..ConnParam::default() })
 }
 
 /// A piece of `mr`.
@@ -179,7 +184,7 @@ fn end_of(event: Event) -> Option<Cow<'static, str>> {
                 format!("cannot connect: {error}")
             }))
         }
-        Event::Established { .. } | Event::ConnectRequest { .. } => None,
+        Event::Established { .. } | Event::Streaming { .. } | Event::ConnectRequest { .. } => None,
     }
 }
 

@@ -80,6 +80,7 @@ fn perf_client(context: &Context, port: u16, line: &str) -> perf::client::Client
         qps: test_args.qps,
         tx_depth: test_args.tx_depth,
         mtu: 1500,
+        markers: false,
         crc: true,
         checksum: "none".to_owned(),
         bidirectional: test_args.bidirectional,
@@ -96,7 +97,7 @@ fn a_persistent_ping_server_answers_many_clients_at_a_time() {
     let mut server =
         ping::server::Server::new(&pair.server, 7174, true, TIMEOUT, false, failures.hook())
             .unwrap();
-    let rounds = ping::options::Rounds { count: None, size: 1000, verify: true };
+    let rounds = ping::options::Rounds { count: None, size: 1000, verify: true, markers: true };
     let mut clients: Vec<ping::client::Client> = (1..=8)
         .map(|n| {
             let count = n * 10;
@@ -178,7 +179,7 @@ fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
     for (private, message) in cases {
         let end = End::new(&pair.client, 64).unwrap();
         let mut channel = Channel::new(&end, 8, 256).unwrap();
-        channel.qp.connect(remote(18515), parameters(true, 4, &private).unwrap()).unwrap();
+        channel.qp.connect(remote(18515), parameters(true, false, 4, &private).unwrap()).unwrap();
         let mut batch = Vec::with_capacity(64);
         let mut is_up = false;
         let start = Instant::now();
@@ -209,7 +210,7 @@ fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
         drop((channel, end));
         settle(&mut server);
     }
-    let mut client = perf_client(&pair.client, 18515, "write-bw -n 20 --verify");
+    let mut client = perf_client(&pair.client, 18515, "write-bw -n 20 --verify --markers");
     serve(&mut server, &mut client).unwrap();
     assert_eq!(client.results[0].bytes_verified, 20 * 65536);
     assert_eq!(told.all().iter().filter(|line| line.contains("failed")).count(), 2);

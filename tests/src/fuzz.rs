@@ -8,8 +8,9 @@ use ferrowarp_proto::ddp::sgl::Sge;
 use ferrowarp_proto::ddp::testing::Arena;
 use ferrowarp_proto::ddp::untagged::Buffer;
 use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
-use ferrowarp_proto::mpa::fpdu::{self, fpdu_len};
-use ferrowarp_proto::mpa::receive::{AssemblyPool, Receiver};
+use ferrowarp_proto::mpa::fpdu::{Damage, fpdu_len};
+use ferrowarp_proto::mpa::markers::{Markers, wire_len};
+use ferrowarp_proto::mpa::receive::{AssemblyPool, Foreseen, Receiver};
 use ferrowarp_proto::mpa::startup::{self, Wishes};
 use ferrowarp_proto::rdmap::stream::{BuildError, Indication, Stream};
 use ferrowarp_proto::time::MILLISECOND;
@@ -17,6 +18,7 @@ use ferrowarp_proto::wire::atomic::{AtomicRequest, AtomicResponse};
 use ferrowarp_proto::wire::ddp::{Header, Version};
 use ferrowarp_proto::wire::mpa::{FrameKind, PRIVATE_DATA_LEN_MAX, Startup};
 use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest, TERMINATE_LEN_MAX, TerminateHeader};
+use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::Segment;
 
 use crate::peer::opcode;
@@ -93,17 +95,17 @@ pub fn startup(data: &[u8]) {
         // A revision below 2 cannot announce the block; nothing else gets lost.
         assert_eq!(Startup::parse(&again, kind), Ok(Some((frame.clone(), again.len()))));
 
-        let wishes = Wishes { ird: 8, ord: 8, crc: false };
+        let wishes = Wishes { ird: 8, ord: 8, ..Wishes::default() };
         if kind == FrameKind::Request {
-            let _ = startup::review(&frame);
+            let met = startup::review(&frame).is_ok();
             let (reply, terms) = startup::accept(&frame, wishes, b"data");
             assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= startup::READ_DEPTH_MAX);
-            assert!(terms.crc == frame.crc);
+            assert!(!met || (terms.crc == frame.crc && terms.markers_out == frame.markers));
             let mut out = vec![0; reply.wire_len()];
             reply.emit(&mut out);
             startup::reject(&frame, b"no").emit(&mut [0; 64]);
         } else {
-            for revision in [1, 2] {
+            for revision in [0, 1, 2] {
                 if let Ok(terms) = startup::conclude(&frame, wishes, revision) {
                     assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= 8);
                 }
@@ -119,28 +121,54 @@ pub fn startup(data: &[u8]) {
 pub fn fpdu_chain(data: &[u8]) {
     let Some((&[choice, piece], stream)) = data.split_first_chunk() else { return };
     let crc = choice & 1 != 0;
+    let markers = (choice & 2 != 0).then(|| Markers::from(Seq(u32::from(choice))));
     let mut pool = AssemblyPool::new(1);
-    let whole = receive(stream, stream.len().max(1), crc, &mut pool);
-    let cut = receive(stream, usize::from(piece).max(1), crc, &mut pool);
+    let whole = receive(stream, stream.len().max(1), crc, markers, &mut pool);
+    let cut = receive(stream, usize::from(piece).max(1), crc, markers, &mut pool);
     assert_eq!(whole, cut);
     assert!(pool.take().is_some(), "the buffer came back");
+    if markers.is_some() {
+        look_ahead(stream, usize::from(piece), crc, markers);
+    }
 }
 
-/// The ULPDUs of `stream` handed over in pieces of `piece` octets; `Err` after a wrong CRC.
+/// The octets from `start` on come ahead of their turn: what a marker locates in them is whole.
+fn look_ahead(stream: &[u8], start: usize, crc: bool, markers: Option<Markers>) {
+    let Some((markers, run)) = markers.zip(stream.get(start..)) else { return };
+    let mut pool = AssemblyPool::new(1);
+    let mut receiver = Receiver::new(Some(markers));
+    // The stream begins at the first marker; `choice` above is that sequence number.
+    let seq = (0..512).map(Seq).find(|seq| markers.phase(*seq) == start % 512);
+    let seq = seq.expect("each phase comes once in a period");
+    let (mut octets, mut count) = (0, 0);
+    let foreseen = receiver.look_ahead(seq, run, crc, &mut pool, |ulpdu| {
+        (octets, count) = (octets + fpdu_len(ulpdu.len()), count + 1);
+        true
+    });
+    assert!(octets <= run.len());
+    if let Foreseen::Taken(taken) = foreseen {
+        assert_eq!(taken, count);
+        assert_eq!(wire_len(start % 512, octets), run.len());
+    }
+}
+
+/// The ULPDUs of `stream` handed over in pieces of `piece` octets; `Err` after damage.
 fn receive(
     stream: &[u8],
     piece: usize,
     crc: bool,
+    markers: Option<Markers>,
     pool: &mut AssemblyPool,
-) -> (Vec<Vec<u8>>, Result<(), fpdu::CrcMismatch>) {
-    let mut receiver = Receiver::new(crc);
+) -> (Vec<Vec<u8>>, Result<(), Damage>) {
+    let mut receiver = Receiver::new(markers);
     let mut found = Vec::new();
     let result = (|| {
         for mut octets in stream.chunks(piece) {
             while !octets.is_empty() {
                 if receiver.missing().is_none() {
-                    if let Some((ulpdu, used)) = fpdu::split(octets, crc)? {
-                        assert_eq!(used, fpdu_len(ulpdu.len()));
+                    if let Some((ulpdu, used)) = receiver.split(octets, crc, pool)? {
+                        let plain = fpdu_len(ulpdu.len());
+                        assert!(used == plain || (markers.is_some() && used > plain));
                         found.push(ulpdu.to_vec());
                         octets = &octets[used..];
                         continue;
@@ -152,7 +180,7 @@ fn receive(
                 let (now, later) = octets.split_at(missing.min(octets.len()));
                 receiver.extend(now.len(), |out| out.copy_from_slice(now));
                 octets = later;
-                if let Some(ulpdu) = receiver.whole()? {
+                if let Some(ulpdu) = receiver.whole(crc, pool)? {
                     found.push(ulpdu.to_vec());
                     receiver.finish(pool);
                 }

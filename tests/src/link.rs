@@ -83,6 +83,7 @@ impl<'a> Link<'a> {
         let agreed = qp.wait_established(PATIENCE).expect("works");
         let (peer, _) = thread.join().expect("works");
         assert_eq!(agreed.crc, peer.crc());
+        assert_eq!((agreed.markers_out, agreed.markers_in), peer.markers());
         Self::new(stack, qp, peer)
     }
 
@@ -116,6 +117,7 @@ impl<'a> Link<'a> {
         let agreed = qp.wait_established(PATIENCE).expect("works");
         let (peer, _) = thread.join().expect("works");
         assert_eq!(agreed.crc, peer.crc());
+        assert_eq!((agreed.markers_out, agreed.markers_in), peer.markers());
         Self::new(stack, qp, peer)
     }
 

@@ -2,7 +2,7 @@
 //! input with a few octets changed.
 
 use ferrowarp_tests::fuzz;
-use ferrowarp_tests::peer::{Header, ReadRequest, Role, Startup, fpdu, opcode};
+use ferrowarp_tests::peer::{Header, ReadRequest, Role, Startup, fpdu, marked_fpdu, opcode};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -130,6 +130,11 @@ fn fpdu_chain() {
         let chain: Vec<u8> =
             [1, 2, 3, 18, 60].into_iter().flat_map(|len| fpdu(&vec![9; len], crc == 1)).collect();
         seeds.extend([1, 3, 40].map(|piece| [&[crc, piece], &chain[..]].concat()));
+        let mut marked = Vec::new();
+        for len in [1, 2, 300, 18, 480, 60] {
+            marked.extend(marked_fpdu(&vec![9; len], crc == 1, marked.len() as u64));
+        }
+        seeds.extend([1, 3, 40, 0].map(|piece| [&[crc | 2, piece], &marked[..]].concat()));
     }
     run(fuzz::fpdu_chain, &seeds);
 }

@@ -222,7 +222,8 @@ impl Peer {
 
 /// The start-up request of a peer.
 fn request() -> Vec<u8> {
-    let request = startup::request(Wishes { ird: 4, ord: 4, crc: true }, 2, b"");
+    let request =
+        startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
     let mut octets = vec![0; request.wire_len()];
     request.emit(&mut octets);
     octets

@@ -340,7 +340,11 @@ impl Peer {
         fields.options = Options::default();
         bed.segment(tuple, PEER, &fields, &[]);
         bed.sent();
-        let frame = startup::request(Wishes { ird: 1, ord: 1, crc: true }, 1, &[7; 500]);
+        let frame = startup::request(
+            Wishes { ird: 1, ord: 1, crc: true, ..Wishes::default() },
+            1,
+            &[7; 500],
+        );
         let mut startup = vec![0; frame.wire_len()];
         frame.emit(&mut startup);
         startup.reverse();

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
 use ferrowarp_tests::capture::{self, Capture, Verdict};
-use ferrowarp_tests::peer::{Chop, Frame, PEER_STAG, Peer, Startup, fpdu, opcode};
+use ferrowarp_tests::peer::{Chop, Frame, PEER_STAG, Peer, Startup, fpdu, marked_fpdu, opcode};
 use ferrowarp_tests::process::TempDir;
 use ferrowarp_tests::{netns, skip};
 
@@ -70,6 +70,36 @@ fn exchanges_with_every_start_up() {
         assert_eq!(pair.reply.application_data(), b"hello");
         assert_eq!(pair.reply.ird_ord(), (revision == 2).then_some((8, 8)));
         exchange(&mut pair);
+    }
+}
+
+#[test]
+fn exchanges_with_markers() {
+    for (ours, theirs) in [(false, true), (true, false), (true, true)] {
+        for crc in [false, true] {
+            let with = |markers| Startup { markers, crc, ..Startup::default() };
+            let mut pair = pair(&listener(), &with(ours), &with(theirs));
+            assert_eq!(pair.initiator.markers(), (ours, theirs));
+            assert_eq!(pair.responder.markers(), (theirs, ours));
+            exchange(&mut pair);
+        }
+    }
+}
+
+/// The FPDUs of RFC 5044 figures 5 and 6.
+#[test]
+fn markers_as_in_the_worked_example() {
+    let figures = [
+        (1, 0, 0, [0, 0, 0, 0], [0x52, 0x23, 0x99, 0x83]),
+        (2, 0x1EC, 20, [0, 0, 0, 0x14], [0x84, 0x92, 0x58, 0x98]),
+    ];
+    for (msn, sent, marker_at, marker, crc) in figures {
+        let mut ulpdu = vec![0; 42];
+        ulpdu[..2].copy_from_slice(&[0x41, 0x43]);
+        ulpdu[13] = msn;
+        let octets = marked_fpdu(&ulpdu, true, sent);
+        assert_eq!((octets.len(), &octets[48..]), (52, &crc[..]));
+        assert_eq!(octets[marker_at..marker_at + 4], marker);
     }
 }
 

@@ -193,7 +193,8 @@ impl Peer {
 
     /// The start-up exchange, and the engine's queue pair.
     fn set_up(&mut self, bed: &mut Bed) -> QpId {
-        let request = startup::request(Wishes { ird: 4, ord: 4, crc: true }, 2, b"");
+        let request =
+            startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
         let mut octets = vec![0; request.wire_len()];
         request.emit(&mut octets);
         self.send(bed, &octets);

@@ -47,6 +47,9 @@ fn over_seeds(
             path.emss_changes += counters.emss_changes;
             path.icmp_errors += counters.icmp_errors;
             path.icmp_refused += counters.icmp_refused;
+            path.fpdus_placed_early += counters.fpdus_placed_early;
+            path.crc_errors += counters.crc_errors;
+            path.marker_errors += counters.marker_errors;
         }
     });
     path.into_inner().expect("nobody panicked with it")
@@ -63,6 +66,7 @@ fn some_end(chance: &mut SmallRng) -> EndOptions {
         congestion: [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp]
             [chance.random_range(0..3)],
         windows: (window, window << chance.random_range(0..6)),
+        markers: chance.random_bool(0.3),
     }
 }
 
@@ -76,7 +80,30 @@ fn good_wire() {
         options.mtu = some_mtu(chance);
         // The first segments of a connection, before its peer's window is open, may be cut.
         options.aligned = true;
+        options.tcp.iter_mut().for_each(|end| end.markers = chance.random_bool(0.3));
     });
+}
+
+/// Markers both ways on a bad wire; Writes ahead of their turn are placed as they come.
+// req-test: MPA-007, MPA-039
+#[test]
+fn markers_and_early_placement() {
+    let path = over_seeds("markers-and-early-placement", 300, 40, |chance, options| {
+        options.mtu = some_mtu(chance);
+        options.place_early = true;
+        options.faults.loss = chance.random_range(0.0..0.05);
+        options.faults.reorder = chance.random_range(0.0..0.1);
+        options.faults.duplicate = chance.random_range(0.0..0.05);
+        options.faults.corrupt = chance.random_range(0.0..0.01);
+        options.faults.delay_ns = chance.random_range(0..300_000);
+        options.tcp = [some_end(chance), some_end(chance)];
+        let both = chance.random_range(1..4);
+        options.tcp[0].markers = both & 1 != 0;
+        options.tcp[1].markers = both & 2 != 0;
+        options.head_len = [usize::MAX, chance.random_range(120..600)][chance.random_range(0..2)];
+    });
+    assert!(path.fpdus_placed_early > 1000, "{path:?}");
+    assert_eq!((path.crc_errors, path.marker_errors), (0, 0));
 }
 
 // req-test: DDP-013, DDP-244, RDMAP-028, RDMAP-211

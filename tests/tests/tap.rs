@@ -35,11 +35,24 @@ fn ready(name: &str) -> bool {
 /// All that may differ between connections.
 fn variants() -> Vec<(ConnParam, Startup)> {
     let mut found = Vec::new();
-    for (revision, crc, data) in [(2, true, 0), (1, true, 300), (2, false, 508), (1, false, 512)] {
+    let kinds = [
+        (2, true, 0, [false; 2]),
+        (1, true, 300, [true; 2]),
+        (2, false, 508, [true, false]),
+        (1, false, 512, [false, true]),
+    ];
+    for (revision, crc, data, [ours, theirs]) in kinds {
         let private_data = pattern(data, 3);
-        let ours = private_data.iter().copied().collect();
-        let param = ConnParam { revision, crc, private_data: ours, ..ConnParam::default() };
-        found.push((param, Startup { revision, crc, private_data, ..Startup::default() }));
+        let param = ConnParam {
+            revision,
+            crc,
+            markers: ours,
+            private_data: private_data.iter().copied().collect(),
+            ..ConnParam::default()
+        };
+        let startup =
+            Startup { revision, crc, markers: theirs, private_data, ..Startup::default() };
+        found.push((param, startup));
     }
     found
 }
@@ -159,7 +172,6 @@ fn pieces_and_sizes_of_the_peer_make_no_difference() {
     }
     let stack = Stack::on_tap(INTERFACE);
     let listener = stack.context.listen(PORT, 4).unwrap();
-    let (param, startup) = (ConnParam::default(), Startup::default());
     let cases = [
         (Chop::Dribble(1), 1442, 6_000),
         (Chop::Dribble(2), 64, 1_000),
@@ -171,12 +183,16 @@ fn pieces_and_sizes_of_the_peer_make_no_difference() {
         (Chop::Every(3_001), peer::ULPDU_LEN_MAX, 200_000),
     ];
     for (chop, ulpdu_len_max, len) in cases {
-        let mut link = Link::accepted(&stack, &listener, &param, &startup);
-        link.peer.set_chop(chop);
-        link.peer.ulpdu_len_max = ulpdu_len_max;
-        link.peer_speaks(len);
-        link.stack_speaks(len);
-        link.stack_closes();
+        for markers in [false, true] {
+            let param = ConnParam { markers, ..ConnParam::default() };
+            let startup = Startup { markers, ..Startup::default() };
+            let mut link = Link::accepted(&stack, &listener, &param, &startup);
+            link.peer.set_chop(chop);
+            link.peer.ulpdu_len_max = ulpdu_len_max;
+            link.peer_speaks(len);
+            link.stack_speaks(len);
+            link.stack_closes();
+        }
     }
     assert!(stack.context.counters().engine.fpdus_assembled > 0);
 }
@@ -191,10 +207,13 @@ fn captures_are_clean() {
     }
     let stack = Stack::on_tap(INTERFACE);
     let dir = TempDir::new().unwrap();
-    for stack_accepts in [true, false] {
-        let file = dir.file(if stack_accepts { "accepts.pcap" } else { "connects.pcap" });
+    for (stack_accepts, markers, revision) in
+        [(true, false, 2), (false, false, 2), (true, true, 1), (false, true, 1), (true, true, 2)]
+    {
+        let file = dir.file(&format!("{stack_accepts}-{markers}-{revision}.pcap"));
         let capture = Capture::start(INTERFACE, PORT, file).unwrap();
-        let (param, startup) = (ConnParam::default(), Startup::default());
+        let param = ConnParam { markers, revision, ..ConnParam::default() };
+        let startup = Startup { markers, revision, ..Startup::default() };
         let mut link = if stack_accepts {
             let listener = stack.context.listen(PORT, 4).unwrap();
             Link::accepted(&stack, &listener, &param, &startup)
@@ -210,8 +229,7 @@ fn captures_are_clean() {
                 link.peer_speaks(len);
             }
         }
-        let bad = peer::fpdu(&[0x42; 30], true);
-        link.peer.put(&bad).unwrap();
+        link.peer.put_ulpdu(&[0x42; 30]).unwrap();
         link.peer.serve_until(|peer| peer.terminate.is_some()).unwrap();
         while link.peer.serve_one().unwrap() {}
         let fpdus = link.peer.fpdus;
@@ -281,12 +299,10 @@ fn connecting_fails_for_a_reason() {
         other => panic!("{other:?}"),
     }
 
-    let markers = Startup { markers: true, ..Startup::default() };
     let revision = Startup { revision: 1, ..Startup::default() };
     for octets in [
         b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
         Startup::default().encode(Role::Initiator),
-        markers.encode(Role::Responder),
         revision.encode(Role::Responder),
     ] {
         let qp = attempt(PORT);
@@ -326,7 +342,6 @@ fn no_start_up_frame_is_no_connection() {
         with(18, 2),
         // Room for half the block that S announces.
         with(19, 2),
-        Startup { markers: true, ..Startup::default() }.encode(Role::Initiator),
     ];
     for octets in cases {
         let mut peer = Peer::new(TcpStream::connect((STACK, PORT)).unwrap()).unwrap();

@@ -105,7 +105,8 @@ impl Sink {
         let channel = Channel::new(&end, CHANNEL_SLOTS, LEN_MAX)?;
         let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
         let slots = end.memory(usize::try_from(SLOTS * SLOT_LEN)?, access)?;
-        let param = parameters(request.offer().crc, READS, &[])?;
+        let offer = request.offer();
+        let param = parameters(offer.crc, offer.markers_out, READS, &[])?;
         let out = out.transpose()?;
         request.accept(&channel.qp, param)?;
         self.taking = Some(Taking {

@@ -80,7 +80,7 @@ impl Source {
         let end = End::new(context, 4 * usize::from(CHANNEL_SLOTS))?;
         let channel = Channel::new(&end, CHANNEL_SLOTS, LEN_MAX)?;
         let slots = end.memory(usize::try_from(SLOTS * SLOT_LEN)?, Access::REMOTE_READ)?;
-        channel.qp.connect(remote, parameters(true, READS, &[])?)?;
+        channel.qp.connect(remote, parameters(true, false, READS, &[])?)?;
         Ok(Self {
             end,
             channel,

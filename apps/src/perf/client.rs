@@ -48,6 +48,7 @@ pub struct Client {
     session: Session,
     remote: SocketAddr,
     crc: bool,
+    markers: bool,
     reads: u16,
     state: State,
     runs: VecDeque<Run>,
@@ -95,7 +96,7 @@ impl Client {
             rx_depth: hello.rx_depth,
         };
         let crc = !args.no_crc;
-        control.qp.connect(remote, parameters(crc, args.outs, &purpose.emit())?)?;
+        control.qp.connect(remote, parameters(crc, args.markers, args.outs, &purpose.emit())?)?;
         let peer = Welcome { tx: Region::default(), rx: Region::default() };
         let now = Instant::now();
         Ok(Self {
@@ -112,6 +113,7 @@ impl Client {
             },
             remote,
             crc,
+            markers: args.markers,
             reads: args.outs,
             state: State::Calling,
             runs: args.sizes(test).into_iter().map(|size| args.run(test, size)).collect(),
@@ -159,7 +161,10 @@ impl Client {
         for (index, qp) in window {
             let token = self.session.hello.token;
             let purpose = Purpose::Data { token, index: u32::try_from(index)? };
-            qp.connect(self.remote, parameters(self.crc, self.reads, &purpose.emit())?)?;
+            qp.connect(
+                self.remote,
+                parameters(self.crc, self.markers, self.reads, &purpose.emit())?,
+            )?;
         }
         self.state = State::Connecting(from);
         Ok(())
@@ -171,6 +176,7 @@ impl Client {
             State::Calling => {
                 if let Some(agreed) = established(&self.session.control.qp)? {
                     self.setting.crc = agreed.crc;
+                    self.setting.markers = agreed.markers_in || agreed.markers_out;
                     (self.on_result)(&self.setting, None);
                     self.state = State::Greeting;
                     self.session.say(Message::Hello(self.session.hello))?;

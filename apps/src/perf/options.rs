@@ -143,6 +143,10 @@ pub struct TestArgs {
     /// Without MPA's CRC, if the other end agrees.
     #[arg(long)]
     pub no_crc: bool,
+    /// With MPA's markers in both directions: asks for them in what the other end sends, and a
+    /// server of this program then does so too.
+    #[arg(long)]
+    pub markers: bool,
     /// Checks every octet of every message at its sink, in as many slots as --tx-depth says
     /// (fewer, and so many messages outstanding, where these would take more than 1 GiB).
     #[arg(long)]

@@ -115,6 +115,7 @@ fn setting(test: Test, device: &DeviceArgs, args: &TestArgs) -> Setting {
         tx_depth: args.tx_depth,
         mtu: device.mtu,
         crc: !args.no_crc,
+        markers: args.markers,
         checksum: device.checksum_kind().to_owned(),
         bidirectional: args.bidirectional,
         verify: args.verify,

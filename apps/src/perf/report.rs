@@ -29,6 +29,8 @@ pub struct Setting {
     pub mtu: u16,
     /// MPA's CRC was agreed.
     pub crc: bool,
+    /// MPA's markers were agreed, in one direction at least.
+    pub markers: bool,
     /// Who makes the TCP and IP checksums.
     pub checksum: String,
     /// Both ends are active.
@@ -54,7 +56,7 @@ pub struct Measurement {
     pub crc: bool,
     /// Who makes the TCP and IP checksums.
     pub checksum: String,
-    /// MPA's markers were agreed (they are never asked for).
+    /// MPA's markers were agreed, in one direction at least.
     pub markers: bool,
     /// Seconds from the first request to the confirmation of the last octet.
     pub duration_s: f64,
@@ -85,7 +87,7 @@ impl Measurement {
             mtu: setting.mtu,
             crc: setting.crc,
             checksum: setting.checksum.clone(),
-            markers: false,
+            markers: setting.markers,
             duration_s: 0.0,
             bw_gbit_s: 0.0,
             msg_rate_mops: 0.0,
@@ -149,6 +151,7 @@ impl Setting {
             ("Mtu", format!("{}[B]", self.mtu), "Link type", "Ethernet".to_owned()),
             ("CRC", on(self.crc).to_owned(), "Checksum", self.checksum.clone()),
             ("rdma_cm QPs", "ON".to_owned(), "Verify", on(self.verify).to_owned()),
+            ("Markers", on(self.markers).to_owned(), "Connection type", "RC".to_owned()),
         ];
         for (left, value, right, other) in settings {
             text += &format!(" {left:<15} : {value:<18} {right:<14} : {other}\n");

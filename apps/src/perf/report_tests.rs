@@ -9,6 +9,7 @@ fn setting(test: Test) -> Setting {
         tx_depth: 128,
         mtu: 1500,
         crc: true,
+        markers: false,
         checksum: "not needed".to_owned(),
         bidirectional: false,
         verify: true,

@@ -170,7 +170,8 @@ impl Serving {
         match Self::begin(context, &limits, timeout) {
             Err(error) => Err((request, format!("{error:#}"))),
             Ok(serving) => {
-                let accepted = parameters(request.offer().crc, 16, &[])
+                let offer = request.offer();
+                let accepted = parameters(offer.crc, offer.markers_out, 16, &[])
                     .and_then(|param| Ok(request.accept(&serving.session.control.qp, param)?));
                 // A peer that has gone meanwhile is noticed by the watch.
                 let _ = accepted;
@@ -236,8 +237,9 @@ impl Serving {
         if token != hello.token || core::mem::replace(accepted, true) {
             return Err((request, "another client's session, or connected twice".to_owned()));
         }
-        let reads = request.offer().ird.max(request.offer().ord);
-        if let Ok(param) = parameters(hello.has(FLAG_CRC), reads, &[]) {
+        let offer = request.offer();
+        let reads = offer.ird.max(offer.ord);
+        if let Ok(param) = parameters(hello.has(FLAG_CRC), offer.markers_out, reads, &[]) {
             // A peer that has gone meanwhile is noticed by the watch.
             let _ = request.accept(qp, param);
         }

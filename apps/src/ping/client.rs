@@ -60,7 +60,7 @@ impl Client {
         let len = usize::try_from(rounds.size)?;
         let source = end.memory(len, Access::REMOTE_READ)?;
         let sink = end.memory(len, Access::REMOTE_WRITE)?;
-        channel.qp.connect(remote, parameters(true, READS, &[])?)?;
+        channel.qp.connect(remote, parameters(true, rounds.markers, READS, &[])?)?;
         Ok(Self {
             end,
             channel,

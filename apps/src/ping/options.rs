@@ -85,6 +85,10 @@ pub struct Rounds {
     /// Checks that every octet came back.
     #[arg(short = 'V', long)]
     pub verify: bool,
+    /// With MPA's markers in both directions: asks for them in what the server sends, and a server
+    /// of this program then does so too.
+    #[arg(long)]
+    pub markers: bool,
 }
 
 #[cfg(test)]
@@ -99,8 +103,8 @@ mod tests {
 
     #[test]
     fn letters_and_defaults_are_those_of_rping() {
-        let line =
-            "iwping client 198.18.0.2 --dev memif:/tmp/s --ip 198.18.0.1/24 -C 3 -S 65 -V -v";
+        let line = "iwping client 198.18.0.2 --dev memif:/tmp/s --ip 198.18.0.1/24 -C 3 -S 65 -V \
+                    -v --markers";
         let Command::Client { host, common, rounds } =
             Options::try_parse_from(line.split(' ')).unwrap().command
         else {
@@ -109,12 +113,13 @@ mod tests {
         assert_eq!(host.to_string(), "198.18.0.2");
         assert_eq!((common.port, common.verbose), (7174, true));
         assert_eq!((rounds.count, rounds.size, rounds.verify), (Some(3), 65, true));
+        assert!(rounds.markers);
         let Command::Loop { rounds, .. } =
             Options::try_parse_from(["iwping", "loop"]).unwrap().command
         else {
             panic!("not the loop");
         };
-        assert_eq!((rounds.size, rounds.count), (64, None));
+        assert_eq!((rounds.size, rounds.count, rounds.markers), (64, None, false));
         let server = Options::try_parse_from(["iwping", "server", "-P", "-p", "7"]).unwrap();
         assert!(matches!(
             server.command,

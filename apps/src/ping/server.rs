@@ -126,7 +126,8 @@ impl Client {
         let end = End::new(context, usize::from(CHANNEL_SLOTS) * 2)?;
         let channel = Channel::new(&end, CHANNEL_SLOTS, u32::try_from(ADVERT_LEN)?)?;
         let buffer = end.memory(usize::try_from(SIZE_MAX)?, Access::LOCAL_WRITE)?;
-        let param = parameters(request.offer().crc, READS, &[])?;
+        let offer = request.offer();
+        let param = parameters(offer.crc, offer.markers_out, READS, &[])?;
         request.accept(&channel.qp, param)?;
         Ok(Self {
             end,

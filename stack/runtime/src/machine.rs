@@ -125,7 +125,9 @@ impl<D: Device> EngineMachine<D> {
                 }
                 self.inform(qp, event);
             }
-            Event::ConnectFailed { qp, .. } | Event::Disconnected { qp, .. } => {
+            Event::Streaming { qp }
+            | Event::ConnectFailed { qp, .. }
+            | Event::Disconnected { qp, .. } => {
                 self.inform(qp, event);
             }
             Event::CqOverrun { cq } => {

@@ -400,7 +400,9 @@ impl Qp {
                 Event::Established { agreed, .. } => Some(Ok(*agreed)),
                 Event::ConnectFailed { error, .. } => Some(Err(error)),
                 Event::Disconnected { .. } => Some(Err(ConnectError::Reset)),
-                Event::ConnectRequest { .. } | Event::CqOverrun { .. } => None,
+                Event::ConnectRequest { .. }
+                | Event::Streaming { .. }
+                | Event::CqOverrun { .. } => None,
             })
             .unwrap_or(Err(ConnectError::TimedOut))
     }

@@ -7,6 +7,7 @@
 //! Source: RFC 5040, RFC 5041, RFC 5044, RFC 6581.
 
 mod header;
+mod markers;
 mod startup;
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,6 +18,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 pub use header::{Header, ReadRequest, Terminate, opcode};
+use markers::Reader;
+pub use markers::marked_fpdu;
 pub use startup::{Frame, Role, Startup};
 
 /// STag under which the peer offers its buffer.
@@ -43,6 +46,10 @@ pub enum Chop {
 pub struct Peer {
     stream: TcpStream,
     crc: bool,
+    /// Octets sent since full operation began, if the other end asked for markers.
+    marked_out: Option<u64>,
+    /// Octets received since then, if this end did.
+    marked_in: Option<u64>,
     chop: Chop,
     chance: SmallRng,
     /// Largest ULPDU that [`Peer::write`], [`Peer::send`] and Read Responses use.
@@ -116,6 +123,8 @@ impl Peer {
             return Err(io::Error::new(ErrorKind::ConnectionRefused, text));
         }
         peer.crc = startup.crc || reply.wants_crc();
+        peer.marked_in = startup.markers.then_some(0);
+        peer.marked_out = reply.wants_markers().then_some(0);
         Ok((peer, reply))
     }
 
@@ -129,6 +138,8 @@ impl Peer {
         let revision = startup.revision.min(request.revision);
         peer.put(&Startup { revision, ..startup.clone() }.encode(Role::Responder))?;
         peer.crc = startup.crc || request.wants_crc();
+        peer.marked_in = startup.markers.then_some(0);
+        peer.marked_out = request.wants_markers().then_some(0);
         Ok((peer, request))
     }
 
@@ -143,6 +154,8 @@ impl Peer {
         Ok(Self {
             stream,
             crc: true,
+            marked_out: None,
+            marked_in: None,
             chop: Chop::Whole,
             chance: SmallRng::seed_from_u64(0),
             ulpdu_len_max: 1442,
@@ -175,6 +188,12 @@ impl Peer {
         self.crc
     }
 
+    /// Whether there are markers in what arrives, and in what is sent.
+    #[must_use]
+    pub const fn markers(&self) -> (bool, bool) {
+        (self.marked_in.is_some(), self.marked_out.is_some())
+    }
+
     /// Hands raw octets to TCP in the chosen pieces.
     ///
     /// # Errors
@@ -202,8 +221,16 @@ impl Peer {
     /// # Errors
     /// Those of the socket.
     pub fn put_ulpdu(&mut self, ulpdu: &[u8]) -> io::Result<()> {
-        let octets = fpdu(ulpdu, self.crc);
+        let octets = self.next_fpdu(ulpdu);
         self.put(&octets)
+    }
+
+    /// An FPDU as the next of its direction; it counts as sent.
+    pub fn next_fpdu(&mut self, ulpdu: &[u8]) -> Vec<u8> {
+        let Some(sent) = &mut self.marked_out else { return fpdu(ulpdu, self.crc) };
+        let octets = marked_fpdu(ulpdu, self.crc, *sent);
+        *sent += octets.len() as u64;
+        octets
     }
 
     /// RDMA Write of `octets` to `stag` at `to`, in ULPDUs of at most `ulpdu_len_max`.
@@ -370,25 +397,45 @@ impl Peer {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
             outcome => outcome?,
         }
-        let mut second = [0];
-        self.stream.read_exact(&mut second)?;
-        let len = usize::from(u16::from_be_bytes([first[0], second[0]]));
+        let mut lead = Some(first[0]);
+        let mut reader = Reader::new(self.marked_in);
+        self.fill(&mut reader, 2, &mut lead)?;
+        let len = usize::from(u16::from_be_bytes([reader.content()[0], reader.content()[1]]));
         if len > ULPDU_LEN_MAX {
             return Err(broken(format!("a ULPDU of {len} octets")));
         }
         let padded = (2 + len).next_multiple_of(4);
-        let mut octets = vec![0; padded + 4];
-        octets[0] = first[0];
-        octets[1] = second[0];
-        self.stream.read_exact(&mut octets[2..])?;
-        let (covered, check) = octets.split_at(padded);
+        self.fill(&mut reader, padded + 4, &mut lead)?;
+        let (covered, check) = reader.raw().split_at(reader.raw().len() - 4);
         if self.crc && crc32c::crc32c(covered).to_le_bytes() != check {
             return Err(broken("CRC mismatch"));
         }
-        if covered[2 + len..].iter().any(|octet| *octet != 0) {
+        if reader.content()[2 + len..padded].iter().any(|octet| *octet != 0) {
             return Err(broken("padding is not zero"));
         }
-        Ok(Some(covered[2..2 + len].to_vec()))
+        if let Some(received) = &mut self.marked_in {
+            *received += reader.raw().len() as u64;
+        }
+        Ok(Some(reader.content()[2..2 + len].to_vec()))
+    }
+
+    /// Reads until there are `wanted` octets of content; `lead` was read before.
+    fn fill(
+        &mut self,
+        reader: &mut Reader,
+        wanted: usize,
+        lead: &mut Option<u8>,
+    ) -> io::Result<()> {
+        loop {
+            let mut octets = vec![0; reader.next_len(wanted)];
+            let Some((first, rest)) = octets.split_first_mut() else { return Ok(()) };
+            match lead.take() {
+                Some(octet) => *first = octet,
+                None => self.stream.read_exact(std::slice::from_mut(first))?,
+            }
+            self.stream.read_exact(rest)?;
+            reader.take(&octets).map_err(broken)?;
+        }
     }
 
     fn take_msn(&mut self, queue: usize) -> u32 {

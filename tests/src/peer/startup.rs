@@ -33,9 +33,9 @@ pub struct Startup {
     pub markers: bool,
     /// Reply only: reject.
     pub reject: bool,
-    /// Reads served at a time (revision 2).
+    /// Reads served at a time (revision 2); the two highest bits are flags A and B.
     pub ird: u16,
-    /// Reads issued at a time (revision 2).
+    /// Reads issued at a time (revision 2); the two highest bits are flags C and D.
     pub ord: u16,
     /// The application's data.
     pub private_data: Vec<u8>,
@@ -146,13 +146,19 @@ impl Frame {
         self.flags & 0x10 != 0
     }
 
+    /// The block of RFC 6581 as two numbers: IRD below flags A and B, ORD below C and D.
+    #[must_use]
+    pub fn block(&self) -> Option<(u16, u16)> {
+        let block = self.private_data.first_chunk::<4>().filter(|_| self.enhanced())?;
+        let [ird_high, ird_low, ord_high, ord_low] = *block;
+        let number = |high, low| u16::from_be_bytes([high, low]);
+        Some((number(ird_high, ird_low), number(ord_high, ord_low)))
+    }
+
     /// IRD and ORD, if the frame carries them.
     #[must_use]
     pub fn ird_ord(&self) -> Option<(u16, u16)> {
-        let block = self.private_data.first_chunk::<4>().filter(|_| self.enhanced())?;
-        let [ird_high, ird_low, ord_high, ord_low] = *block;
-        let low14 = |high, low| u16::from_be_bytes([high, low]) & 0x3FFF;
-        Some((low14(ird_high, ird_low), low14(ord_high, ord_low)))
+        self.block().map(|(ird, ord)| (ird & 0x3FFF, ord & 0x3FFF))
     }
 
     /// What the application sent.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
@@ -173,7 +173,7 @@ impl Rough {
             }
         }
         let (now, remote) = (world.now, world.socket(1, PORT));
-        let (qp, param) = (rough.sides[0].qp, ConnParam::default());
+        let (qp, param) = (rough.sides[0].qp, world.param(0));
         world.ends[0].engine.connect(now, qp, remote, &param).expect("idle");
         rough
     }
@@ -236,7 +236,7 @@ impl Rough {
         while let Some(event) = world.ends[end].engine.next_event() {
             match event {
                 Event::ConnectRequest { request, .. } => {
-                    let (now, param) = (world.now, ConnParam::default());
+                    let (now, param) = (world.now, world.param(end));
                     // It may be gone again, or the second one from a forged SYN.
                     let engine = &mut world.ends[end].engine;
                     side.accepted |= engine.accept(now, request, side.qp, &param).is_ok();
@@ -252,6 +252,7 @@ impl Rough {
                     side.has_ended = true;
                 }
                 Event::CqOverrun { .. } => panic!("the queue is long enough"),
+                Event::Streaming { .. } => panic!("nobody asked for that"),
             }
         }
     }

@@ -40,6 +40,12 @@ fn parse(frame: &[u8], verify: bool) -> Option<Segment> {
     parse(&Octets(frame), mode).ok()
 }
 
+/// The start-up frame of either kind at the head of `octets`.
+fn startup(octets: &[u8]) -> Option<(Startup, usize)> {
+    let kinds = [FrameKind::Request, FrameKind::Reply];
+    kinds.into_iter().find_map(|kind| Startup::parse(octets, kind).ok().flatten())
+}
+
 /// Where the octets of one direction are cut into FPDUs.
 #[derive(Debug, Default)]
 struct Framing {
@@ -47,8 +53,12 @@ struct Framing {
     next: Option<Seq>,
     /// Octets from `next` on, in order.
     pending: Vec<u8>,
-    /// The start-up frame has passed.
-    started: bool,
+    /// The start-up frame has passed; whether it asks for markers.
+    started: Option<bool>,
+    /// The other end's does.
+    marked: bool,
+    /// Octets since the start-up frame.
+    position: usize,
     /// Starts of units, oldest first; those acknowledged are forgotten.
     starts: VecDeque<Seq>,
 }
@@ -61,8 +71,12 @@ impl Framing {
         while let Some(len) = self.unit_len(&self.pending[used..]) {
             let start = self.next.expect("octets follow a SYN");
             self.starts.push_back(start);
+            if self.started.is_some() {
+                self.position += len;
+            } else {
+                self.started = startup(&self.pending[used..]).map(|(frame, _)| frame.markers);
+            }
             used += len;
-            self.started = true;
             // The octets of a unit are the subject of others; its length is all that counts here.
             self.next = Some(start + u32::try_from(len).expect("short"));
         }
@@ -71,14 +85,29 @@ impl Framing {
 
     /// Octets of the unit that `octets` begin with, once it is whole.
     fn unit_len(&self, octets: &[u8]) -> Option<usize> {
-        let len = if self.started {
-            let length = usize::from(u16::from_be_bytes(*octets.first_chunk()?));
-            (length + 2).next_multiple_of(4) + 4
+        let len = if self.started.is_some() {
+            let lead = if self.at_marker(0) { 4 } else { 0 };
+            let length = octets.get(lead..)?.first_chunk()?;
+            let content = (usize::from(u16::from_be_bytes(*length)) + 2).next_multiple_of(4) + 4;
+            self.with_markers(content)
         } else {
-            let kinds = [FrameKind::Request, FrameKind::Reply];
-            kinds.into_iter().find_map(|kind| Startup::parse(octets, kind).ok().flatten())?.1
+            startup(octets)?.1
         };
         (octets.len() >= len).then_some(len)
+    }
+
+    /// Whether a marker lies so many octets on.
+    const fn at_marker(&self, ahead: usize) -> bool {
+        self.marked && (self.position + ahead).is_multiple_of(512)
+    }
+
+    /// Octets of a unit that has `content` octets besides its markers.
+    fn with_markers(&self, content: usize) -> usize {
+        let mut len = 0;
+        for _ in 0..content {
+            len += if self.at_marker(len) { 5 } else { 1 };
+        }
+        len
     }
 
     /// Whether a unit starts at `seq`, or is about to.
@@ -168,8 +197,11 @@ impl Watch {
             flow.wscale = seg.options.wscale;
             return;
         }
-        let scaling = self.flows.get(&back).is_some_and(|flow| flow.wscale.is_some());
+        let other = self.flows.get(&back);
+        let scaling = other.is_some_and(|flow| flow.wscale.is_some());
+        let marked = other.is_some_and(|flow| flow.framing.started == Some(true));
         let Some(flow) = self.flows.get_mut(&(end, seg.tuple)) else { return };
+        flow.framing.marked = marked;
         flow.scaling.get_or_insert(scaling && flow.wscale.is_some());
         flow.check_receiver(&seg);
         let payload = &frame[seg.payload.clone()];

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use ferrowarp_proto::ddp::atomic::ATOMIC_LEN;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{ImmediateData, Operation, Payload, RecvWr, SendWr, Sge};
@@ -98,6 +98,8 @@ pub(super) struct Side {
     /// Receive buffers posted in all.
     pub(super) receives: usize,
     pub(super) received: usize,
+    /// Number of its latest message that was delivered, plus one.
+    delivered: usize,
 }
 
 /// What to post next.
@@ -128,6 +130,10 @@ impl Kind {
 
     const fn uses_receive(self) -> bool {
         matches!(self, Self::Send | Self::Immediate | Self::WriteImmediate)
+    }
+
+    const fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::GatherWrite | Self::WriteImmediate)
     }
 }
 
@@ -197,7 +203,7 @@ fn init(conn: usize) -> QpInit {
 }
 
 fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
-    let param = ConnParam::default();
+    let params = [world.param(0), world.param(1)];
     world.ends[1].engine.listen(PORT, conns).expect("the port is free");
     let stags: Vec<u32> = world
         .ends
@@ -209,7 +215,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
     for conn in 0..conns {
         let now = world.now;
         let active = world.ends[0].engine.create_qp(init(conn)).expect("room");
-        world.ends[0].engine.connect(now, active, remote, &param).expect("idle");
+        world.ends[0].engine.connect(now, active, remote, &params[0]).expect("idle");
         let passive = world.ends[1].engine.create_qp(init(conn)).expect("room");
         let mut up = [false; 2];
         let connected = world.run_until(100 * SECOND, |world| {
@@ -220,7 +226,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
                             let now = world.now;
                             world.ends[1]
                                 .engine
-                                .accept(now, request, passive, &param)
+                                .accept(now, request, passive, &params[1])
                                 .expect("the request is fresh");
                         }
                         Event::Established { .. } => *up = true,
@@ -240,6 +246,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
             writes: [None; SLOT_COUNT],
             receives: 0,
             received: 0,
+            delivered: 0,
         };
         pairs.push([side(0, active), side(1, passive)]);
     }
@@ -283,7 +290,12 @@ fn post(
 ) {
     while pair[end].next_number < per_side && pair[end].posted.len() < DEPTH {
         let (number, slot) = (pair[end].next_number, pair[end].next_number % SLOT_COUNT);
-        let kind = Kind::draw(world);
+        let mut kind = Kind::draw(world);
+        // Of Writes to one place that are under way together the older one may win.
+        let is_settled = pair[end].writes[slot].is_none_or(|(last, _)| last < pair[end].delivered);
+        if kind.writes() && world.places_early() && !is_settled {
+            kind = Kind::Send;
+        }
         // A receive buffer must be there: the peer's posted ones minus those under way.
         let peer = &pair[1 - end];
         let credit = peer.receives - peer.received > pair[end].sends.len();
@@ -420,6 +432,7 @@ fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usiz
     pair[end].received += 1;
     let sent = pair[from].sends.pop_front().expect("a message that nobody sent");
     let number = sent.number;
+    pair[from].delivered = number + 1;
     assert_eq!(wc.immediate, sent.immediate, "immediate data of message {number}");
     assert_eq!(wc.opcode == WcOpcode::Recv, sent.immediate.is_none(), "kind of message {number}");
     // Immediate Data leave the buffer as it is.

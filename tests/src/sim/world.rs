@@ -13,6 +13,7 @@ use ferrowarp_proto::ddp::testing::Arena;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
+use ferrowarp_proto::verbs::cm::ConnParam;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, Wc};
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
@@ -89,6 +90,8 @@ pub struct EndOptions {
     pub congestion: Algorithm,
     /// Octets of the receive window, and what it may grow to.
     pub windows: (u32, u32),
+    /// Asks for markers in what it receives.
+    pub markers: bool,
 }
 
 impl EndOptions {
@@ -100,6 +103,7 @@ impl EndOptions {
         pacing: true,
         congestion: Algorithm::Cubic,
         windows: (256 * 1024, 6 * 1024 * 1024),
+        markers: false,
     };
 }
 
@@ -140,6 +144,8 @@ pub struct WorldOptions {
     pub router: Option<Router>,
     /// Damage goes unnoticed by TCP, as if a router had repaired the checksums.
     pub repair_checksums: bool,
+    /// RDMA Writes are placed ahead of their turn where markers show them.
+    pub place_early: bool,
 }
 
 impl WorldOptions {
@@ -165,6 +171,7 @@ impl WorldOptions {
             cut_at: None,
             router: None,
             repair_checksums: false,
+            place_early: false,
         }
     }
 }
@@ -283,6 +290,19 @@ impl World {
         };
         world.damage(options.faults);
         world
+    }
+
+    /// What an end brings to the set-up of a connection.
+    #[must_use]
+    pub fn param(&self, end: usize) -> ConnParam {
+        let markers = self.options.tcp[end].markers;
+        ConnParam { markers, place_early: self.options.place_early, ..ConnParam::default() }
+    }
+
+    /// RDMA Writes may be placed ahead of their turn.
+    #[must_use]
+    pub const fn places_early(&self) -> bool {
+        self.options.place_early
     }
 
     /// Looks at every segment from now on, and objects.

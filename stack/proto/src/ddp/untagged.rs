@@ -81,6 +81,11 @@ impl BufferQueue {
         fits
     }
 
+    /// A message came that is for no buffer.
+    pub fn skip_message(&mut self) {
+        self.msn += 1;
+    }
+
     /// Places a segment of an in-order stream. Returns the message when this was its last
     /// segment; its buffer has then left the queue.
     ///

@@ -4,10 +4,12 @@ use crate::device::{Retained, RxFrame};
 use crate::engine::resolve::Hop;
 use crate::engine::slab::Slab;
 use crate::engine::wheel::Armed;
+use crate::mpa::framing::Framing;
 use crate::mpa::receive::{AssemblyPool, Receiver};
-use crate::mpa::startup::Wishes;
+use crate::mpa::startup::{Terms, Wishes};
 use crate::tcp::Tcb;
 use crate::time::Instant;
+use crate::verbs::cm::Start;
 use crate::wire::mpa::Startup;
 
 /// No end of patience.
@@ -24,6 +26,8 @@ pub(super) enum Phase {
     AwaitDecision(Box<AwaitDecision>),
     /// Initiator: the reply has not arrived whole.
     AwaitReply(Box<AwaitReply>),
+    /// Octets of the applications, until they say that FPDUs follow.
+    Streaming { inbox: Vec<u8> },
     /// FPDUs both ways.
     Rdma { receiver: Receiver },
     /// The stream has ended: what still arrives is discarded.
@@ -47,6 +51,16 @@ impl Outbox {
         self.octets.len()
     }
 
+    /// An outbox of any octets.
+    pub(super) fn of(octets: &[u8]) -> Box<Self> {
+        Box::new(Self { octets: octets.to_vec() })
+    }
+
+    /// Appends octets.
+    pub(super) fn append(&mut self, octets: &[u8]) {
+        self.octets.extend_from_slice(octets);
+    }
+
     /// Moves what fits to `out`; returns how much.
     pub(super) fn take(&mut self, out: &mut [u8]) -> usize {
         let len = self.octets.len().min(out.len());
@@ -59,13 +73,17 @@ impl Outbox {
 /// What a responder keeps until the application has decided.
 #[derive(Debug)]
 pub(super) struct AwaitDecision {
-    pub(super) request: Startup,
+    /// `None`: the connection has no start-up frames.
+    pub(super) request: Option<Startup>,
     pub(super) early: Vec<u8>,
 }
 
 /// What an initiator keeps until the reply has arrived.
 #[derive(Debug)]
 pub(super) struct AwaitReply {
+    /// How FPDUs begin: there is no reply to wait for unless by frames.
+    pub(super) start: Start,
+    pub(super) place_early: bool,
     pub(super) wishes: Wishes,
     pub(super) revision: u8,
     pub(super) inbox: Vec<u8>,
@@ -87,8 +105,8 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     /// FPDUs may be sent: not at the responder until the initiator's first one was validated
     /// (RFC 5044 section 7.1.2).
     pub(super) gate_open: bool,
-    /// CRCs are made and checked.
-    pub(super) crc: bool,
+    /// How FPDUs look that are sent, and whether CRCs are checked.
+    pub(super) framing: Framing,
     /// A router or the host said during set-up that it cannot be reached, perhaps only now.
     pub(super) unreachable: bool,
     /// The handshake of TCP is complete.
@@ -114,6 +132,17 @@ impl<R: RxFrame, T: Retained> Connection<R, T> {
     pub(super) fn deadline(&self) -> Option<Instant> {
         let earliest = self.tcb.deadline().map_or(self.patience, |tcb| tcb.min(self.patience));
         (earliest != ENDLESS).then_some(earliest)
+    }
+
+    /// From the next octet on, behind what waits in the outbox, FPDUs are sent as agreed.
+    pub(super) fn frame_by(&mut self, terms: &Terms) {
+        let waiting = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
+        let start = self.tcb.written_nxt() + u32::try_from(waiting).unwrap_or(0);
+        self.framing = if terms.markers_out {
+            Framing::marked(terms.crc, start)
+        } else {
+            Framing::plain(terms.crc)
+        };
     }
 
     /// Ends the stream: what still arrives is discarded.

@@ -58,8 +58,12 @@ pub struct Counters {
     pub fpdus_out: u64,
     /// FPDUs gathered from several pieces before they were whole.
     pub fpdus_assembled: u64,
+    /// FPDUs placed ahead of their turn.
+    pub fpdus_placed_early: u64,
     /// FPDUs with a wrong CRC.
     pub crc_errors: u64,
+    /// FPDUs with a marker that points elsewhere.
+    pub marker_errors: u64,
     /// Frames that came ahead of their turn and were dropped: all connections together held as many
     /// as may be.
     pub holds_refused: u64,

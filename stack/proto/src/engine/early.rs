@@ -1,5 +1,11 @@
-//! Segments ahead of their turn: whether their octets are held, and in which memory; and how far
-//! receive windows grow.
+//! Segments ahead of their turn: whether their octets are placed at once or held, and in which
+//! memory; and how far receive windows grow.
+//!
+//! With markers FPDUs can be found in such a segment, and if the queue pair asked for it, those of
+//! RDMA Writes are placed when they come (RFC 5040 leaves the order of placement open). A segment
+//! of nothing else need not be held: in its turn it is only counted. All that is delivered in
+//! order - Sends, Read Requests, responses, Terminates - waits for its turn, and so does whatever
+//! would end the stream.
 
 use core::ops::Range;
 
@@ -7,10 +13,12 @@ use crate::ddp::memory::Memory;
 use crate::device::{ChecksumState, Device, RxFrame};
 use crate::engine::Engine;
 use crate::engine::connection::Phase;
+use crate::mpa::receive::Foreseen;
 use crate::net::fragments::Whole;
 use crate::tcp::{HoldPool, InTurn, Tcb};
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
+use crate::wire::seq::Seq;
 
 /// Most pieces that a connection holds while it is not set up: a start-up frame takes two
 /// segments at most, and whoever sends one need not be known.
@@ -77,11 +85,35 @@ impl<D: Device> Arrived<D> for Whole {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Octets ahead of their turn. Without markers an FPDU cannot be found in them, so they are
-    /// held, unless there is no use or no room for them.
+    /// Octets ahead of their turn, from `seq` on. Where no FPDU is found in them that can be placed
+    /// at once they are held, unless there is no use or no room for them.
+    // req: MPA-022, MPA-037
     #[cold]
-    pub(super) fn take_early<F: Arrived<D>>(&mut self, index: u32, frame: F, octets: Range<usize>) {
+    pub(super) fn take_early<F: Arrived<D>>(
+        &mut self,
+        index: u32,
+        frame: F,
+        seq: Seq,
+        octets: Range<usize>,
+    ) {
+        let foreseen = self.look_ahead(index, &frame, seq, octets.clone());
         let Some(conn) = self.connections.get_mut(index) else { return };
+        match foreseen {
+            Foreseen::Waits => {}
+            Foreseen::Taken(fpdus) => {
+                conn.tcb.took_early(&mut self.holds);
+                self.verbs.counters.fpdus_in += u64::from(fpdus);
+                return;
+            }
+            // As if the network had lost it: what is wrong at its source comes again, and then in
+            // its turn.
+            // req: MPA-156
+            Foreseen::Damaged => {
+                conn.tcb.reject_early();
+                self.verbs.counters.early_rejected += 1;
+                return;
+            }
+        }
         let pieces = conn.tcb.held_pieces();
         let is_held = match conn.phase {
             // Discarded now instead of in its turn.
@@ -100,6 +132,52 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
+    /// Places what can be placed of octets ahead of their turn.
+    fn look_ahead<F: RxFrame>(
+        &mut self,
+        index: u32,
+        frame: &F,
+        seq: Seq,
+        octets: Range<usize>,
+    ) -> Foreseen {
+        let Self { connections, assembly, verbs, .. } = self;
+        let Some(conn) = connections.get_mut(index) else { return Foreseen::Waits };
+        let (Some(qp), crc) = (conn.qp, conn.framing.has_crc()) else { return Foreseen::Waits };
+        let Phase::Rdma { receiver } = &mut conn.phase else { return Foreseen::Waits };
+        if !receiver.has_markers() || !verbs.places_early(qp) {
+            return Foreseen::Waits;
+        }
+        if let Some(run) = frame.head().get(octets.clone()) {
+            return receiver
+                .look_ahead(seq, run, crc, assembly, |ulpdu| verbs.place_ahead(qp, ulpdu));
+        }
+        let Some(mut copy) = assembly.take() else { return Foreseen::Waits };
+        copy.resize(octets.len(), 0);
+        frame.copy_out(octets.start, &mut copy);
+        let foreseen =
+            receiver.look_ahead(seq, &copy, crc, assembly, |ulpdu| verbs.place_ahead(qp, ulpdu));
+        assembly.give_back(copy);
+        foreseen
+    }
+
+    /// The turn of octets has come whose FPDUs were placed when they arrived.
+    #[cold]
+    fn take_placed(&mut self, now: Instant, index: u32, len: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let Phase::Rdma { receiver } = &mut conn.phase else { return };
+        let is_right = receiver.pass_over(len).is_ok();
+        let Some(qp) = conn.qp else { return };
+        if is_right {
+            conn.gate_open = true;
+            if let Some(qp) = self.verbs.get_mut(qp) {
+                qp.stream.end_rtr();
+            }
+            return;
+        }
+        self.verbs.fail_markers(qp);
+        self.wind_down(now, index);
+    }
+
     /// After octets in order: what was accepted early and follows them.
     #[inline]
     pub(super) fn take_in_turn(&mut self, now: Instant, index: u32) {
@@ -113,7 +191,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     self.take_octets(now, index, &held, octets);
                     self.holds.give_back(held);
                 }
-                Some(InTurn::Taken { .. }) => {}
+                Some(InTurn::Taken { len, .. }) => self.take_placed(now, index, len),
             }
         }
     }

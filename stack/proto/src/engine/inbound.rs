@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::engine::early::Arrived;
 use crate::engine::queue_pairs::QueuePairs;
-use crate::mpa::fpdu::{self, CrcMismatch};
+use crate::mpa::fpdu::Damage;
 use crate::net::routing;
 use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::{Indication, Stream};
@@ -70,7 +70,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.take_octets(now, index, &frame, octets);
                 self.take_in_turn(now, index);
             }
-            Delivered::Early { frame, octets, .. } => self.take_early(index, frame, octets),
+            Delivered::Early { frame, seq, octets } => self.take_early(index, frame, seq, octets),
         }
         // Its turn to send comes later in this pass; the timer is armed then, once per burst.
         self.heed(now, index);
@@ -139,7 +139,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.connections.get_mut(index).and_then(|conn| conn.tcb.poll_notice())
         {
             match notice {
-                Notice::Established => self.leave_half_open(index),
+                Notice::Established => {
+                    self.leave_half_open(index);
+                    self.begin_unframed(now, index);
+                }
                 Notice::PeerClosed => {
                     if let Some(conn) = self.connections.get_mut(index) {
                         conn.tcb.settle_held(&mut self.holds);
@@ -179,6 +182,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Phase::AwaitRequest { inbox } => inbox,
             Phase::AwaitReply(awaits) => &mut awaits.inbox,
             Phase::AwaitDecision(awaits) => &mut awaits.early,
+            Phase::Streaming { inbox } => inbox,
             Phase::Over => return,
         };
         // TCP's start-up window bounds what is held.
@@ -209,7 +213,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Self { connections, assembly, verbs, overrun, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let Some(qp) = conn.qp else { return };
-        let gate_open = &mut conn.gate_open;
+        let (gate_open, crc) = (&mut conn.gate_open, conn.framing.has_crc());
         let Phase::Rdma { receiver } = &mut conn.phase else { return };
         let head = frame.head();
         let ended = 'octets: loop {
@@ -217,16 +221,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 let take = missing.min(octets.len());
                 receiver.extend(take, |out| frame.copy_out(octets.start, out));
                 octets.start += take;
-                let verdict = match receiver.whole() {
+                let verdict = match receiver.whole(crc, assembly) {
                     Ok(None) => Verdict::Good,
                     Ok(Some(ulpdu)) => {
+                        let is_rtr = !*gate_open && verbs.open_gate(qp, ulpdu);
                         *gate_open = true;
                         verbs.counters.fpdus_assembled += 1;
-                        let verdict = verbs.take_ulpdu(qp, ulpdu);
+                        let verdict =
+                            if is_rtr { Verdict::Good } else { verbs.take_ulpdu(qp, ulpdu) };
                         receiver.finish(assembly);
                         verdict
                     }
-                    Err(CrcMismatch) => verbs.crc_mismatch(qp),
+                    Err(damage) => verbs.fail_fpdu(qp, damage),
                 };
                 match verdict {
                     Verdict::Good => {}
@@ -236,15 +242,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             } else {
                 let mut run = head.get(octets.start..octets.end.min(head.len())).unwrap_or(&[]);
                 loop {
-                    let verdict = match fpdu::split(run, receiver.crc()) {
+                    let verdict = match receiver.split(run, crc, assembly) {
                         Ok(None) => break,
                         Ok(Some((ulpdu, used))) => {
+                            let is_rtr = !*gate_open && verbs.open_gate(qp, ulpdu);
                             *gate_open = true;
                             run = &run[used..];
                             octets.start += used;
-                            verbs.take_ulpdu(qp, ulpdu)
+                            if is_rtr { Verdict::Good } else { verbs.take_ulpdu(qp, ulpdu) }
                         }
-                        Err(CrcMismatch) => verbs.crc_mismatch(qp),
+                        Err(damage) => verbs.fail_fpdu(qp, damage),
                     };
                     match verdict {
                         Verdict::Good => {}
@@ -312,9 +319,44 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
     }
 
-    fn crc_mismatch(&mut self, index: u32) -> Verdict {
-        self.counters.crc_errors += 1;
-        self.fail_stream(index, Fault::Crc, &[])
+    /// The first FPDU of an initiator: true if it only says that this end may speak.
+    #[cold]
+    fn open_gate(&mut self, index: u32, ulpdu: &[u8]) -> bool {
+        let (stream, _) = self.stream_of(index);
+        let is_rtr = stream.is_some_and(|stream| stream.takes_rtr(ulpdu));
+        self.counters.fpdus_in += u64::from(is_rtr);
+        is_rtr
+    }
+
+    /// Ends a stream over an FPDU that is wrong. The other direction goes on for the Terminate.
+    // req: MPA-151, MPA-158, MPA-161
+    #[cold]
+    fn fail_fpdu(&mut self, index: u32, damage: Damage) -> Verdict {
+        let fault = match damage {
+            Damage::Crc => {
+                self.counters.crc_errors += 1;
+                Fault::Crc
+            }
+            Damage::Marker => {
+                self.counters.marker_errors += 1;
+                Fault::Marker
+            }
+        };
+        self.fail_stream(index, fault, &[])
+    }
+
+    /// Places what an FPDU ahead of its turn brings, if it can be placed then.
+    pub(super) fn place_ahead(&mut self, index: u32, ulpdu: &[u8]) -> bool {
+        let (stream, memory) = self.stream_of(index);
+        let placed = stream.is_some_and(|stream| stream.place_ahead(memory, ulpdu));
+        self.counters.fpdus_placed_early += u64::from(placed);
+        placed
+    }
+
+    /// Ends a stream whose markers contradict its lengths.
+    #[cold]
+    pub(super) fn fail_markers(&mut self, index: u32) {
+        self.fail_fpdu(index, Damage::Marker);
     }
 
     /// Ends a stream over a fault of the peer's, with a Terminate.

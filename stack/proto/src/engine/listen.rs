@@ -31,6 +31,8 @@ pub(super) struct Listener {
     half_open: usize,
     /// Until when an ACK of no connection may bring a cookie back.
     cookies_until: Instant,
+    /// What comes begins without start-up frames.
+    unframed: bool,
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -39,12 +41,37 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// [`CmError::PortInUse`].
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), CmError> {
+        self.open_port(port, backlog, false)
+    }
+
+    /// As [`Engine::listen`], for connections without start-up frames: each is offered as soon as
+    /// it is up ([`Start::Immediate`], [`Start::Streaming`]).
+    ///
+    /// # Errors
+    /// [`CmError::PortInUse`].
+    ///
+    /// [`Start::Immediate`]: crate::verbs::cm::Start::Immediate
+    /// [`Start::Streaming`]: crate::verbs::cm::Start::Streaming
+    // req: MPA-141
+    pub fn listen_unframed(&mut self, port: u16, backlog: usize) -> Result<(), CmError> {
+        self.open_port(port, backlog, true)
+    }
+
+    fn open_port(&mut self, port: u16, backlog: usize, unframed: bool) -> Result<(), CmError> {
         if self.listeners.contains_key(&port) {
             return Err(CmError::PortInUse(port));
         }
-        let listener = Listener { backlog, waiting: 0, half_open: 0, cookies_until: Instant::ZERO };
+        let cookies_until = Instant::ZERO;
+        let listener = Listener { backlog, waiting: 0, half_open: 0, cookies_until, unframed };
         self.listeners.insert(port, listener);
         Ok(())
+    }
+
+    /// The connection came in by a listener for those without start-up frames.
+    pub(super) fn is_unframed(&self, index: u32) -> bool {
+        let port = self.connections.get(index).and_then(|conn| conn.listener);
+        let listener = port.and_then(|port| self.listeners.get(&port));
+        listener.is_some_and(|listener| listener.unframed)
     }
 
     /// Takes no more connections on `port`. Those that wait for a decision are reset.

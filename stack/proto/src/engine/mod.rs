@@ -11,6 +11,7 @@ mod connection;
 mod cookie;
 mod counters;
 mod early;
+mod established;
 mod inbound;
 mod limit;
 mod listen;

@@ -7,7 +7,9 @@ use crate::engine::Engine;
 use crate::engine::connection::{Connection, Phase};
 use crate::engine::inbound::note_overrun;
 use crate::engine::queue_pairs::QueuePairs;
-use crate::mpa::fpdu::{self, CRC_LEN, LENGTH_LEN, MULPDU_RANGE};
+use crate::mpa::fpdu::{self, LENGTH_LEN, MULPDU_RANGE};
+use crate::mpa::framing::Framing;
+use crate::mpa::markers;
 use crate::rdmap::stream::BuildError;
 use crate::tcp::{self, Ready, Transmit};
 use crate::time::Instant;
@@ -90,7 +92,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 // A minimal FPDU is built whole even if it has to be cut; none is packed that has.
                 Transmit::Fresh { room } => match ready {
                     Ready::Record(len) if len as usize <= room => (Pool::Data, room),
-                    _ => (Pool::Data, room.max(fpdu::fpdu_len(MULPDU_RANGE.start))),
+                    _ => (Pool::Data, room.max(conn.framing.least_room())),
                 },
             };
             let frame = if device.transmit_room() > 0 { device.allocate(pool) } else { None };
@@ -166,7 +168,22 @@ where
         return Ready::Nothing;
     }
     let ulpdu_len = qp.stream.next_len().min(MULPDU_RANGE.end as u64 - 1);
+    if conn.framing.has_markers() {
+        return Ready::Record(marked_len_of(ulpdu_len, conn));
+    }
     Ready::Record(fpdu_len_of(ulpdu_len))
+}
+
+/// As [`fpdu_len_of`], with the markers that fall into it.
+#[cold]
+fn marked_len_of<R, T>(ulpdu_len: u64, conn: &Connection<R, T>) -> u32
+where
+    R: crate::device::RxFrame,
+    T: crate::device::Retained,
+{
+    let ulpdu_len = usize::try_from(ulpdu_len).unwrap_or(MULPDU_RANGE.end);
+    let len = conn.framing.wire_len(ulpdu_len, conn.tcb.written_nxt());
+    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a ULPDU is below 64 KiB")]
@@ -209,7 +226,10 @@ where
     let Some(index) = conn.qp else { return Filled { len: 0, ended } };
     // More than EMSS: the path is to be probed. Should the probe be lost its octets go again in
     // pieces of EMSS, so FPDUs of that size are packed, and a message may be cut for once.
-    let whole = fpdu::fpdu_len(fpdu::mulpdu(conn.tcb.emss()));
+    let framing = conn.framing;
+    let whole = framing.whole_len(conn.tcb.emss());
+    // Of the next octet, if there are markers in what is sent.
+    let start = if framing.has_markers() { framing.phase(conn.tcb.written_nxt()) } else { None };
     let is_probe = payload.len() > whole + 3;
     let mut used = 0;
     while let (Some(qp), memory) = verbs.split(index) {
@@ -217,18 +237,18 @@ where
             break;
         }
         let room = payload.len() - used;
-        let mut ulpdu_max = room.saturating_sub(LENGTH_LEN + CRC_LEN + room % 4);
+        let phase = start.map(|start| markers::advance(start, used));
+        let mut ulpdu_max = Framing::ulpdu_max(room, phase);
         let may_cut = used == 0 || (is_probe && ulpdu_max >= MULPDU_RANGE.start);
         if !may_cut && qp.stream.next_len() > ulpdu_max as u64 {
             break;
         }
-        if is_probe && room >= whole + fpdu::fpdu_len(MULPDU_RANGE.start) {
-            ulpdu_max = fpdu::mulpdu(conn.tcb.emss());
+        if is_probe && room >= whole + framing.least_room() {
+            ulpdu_max = Framing::ulpdu_max(whole, phase);
         }
-        let ulpdu_max = ulpdu_max.min(MULPDU_RANGE.end - 1);
         let fpdu = &mut payload[used..];
         match qp.stream.build(memory, &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_max]) {
-            Ok(len) => used += fpdu::seal(fpdu, len, conn.crc),
+            Ok(len) => used += framing.seal(fpdu, len, phase),
             // The Terminate is due now and is built in the next turn of this loop.
             Err(BuildError::Request) => {
                 ended = true;

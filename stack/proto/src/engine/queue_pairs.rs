@@ -27,6 +27,8 @@ pub(super) struct Qp {
     /// How a Read or Write that the peer refused ends.
     refused: Option<WcStatus>,
     flushing: bool,
+    /// RDMA Writes ahead of their turn are placed when they come.
+    pub(super) places_early: bool,
 }
 
 /// The verbs half of an engine: everything that does not touch TCP.
@@ -61,6 +63,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             late: VecDeque::new(),
             refused: None,
             flushing: false,
+            places_early: false,
         };
         let (index, generation) = self.qps.insert(qp).ok_or(CmError::NoResources)?;
         Ok(QpId { index, generation })
@@ -88,6 +91,11 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Qp> {
         self.qps.get_mut(index)
+    }
+
+    /// What comes ahead of its turn may be placed.
+    pub(super) fn places_early(&self, index: u32) -> bool {
+        self.qps.get(index).is_some_and(|qp| qp.places_early)
     }
 
     /// A queue pair, and the memory its stream works on.

@@ -7,20 +7,21 @@ use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::connection::{AwaitDecision, AwaitReply, Connection, ENDLESS, Outbox, Phase};
+use crate::engine::established::Outcome;
 use crate::engine::resolve::Hop;
 use crate::engine::wheel::Armed;
-use crate::mpa::receive::Receiver;
-use crate::mpa::startup::{self, Disagreement, Terms, Wishes};
+use crate::mpa::framing::Framing;
+use crate::mpa::startup::{self, Disagreement, Terms};
 use crate::net::keyed::Secret;
+use crate::rdmap::fault::Fault;
 use crate::tcp::{Origin, Tcb};
 use crate::time::Instant;
 use crate::verbs::cm::{
     Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX, PrivateData,
-    RequestId,
+    RequestId, Start,
 };
 use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
-use crate::wire::ddp::Version;
 use crate::wire::mpa::{ENHANCED_LEN, FrameKind, Startup};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, HeaderTemplate};
@@ -41,8 +42,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         param: &ConnParam,
     ) -> Result<(), CmError> {
         let qp_index = self.idle_qp(qp)?;
-        let revision = param.revision.clamp(1, 2);
-        check_private_data(&param.private_data, revision >= 2)?;
+        let revision = if param.start == Start::Frames { param.revision.min(2) } else { 0 };
+        check_private_data(&param.private_data, param.start == Start::Frames, revision >= 2)?;
         // As segments will show it: without zone, and IPv4 as such.
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let hop = self.routing.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
@@ -57,11 +58,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let template = HeaderTemplate::on(self.link, [0; 6], tuple);
         let origin = self.origin(now, &tuple);
         let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, origin);
-        let wishes = Wishes { ird: param.ird, ord: param.ord, crc: param.crc };
-        let request = startup::request(wishes, revision, &param.private_data);
-        let phase = Phase::AwaitReply(Box::new(AwaitReply { wishes, revision, inbox: Vec::new() }));
+        let wishes = param.wishes();
+        let (start, place_early) = (param.start, param.place_early);
+        let awaits = AwaitReply { start, place_early, wishes, revision, inbox: Vec::new() };
+        let phase = Phase::AwaitReply(Box::new(awaits));
         let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
-        conn.outbox = Some(Outbox::new(&request));
+        if start == Start::Frames {
+            let request = startup::request(wishes, revision, &param.private_data);
+            conn.outbox = Some(Outbox::new(&request));
+        }
         conn.qp = Some(qp_index);
         let index = self.insert(tuple, conn).ok_or(CmError::NoResources)?;
         if let Some(qp) = self.verbs.get_mut(qp_index) {
@@ -93,16 +98,32 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Err(CmError::Gone);
         };
         let AwaitDecision { request, early } = &mut **awaits;
-        check_private_data(&param.private_data, request.enhanced.is_some())?;
-        let wishes = Wishes { ird: param.ird, ord: param.ord, crc: param.crc };
-        let (reply, terms) = startup::accept(request, wishes, &param.private_data);
-        let private_data = request.private_data.iter().copied().collect();
-        let early = std::mem::take(early);
-        conn.outbox = Some(Outbox::new(&reply));
+        let is_enhanced = request.as_ref().is_some_and(|request| request.enhanced.is_some());
+        check_private_data(&param.private_data, request.is_some(), is_enhanced)?;
+        let wishes = param.wishes();
+        let outcome = match request {
+            Some(request) => {
+                let (reply, terms) = startup::accept(request, wishes, &param.private_data);
+                conn.outbox = Some(Outbox::new(&reply));
+                Outcome {
+                    terms,
+                    revision: request.revision,
+                    private_data: request.private_data.iter().copied().collect(),
+                    place_early: param.place_early,
+                    speaks_first: false,
+                }
+            }
+            None => Outcome::unframed(Terms::rdmac(wishes), param.place_early),
+        };
+        let (unframed, early) = (request.is_none(), std::mem::take(early));
         conn.qp = Some(qp_index);
         self.leave_backlog(index);
-        self.establish(index, terms, private_data, false);
-        self.take_held(now, index, &early);
+        if unframed && param.start == Start::Streaming {
+            self.begin_streaming(index, early);
+        } else {
+            self.establish(index, outcome, early.len());
+            self.take_held(now, index, &early);
+        }
         self.make_ready(index);
         Ok(())
     }
@@ -123,9 +144,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Phase::AwaitDecision(awaits) = &conn.phase else {
             return Err(CmError::Gone);
         };
-        let request = &awaits.request;
-        check_private_data(private_data, request.enhanced.is_some())?;
-        conn.outbox = Some(Outbox::new(&startup::reject(request, private_data)));
+        let request = awaits.request.as_ref();
+        let is_enhanced = request.is_some_and(|request| request.enhanced.is_some());
+        check_private_data(private_data, request.is_some(), is_enhanced)?;
+        // Where there are no frames the end of the connection has to say it.
+        let reply = request.map(|request| Outbox::new(&startup::reject(request, private_data)));
+        conn.outbox = reply;
         self.leave_backlog(index);
         self.wind_down(now, index);
         Ok(())
@@ -160,13 +184,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Looks for the start-up frame in what has arrived, and acts on it.
     pub(super) fn take_startup(&mut self, now: Instant, index: u32) {
+        let is_unframed = self.is_unframed(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         match &mut conn.phase {
+            // What comes without frames is looked at once the connection is up.
+            Phase::AwaitRequest { .. } if is_unframed => {}
+            Phase::AwaitReply(awaits) if awaits.start != Start::Frames => {}
             Phase::AwaitRequest { inbox } => match Startup::parse(inbox, FrameKind::Request) {
                 Ok(None) => {}
                 Ok(Some((request, used))) => {
                     let early = inbox.split_off(used);
-                    self.take_request(now, index, request, early);
+                    self.take_request(index, request, early);
                 }
                 Err(_) => self.refuse_startup(index),
             },
@@ -178,27 +206,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 }
                 Err(_) => self.refuse_startup(index),
             },
-            Phase::AwaitDecision(_) | Phase::Rdma { .. } | Phase::Over => {}
+            Phase::AwaitDecision(_)
+            | Phase::Streaming { .. }
+            | Phase::Rdma { .. }
+            | Phase::Over => {}
         }
     }
 
-    fn take_request(&mut self, now: Instant, index: u32, request: Startup, early: Vec<u8>) {
+    fn take_request(&mut self, index: u32, request: Startup, early: Vec<u8>) {
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
-        match startup::review(&request) {
-            Ok(()) => {}
-            Err(Disagreement::Markers) => {
-                // Said with a reply, so that the initiator knows why.
-                self.verbs.counters.startup_errors += 1;
-                conn.outbox = Some(Outbox::new(&startup::reject(&request, &[])));
-                self.leave_backlog(index);
-                self.wind_down(now, index);
-                return;
-            }
-            Err(_) => {
-                self.refuse_startup(index);
-                return;
-            }
+        if startup::review(&request).is_err() {
+            self.refuse_startup(index);
+            return;
         }
         let tuple = conn.tcb.tuple();
         let offer = Agreed {
@@ -207,10 +227,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             ird: request.enhanced.map_or(0, |asked| asked.ord),
             ord: request.enhanced.map_or(0, |asked| asked.ird),
             crc: request.crc,
+            markers_in: false,
+            markers_out: request.markers,
+            revision: request.revision,
             private_data: request.private_data.iter().copied().collect(),
         };
         conn.patience = ENDLESS;
-        conn.phase = Phase::AwaitDecision(Box::new(AwaitDecision { request, early }));
+        conn.phase =
+            Phase::AwaitDecision(Box::new(AwaitDecision { request: Some(request), early }));
         self.verbs.events.push_back(Event::ConnectRequest {
             port: tuple.local.port(),
             request: RequestId { index, generation },
@@ -221,7 +245,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn take_reply(&mut self, now: Instant, index: u32, reply: &Startup, early: &[u8]) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Phase::AwaitReply(awaits) = &conn.phase else { return };
-        let (wishes, revision) = (awaits.wishes, awaits.revision);
+        let (wishes, revision, place_early) = (awaits.wishes, awaits.revision, awaits.place_early);
         if reply.reject {
             let private_data = reply.private_data.iter().copied().collect();
             self.fail_connect(index, ConnectError::Rejected, private_data);
@@ -230,50 +254,25 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         match startup::conclude(reply, wishes, revision) {
             Ok(terms) => {
-                let private_data = reply.private_data.iter().copied().collect();
-                self.establish(index, terms, private_data, true);
+                let outcome = Outcome {
+                    terms,
+                    revision: reply.revision,
+                    private_data: reply.private_data.iter().copied().collect(),
+                    place_early,
+                    speaks_first: true,
+                };
+                self.establish(index, outcome, early.len());
                 self.take_held(now, index, early);
             }
-            Err(_) => self.refuse_startup(index),
+            Err(Disagreement::Reads) => self.refuse_terms(now, index, reply, Fault::TooManyReads),
+            Err(Disagreement::Rtr) => self.refuse_terms(now, index, reply, Fault::NoCommonRtr),
+            Err(Disagreement::Revision | Disagreement::Mismatch) => self.refuse_startup(index),
         }
-    }
-
-    /// Both ends have agreed: FPDUs from here on.
-    fn establish(&mut self, index: u32, terms: Terms, private_data: PrivateData, initiator: bool) {
-        let Some(conn) = self.connections.get_mut(index) else { return };
-        conn.phase = Phase::Rdma { receiver: Receiver::new(terms.crc) };
-        conn.gate_open = initiator;
-        conn.crc = terms.crc;
-        conn.patience = ENDLESS;
-        conn.tcb.release(std::mem::take(&mut conn.held_len));
-        conn.tcb.open_window();
-        let tuple = conn.tcb.tuple();
-        let Some(qp_index) = conn.qp else { return };
-        let id = self.verbs.id(qp_index);
-        let Some(qp) = self.verbs.get_mut(qp_index) else { return };
-        qp.stream.start(Version::Ietf, terms.ird, terms.ord);
-        if !self.config.extensions {
-            qp.stream.forbid_extensions();
-        }
-        qp.state = QpState::Rts;
-        qp.conn = Some(index);
-        self.verbs.counters.connections_established += 1;
-        self.verbs.events.push_back(Event::Established {
-            qp: id,
-            agreed: Box::new(Agreed {
-                peer: tuple.remote,
-                local: tuple.local,
-                ird: terms.ird,
-                ord: terms.ord,
-                crc: terms.crc,
-                private_data,
-            }),
-        });
     }
 
     /// What arrived is no start-up frame that can be met: the connection is closed at once
     /// (RFC 5044 section 7.1, error 4).
-    fn refuse_startup(&mut self, index: u32) {
+    pub(super) fn refuse_startup(&mut self, index: u32) {
         self.verbs.counters.startup_errors += 1;
         self.fail_connect(index, ConnectError::Protocol, PrivateData::new());
         self.abort(index);
@@ -352,7 +351,7 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
         hop: Hop::unknown(),
         in_time_wait: false,
         gate_open: false,
-        crc: true,
+        framing: Framing::plain(true),
         unreachable: false,
         established: false,
         closing: false,
@@ -365,10 +364,12 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
     }
 }
 
-fn check_private_data(data: &[u8], enhanced: bool) -> Result<(), CmError> {
-    let block = if enhanced { ENHANCED_LEN } else { 0 };
-    if data.len() + block > PRIVATE_DATA_LEN_MAX {
-        return Err(CmError::PrivateDataTooLong);
-    }
-    Ok(())
+/// Private data fit the frame, if there are frames.
+fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> Result<(), CmError> {
+    let room = match (framed, enhanced) {
+        (false, _) => 0,
+        (true, false) => PRIVATE_DATA_LEN_MAX,
+        (true, true) => PRIVATE_DATA_LEN_MAX - ENHANCED_LEN,
+    };
+    if data.len() > room { Err(CmError::PrivateDataTooLong) } else { Ok(()) }
 }

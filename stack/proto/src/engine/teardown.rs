@@ -20,7 +20,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         private_data: PrivateData,
     ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Phase::AwaitReply(_) = conn.phase else { return };
+        let (Phase::AwaitReply(_) | Phase::Streaming { .. }) = conn.phase else { return };
         conn.phase = Phase::Over;
         let Some(qp_index) = conn.qp else { return };
         let qp = self.verbs.id(qp_index);

@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use crate::mpa::crc::crc32c;
+use crate::mpa::markers;
 
 /// Octets of the length field in front of the ULPDU.
 pub const LENGTH_LEN: usize = 2;
@@ -42,35 +43,74 @@ pub const fn mulpdu(emss: usize) -> usize {
 #[inline]
 pub fn seal(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     let total = fpdu_len(ulpdu_len);
-    let length = u16::try_from(ulpdu_len).expect("DDP keeps ULPDUs within 64,768 octets");
-    out[..LENGTH_LEN].copy_from_slice(&length.to_be_bytes());
-    let (covered, rest) = out.split_at_mut(total - CRC_LEN);
-    covered[LENGTH_LEN + ulpdu_len..].fill(0);
-    let sum = if crc { crc32c(covered) } else { 0 };
-    rest[..CRC_LEN].copy_from_slice(&sum.to_le_bytes());
+    complete(out, ulpdu_len);
+    put_crc(out, total, crc);
     total
 }
 
-/// The FPDU's CRC does not match its octets (MPA error 2).
+/// As [`seal`], with markers put in their places: the FPDU begins at `phase` of the stream.
+///
+/// # Panics
+/// If `out` is shorter than [`markers::wire_len`], or `ulpdu_len` above 65,535.
+pub fn seal_marked(out: &mut [u8], ulpdu_len: usize, phase: usize, crc: bool) -> usize {
+    complete(out, ulpdu_len);
+    let total = markers::spread(out, phase, fpdu_len(ulpdu_len));
+    put_crc(out, total, crc);
+    total
+}
+
+/// Writes the length and the padding.
+#[inline]
+fn complete(out: &mut [u8], ulpdu_len: usize) {
+    let length = u16::try_from(ulpdu_len).expect("DDP keeps ULPDUs within 64,768 octets");
+    out[..LENGTH_LEN].copy_from_slice(&length.to_be_bytes());
+    // req: MPA-057, MPA-058
+    out[LENGTH_LEN + ulpdu_len..fpdu_len(ulpdu_len) - CRC_LEN].fill(0);
+}
+
+/// Writes the CRC over all before it.
+#[inline]
+fn put_crc(out: &mut [u8], total: usize, crc: bool) {
+    let (covered, rest) = out.split_at_mut(total - CRC_LEN);
+    let sum = if crc { crc32c(covered) } else { 0 };
+    // req: MPA-090, MPA-094
+    rest[..CRC_LEN].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// What is wrong with an FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CrcMismatch;
+pub enum Damage {
+    /// The CRC does not match the octets (MPA error 2).
+    Crc,
+    /// The CRC does, but a marker points elsewhere (MPA error 3).
+    Marker,
+}
+
+/// Compares the CRC of a whole FPDU.
+///
+/// # Errors
+/// [`Damage::Crc`].
+#[inline]
+pub(super) fn check(fpdu: &[u8]) -> Result<(), Damage> {
+    let (covered, sum) = fpdu.split_at(fpdu.len() - CRC_LEN);
+    // req: MPA-086, MPA-092, MPA-093
+    if sum == crc32c(covered).to_le_bytes() { Ok(()) } else { Err(Damage::Crc) }
+}
 
 /// Takes the FPDU at the head of `octets` apart, if it is whole: its ULPDU, verified when `crc`,
 /// and the FPDU's length. `Ok(None)`: not whole yet.
 ///
 /// # Errors
-/// [`CrcMismatch`].
+/// [`Damage::Crc`].
 #[inline]
-pub fn split(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, CrcMismatch> {
+pub fn split(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Damage> {
     let Some(length) = octets.first_chunk::<LENGTH_LEN>() else { return Ok(None) };
     let ulpdu_len = usize::from(u16::from_be_bytes(*length));
     let total = fpdu_len(ulpdu_len);
+    // req: MPA-130
     let Some(fpdu) = octets.get(..total) else { return Ok(None) };
     if crc {
-        let (covered, sum) = fpdu.split_at(total - CRC_LEN);
-        if sum != crc32c(covered).to_le_bytes() {
-            return Err(CrcMismatch);
-        }
+        check(fpdu)?;
     }
     Ok(Some((&fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len], total)))
 }
@@ -89,7 +129,7 @@ mod tests {
         ulpdu
     }
 
-    // The markerless form; CRCs recomputed by another implementation.
+    // The markerless form of the worked example; CRCs recomputed by another implementation.
     // req-test: MPA-086, MPA-090, MPA-094
     #[test]
     fn worked_dumps() {
@@ -134,7 +174,7 @@ mod tests {
         let len = seal(&mut fpdu, 3, true);
         assert_eq!((len, &fpdu[5..8]), (12, &[0, 0, 0][..]));
         fpdu[6] = 1;
-        assert_eq!(split(&fpdu[..len], true), Err(CrcMismatch));
+        assert_eq!(split(&fpdu[..len], true), Err(Damage::Crc));
         // Non-zero padding under a right CRC is ignored.
         let crc = crc32c(&fpdu[..8]);
         fpdu[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -152,7 +192,7 @@ mod tests {
             prop_assert_eq!(split(&fpdu, true), Ok(Some((&ulpdu[..], fpdu.len()))));
             let bit = bit % (fpdu.len() * 8 - 16) + 16;
             fpdu[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(split(&fpdu, true), Err(CrcMismatch));
+            prop_assert_eq!(split(&fpdu, true), Err(Damage::Crc));
             prop_assert!(split(&fpdu, false).unwrap().is_some());
         }
 

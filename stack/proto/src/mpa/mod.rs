@@ -3,5 +3,7 @@
 
 pub mod crc;
 pub mod fpdu;
+pub mod framing;
+pub mod markers;
 pub mod receive;
 pub mod startup;

@@ -1,14 +1,21 @@
-//! The receiving half of MPA in full operation: finds FPDUs by their lengths, whatever the cuts.
+//! The receiving half of MPA in full operation: finds FPDUs by their lengths, whatever the cuts;
+//! and with markers by these, too, in octets that are ahead of their turn.
 //!
-//! A whole FPDU within one contiguous run is verified and handed up where it lies ([`split`]).
-//! What is left over, or comes in several runs, is gathered in one buffer per connection, taken
-//! from a bounded pool and given back as soon as the FPDU is whole. That costs a copy, at several
-//! times the speed of the CRC pass that follows, and serves cut segments, chained buffers and
-//! FPDUs above the segment size alike.
+//! A whole FPDU within one contiguous run is verified and handed up where it lies ([`split`]), or
+//! from a buffer of the shard into which it was copied without its markers. What is left over, or
+//! comes in several runs, is gathered in one buffer per connection, taken from a bounded pool and
+//! given back as soon as the FPDU is whole. That costs a copy, at several times the speed of the
+//! CRC pass that follows, and serves cut segments, chained buffers and FPDUs above the segment size
+//! alike.
 //!
 //! [`split`]: crate::mpa::fpdu::split
 
-use crate::mpa::fpdu::{self, CrcMismatch, LENGTH_LEN, fpdu_len};
+use crate::mpa::fpdu::{self, Damage, LENGTH_LEN, fpdu_len};
+use crate::mpa::markers::{self, Markers};
+use crate::wire::seq::Seq;
+
+/// Octets of a buffer: the longest FPDU with its markers.
+const BUFFER_LEN: usize = fpdu::FPDU_LEN_MAX + markers::OVERHEAD_MAX;
 
 /// Buffers for partial FPDUs, bounded per shard.
 #[derive(Debug)]
@@ -16,13 +23,15 @@ pub struct AssemblyPool {
     free: Vec<Vec<u8>>,
     taken: usize,
     count_max: usize,
+    /// The FPDU being looked at, without its markers.
+    scratch: Vec<u8>,
 }
 
 impl AssemblyPool {
     /// A pool that lends at most `count_max` buffers at a time. They are allocated on first use.
     #[must_use]
     pub const fn new(count_max: usize) -> Self {
-        Self { free: Vec::new(), taken: 0, count_max }
+        Self { free: Vec::new(), taken: 0, count_max, scratch: Vec::new() }
     }
 
     /// Buffers that are lent.
@@ -37,7 +46,7 @@ impl AssemblyPool {
             return None;
         }
         self.taken += 1;
-        Some(self.free.pop().unwrap_or_else(|| Vec::with_capacity(fpdu::FPDU_LEN_MAX)))
+        Some(self.free.pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_LEN)))
     }
 
     /// Takes a lent buffer back.
@@ -48,24 +57,48 @@ impl AssemblyPool {
     }
 }
 
+/// What a receiver knows of the markers it asked for.
+#[derive(Debug)]
+struct Marked {
+    markers: Markers,
+    /// Phase of the next octet in order, or of the partial FPDU's first.
+    phase: usize,
+    /// Where an FPDU begins among what came early: behind the last one that was found.
+    chain_end: Option<Seq>,
+}
+
+/// What there was in octets ahead of their turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreseen {
+    /// So many whole FPDUs and nothing else, and all were taken.
+    Taken(u32),
+    /// Something that has to wait for its turn: an FPDU that is not whole, was not taken or that
+    /// no marker locates.
+    Waits,
+    /// An FPDU that is wrong.
+    Damaged,
+}
+
 /// The state of one direction: at most one FPDU in part.
 #[derive(Debug)]
 pub struct Receiver {
-    crc: bool,
+    marked: Option<Box<Marked>>,
     partial: Option<Vec<u8>>,
 }
 
 impl Receiver {
-    /// Starts at the first octet of full operation.
+    /// Starts at the first octet of full operation; with markers, if this end asked for them.
     #[must_use]
-    pub const fn new(crc: bool) -> Self {
-        Self { crc, partial: None }
+    pub fn new(markers: Option<Markers>) -> Self {
+        let marked = |markers| Box::new(Marked { markers, phase: 0, chain_end: None });
+        Self { marked: markers.map(marked), partial: None }
     }
 
-    /// CRCs are checked.
+    /// FPDUs can be found ahead of their turn.
+    #[inline]
     #[must_use]
-    pub const fn crc(&self) -> bool {
-        self.crc
+    pub const fn has_markers(&self) -> bool {
+        self.marked.is_some()
     }
 
     /// Octets of the partial FPDU that are still to come, as far as its length is known; `None`
@@ -73,9 +106,12 @@ impl Receiver {
     #[must_use]
     pub fn missing(&self) -> Option<usize> {
         let partial = self.partial.as_ref()?;
-        let wanted = partial
-            .first_chunk::<LENGTH_LEN>()
-            .map_or(LENGTH_LEN, |length| fpdu_len(usize::from(u16::from_be_bytes(*length))));
+        let wanted = match &self.marked {
+            None => partial
+                .first_chunk::<LENGTH_LEN>()
+                .map_or(LENGTH_LEN, |length| fpdu_len(usize::from(u16::from_be_bytes(*length)))),
+            Some(marked) => markers::wanted(partial, marked.phase),
+        };
         Some(wanted - partial.len())
     }
 
@@ -95,13 +131,40 @@ impl Receiver {
         }
     }
 
-    /// The ULPDU of the partial FPDU once it is whole, verified.
+    /// Takes the FPDU at the head of `run` apart, the next octets in order, if it is whole: its
+    /// ULPDU, verified, and its length on the wire.
     ///
     /// # Errors
-    /// [`CrcMismatch`].
-    pub fn whole(&self) -> Result<Option<&[u8]>, CrcMismatch> {
-        let Some(partial) = &self.partial else { return Ok(None) };
-        Ok(fpdu::split(partial, self.crc)?.map(|(ulpdu, _)| ulpdu))
+    /// [`Damage`].
+    #[inline]
+    pub fn split<'a>(
+        &mut self,
+        run: &'a [u8],
+        crc: bool,
+        pool: &'a mut AssemblyPool,
+    ) -> Result<Option<(&'a [u8], usize)>, Damage> {
+        match &mut self.marked {
+            None => fpdu::split(run, crc),
+            Some(marked) => marked.split(run, crc, &mut pool.scratch),
+        }
+    }
+
+    /// The ULPDU of the partial FPDU once it is whole, verified. To be followed by
+    /// [`Receiver::finish`] then.
+    ///
+    /// # Errors
+    /// [`Damage`].
+    pub fn whole<'a>(
+        &'a mut self,
+        crc: bool,
+        pool: &'a mut AssemblyPool,
+    ) -> Result<Option<&'a [u8]>, Damage> {
+        let Self { marked, partial: Some(partial) } = self else { return Ok(None) };
+        let found = match marked {
+            None => fpdu::split(partial, crc)?,
+            Some(marked) => marked.split(partial, crc, &mut pool.scratch)?,
+        };
+        Ok(found.map(|(ulpdu, _)| ulpdu))
     }
 
     /// Ends the partial FPDU; the buffer goes back to the pool.
@@ -109,6 +172,82 @@ impl Receiver {
         if let Some(buffer) = self.partial.take() {
             pool.give_back(buffer);
         }
+    }
+
+    /// Looks for FPDUs in `run`, octets ahead of their turn that begin at `seq`: from where the
+    /// last ones found end, or else from where a marker points to. Each that is whole and right is
+    /// offered to `take`; damage ends the search.
+    ///
+    /// In their turn the octets are passed over ([`Receiver::pass_over`]) if all were taken, or
+    /// else handed in like any other.
+    // req: MPA-051, MPA-129, MPA-133, MPA-134
+    pub fn look_ahead(
+        &mut self,
+        seq: Seq,
+        run: &[u8],
+        crc: bool,
+        pool: &mut AssemblyPool,
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> Foreseen {
+        let Some(marked) = &mut self.marked else { return Foreseen::Waits };
+        let phase = marked.markers.phase(seq);
+        let start = match marked.chain_end {
+            Some(end) if end == seq => 0,
+            _ => match markers::find_start(run, phase) {
+                Some(start) => start,
+                None => return Foreseen::Waits,
+            },
+        };
+        let (mut rest, mut at, mut count) = (&run[start..], markers::advance(phase, start), 0);
+        let mut is_waiting = start > 0;
+        while !rest.is_empty() {
+            match markers::split(rest, at, crc, &mut pool.scratch) {
+                Ok(Some((ulpdu, used))) => {
+                    is_waiting |= !take(ulpdu);
+                    count += 1;
+                    rest = &rest[used..];
+                    at = markers::advance(at, used);
+                }
+                Ok(None) => {
+                    is_waiting = true;
+                    break;
+                }
+                Err(_) => return Foreseen::Damaged,
+            }
+        }
+        let used = u32::try_from(run.len() - rest.len()).unwrap_or(0);
+        marked.chain_end = Some(seq + used);
+        if is_waiting { Foreseen::Waits } else { Foreseen::Taken(count) }
+    }
+
+    /// The turn of `len` octets has come all of whose FPDUs were taken ahead of it.
+    ///
+    /// # Errors
+    /// [`Damage::Marker`]: the lengths before them say that an FPDU goes on there.
+    // req: MPA-153, MPA-154
+    pub fn pass_over(&mut self, len: u32) -> Result<(), Damage> {
+        if self.partial.is_some() {
+            return Err(Damage::Marker);
+        }
+        if let Some(marked) = &mut self.marked {
+            marked.phase = markers::advance(marked.phase, len as usize);
+        }
+        Ok(())
+    }
+}
+
+impl Marked {
+    fn split<'a>(
+        &mut self,
+        octets: &[u8],
+        crc: bool,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<Option<(&'a [u8], usize)>, Damage> {
+        let found = markers::split(octets, self.phase, crc, scratch)?;
+        if let Some((_, used)) = found {
+            self.phase = markers::advance(self.phase, used);
+        }
+        Ok(found)
     }
 }
 
@@ -120,7 +259,7 @@ mod tests {
 
     /// Feeds `stream` in pieces cut at `cuts` and returns every ULPDU handed up.
     fn receive(stream: &[u8], cuts: &[usize], pool: &mut AssemblyPool) -> Vec<Vec<u8>> {
-        let mut receiver = Receiver::new(true);
+        let mut receiver = Receiver::new(None);
         let mut ulpdus = Vec::new();
         let mut start = 0;
         for &cut in cuts.iter().chain([&stream.len()]) {
@@ -128,7 +267,7 @@ mod tests {
             start = cut.max(start);
             while !piece.is_empty() {
                 if receiver.missing().is_none() {
-                    while let Some((ulpdu, used)) = fpdu::split(piece, true).unwrap() {
+                    while let Some((ulpdu, used)) = receiver.split(piece, true, pool).unwrap() {
                         ulpdus.push(ulpdu.to_vec());
                         piece = &piece[used..];
                     }
@@ -141,7 +280,7 @@ mod tests {
                 let (now, later) = piece.split_at(take);
                 receiver.extend(take, |out| out.copy_from_slice(now));
                 piece = later;
-                if let Some(ulpdu) = receiver.whole().unwrap() {
+                if let Some(ulpdu) = receiver.whole(true, pool).unwrap() {
                     ulpdus.push(ulpdu.to_vec());
                     receiver.finish(pool);
                 }

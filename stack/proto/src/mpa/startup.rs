@@ -1,12 +1,75 @@
 //! What the two ends agree on in the start-up exchange, and what makes them fail to.
 
+use crate::wire::ddp::Version;
 use crate::wire::mpa::{Enhanced, FrameKind, NOT_NEGOTIATED, Startup};
 
 /// Reads that one connection serves or issues at a time, at most.
 pub const READ_DEPTH_MAX: u16 = 128;
 
+/// A message that tells a responder that it may send (RFC 6581 section 9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rtr {
+    /// A Send of no octets.
+    Send,
+    /// An RDMA Write of no octets.
+    Write,
+    /// An RDMA Read of no octets.
+    Read,
+}
+
+/// Kinds of ready-to-receive message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtrKinds {
+    /// [`Rtr::Send`].
+    pub send: bool,
+    /// [`Rtr::Write`].
+    pub write: bool,
+    /// [`Rtr::Read`].
+    pub read: bool,
+}
+
+impl RtrKinds {
+    /// Each of them.
+    pub const ALL: Self = Self { send: true, write: true, read: true };
+
+    const fn of(frame: &Enhanced) -> Self {
+        Self { send: frame.rtr_send, write: frame.rtr_write, read: frame.rtr_read }
+    }
+
+    const fn and(self, other: Self) -> Self {
+        Self {
+            send: self.send && other.send,
+            write: self.write && other.write,
+            read: self.read && other.read,
+        }
+    }
+
+    /// Which of several is sent: a Write needs nothing of either end.
+    const fn choose(self) -> Option<Rtr> {
+        match self {
+            Self { write: true, .. } => Some(Rtr::Write),
+            Self { read: true, .. } => Some(Rtr::Read),
+            Self { send: true, .. } => Some(Rtr::Send),
+            _ => None,
+        }
+    }
+
+    const fn put_into(self, frame: &mut Enhanced) {
+        frame.peer_to_peer = true;
+        frame.rtr_send = self.send;
+        frame.rtr_write = self.write;
+        frame.rtr_read = self.read;
+    }
+}
+
+impl Default for RtrKinds {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
 /// What an end is ready to do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Wishes {
     /// Reads it serves.
     pub ird: u16,
@@ -14,6 +77,12 @@ pub struct Wishes {
     pub ord: u16,
     /// It asks for CRCs.
     pub crc: bool,
+    /// It asks for markers in what it receives.
+    pub markers: bool,
+    /// An initiator of revision 2 asks that either end may speak first.
+    pub peer_to_peer: bool,
+    /// The ready-to-receive messages that it knows, if that is asked for.
+    pub rtr: RtrKinds,
 }
 
 /// What was agreed, from one end's point of view.
@@ -25,6 +94,35 @@ pub struct Terms {
     pub ord: u16,
     /// CRCs are made and checked in both directions.
     pub crc: bool,
+    /// There are markers in what this end receives.
+    pub markers_in: bool,
+    /// There are markers in what this end sends.
+    pub markers_out: bool,
+    /// Versions of DDP and RDMAP.
+    pub version: Version,
+    /// What this end sends before anything else (initiator).
+    pub rtr: Option<Rtr>,
+    /// A Send of no octets may be the first thing to come, and is for no buffer (responder).
+    pub rtr_send_expected: bool,
+}
+
+impl Terms {
+    /// What holds without any exchange, as in the draft and for peers of the RDMA Consortium:
+    /// markers and CRCs always, versions 0, and each end knows by itself how many Reads are served.
+    // req: MPA-067, MPA-085, MPA-145
+    #[must_use]
+    pub fn rdmac(wishes: Wishes) -> Self {
+        Self {
+            ird: wishes.ird.min(READ_DEPTH_MAX),
+            ord: wishes.ord.min(READ_DEPTH_MAX),
+            crc: true,
+            markers_in: true,
+            markers_out: true,
+            version: Version::Rdmac,
+            rtr: None,
+            rtr_send_expected: false,
+        }
+    }
 }
 
 /// Why a well-formed frame leads to no agreement.
@@ -32,26 +130,37 @@ pub struct Terms {
 pub enum Disagreement {
     /// A revision that is not served. The connection is closed without a frame.
     Revision,
-    /// The peer wants markers, which this end does not send.
-    Markers,
     /// The reply's revision or S flag does not answer the request's.
     Mismatch,
+    /// The responder issues more Reads than this end can serve: told by a Terminate.
+    Reads,
+    /// No ready-to-receive message that both ends know: told by a Terminate.
+    Rtr,
 }
 
-/// The request of an initiator. `revision` 2 carries IRD and ORD.
+/// The request of an initiator. `revision` 2 carries IRD and ORD; revision 0 is for peers of the
+/// RDMA Consortium, which have no choice of markers and CRCs.
 #[must_use]
 pub fn request(wishes: Wishes, revision: u8, private_data: &[u8]) -> Startup {
+    let enhanced = (revision >= 2).then(|| {
+        let (ird, ord) = (wishes.ird.min(READ_DEPTH_MAX), wishes.ord.min(READ_DEPTH_MAX));
+        let mut block = Enhanced { ird, ord, ..Enhanced::default() };
+        if wishes.peer_to_peer {
+            wishes.rtr.put_into(&mut block);
+            // The ready-to-receive Read takes a place, too (RFC 6581 section 9.1).
+            if wishes.rtr.read {
+                block.ord = block.ord.max(1);
+            }
+        }
+        block
+    });
     Startup {
         kind: FrameKind::Request,
-        markers: false,
-        crc: wishes.crc,
+        markers: wishes.markers || revision == 0,
+        crc: wishes.crc || revision == 0,
         reject: false,
         revision,
-        enhanced: (revision >= 2).then_some(Enhanced {
-            ird: wishes.ird.min(READ_DEPTH_MAX),
-            ord: wishes.ord.min(READ_DEPTH_MAX),
-            ..Enhanced::default()
-        }),
+        enhanced,
         private_data: private_data.iter().copied().collect(),
     }
 }
@@ -59,15 +168,14 @@ pub fn request(wishes: Wishes, revision: u8, private_data: &[u8]) -> Startup {
 /// A responder's look at a request, before its application is asked.
 ///
 /// # Errors
-/// [`Disagreement::Revision`] for anything but 1 and 2, [`Disagreement::Markers`].
+/// [`Disagreement::Revision`] for anything but 1 and 2, or 0 with markers and CRCs (RFC 5044
+/// appendix C: a peer of the RDMA Consortium).
 pub const fn review(request: &Startup) -> Result<(), Disagreement> {
-    if request.revision != 1 && request.revision != 2 {
-        return Err(Disagreement::Revision);
+    match request.revision {
+        1 | 2 => Ok(()),
+        0 if request.markers && request.crc => Ok(()),
+        _ => Err(Disagreement::Revision),
     }
-    if request.markers {
-        return Err(Disagreement::Markers);
-    }
-    Ok(())
 }
 
 /// The reply that accepts `request`, and the terms for the responder.
@@ -76,9 +184,16 @@ pub const fn review(request: &Startup) -> Result<(), Disagreement> {
 /// initiator issues, within [`READ_DEPTH_MAX`] (RFC 6581 section 9.1).
 #[must_use]
 pub fn accept(request: &Startup, wishes: Wishes, private_data: &[u8]) -> (Startup, Terms) {
-    let crc = request.crc || wishes.crc;
-    let mut terms =
-        Terms { ird: wishes.ird.min(READ_DEPTH_MAX), ord: wishes.ord.min(READ_DEPTH_MAX), crc };
+    let mut terms = Terms {
+        crc: request.crc || wishes.crc,
+        markers_in: wishes.markers,
+        markers_out: request.markers,
+        version: Version::Ietf,
+        ..Terms::rdmac(wishes)
+    };
+    if request.revision == 0 {
+        terms = Terms::rdmac(wishes);
+    }
     let enhanced = request.enhanced.map(|asked| {
         let mut answer = Enhanced::default();
         if asked.peer_to_peer && asked.rtr_read {
@@ -98,18 +213,18 @@ pub fn accept(request: &Startup, wishes: Wishes, private_data: &[u8]) -> (Startu
             answer.ird = terms.ird;
         }
         if asked.peer_to_peer {
-            // Both kinds of ready-to-receive message are served without a work request. With no
-            // overlap the reply still names one (RFC 6581 section 9.2).
-            answer.peer_to_peer = true;
-            answer.rtr_read = asked.rtr_read;
-            answer.rtr_write = asked.rtr_write || !asked.rtr_read;
+            let common = RtrKinds::of(&asked).and(wishes.rtr);
+            // With no overlap the reply still names what this end knows (RFC 6581 section 9.2).
+            let named = if common.choose().is_some() { common } else { wishes.rtr };
+            named.put_into(&mut answer);
+            terms.rtr_send_expected = common.send;
         }
         answer
     });
     let reply = Startup {
         kind: FrameKind::Reply,
-        markers: false,
-        crc,
+        markers: terms.markers_in,
+        crc: terms.crc,
         reject: false,
         revision: request.revision,
         enhanced,
@@ -118,7 +233,8 @@ pub fn accept(request: &Startup, wishes: Wishes, private_data: &[u8]) -> (Startu
     (reply, terms)
 }
 
-/// The reply that rejects `request`.
+/// The reply that rejects `request`. A peer of the RDMA Consortium learns by revision 1 whom it
+/// has met (RFC 5044 appendix C).
 #[must_use]
 pub fn reject(request: &Startup, private_data: &[u8]) -> Startup {
     Startup {
@@ -132,113 +248,45 @@ pub fn reject(request: &Startup, private_data: &[u8]) -> Startup {
     }
 }
 
-/// The terms for the initiator, from an accepting reply.
+/// The terms for the initiator, from an accepting reply to a request of `revision`.
 ///
 /// # Errors
 /// [`Disagreement`].
 pub fn conclude(reply: &Startup, wishes: Wishes, revision: u8) -> Result<Terms, Disagreement> {
+    if reply.revision == 0 && reply.markers && revision <= 1 {
+        // The peer is one of the RDMA Consortium's (RFC 5044 appendix C).
+        return Ok(Terms::rdmac(wishes));
+    }
     if reply.revision != revision || reply.enhanced.is_some() != (revision >= 2) {
         return Err(Disagreement::Mismatch);
     }
-    if reply.markers {
-        return Err(Disagreement::Markers);
-    }
     let mut terms = Terms {
-        ird: wishes.ird.min(READ_DEPTH_MAX),
-        ord: wishes.ord.min(READ_DEPTH_MAX),
         crc: reply.crc || wishes.crc,
+        markers_in: wishes.markers,
+        markers_out: reply.markers,
+        version: Version::Ietf,
+        ..Terms::rdmac(wishes)
     };
     if let Some(answer) = reply.enhanced {
         if answer.ird != NOT_NEGOTIATED {
             terms.ord = terms.ord.min(answer.ird);
         }
         if answer.ord != NOT_NEGOTIATED {
-            terms.ird = terms.ird.max(answer.ord).min(READ_DEPTH_MAX);
+            if answer.ord > READ_DEPTH_MAX {
+                return Err(Disagreement::Reads);
+            }
+            terms.ird = terms.ird.max(answer.ord);
+        }
+        if wishes.peer_to_peer {
+            let common = wishes.rtr.and(RtrKinds::of(&answer));
+            terms.rtr = common.choose().filter(|_| answer.peer_to_peer);
+            if terms.rtr.is_none() {
+                return Err(Disagreement::Rtr);
+            }
         }
     }
     Ok(terms)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const WISHES: Wishes = Wishes { ird: 8, ord: 8, crc: true };
-
-    #[test]
-    fn revision_2_agrees_on_reads_both_ways() {
-        let asks = Wishes { ird: 4, ord: 20, crc: false };
-        let request = request(asks, 2, b"hello");
-        let (reply, responder) = accept(&request, WISHES, b"");
-        assert_eq!(responder, Terms { ird: 20, ord: 4, crc: true });
-        let initiator = conclude(&reply, asks, 2).unwrap();
-        assert_eq!(initiator, Terms { ird: 4, ord: 20, crc: true });
-        assert!(initiator.ord <= responder.ird && responder.ord <= initiator.ird);
-    }
-
-    #[test]
-    fn one_vote_for_crc_is_enough() {
-        for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
-            let asks = Wishes { crc: ours, ..WISHES };
-            let (reply, responder) =
-                accept(&request(asks, 1, b""), Wishes { crc: theirs, ..WISHES }, b"");
-            assert_eq!(responder.crc, ours || theirs);
-            assert_eq!(conclude(&reply, asks, 1).unwrap().crc, ours || theirs);
-        }
-    }
-
-    #[test]
-    fn not_negotiated_is_answered_in_kind_and_leaves_local_values() {
-        let mut request = request(WISHES, 2, b"");
-        request.enhanced =
-            Some(Enhanced { ird: NOT_NEGOTIATED, ord: NOT_NEGOTIATED, ..Enhanced::default() });
-        let (reply, terms) = accept(&request, Wishes { ird: 3, ord: 5, crc: true }, b"");
-        let answer = reply.enhanced.unwrap();
-        assert_eq!((answer.ird, answer.ord), (NOT_NEGOTIATED, NOT_NEGOTIATED));
-        assert_eq!((terms.ird, terms.ord), (3, 5));
-    }
-
-    #[test]
-    fn what_cannot_be_met_is_named() {
-        let mut frame = request(WISHES, 2, b"");
-        assert_eq!(review(&frame), Ok(()));
-        frame.markers = true;
-        assert_eq!(review(&frame), Err(Disagreement::Markers));
-        frame.revision = 3;
-        assert_eq!(review(&frame), Err(Disagreement::Revision));
-        let (mut reply, _) = accept(&request(WISHES, 2, b""), WISHES, b"");
-        assert_eq!(conclude(&reply, WISHES, 1), Err(Disagreement::Mismatch));
-        reply.enhanced = None;
-        assert_eq!(conclude(&reply, WISHES, 2), Err(Disagreement::Mismatch));
-    }
-
-    #[test]
-    fn a_read_that_says_ready_finds_a_place() {
-        let none = Wishes { ird: 0, ord: 0, crc: true };
-        let mut frame = request(none, 2, b"");
-        for ord in [0, NOT_NEGOTIATED] {
-            let p2p = Enhanced { peer_to_peer: true, rtr_read: true, ord, ..Enhanced::default() };
-            frame.enhanced = Some(p2p);
-            let (reply, terms) = accept(&frame, none, b"");
-            assert!(reply.enhanced.unwrap().rtr_read);
-            assert_eq!(terms.ird, 1);
-        }
-    }
-
-    #[test]
-    fn peer_to_peer_is_echoed_with_a_common_kind() {
-        let mut frame = request(WISHES, 2, b"");
-        frame.enhanced = Some(Enhanced {
-            peer_to_peer: true,
-            rtr_read: true,
-            ird: 1,
-            ord: 1,
-            ..Enhanced::default()
-        });
-        let answer = accept(&frame, WISHES, b"").0.enhanced.unwrap();
-        assert!(answer.peer_to_peer && answer.rtr_read && !answer.rtr_write);
-        frame.enhanced =
-            Some(Enhanced { peer_to_peer: true, rtr_send: true, ..Enhanced::default() });
-        assert!(accept(&frame, WISHES, b"").0.enhanced.unwrap().rtr_write);
-    }
-}
+mod tests;

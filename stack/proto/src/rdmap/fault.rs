@@ -11,6 +11,12 @@ use crate::wire::rdmap::{ControlError, TerminateHeader};
 pub enum Fault {
     /// An FPDU's CRC does not match (MPA).
     Crc,
+    /// A marker and the lengths disagree on where an FPDU begins (MPA).
+    Marker,
+    /// The responder issues more Reads than this end can serve (start-up of MPA revision 2).
+    TooManyReads,
+    /// No ready-to-receive message that both ends know (start-up of MPA revision 2).
+    NoCommonRtr,
     /// The segment is no DDP segment of this stream.
     Header(HeaderError),
     /// The control octet is no RDMAP message of this stream.
@@ -70,6 +76,9 @@ impl Fault {
     const fn triple(self) -> (u8, u8, u8) {
         match self {
             Self::Crc => (MPA, 0, 2),
+            Self::Marker => (MPA, 0, 3),
+            Self::TooManyReads => (MPA, 0, 6),
+            Self::NoCommonRtr => (MPA, 0, 7),
             // A segment shorter than its header has no code of its own in DDP; the choice here
             // is RDMAP's "catastrophic error of this stream".
             Self::Header(HeaderError::Truncated) => (RDMAP, 2, 7),
@@ -128,6 +137,9 @@ mod tests {
         let fault = MemoryFault::Bounds;
         let rows = [
             (Fault::Crc, "2/0/2 ..."),
+            (Fault::Marker, "2/0/3 ..."),
+            (Fault::TooManyReads, "2/0/6 ..."),
+            (Fault::NoCommonRtr, "2/0/7 ..."),
             (Fault::Header(HeaderError::VersionTagged), "1/1/4 MD."),
             (Fault::Header(HeaderError::VersionUntagged), "1/2/6 MD."),
             (Fault::Control(ControlError::Version), "0/2/5 MD."),

@@ -4,5 +4,6 @@ pub mod fault;
 pub mod operation;
 pub mod requester;
 pub mod responder;
+pub mod rtr;
 mod segment;
 pub mod stream;

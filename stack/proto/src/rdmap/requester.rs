@@ -84,6 +84,8 @@ pub struct Requester {
     /// Requests that left the queue since it was made.
     popped: u64,
     ord: u16,
+    /// The ready-to-receive Read, older than all others, is not answered.
+    rtr_read: bool,
     send_msn: Seq,
     /// Of Read Requests and Atomic Requests.
     read_msn: Seq,
@@ -103,6 +105,7 @@ impl Requester {
             awaited: VecDeque::new(),
             popped: 0,
             ord: 0,
+            rtr_read: false,
             send_msn: Seq(1),
             read_msn: Seq(1),
             response_msn: Seq(1),
@@ -114,6 +117,33 @@ impl Requester {
     pub fn set_ord(&mut self, ord: u16) {
         self.ord = ord;
         self.awaited.reserve(usize::from(ord));
+    }
+
+    /// Reads and atomic operations in progress.
+    fn in_progress(&self) -> usize {
+        self.awaited.len() + usize::from(self.rtr_read)
+    }
+
+    /// MSN of a Send that is not in the queue.
+    pub(super) fn take_send_msn(&mut self) -> u32 {
+        let msn = self.send_msn.0;
+        self.send_msn += 1;
+        msn
+    }
+
+    /// MSN of a Read of no octets that is not in the queue, and is older than any that is.
+    pub(super) fn begin_rtr_read(&mut self) -> u32 {
+        self.rtr_read = true;
+        let msn = self.read_msn.0;
+        self.read_msn += 1;
+        msn
+    }
+
+    /// A segment of a Read Response came: true if it answers the Read that is not in the queue.
+    pub(super) const fn ends_rtr_read(&mut self, is_empty: bool) -> bool {
+        let ends = self.rtr_read && is_empty;
+        self.rtr_read &= !ends;
+        ends
     }
 
     /// Reads and atomic operations that may be in progress.
@@ -150,7 +180,7 @@ impl Requester {
         // A Read without credit blocks what follows it: requests are not overtaken.
         // req: RDMAP-235, RDMAP-237
         let credit =
-            !entry.request.operation.is_answered() || self.awaited.len() < usize::from(self.ord);
+            !entry.request.operation.is_answered() || self.in_progress() < usize::from(self.ord);
         // req: RDMAP-217, RDMAP-237
         credit && (!entry.request.fence || self.awaited.is_empty())
     }

@@ -10,7 +10,7 @@ use crate::rdmap::fault::Fault;
 use crate::rdmap::requester::Requester;
 use crate::rdmap::responder::Responder;
 use crate::wire::atomic::ImmediateData;
-use crate::wire::ddp::{Header, Tagged, UNTAGGED_LEN, Untagged, Version};
+use crate::wire::ddp::{Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{
     Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, TERMINATE_LEN_MAX, TerminateHeader,
 };
@@ -74,6 +74,8 @@ pub struct Stream {
     terminate: Option<TerminateUlpdu>,
     /// Set once anything ended the stream; nothing is placed afterwards.
     failed: bool,
+    /// The first FPDU may be a Send of no octets that is for no buffer.
+    rtr_send: bool,
 }
 
 /// Why [`Stream::build`] made no segment.
@@ -99,6 +101,7 @@ impl Stream {
             extensions: false,
             terminate: None,
             failed: false,
+            rtr_send: false,
         }
     }
 
@@ -109,6 +112,21 @@ impl Stream {
         self.extensions = version == Version::Ietf;
         self.requester.set_ord(ord);
         self.responder.set_ird(ird);
+    }
+
+    /// The versions of its headers.
+    pub(super) const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The first FPDU may be a Send that only says that the peer is ready.
+    pub const fn expect_rtr_send(&mut self) {
+        self.rtr_send = true;
+    }
+
+    /// The first FPDU has come; true if [`Stream::expect_rtr_send`] was said.
+    pub const fn end_rtr(&mut self) -> bool {
+        core::mem::replace(&mut self.rtr_send, false)
     }
 
     /// Checks, places and accounts for one ULPDU of an in-order, verified stream.
@@ -152,6 +170,19 @@ impl Stream {
         }
     }
 
+    /// Places the payload of a ULPDU ahead of its turn, if that needs no order: an RDMA Write, and
+    /// nothing wrong with it. False: it is to be handled in its turn.
+    // req: MPA-006, MPA-007
+    pub fn place_ahead(&self, memory: &impl Memory, ulpdu: &[u8]) -> bool {
+        if self.failed {
+            return false;
+        }
+        let Ok(Header::Tagged(header)) = Header::parse(ulpdu, self.version) else { return false };
+        let is_write = Opcode::parse(header.rsvd_ulp, self.version) == Ok(Opcode::Write);
+        let payload = &ulpdu[TAGGED_LEN..];
+        is_write && self.place_write(memory, &header, payload).is_ok()
+    }
+
     fn place_write(
         &self,
         memory: &impl Memory,
@@ -176,6 +207,9 @@ impl Stream {
         header: &Tagged,
         payload: &[u8],
     ) -> Result<Indication, Fault> {
+        if self.requester.ends_rtr_read(header.last && payload.is_empty()) {
+            return Ok(Indication::Placed);
+        }
         let sink = self
             .requester
             .expect_response(header, payload.len())

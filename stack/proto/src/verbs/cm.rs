@@ -6,10 +6,26 @@ use arrayvec::ArrayVec;
 
 use crate::verbs::wc::{CqId, QpId};
 
+use crate::mpa::startup::Wishes;
+pub use crate::mpa::startup::{Rtr, RtrKinds};
 pub use crate::wire::mpa::PRIVATE_DATA_LEN_MAX;
 
 /// Private data of a start-up frame.
 pub type PrivateData = ArrayVec<u8, PRIVATE_DATA_LEN_MAX>;
+
+/// How a connection becomes one of FPDUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// A request frame of the initiator and a reply frame of the responder agree on it.
+    #[default]
+    Frames,
+    /// With its first octet and without a word, in both directions, as in draft-02: markers and
+    /// CRCs always, versions 0 of DDP and RDMAP. Both applications know it beforehand.
+    Immediate,
+    /// As [`Start::Immediate`], but only after the applications have exchanged octets of their own
+    /// on the same connection: see `Engine::start_fpdus`.
+    Streaming,
+}
 
 /// What an end brings to the set-up.
 #[derive(Clone, Debug)]
@@ -20,12 +36,42 @@ pub struct ConnParam {
     pub ord: u16,
     /// Ask for CRCs. One vote is enough for both directions.
     pub crc: bool,
-    /// MPA revision to offer: 1 (RFC 5044) or 2 (RFC 6581, negotiates IRD and ORD).
+    /// Ask for markers in what the peer sends: FPDUs can then be found in segments that are ahead
+    /// of their turn. What the peer asks for it gets.
+    pub markers: bool,
+    /// Place RDMA Writes as they come, in turn or not, as far as markers show where they are. Then
+    /// the last octet of a message may be in memory before its first, and of Writes that overlap
+    /// and are under way at the same time the older may win (RFC 5040 section 5.5).
+    pub place_early: bool,
+    /// MPA revision to offer: 1 (RFC 5044), 2 (RFC 6581, negotiates IRD and ORD), or 0 for a peer
+    /// of the RDMA Consortium that understands start-up frames (RFC 5044 appendix C).
     pub revision: u8,
+    /// Ask that either end may speak first (revision 2): the stack of the initiator then sends a
+    /// ready-to-receive message of its own.
+    pub peer_to_peer: bool,
+    /// The ready-to-receive messages to offer, or to accept.
+    pub rtr: RtrKinds,
+    /// How the connection becomes one of FPDUs; at a responder as its listener says.
+    pub start: Start,
     /// Handed to the peer's application: at most 512 octets, 508 with revision 2.
     pub private_data: PrivateData,
     /// Which of our addresses to connect from; `None`: the one that fits the way best.
     pub local_address: Option<IpAddr>,
+}
+
+impl ConnParam {
+    /// What of it is for MPA.
+    #[must_use]
+    pub const fn wishes(&self) -> Wishes {
+        Wishes {
+            ird: self.ird,
+            ord: self.ord,
+            crc: self.crc,
+            markers: self.markers,
+            peer_to_peer: self.peer_to_peer,
+            rtr: self.rtr,
+        }
+    }
 }
 
 impl Default for ConnParam {
@@ -34,7 +80,12 @@ impl Default for ConnParam {
             ird: 16,
             ord: 16,
             crc: true,
+            markers: false,
+            place_early: false,
             revision: 2,
+            peer_to_peer: false,
+            rtr: RtrKinds::ALL,
+            start: Start::Frames,
             private_data: PrivateData::new(),
             local_address: None,
         }
@@ -63,6 +114,12 @@ pub struct Agreed {
     pub ord: u16,
     /// CRCs are made and checked.
     pub crc: bool,
+    /// There are markers in what this end receives; never in an offer.
+    pub markers_in: bool,
+    /// There are markers in what this end sends.
+    pub markers_out: bool,
+    /// MPA revision; 0 is that of the draft and of the RDMA Consortium.
+    pub revision: u8,
     /// The peer's private data.
     pub private_data: PrivateData,
 }
@@ -88,6 +145,12 @@ pub enum ConnectError {
     /// The connection was reset during set-up.
     #[error("reset by the peer during set-up")]
     Reset,
+    /// The peer issues more RDMA Reads at a time than this end can serve; it was told so.
+    #[error("the peer issues more RDMA Reads at a time than can be served")]
+    TooManyReads,
+    /// The ends know no common ready-to-receive message; the peer was told so.
+    #[error("no ready-to-receive message that both ends know: offer more kinds")]
+    NoCommonRtr,
     /// The local end gave up or ran out of resources.
     #[error("no resources for another connection")]
     NoResources,
@@ -164,6 +227,12 @@ pub enum Event {
         request: RequestId,
         /// What the peer offers; `ird` and `ord` from our point of view.
         offer: Box<Agreed>,
+    },
+    /// The connection is up, and carries octets of the applications until they have it carry FPDUs
+    /// ([`Start::Streaming`]).
+    Streaming {
+        /// The queue pair.
+        qp: QpId,
     },
     /// The connection is up.
     Established {

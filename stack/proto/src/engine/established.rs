@@ -1,0 +1,267 @@
+//! From agreement to FPDUs: by start-up frames, with the first octet of a connection, or after
+//! octets of the applications' own.
+
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::engine::connection::{AwaitDecision, ENDLESS, Outbox, Phase};
+use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len};
+use crate::mpa::framing::Framing;
+use crate::mpa::markers::{self, Markers};
+use crate::mpa::receive::Receiver;
+use crate::mpa::startup::{Rtr, Terms, Wishes};
+use crate::rdmap::fault::Fault;
+use crate::rdmap::stream::Stream;
+use crate::time::Instant;
+use crate::verbs::cm::{
+    Agreed, CmError, ConnParam, ConnectError, Event, PrivateData, RequestId, Start,
+};
+use crate::verbs::qp::QpState;
+use crate::verbs::wc::{Completions, QpId};
+use crate::wire::mpa::Startup;
+
+/// Octets of the applications' own that wait to be sent, at most.
+const STREAM_OUTBOX_MAX: usize = 64 * 1024;
+
+/// What two ends have agreed on.
+pub(super) struct Outcome {
+    pub(super) terms: Terms,
+    pub(super) revision: u8,
+    /// The peer's.
+    pub(super) private_data: PrivateData,
+    /// RDMA Writes ahead of their turn are placed when they come.
+    pub(super) place_early: bool,
+    /// This end need not wait for the other's first FPDU.
+    pub(super) speaks_first: bool,
+}
+
+impl Outcome {
+    /// Without frames each direction begins by itself.
+    pub(super) const fn unframed(terms: Terms, place_early: bool) -> Self {
+        let private_data = PrivateData::new_const();
+        Self { terms, revision: 0, private_data, place_early, speaks_first: true }
+    }
+}
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Both ends have agreed: FPDUs from here on. `early_len` octets of them are here already.
+    pub(super) fn establish(&mut self, index: u32, outcome: Outcome, early_len: usize) {
+        let Outcome { terms, revision, private_data, place_early, speaks_first } = outcome;
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        // What has arrived in order, but for the FIN, ends where FPDUs do.
+        let known = u32::try_from(early_len).unwrap_or(0) + u32::from(conn.tcb.peer_finished());
+        let markers = terms.markers_in.then(|| Markers::from(conn.tcb.rcv_nxt() - known));
+        conn.phase = Phase::Rdma { receiver: Receiver::new(markers) };
+        conn.gate_open = speaks_first;
+        conn.frame_by(&terms);
+        conn.patience = ENDLESS;
+        conn.tcb.release(std::mem::take(&mut conn.held_len));
+        conn.tcb.open_window();
+        let tuple = conn.tcb.tuple();
+        let Some(qp_index) = conn.qp else { return };
+        let id = self.verbs.id(qp_index);
+        let Some(qp) = self.verbs.get_mut(qp_index) else { return };
+        qp.stream.start(terms.version, terms.ird, terms.ord);
+        if !self.config.extensions {
+            qp.stream.forbid_extensions();
+        }
+        if terms.rtr_send_expected {
+            qp.stream.expect_rtr_send();
+        }
+        qp.places_early = place_early;
+        qp.state = QpState::Rts;
+        qp.conn = Some(index);
+        if let Some(rtr) = terms.rtr {
+            let fpdu = rtr_fpdu(&mut qp.stream, rtr, conn.framing);
+            conn.outbox.get_or_insert_with(|| Outbox::of(&[])).append(&fpdu);
+            self.verbs.counters.fpdus_out += 1;
+        }
+        self.verbs.counters.connections_established += 1;
+        self.verbs.events.push_back(Event::Established {
+            qp: id,
+            agreed: Box::new(Agreed {
+                peer: tuple.remote,
+                local: tuple.local,
+                ird: terms.ird,
+                ord: terms.ord,
+                crc: terms.crc,
+                markers_in: terms.markers_in,
+                markers_out: terms.markers_out,
+                revision,
+                private_data,
+            }),
+        });
+    }
+
+    /// The reply accepts, on terms that this end cannot meet: the peer is told by a Terminate, and
+    /// the connection closed (RFC 6581 section 9).
+    pub(super) fn refuse_terms(&mut self, now: Instant, index: u32, reply: &Startup, fault: Fault) {
+        self.verbs.counters.startup_errors += 1;
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let Phase::AwaitReply(awaits) = &conn.phase else { return };
+        let crc = reply.crc || awaits.wishes.crc;
+        let terms = Terms { crc, markers_out: reply.markers, ..Terms::rdmac(Wishes::default()) };
+        conn.frame_by(&terms);
+        if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp))
+            && qp.stream.fail(fault, &[]).is_some()
+        {
+            self.verbs.counters.terminates_out += 1;
+        }
+        let error = match fault {
+            Fault::NoCommonRtr => ConnectError::NoCommonRtr,
+            _ => ConnectError::TooManyReads,
+        };
+        self.fail_connect(index, error, reply.private_data.iter().copied().collect());
+        self.wind_down(now, index);
+    }
+
+    /// TCP is up: what has no start-up frames goes on at once.
+    pub(super) fn begin_unframed(&mut self, now: Instant, index: u32) {
+        let is_unframed = self.is_unframed(index);
+        let generation = self.connections.generation(index);
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        match &mut conn.phase {
+            Phase::AwaitReply(awaits) if awaits.start != Start::Frames => {
+                let early = std::mem::take(&mut awaits.inbox);
+                if awaits.start == Start::Streaming {
+                    self.begin_streaming(index, early);
+                    return;
+                }
+                let outcome = Outcome::unframed(Terms::rdmac(awaits.wishes), awaits.place_early);
+                self.establish(index, outcome, early.len());
+                self.take_held(now, index, &early);
+            }
+            Phase::AwaitRequest { inbox } if is_unframed => {
+                let early = std::mem::take(inbox);
+                let tuple = conn.tcb.tuple();
+                conn.patience = ENDLESS;
+                conn.phase = Phase::AwaitDecision(Box::new(AwaitDecision { request: None, early }));
+                let offer = Agreed {
+                    peer: tuple.remote,
+                    local: tuple.local,
+                    ird: 0,
+                    ord: 0,
+                    crc: true,
+                    markers_in: false,
+                    markers_out: true,
+                    revision: 0,
+                    private_data: PrivateData::new(),
+                };
+                self.verbs.events.push_back(Event::ConnectRequest {
+                    port: tuple.local.port(),
+                    request: RequestId { index, generation },
+                    offer: Box::new(offer),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Octets of the applications go both ways until [`Engine::start_fpdus`].
+    pub(super) fn begin_streaming(&mut self, index: u32, inbox: Vec<u8>) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        conn.phase = Phase::Streaming { inbox };
+        conn.patience = ENDLESS;
+        let Some(qp_index) = conn.qp else { return };
+        let id = self.verbs.id(qp_index);
+        if let Some(qp) = self.verbs.get_mut(qp_index) {
+            qp.state = QpState::Connecting;
+            qp.conn = Some(index);
+        }
+        self.verbs.events.push_back(Event::Streaming { qp: id });
+    }
+
+    /// Sends octets of the application's own, before FPDUs ([`Start::Streaming`]). Returns how many
+    /// were taken: no more than 64 KiB wait at a time.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection is not in that phase.
+    // req: MPA-017
+    pub fn stream_send(&mut self, qp: QpId, octets: &[u8]) -> Result<usize, CmError> {
+        let index = self.streaming(qp)?;
+        let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
+        let outbox = conn.outbox.get_or_insert_with(|| Outbox::of(&[]));
+        let len = octets.len().min(STREAM_OUTBOX_MAX - outbox.len().min(STREAM_OUTBOX_MAX));
+        outbox.append(&octets[..len]);
+        if outbox.len() == 0 {
+            conn.outbox = None;
+        }
+        self.make_ready(index);
+        Ok(len)
+    }
+
+    /// Takes octets of the peer's application, in order; returns how many.
+    ///
+    /// # Errors
+    /// As [`Engine::stream_send`].
+    // req: MPA-036
+    pub fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError> {
+        let index = self.streaming(qp)?;
+        let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
+        let Phase::Streaming { inbox } = &mut conn.phase else { return Err(CmError::WrongState) };
+        let len = inbox.len().min(out.len());
+        out[..len].copy_from_slice(&inbox[..len]);
+        inbox.drain(..len);
+        let count = u32::try_from(len).unwrap_or(u32::MAX).min(conn.held_len);
+        conn.held_len -= count;
+        conn.tcb.release(count);
+        self.make_ready(index);
+        Ok(len)
+    }
+
+    /// FPDUs follow what was given to [`Engine::stream_send`], and what was not yet taken by
+    /// [`Engine::stream_receive`] is of FPDUs: both applications have agreed on these places in
+    /// both directions. [`Event::Established`] follows.
+    ///
+    /// # Errors
+    /// As [`Engine::stream_send`].
+    // req: MPA-018, MPA-142, MPA-144
+    pub fn start_fpdus(
+        &mut self,
+        now: Instant,
+        qp: QpId,
+        param: &ConnParam,
+    ) -> Result<(), CmError> {
+        let index = self.streaming(qp)?;
+        let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
+        let Phase::Streaming { inbox } = &mut conn.phase else { return Err(CmError::WrongState) };
+        let early = std::mem::take(inbox);
+        let outcome = Outcome::unframed(Terms::rdmac(param.wishes()), param.place_early);
+        self.establish(index, outcome, early.len());
+        self.take_held(now, index, &early);
+        self.make_ready(index);
+        Ok(())
+    }
+
+    /// The connection of a queue pair whose applications exchange octets of their own.
+    fn streaming(&self, qp: QpId) -> Result<u32, CmError> {
+        let qp =
+            self.verbs.index(qp).and_then(|index| self.verbs.get(index)).ok_or(CmError::Gone)?;
+        let index = qp.conn.ok_or(CmError::WrongState)?;
+        match self.connections.get(index).map(|conn| &conn.phase) {
+            Some(Phase::Streaming { .. }) => Ok(index),
+            _ => Err(CmError::WrongState),
+        }
+    }
+
+    /// MULPDU of a queue pair's connection at present: the longest ULPDU whose FPDU fits one
+    /// segment wherever markers fall; 128 to 64,768 octets. `None` without a connection.
+    // req: MPA-010, MPA-016, MPA-042, MPA-044
+    #[must_use]
+    pub fn mulpdu(&self, qp: QpId) -> Option<usize> {
+        let index = self.verbs.get(self.verbs.index(qp)?)?.conn?;
+        let conn = self.connections.get(index)?;
+        Some(conn.framing.mulpdu(conn.tcb.emss()))
+    }
+}
+
+/// The ready-to-receive message: the first FPDU of its direction.
+fn rtr_fpdu(stream: &mut Stream, rtr: Rtr, framing: Framing) -> Vec<u8> {
+    let ulpdu = stream.begin_with(rtr);
+    let phase = framing.has_markers().then_some(0);
+    let mut out = vec![0; fpdu_len(ulpdu.len()) + markers::MARKER_LEN];
+    out[LENGTH_LEN..LENGTH_LEN + ulpdu.len()].copy_from_slice(&ulpdu);
+    let len = framing.seal(&mut out, ulpdu.len(), phase);
+    out.truncate(len);
+    out
+}

@@ -1,0 +1,120 @@
+//! The sending half of MPA in full operation: how long FPDUs may be, and their last octets.
+
+use crate::mpa::fpdu::{self, CRC_LEN, LENGTH_LEN, MULPDU_RANGE, fpdu_len};
+use crate::mpa::markers::{self, PERIOD};
+use crate::wire::seq::Seq;
+
+/// How the FPDUs of one connection look that it sends. Two octets, of which an idle connection has
+/// few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Framing(u16);
+
+impl Framing {
+    /// CRCs are made.
+    const CRC: u16 = 0x8000;
+    /// There are markers, the first one at the place in [`Framing::FIRST`] modulo the period.
+    const MARKED: u16 = 0x4000;
+    const FIRST: u16 = 0x1ff;
+
+    /// FPDUs without markers.
+    #[must_use]
+    pub const fn plain(crc: bool) -> Self {
+        Self(if crc { Self::CRC } else { 0 })
+    }
+
+    /// FPDUs with markers: the first octet of full operation has sequence number `start`.
+    #[expect(clippy::cast_possible_truncation, reason = "less than the period")]
+    #[must_use]
+    pub const fn marked(crc: bool, start: Seq) -> Self {
+        let first = start.0 as u16 & Self::FIRST;
+        Self(Self::plain(crc).0 | Self::MARKED | first)
+    }
+
+    /// CRCs are made, and checked in what is received.
+    #[inline]
+    #[must_use]
+    pub const fn has_crc(self) -> bool {
+        self.0 & Self::CRC != 0
+    }
+
+    /// There are markers in what is sent.
+    #[inline]
+    #[must_use]
+    pub const fn has_markers(self) -> bool {
+        self.0 & Self::MARKED != 0
+    }
+
+    /// Phase of the octet at `seq`, if there are markers.
+    #[inline]
+    #[must_use]
+    pub const fn phase(self, seq: Seq) -> Option<usize> {
+        if !self.has_markers() {
+            return None;
+        }
+        let first = (self.0 & Self::FIRST) as u32;
+        Some(seq.0.wrapping_sub(first) as usize % PERIOD)
+    }
+
+    /// MULPDU for segments of `emss` octets (RFC 5044 section 4.5).
+    #[inline]
+    #[must_use]
+    pub const fn mulpdu(self, emss: usize) -> usize {
+        if self.has_markers() { markers::mulpdu(emss) } else { fpdu::mulpdu(emss) }
+    }
+
+    /// Octets of the longest FPDU that is due however short segments are: MULPDU is never below
+    /// 128, and one marker falls into such an FPDU at most.
+    // req: MPA-119, MPA-175
+    #[inline]
+    #[must_use]
+    pub const fn least_room(self) -> usize {
+        let marker = if self.has_markers() { markers::MARKER_LEN } else { 0 };
+        fpdu_len(MULPDU_RANGE.start) + marker
+    }
+
+    /// Octets of the longest FPDU that fits a segment of `emss` octets where markers leave most
+    /// room, or of one that is due anyway.
+    #[inline]
+    #[must_use]
+    pub const fn whole_len(self, emss: usize) -> usize {
+        if !self.has_markers() {
+            return fpdu_len(fpdu::mulpdu(emss));
+        }
+        let least = self.least_room();
+        if emss < least { least } else { emss - emss % 4 }
+    }
+
+    /// Octets of the stream that an FPDU around `ulpdu_len` octets takes at `seq`.
+    #[inline]
+    #[must_use]
+    pub const fn wire_len(self, ulpdu_len: usize, seq: Seq) -> usize {
+        match self.phase(seq) {
+            None => fpdu_len(ulpdu_len),
+            Some(phase) => markers::wire_len(phase, fpdu_len(ulpdu_len)),
+        }
+    }
+
+    /// The largest ULPDU whose FPDU fits `room` octets at `phase`; 0 if not even its frame does.
+    // req: MPA-115, MPA-116
+    #[inline]
+    #[must_use]
+    pub const fn ulpdu_max(room: usize, phase: Option<usize>) -> usize {
+        let content = match phase {
+            None => room - room % 4,
+            Some(phase) => markers::content_max(phase, room),
+        };
+        let most = content.saturating_sub(LENGTH_LEN + CRC_LEN);
+        if most < MULPDU_RANGE.end { most } else { MULPDU_RANGE.end - 1 }
+    }
+
+    /// Completes the FPDU in `out`, whose ULPDU already lies at [`LENGTH_LEN`]; see
+    /// [`fpdu::seal`].
+    #[inline]
+    #[must_use]
+    pub fn seal(self, out: &mut [u8], ulpdu_len: usize, phase: Option<usize>) -> usize {
+        match phase {
+            None => fpdu::seal(out, ulpdu_len, self.has_crc()),
+            Some(phase) => fpdu::seal_marked(out, ulpdu_len, phase, self.has_crc()),
+        }
+    }
+}

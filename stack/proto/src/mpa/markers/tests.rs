@@ -1,0 +1,417 @@
+//! Markers against a reference that goes octet by octet and counts the stream itself.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::mpa::fpdu::{Damage, seal_marked};
+use crate::mpa::receive::{AssemblyPool, Foreseen, Receiver};
+
+/// A stream as the reference makes it: what was sent so far, first octet at phase 0.
+#[derive(Default)]
+struct Reference {
+    stream: Vec<u8>,
+}
+
+impl Reference {
+    /// One that has sent `len` octets.
+    fn at(len: usize) -> Self {
+        Self { stream: vec![0xee; len] }
+    }
+
+    /// A marker, if this is the place of one.
+    fn mark(&mut self, length_at: &mut Option<usize>) {
+        if self.stream.len().is_multiple_of(512) {
+            let back = length_at.map_or(0, |at| self.stream.len() - at);
+            self.stream.extend([0, 0, (back >> 8) as u8, back as u8]);
+        }
+    }
+
+    /// One FPDU, an octet at a time; returns where it begins.
+    fn push(&mut self, ulpdu: &[u8], crc: bool) -> usize {
+        let start = self.stream.len();
+        let mut length_at = None;
+        self.mark(&mut length_at);
+        length_at = Some(self.stream.len());
+        let mut content = vec![(ulpdu.len() >> 8) as u8, ulpdu.len() as u8];
+        content.extend(ulpdu);
+        while content.len() % 4 != 0 {
+            content.push(0);
+        }
+        for (index, octet) in content.iter().enumerate() {
+            if index > 0 {
+                self.mark(&mut length_at);
+            }
+            self.stream.push(*octet);
+        }
+        self.mark(&mut length_at);
+        let sum = if crc { ::crc32c::crc32c(&self.stream[start..]) } else { 0 };
+        for shift in [0, 8, 16, 24] {
+            self.stream.push((sum >> shift) as u8);
+        }
+        start
+    }
+}
+
+fn ulpdu(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + salt * 31 + (at >> 8)) as u8).collect()
+}
+
+/// The FPDU as it is sent from `phase` on.
+fn sealed(ulpdu: &[u8], phase: usize, crc: bool) -> Vec<u8> {
+    let content = fpdu_len(ulpdu.len());
+    let mut out = vec![0xff; wire_len(phase, content)];
+    out[LENGTH_LEN..LENGTH_LEN + ulpdu.len()].copy_from_slice(ulpdu);
+    let len = seal_marked(&mut out, ulpdu.len(), phase, crc);
+    assert_eq!(len, out.len());
+    out
+}
+
+/// Every length at every phase: octet by octet as the reference has it.
+// req-test: MPA-002, MPA-055, MPA-061, MPA-068, MPA-071
+#[test]
+fn every_length_at_every_phase_is_as_the_reference_has_it() {
+    let lens = (0..80).chain((80..600).step_by(13)).chain((600..2100).step_by(97));
+    for len in lens {
+        let ulpdu = ulpdu(len, len);
+        for phase in (0..512).step_by(4) {
+            // The CRC is a function of the octets: the layout is what differs by phase.
+            let crc = (len + phase / 4) % 16 == 0;
+            let mut reference = Reference::at(phase);
+            let start = reference.push(&ulpdu, crc);
+            let sent = sealed(&ulpdu, phase, crc);
+            assert!(sent == reference.stream[start..], "{len} octets at phase {phase}");
+            let mut scratch = Vec::new();
+            let found = split(&sent, phase, crc, &mut scratch);
+            assert_eq!(found, Ok(Some((&ulpdu[..], sent.len()))), "{len} octets at phase {phase}");
+        }
+    }
+}
+
+/// No marker within a length field, padding or CRC; all of one FPDU point to its length; one behind
+/// the CRC says 0.
+// req-test: MPA-073, MPA-079, MPA-080, MPA-081, MPA-082
+#[test]
+fn markers_split_nothing_but_ulpdus() {
+    let mut reference = Reference::default();
+    for len in (8..1530).chain([500, 500, 40, 40, 40]) {
+        let phase = reference.stream.len() % 512;
+        let start = reference.push(&ulpdu(len, 1), false);
+        let sent = sealed(&ulpdu(len, 1), phase, false);
+        assert_eq!(sent, reference.stream[start..]);
+        let length_at = start + if phase == 0 { 4 } else { 0 };
+        let end = start + sent.len();
+        for at in (start..end).filter(|at| at % 512 == 0) {
+            let pointer =
+                usize::from(reference.stream[at + 2]) << 8 | usize::from(reference.stream[at + 3]);
+            assert_eq!(reference.stream[at..at + 2], [0, 0]);
+            assert_eq!(pointer % 4, 0);
+            assert_eq!(at.saturating_sub(pointer).max(length_at), length_at);
+            assert!(at == start || at >= length_at + 4, "between length and ULPDU");
+            assert!(at <= end - 8, "within the CRC");
+        }
+    }
+}
+
+// req-test: MPA-087, MPA-089, MPA-095, MPA-096
+#[test]
+fn the_worked_dumps() {
+    let dump = |control: [u8; 2], msn: u8| {
+        let mut ulpdu = vec![0; 42];
+        ulpdu[..2].copy_from_slice(&control);
+        ulpdu[13] = msn;
+        ulpdu
+    };
+    let cases = [
+        ([0x40, 0x03], 1, 0, [0x4c, 0x86, 0xb3, 0x84]),
+        ([0x40, 0x03], 2, 0x1ec, [0xa1, 0x9c, 0xd1, 0x03]),
+        ([0x41, 0x43], 1, 0, [0x52, 0x23, 0x99, 0x83]),
+        ([0x41, 0x43], 2, 0x1ec, [0x84, 0x92, 0x58, 0x98]),
+    ];
+    for (control, msn, phase, crc) in cases {
+        let ulpdu = dump(control, msn);
+        let sent = sealed(&ulpdu, phase, true);
+        assert_eq!((sent.len(), &sent[48..]), (52, &crc[..]), "{control:?} {msn}");
+        if phase == 0 {
+            assert_eq!(sent[..8], [0, 0, 0, 0, 0, 0x2a, control[0], control[1]]);
+        } else {
+            // Behind 20 octets: the marker at 0x200.
+            assert_eq!(sent[20..24], [0, 0, 0, 0x14]);
+            assert_eq!(sent[..2], [0, 0x2a]);
+        }
+        let found = split(&sent, phase, true, &mut Vec::new()).map(|found| found.map(|(_, l)| l));
+        assert_eq!(found, Ok(Some(52)));
+    }
+}
+
+// req-test: MPA-065, MPA-070, MPA-077, MPA-078
+#[test]
+fn places_are_counted_from_the_start_modulo_the_sequence_space() {
+    let markers = Markers::from(Seq(11));
+    let places: Vec<u32> = (0..1100).filter(|&at| markers.phase(Seq(at)) == 0).collect();
+    assert_eq!(places, [11, 523, 1035]);
+    let markers = Markers::from(Seq(0xffff_ff00));
+    assert_eq!(markers.phase(Seq(0xffff_ff00)), 0);
+    assert_eq!(markers.phase(Seq(0x100)), 0);
+    assert_eq!(markers.phase(Seq(0xff)), 511);
+    // A pointer that reaches back over the wrap.
+    let run = sealed(&ulpdu(600, 0), markers.phase(Seq(0xffff_fff0)), true);
+    assert_eq!(find_start(&run, markers.phase(Seq(0xffff_fff0))), Some(0));
+}
+
+// req-test: MPA-113, MPA-114, MPA-119, MPA-175
+#[test]
+fn mulpdu_leaves_room_for_the_markers() {
+    let cases = [
+        (1460, 1442),
+        (1448, 1430),
+        (536, 522),
+        (512, 502),
+        (8948, 8870),
+        (8960, 8882),
+        (64, 128),
+        (137, 128),
+        (139, 128),
+        (65535, 64768),
+    ];
+    for (emss, expected) in cases {
+        assert_eq!(mulpdu(emss), expected, "EMSS {emss}");
+    }
+    for emss in 140..9000 {
+        for phase in (0..512).step_by(4) {
+            assert!(wire_len(phase, fpdu_len(mulpdu(emss))) <= emss, "EMSS {emss}, phase {phase}");
+        }
+    }
+    let longest = (0..512).step_by(4).map(|phase| wire_len(phase, fpdu_len(128))).max();
+    assert_eq!(longest, Some(140));
+}
+
+// req-test: MPA-116
+#[test]
+fn what_is_left_of_a_segment_is_used_to_the_last_octet() {
+    for phase in (0..512).step_by(4) {
+        for room in 0..1600 {
+            let content = content_max(phase, room);
+            assert!(content == 0 || wire_len(phase, content) <= room, "{phase} {room}");
+            assert!(wire_len(phase, content + 4) > room, "{phase} {room}");
+        }
+    }
+}
+
+#[test]
+fn what_a_marker_says_is_checked() {
+    let whole = |fpdu: &mut Vec<u8>| {
+        let at = fpdu.len() - 4;
+        let sum = ::crc32c::crc32c(&fpdu[..at]).to_le_bytes();
+        fpdu[at..].copy_from_slice(&sum);
+    };
+    let taken =
+        |fpdu: &[u8], phase| split(fpdu, phase, true, &mut Vec::new()).map(|found| found.is_some());
+    for phase in [0, 4, 256, 508] {
+        let good = sealed(&ulpdu(1200, 3), phase, true);
+        let places: Vec<usize> = (0..good.len()).filter(|at| advance(phase, *at) == 0).collect();
+        assert!(places.len() >= 2);
+        for &at in &places {
+            // Reserved bits, and those that are always zero, mean nothing.
+            let mut fpdu = good.clone();
+            fpdu[at] = 0xff;
+            fpdu[at + 1] = 0xff;
+            fpdu[at + 3] |= 3;
+            assert_eq!(taken(&fpdu, phase), Err(Damage::Crc));
+            whole(&mut fpdu);
+            assert_eq!(taken(&fpdu, phase), Ok(true), "{phase} {at}");
+            fpdu[at + 3] ^= 4;
+            whole(&mut fpdu);
+            let told = u16::from_be_bytes([fpdu[at + 2], fpdu[at + 3]]) & !3;
+            // Unless it counts from the marker that the FPDU opens with.
+            let expected =
+                if phase == 0 && usize::from(told) == at { Ok(true) } else { Err(Damage::Marker) };
+            assert_eq!(taken(&fpdu, phase), expected, "{phase} {at}");
+        }
+    }
+}
+
+// req-test: MPA-064, MPA-074
+#[test]
+fn bits_that_mean_nothing_are_not_looked_at() {
+    let mut fpdu = sealed(&ulpdu(42, 0), 0x1ec, true);
+    assert_eq!(fpdu[20..24], [0, 0, 0, 0x14]);
+    fpdu[20..24].copy_from_slice(&[0xff, 0xff, 0, 0x17]);
+    let sum = ::crc32c::crc32c(&fpdu[..48]).to_le_bytes();
+    fpdu[48..].copy_from_slice(&sum);
+    assert!(split(&fpdu, 0x1ec, true, &mut Vec::new()).unwrap().is_some());
+    assert_eq!(find_start(&fpdu, 0x1ec), Some(0));
+}
+
+#[test]
+fn a_pointer_may_count_from_the_marker_in_front() {
+    // Draft-02 can be read so that the second marker of such an FPDU says 512.
+    let mut fpdu = sealed(&ulpdu(1000, 0), 0, true);
+    assert_eq!(fpdu[512..516], [0, 0, 1, 0xfc]);
+    fpdu[514..516].copy_from_slice(&[2, 0]);
+    let at = fpdu.len() - 4;
+    let sum = ::crc32c::crc32c(&fpdu[..at]).to_le_bytes();
+    fpdu[at..].copy_from_slice(&sum);
+    assert!(split(&fpdu, 0, true, &mut Vec::new()).unwrap().is_some());
+    assert_eq!(find_start(&fpdu, 0), Some(0));
+}
+
+/// FPDUs of these lengths, and where each begins.
+fn stream_of(lens: &[usize]) -> (Vec<Vec<u8>>, Vec<usize>, Vec<u8>) {
+    let mut reference = Reference::default();
+    let ulpdus: Vec<_> = lens.iter().enumerate().map(|(index, &len)| ulpdu(len, index)).collect();
+    let starts = ulpdus.iter().map(|ulpdu| reference.push(ulpdu, true)).collect();
+    (ulpdus, starts, reference.stream)
+}
+
+fn receive(stream: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
+    let mut pool = AssemblyPool::new(1);
+    let mut receiver = Receiver::new(Some(Markers::from(Seq(0))));
+    let (mut found, mut start) = (Vec::new(), 0);
+    for &cut in cuts.iter().chain([&stream.len()]) {
+        let mut piece = &stream[start..cut.max(start)];
+        start = cut.max(start);
+        while !piece.is_empty() {
+            if receiver.missing().is_none() {
+                if let Some((ulpdu, used)) = receiver.split(piece, true, &mut pool).unwrap() {
+                    found.push(ulpdu.to_vec());
+                    piece = &piece[used..];
+                    continue;
+                }
+                receiver.begin(pool.take().unwrap());
+            }
+            let take = receiver.missing().unwrap().min(piece.len());
+            let (now, later) = piece.split_at(take);
+            receiver.extend(take, |out| out.copy_from_slice(now));
+            piece = later;
+            let ulpdu = receiver.whole(true, &mut pool).unwrap().map(<[u8]>::to_vec);
+            if let Some(ulpdu) = ulpdu {
+                found.push(ulpdu);
+                receiver.finish(&mut pool);
+            }
+        }
+    }
+    assert_eq!(receiver.missing(), None);
+    found
+}
+
+proptest! {
+    // req-test: MPA-001, MPA-083, MPA-084, MPA-131
+    #[test]
+    fn any_cuts_give_the_same_ulpdus(
+        lens in proptest::collection::vec(0usize..3000, 1..12),
+        mut cuts in proptest::collection::vec(0usize..20_000, 0..40),
+    ) {
+        let (ulpdus, _, stream) = stream_of(&lens);
+        cuts.iter_mut().for_each(|cut| *cut %= stream.len());
+        cuts.sort_unstable();
+        prop_assert_eq!(&receive(&stream, &cuts), &ulpdus);
+        let every: Vec<usize> = (1..stream.len().min(1200)).collect();
+        prop_assert_eq!(&receive(&stream, &every), &ulpdus);
+    }
+
+    /// A piece from anywhere: what is found begins where an FPDU begins, and is right.
+    // req-test: MPA-069, MPA-072, MPA-124, MPA-126, MPA-128
+    #[test]
+    fn a_piece_from_anywhere_shows_its_fpdus(
+        lens in proptest::collection::vec(1usize..1600, 4..16),
+        start in 0usize..8000, len in 1usize..3000, base in any::<u32>(),
+    ) {
+        let (ulpdus, starts, stream) = stream_of(&lens);
+        let start = start % stream.len();
+        let end = (start + len).min(stream.len());
+        let run = &stream[start..end];
+        let markers = Markers::from(Seq(base));
+        let seq = Seq(base) + start as u32;
+        // By the reference's knowledge: the FPDU of the first marker that begins in the run.
+        let places = (0..stream.len()).step_by(512).filter(|at| *at >= start && at + 4 <= end);
+        let expected = places
+            .filter_map(|at| starts.iter().rposition(|begin| *begin <= at))
+            .find(|&index| starts[index] >= start);
+        prop_assert_eq!(
+            find_start(run, markers.phase(seq)),
+            expected.map(|index| starts[index] - start)
+        );
+
+        let mut pool = AssemblyPool::new(1);
+        let mut receiver = Receiver::new(Some(markers));
+        let mut found = Vec::new();
+        let foreseen = receiver.look_ahead(seq, run, true, &mut pool, |ulpdu| {
+            found.push(ulpdu.to_vec());
+            true
+        });
+        let whole = |index: usize| {
+            starts.get(index + 1).copied().unwrap_or(stream.len()) <= end
+        };
+        let first = expected.unwrap_or(usize::MAX);
+        let all: Vec<_> =
+            (first..ulpdus.len()).take_while(|&index| whole(index)).collect();
+        prop_assert_eq!(found.len(), all.len());
+        for (index, ulpdu) in all.iter().zip(&found) {
+            prop_assert_eq!(&ulpdus[*index], ulpdu);
+        }
+        let covered = expected.is_some_and(|first| starts[first] == start)
+            && all.last().is_some_and(|&last| {
+                starts.get(last + 1).copied().unwrap_or(stream.len()) == end
+            });
+        let verdict = if covered {
+            Foreseen::Taken(all.len() as u32)
+        } else {
+            Foreseen::Waits
+        };
+        prop_assert_eq!(foreseen, verdict);
+    }
+}
+
+/// Segment after segment ahead of its turn: those without a marker are found by the lengths of
+/// those before.
+// req-test: MPA-051, MPA-129, MPA-134
+#[test]
+fn lengths_lead_on_from_what_a_marker_located() {
+    let lens: Vec<usize> = (0..200).map(|index| 20 + index % 60).collect();
+    let (ulpdus, starts, stream) = stream_of(&lens);
+    // Two FPDUs to a segment; the first ten FPDUs are lost.
+    let segments: Vec<_> = (10..200).step_by(2).collect();
+    let mut pool = AssemblyPool::new(1);
+    let mut receiver = Receiver::new(Some(Markers::from(Seq(7))));
+    let mut found = Vec::new();
+    let mut verdicts = Vec::new();
+    for &index in &segments {
+        let end = starts.get(index + 2).copied().unwrap_or(stream.len());
+        let run = &stream[starts[index]..end];
+        let seq = Seq(7) + starts[index] as u32;
+        verdicts.push(receiver.look_ahead(seq, run, true, &mut pool, |ulpdu| {
+            found.push(ulpdu.to_vec());
+            true
+        }));
+    }
+    let waiting = verdicts.iter().take_while(|seen| **seen == Foreseen::Waits).count();
+    assert!(waiting <= 4, "a marker comes within 512 octets: {verdicts:?}");
+    assert!(verdicts[waiting..].iter().all(|seen| *seen == Foreseen::Taken(2)), "{verdicts:?}");
+    let count = ulpdus.len() - 10 - 2 * waiting;
+    assert!(found.len() >= count, "{} of {count}", found.len());
+    assert!(found.ends_with(&ulpdus[ulpdus.len() - count..]));
+}
+
+#[test]
+fn damage_ahead_of_its_turn_is_told() {
+    let (_, starts, mut stream) = stream_of(&[100, 1300, 1300]);
+    stream[starts[1] + 700] ^= 1;
+    let mut receiver = Receiver::new(Some(Markers::from(Seq(0))));
+    let run = &stream[starts[1]..starts[2]];
+    let foreseen =
+        receiver.look_ahead(Seq(starts[1] as u32), run, true, &mut AssemblyPool::new(1), |_| true);
+    assert_eq!(foreseen, Foreseen::Damaged);
+}
+
+#[test]
+fn what_was_taken_cannot_lie_within_an_fpdu() {
+    let (_, starts, stream) = stream_of(&[100, 1300, 200]);
+    let mut pool = AssemblyPool::new(1);
+    let mut receiver = Receiver::new(Some(Markers::from(Seq(0))));
+    assert!(receiver.split(&stream, true, &mut pool).unwrap().is_some());
+    assert_eq!(receiver.pass_over((starts[2] - starts[1]) as u32), Ok(()));
+    assert!(receiver.split(&stream[starts[2]..], true, &mut pool).unwrap().is_some());
+    receiver.begin(pool.take().unwrap());
+    assert_eq!(receiver.pass_over(4), Err(Damage::Marker));
+    receiver.finish(&mut pool);
+}

@@ -1,0 +1,265 @@
+//! How connections become ones of FPDUs, between two engines in virtual time: peer-to-peer with
+//! each ready-to-receive message, with the first octet, and after octets of the applications' own.
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::time::SECOND;
+use ferrowarp_proto::verbs::cm::{
+    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, RtrKinds, Start,
+};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_tests::sim::world::{World, WorldOptions};
+
+const PORT: u16 = 7174;
+const PD: u32 = 3;
+const CQ: CqId = CqId(0);
+const NONE: RtrKinds = RtrKinds { send: false, write: false, read: false };
+
+fn queue_pair(world: &mut World, end: usize) -> QpId {
+    let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 };
+    world.ends[end].engine.create_qp(init).unwrap()
+}
+
+/// The next event of an end, within 30 seconds.
+fn event(world: &mut World, end: usize) -> Event {
+    let mut event = None;
+    world.run_until(30 * SECOND, |world| {
+        event = world.ends[end].engine.next_event();
+        event.is_some()
+    });
+    event.expect("an event within 30 s")
+}
+
+fn established(world: &mut World, end: usize) -> Agreed {
+    match event(world, end) {
+        Event::Established { agreed, .. } => *agreed,
+        other => panic!("end {end}: {other:?}"),
+    }
+}
+
+/// Both ends have begun: the request is accepted.
+fn begin(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -> [QpId; 2] {
+    let listener = &mut world.ends[1].engine;
+    let opened = if ours.start == Start::Frames {
+        listener.listen(PORT, 8)
+    } else {
+        listener.listen_unframed(PORT, 8)
+    };
+    opened.unwrap();
+    let qps = [queue_pair(world, 0), queue_pair(world, 1)];
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    world.ends[0].engine.connect(now, qps[0], remote, ours).unwrap();
+    let Event::ConnectRequest { request, offer, .. } = event(world, 1) else { panic!() };
+    assert_eq!(offer.revision, if ours.start == Start::Frames { ours.revision } else { 0 });
+    let now = world.now;
+    world.ends[1].engine.accept(now, request, qps[1], theirs).unwrap();
+    qps
+}
+
+fn post_receive(world: &mut World, end: usize, qp: QpId, wr_id: u64) {
+    let lkey = world.ends[end].arena.register(0, 4096, Access::ALL, PD);
+    let sg_list = [Sge { addr: 0, len: 4096, lkey }].into_iter().collect();
+    world.ends[end].engine.post_recv(qp, RecvWr { wr_id, sg_list }).unwrap();
+}
+
+fn post_send(world: &mut World, end: usize, qp: QpId, octets: &[u8]) {
+    let payload = Payload::Inline(octets.iter().copied().collect());
+    let operation = Operation::Send { payload, solicited: false, invalidate: None };
+    let wr = SendWr { wr_id: 99, operation, signaled: false, fence: false };
+    world.ends[end].engine.post_send(qp, wr).unwrap();
+}
+
+fn completion(world: &mut World, end: usize) -> Wc {
+    let mut found = None;
+    world.run_until(30 * SECOND, |world| {
+        found = world.ends[end].queues.poll(CQ);
+        found.is_some()
+    });
+    found.expect("a completion within 30 s")
+}
+
+/// A Send of `octets` from one end, which the other gets into its oldest buffer.
+fn speaks(world: &mut World, from: usize, qps: [QpId; 2], wr_id: u64, octets: &[u8]) {
+    post_send(world, from, qps[from], octets);
+    let wc = completion(world, 1 - from);
+    assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, WcStatus::Success, WcOpcode::Recv));
+    assert_eq!(wc.byte_len as usize, octets.len());
+    assert_eq!(world.ends[1 - from].arena.read(0, octets.len()), octets);
+}
+
+#[test]
+fn a_responder_may_speak_first_with_each_kind_of_ready() {
+    let kinds = [
+        RtrKinds { send: true, ..NONE },
+        RtrKinds { write: true, ..NONE },
+        RtrKinds { read: true, ..NONE },
+        RtrKinds::ALL,
+    ];
+    for (index, rtr) in kinds.into_iter().enumerate() {
+        for markers in [false, true] {
+            // No Reads but the one that says ready.
+            for reads in [0, 1, 16] {
+                let mut world = World::new(&WorldOptions::new(index as u64));
+                let ours = ConnParam {
+                    peer_to_peer: true,
+                    rtr,
+                    markers,
+                    ird: reads,
+                    ord: reads,
+                    ..ConnParam::default()
+                };
+                let qps = begin(&mut world, &ours, &ConnParam { markers, ..ConnParam::default() });
+                for (end, &qp) in qps.iter().enumerate() {
+                    established(&mut world, end);
+                    for wr_id in 0..3 {
+                        post_receive(&mut world, end, qp, wr_id);
+                    }
+                }
+                speaks(&mut world, 1, qps, 0, b"the responder speaks first");
+                // What said ready has used up nothing: no buffer, no completion, no Read.
+                speaks(&mut world, 0, qps, 0, b"");
+                speaks(&mut world, 0, qps, 1, b"and the initiator");
+                speaks(&mut world, 1, qps, 1, b"");
+                assert_eq!(world.ends[0].queues.poll(CQ), None);
+                assert_eq!(world.ends[1].queues.poll(CQ), None);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_peer_to_peer_the_responder_waits_for_the_first_fpdu() {
+    let mut world = World::new(&WorldOptions::new(3));
+    let qps = begin(&mut world, &ConnParam::default(), &ConnParam::default());
+    for (end, &qp) in qps.iter().enumerate() {
+        established(&mut world, end);
+        post_receive(&mut world, end, qp, 0);
+    }
+    post_send(&mut world, 1, qps[1], b"too early");
+    let heard = world.run_until(SECOND, |world| world.ends[0].queues.poll(CQ).is_some());
+    assert!(!heard, "the responder spoke first");
+    speaks(&mut world, 0, qps, 0, b"go on");
+    assert_eq!(completion(&mut world, 0).byte_len, 9);
+}
+
+#[test]
+fn ends_without_a_common_kind_of_ready_say_so() {
+    for (ours, theirs) in [
+        (RtrKinds { send: true, ..NONE }, RtrKinds { read: true, ..NONE }),
+        (RtrKinds { write: true, ..NONE }, RtrKinds { send: true, read: true, write: false }),
+    ] {
+        for markers in [false, true] {
+            let mut world = World::new(&WorldOptions::new(4));
+            let ours = ConnParam { peer_to_peer: true, rtr: ours, ..ConnParam::default() };
+            let theirs = ConnParam { rtr: theirs, markers, ..ConnParam::default() };
+            begin(&mut world, &ours, &theirs);
+            match event(&mut world, 0) {
+                Event::ConnectFailed { error: ConnectError::NoCommonRtr, .. } => {}
+                other => panic!("{other:?}"),
+            }
+            established(&mut world, 1);
+            match event(&mut world, 1) {
+                Event::Disconnected { reason: EndReason::TerminateReceived(told), .. } => {
+                    assert_eq!((told.layer, told.error_type, told.code), (2, 0, 7));
+                }
+                other => panic!("{other:?}"),
+            }
+            let over = world.run_until(30 * SECOND, |world| {
+                world.ends.iter().all(|end| end.engine.unfinished_count() == 0)
+            });
+            assert!(over, "the connection is closed");
+        }
+    }
+}
+
+#[test]
+fn fpdus_with_the_first_octet() {
+    let mut world = World::new(&WorldOptions::new(5));
+    let param = ConnParam { start: Start::Immediate, ..ConnParam::default() };
+    let qps = begin(&mut world, &param, &param);
+    for (end, &qp) in qps.iter().enumerate() {
+        let agreed = established(&mut world, end);
+        assert_eq!((agreed.revision, agreed.markers_in, agreed.markers_out), (0, true, true));
+        assert!(agreed.crc, "the draft has no way without");
+        post_receive(&mut world, end, qp, 0);
+        post_receive(&mut world, end, qp, 1);
+        // 1,460 octets less those of the timestamps: RFC 5044 section 4.5.
+        assert_eq!(world.ends[end].engine.mulpdu(qp), Some(1430));
+    }
+    // Each direction begins by itself.
+    speaks(&mut world, 1, qps, 0, b"the passive end speaks first");
+    speaks(&mut world, 0, qps, 0, b"and the active one");
+    speaks(&mut world, 0, qps, 1, &[7; 90]);
+    let data = ConnParam { private_data: [1].into_iter().collect(), ..param };
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    let qp = queue_pair(&mut world, 0);
+    let refused = world.ends[0].engine.connect(now, qp, remote, &data);
+    assert_eq!(refused, Err(CmError::PrivateDataTooLong), "there is no frame to carry them");
+}
+
+#[test]
+fn fpdus_after_octets_of_the_applications() {
+    for first in 0..2 {
+        let mut world = World::new(&WorldOptions::new(6));
+        let param = ConnParam { start: Start::Streaming, ..ConnParam::default() };
+        let qps = begin(&mut world, &param, &param);
+        for (end, &qp) in qps.iter().enumerate() {
+            assert_eq!(event(&mut world, end), Event::Streaming { qp });
+        }
+        // An odd number of octets, so that markers lie elsewhere than in a fresh connection.
+        let hello = [0x48; 777];
+        assert_eq!(world.ends[0].engine.stream_send(qps[0], &hello), Ok(777));
+        assert_eq!(world.ends[1].engine.stream_send(qps[1], b"me too"), Ok(6));
+        let mut heard = [Vec::new(), Vec::new()];
+        let wanted = [6, 777];
+        let done = world.run_until(30 * SECOND, |world| {
+            for end in 0..2 {
+                let mut out = [0; 100];
+                let room = out.len().min(wanted[end] - heard[end].len());
+                let engine = &mut world.ends[end].engine;
+                let len = engine.stream_receive(qps[end], &mut out[..room]).unwrap();
+                heard[end].extend_from_slice(&out[..len]);
+            }
+            (0..2).all(|end| heard[end].len() == wanted[end])
+        });
+        assert!(done && heard[0] == b"me too" && heard[1] == hello);
+        // One end is ahead: its FPDUs wait until the other knows that they are some.
+        let now = world.now;
+        world.ends[first].engine.start_fpdus(now, qps[first], &param).unwrap();
+        established(&mut world, first);
+        post_send(&mut world, first, qps[first], b"early");
+        world.run_until(SECOND, |_| false);
+        post_receive(&mut world, 1 - first, qps[1 - first], 0);
+        let now = world.now;
+        world.ends[1 - first].engine.start_fpdus(now, qps[1 - first], &param).unwrap();
+        established(&mut world, 1 - first);
+        assert_eq!(completion(&mut world, 1 - first).byte_len, 5);
+        for wr_id in 0..2 {
+            post_receive(&mut world, first, qps[first], wr_id);
+            speaks(&mut world, 1 - first, qps, wr_id, &[9; 80]);
+        }
+        let again = world.ends[0].engine.stream_send(qps[0], b"x");
+        assert_eq!(again, Err(CmError::WrongState), "the time for that is over");
+    }
+}
+
+#[test]
+fn a_request_without_frames_can_be_rejected() {
+    let mut world = World::new(&WorldOptions::new(7));
+    world.ends[1].engine.listen_unframed(PORT, 8).unwrap();
+    let param = ConnParam { start: Start::Streaming, ..ConnParam::default() };
+    let qp = queue_pair(&mut world, 0);
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    world.ends[0].engine.connect(now, qp, remote, &param).unwrap();
+    assert_eq!(event(&mut world, 0), Event::Streaming { qp });
+    let Event::ConnectRequest { request, .. } = event(&mut world, 1) else { panic!() };
+    let now = world.now;
+    let with_data = world.ends[1].engine.reject(now, request, b"no");
+    assert_eq!(with_data, Err(CmError::PrivateDataTooLong));
+    world.ends[1].engine.reject(now, request, b"").unwrap();
+    match event(&mut world, 0) {
+        Event::ConnectFailed { error: ConnectError::Protocol, .. } => {}
+        other => panic!("{other:?}"),
+    }
+}
