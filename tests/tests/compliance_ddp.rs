@@ -435,7 +435,7 @@ fn octets_that_arrive_twice_are_taken_once() {
     assert_eq!(bed.done()[0].byte_len, 5);
 }
 
-// req-test: DDP-088, DDP-137, MPA-049
+// req-test: DDP-088, DDP-137, MPA-049, RDMAP-107
 #[test]
 fn a_segment_shorter_than_its_header_is_fatal() {
     for (control, lens) in [(0xc1u8, 0..14usize), (0x41, 0..18)] {
@@ -449,6 +449,7 @@ fn a_segment_shorter_than_its_header_is_fatal() {
             bed.put_ulpdu(&ulpdu);
             let ended = bed.ended();
             assert!(matches!(ended, Some(EndReason::TerminateSent(_))), "{len}: {ended:?}");
+            assert_eq!(bed.ulpdus()[0][18..20], [0x02, 7], "{len}");
             assert_eq!(bed.done()[0].status, WcStatus::Flushed);
             assert_eq!(bed.arena.read(0, 64), [0; 64]);
         }
@@ -505,13 +506,18 @@ fn with_regions() -> (Bed, [u32; 3]) {
     (bed, stags)
 }
 
-// req-test: DDP-155, DDP-171, DDP-173, DDP-188, DDP-205
+// req-test: DDP-058, DDP-155, DDP-171, RDMAP-333, RDMAP-334
 #[test]
-fn an_stag_that_is_not_valid_on_the_stream_is_refused() {
+fn an_stag_that_nobody_has_is_refused() {
     let (mut bed, [own, ..]) = with_regions();
     refused(&mut bed, &segment_of_write(own ^ 0x100, 4096, true, b"x"), (1, 1, 0));
     let (mut bed, [own, ..]) = with_regions();
     refused(&mut bed, &segment_of_write(own ^ 1, 4096, true, b"x"), (1, 1, 0));
+}
+
+// req-test: DDP-173, DDP-188, DDP-205
+#[test]
+fn an_stag_of_another_domain_is_refused() {
     let (mut bed, [_, _, foreign]) = with_regions();
     refused(&mut bed, &segment_of_write(foreign, 4224, true, b"x"), (1, 1, 2));
 }

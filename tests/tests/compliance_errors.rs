@@ -73,7 +73,7 @@ fn what_belongs_to_others_is_not_invalidated_read_or_written() {
     }
 }
 
-// req-test: RDMAP-265, RDMAP-175, RDMAP-185
+// req-test: RDMAP-265, RDMAP-175, RDMAP-185, RDMAP-109
 #[test]
 fn an_stag_that_names_nothing_is_not_invalidated() {
     for opcode in [opcode::SEND_INVALIDATE, opcode::SEND_SOLICITED_INVALIDATE] {
@@ -81,7 +81,7 @@ fn an_stag_that_names_nothing_is_not_invalidated() {
         bed.receive(1, 0, 64);
         bed.put_ulpdu(&send_as(opcode, 1, 0x1234_5678, b"bye"));
         let told = bed.terminate();
-        assert_eq!((told.layer, told.code), (0, 9));
+        assert_eq!(told.cause(), (0, 2, 9));
         assert_eq!(statuses(&mut bed), [(1, WcStatus::Flushed)]);
         assert!(is_terminate_sent(&mut bed));
     }
@@ -315,13 +315,18 @@ fn a_terminate_finds_its_place_without_a_buffer_and_is_told() {
     }
 }
 
-// req-test: RDMAP-097, RDMAP-116
+// req-test: RDMAP-097, RDMAP-116, RDMAP-094, RDMAP-117
 #[test]
 fn a_terminate_is_taken_with_any_code_and_reserved_bits() {
     for code in [0u8, 1, 77, 255] {
         let mut bed = bed();
         bed.put_ulpdu(&terminate(&[0, code, 0x1f, 0xff]));
         assert_eq!(told(&mut bed), (0, 0, code));
+    }
+    for layer in [0u8, 1, 2, 9, 15] {
+        let mut bed = bed();
+        bed.put_ulpdu(&terminate(&[layer << 4, 1, 0, 0]));
+        assert_eq!(told(&mut bed), (layer, 0, 1));
     }
 }
 
@@ -393,7 +398,7 @@ fn a_terminate_copies_the_header_and_tells_the_length() {
     }
 }
 
-// req-test: RDMAP-095, RDMAP-132, MPA-158, MPA-161
+// req-test: RDMAP-095, RDMAP-132, MPA-158, MPA-161, DDP-183
 #[test]
 fn an_error_below_is_told_without_copies() {
     let mut bed = bed();

@@ -50,7 +50,7 @@ fn each_segment_is_one_fpdu_of_its_size() {
     }
 }
 
-// req-test: MPA-011, MPA-014, MPA-098, MPA-108
+// req-test: MPA-011, MPA-014, MPA-098, MPA-108, MPA-085
 #[test]
 fn small_fpdus_share_a_segment_and_stay_whole() {
     let mut bed = bed();
@@ -176,7 +176,7 @@ fn fpdus_are_put_together_wherever_they_were_cut() {
     }
 }
 
-// req-test: MPA-134, MPA-138
+// req-test: MPA-134, MPA-138, MPA-127
 #[test]
 fn segments_of_tails_whole_fpdus_and_heads_are_taken_apart() {
     let parts = [send(1, b"first"), send(2, b"second"), send(3, b"third")];
@@ -370,4 +370,40 @@ fn what_was_accepted_before_the_path_shrank_arrives_as_it_was_made() {
         next += payload.len();
     }
     assert_eq!(next, 20_000);
+}
+
+// req-test: MPA-059, MPA-092
+#[test]
+fn padding_counts_in_the_crc_and_nowhere_else() {
+    let mut bed = bed();
+    bed.receive(1, 0, 64);
+    bed.receive(2, 64, 64);
+    let mut octets = send(1, b"three");
+    let crc_at = octets.len() - 4;
+    octets[crc_at - 1] = 0x77;
+    let sum = crc32c::crc32c(&octets[..crc_at]).to_le_bytes();
+    octets[crc_at..].copy_from_slice(&sum);
+    bed.say(&octets);
+    assert_eq!(bed.done()[0].byte_len, 5);
+    assert_eq!(bed.arena.read(0, 6), b"three\0");
+    // The same padding with the sum of zeros.
+    let mut octets = send(2, b"three");
+    octets[crc_at - 1] = 0x77;
+    bed.say(&octets);
+    assert_eq!(bed.terminate().cause(), (2, 0, 2));
+}
+
+// req-test: MPA-173
+#[test]
+fn an_fpdu_as_large_as_a_packet_comes_in_small_pieces_from_behind() {
+    let mut bed = bed();
+    bed.receive(1, 0, 4096);
+    let octets = send(1, &[7; 1436]);
+    assert_eq!(octets.len(), 1460);
+    let pieces: Vec<_> = octets.chunks(64).map(|piece| bed.lose(piece)).collect();
+    for piece in pieces.iter().rev() {
+        assert_eq!(bed.done().len(), 0);
+        bed.resend(piece);
+    }
+    assert_eq!(bed.done()[0].byte_len, 1436);
 }

@@ -301,7 +301,7 @@ fn reads_are_answered_one_after_the_other() {
     assert_eq!(bed.ended(), None);
 }
 
-// req-test: RDMAP-145, RDMAP-233, RDMAP-238, RDMAP-296
+// req-test: RDMAP-145, RDMAP-233, RDMAP-238, RDMAP-296, RDMAP-287
 #[test]
 fn no_more_reads_than_agreed_are_taken() {
     for ird in [1u8, 4, 16] {
@@ -389,7 +389,7 @@ fn a_send_uses_one_buffer_and_tells_its_length() {
     assert_eq!(bed.terminate().cause(), (1, 2, 2));
 }
 
-// req-test: RDMAP-173, RDMAP-208, RDMAP-346, RDMAP-209
+// req-test: RDMAP-173, RDMAP-208, RDMAP-346, RDMAP-209, DDP-024
 #[test]
 fn sends_are_delivered_in_order_and_after_the_writes_before_them() {
     let mut bed = bed();

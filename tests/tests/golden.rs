@@ -149,6 +149,28 @@ fn frames_of_all_pads() {
     }
 }
 
+// req-test: DDP-052, DDP-057, RDMAP-024, RDMAP-025
+#[test]
+fn what_the_upper_layer_gives_is_not_touched() {
+    for value in 0..=255u8 {
+        let rest = u32::from_be_bytes([value, !value, value ^ 0x55, 0x80]);
+        let stag = rest.rotate_left(8);
+        let tagged = Tagged { rsvd_ulp: value, stag, ..TAGGED };
+        let mut out = [0; 14];
+        tagged.emit(Version::Ietf, &mut out);
+        assert_eq!((out[1], &out[2..6]), (value, &stag.to_be_bytes()[..]));
+        let header = Header::parse(&out, Version::Ietf).unwrap();
+        assert_eq!((header, header.wire_len()), (Header::Tagged(tagged), 14));
+        let untagged =
+            Untagged { last: false, rsvd_ulp: value, rsvd_ulp_rest: rest, queue: 0, msn: 1, mo: 0 };
+        let mut out = [0; 18];
+        untagged.emit(Version::Ietf, &mut out);
+        assert_eq!((out[1], &out[2..6]), (value, &rest.to_be_bytes()[..]));
+        let header = Header::parse(&out, Version::Ietf).unwrap();
+        assert_eq!((header, header.wire_len()), (Header::Untagged(untagged), 18));
+    }
+}
+
 #[test]
 fn start_up_frames() {
     let frame = |kind, revision, enhanced, data: &[u8]| Startup {

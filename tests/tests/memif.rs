@@ -155,8 +155,8 @@ fn every_test_between_two_processes() {
 }
 
 /// DPDK's driver unmaps its rings in a thread of its own as soon as the peer is gone, also under a
-/// burst that is in the middle of them (README.md says so). It takes a burst that was preempted just
-/// there; not three times in a row.
+/// burst that is in the middle of them (README.md says so). It takes a burst that was preempted
+/// just there; not three times in a row.
 const SIGSEGV: i32 = 11;
 
 #[test]

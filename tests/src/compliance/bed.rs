@@ -240,18 +240,25 @@ impl Bed {
         bed.mss = mss;
         let block = [0, ord, 0, ird];
         bed.say(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4][..], &block].concat());
-        bed.settle();
-        let request = bed.request.take().expect("the peer asked");
-        let qp = bed.new_qp();
         let (ird, ord) = (u16::from(ird), u16::from(ord));
-        let param = ConnParam { ird, ord, ..ConnParam::default() };
-        bed.engine.accept(bed.now, request, qp, &param).expect("it can be met");
+        bed.accept(&ConnParam { ird, ord, ..ConnParam::default() });
         let event = bed.engine.next_event();
         assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
         bed.put_ulpdu(&Header::write(0, 0, true).encode(&[]));
         bed.heard.clear();
         bed.segments.clear();
         bed
+    }
+
+    /// The stack accepts what the peer asked for.
+    ///
+    /// # Panics
+    /// If the peer has not asked.
+    pub fn accept(&mut self, param: &ConnParam) {
+        self.settle();
+        let request = self.request.take().expect("the peer asked");
+        let qp = self.new_qp();
+        self.engine.accept(self.now, request, qp, param).expect("it can be met");
     }
 
     /// The peer sends an FPDU.

@@ -178,6 +178,7 @@ fn pour(script: &mut Script, rounds: u32, rate: u32, with_ts: bool) -> (u32, u32
     (script.end.tcb.window_limit(), sent)
 }
 
+// req-test: DDP-242
 #[test]
 fn the_window_grows_ahead_of_a_sender_in_slow_start() {
     let mut script = script(&Config::default());
