@@ -176,13 +176,13 @@ impl Copy {
         Ok(())
     }
 
-    /// `cargo test` in the copy: little optimised, since it is built over and over.
+    /// `cargo test` in the copy: not optimised, since it is built over and over.
     fn command(&self, target: &Target) -> Command {
         let mut command = target.command(&self.tree);
         command
             .env("CARGO_TARGET_DIR", &self.built)
             .env("CARGO_INCREMENTAL", "1")
-            .env("CARGO_PROFILE_TEST_OPT_LEVEL", "1")
+            .env("CARGO_PROFILE_TEST_OPT_LEVEL", "0")
             .env("CARGO_PROFILE_TEST_DEBUG", "0")
             .env("RUSTFLAGS", "-Awarnings");
         command

@@ -1,7 +1,8 @@
 //! One engine against a peer that says what is written down, compared octet by octet.
 //!
-//! What the application does: `mss N`, `accept`, `connect` (both with `revision=`, `ird=`, `ord=`,
-//! `crc=` and `data=`), `region NAME AT LEN RIGHTS` (of `rwa`), `fill AT OCTETS`, `recv ID AT LEN`,
+//! What the application does: `mss N`, `unframed` (it listens for connections that start without
+//! frames), `accept`, `connect` (both with `revision=`, `ird=`, `ord=`, `crc=`, `markers=` and
+//! `data=`), `region NAME AT LEN RIGHTS` (of `rwa`), `fill AT OCTETS`, `recv ID AT LEN`,
 //! `send ID OCTETS [se] [inv=STAG]`, `sendfrom ID AT LEN`, `write ID STAG TO OCTETS`,
 //! `read ID STAG TO LEN SINK AT`, `atomic ID STAG TO SINK AT add WORD` or `... cmpswap WORD WORD`,
 //! `immediate ID OCTETS [se]`, `writeimm ID STAG TO OCTETS OCTETS`, `close`. What it sees:
@@ -58,6 +59,10 @@ impl Bed {
         let inline = |word: &str| Payload::Inline(octets(word).into_iter().collect());
         match *words {
             ["mss", mss] => self.mss = u16::try_from(number(mss)).expect(place),
+            ["unframed"] => {
+                self.engine.unlisten(PORT);
+                self.engine.listen_unframed(PORT, 8).expect(place);
+            }
             ["accept", ref options @ ..] => {
                 self.settle();
                 let qp = self.new_qp();
@@ -205,6 +210,7 @@ fn param(place: &str, options: &[&str]) -> ConnParam {
             "ird" => param.ird = value.parse().expect(place),
             "ord" => param.ord = value.parse().expect(place),
             "crc" => param.crc = value == "on",
+            "markers" => param.markers = value == "on",
             "data" => param.private_data = plain(value).expect(place).into_iter().collect(),
             _ => panic!("{place}: {name} is no option"),
         }
