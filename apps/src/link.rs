@@ -184,7 +184,10 @@ fn end_of(event: Event) -> Option<Cow<'static, str>> {
                 format!("cannot connect: {error}")
             }))
         }
-        Event::Established { .. } | Event::Streaming { .. } | Event::ConnectRequest { .. } => None,
+        Event::Established { .. }
+        | Event::Streaming { .. }
+        | Event::SrqLimit { .. }
+        | Event::ConnectRequest { .. } => None,
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
 
 use crate::device::{DeviceSpec, PoolNeeds};
+use crate::limits::Limits;
 
 /// Who advances a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub struct Config {
     pub pools: PoolNeeds,
     /// Who advances the shard.
     pub drive: DriveMode,
-    /// Memory regions that can be registered at a time (rounded up to a power of two).
+    /// Memory regions and windows that can exist at a time (rounded up to a power of two).
     pub regions_max: usize,
     /// Queue pairs that can exist at a time.
     pub qps_max: usize,
@@ -50,6 +51,8 @@ pub struct Config {
     /// until it is used. A peer without them, such as `siw`, ends a connection on which it is sent
     /// one, and so does this end, if off.
     pub extensions: bool,
+    /// What else it may take of the machine.
+    pub limits: Limits,
     /// How long closing waits for the peers to acknowledge completed work.
     pub linger: Duration,
     /// Seed for STags, ports and sequence numbers; `None` takes one from the operating system,
@@ -75,6 +78,7 @@ impl Config {
             regions_max: 1 << 14,
             qps_max: 1 << 12,
             extensions: true,
+            limits: Limits::default(),
             linger: Duration::from_secs(5),
             seed: None,
         }

@@ -19,6 +19,7 @@ use crate::counters::{Counters, Port};
 use crate::cq::{Cq, CqRings};
 use crate::device::{self, DeviceSpec, OpenConfig, Opened};
 use crate::error::{MemoryError, OpenError};
+use crate::limits::Ledger;
 use crate::listener::Listener;
 use crate::machine::EngineMachine;
 use crate::memory::HostMemory;
@@ -38,6 +39,7 @@ pub struct Context {
 pub(crate) struct Inner {
     pub(crate) shard: Arc<Shard>,
     pub(crate) regions: Arc<RegionTable>,
+    pub(crate) ledger: Arc<Ledger>,
     arena: Arena,
     pd_next: AtomicU32,
     driver: Mutex<Option<Driver>>,
@@ -133,6 +135,9 @@ impl Context {
         engine_config.held_frames_max = usize::try_from(held).unwrap_or(usize::MAX);
         let qps_max = config.qps_max.max(1);
         engine_config.qps_max = qps_max;
+        engine_config.connections_max = config.limits.connections_max;
+        engine_config.half_open_max = config.limits.half_open_max;
+        engine_config.held_octets_max = config.limits.held_octets_max;
         let memory = HostMemory::new(Arc::clone(&regions));
         let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));
         let machine = Box::new(EngineMachine::new(engine));
@@ -141,6 +146,7 @@ impl Context {
         let inner = Inner {
             shard,
             regions,
+            ledger: Ledger::new(config.limits),
             arena: Arena::default(),
             pd_next: AtomicU32::new(1),
             driver: Mutex::new(driver),
@@ -170,6 +176,9 @@ impl Context {
 
     /// A completion queue for at least `capacity` completions. Choose as many as requests can be
     /// outstanding on all its queue pairs: if it overruns, those end in error.
+    ///
+    /// If all queues together would hold more than the configuration allows, no queue pair can be
+    /// made with it: [`Cq::refusal`] says why.
     #[must_use]
     pub fn create_cq(&self, capacity: usize) -> Cq {
         Cq::new(&self.inner, capacity)

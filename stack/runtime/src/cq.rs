@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 
 use crate::context::Inner;
+use crate::error::LimitError;
 use crate::gate::Gate;
+use crate::limits::{Grant, Resource};
 use crate::ring::{Consumer, Peek, Producer};
 
 /// Completions that one poll takes when the vector offered has no spare capacity.
@@ -25,10 +27,15 @@ struct Shared {
     peek: Peek<Wc>,
     overrun: Arc<AtomicBool>,
     context: Arc<Inner>,
+    /// Its entries, or why there are none for it.
+    grant: Result<Grant, LimitError>,
 }
 
 impl Cq {
+    // req: RDMAP-294
     pub(crate) fn new(context: &Arc<Inner>, capacity: usize) -> Self {
+        let grant = context.ledger.take(Resource::CqEntries, capacity);
+        let capacity = if grant.is_ok() { capacity } else { 0 };
         let (feed, consumer) = Feed::new(capacity);
         let overrun = Arc::clone(&feed.overrun);
         // After closing there is no shard to fill it: the queue stays empty.
@@ -39,6 +46,7 @@ impl Cq {
             ring: Gate::new(consumer),
             overrun,
             context: Arc::clone(context),
+            grant,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -71,6 +79,12 @@ impl Cq {
     #[must_use]
     pub fn overrun(&self) -> bool {
         self.shared.overrun.load(Ordering::Relaxed)
+    }
+
+    /// Why no queue pair can be made with it: its entries were over a limit.
+    #[must_use]
+    pub fn refusal(&self) -> Option<LimitError> {
+        self.shared.grant.as_ref().err().copied()
     }
 
     pub(crate) fn id(&self) -> CqId {

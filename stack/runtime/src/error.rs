@@ -3,6 +3,7 @@
 use std::io;
 
 use ferrowarp_proto::ddp::regions::RegisterError;
+use ferrowarp_proto::verbs::qp::SrqError;
 
 use crate::device::DeviceError;
 
@@ -55,6 +56,39 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
+/// A limit of the configuration is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{wanted} {what} more would be over the limit of {limit}, of which {used} are taken: raise \
+     `{setting}` of the configuration, or give some back"
+)]
+pub struct LimitError {
+    /// What is limited.
+    pub what: &'static str,
+    /// The setting that limits it.
+    pub setting: &'static str,
+    /// The limit.
+    pub limit: u64,
+    /// What is taken of it.
+    pub used: u64,
+    /// What was asked for.
+    pub wanted: u64,
+}
+
+/// Why a queue pair or a shared receive queue could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// A limit is reached.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// Something that was named is of another context or domain, or the context is closed.
+    #[error("a queue or a domain is of another context or domain, or the context is closed")]
+    Gone,
+    /// The shared receive queue does not take it.
+    #[error(transparent)]
+    Srq(#[from] SrqError),
+}
+
 /// Why memory could not be allocated or registered.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
@@ -64,4 +98,7 @@ pub enum MemoryError {
     /// The table of regions does not take it.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// A limit is reached.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
 }

@@ -195,7 +195,7 @@ fn refusal(qp: QpId, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
     let status = match error {
         PostError::TooLong | PostError::TooMany | PostError::Misfit => WcStatus::LocalLength,
         PostError::NoReads | PostError::Unsupported => WcStatus::RemoteOperation,
-        PostError::QueueFull | PostError::WrongState | PostError::NoSuchQp => WcStatus::Flushed,
+        _ => WcStatus::Flushed,
     };
     Wc {
         wr_id,

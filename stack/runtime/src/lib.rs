@@ -1,8 +1,9 @@
 //! ferrowarp: iWARP (RDMA over TCP) in user space, on DPDK.
 //!
 //! A [`Context`] is an address on a device. From it come a protection domain ([`Pd`]), completion
-//! queues ([`Cq`]), registered memory ([`Mr`]), queue pairs ([`Qp`]) and listeners
-//! ([`Listener`]); their names and manners are those of verbs.
+//! queues ([`Cq`]), registered memory ([`Mr`]) and windows on it ([`Mw`]), queue pairs ([`Qp`]),
+//! receive queues that these share ([`Srq`]) and listeners ([`Listener`]); their names and manners
+//! are those of verbs.
 //!
 //! Posting puts a request in a ring; polling takes completions from one. In between somebody has
 //! to *drive*: the application's own polling calls ([`DriveMode::Inline`]), a thread pinned to a
@@ -151,6 +152,34 @@
 //!
 //! Clean-up order does not matter: every handle keeps alive what it needs. Success of a request is
 //! a promise: closing or dropping lingers until the peer has acknowledged what was completed.
+//!
+//! # What the protocol leaves to the application
+//!
+//! - *Advertising.* No message of the protocol tells the peer an STag, an address or a length: the
+//!   application does, in private data or in a Send.
+//! - *Flow control.* Nor does one count receive buffers: a Send that finds none ends the
+//!   connection. Post before the peer sends, or agree on credits; [`Srq::arm`] warns in time.
+//! - *When octets are there.* A receive buffer is defined from the completion of the receive on,
+//!   the sink of an RDMA Read from the Read's completion on, and the target of an RDMA Write when a
+//!   Send posted after it completes at its receiver. Looking at the octets themselves is no proof,
+//!   but for the last octet of a Write that arrives in order ([`Mr::load_last`]).
+//! - *Knowing that a Write has arrived.* Post a Send after it and wait for that at the other end,
+//!   or post an RDMA Read after it and wait for that here.
+//! - *Reads are overtaken.* A Send or Write posted after an RDMA Read may take effect before the
+//!   Read does. The fence of [`SendWr`] holds it back until all earlier Reads have completed.
+//! - *Overlaps.* Where operations under way write the same octets, or the application writes them
+//!   too, any of them may win.
+//! - *Read depths.* [`ConnParam`] says how many Reads this end serves and issues at a time; with
+//!   revision 2 of MPA the ends agree, else the application sees to it that neither issues more
+//!   than the other serves.
+//! - *The end.* [`Qp::disconnect`] at either end ends the connection in good order; that both are
+//!   done with their work is the application's to know. A connection that the peer abused is ended
+//!   by the stack, with a Terminate.
+//! - *What is exposed.* Every region and window belongs to a protection domain, or to one queue
+//!   pair of it. Only memory of this process can be registered: a [`Buffer`], or by
+//!   [`Pd::register_raw`] what the caller vouches for.
+//! - *Who is there.* Nothing here authenticates the peer: do so by other means before rights are
+//!   granted to it.
 
 #![cfg_attr(loom, allow(dead_code, reason = "proofs use a part of the lock-free modules"))]
 
@@ -178,6 +207,8 @@ mod error;
 #[cfg(not(loom))]
 mod lane;
 #[cfg(not(loom))]
+mod limits;
+#[cfg(not(loom))]
 mod listener;
 #[cfg(not(loom))]
 mod machine;
@@ -186,14 +217,22 @@ mod memory;
 #[cfg(not(loom))]
 mod mr;
 #[cfg(not(loom))]
+mod mw;
+#[cfg(not(loom))]
 mod pd;
 #[cfg(not(loom))]
 mod qp;
 #[cfg(not(loom))]
 mod shard;
 #[cfg(not(loom))]
+mod srq;
+#[cfg(not(loom))]
 mod thread;
 
+// req: RDMAP-011, DDP-008, DDP-009, DDP-150, RDMAP-201, RDMAP-202, RDMAP-203
+// req: RDMAP-204, RDMAP-140, RDMAP-355, RDMAP-216, RDMAP-356, RDMAP-200, RDMAP-205
+// req: RDMAP-232, RDMAP-234, RDMAP-236, RDMAP-242, DDP-125, DDP-191, DDP-199
+// req: RDMAP-336, DDP-193, RDMAP-339
 #[cfg(not(loom))]
 pub use self::{
     arena::Buffer,
@@ -201,11 +240,14 @@ pub use self::{
     context::Context,
     counters::{Counters, Port},
     cq::Cq,
-    error::{MemoryError, OpenError},
+    error::{CreateError, LimitError, MemoryError, OpenError},
+    limits::Limits,
     listener::{ConnRequest, Listener},
     mr::Mr,
+    mw::Mw,
     pd::Pd,
     qp::{Qp, QpOptions},
+    srq::{Srq, SrqLimit},
 };
 #[cfg(not(loom))]
 pub use ferrowarp_proto as proto;
@@ -216,7 +258,7 @@ pub use ferrowarp_proto::{
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{AtomicOp, ImmediateData, Operation, Payload, SgList, Sge},
     verbs::cm::{Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData},
-    verbs::qp::QpState,
+    verbs::qp::{QpState, SrqError, SrqId},
     verbs::wc::{QpId, Wc, WcOpcode, WcStatus},
-    verbs::wr::{PostError, RecvWr, SendWr},
+    verbs::wr::{Bind, PostError, RecvWr, SendWr},
 };

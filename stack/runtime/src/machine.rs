@@ -8,7 +8,7 @@ use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, Event, RequestId};
-use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::counters::{Counters, Port};
@@ -17,6 +17,7 @@ use crate::doorbell::Doorbells;
 use crate::lane::Link;
 use crate::listener::Backlog;
 use crate::memory::HostMemory;
+use crate::srq::{SrqEnd, SrqLimit};
 
 /// Events routed per pass.
 const EVENT_COUNT_MAX: usize = 64;
@@ -36,6 +37,11 @@ pub(crate) trait Machine: Send {
     /// Ties the rings to a queue pair just created.
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
+
+    fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError>;
+    fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;
+    fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError>;
+    fn destroy_srq(&mut self, srq: SrqId);
 
     fn listen(&mut self, port: u16, backlog: Arc<Backlog>) -> Result<(), CmError>;
     fn unlisten(&mut self, port: u16);
@@ -69,6 +75,7 @@ pub(crate) struct EngineMachine<D: Device> {
     engine: Engine<D, HostMemory, CqRings>,
     /// By index of the queue pair.
     links: Vec<Option<Link>>,
+    srqs: Vec<(SrqId, SrqEnd)>,
     listeners: HashMap<u16, Arc<Backlog>>,
     /// The latest moment the engine was told.
     now: Instant,
@@ -76,7 +83,13 @@ pub(crate) struct EngineMachine<D: Device> {
 
 impl<D: Device> EngineMachine<D> {
     pub(crate) fn new(engine: Engine<D, HostMemory, CqRings>) -> Self {
-        Self { engine, links: Vec::new(), listeners: HashMap::new(), now: Instant::ZERO }
+        Self {
+            engine,
+            links: Vec::new(),
+            srqs: Vec::new(),
+            listeners: HashMap::new(),
+            now: Instant::ZERO,
+        }
     }
 
     /// Time never goes back, although threads on several cores read it.
@@ -109,6 +122,18 @@ impl<D: Device> EngineMachine<D> {
         taken
     }
 
+    /// Takes what was posted to shared receive queues. True if there was any.
+    fn serve_shared(&mut self) -> bool {
+        let Self { engine, srqs, .. } = self;
+        let mut any = false;
+        for (id, end) in srqs {
+            any |= end.serve(engine.srq_room(*id), |wr| {
+                engine.post_srq_recv(*id, wr).expect("there is room");
+            });
+        }
+        any
+    }
+
     fn route(&mut self, now: Instant, event: Event) {
         match event {
             Event::ConnectRequest { port, request, offer } => {
@@ -129,6 +154,11 @@ impl<D: Device> EngineMachine<D> {
             | Event::ConnectFailed { qp, .. }
             | Event::Disconnected { qp, .. } => {
                 self.inform(qp, event);
+            }
+            Event::SrqLimit { srq, left, most } => {
+                if let Some((_, end)) = self.srqs.iter().find(|(id, _)| *id == srq) {
+                    end.inform(SrqLimit { left, most });
+                }
             }
             Event::CqOverrun { cq } => {
                 self.engine.completions_mut().mark_overrun(cq);
@@ -168,7 +198,7 @@ where
     #[inline]
     fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool {
         let now = self.advance(now);
-        let mut busy = false;
+        let mut busy = !self.srqs.is_empty() && self.serve_shared();
         bells.answer(|index| busy |= self.serve(index, bells));
         busy |= self.engine.drive(now);
         busy |= self.route_events(now);
@@ -184,6 +214,9 @@ where
             {
                 link.show_room(self.engine.send_room(qp), self.engine.recv_room(qp));
             }
+        }
+        for (id, end) in &self.srqs {
+            end.show_room(self.engine.srq_room(*id));
         }
         self.engine.completions_mut().publish();
     }
@@ -214,6 +247,30 @@ where
             self.links[qp.index as usize] = None;
         }
         self.engine.destroy_qp(now, qp);
+    }
+
+    fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError> {
+        let id = self.engine.create_srq(pd, end.max())?;
+        self.srqs.push((id, end));
+        Ok(id)
+    }
+
+    fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError> {
+        self.engine.attach_srq(qp, srq)
+    }
+
+    fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
+        self.serve_shared();
+        let armed = self.engine.arm_srq(srq, limit);
+        self.route_events(self.now);
+        armed
+    }
+
+    fn destroy_srq(&mut self, srq: SrqId) {
+        // Refused while a queue pair has it; those keep the handle.
+        if self.engine.destroy_srq(srq).is_ok() {
+            self.srqs.retain(|(id, _)| *id != srq);
+        }
     }
 
     fn listen(&mut self, port: u16, backlog: Arc<Backlog>) -> Result<(), CmError> {

@@ -160,9 +160,10 @@ impl HostMemory {
         let start = usize::try_from(place.backing()).expect("registered from a pointer");
         let offset = usize::try_from(place.offset()).expect("inside the region");
         let start = ptr::with_exposed_provenance_mut::<u8>(start).wrapping_add(offset);
-        // SAFETY: the region table holds only regions whose memory is kept until they are
-        // invalidated and every pass that may have resolved a place has ended (`Mr`); a place is
-        // used within the pass that resolved it, and lies inside its region.
+        // SAFETY: the region table holds only regions whose memory is kept until they, and the
+        // windows bound to them, are invalidated and every pass that may have resolved a place has
+        // ended (`Mr`); a place is used within the pass that resolved it, and lies inside its
+        // region: a window's range was checked against it when it was bound.
         unsafe { Span::new(start, place.len()) }
     }
 }
@@ -238,6 +239,7 @@ mod tests {
         let memory = HostMemory::new(Arc::clone(&regions));
         let what = Registration {
             pd: 1,
+            stream: None,
             base: 0x5000,
             len: 64,
             access: Access::ALL,

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::ddp::regions::{Registration, Stag};
+use ferrowarp_proto::ddp::regions::{Reach, Registration, Stag, StreamId};
 use ferrowarp_proto::verbs::wr::Sge;
 
 use crate::arena::Buffer;
 use crate::context::Inner;
 use crate::error::MemoryError;
+use crate::limits::{Grant, Resource};
 use crate::memory::Span;
 
 /// Why a word is refused.
@@ -18,32 +19,42 @@ const UNALIGNED: &str = "a word's address is a multiple of eight";
 /// A registered memory region.
 ///
 /// Its octets are copied in and out; no reference to them exists, because the peer may write
-/// there at any moment. Dropping it invalidates the STag, waits until no pass of the shard uses
-/// the memory any more, and frees it.
+/// there at any moment. Dropping it invalidates the STag and every window bound to it, waits until
+/// no pass of the shard uses the memory any more, and frees it.
+///
+/// The STag stays valid however often it is used, until [`Mr::revoke`] or the drop, or, if it was
+/// registered for one queue pair alone ([`Pd::register_for`](crate::Pd::register_for)), a request
+/// of that queue pair or a Send with Invalidate of its peer ends it. [`Mr::enable`] gives it
+/// another one. How the peer learns of address, STag and length is the application's affair: the
+/// protocol has no message for that.
+// req: RDMAP-008, RDMAP-009, RDMAP-011, RDMAP-042, DDP-007, DDP-008
 pub struct Mr {
     context: Arc<Inner>,
     stag: Stag,
     span: Span,
     /// `None` for memory of the caller.
     buffer: Option<Buffer>,
+    _grant: Grant,
 }
 
 impl Mr {
     pub(crate) fn register(
         context: &Arc<Inner>,
-        pd: u32,
+        reach: Reach,
         span: Span,
         buffer: Option<Buffer>,
         access: Access,
     ) -> Result<Self, MemoryError> {
+        let grant = context.ledger.take(Resource::RegisteredOctets, span.len())?;
         let stag = context.regions.register(&Registration {
-            pd,
+            pd: reach.pd,
+            stream: (reach.stream != StreamId::NONE).then_some(reach.stream),
             base: span.addr(),
             len: span.len() as u64,
             access: access | Access::LOCAL_READ,
             backing: span.addr(),
         })?;
-        Ok(Self { context: Arc::clone(context), stag, span, buffer })
+        Ok(Self { context: Arc::clone(context), stag, span, buffer, _grant: grant })
     }
 
     /// Address of the first octet; peers count from here, too.
@@ -74,6 +85,11 @@ impl Mr {
     #[must_use]
     pub const fn rkey(&self) -> Stag {
         self.stag
+    }
+
+    /// The address of octets `offset..offset + len`.
+    pub(crate) fn addr_of(&self, offset: usize, len: usize) -> u64 {
+        self.span.slice(offset, len).addr()
     }
 
     /// Octets `offset..offset + len` as an element of a request.
@@ -154,6 +170,39 @@ impl Mr {
         self.span.slice(offset, ATOMIC_LEN).load_word().expect(UNALIGNED)
     }
 
+    /// Withdraws all access at once, that of windows bound to the region too. When this returns, no
+    /// peer changes the memory any more and none reads it: it waits until no pass of the shard
+    /// uses it. Requests that name the region fail, and connections whose peer does are ended.
+    // req: DDP-197, DDP-210, RDMAP-043, RDMAP-281
+    pub fn revoke(&mut self) {
+        let Inner { regions, shard, .. } = &*self.context;
+        regions.invalidate(self.stag);
+        shard.quiesce();
+        // No window is bound to it from here on.
+        if regions.invalidate_windows(self.stag) {
+            shard.quiesce();
+        }
+    }
+
+    /// Gives the region an STag again, the next key of the one before, after whatever ended that;
+    /// if nothing has, it is revoked first. This end may always read, `access` says what else.
+    ///
+    /// # Panics
+    /// Never: a region can be enabled as long as it exists.
+    // req: RDMAP-007, RDMAP-280, RDMAP-323
+    pub fn enable(&mut self, access: Access) -> Stag {
+        self.revoke();
+        let enabled = self.context.regions.enable(self.stag, access | Access::LOCAL_READ);
+        self.stag = enabled.expect("the slot is a region until it is released");
+        self.stag
+    }
+
+    /// Memory windows bound to the region at present.
+    #[must_use]
+    pub fn window_count(&self) -> u32 {
+        self.context.regions.window_count(self.stag)
+    }
+
     /// Deregisters and returns the buffer; `None` if the memory is the caller's.
     #[must_use]
     pub fn deregister(mut self) -> Option<Buffer> {
@@ -164,8 +213,7 @@ impl Mr {
     /// After this nobody reaches the memory. The peer may have invalidated the STag already.
     fn withdraw(&mut self) {
         if self.stag != 0 {
-            self.context.regions.invalidate(self.stag);
-            self.context.shard.quiesce();
+            self.revoke();
             self.context.regions.release(self.stag);
             self.stag = 0;
         }

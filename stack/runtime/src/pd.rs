@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::verbs::cm::CmError;
+use ferrowarp_proto::ddp::regions::Reach;
 
 use crate::arena::Buffer;
 use crate::context::{Context, Inner};
-use crate::error::MemoryError;
+use crate::error::{CreateError, MemoryError};
 use crate::memory::Span;
 use crate::mr::Mr;
+use crate::mw::Mw;
 use crate::qp::{Qp, QpOptions};
+use crate::srq::Srq;
 
 /// A protection domain. Clones name the same one.
 #[derive(Clone)]
@@ -32,12 +34,31 @@ impl Pd {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// Registers a buffer. The local stack may always read it; `access` says what else.
+    /// Registers a buffer for all queue pairs of the domain. The local stack may always read it;
+    /// `access` says what else. No peer can invalidate it: it is shared.
+    ///
+    /// # Errors
+    /// [`MemoryError::Register`] if the table of regions is full, [`MemoryError::Limit`].
+    pub fn register(&self, buffer: Buffer, access: Access) -> Result<Mr, MemoryError> {
+        Mr::register(&self.context, self.id.into(), buffer.span(), Some(buffer), access)
+    }
+
+    /// Registers a buffer for one queue pair of the domain alone: no other reaches it, here or
+    /// from afar, and its peer can invalidate the STag with a Send with Invalidate.
+    ///
+    /// # Errors
+    /// As [`Pd::register`].
+    pub fn register_for(&self, qp: &Qp, buffer: Buffer, access: Access) -> Result<Mr, MemoryError> {
+        let reach = Reach { pd: self.id, stream: qp.id().into() };
+        Mr::register(&self.context, reach, buffer.span(), Some(buffer), access)
+    }
+
+    /// A memory window, not bound.
     ///
     /// # Errors
     /// [`MemoryError::Register`] if the table of regions is full.
-    pub fn register(&self, buffer: Buffer, access: Access) -> Result<Mr, MemoryError> {
-        Mr::register(&self.context, self.id, buffer.span(), Some(buffer), access)
+    pub fn allocate_window(&self) -> Result<Mw, MemoryError> {
+        Mw::allocate(&self.context, self.id)
     }
 
     /// Registers any memory: `len` octets at `start`.
@@ -59,15 +80,36 @@ impl Pd {
     ) -> Result<Mr, MemoryError> {
         // SAFETY: what `Span::new` asks is what the caller promises.
         let span = unsafe { Span::new(start, len) };
-        Mr::register(&self.context, self.id, span, None, access)
+        Mr::register(&self.context, self.id.into(), span, None, access)
     }
 
     /// Creates a queue pair that reaches the regions of this domain.
     ///
     /// # Errors
-    /// `NoResources` if there are as many as the context allows; `Gone` if a completion queue or
-    /// the domain is of another context, or the context is closed.
-    pub fn create_qp(&self, context: &Context, options: &QpOptions<'_>) -> Result<Qp, CmError> {
-        Qp::create(self, context, options)
+    /// [`CreateError`].
+    pub fn create_qp(&self, context: &Context, options: &QpOptions<'_>) -> Result<Qp, CreateError> {
+        Qp::create(self, context, options, None)
+    }
+
+    /// Creates a queue pair that takes its receive buffers from a shared queue of this domain;
+    /// `max_recv_wr` means nothing then.
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_qp_with_srq(
+        &self,
+        context: &Context,
+        options: &QpOptions<'_>,
+        srq: &Srq,
+    ) -> Result<Qp, CreateError> {
+        Qp::create(self, context, options, Some(srq))
+    }
+
+    /// A receive queue for at most `max_wr` buffers, to be shared by queue pairs of this domain.
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_srq(&self, max_wr: usize) -> Result<Srq, CreateError> {
+        Srq::create(&self.context, self.id, max_wr)
     }
 }

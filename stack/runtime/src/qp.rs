@@ -15,10 +15,13 @@ use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr};
 
 use crate::context::{Context, Inner};
 use crate::cq::Cq;
+use crate::error::{CreateError, LimitError};
 use crate::gate::Gate;
 use crate::lane::Link;
+use crate::limits::{Grant, Resource};
 use crate::pd::Pd;
 use crate::ring::Producer;
+use crate::srq::Srq;
 
 /// Events a queue pair keeps: set-up, end, and an overrun of each completion queue.
 const EVENT_COUNT_MAX: usize = 8;
@@ -47,6 +50,8 @@ pub struct Qp {
     send_cq: Cq,
     recv_cq: Cq,
     pd: Pd,
+    srq: Option<Srq>,
+    _grant: Grant,
 }
 
 /// What the application's and the shard's sides of a queue pair share.
@@ -196,6 +201,7 @@ impl Shared {
                 }
                 Ok(())
             }
+            Operation::Bind(_) | Operation::Invalidate { .. } => Ok(()),
         }
     }
 }
@@ -219,13 +225,23 @@ impl Qp {
         pd: &Pd,
         context: &Context,
         options: &QpOptions<'_>,
-    ) -> Result<Self, CmError> {
+        srq: Option<&Srq>,
+    ) -> Result<Self, CreateError> {
         let inner = context.inner();
         let (send_cq, recv_cq) = (options.send_cq.clone(), options.recv_cq.clone());
         if !pd.belongs_to(inner) || !send_cq.belongs_to(inner) || !recv_cq.belongs_to(inner) {
-            return Err(CmError::Gone);
+            return Err(CreateError::Gone);
         }
-        let (max_send_wr, max_recv_wr) = (options.max_send_wr.max(1), options.max_recv_wr.max(1));
+        if let Some(refusal) = send_cq.refusal().or(recv_cq.refusal()) {
+            return Err(refusal.into());
+        }
+        if srq.is_some_and(|srq| !srq.belongs_to(inner, pd.id())) {
+            return Err(CreateError::Gone);
+        }
+        let max_send_wr = options.max_send_wr.max(1);
+        let max_recv_wr = if srq.is_some() { 1 } else { options.max_recv_wr.max(1) };
+        let entries = max_send_wr.saturating_add(max_recv_wr);
+        let grant = inner.ledger.take(Resource::QueueEntries, entries)?;
         let (sends, sends_taken) = crate::ring::ring(max_send_wr);
         let (recvs, recvs_taken) = crate::ring::ring(max_recv_wr);
         let shared = Arc::new(Shared::new(sends, max_send_wr, recvs, max_recv_wr));
@@ -237,11 +253,24 @@ impl Qp {
             max_recv_wr,
         };
         let qps_max = inner.shard.qps_max();
+        let too_many = LimitError {
+            what: "queue pairs",
+            setting: "qps_max",
+            limit: qps_max as u64,
+            used: qps_max as u64,
+            wanted: 1,
+        };
         let created = inner.shard.control(|machine, now| {
-            let id = machine.create_qp(init)?;
+            let id = machine.create_qp(init).map_err(|_| too_many)?;
             if id.index as usize >= qps_max {
                 machine.destroy_qp(now, id);
-                return Err(CmError::NoResources);
+                return Err(CreateError::Limit(too_many));
+            }
+            if let Some(srq) = srq
+                && let Err(error) = machine.attach_srq(id, srq.id())
+            {
+                machine.destroy_qp(now, id);
+                return Err(error.into());
             }
             machine.attach(Link::new(
                 id,
@@ -251,8 +280,17 @@ impl Qp {
             ));
             Ok(id)
         });
-        let id = created.unwrap_or(Err(CmError::Gone))?;
-        Ok(Self { shared, id, context: Arc::clone(inner), send_cq, recv_cq, pd: pd.clone() })
+        let id = created.unwrap_or(Err(CreateError::Gone))?;
+        Ok(Self {
+            shared,
+            id,
+            context: Arc::clone(inner),
+            send_cq,
+            recv_cq,
+            pd: pd.clone(),
+            srq: srq.cloned(),
+            _grant: grant,
+        })
     }
 
     /// The name that its completions carry.
@@ -277,6 +315,12 @@ impl Qp {
     #[must_use]
     pub const fn pd(&self) -> &Pd {
         &self.pd
+    }
+
+    /// The shared queue that its receive buffers come from, if they do.
+    #[must_use]
+    pub const fn srq(&self) -> Option<&Srq> {
+        self.srq.as_ref()
     }
 
     /// The state that the shard last reported. One load.
@@ -332,6 +376,9 @@ impl Qp {
     /// it stopped short. One bell for all; about `wrs` see [`Qp::post_sends`].
     #[inline]
     pub fn post_recvs(&self, wrs: impl IntoIterator<Item = RecvWr>) -> (usize, Option<PostError>) {
+        if self.srq.is_some() {
+            return (0, Some(PostError::SharedReceives));
+        }
         if self.state() == QpState::Error {
             return (0, Some(PostError::WrongState));
         }
@@ -400,9 +447,7 @@ impl Qp {
                 Event::Established { agreed, .. } => Some(Ok(*agreed)),
                 Event::ConnectFailed { error, .. } => Some(Err(error)),
                 Event::Disconnected { .. } => Some(Err(ConnectError::Reset)),
-                Event::ConnectRequest { .. }
-                | Event::Streaming { .. }
-                | Event::CqOverrun { .. } => None,
+                _ => None,
             })
             .unwrap_or(Err(ConnectError::TimedOut))
     }

@@ -61,7 +61,8 @@ fn a_send_invalidates_the_region_it_names() {
     let (left, right) = ends(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let source = left.mr(64, Access::LOCAL_READ);
-    let remote = right.mr(64, Access::REMOTE_WRITE);
+    let buffer = right.context.allocate(64).unwrap();
+    let remote = right.pd.register_for(&b, buffer, Access::REMOTE_WRITE).unwrap();
     let inbox = right.mr(64, Access::LOCAL_WRITE);
     b.post_recv(recv(5, inbox.sge(0, 64))).unwrap();
     let operation = Operation::Send {

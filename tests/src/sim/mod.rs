@@ -6,6 +6,7 @@
 //! - [`incident`]: what happens for a while: a cut, a drained pool, an end that stands still.
 //! - [`goodput`]: bulk transfers and lost tails, measured.
 //! - [`mutate`]: segments forged on their way.
+//! - [`pairs`]: connected queue pairs for tests that tell a story.
 //! - [`rough`]: work on connections that may end at any time.
 //! - [`world`]: both ends, the clock, and how time moves on.
 //! - [`watch`]: looks at every segment on the wire, and objects.
@@ -19,6 +20,7 @@ pub mod frames;
 pub mod goodput;
 pub mod incident;
 pub mod mutate;
+pub mod pairs;
 pub mod rough;
 pub mod router;
 pub mod seeds;

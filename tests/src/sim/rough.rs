@@ -251,7 +251,7 @@ impl Rough {
                     assert!(!side.has_ended, "end {end} is told twice of the end");
                     side.has_ended = true;
                 }
-                Event::CqOverrun { .. } => panic!("the queue is long enough"),
+                Event::CqOverrun { .. } | Event::SrqLimit { .. } => panic!("unexpected {event:?}"),
                 Event::Streaming { .. } => panic!("nobody asked for that"),
             }
         }

@@ -19,8 +19,15 @@ impl Access {
     pub const REMOTE_WRITE: Self = Self(8);
     /// The peer may change it with atomic operations.
     pub const REMOTE_ATOMIC: Self = Self(16);
+    /// Windows may be bound to it.
+    pub const WINDOW_BIND: Self = Self(32);
     /// Everything.
-    pub const ALL: Self = Self(31);
+    pub const ALL: Self = Self(63);
+
+    /// By any of these the peer changes memory.
+    pub(super) const REMOTE_CHANGE: Self = Self(Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0);
+    /// What a window may grant.
+    const REMOTE: Self = Self(Self::REMOTE_READ.0 | Self::REMOTE_CHANGE.0);
 
     /// True if every right of `needed` is there.
     #[must_use]
@@ -28,7 +35,17 @@ impl Access {
         self.0 & needed.0 == needed.0
     }
 
-    /// The rights as bits, 0..=31.
+    /// True if any right of `some` is there.
+    pub(super) const fn intersects(self, some: Self) -> bool {
+        self.0 & some.0 != 0
+    }
+
+    /// The rights of peers alone.
+    pub(super) const fn remote(self) -> Self {
+        Self(self.0 & Self::REMOTE.0)
+    }
+
+    /// The rights as bits, 0..=63.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.0
@@ -56,8 +73,8 @@ pub enum MemoryFault {
     /// No region has this STag, or it was invalidated.
     #[error("the STag names no region, or one that was invalidated")]
     InvalidStag,
-    /// The region belongs to another protection domain.
-    #[error("the region belongs to another protection domain")]
+    /// The region belongs to another protection domain, or is for another stream alone.
+    #[error("the region belongs to another protection domain or to another stream")]
     NotAssociated,
     /// The region does not grant what was asked.
     #[error("the region does not grant this access")]

@@ -1,23 +1,60 @@
-//! STags and the table of regions behind them, shared by all shards of a context.
+//! STags and the table of regions and windows behind them, shared by all shards of a context.
+//!
+//! An STag is good for every stream of its protection domain, or for one stream alone
+//! (RFC 5041 section 8.2): regions are registered either way, windows are always bound to the one
+//! stream whose queue pair bound them. Only an STag of one stream can be invalidated by a peer.
 
-use core::hash::Hasher as _;
+mod stag;
+mod windows;
+
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 
-use siphasher::sip::SipHasher13;
-
+use self::stag::{Control, Name};
 use crate::ddp::memory::{Access, MemoryFault, Place};
 
-/// A steering tag: names a region to both ends. Low 8 bits are the key, the rest choose a slot
-/// and guard it with random bits. 0 is never issued. iWARP has one STag where verbs has an lkey
-/// and an rkey.
+pub use self::windows::{Bind, InvalidateFault};
+
+/// A steering tag: names a region or a window to both ends. Low 8 bits are the key, the rest
+/// choose a slot and guard it with random bits. 0 is never issued. iWARP has one STag where verbs
+/// has an lkey and an rkey.
 pub type Stag = u32;
+
+/// Names a stream to the table: one queue pair of the context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamId(pub u64);
+
+impl StreamId {
+    /// No stream: reaches what is good for a whole protection domain and nothing else.
+    pub const NONE: Self = Self(u64::MAX);
+}
+
+/// Who asks for memory: a protection domain, and a stream in it. Both are local values that no
+/// peer can set.
+// req: DDP-189
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Protection domain.
+    pub pd: u32,
+    /// Stream.
+    pub stream: StreamId,
+}
+
+/// The domain alone, without a stream.
+impl From<u32> for Reach {
+    fn from(pd: u32) -> Self {
+        Self { pd, stream: StreamId::NONE }
+    }
+}
 
 /// What to register.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
     /// Protection domain.
     pub pd: u32,
+    /// The only stream of the domain that the STag is good for, or `None` for all.
+    // req: DDP-192, DDP-198, RDMAP-325, RDMAP-326
+    pub stream: Option<StreamId>,
     /// Tagged offset of the region's first octet (verbs: its virtual address).
     pub base: u64,
     /// Octets.
@@ -32,42 +69,81 @@ pub struct Registration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// Every slot is taken.
-    #[error("the table of regions is full; raise the limit of regions or deregister some")]
+    #[error(
+        "the table of regions is full; raise `regions_max` of the configuration, or deregister some"
+    )]
     TableFull,
     /// `base + len` wraps 64 bits.
     #[error("the region's end wraps 64 bits")]
     Wrap,
 }
 
-/// Fields are written while `stag` is 0 and published by storing the STag last.
+/// One STag. Fields are written while `stag` is 0 and published by storing the STag last.
 #[derive(Default)]
+#[repr(align(64))]
 struct Slot {
+    /// 0 while no access is allowed.
     stag: AtomicU32,
-    access_and_pd: AtomicU64,
+    /// What occupies the slot, valid or not: see [`Name`].
+    name: AtomicU32,
+    /// [`Owner`].
+    owner: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,
     backing: AtomicU64,
+    /// The stream that it is good for, if it is for one alone.
+    stream: AtomicU64,
+    /// Window: the slot of its region.
+    parent: AtomicU32,
+    /// Region: windows bound to it.
+    windows: AtomicU32,
 }
 
-/// All regions of a context. Look-up is a mask and a comparison; it takes no lock.
+/// Rights, whether the STag is for one stream alone, and the domain, in one word.
+#[derive(Clone, Copy)]
+struct Owner(u64);
+
+impl Owner {
+    /// The STag is good for one stream alone.
+    const TIED: u64 = 1 << 32;
+    const ACCESS_SHIFT: u32 = 40;
+
+    fn new(pd: u32, access: Access, is_tied: bool) -> Self {
+        let tied = if is_tied { Self::TIED } else { 0 };
+        Self(u64::from(access.bits()) << Self::ACCESS_SHIFT | tied | u64::from(pd))
+    }
+
+    const fn access(self) -> Access {
+        Access::from_bits(self.0.to_be_bytes()[2])
+    }
+
+    /// Domain and tie.
+    const fn scope(self) -> u64 {
+        self.0 & (Self::TIED | u32::MAX as u64)
+    }
+
+    const fn is_tied(self) -> bool {
+        self.0 & Self::TIED != 0
+    }
+
+    /// The domain.
+    fn pd(self) -> u32 {
+        let [_, _, _, _, a, b, c, d] = self.0.to_be_bytes();
+        u32::from_be_bytes([a, b, c, d])
+    }
+}
+
+/// All regions and windows of a context. Look-up is a mask and a comparison; it takes no lock.
 pub struct RegionTable {
     slots: Box<[Slot]>,
     index_mask: u32,
-    index_bits: u32,
     control: Mutex<Control>,
 }
 
-/// Free slots and the chance that picks them; control path only.
-struct Control {
-    free: Vec<u32>,
-    key: u64,
-    count: u64,
-}
-
 impl RegionTable {
-    /// A table for `capacity` regions (rounded up to a power of two, at most 2^20), with STags
-    /// drawn from `seed`. Production takes the seed from the operating system: STags must be hard
-    /// to guess (RFC 5042 section 7.1.1).
+    /// A table for `capacity` regions and windows (rounded up to a power of two, at most 2^20),
+    /// with STags drawn from `seed`. Production takes the seed from the operating system: STags
+    /// must be hard to guess (RFC 5042 section 7.1.1).
     #[must_use]
     pub fn new(capacity: usize, seed: u64) -> Self {
         let capacity = capacity.clamp(2, 1 << 20).next_power_of_two();
@@ -75,8 +151,7 @@ impl RegionTable {
         Self {
             slots: (0..capacity).map(|_| Slot::default()).collect(),
             index_mask: count - 1,
-            index_bits: count.trailing_zeros(),
-            control: Mutex::new(Control { free: (0..count).collect(), key: seed, count: 0 }),
+            control: Mutex::new(Control::new(count, seed)),
         }
     }
 
@@ -84,51 +159,66 @@ impl RegionTable {
     ///
     /// # Errors
     /// [`RegisterError`].
+    // req: DDP-196, DDP-208, RDMAP-279, RDMAP-283, RDMAP-284
     pub fn register(&self, what: &Registration) -> Result<Stag, RegisterError> {
         if what.base.checked_add(what.len).is_none() {
             return Err(RegisterError::Wrap);
         }
-        let mut control = self.lock();
-        if control.free.is_empty() {
-            return Err(RegisterError::TableFull);
-        }
-        let pick = usize::try_from(control.draw() % control.free.len() as u64)
-            .expect("below the length of a Vec");
-        let index = control.free.swap_remove(pick);
-        let stag = loop {
-            let [tag_and_key, _] = halves(control.draw());
-            let tag = (tag_and_key >> 8) & !self.index_mask;
-            let stag = ((tag | index) << 8) | (tag_and_key & 0xff);
-            if stag != 0 {
-                break stag;
-            }
-        };
-        let slot = &self.slots[index as usize];
-        let rights = u64::from(what.access.bits());
-        slot.access_and_pd.store((rights << 32) | u64::from(what.pd), Ordering::Relaxed);
+        let stag = self.draw()?;
+        let slot = self.slot(stag);
+        let owner = Owner::new(what.pd, what.access, what.stream.is_some());
+        slot.owner.store(owner.0, Ordering::Relaxed);
+        slot.stream.store(what.stream.unwrap_or(StreamId::NONE).0, Ordering::Relaxed);
         slot.base.store(what.base, Ordering::Relaxed);
         slot.len.store(what.len, Ordering::Relaxed);
         slot.backing.store(what.backing, Ordering::Relaxed);
+        slot.name.store(Name::region(stag).0, Ordering::Release);
         slot.stag.store(stag, Ordering::Release);
         Ok(stag)
     }
 
-    /// Makes the STag unusable at once for every later look-up. The slot stays taken until
-    /// [`RegionTable::release`]. True if the STag was valid.
+    /// Makes the STag unusable at once for every later look-up, whoever may use it. The slot stays
+    /// taken until [`RegionTable::release`]. True if the STag was valid.
+    // req: DDP-197, RDMAP-323
     pub fn invalidate(&self, stag: Stag) -> bool {
-        stag != 0
-            && self
-                .slot(stag)
-                .stag
-                .compare_exchange(stag, 0, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
+        let slot = self.slot(stag);
+        if stag == 0 || slot.stag.load(Ordering::Acquire) != stag {
+            return false;
+        }
+        // Before the exchange: after it the window may be bound elsewhere at any moment.
+        let name = Name(slot.name.load(Ordering::Relaxed));
+        let parent = slot.parent.load(Ordering::Relaxed);
+        let was_valid =
+            slot.stag.compare_exchange(stag, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if was_valid && name.is_window() {
+            self.slots[parent as usize].windows.fetch_sub(1, Ordering::AcqRel);
+        }
+        was_valid
     }
 
-    /// Gives the slot of an invalidated region back. The caller guarantees that no look-up begun
-    /// before the invalidation is still using the region.
+    /// Makes an invalidated region usable again with these rights, under the next key; the STag
+    /// that it had stays unusable. The caller guarantees that no look-up begun before the
+    /// invalidation is still using the region. `None` if it is no region, or is valid.
+    // req: DDP-197, DDP-209, RDMAP-280, RDMAP-323
+    pub fn enable(&self, stag: Stag, access: Access) -> Option<Stag> {
+        let slot = self.slot(stag);
+        let is_region = slot.name.load(Ordering::Acquire) == Name::region(stag).0;
+        if !is_region || slot.stag.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        let next = stag::with_next_key(stag);
+        let owner = Owner(slot.owner.load(Ordering::Relaxed));
+        let owner = Owner::new(owner.pd(), access, owner.is_tied());
+        slot.owner.store(owner.0, Ordering::Relaxed);
+        slot.stag.store(next, Ordering::Release);
+        Some(next)
+    }
+
+    /// Gives the slot of an invalidated region or window back. The caller guarantees that no
+    /// look-up begun before the invalidation is still using it, and that no window is bound to it.
     pub fn release(&self, stag: Stag) {
-        let index = (stag >> 8) & self.index_mask;
-        self.lock().free.push(index);
+        self.slot(stag).name.store(0, Ordering::Release);
+        self.lock().give_back((stag >> 8) & self.index_mask);
     }
 
     /// Checks an access of `len` octets at `to`, in the order of [`MemoryFault`], and returns the
@@ -136,10 +226,12 @@ impl RegionTable {
     ///
     /// # Errors
     /// The first [`MemoryFault`] that applies.
+    // req: DDP-058, DDP-185, RDMAP-276, RDMAP-277, RDMAP-278
+    #[inline]
     pub fn resolve(
         &self,
         stag: Stag,
-        pd: u32,
+        reach: impl Into<Reach>,
         needed: Access,
         to: u64,
         len: usize,
@@ -149,13 +241,14 @@ impl RegionTable {
         if stag == 0 || slot.stag.load(Ordering::Acquire) != stag {
             return Err(MemoryFault::InvalidStag);
         }
-        let [access, region_pd] = halves(slot.access_and_pd.load(Ordering::Relaxed));
-        // req: DDP-173, DDP-188, DDP-205
-        if region_pd != pd {
+        let owner = Owner(slot.owner.load(Ordering::Relaxed));
+        let reach = reach.into();
+        // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206
+        if owner.scope() != u64::from(reach.pd) && !slot.is_tied_to(owner, reach) {
             return Err(MemoryFault::NotAssociated);
         }
         // req: DDP-156, DDP-209
-        if !Access::from_bits(access.to_le_bytes()[0]).allows(needed) {
+        if !owner.access().allows(needed) {
             return Err(MemoryFault::AccessRights);
         }
         let end = to.checked_add(len as u64).ok_or(MemoryFault::Wrap)?;
@@ -175,12 +268,16 @@ impl RegionTable {
         if stag == 0 || slot.stag.load(Ordering::Acquire) != stag {
             return None;
         }
-        let [_, pd] = halves(slot.access_and_pd.load(Ordering::Relaxed));
-        Some(pd)
+        Some(Owner(slot.owner.load(Ordering::Relaxed)).pd())
     }
 
     fn slot(&self, stag: Stag) -> &Slot {
         &self.slots[((stag >> 8) & self.index_mask) as usize]
+    }
+
+    /// An STag for a free slot, now taken.
+    fn draw(&self) -> Result<Stag, RegisterError> {
+        self.lock().draw(self.index_mask).ok_or(RegisterError::TableFull)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Control> {
@@ -190,76 +287,17 @@ impl RegionTable {
     /// How many bits of an STag are guessed only by chance: tag and key.
     #[must_use]
     pub const fn random_bits(&self) -> u32 {
-        32 - self.index_bits
+        self.index_mask.leading_zeros()
     }
 }
 
-impl Control {
-    /// A keyed pseudo-random function of a counter: who has seen some STags learns nothing of the
-    /// next ones.
-    fn draw(&mut self) -> u64 {
-        self.count += 1;
-        let mut hasher = SipHasher13::new_with_keys(self.key, !self.key);
-        hasher.write_u64(self.count);
-        hasher.finish()
+impl Slot {
+    /// The STag is for the asker's stream alone.
+    fn is_tied_to(&self, owner: Owner, reach: Reach) -> bool {
+        owner.scope() == Owner::TIED | u64::from(reach.pd)
+            && self.stream.load(Ordering::Relaxed) == reach.stream.0
     }
-}
-
-/// High and low half.
-fn halves(word: u64) -> [u32; 2] {
-    let b = word.to_be_bytes();
-    [u32::from_be_bytes([b[0], b[1], b[2], b[3]]), u32::from_be_bytes([b[4], b[5], b[6], b[7]])]
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    const WHAT: Registration =
-        Registration { pd: 3, base: 0x1000, len: 0x100, access: Access::ALL, backing: 77 };
-
-    #[test]
-    fn each_fault_is_reported_in_order() {
-        let table = RegionTable::new(8, 1);
-        let only_read = Registration { access: Access::REMOTE_READ, ..WHAT };
-        let stag = table.register(&only_read).unwrap();
-        let read = Access::REMOTE_READ;
-        let ask = |stag, pd, need, to, len| table.resolve(stag, pd, need, to, len).unwrap_err();
-        assert_eq!(ask(0, 3, read, 0x1000, 1), MemoryFault::InvalidStag);
-        assert_eq!(ask(stag ^ 1, 3, read, 0x1000, 1), MemoryFault::InvalidStag);
-        assert_eq!(ask(stag, 4, Access::REMOTE_WRITE, u64::MAX, 9), MemoryFault::NotAssociated);
-        assert_eq!(ask(stag, 3, Access::REMOTE_WRITE, u64::MAX, 9), MemoryFault::AccessRights);
-        assert_eq!(ask(stag, 3, read, u64::MAX, 9), MemoryFault::Wrap);
-        assert_eq!(ask(stag, 3, read, 0xfff, 1), MemoryFault::Bounds);
-        assert_eq!(ask(stag, 3, read, 0x10ff, 2), MemoryFault::Bounds);
-        let place = table.resolve(stag, 3, read, 0x10ff, 1).unwrap();
-        assert_eq!((place.backing(), place.offset(), place.len()), (77, 0xff, 1));
-    }
-
-    #[test]
-    fn an_invalidated_stag_is_dead_at_once_and_its_slot_comes_back() {
-        let table = RegionTable::new(2, 9);
-        let first = table.register(&WHAT).unwrap();
-        let second = table.register(&WHAT).unwrap();
-        assert_eq!(table.register(&WHAT), Err(RegisterError::TableFull));
-        assert!(table.invalidate(first));
-        assert!(!table.invalidate(first));
-        assert!(table.resolve(first, 3, Access::LOCAL_READ, 0x1000, 1).is_err());
-        assert!(table.resolve(second, 3, Access::LOCAL_READ, 0x1000, 1).is_ok());
-        table.release(first);
-        let third = table.register(&WHAT).unwrap();
-        assert_ne!(third, first);
-        assert!(table.resolve(first, 3, Access::LOCAL_READ, 0x1000, 1).is_err());
-    }
-
-    #[test]
-    fn stags_are_not_sequential() {
-        let table = RegionTable::new(1024, 5);
-        let stags: Vec<_> = (0..1000).map(|_| table.register(&WHAT).unwrap()).collect();
-        assert_eq!(stags.iter().collect::<HashSet<_>>().len(), 1000);
-        let steps: HashSet<_> = stags.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
-        assert!(steps.len() > 990, "steps between STags repeat: {}", steps.len());
-    }
-}
+mod tests;

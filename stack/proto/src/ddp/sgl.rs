@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
-use crate::ddp::regions::Stag;
+use crate::ddp::regions::{Reach, Stag};
 
 /// Scatter/gather elements per request.
 pub const SGE_COUNT_MAX: usize = 6;
@@ -36,14 +36,14 @@ pub fn len(list: &[Sge]) -> u64 {
 /// The first [`MemoryFault`]; `out` is then filled in part.
 pub fn gather(
     memory: &impl Memory,
-    pd: u32,
+    reach: Reach,
     list: &[Sge],
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), MemoryFault> {
     let mut done = 0;
     for (sge, at, len) in pieces(list, offset, out.len()) {
-        let place = memory.regions().resolve(sge.lkey, pd, Access::LOCAL_READ, at, len)?;
+        let place = memory.regions().resolve(sge.lkey, reach, Access::LOCAL_READ, at, len)?;
         memory.fetch(place, &mut out[done..done + len]);
         done += len;
     }
@@ -56,14 +56,14 @@ pub fn gather(
 /// The first [`MemoryFault`]; pieces before it were placed.
 pub fn scatter(
     memory: &impl Memory,
-    pd: u32,
+    reach: Reach,
     list: &[Sge],
     offset: u64,
     octets: &[u8],
 ) -> Result<(), MemoryFault> {
     let mut done = 0;
     for (sge, at, len) in pieces(list, offset, octets.len()) {
-        let place = memory.regions().resolve(sge.lkey, pd, Access::LOCAL_WRITE, at, len)?;
+        let place = memory.regions().resolve(sge.lkey, reach, Access::LOCAL_WRITE, at, len)?;
         memory.place(place, &octets[done..done + len]);
         done += len;
     }
@@ -102,9 +102,9 @@ mod tests {
             for count in 0..=(12 - offset as usize) {
                 arena.write(0, &[0; 64]);
                 let octets: Vec<u8> = (1..=count as u8).collect();
-                scatter(&arena, 1, &list, offset, &octets).unwrap();
+                scatter(&arena, 1.into(), &list, offset, &octets).unwrap();
                 let mut back = vec![0; count];
-                gather(&arena, 1, &list, offset, &mut back).unwrap();
+                gather(&arena, 1.into(), &list, offset, &mut back).unwrap();
                 assert_eq!(back, octets, "offset {offset}");
                 assert_eq!(arena.read(0, 64).iter().filter(|&&o| o != 0).count(), count);
             }
@@ -116,7 +116,10 @@ mod tests {
         let arena = Arena::new(64);
         let stag = arena.register(0, 64, Access::ALL, 1);
         let list = [Sge { addr: u64::MAX, len: 8, lkey: stag }];
-        assert_eq!(gather(&arena, 1, &list, 4, &mut [0; 2]), Err(MemoryFault::Wrap));
-        assert_eq!(gather(&arena, 2, &list, 0, &mut [0; 2]), Err(MemoryFault::NotAssociated));
+        assert_eq!(gather(&arena, 1.into(), &list, 4, &mut [0; 2]), Err(MemoryFault::Wrap));
+        assert_eq!(
+            gather(&arena, 2.into(), &list, 0, &mut [0; 2]),
+            Err(MemoryFault::NotAssociated)
+        );
     }
 }

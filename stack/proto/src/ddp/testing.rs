@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use crate::ddp::atomic::{ATOMIC_LEN, AtomicOp, apply};
 use crate::ddp::memory::{Access, Memory, Place};
-use crate::ddp::regions::{RegionTable, Registration, Stag};
+use crate::ddp::regions::{RegionTable, Registration, Stag, StreamId};
 
 /// An arena whose regions are ranges of it, addressed by their offset.
 pub struct Arena {
@@ -25,8 +25,35 @@ impl Arena {
     /// If the range leaves the arena or the table of 64 regions is full.
     #[must_use]
     pub fn register(&self, start: u64, len: u64, access: Access, pd: u32) -> Stag {
+        self.insert(start, len, access, pd, None)
+    }
+
+    /// The same for one stream of the domain alone.
+    ///
+    /// # Panics
+    /// As [`Arena::register`].
+    #[must_use]
+    pub fn register_for(
+        &self,
+        start: u64,
+        len: u64,
+        access: Access,
+        pd: u32,
+        stream: StreamId,
+    ) -> Stag {
+        self.insert(start, len, access, pd, Some(stream))
+    }
+
+    fn insert(
+        &self,
+        start: u64,
+        len: u64,
+        access: Access,
+        pd: u32,
+        stream: Option<StreamId>,
+    ) -> Stag {
         assert!(start + len <= self.octets.borrow().len() as u64, "region outside the arena");
-        let what = Registration { pd, base: start, len, access, backing: start };
+        let what = Registration { pd, stream, base: start, len, access, backing: start };
         self.regions.register(&what).expect("fewer than 64 regions")
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::ddp::memory::{Memory, MemoryFault};
+use crate::ddp::regions::Reach;
 use crate::ddp::sgl::{self, SgList};
 use crate::wire::ddp::Untagged;
 use crate::wire::seq::Seq;
@@ -94,7 +95,7 @@ impl BufferQueue {
     pub fn place(
         &mut self,
         memory: &impl Memory,
-        pd: u32,
+        reach: Reach,
         header: &Untagged,
         payload: &[u8],
     ) -> Result<Option<Filled>, UntaggedFault> {
@@ -120,7 +121,7 @@ impl BufferQueue {
             return Err(UntaggedFault::TooLong { wr_id });
         }
         let Ok(end) = u32::try_from(end) else { return Err(UntaggedFault::TooLong { wr_id }) };
-        sgl::scatter(memory, pd, &buffer.sg_list, offset, payload)
+        sgl::scatter(memory, reach, &buffer.sg_list, offset, payload)
             .map_err(|fault| UntaggedFault::Local { wr_id, fault })?;
         // req: DDP-097, DDP-118
         self.filled = end;
@@ -174,7 +175,7 @@ mod tests {
     fn messages_fill_buffers_in_order() {
         let arena = Arena::new(64);
         let mut queue = queue(&arena, &[16, 8]);
-        let mut place = |h, p: &[u8]| queue.place(&arena, 1, &h, p);
+        let mut place = |h, p: &[u8]| queue.place(&arena, 1.into(), &h, p);
         assert_eq!(place(header(1, 0, false), b"abcd"), Ok(None));
         assert_eq!(place(header(1, 4, true), b"ef"), Ok(Some(Filled { wr_id: 0, len: 6 })));
         assert_eq!(place(header(2, 0, true), b""), Ok(Some(Filled { wr_id: 1, len: 0 })));
@@ -186,14 +187,14 @@ mod tests {
     fn each_fault_has_its_cause() {
         let arena = Arena::new(64);
         let mut queue = queue(&arena, &[4, 4]);
-        let mut fault = |h, p: &[u8]| queue.place(&arena, 1, &h, p).unwrap_err();
+        let mut fault = |h, p: &[u8]| queue.place(&arena, 1.into(), &h, p).unwrap_err();
         assert_eq!(fault(header(0, 0, true), b""), UntaggedFault::MsnRange);
         assert_eq!(fault(header(2, 0, true), b""), UntaggedFault::MsnRange);
         assert_eq!(fault(header(3, 0, true), b""), UntaggedFault::NoBuffer);
         assert_eq!(fault(header(1, 1, true), b""), UntaggedFault::MessageOffset);
         assert_eq!(fault(header(1, 0, true), b"12345"), UntaggedFault::TooLong { wr_id: 0 });
         assert_eq!(arena.read(0, 64), [0; 64]);
-        let wrong_pd = queue.place(&arena, 2, &header(1, 0, true), b"1");
+        let wrong_pd = queue.place(&arena, 2.into(), &header(1, 0, true), b"1");
         let fault = MemoryFault::NotAssociated;
         assert_eq!(wrong_pd, Err(UntaggedFault::Local { wr_id: 0, fault }));
     }

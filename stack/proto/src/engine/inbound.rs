@@ -4,6 +4,7 @@ use core::hash::BuildHasher;
 use core::ops::Range;
 
 use crate::ddp::memory::Memory;
+use crate::ddp::untagged::UntaggedFault;
 use crate::device::{Device, Pool, RxFrame, TxFrame};
 use crate::engine::Engine;
 use crate::engine::connection::Phase;
@@ -315,7 +316,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                 self.enter_error(index, EndReason::TerminateReceived(info(header)));
                 Verdict::Ended
             }
-            Err(fault) => self.fail_stream(index, fault, ulpdu),
+            Err(fault) => self.refuse(index, fault, ulpdu),
         }
     }
 
@@ -357,6 +358,24 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     #[cold]
     pub(super) fn fail_markers(&mut self, index: u32) {
         self.fail_fpdu(index, Damage::Marker);
+    }
+
+    /// A ULPDU that its stream refused: for want of a buffer once more if there is a shared queue,
+    /// else the stream ends.
+    #[cold]
+    fn refuse(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> Verdict {
+        if fault != Fault::Untagged(UntaggedFault::NoBuffer) || !self.borrow_buffer(index) {
+            return self.fail_stream(index, fault, ulpdu);
+        }
+        // It is the same one.
+        self.counters.fpdus_in -= 1;
+        let verdict = self.take_ulpdu(index, ulpdu);
+        if verdict == Verdict::Ended {
+            self.return_buffer(index);
+        } else {
+            self.keep_buffer(index);
+        }
+        verdict
     }
 
     /// Ends a stream over a fault of the peer's, with a Terminate.

@@ -20,6 +20,7 @@ mod path;
 mod queue_pairs;
 mod resolve;
 mod setup;
+mod shared_receives;
 mod slab;
 mod teardown;
 mod usage;
@@ -434,7 +435,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// [`PostError`]; nothing was posted.
     pub fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError> {
+        let is_local = wr.operation.is_local();
         let index = self.verbs.post_send(qp, wr)?;
+        if is_local && let Some(cq) = self.verbs.run_local(index) {
+            inbound::note_overrun(&mut self.overrun, cq);
+        }
         if let Some(conn) = self.verbs.get(index).and_then(|qp| qp.conn) {
             self.make_ready(conn);
         }

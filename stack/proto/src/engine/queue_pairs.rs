@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::ddp::memory::Memory;
 use crate::ddp::untagged::{Buffer, Filled};
 use crate::engine::counters::Counters;
+use crate::engine::shared_receives::{Share, SharedReceives};
 use crate::engine::slab::Slab;
 use crate::rdmap::operation::{ImmediateData, MESSAGE_LEN_MAX};
 use crate::rdmap::requester::{Outcome, Request};
@@ -29,6 +30,8 @@ pub(super) struct Qp {
     flushing: bool,
     /// RDMA Writes ahead of their turn are placed when they come.
     pub(super) places_early: bool,
+    /// It takes its buffers from a shared queue.
+    pub(super) share: Option<Share>,
 }
 
 /// The verbs half of an engine: everything that does not touch TCP.
@@ -38,6 +41,7 @@ pub(super) struct QueuePairs<M, C> {
     pub(super) events: VecDeque<Event>,
     pub(super) counters: Counters,
     qps: Slab<Qp>,
+    pub(super) srqs: Slab<SharedReceives>,
     /// Queue pairs with something to flush.
     flushing: Vec<u32>,
 }
@@ -50,6 +54,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             events: VecDeque::new(),
             counters: Counters::default(),
             qps: Slab::new(count_max),
+            srqs: Slab::new(count_max),
             flushing: Vec::new(),
         }
     }
@@ -64,15 +69,21 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             refused: None,
             flushing: false,
             places_early: false,
+            share: None,
         };
         let (index, generation) = self.qps.insert(qp).ok_or(CmError::NoResources)?;
-        Ok(QpId { index, generation })
+        let id = QpId { index, generation };
+        if let Some(qp) = self.qps.get_mut(index) {
+            qp.stream.set_id(id.into());
+        }
+        Ok(id)
     }
 
     /// Forgets a queue pair; what is not reported yet never will be.
     pub(super) fn destroy(&mut self, qp: QpId) {
         if let Some(index) = self.index(qp) {
-            self.qps.remove(index);
+            let share = self.qps.remove(index).and_then(|qp| qp.share);
+            self.leave_shared(share);
             self.flushing.retain(|&flushing| flushing != index);
         }
     }
@@ -83,6 +94,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 
     pub(super) fn id(&self, index: u32) -> QpId {
         QpId { index, generation: self.qps.generation(index) }
+    }
+
+    pub(super) fn indices(&self) -> impl Iterator<Item = u32> {
+        self.qps.indices()
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&Qp> {
@@ -137,10 +152,23 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         Ok(index)
     }
 
+    /// Carries out requests that concern this end alone and reports them. The completion queue if
+    /// it overran.
+    #[cold]
+    pub(super) fn run_local(&mut self, index: u32) -> Option<CqId> {
+        let qp = self.qps.get_mut(index).filter(|qp| qp.state == QpState::Rts)?;
+        qp.stream.run_local(&self.memory);
+        let cq = qp.init.send_cq;
+        (!self.report_sends(index)).then_some(cq)
+    }
+
     /// Takes a receive buffer. In the error state it is taken, and flushed.
     pub(super) fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError> {
         let index = self.index(qp).ok_or(PostError::NoSuchQp)?;
         let qp = self.qps.get_mut(index).ok_or(PostError::NoSuchQp)?;
+        if qp.share.is_some() {
+            return Err(PostError::SharedReceives);
+        }
         if !qp.stream.receives.post(Buffer { wr_id: wr.wr_id, sg_list: wr.sg_list }) {
             return Err(PostError::QueueFull);
         }
@@ -335,6 +363,7 @@ fn send_completion(qp: QpId, request: &Request, outcome: Outcome, refused: Optio
     let opcode = WcOpcode::from(&request.operation);
     let status = match outcome {
         Outcome::Success => WcStatus::Success,
+        Outcome::LocalProtection if opcode == WcOpcode::Bind => WcStatus::Bind,
         Outcome::LocalProtection => WcStatus::LocalProtection,
         Outcome::Flushed => refused.unwrap_or(WcStatus::Flushed),
     };

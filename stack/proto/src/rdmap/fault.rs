@@ -45,6 +45,8 @@ pub enum Fault {
     InvalidateUnknown,
     /// The STag of a Send with Invalidate is not the stream's to invalidate.
     InvalidateForeign,
+    /// The STag of a Send with Invalidate is shared by streams, or windows are bound to it.
+    InvalidateShared,
     /// Something failed here; the peer is not to blame.
     LocalCatastrophic,
 }
@@ -101,7 +103,7 @@ impl Fault {
             // RFC 7306 asks for a Terminate and has no code of its own: "unspecified".
             Self::AtomicMisaligned => (RDMAP, 2, 0xff),
             Self::InvalidateForeign => (RDMAP, 1, 9),
-            Self::InvalidateUnknown => (RDMAP, 2, 9),
+            Self::InvalidateUnknown | Self::InvalidateShared => (RDMAP, 2, 9),
             Self::LocalCatastrophic => (RDMAP, 0, 0),
         }
     }
@@ -173,6 +175,7 @@ mod tests {
             (Fault::HeaderTooLong, "1/2/5 MD."),
             (Fault::InvalidateForeign, "0/1/9 MD."),
             (Fault::InvalidateUnknown, "0/2/9 MD."),
+            (Fault::InvalidateShared, "0/2/9 MD."),
             (Fault::LocalCatastrophic, "0/0/0 ..."),
         ];
         for (fault, expected) in rows {

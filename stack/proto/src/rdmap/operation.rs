@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::atomic::ATOMIC_LEN;
+pub use crate::ddp::regions::Bind;
 use crate::ddp::regions::Stag;
 pub use crate::ddp::sgl::{INLINE_LEN_MAX, SGE_COUNT_MAX, SgList, Sge};
 pub use crate::wire::atomic::{AtomicOp, ImmediateData};
@@ -52,7 +53,14 @@ impl Operation {
             | Self::WriteImmediate { payload, .. } => payload.len(),
             Self::Read { sink, .. } | Self::Atomic { sink, .. } => u64::from(sink.len),
             Self::Immediate { .. } => 0,
+            Self::Bind(_) | Self::Invalidate { .. } => 0,
         }
+    }
+
+    /// True if it concerns this end alone: nothing is sent for it.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        matches!(self, Self::Bind(_) | Self::Invalidate { .. })
     }
 
     /// True if it moves no octet.
@@ -152,5 +160,14 @@ pub enum Operation {
         data: ImmediateData,
         /// Asks the peer for an event.
         solicited: bool,
+    },
+    /// Binds a memory window for the peer of this stream; what is posted later may advertise it.
+    Bind(Bind),
+    /// Invalidates an STag of this end that is for this stream alone: a window bound through it,
+    /// or a region registered for it. It does not wait for Reads whose sink has that STag, unless
+    /// posted with a fence.
+    Invalidate {
+        /// The STag.
+        stag: Stag,
     },
 }

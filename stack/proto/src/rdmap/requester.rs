@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::ddp::memory::{Memory, MemoryFault};
-use crate::ddp::regions::Stag;
+use crate::ddp::regions::{Reach, RegionTable, Stag};
 use crate::rdmap::operation::Operation;
 use crate::rdmap::segment::{Maker, Part};
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
@@ -48,6 +48,8 @@ enum Progress {
     Atomic { id: u32 },
     /// A Read or atomic operation whose response was delivered.
     Answered,
+    /// It concerns this end alone and was refused: the stream is to end with the next segment.
+    Refused(MemoryFault),
     /// It cannot be built: its memory is not registered as it claims.
     Failed,
 }
@@ -83,6 +85,8 @@ pub struct Requester {
     awaited: VecDeque<u64>,
     /// Requests that left the queue since it was made.
     popped: u64,
+    /// Queued requests that concern this end alone.
+    local_count: usize,
     ord: u16,
     /// The ready-to-receive Read, older than all others, is not answered.
     rtr_read: bool,
@@ -104,6 +108,7 @@ impl Requester {
             offset: 0,
             awaited: VecDeque::new(),
             popped: 0,
+            local_count: 0,
             ord: 0,
             rtr_read: false,
             send_msn: Seq(1),
@@ -162,17 +167,51 @@ impl Requester {
     pub fn post(&mut self, request: Request) -> bool {
         let fits = self.room() > 0;
         if fits {
+            self.local_count += usize::from(request.operation.is_local());
             self.queue.push_back(Entry { request, progress: Progress::Queued });
         }
         fits
+    }
+
+    /// Requests wait that concern this end alone: see [`Requester::run_local`].
+    #[must_use]
+    pub const fn has_local(&self) -> bool {
+        self.local_count > 0
+    }
+
+    /// Carries out what concerns this end alone, as far as it is its turn: to be called when such
+    /// a request was posted, a message was built whole, or a Read completed.
+    #[cold]
+    pub fn run_local(&mut self, regions: &RegionTable, reach: Reach) {
+        while self.local_count > 0 && self.offset == 0 {
+            let Some(entry) = self.queue.get_mut(self.built) else { return };
+            let waits = entry.request.fence && !self.awaited.is_empty();
+            if waits || entry.progress != Progress::Queued {
+                return;
+            }
+            let done = match &entry.request.operation {
+                Operation::Bind(bind) => regions.bind(bind, reach),
+                Operation::Invalidate { stag } => regions.invalidate_local(*stag, reach),
+                _ => return,
+            };
+            self.local_count -= 1;
+            match done {
+                Ok(()) => {
+                    entry.progress = Progress::Built;
+                    self.built += 1;
+                }
+                Err(fault) => entry.progress = Progress::Refused(fault),
+            }
+        }
     }
 
     /// A segment can be built now.
     #[must_use]
     pub fn ready(&self) -> bool {
         let Some(entry) = self.queue.get(self.built) else { return false };
-        if entry.progress == Progress::Failed {
-            return false;
+        if entry.progress != Progress::Queued {
+            // It failed; or was refused, and is yet to end the stream.
+            return entry.progress != Progress::Failed;
         }
         if self.offset > 0 || entry.progress == Progress::Written {
             return true;
@@ -182,7 +221,9 @@ impl Requester {
         let credit =
             !entry.request.operation.is_answered() || self.in_progress() < usize::from(self.ord);
         // req: RDMAP-217, RDMAP-237
-        credit && (!entry.request.fence || self.awaited.is_empty())
+        credit
+            && !entry.request.operation.is_local()
+            && (!entry.request.fence || self.awaited.is_empty())
     }
 
     /// A message is begun and not built whole.
@@ -207,6 +248,7 @@ impl Requester {
             Operation::Read { .. } => (UNTAGGED_LEN + READ_REQUEST_LEN) as u64,
             Operation::Atomic { .. } => (UNTAGGED_LEN + ATOMIC_REQUEST_LEN) as u64,
             Operation::Immediate { .. } => (UNTAGGED_LEN + IMMEDIATE_LEN) as u64,
+            Operation::Bind(_) | Operation::Invalidate { .. } => 0,
         }
     }
 
@@ -221,14 +263,14 @@ impl Requester {
     pub fn build(
         &mut self,
         memory: &impl Memory,
-        pd: u32,
+        reach: Reach,
         version: Version,
         out: &mut [u8],
     ) -> Result<usize, MemoryFault> {
         let Some(entry) = self.queue.get_mut(self.built) else { return Ok(0) };
         let part = Part { offset: self.offset, left: entry.request.len - self.offset };
         let (send_msn, read_msn) = (self.send_msn.0, self.read_msn.0);
-        let mut maker = Maker { memory, pd, version, out };
+        let mut maker = Maker { memory, reach, version, out };
         let made = match &entry.request.operation {
             Operation::Send { payload, solicited, invalidate } => {
                 maker.send(payload, part, send_msn, *solicited, *invalidate)
@@ -250,6 +292,10 @@ impl Requester {
             Operation::Immediate { data, solicited } => {
                 Ok(maker.immediate(data, *solicited, send_msn))
             }
+            Operation::Bind(_) | Operation::Invalidate { .. } => match entry.progress {
+                Progress::Refused(fault) => Err(fault),
+                _ => return Ok(0),
+            },
         };
         let made = match made {
             Ok(made) => made,
@@ -273,7 +319,9 @@ impl Requester {
         let number = self.popped + self.built as u64;
         let Some(entry) = self.queue.get_mut(self.built) else { return };
         entry.progress = match entry.request.operation {
-            Operation::Write { .. } => Progress::Built,
+            Operation::Write { .. } | Operation::Bind(_) | Operation::Invalidate { .. } => {
+                Progress::Built
+            }
             Operation::WriteImmediate { .. } if entry.progress != Progress::Written => {
                 // Its other message is still to come.
                 entry.progress = Progress::Written;
@@ -360,6 +408,7 @@ impl Requester {
             Progress::Queued
             | Progress::Written
             | Progress::Reading { .. }
+            | Progress::Refused(_)
             | Progress::Atomic { .. } => return None,
         };
         Some((&entry.request, outcome))

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
+use crate::ddp::regions::Reach;
 use crate::ddp::untagged::UntaggedFault;
 use crate::rdmap::fault::Fault;
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest};
@@ -70,7 +71,7 @@ impl Responder {
     pub fn accept(
         &mut self,
         memory: &impl Memory,
-        pd: u32,
+        reach: Reach,
         header: &Untagged,
         payload: &[u8],
     ) -> Result<(), Fault> {
@@ -80,7 +81,7 @@ impl Responder {
             return Err(Fault::ReadRequestTooLong);
         }
         let request = ReadRequest::parse(payload).ok_or(Fault::Header(HeaderError::Truncated))?;
-        check_source(memory, pd, &request).map_err(Fault::ReadSource)?;
+        check_source(memory, reach, &request).map_err(Fault::ReadSource)?;
         self.push(Task::Read { request, answered: 0 });
         Ok(())
     }
@@ -140,13 +141,13 @@ impl Responder {
     pub fn build(
         &mut self,
         memory: &impl Memory,
-        pd: u32,
+        reach: Reach,
         version: Version,
         out: &mut [u8],
     ) -> Result<usize, Box<AnswerFault>> {
         let Some(job) = self.jobs.front_mut() else { return Ok(0) };
         let Task::Read { request, answered } = &mut job.task else {
-            return self.build_atomic(memory, pd, version, out);
+            return self.build_atomic(memory, reach, version, out);
         };
         let left = request.len - *answered;
         let room = u32::try_from(out.len() - TAGGED_LEN).unwrap_or(u32::MAX);
@@ -165,7 +166,7 @@ impl Responder {
             let at = request.source_to + u64::from(*answered);
             let stag = request.source_stag;
             let body = &mut out[TAGGED_LEN..TAGGED_LEN + len as usize];
-            match memory.regions().resolve(stag, pd, Access::REMOTE_READ, at, body.len()) {
+            match memory.regions().resolve(stag, reach, Access::REMOTE_READ, at, body.len()) {
                 Ok(place) => memory.fetch(place, body),
                 Err(fault) => return Err(Box::new(job.fault(Fault::ReadSource(fault), version))),
             }
@@ -222,7 +223,11 @@ impl Job {
 }
 
 /// The source of a Read of no octets is not checked (RFC 5040 section 5.2.1).
-fn check_source(memory: &impl Memory, pd: u32, request: &ReadRequest) -> Result<(), MemoryFault> {
+fn check_source(
+    memory: &impl Memory,
+    reach: Reach,
+    request: &ReadRequest,
+) -> Result<(), MemoryFault> {
     // req: RDMAP-156, RDMAP-157
     if request.len == 0 {
         return Ok(());
@@ -230,6 +235,6 @@ fn check_source(memory: &impl Memory, pd: u32, request: &ReadRequest) -> Result<
     let len = request.len as usize;
     memory
         .regions()
-        .resolve(request.source_stag, pd, Access::REMOTE_READ, request.source_to, len)
+        .resolve(request.source_stag, reach, Access::REMOTE_READ, request.source_to, len)
         .map(|_| ())
 }

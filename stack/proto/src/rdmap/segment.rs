@@ -1,7 +1,7 @@
 //! The segments that requests are made of: one function for each kind of message.
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
-use crate::ddp::regions::Stag;
+use crate::ddp::regions::{Reach, Stag};
 use crate::ddp::sgl::{self, Sge};
 use crate::rdmap::operation::{ImmediateData, Payload};
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
@@ -11,7 +11,7 @@ use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, Rea
 /// What the segments of a stream are made for and with.
 pub(super) struct Maker<'a, M> {
     pub(super) memory: &'a M,
-    pub(super) pd: u32,
+    pub(super) reach: Reach,
     pub(super) version: Version,
     /// Takes the segment: at least 128 octets.
     pub(super) out: &'a mut [u8],
@@ -150,7 +150,7 @@ impl<M: Memory> Maker<'_, M> {
     ) -> Result<(), MemoryFault> {
         let body = &mut self.out[at..at + len];
         match payload {
-            Payload::Gather(list) => sgl::gather(self.memory, self.pd, list, offset, body),
+            Payload::Gather(list) => sgl::gather(self.memory, self.reach, list, offset, body),
             Payload::Inline(octets) => {
                 let start = usize::try_from(offset).expect("inline data is short");
                 body.copy_from_slice(&octets[start..start + len]);
@@ -165,7 +165,7 @@ impl<M: Memory> Maker<'_, M> {
             return Ok(());
         }
         let (len, needed) = (sink.len as usize, Access::LOCAL_WRITE);
-        self.memory.regions().resolve(sink.lkey, self.pd, needed, sink.addr, len).map(|_| ())
+        self.memory.regions().resolve(sink.lkey, self.reach, needed, sink.addr, len).map(|_| ())
     }
 }
 

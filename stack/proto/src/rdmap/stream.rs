@@ -4,7 +4,7 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::memory::{Access, Memory};
-use crate::ddp::regions::Stag;
+use crate::ddp::regions::{InvalidateFault, Reach, Stag, StreamId};
 use crate::ddp::untagged::{BufferQueue, Filled, UntaggedFault};
 use crate::rdmap::fault::Fault;
 use crate::rdmap::requester::Requester;
@@ -61,7 +61,7 @@ enum Turn {
 /// A stream's protocol state, both directions.
 #[derive(Debug)]
 pub struct Stream {
-    pd: u32,
+    reach: Reach,
     version: Version,
     /// Requests of this end.
     pub requester: Requester,
@@ -88,11 +88,12 @@ pub enum BuildError {
 }
 
 impl Stream {
-    /// A stream of protection domain `pd`, not started.
+    /// A stream, not started, that reaches this memory: given a protection domain alone, what is
+    /// good for all streams of it.
     #[must_use]
-    pub fn new(pd: u32, send_count_max: usize, recv_count_max: usize) -> Self {
+    pub fn new(reach: impl Into<Reach>, send_count_max: usize, recv_count_max: usize) -> Self {
         Self {
-            pd,
+            reach: reach.into(),
             version: Version::Ietf,
             requester: Requester::new(send_count_max),
             receives: BufferQueue::new(recv_count_max),
@@ -103,6 +104,11 @@ impl Stream {
             failed: false,
             rtr_send: false,
         }
+    }
+
+    /// Says which stream it is, for the STags that are good for it alone; done once.
+    pub const fn set_id(&mut self, stream: StreamId) {
+        self.reach.stream = stream;
     }
 
     /// Fixes what the start-up exchange agreed on. The IETF's version brings RFC 7306 along: see
@@ -155,7 +161,7 @@ impl Stream {
                 }
                 // req: RDMAP-146, RDMAP-154
                 (QN_READ_REQUEST, Opcode::ReadRequest) => {
-                    self.responder.accept(memory, self.pd, &header, payload)?;
+                    self.responder.accept(memory, self.reach, &header, payload)?;
                     Ok(Indication::ReadRequested)
                 }
                 // req: RDMAP-191
@@ -194,7 +200,7 @@ impl Stream {
         if !payload.is_empty() {
             let place = memory
                 .regions()
-                .resolve(header.stag, self.pd, Access::REMOTE_WRITE, header.to, payload.len())
+                .resolve(header.stag, self.reach, Access::REMOTE_WRITE, header.to, payload.len())
                 .map_err(Fault::Tagged)?;
             memory.place(place, payload);
         }
@@ -218,11 +224,12 @@ impl Stream {
         if !payload.is_empty() {
             let place = memory
                 .regions()
-                .resolve(sink, self.pd, Access::LOCAL_WRITE, header.to, payload.len())
+                .resolve(sink, self.reach, Access::LOCAL_WRITE, header.to, payload.len())
                 .map_err(Fault::Tagged)?;
             memory.place(place, payload);
         }
         if self.requester.response_placed(payload.len(), header.last) {
+            self.run_local(memory);
             Ok(Indication::ReadCompleted)
         } else {
             Ok(Indication::Placed)
@@ -240,15 +247,15 @@ impl Stream {
         // Before the buffer is used up: a message that is refused must not take it along.
         let invalidated = (invalidate && header.last).then_some(header.rsvd_ulp_rest);
         if let Some(stag) = invalidated {
-            match memory.regions().pd_of(stag) {
-                None => return Err(Fault::InvalidateUnknown),
-                // req: RDMAP-103, RDMAP-184, RDMAP-266, RDMAP-329
-                Some(pd) if pd != self.pd => return Err(Fault::InvalidateForeign),
-                Some(_) => {}
-            }
+            // req: RDMAP-103, RDMAP-184, RDMAP-266, RDMAP-329
+            memory.regions().check_invalidate(stag, self.reach).map_err(|fault| match fault {
+                InvalidateFault::Unknown => Fault::InvalidateUnknown,
+                InvalidateFault::Foreign => Fault::InvalidateForeign,
+                InvalidateFault::Shared => Fault::InvalidateShared,
+            })?;
         }
         let filled =
-            self.receives.place(memory, self.pd, header, payload).map_err(Fault::Untagged)?;
+            self.receives.place(memory, self.reach, header, payload).map_err(Fault::Untagged)?;
         let Some(filled) = filled else { return Ok(Indication::Placed) };
         if let Some(stag) = invalidated {
             // The STag is dead before the application hears of the message.
@@ -338,9 +345,10 @@ impl Stream {
         }
         match self.speaker() {
             Turn::Requests => {
-                let built = self.requester.build(memory, self.pd, self.version, out);
+                let built = self.requester.build(memory, self.reach, self.version, out);
                 if !self.requester.mid_message() {
                     self.turn = Turn::Responses;
+                    self.run_local(memory);
                 }
                 built.map_err(|_| {
                     self.fail(Fault::LocalCatastrophic, &[]);
@@ -348,7 +356,7 @@ impl Stream {
                 })
             }
             Turn::Responses => {
-                let built = self.responder.build(memory, self.pd, self.version, out);
+                let built = self.responder.build(memory, self.reach, self.version, out);
                 if !self.responder.mid_message() {
                     self.turn = Turn::Requests;
                 }
@@ -357,6 +365,13 @@ impl Stream {
                     BuildError::Answer(told.unwrap_or_else(|| failed.fault.terminate()))
                 })
             }
+        }
+    }
+
+    /// Carries out requests that concern this end alone, if it is their turn.
+    pub fn run_local(&mut self, memory: &impl Memory) {
+        if self.requester.has_local() && !self.failed {
+            self.requester.run_local(memory.regions(), self.reach);
         }
     }
 

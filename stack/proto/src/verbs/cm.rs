@@ -4,6 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
+use crate::verbs::qp::SrqId;
 use crate::verbs::wc::{CqId, QpId};
 
 use crate::mpa::startup::Wishes;
@@ -256,6 +257,16 @@ pub enum Event {
         qp: QpId,
         /// Why.
         reason: EndReason,
+    },
+    /// Fewer buffers are left in a shared receive queue than its limit says; told once each time
+    /// it is armed.
+    SrqLimit {
+        /// The queue.
+        srq: SrqId,
+        /// Buffers left.
+        left: usize,
+        /// The queue pair that took most since the limit was armed, and how many.
+        most: Option<(QpId, u64)>,
     },
     /// A completion queue overran; its queue pairs are in error.
     CqOverrun {

@@ -29,3 +29,35 @@ pub enum QpState {
     /// The connection ended or failed; what is outstanding is flushed.
     Error,
 }
+
+/// Names a shared receive queue to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SrqId {
+    /// Slot.
+    pub index: u32,
+    /// Use of the slot.
+    pub generation: u32,
+}
+
+/// Why a call about a shared receive queue failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SrqError {
+    /// No such queue.
+    #[error("no such shared receive queue")]
+    NoSuchSrq,
+    /// No such queue pair.
+    #[error("no such queue pair")]
+    NoSuchQp,
+    /// Queue pairs take from it.
+    #[error("queue pairs still take from the shared receive queue: destroy them first")]
+    InUse,
+    /// The queue pair is connected, or has a shared queue already.
+    #[error("the queue pair is in use already, or takes from a shared receive queue")]
+    NotIdle,
+    /// The two belong to different protection domains.
+    #[error("the shared receive queue belongs to another protection domain")]
+    OtherDomain,
+    /// There are as many as may be.
+    #[error("as many shared receive queues exist as may be: destroy some")]
+    TooMany,
+}

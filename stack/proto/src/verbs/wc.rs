@@ -1,6 +1,6 @@
 //! Work completions.
 
-use crate::ddp::regions::Stag;
+use crate::ddp::regions::{Stag, StreamId};
 use crate::rdmap::operation::{AtomicOp, Operation};
 use crate::wire::atomic::ImmediateData;
 
@@ -15,6 +15,13 @@ pub struct QpId {
     pub index: u32,
     /// Use of the slot.
     pub generation: u32,
+}
+
+/// Each queue pair is one stream to the table of regions.
+impl From<QpId> for StreamId {
+    fn from(qp: QpId) -> Self {
+        Self(u64::from(qp.generation) << 32 | u64::from(qp.index))
+    }
 }
 
 /// What a completion is for.
@@ -38,6 +45,10 @@ pub enum WcOpcode {
     Immediate,
     /// Incoming Immediate Data used up a receive buffer: [`Wc::immediate`].
     RecvImmediate,
+    /// A window was bound.
+    Bind,
+    /// An STag of this end was invalidated.
+    Invalidate,
 }
 
 impl WcOpcode {
@@ -58,6 +69,8 @@ impl From<&Operation> for WcOpcode {
             Operation::Atomic { op: AtomicOp::Swap { .. }, .. } => Self::Swap,
             Operation::Atomic { op: AtomicOp::CmpSwap { .. }, .. } => Self::CmpSwap,
             Operation::Immediate { .. } => Self::Immediate,
+            Operation::Bind(_) => Self::Bind,
+            Operation::Invalidate { .. } => Self::Invalidate,
         }
     }
 }
@@ -71,6 +84,9 @@ pub enum WcStatus {
     /// A local buffer was not registered as the request claimed.
     #[error("local protection error: a buffer of the request is not registered for this use")]
     LocalProtection,
+    /// A window could not be bound: it is bound already, or the region does not allow it.
+    #[error("bind error: the window is bound already, or the region does not allow the binding")]
+    Bind,
     /// A message was longer than the receive buffer.
     #[error("local length error: the message is longer than the receive buffer")]
     LocalLength,

@@ -1,7 +1,7 @@
 //! Work requests.
 
 pub use crate::rdmap::operation::{
-    AtomicOp, INLINE_LEN_MAX, ImmediateData, Operation, Payload, SGE_COUNT_MAX, SgList, Sge,
+    AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, Operation, Payload, SGE_COUNT_MAX, SgList, Sge,
 };
 
 /// A request for the send queue.
@@ -51,6 +51,12 @@ pub enum PostError {
     /// Atomic operation or Immediate Data on a connection without RFC 7306.
     #[error("the connection has no atomic operations and no immediate data (RFC 7306)")]
     Unsupported,
+    /// The queue pair takes its buffers from a shared receive queue.
+    #[error("the queue pair takes buffers from a shared receive queue: post there")]
+    SharedReceives,
+    /// No shared receive queue has this handle.
+    #[error("no such shared receive queue")]
+    NoSuchSrq,
     /// No queue pair has this handle.
     #[error("no such queue pair")]
     NoSuchQp,

@@ -3,6 +3,7 @@
 use super::{Entry, Progress, Requester};
 use crate::ddp::atomic::ATOMIC_LEN;
 use crate::ddp::memory::{Access, Memory};
+use crate::ddp::regions::Reach;
 use crate::ddp::untagged::UntaggedFault;
 use crate::rdmap::fault::Fault;
 use crate::rdmap::operation::{Operation, Sge};
@@ -24,7 +25,7 @@ impl Requester {
     pub fn take_atomic_response(
         &mut self,
         memory: &impl Memory,
-        pd: u32,
+        reach: Reach,
         header: &Untagged,
         payload: &[u8],
     ) -> Result<(), Fault> {
@@ -47,7 +48,7 @@ impl Requester {
         let (entry, sink) = self.oldest_atomic(response.id).ok_or(Fault::UnexpectedOpcode)?;
         let word = response.original.to_ne_bytes();
         let resolved =
-            memory.regions().resolve(sink.lkey, pd, Access::LOCAL_WRITE, sink.addr, ATOMIC_LEN);
+            memory.regions().resolve(sink.lkey, reach, Access::LOCAL_WRITE, sink.addr, ATOMIC_LEN);
         let Ok(place) = resolved else {
             entry.progress = Progress::Failed;
             self.awaited.pop_front();

@@ -6,6 +6,7 @@
 use super::{AnswerFault, Responder, Task};
 use crate::ddp::atomic::ATOMIC_LEN;
 use crate::ddp::memory::{Access, Memory, MemoryFault, Place};
+use crate::ddp::regions::Reach;
 use crate::rdmap::fault::Fault;
 use crate::wire::atomic::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicError, AtomicRequest, AtomicResponse,
@@ -26,7 +27,7 @@ impl Responder {
     pub fn accept_atomic(
         &mut self,
         memory: &impl Memory,
-        pd: u32,
+        reach: Reach,
         header: &Untagged,
         payload: &[u8],
     ) -> Result<(), Fault> {
@@ -38,7 +39,7 @@ impl Responder {
             AtomicError::Length => Fault::Header(HeaderError::Truncated),
             AtomicError::Operation => Fault::AtomicOperation,
         })?;
-        find(memory, pd, &request).map_err(Fault::AtomicTarget)?;
+        find(memory, reach, &request).map_err(Fault::AtomicTarget)?;
         if !request.to.is_multiple_of(ATOMIC_LEN as u64) {
             return Err(Fault::AtomicMisaligned);
         }
@@ -55,13 +56,13 @@ impl Responder {
     pub(super) fn build_atomic(
         &mut self,
         memory: &impl Memory,
-        pd: u32,
+        reach: Reach,
         version: Version,
         out: &mut [u8],
     ) -> Result<usize, Box<AnswerFault>> {
         let Some(job) = self.jobs.front() else { return Ok(0) };
         let Task::Atomic(request) = &job.task else { return Ok(0) };
-        let done = find(memory, pd, request)
+        let done = find(memory, reach, request)
             .map_err(Fault::AtomicTarget)
             .and_then(|place| memory.atomic(place, request.op).ok_or(Fault::AtomicMisaligned));
         let original = match done {
@@ -85,7 +86,7 @@ impl Responder {
 }
 
 /// The word of a request.
-fn find(memory: &impl Memory, pd: u32, request: &AtomicRequest) -> Result<Place, MemoryFault> {
+fn find(memory: &impl Memory, reach: Reach, request: &AtomicRequest) -> Result<Place, MemoryFault> {
     let needed = Access::REMOTE_ATOMIC;
-    memory.regions().resolve(request.stag, pd, needed, request.to, ATOMIC_LEN)
+    memory.regions().resolve(request.stag, reach, needed, request.to, ATOMIC_LEN)
 }

@@ -35,11 +35,12 @@ impl Stream {
                 self.take_immediate(memory, header, payload, solicited)
             }
             (QN_READ_REQUEST, Opcode::AtomicRequest) if self.extensions => {
-                self.responder.accept_atomic(memory, self.pd, header, payload)?;
+                self.responder.accept_atomic(memory, self.reach, header, payload)?;
                 Ok(Indication::ReadRequested)
             }
             (QN_ATOMIC_RESPONSE, Opcode::AtomicResponse) if self.extensions => {
-                self.requester.take_atomic_response(memory, self.pd, header, payload)?;
+                self.requester.take_atomic_response(memory, self.reach, header, payload)?;
+                self.run_local(memory);
                 Ok(Indication::ReadCompleted)
             }
             (QN_SEND..=QN_TERMINATE, _) => Err(Fault::UnexpectedOpcode),
@@ -65,7 +66,8 @@ impl Stream {
         }
         let data =
             ImmediateData::try_from(payload).map_err(|_| Fault::Header(HeaderError::Truncated))?;
-        let filled = self.receives.place(memory, self.pd, header, &[]).map_err(Fault::Untagged)?;
+        let filled =
+            self.receives.place(memory, self.reach, header, &[]).map_err(Fault::Untagged)?;
         // The last segment of a message fills its buffer.
         filled.map_or(Ok(Indication::Placed), |filled| {
             Ok(Indication::ImmediateReceived { filled, data, solicited })

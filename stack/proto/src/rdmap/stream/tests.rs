@@ -13,6 +13,7 @@ use crate::wire::rdmap::{ControlError, READ_REQUEST_LEN, ReadRequest};
 mod extensions;
 
 const PD: u32 = 1;
+const STREAM: StreamId = StreamId(7);
 
 struct Bed {
     arena: Arena,
@@ -24,7 +25,7 @@ struct Bed {
 fn bed() -> Bed {
     let arena = Arena::new(4096);
     let stag = arena.register(0, 4096, Access::ALL, PD);
-    let mut stream = Stream::new(PD, 8, 8);
+    let mut stream = Stream::new(Reach { pd: PD, stream: STREAM }, 8, 8);
     stream.start(Version::Ietf, 2, 2);
     Bed { arena, stag, stream }
 }
@@ -158,10 +159,11 @@ fn a_fence_waits_for_earlier_reads() {
     assert!(left.stream.ready());
 }
 
+// req-test: RDMAP-183, RDMAP-266, RDMAP-282, RDMAP-329, RDMAP-337
 #[test]
 fn sends_fill_buffers_and_invalidate_before_they_are_reported() {
     let (mut left, mut right) = (bed(), bed());
-    let window = right.arena.register(0, 16, Access::REMOTE_WRITE, PD);
+    let window = right.arena.register_for(0, 16, Access::REMOTE_WRITE, PD, STREAM);
     right.post_receive(7, 1000, 64);
     let send = |solicited, invalidate| Operation::Send {
         payload: Payload::Inline(b"hello".iter().copied().collect()),
@@ -177,7 +179,8 @@ fn sends_fill_buffers_and_invalidate_before_they_are_reported() {
     assert_eq!(right.arena.regions().pd_of(window), None);
     assert_eq!(right.arena.read(1000, 5), b"hello");
 
-    // The second time the STag names nothing; one of another domain is not the stream's.
+    // The second time the STag names nothing; one of another domain is not the stream's, and one
+    // that the whole domain shares is not the peer's to invalidate.
     right.post_receive(8, 1000, 64);
     left.post(2, send(false, Some(window)));
     let ulpdu = left.build(1000);
@@ -188,6 +191,10 @@ fn sends_fill_buffers_and_invalidate_before_they_are_reported() {
     let ulpdu = left.build(1000);
     assert_eq!(right.handle(&ulpdu), Err(Fault::InvalidateForeign));
     assert_eq!(right.arena.regions().pd_of(foreign), Some(PD + 1));
+    left.post(4, send(false, Some(right.stag)));
+    let ulpdu = left.build(1000);
+    assert_eq!(right.handle(&ulpdu), Err(Fault::InvalidateShared));
+    assert_eq!(right.arena.regions().pd_of(right.stag), Some(PD));
 }
 
 #[test]
@@ -318,6 +325,7 @@ fn each_offence_has_its_fault_and_places_nothing() {
     }
 }
 
+// req-test: RDMAP-145
 #[test]
 fn more_reads_than_ird_find_no_buffer() {
     let mut right = bed();

@@ -276,7 +276,14 @@ fn a_word_revoked_before_its_turn_is_told_and_left_alone() {
 #[test]
 fn a_region_that_begins_inside_a_word_has_no_word_to_change() {
     let (mut left, mut right) = (bed(), bed());
-    let what = Registration { pd: PD, base: 0, len: 64, access: Access::ALL, backing: WORD + 4 };
+    let what = Registration {
+        pd: PD,
+        stream: None,
+        base: 0,
+        len: 64,
+        access: Access::ALL,
+        backing: WORD + 4,
+    };
     right.stag = right.arena.regions().register(&what).unwrap();
     left.post(1, left.atomic(&right, ADD, 8, SINK));
     right.handle(&left.build(1000)).unwrap();

@@ -1,0 +1,216 @@
+//! Shared receive queues: buffers that several queue pairs take as their messages arrive.
+//!
+//! A queue pair takes a buffer when the first segment of a message arrives, so messages of one
+//! stream get buffers in the order of their MSNs, and an idle stream ties none up. A buffer that a
+//! message has begun to fill belongs to its queue pair from then on, and is flushed there.
+
+use std::collections::VecDeque;
+
+use crate::ddp::memory::Memory;
+use crate::ddp::untagged::{Buffer, BufferQueue};
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::engine::queue_pairs::QueuePairs;
+use crate::verbs::cm::Event;
+use crate::verbs::qp::{QpState, SrqError, SrqId};
+use crate::verbs::wc::{Completions, QpId};
+use crate::verbs::wr::{PostError, RecvWr};
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(super) struct SharedReceives {
+    pd: u32,
+    buffers: VecDeque<Buffer>,
+    count_max: usize,
+    /// Tell when fewer buffers than this are left; 0: do not.
+    limit: usize,
+    /// Queue pairs that take from it.
+    users: usize,
+}
+
+/// A queue pair's part in a shared queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    srq: u32,
+    /// Buffers taken since the limit was armed.
+    taken: u64,
+}
+
+impl<M: Memory, C: Completions> QueuePairs<M, C> {
+    fn srq(&mut self, srq: SrqId) -> Option<&mut SharedReceives> {
+        let index = self.srqs.current(srq.index, srq.generation)?;
+        self.srqs.get_mut(index)
+    }
+
+    /// Takes a buffer for the message that begins to arrive. False if there is none, or the queue
+    /// pair has buffers of its own.
+    pub(super) fn borrow_buffer(&mut self, index: u32) -> bool {
+        let Some(qp) = self.get_mut(index) else { return false };
+        let Some(Share { srq, .. }) = qp.share else { return false };
+        if qp.stream.receives.front().is_some() {
+            return false;
+        }
+        let Some(buffer) = self.srqs.get_mut(srq).and_then(|srq| srq.buffers.pop_front()) else {
+            return false;
+        };
+        let Some(qp) = self.get_mut(index) else { return false };
+        qp.stream.receives.post(buffer)
+    }
+
+    /// The message that borrowed a buffer was refused: it goes back, unless it was used up in
+    /// error.
+    pub(super) fn return_buffer(&mut self, index: u32) {
+        let Some(qp) = self.get_mut(index) else { return };
+        let Some(Share { srq, .. }) = qp.share else { return };
+        match qp.stream.receives.take() {
+            Some(buffer) => {
+                if let Some(srq) = self.srqs.get_mut(srq) {
+                    srq.buffers.push_front(buffer);
+                }
+            }
+            None => self.keep_buffer(index),
+        }
+    }
+
+    /// The message that borrowed a buffer has used it up, or has begun to fill it.
+    pub(super) fn keep_buffer(&mut self, index: u32) {
+        let Some(qp) = self.get_mut(index) else { return };
+        let Some(share) = &mut qp.share else { return };
+        share.taken += 1;
+        let srq = share.srq;
+        self.watch_limit(srq);
+    }
+
+    /// Tells once that fewer buffers are left than the limit says, and who took most.
+    fn watch_limit(&mut self, index: u32) {
+        let Some(srq) = self.srqs.get_mut(index) else { return };
+        let left = srq.buffers.len();
+        if left >= srq.limit {
+            return;
+        }
+        srq.limit = 0;
+        let most = self.shares(index).max_by_key(|&(_, taken)| taken);
+        let most = most.filter(|&(_, taken)| taken > 0);
+        let generation = self.srqs.generation(index);
+        let srq = SrqId { index, generation };
+        self.events.push_back(Event::SrqLimit { srq, left, most });
+    }
+
+    /// What each queue pair took since the limit was armed.
+    fn shares(&self, srq: u32) -> impl Iterator<Item = (QpId, u64)> {
+        self.indices().filter_map(move |index| {
+            let share = self.get(index)?.share.filter(|share| share.srq == srq)?;
+            Some((self.id(index), share.taken))
+        })
+    }
+
+    /// A queue pair is gone.
+    pub(super) fn leave_shared(&mut self, share: Option<Share>) {
+        if let Some(srq) = share.and_then(|share| self.srqs.get_mut(share.srq)) {
+            srq.users -= 1;
+        }
+    }
+}
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Makes a shared receive queue for at most `count_max` buffers in memory of the domain `pd`.
+    ///
+    /// # Errors
+    /// [`SrqError::TooMany`].
+    pub fn create_srq(&mut self, pd: u32, count_max: usize) -> Result<SrqId, SrqError> {
+        let buffers = VecDeque::with_capacity(count_max);
+        let srq = SharedReceives { pd, buffers, count_max, limit: 0, users: 0 };
+        let (index, generation) = self.verbs.srqs.insert(srq).ok_or(SrqError::TooMany)?;
+        Ok(SrqId { index, generation })
+    }
+
+    /// Forgets a shared receive queue and the buffers in it.
+    ///
+    /// # Errors
+    /// `InUse` while queue pairs take from it; `NoSuchSrq`.
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), SrqError> {
+        let queue = self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?;
+        if queue.users > 0 {
+            return Err(SrqError::InUse);
+        }
+        self.verbs.srqs.remove(srq.index);
+        Ok(())
+    }
+
+    /// Lets a queue pair that is not connected take its buffers from a shared queue for good; what
+    /// was posted to its own queue is forgotten.
+    ///
+    /// # Errors
+    /// `NoSuchSrq`, `NoSuchQp`; `NotIdle`; `OtherDomain` if the two are of different ones.
+    pub fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError> {
+        let pd = self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?.pd;
+        let index = self.verbs.index(qp).ok_or(SrqError::NoSuchQp)?;
+        let qp = self.verbs.get_mut(index).ok_or(SrqError::NoSuchQp)?;
+        if qp.state != QpState::Idle || qp.share.is_some() {
+            return Err(SrqError::NotIdle);
+        }
+        if qp.init.pd != pd {
+            return Err(SrqError::OtherDomain);
+        }
+        // The one that a message is filling.
+        qp.stream.receives = BufferQueue::new(1);
+        qp.share = Some(Share { srq: srq.index, taken: 0 });
+        if let Some(queue) = self.verbs.srq(srq) {
+            queue.users += 1;
+        }
+        Ok(())
+    }
+
+    /// Posts a buffer to a shared receive queue.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted.
+    pub fn post_srq_recv(&mut self, srq: SrqId, wr: RecvWr) -> Result<(), PostError> {
+        let queue = self.verbs.srq(srq).ok_or(PostError::NoSuchSrq)?;
+        if queue.buffers.len() >= queue.count_max {
+            return Err(PostError::QueueFull);
+        }
+        queue.buffers.push_back(Buffer { wr_id: wr.wr_id, sg_list: wr.sg_list });
+        Ok(())
+    }
+
+    /// Free places in a shared receive queue.
+    #[must_use]
+    pub fn srq_room(&self, srq: SrqId) -> usize {
+        self.verbs
+            .srqs
+            .current(srq.index, srq.generation)
+            .and_then(|index| self.verbs.srqs.get(index))
+            .map_or(0, |queue| queue.count_max - queue.buffers.len())
+    }
+
+    /// Asks to be told once, by [`Event::SrqLimit`], when fewer than `limit` buffers are left;
+    /// at once if fewer are now. Counts anew what each queue pair takes. 0 takes it back.
+    ///
+    /// # Errors
+    /// `NoSuchSrq`.
+    pub fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
+        self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?.limit = limit;
+        let users: Vec<u32> = self.verbs.indices().collect();
+        for index in users {
+            if let Some(share) = self.verbs.get_mut(index).and_then(|qp| qp.share.as_mut())
+                && share.srq == srq.index
+            {
+                share.taken = 0;
+            }
+        }
+        self.verbs.watch_limit(srq.index);
+        Ok(())
+    }
+
+    /// Buffers that a queue pair has taken from its shared queue since the limit was armed: by
+    /// this a peer that takes more than its fair share is found, and its connection can be ended.
+    // req: DDP-218, RDMAP-297
+    #[must_use]
+    pub fn srq_taken(&self, qp: QpId) -> u64 {
+        self.verbs
+            .index(qp)
+            .and_then(|index| self.verbs.get(index)?.share)
+            .map_or(0, |share| share.taken)
+    }
+}

@@ -1,0 +1,176 @@
+//! Shared receive queues.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam::queue::ArrayQueue;
+use crossbeam::utils::CachePadded;
+use ferrowarp_proto::verbs::qp::{SrqError, SrqId};
+use ferrowarp_proto::verbs::wc::QpId;
+use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
+
+use crate::context::Inner;
+use crate::error::CreateError;
+use crate::gate::Gate;
+use crate::limits::{Grant, Resource};
+use crate::ring::{Consumer, Producer};
+
+/// Limit events kept; more arming without looking finds the oldest there.
+const LIMIT_COUNT_MAX: usize = 8;
+
+/// A shared receive queue: buffers for the Sends that arrive on any of its queue pairs, which take
+/// one each when a message begins. Clones name the same queue; it goes when the last of them and
+/// of its queue pairs are gone.
+///
+/// It may run empty: a message that finds none then ends its connection, as with a queue of its
+/// own. [`Srq::arm`] tells before it comes to that, and who took most.
+#[derive(Clone)]
+pub struct Srq {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    id: SrqId,
+    pd: u32,
+    poster: Gate<Poster>,
+    link: Arc<SrqShared>,
+    context: Arc<Inner>,
+    _grant: Grant,
+}
+
+struct Poster {
+    ring: Producer<RecvWr>,
+    posted: u64,
+    max: u64,
+}
+
+/// What the application's and the shard's sides share.
+pub(crate) struct SrqShared {
+    /// Buffers that left the queue; written by the shard.
+    retired: CachePadded<AtomicU64>,
+    limits: ArrayQueue<SrqLimit>,
+}
+
+/// Fewer buffers are left than [`Srq::arm`] said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqLimit {
+    /// Buffers that were left.
+    pub left: usize,
+    /// The queue pair that took most since the limit was armed, and how many: if that is more than
+    /// its fair share, its connection can be ended.
+    pub most: Option<(QpId, u64)>,
+}
+
+impl Srq {
+    pub(crate) fn create(
+        context: &Arc<Inner>,
+        pd: u32,
+        max_wr: usize,
+    ) -> Result<Self, CreateError> {
+        let max_wr = max_wr.max(1);
+        let grant = context.ledger.take(Resource::QueueEntries, max_wr)?;
+        let (ring, taken) = crate::ring::ring(max_wr);
+        let link = Arc::new(SrqShared {
+            retired: CachePadded::new(AtomicU64::new(0)),
+            limits: ArrayQueue::new(LIMIT_COUNT_MAX),
+        });
+        let end = SrqEnd { ring: taken, link: Arc::clone(&link), taken: 0, max: max_wr };
+        let id = context.shard.control(|machine, _| machine.create_srq(pd, end));
+        let id = id.ok_or(CreateError::Gone)??;
+        let poster = Gate::new(Poster { ring, posted: 0, max: max_wr as u64 });
+        let context = Arc::clone(context);
+        Ok(Self { shared: Arc::new(Shared { id, pd, poster, link, context, _grant: grant }) })
+    }
+
+    /// Posts a buffer for one incoming Send. Never waits.
+    ///
+    /// # Errors
+    /// `QueueFull`; nothing was posted. It goes away when messages have arrived and a pass was
+    /// made.
+    #[inline]
+    pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
+        let mut poster = self.shared.poster.enter();
+        let retired = self.shared.link.retired.load(Ordering::Acquire);
+        if poster.posted - retired >= poster.max || poster.ring.stage(wr).is_err() {
+            return Err(PostError::QueueFull);
+        }
+        poster.posted += 1;
+        poster.ring.publish();
+        Ok(())
+    }
+
+    /// Asks to be told once when fewer than `limit` buffers are left, at once if fewer are now;
+    /// counts anew what each queue pair takes. 0 takes it back. What was posted before counts.
+    ///
+    /// # Errors
+    /// `NoSuchSrq` after the context was closed.
+    pub fn arm(&self, limit: usize) -> Result<(), SrqError> {
+        let id = self.shared.id;
+        let armed = self.shared.context.shard.control(|machine, _| machine.arm_srq(id, limit));
+        armed.unwrap_or(Err(SrqError::NoSuchSrq))
+    }
+
+    /// The oldest limit event not yet taken. Does not drive.
+    #[must_use]
+    pub fn next_limit(&self) -> Option<SrqLimit> {
+        self.shared.link.limits.pop()
+    }
+
+    pub(crate) fn id(&self) -> SrqId {
+        self.shared.id
+    }
+
+    /// It is of this context and domain.
+    pub(crate) fn belongs_to(&self, context: &Arc<Inner>, pd: u32) -> bool {
+        Arc::ptr_eq(&self.shared.context, context) && self.shared.pd == pd
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let id = self.id;
+        // Its queue pairs hold it: none is left.
+        self.context.shard.control(|machine, _| machine.destroy_srq(id));
+    }
+}
+
+/// The shard's end of a queue.
+pub(crate) struct SrqEnd {
+    ring: Consumer<RecvWr>,
+    link: Arc<SrqShared>,
+    taken: u64,
+    max: usize,
+}
+
+impl SrqEnd {
+    pub(crate) const fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Moves posted buffers to the engine, which has this much room. True if there were any.
+    #[inline]
+    pub(crate) fn serve(&mut self, room: usize, mut post: impl FnMut(RecvWr)) -> bool {
+        let mut any = false;
+        for _ in 0..room {
+            let Some(wr) = self.ring.pop() else { break };
+            post(wr);
+            self.taken += 1;
+            any = true;
+        }
+        any
+    }
+
+    /// Shows the application how many buffers have left the queue, by the engine's room.
+    #[inline]
+    pub(crate) fn show_room(&self, room: usize) {
+        let retired = self.taken - self.max.saturating_sub(room) as u64;
+        // Stored only when changed: the application's core keeps the line otherwise.
+        if self.link.retired.load(Ordering::Relaxed) != retired {
+            self.link.retired.store(retired, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn inform(&self, limit: SrqLimit) {
+        let _ = self.link.limits.push(limit);
+    }
+}

@@ -1,0 +1,253 @@
+//! Registered memory, windows, shared receive queues and limits, through the application's API.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ferrowarp::{
+    Access, CreateError, DriveMode, EndReason, Event, MemoryError, Operation, PostError, QpOptions,
+    WcOpcode, WcStatus,
+};
+use support::*;
+
+/// While one thread drives both ends under a flood of Writes, another revokes: from the moment its
+/// call returns not one octet changes.
+// req-test: DDP-210, RDMAP-281
+#[test]
+fn after_a_revocation_has_returned_no_octet_changes_whoever_drives() {
+    const LEN: usize = 1 << 16;
+    const LEN_32: u32 = 1 << 16;
+    let (left, right) = ends(DriveMode::Inline);
+    let mut hit = 0;
+    for round in 0..20_u64 {
+        let (a, _b) = connect(&left, &right);
+        let source = left.mr(LEN, Access::LOCAL_READ);
+        let mut sink = right.mr(LEN, Access::REMOTE_WRITE);
+        let over = AtomicBool::new(false);
+        let request = |number: u64| {
+            // Each Write brings other octets than the one before.
+            source.fill(0, LEN, number.to_le_bytes()[0]);
+            write(number, source.sge(0, LEN_32), &sink, 0)
+        };
+        let first: Vec<_> = (0..4).map(request).collect();
+        let (rkey, remote) = (sink.rkey(), sink.addr());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                a.post_sends(first);
+                let mut wcs = Vec::new();
+                let mut number = 4_u64;
+                while !over.load(Ordering::Relaxed) {
+                    left.cq.poll(&mut wcs);
+                    right.context.drive();
+                    for _ in wcs.drain(..) {
+                        number += 1;
+                        source.fill(0, LEN, number.to_le_bytes()[0]);
+                        let payload = gather(source.sge(0, LEN_32));
+                        let operation = Operation::Write { payload, rkey, remote };
+                        // The connection ends when the first Write comes too late.
+                        let _ = a.post_send(ferrowarp::SendWr {
+                            wr_id: number,
+                            operation,
+                            signaled: true,
+                            fence: false,
+                        });
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_micros(300 + 397 * round));
+            sink.revoke();
+            let then = contents(&sink);
+            std::thread::sleep(Duration::from_millis(3));
+            let now = contents(&sink);
+            over.store(true, Ordering::Relaxed);
+            assert!(then == now, "round {round}: octets changed after the revocation");
+            hit += u32::from(then.iter().any(|&octet| octet != 0));
+        });
+        drop(a);
+        until(&left.context, &right.context, || right.context.connection_count() == 0);
+    }
+    assert!(hit > 0, "no round was late enough to see any Write");
+}
+
+// req-test: RDMAP-007, RDMAP-008, RDMAP-043
+#[test]
+fn an_stag_lasts_until_it_is_revoked_and_the_next_one_is_good() {
+    let (left, right) = ends(DriveMode::Inline);
+    let source = left.mr(64, Access::ALL);
+    let mut sink = right.mr(64, Access::ALL);
+    for round in 0..3_u64 {
+        let (a, b) = connect(&left, &right);
+        for number in 0..100 {
+            a.post_send(write(number, source.sge(0, 8), &sink, 0)).unwrap();
+            a.post_send(read(number, source.sge(8, 8), &sink, 0)).unwrap();
+            let wcs = left.completions(&right, 2);
+            assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
+        }
+        let late = write(200, source.sge(0, 8), &sink, 0);
+        let old = sink.rkey();
+        let new = sink.enable(Access::REMOTE_READ | Access::REMOTE_WRITE);
+        assert_eq!((sink.rkey(), new ^ old < 256, new == old), (new, true, false));
+        a.post_send(write(201, source.sge(0, 8), &sink, 0)).unwrap();
+        a.post_send(late).unwrap();
+        let Event::Disconnected { reason, .. } = event(&b) else { panic!() };
+        assert!(matches!(reason, EndReason::TerminateSent(_)), "round {round}: {reason:?}");
+        drop((a, b));
+        left.completions(&right, 2);
+    }
+}
+
+#[test]
+fn a_region_for_one_queue_pair_serves_no_other_even_here() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, _a) = connect(&left, &right);
+    let (b, _b) = connect(&left, &right);
+    let buffer = left.context.allocate(64).unwrap();
+    let mine = left.pd.register_for(&a, buffer, Access::ALL).unwrap();
+    let sink = right.mr(64, Access::ALL);
+    a.post_send(write(1, mine.sge(0, 8), &sink, 0)).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
+    b.post_send(write(2, mine.sge(0, 8), &sink, 0)).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].status, WcStatus::LocalProtection);
+}
+
+#[test]
+fn a_window_is_bound_used_taken_back_and_ends_with_its_region() {
+    let (left, right) = ends(DriveMode::Inline);
+    let source = left.mr(64, Access::ALL);
+    source.write(0, b"through the window");
+    let mut window = right.pd.allocate_window().unwrap();
+    for case in 0..4 {
+        let (a, b) = connect(&left, &right);
+        let mut region = right.mr(4096, Access::ALL);
+        let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        b.post_send(request(1, window.bind(&region, 100, 50, rights, true))).unwrap();
+        let wc = right.completions(&left, 1)[0];
+        assert_eq!((wc.opcode, wc.status), (WcOpcode::Bind, WcStatus::Success));
+        assert_eq!(region.window_count(), 1);
+        let stag = window.rkey();
+        let into = |wr_id| {
+            let payload = gather(source.sge(0, 18));
+            request(wr_id, Operation::Write { payload, rkey: stag, remote: 32 })
+        };
+        a.post_send(into(2)).unwrap();
+        until(&left.context, &right.context, || region.load_last(149) == b'w');
+        match case {
+            0 => assert!(window.revoke()),
+            1 => {
+                b.post_send(request(4, Operation::Invalidate { stag })).unwrap();
+                assert_eq!(right.completions(&left, 1)[0].opcode, WcOpcode::Invalidate);
+            }
+            2 => region.revoke(),
+            _ => drop(std::mem::replace(&mut window, right.pd.allocate_window().unwrap())),
+        }
+        assert_eq!(region.window_count(), 0);
+        region.fill(0, 4096, 0);
+        a.post_send(into(3)).unwrap();
+        let Event::Disconnected { reason, .. } = event(&b) else { panic!() };
+        assert!(matches!(reason, EndReason::TerminateSent(_)), "case {case}: {reason:?}");
+        assert!(contents(&region).iter().all(|&octet| octet == 0));
+        drop((a, b));
+        left.completions(&right, 2);
+    }
+}
+
+#[test]
+fn a_shared_receive_queue_feeds_its_queue_pairs_and_says_when_it_runs_low() {
+    let (left, right) = ends(DriveMode::Inline);
+    let inbox = right.mr(4096, Access::LOCAL_WRITE);
+    let srq = right.pd.create_srq(8).unwrap();
+    let place = |wr_id: u64| 64 * usize::try_from(wr_id % 64).unwrap();
+    let post = |wr_id: u64| srq.post_recv(recv(wr_id, inbox.sge(place(wr_id), 64)));
+    (0..8).for_each(|wr_id| post(wr_id).unwrap());
+    assert_eq!(post(8), Err(PostError::QueueFull));
+    let sharing = || {
+        let options =
+            QpOptions { send_cq: &right.cq, recv_cq: &right.cq, max_send_wr: 8, max_recv_wr: 8 };
+        right.pd.create_qp_with_srq(&right.context, &options, &srq).unwrap()
+    };
+    let (first, second) = (sharing(), sharing());
+    let refused = first.post_recv(recv(0, inbox.sge(0, 64)));
+    assert_eq!(refused, Err(PostError::SharedReceives));
+    let ((a, first), _) = connect_qps(&right, left.qp(), first);
+    let ((b, second), _) = connect_qps(&right, left.qp(), second);
+    srq.arm(4).unwrap();
+    let mut next = 8;
+    for round in 0..50 {
+        a.post_send(send(1, inline(b"from a"))).unwrap();
+        b.post_send(send(2, inline(b"from b"))).unwrap();
+        left.completions(&right, 2);
+        let wcs = right.completions(&left, 2);
+        for wc in &wcs {
+            assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, 6));
+            let mut octets = [0; 6];
+            inbox.read(place(wc.wr_id), &mut octets);
+            let expected = if wc.qp == first.id() { b"from a" } else { b"from b" };
+            assert_eq!((&octets, round), (expected, round));
+            // The place is free as soon as the completion is seen.
+            post(next).unwrap();
+            next += 1;
+        }
+    }
+    assert_eq!(srq.next_limit(), None, "it never ran low");
+    for wr_id in 0..5 {
+        a.post_send(send(wr_id, inline(b"flood"))).unwrap();
+    }
+    right.completions(&left, 5);
+    let limit = srq.next_limit().expect("three are left");
+    assert_eq!((limit.left, limit.most.map(|(qp, _)| qp)), (3, Some(first.id())));
+    drop((first, second));
+    drop(srq);
+}
+
+/// What cannot be had names its limit.
+fn refusal(message: impl std::fmt::Display, setting: &str) {
+    let message = message.to_string();
+    assert!(message.contains(setting) && message.contains("raise"), "{message}");
+}
+
+// req-test: DDP-214, DDP-217, RDMAP-291, RDMAP-294, RDMAP-295
+#[test]
+fn each_limit_is_named_when_it_is_reached_and_free_again_afterwards() {
+    let mut small = config(1, DriveMode::Inline);
+    small.qps_max = 64;
+    small.regions_max = 8;
+    small.limits.registered_octets_max = 8192;
+    small.limits.cq_entries_max = 100;
+    small.limits.queue_entries_max = 1000;
+    let (left, _right) =
+        ferrowarp::Context::ring_pair(small, config(2, DriveMode::Inline)).unwrap();
+    let pd = left.alloc_pd();
+
+    let cq = left.create_cq(60);
+    let over = left.create_cq(60);
+    refusal(over.refusal().unwrap(), "`limits.cq_entries_max`");
+    let options = QpOptions { send_cq: &cq, recv_cq: &over, max_send_wr: 1, max_recv_wr: 1 };
+    refusal(pd.create_qp(&left, &options).err().unwrap(), "`limits.cq_entries_max`");
+    for _ in 0..2 {
+        assert_eq!(left.create_cq(40).refusal(), None);
+    }
+
+    let register = |len| pd.register(left.allocate(len).unwrap(), Access::ALL);
+    let half = register(4096).unwrap();
+    let Err(error) = register(8192) else { panic!("8192 octets more") };
+    assert!(matches!(error, MemoryError::Limit(_)));
+    refusal(error, "`limits.registered_octets_max`");
+    drop(half);
+    drop(register(8192).unwrap());
+    let windows: Vec<_> = (0..8).map(|_| pd.allocate_window().unwrap()).collect();
+    refusal(register(1).err().unwrap(), "`regions_max`");
+    drop(windows);
+    drop(register(1).unwrap());
+
+    let options =
+        |max_send_wr| QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr, max_recv_wr: 1 };
+    let Err(error) = pd.create_qp(&left, &options(1000)) else { panic!("1001 entries") };
+    assert!(matches!(error, CreateError::Limit(_)));
+    refusal(error, "`limits.queue_entries_max`");
+    refusal(pd.create_srq(1001).err().unwrap(), "`limits.queue_entries_max`");
+    let qps: Vec<_> = (0..64).map(|_| pd.create_qp(&left, &options(4)).unwrap()).collect();
+    refusal(pd.create_qp(&left, &options(4)).err().unwrap(), "`qps_max`");
+    drop(qps);
+    drop(pd.create_qp(&left, &options(999)).unwrap());
+}

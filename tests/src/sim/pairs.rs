@@ -1,0 +1,141 @@
+//! Queue pairs of both ends, connected, for tests that tell a story of a few requests.
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::time::SECOND;
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::qp::{QpInit, SrqId};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+
+use super::world::World;
+
+/// Protection domain of the queue pairs.
+pub const PD: u32 = 3;
+const PORT: u16 = 7174;
+
+/// Makes queue pairs of end 0 and of end 1 and connects them; the completions of pair `number` go
+/// to the completion queue of that number. Those of end 1 take buffers from `srq`, if given.
+///
+/// # Panics
+/// If they cannot be connected.
+pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] {
+    let param = ConnParam::default();
+    let cq = CqId(number);
+    let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 64, max_recv_wr: 64 };
+    let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("room"));
+    if let Some(srq) = srq {
+        world.ends[1].engine.attach_srq(qps[1], srq).expect("it is idle");
+    }
+    // There already after the first time.
+    let _ = world.ends[1].engine.listen(PORT, 8);
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    world.ends[0].engine.connect(now, qps[0], remote, &param).expect("idle");
+    let Event::ConnectRequest { request, .. } = event(world, 1) else {
+        panic!("no request");
+    };
+    let now = world.now;
+    world.ends[1].engine.accept(now, request, qps[1], &param).expect("the request is fresh");
+    for end in 0..2 {
+        assert!(matches!(event(world, end), Event::Established { .. }));
+    }
+    // Until the initiator's first FPDU the responder may not send.
+    let hello =
+        request_of(u64::MAX, Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 });
+    post(world, 0, qps[0], hello);
+    completions(world, 0, cq, 1);
+    world.run_until(SECOND, |world| world.ends[1].engine.counters().fpdus_in > 0);
+    qps
+}
+
+/// The next event of an end, within 30 seconds.
+///
+/// # Panics
+/// If there is none.
+pub fn event(world: &mut World, end: usize) -> Event {
+    let mut event = None;
+    world.run_until(30 * SECOND, |world| {
+        event = world.ends[end].engine.next_event();
+        event.is_some()
+    });
+    event.expect("an event within 30 s")
+}
+
+/// How the next connection of an end to end ended: layer, type and code of the Terminate it sent
+/// or received, or `None` if there was none.
+///
+/// # Panics
+/// If something else happens.
+pub fn end_of(world: &mut World, end: usize) -> (QpId, Option<(u8, u8, u8)>) {
+    let Event::Disconnected { qp, reason } = event(world, end) else {
+        panic!("something else happened");
+    };
+    match reason {
+        EndReason::TerminateSent(told) | EndReason::TerminateReceived(told) => {
+            (qp, Some((told.layer, told.error_type, told.code)))
+        }
+        _ => (qp, None),
+    }
+}
+
+/// Waits for completions of a queue.
+///
+/// # Panics
+/// If there are not so many within 30 seconds.
+pub fn completions(world: &mut World, end: usize, cq: CqId, count: usize) -> Vec<Wc> {
+    let mut found = Vec::new();
+    world.run_until(30 * SECOND, |world| {
+        while found.len() < count
+            && let Some(wc) = world.ends[end].queues.poll(cq)
+        {
+            found.push(wc);
+        }
+        found.len() >= count
+    });
+    assert_eq!(found.len(), count, "{found:?}");
+    found
+}
+
+/// Lets time pass until nothing is under way any more.
+pub fn settle(world: &mut World) {
+    world.run_until(SECOND, |_| false);
+}
+
+/// Posts a request.
+///
+/// # Panics
+/// If it is refused.
+pub fn post(world: &mut World, end: usize, qp: QpId, wr: SendWr) {
+    world.ends[end].engine.post_send(qp, wr).expect("the queue has room");
+}
+
+/// A signaled request.
+#[must_use]
+pub const fn request_of(wr_id: u64, operation: Operation) -> SendWr {
+    SendWr { wr_id, operation, signaled: true, fence: false }
+}
+
+/// A Send of `octets`.
+#[must_use]
+pub fn send(wr_id: u64, octets: &[u8], invalidate: Option<u32>) -> SendWr {
+    let payload = Payload::Inline(octets.iter().copied().collect());
+    request_of(wr_id, Operation::Send { payload, solicited: false, invalidate })
+}
+
+/// A Write of `octets`.
+#[must_use]
+pub fn write(wr_id: u64, octets: &[u8], rkey: u32, remote: u64) -> SendWr {
+    let payload = Payload::Inline(octets.iter().copied().collect());
+    request_of(wr_id, Operation::Write { payload, rkey, remote })
+}
+
+/// A receive buffer of one piece.
+#[must_use]
+pub fn receive(wr_id: u64, lkey: u32, addr: u64, len: u32) -> RecvWr {
+    RecvWr { wr_id, sg_list: [Sge { addr, len, lkey }].into_iter().collect() }
+}
+
+/// Registers octets of the arena of an end for all queue pairs.
+#[must_use]
+pub fn register(world: &World, end: usize, start: u64, len: u64) -> u32 {
+    world.ends[end].arena.register(start, len, Access::ALL, PD)
+}

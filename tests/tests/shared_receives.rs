@@ -1,0 +1,166 @@
+//! Shared receive queues, between two engines in virtual time.
+
+use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, Sge};
+use ferrowarp_tests::sim::pairs::*;
+use ferrowarp_tests::sim::world::{World, WorldOptions};
+
+/// Octets of each buffer of the shared queue.
+const BUFFER_LEN: u32 = 8192;
+
+/// `count` connections whose queue pairs at end 1 share a queue of `buffers` buffers, named from 0.
+fn bed(count: u32, buffers: u64) -> (World, Vec<[QpId; 2]>, SrqId, u32) {
+    let mut world = World::new(&WorldOptions::new(1));
+    let srq = world.ends[1].engine.create_srq(PD, 64).unwrap();
+    let region = register(&world, 1, 0, 1 << 20);
+    let qps = (0..count).map(|number| connect(&mut world, number, Some(srq))).collect();
+    for wr_id in 0..buffers {
+        refill(&mut world, srq, region, wr_id);
+    }
+    (world, qps, srq, region)
+}
+
+fn refill(world: &mut World, srq: SrqId, region: u32, wr_id: u64) {
+    let addr = wr_id % 64 * u64::from(BUFFER_LEN);
+    let wr = receive(wr_id, region, addr, BUFFER_LEN);
+    world.ends[1].engine.post_srq_recv(srq, wr).unwrap();
+}
+
+/// A Send of `len` octets of a region of end 0.
+fn long_send(wr_id: u64, lkey: u32, len: u32) -> ferrowarp_proto::verbs::wr::SendWr {
+    let payload = Payload::Gather([Sge { addr: 0, len, lkey }].into_iter().collect());
+    request_of(wr_id, Operation::Send { payload, solicited: false, invalidate: None })
+}
+
+// req-test: RDMAP-169, RDMAP-208, DDP-003
+#[test]
+fn messages_take_buffers_as_they_arrive_and_each_stream_in_its_own_order() {
+    let (mut world, qps, srq, _) = bed(2, 6);
+    for (number, octets) in [(0, b"a1"), (1, b"b1"), (0, b"a2"), (0, b"a3"), (1, b"b2")] {
+        post(&mut world, 0, qps[number][0], send(1, octets, None));
+        settle(&mut world);
+    }
+    for (number, expected) in
+        [(0, vec![(0, "a1"), (2, "a2"), (3, "a3")]), (1, vec![(1, "b1"), (4, "b2")])]
+    {
+        let wcs = completions(&mut world, 1, CqId(number), expected.len());
+        for (wc, (wr_id, octets)) in wcs.iter().zip(expected) {
+            assert_eq!((wc.wr_id, wc.status, wc.byte_len), (wr_id, WcStatus::Success, 2));
+            let at = usize::try_from(wr_id * u64::from(BUFFER_LEN)).unwrap();
+            assert_eq!(world.ends[1].arena.read(at, 2), octets.as_bytes());
+        }
+    }
+    let engine = &world.ends[1].engine;
+    assert_eq!((engine.srq_taken(qps[0][1]), engine.srq_taken(qps[1][1])), (3, 2));
+    assert_eq!(engine.srq_room(srq), 63);
+}
+
+#[test]
+fn a_message_of_many_segments_keeps_its_buffer_while_others_take_theirs() {
+    let (mut world, qps, _, _) = bed(2, 3);
+    let source = register(&world, 0, 0, u64::from(BUFFER_LEN));
+    let octets: Vec<u8> = (0..BUFFER_LEN).map(|at| (at % 251) as u8).collect();
+    world.ends[0].arena.write(0, &octets);
+    for (number, [ours, _]) in qps.iter().enumerate() {
+        post(&mut world, 0, *ours, long_send(number as u64, source, BUFFER_LEN));
+    }
+    let mut taken = Vec::new();
+    for number in 0..2 {
+        let wc = completions(&mut world, 1, CqId(number), 1)[0];
+        assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, BUFFER_LEN));
+        let at = usize::try_from(wc.wr_id).unwrap() * BUFFER_LEN as usize;
+        assert!(world.ends[1].arena.read(at, octets.len()) == octets, "buffer {}", wc.wr_id);
+        taken.push(wc.wr_id);
+    }
+    taken.sort_unstable();
+    assert_eq!(taken, [0, 1]);
+}
+
+// req-test: DDP-218, RDMAP-297
+#[test]
+fn the_limit_tells_once_and_names_who_took_most_before_the_queue_is_empty() {
+    let (mut world, qps, srq, region) = bed(2, 8);
+    world.ends[1].engine.arm_srq(srq, 4).unwrap();
+    post(&mut world, 0, qps[1][0], send(0, b"meek", None));
+    for wr_id in 0..4 {
+        post(&mut world, 0, qps[0][0], send(wr_id, b"flood", None));
+    }
+    let limit = Event::SrqLimit { srq, left: 3, most: Some((qps[0][1], 4)) };
+    assert_eq!(event(&mut world, 1), limit);
+    settle(&mut world);
+    assert_eq!(world.ends[1].engine.next_event(), None, "told once");
+    // The other stream still gets buffers.
+    post(&mut world, 0, qps[1][0], send(1, b"meek", None));
+    assert_eq!(completions(&mut world, 1, CqId(1), 2)[1].status, WcStatus::Success);
+    // Armed again below the limit it tells at once, and counts anew.
+    world.ends[1].engine.arm_srq(srq, 4).unwrap();
+    assert_eq!(event(&mut world, 1), Event::SrqLimit { srq, left: 2, most: None });
+    assert_eq!(world.ends[1].engine.srq_taken(qps[0][1]), 0);
+    for wr_id in 8..14 {
+        refill(&mut world, srq, region, wr_id);
+    }
+    world.ends[1].engine.arm_srq(srq, 4).unwrap();
+    settle(&mut world);
+    assert_eq!(world.ends[1].engine.next_event(), None, "eight are left");
+}
+
+// req-test: DDP-145, DDP-178
+#[test]
+fn an_empty_queue_ends_the_stream_that_finds_it_so_and_no_other() {
+    let (mut world, qps, srq, region) = bed(2, 1);
+    post(&mut world, 0, qps[1][0], send(0, b"last", None));
+    completions(&mut world, 1, CqId(1), 1);
+    post(&mut world, 0, qps[0][0], send(0, b"none", None));
+    assert_eq!(end_of(&mut world, 1), (qps[0][1], Some((1, 2, 2))));
+    refill(&mut world, srq, region, 9);
+    post(&mut world, 0, qps[1][0], send(0, b"more", None));
+    assert_eq!(completions(&mut world, 1, CqId(1), 1)[0].wr_id, 9);
+}
+
+#[test]
+fn a_buffer_belongs_to_the_stream_that_began_to_fill_it_and_to_no_other() {
+    let (mut world, qps, srq, _) = bed(2, 3);
+    // Too long: the buffer is used up in error, the others stay.
+    let source = register(&world, 0, 0, 1 << 16);
+    post(&mut world, 0, qps[0][0], long_send(0, source, BUFFER_LEN + 1));
+    assert_eq!(end_of(&mut world, 1), (qps[0][1], Some((1, 2, 5))));
+    let wcs = completions(&mut world, 1, CqId(0), 1);
+    assert_eq!((wcs[0].wr_id, wcs[0].status), (0, WcStatus::LocalLength));
+    settle(&mut world);
+    assert_eq!(world.ends[1].engine.srq_room(srq), 62);
+    // Cut off in the middle of a message: flushed where it was taken.
+    let half = |lkey| Sge { addr: 0, len: BUFFER_LEN / 2, lkey };
+    let payload = Payload::Gather([half(source), half(source ^ 0x100)].into_iter().collect());
+    let operation = Operation::Send { payload, solicited: false, invalidate: None };
+    post(&mut world, 0, qps[1][0], request_of(1, operation));
+    assert_eq!(end_of(&mut world, 1), (qps[1][1], Some((0, 0, 0))));
+    let wc = completions(&mut world, 1, CqId(1), 1)[0];
+    assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Flushed));
+    assert_eq!(world.ends[1].engine.srq_room(srq), 63);
+}
+
+#[test]
+fn calls_that_make_no_sense_are_refused() {
+    let (mut world, qps, srq, region) = bed(1, 0);
+    let buffer = || receive(0, region, 0, 8);
+    let engine = &mut world.ends[1].engine;
+    assert_eq!(engine.post_recv(qps[0][1], buffer()), Err(PostError::SharedReceives));
+    assert_eq!(engine.attach_srq(qps[0][1], srq), Err(SrqError::NotIdle));
+    assert_eq!(engine.destroy_srq(srq), Err(SrqError::InUse));
+    let cq = CqId(0);
+    let init = QpInit { pd: PD + 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+    let foreign = engine.create_qp(init).unwrap();
+    assert_eq!(engine.attach_srq(foreign, srq), Err(SrqError::OtherDomain));
+    let small = engine.create_srq(PD, 1).unwrap();
+    assert_eq!(engine.post_srq_recv(small, buffer()), Ok(()));
+    assert_eq!(engine.post_srq_recv(small, buffer()), Err(PostError::QueueFull));
+    assert_eq!(engine.destroy_srq(small), Ok(()));
+    assert_eq!(engine.post_srq_recv(small, buffer()), Err(PostError::NoSuchSrq));
+    assert_eq!(engine.arm_srq(small, 1), Err(SrqError::NoSuchSrq));
+    assert_eq!(engine.attach_srq(foreign, small), Err(SrqError::NoSuchSrq));
+    let now = world.now;
+    world.ends[1].engine.destroy_qp(now, qps[0][1]);
+    assert_eq!(world.ends[1].engine.destroy_srq(srq), Ok(()));
+}
