@@ -359,13 +359,18 @@ impl Bed {
         self.settle();
     }
 
+    /// The octets that the stack has said since the last time.
+    pub fn hear(&mut self) -> Vec<u8> {
+        self.settle();
+        std::mem::take(&mut self.heard)
+    }
+
     /// What the stack has said since the last time, FPDU by FPDU: CRC and padding are right.
     ///
     /// # Panics
     /// If it is no row of whole FPDUs.
     pub fn ulpdus(&mut self) -> Vec<Vec<u8>> {
-        self.settle();
-        let heard = std::mem::take(&mut self.heard);
+        let heard = self.hear();
         let (ulpdus, rest) = split(&heard);
         assert!(rest.is_empty(), "{rest:02x?} is no whole FPDU");
         ulpdus

@@ -1,0 +1,128 @@
+//! Rules of MPA, DDP and RDMAP on FPDUs that come before their turn, found by their markers.
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_tests::compliance::bed::{Bed, Lost};
+use ferrowarp_tests::peer::{Header, marked_fpdu};
+
+/// A stack that asked for markers and places early, and how many octets of FPDUs the peer has sent.
+struct Marked {
+    bed: Bed,
+    sent: u64,
+    stag: u32,
+}
+
+impl Marked {
+    fn new(place_early: bool) -> Self {
+        let mut bed = Bed::new();
+        bed.say(&[b"MPA ID Req Frame", &[0x40, 1, 0, 0][..]].concat());
+        bed.accept(&ConnParam { markers: true, place_early, ..ConnParam::default() });
+        let event = bed.engine.next_event();
+        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        bed.hear();
+        let stag = bed.register(0, 8192, Access::REMOTE_WRITE, false);
+        for wr_id in 1..=4 {
+            bed.receive(wr_id, 16_384 + 64 * wr_id, 64);
+        }
+        let mut marked = Self { bed, sent: 0, stag };
+        let first = marked.write(0, b"");
+        marked.bed.resend(&first);
+        marked
+    }
+
+    /// An FPDU of the peer's that got lost.
+    fn lose(&mut self, ulpdu: &[u8]) -> Lost {
+        let octets = marked_fpdu(ulpdu, true, self.sent);
+        self.sent += octets.len() as u64;
+        self.bed.lose(&octets)
+    }
+
+    fn write(&mut self, to: u64, octets: &[u8]) -> Lost {
+        self.lose(&Header::write(self.stag, to, true).encode(octets))
+    }
+
+    fn send(&mut self, msn: u32, octets: &[u8]) -> Lost {
+        self.lose(&Header::send(msn, 0, true).encode(octets))
+    }
+
+    /// Numbers of the buffers that were filled.
+    fn filled(&mut self) -> Vec<u64> {
+        self.bed.done().iter().map(|wc| wc.wr_id).collect()
+    }
+}
+
+// req-test: MPA-022, MPA-037, MPA-133, MPA-051, RDMAP-012
+#[test]
+fn a_write_behind_a_gap_is_in_memory_before_it_is_delivered() {
+    for place_early in [true, false] {
+        let mut marked = Marked::new(place_early);
+        let gap = marked.write(0, &[1; 1000]);
+        let early = marked.write(2000, &[2; 1000]);
+        let notice = marked.send(1, b"both are there");
+        marked.bed.resend(&early);
+        marked.bed.resend(&notice);
+        let expected = if place_early { 2 } else { 0 };
+        assert_eq!(marked.bed.arena.read(2000, 1000), [expected; 1000]);
+        assert_eq!(marked.bed.engine.counters().fpdus_placed_early, u64::from(place_early));
+        assert_eq!(marked.filled(), [0; 0]);
+        marked.bed.resend(&gap);
+        assert_eq!(marked.filled(), [1]);
+        assert_eq!(marked.bed.arena.read(0, 1000), [1; 1000]);
+        assert_eq!(marked.bed.arena.read(2000, 1000), [2; 1000]);
+    }
+}
+
+// req-test: MPA-003, MPA-004, MPA-032, MPA-052, MPA-053
+#[test]
+fn what_came_early_is_delivered_in_the_order_sent_and_once_the_gaps_are_filled() {
+    for order in [[2usize, 0, 1], [2, 1, 0], [1, 2, 0], [1, 0, 2]] {
+        let mut marked = Marked::new(true);
+        let mut lost = Vec::new();
+        for msn in 1..=3u32 {
+            let number = msn.to_le_bytes()[0];
+            let write = marked.write(1000 * u64::from(msn), &[number; 700]);
+            lost.push([write, marked.send(msn, &[number])]);
+        }
+        let (mut arrived, mut delivered) = ([false; 3], Vec::new());
+        for index in order {
+            marked.bed.resend(&lost[index][0]);
+            marked.bed.resend(&lost[index][1]);
+            arrived[index] = true;
+            let whole = arrived.iter().take_while(|arrived| **arrived).count();
+            delivered.extend(marked.filled());
+            assert_eq!(delivered, (1..=whole as u64).collect::<Vec<_>>(), "{order:?}");
+            for msn in 1..=whole {
+                let number = msn.to_le_bytes()[0];
+                assert_eq!(marked.bed.arena.read(1000 * msn, 700), vec![number; 700]);
+                assert_eq!(marked.bed.arena.read(16_384 + 64 * msn, 1), [number]);
+            }
+        }
+        assert_eq!(delivered.len(), 3);
+    }
+}
+
+// req-test: MPA-154, MPA-158
+#[test]
+fn what_an_early_marker_said_wrongly_is_found_when_the_gap_is_filled() {
+    let mut marked = Marked::new(true);
+    let gap = marked.write(0, &[1; 100]);
+    // Rightly summed, and its marker points elsewhere.
+    let ulpdu = Header::write(marked.stag, 2000, true).encode(&[2; 700]);
+    let mut octets = marked_fpdu(&ulpdu, true, marked.sent);
+    let at = usize::try_from(512 - marked.sent % 512).unwrap();
+    octets[at + 3] ^= 8;
+    let crc_at = octets.len() - 4;
+    let sum = crc32c::crc32c(&octets[..crc_at]).to_le_bytes();
+    octets[crc_at..].copy_from_slice(&sum);
+    marked.sent += octets.len() as u64;
+    let astray = marked.bed.lose(&octets);
+    let later = marked.write(4000, &[3; 100]);
+    marked.bed.resend(&astray);
+    marked.bed.resend(&later);
+    marked.bed.resend(&gap);
+    marked.bed.resend(&astray);
+    let told = marked.bed.terminate();
+    assert_eq!(told.cause(), (2, 0, 3));
+    assert_eq!(marked.bed.arena.read(0, 100), [1; 100], "what came before is there");
+    assert_eq!(marked.bed.arena.read(2000, 700), [0; 700]);
+}
