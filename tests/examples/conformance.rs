@@ -25,6 +25,8 @@ use rand::seq::SliceRandom;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How long the tests of a target may take over a mutant, which may not end.
 const MUTANT_PATIENCE: Duration = Duration::from_secs(120);
+/// Targets that take too long for a run over each mutant.
+const SLOW: [&str; 2] = ["simulation", "smoltcp"];
 /// Mutants of a place that are tried until one compiles.
 const TRIES_MAX: usize = 12;
 
@@ -239,11 +241,12 @@ fn mutate(seed: u64, count: usize, folder: &Path, only: &str) -> io::Result<bool
     Ok(survived == 0 && caught > 0)
 }
 
-/// The tests that guard a rule and need no device.
+/// The tests that guard a rule, need no device and are soon done.
 fn guards<'a>(ledger: &'a Ledger, id: &'a str) -> impl Iterator<Item = &'a Tag> {
-    ledger
-        .tagged(id, Kind::Test)
-        .filter(|tag| Target::of(root(), &tag.file).is_some_and(|target| !target.device))
+    ledger.tagged(id, Kind::Test).filter(|tag| {
+        Target::of(root(), &tag.file)
+            .is_some_and(|target| !target.device && !SLOW.contains(&target.name.as_str()))
+    })
 }
 
 /// Rules with both tags, as evenly as may be over the catalogues.

@@ -355,7 +355,7 @@ fn a_send_invalidates_before_it_completes() {
         for access in [Access::REMOTE_WRITE, Access::REMOTE_READ] {
             let mut bed = bed();
             bed.receive(1, 0, 64);
-            let stag = bed.register(1000, 64, access, false);
+            let stag = bed.register_own(1000, 64, access);
             bed.put_ulpdu(&send_as(opcode, 1, stag, b"bye"));
             let done = bed.done();
             assert_eq!(done[0].invalidated, Some(stag));

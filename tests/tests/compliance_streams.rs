@@ -53,7 +53,7 @@ fn what_the_header_says_of_a_message_is_told() {
         opcode::SEND_SOLICITED,
         opcode::SEND_SOLICITED_INVALIDATE,
     ]) {
-        let stag = bed.register(1024, 64, Access::REMOTE_WRITE, false);
+        let stag = bed.register_own(1024, 64, Access::REMOTE_WRITE);
         bed.receive(msn, 0, 64);
         let names = opcode % 2 == 0;
         bed.put_ulpdu(&send(opcode, msn, if names { stag } else { 0 }, b"x"));

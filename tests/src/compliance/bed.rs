@@ -464,6 +464,15 @@ impl Bed {
         self.arena.register(at, len, access, PD + u32::from(foreign))
     }
 
+    /// Registers memory for this stream alone: the peer may invalidate it.
+    ///
+    /// # Panics
+    /// If nobody is connected.
+    #[must_use]
+    pub fn register_own(&self, at: u64, len: u64, access: Access) -> u32 {
+        self.arena.register_for(at, len, access, PD, self.qp().into())
+    }
+
     /// What has completed since the last time.
     pub fn done(&mut self) -> Vec<Wc> {
         self.settle();

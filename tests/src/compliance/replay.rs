@@ -2,7 +2,7 @@
 //!
 //! What the application does: `mss N`, `unframed` (it listens for connections that start without
 //! frames), `accept`, `connect` (both with `revision=`, `ird=`, `ord=`, `crc=`, `markers=` and
-//! `data=`), `region NAME AT LEN RIGHTS` (of `rwa`), `fill AT OCTETS`, `recv ID AT LEN`,
+//! `data=`), `region NAME AT LEN RIGHTS` (of `rwai`), `fill AT OCTETS`, `recv ID AT LEN`,
 //! `send ID OCTETS [se] [inv=STAG]`, `sendfrom ID AT LEN`, `write ID STAG TO OCTETS`,
 //! `read ID STAG TO LEN SINK AT`, `atomic ID STAG TO SINK AT add WORD` or `... cmpswap WORD WORD`,
 //! `immediate ID OCTETS [se]`, `writeimm ID STAG TO OCTETS OCTETS`, `close`. What it sees:
@@ -86,7 +86,11 @@ impl Bed {
                     access = if rights.contains(letter) { access | right } else { access };
                 }
                 let (at, len) = (u64::from(number(at)), u64::from(number(len)));
-                let stag = self.arena.register(at, len, access, PD);
+                let stag = if rights.contains('i') {
+                    self.register_own(at, len, access)
+                } else {
+                    self.arena.register(at, len, access, PD)
+                };
                 self.stags.insert(name.to_owned(), stag);
             }
             ["fill", at, word] => self.arena.write(number(at) as usize, &octets(word)),
