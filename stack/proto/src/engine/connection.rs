@@ -90,16 +90,29 @@ pub(super) struct AwaitReply {
 }
 
 /// One TCP connection and what it carries.
+///
+/// In this order in memory, so that TCP's hot state is three cache lines.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) tcb: Tcb<R, T>,
     pub(super) phase: Phase,
-    /// The queue pair it serves, once there is one.
-    pub(super) qp: Option<u32>,
-    /// The listener that it came in by.
-    pub(super) listener: Option<u16>,
+    /// Start-up octets to be sent, if any.
+    pub(super) outbox: Option<Box<Outbox>>,
+    /// End of patience: with start-up, or with lingering after the end; or [`ENDLESS`].
+    pub(super) patience: Instant,
     /// The neighbour that takes its frames.
     pub(super) hop: Hop,
+    /// The queue pair it serves, once there is one.
+    pub(super) qp: Option<u32>,
+    /// Its timers in the wheel.
+    pub(super) armed: Armed,
+    /// Octets taken from TCP and held until both ends have agreed.
+    pub(super) held_len: u32,
+    /// Octets by which its receive window has grown.
+    pub(super) window_growth: u32,
+    /// The listener that it came in by.
+    pub(super) listener: Option<u16>,
     /// In the list of those in TIME-WAIT.
     pub(super) in_time_wait: bool,
     /// FPDUs may be sent: not at the responder until the initiator's first one was validated
@@ -113,18 +126,8 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) established: bool,
     /// Nothing is posted any more: FIN follows the last octet.
     pub(super) closing: bool,
-    /// Octets taken from TCP and held until both ends have agreed.
-    pub(super) held_len: u32,
-    /// Octets by which its receive window has grown.
-    pub(super) window_growth: u32,
-    /// Start-up octets to be sent, if any.
-    pub(super) outbox: Option<Box<Outbox>>,
-    /// End of patience: with start-up, or with lingering after the end; or [`ENDLESS`].
-    pub(super) patience: Instant,
     /// In the list of connections to be served in this pass or the next.
     pub(super) queued: bool,
-    /// Its timers in the wheel.
-    pub(super) armed: Armed,
 }
 
 impl<R: RxFrame, T: Retained> Connection<R, T> {
@@ -159,7 +162,7 @@ pub(super) type Connections<R, T> = Slab<Connection<R, T>>;
 
 #[cfg(test)]
 mod tests {
-    use super::Connections;
+    use super::{Connection, Connections};
     use crate::tcp::tests::Heap;
 
     /// Octets of an idle connection that are not of its queue pair.
@@ -177,5 +180,12 @@ mod tests {
         let each = slot + TABLE_ENTRY + READY_ENTRY;
         println!("{each} octets: {slot} in its slot, {TABLE_ENTRY} by four-tuple, {READY_ENTRY}");
         assert!(each <= BUDGET, "{each} octets");
+    }
+
+    #[test]
+    fn tcp_begins_with_a_cache_line() {
+        type Both = Connection<Heap, Heap>;
+        assert_eq!((align_of::<Both>(), core::mem::offset_of!(Both, tcb)), (64, 0));
+        assert_eq!(size_of::<Option<Both>>(), size_of::<Both>(), "no octet says that it is there");
     }
 }

@@ -51,6 +51,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[must_use]
     pub fn tcp_stats(&self, qp: QpId) -> Option<tcp::Stats> {
         let qp = self.verbs.get(self.verbs.index(qp)?)?;
-        Some(*self.connections.get(qp.conn?)?.tcb.stats())
+        Some(self.connections.get(qp.conn?)?.tcb.stats())
     }
 }

@@ -3,16 +3,16 @@
 
 use super::congestion::AckInfo;
 use super::recovery::Phase;
-use super::scoreboard::News;
+use super::scoreboard::{Freed, News};
 use super::send::Fin;
 use super::state::{Event, State};
-use super::{NEVER, Tcb};
+use super::{Moment, NEVER, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::tcp::{Flags, Segment};
 
 /// How long the records' memory is kept with nothing in flight.
-const IDLE_NS: u64 = SECOND;
+pub(super) const IDLE_NS: u64 = SECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Takes the acknowledgment, window and SACK blocks of an acceptable segment. False: the
@@ -40,7 +40,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && window == self.snd.wnd
             && self.snd.flight() > 0
             && !seg.flags.has(Flags::FIN);
-        self.snd.update_window(seg.seq, ack, window);
+        self.snd.update_window(seg.seq, moved, window);
         let calm = self.recovery.is_calm()
             && self.board.is_calm()
             && !self.tail.is_unanswered()
@@ -53,7 +53,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if let Some(newest) = news.newest {
                 self.rack.delivered(now, newest);
             }
-            if self.cwnd_limited {
+            if self.cc.limited {
                 self.cc.on_ack(&self.ack_info(now, octets, sample));
             }
             self.rearm(now);
@@ -71,6 +71,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         seg: &Segment,
         news: &mut News,
     ) -> (u32, Option<u64>) {
+        self.count_octets();
         let octets = seg.ack - self.snd.una;
         self.snd.una = seg.ack;
         let guard = if self.board.is_calm() { None } else { Some(self.guard(now, seg)) };
@@ -79,25 +80,37 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // timeout or a probe both may mislead: where only the ACK was lost, the wait would be taken
         // for the path's round trip, and each wait would lengthen the next. So they count as an
         // ACK delay that a peer may well have, and no more.
-        let mut sample = news.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, seg));
+        let freed = Freed { records: news.records, oldest: news.oldest, newest: news.newest };
+        let mut sample = self.measured_rtt(now, seg, &freed);
         if self.retries > 0 || self.tail.is_unanswered() {
             let believable = self.cfg.rto_initial_ns.max(self.rtt.srtt());
             sample = sample.map(|sample| sample.min(believable));
         }
-        if let Some(sample) = sample.filter(|_| news.records > 0) {
-            let several = news.oldest.is_some() && (news.records > 1 || self.snd.flight() > 0);
-            let newest = news.newest.filter(|_| several).map(|newest| now.since(newest.0));
-            self.rtt.sample(now, sample, newest, &self.cfg);
-        }
+        self.take_sample(now, sample, &freed);
         self.rtt.reset_backoff();
         self.retries = 0;
         self.rearmed = false;
-        self.progress_at = now;
+        self.progress_at = Moment::of(now);
         self.recovery.duplicates = 0;
         if self.pmtu.is_probing() {
             self.judge_probe(now);
         }
         (octets, sample)
+    }
+
+    /// The round-trip time that an ACK measured which freed this, nanoseconds.
+    pub(super) fn measured_rtt(&self, now: Instant, seg: &Segment, freed: &Freed) -> Option<u64> {
+        freed.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, seg))
+    }
+
+    /// An ACK that freed this measured `sample`.
+    pub(super) fn take_sample(&mut self, now: Instant, sample: Option<u64>, freed: &Freed) {
+        if let Some(sample) = sample.filter(|_| freed.records > 0) {
+            let several = freed.oldest.is_some() && (freed.records > 1 || self.snd.flight() > 0);
+            let newest = freed.newest.filter(|_| several).map(|newest| now.since(newest.0));
+            self.rtt.sample(now, sample, newest, &self.cfg);
+            self.timing.measured(self.snd.nxt);
+        }
     }
 
     /// After progress: the timers start over, or stop (RFC 6298 sections 5.2 and 5.3).
@@ -109,7 +122,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return;
         }
         self.timers.rto = NEVER;
-        self.timers.reorder = NEVER;
+        self.rare.reorder = NEVER;
         self.timers.tail = if self.board.holds_memory() { now + IDLE_NS } else { NEVER };
         self.due.tail = false;
     }
@@ -117,7 +130,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Notes that our FIN was acknowledged, if it was.
     #[inline]
     pub(super) fn fin_acked(&mut self, now: Instant, seg: &Segment) {
-        if self.snd.fin_seq.is_some_and(|fin| seg.ack > fin) && self.snd.fin != Fin::Acked {
+        if self.own.fin_seq.is_some_and(|fin| seg.ack > fin) && self.snd.fin != Fin::Acked {
             self.snd.fin = Fin::Acked;
             self.step(Event::FinAcked);
             match self.state {
@@ -135,7 +148,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         AckInfo {
             now,
             octets,
-            mss: self.emss,
+            mss: u32::from(self.emss),
             srtt_ns: self.rtt.srtt(),
             rtt_ns: sample,
             snd_una: self.snd.una,
@@ -148,10 +161,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// outstanding at the last progress left a round trip before it: an older echo is no
     /// measurement, but a mistake of the peer's, or of a box on the path.
     fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<u64> {
-        let (_, echo) = seg.options.ts.filter(|_| self.ts.on)?;
+        let (_, echo) = seg.options.ts.filter(|_| self.ts_on)?;
         let micros = self.ts.value(now).wrapping_sub(echo).cast_signed();
         let sample = u64::try_from(micros).ok()? * MICROSECOND;
-        let longest = now.since(self.progress_at) + self.rtt.rto(&self.cfg);
+        let longest = self.progress_at.age(now) + self.rtt.rto(&self.cfg);
         Some(sample).filter(|&sample| sample <= longest)
     }
 

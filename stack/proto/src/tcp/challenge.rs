@@ -7,7 +7,7 @@
 //! among its connections beforehand: each gets the same, [`super::Config::challenge_acks`], and
 //! what one uses up changes nothing for another.
 
-use super::Tcb;
+use super::{Moment, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MILLISECOND};
 
@@ -18,11 +18,19 @@ const PERIOD_NS: u64 = 100 * MILLISECOND;
 const COURTESIES: u8 = 8;
 
 /// Answers in this period.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Challenges {
-    period_end: Instant,
+    /// When the period began.
+    began: Moment,
     challenges: u8,
     courtesies: u8,
+}
+
+impl Challenges {
+    /// A period begins.
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { began: Moment::of(now), challenges: 0, courtesies: 0 }
+    }
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
@@ -45,14 +53,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     fn new_period(&mut self, now: Instant) {
-        if now >= self.challenges.period_end {
-            self.challenges = Challenges { period_end: now + PERIOD_NS, ..Challenges::default() };
+        if self.challenges.began.age(now) >= PERIOD_NS {
+            self.challenges = Challenges::new(now);
         }
     }
 
     fn answer(&mut self, admits: bool) {
         self.stats.challenges += 1;
         self.stats.challenges_limited += u32::from(!admits);
-        self.ack.due |= admits;
+        self.rcv.due |= admits;
     }
 }

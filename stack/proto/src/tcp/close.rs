@@ -1,10 +1,10 @@
 //! The end of a connection: close, abort, and what follows another in its place (RFC 9293 sections
 //! 3.10.4 and 3.10.5, RFC 6191).
 
-use super::receive::AckState;
+use super::receive::Reports;
 use super::send::Fin;
 use super::state::{Event, State};
-use super::{Due, Notice, Plan, Tcb, Timers};
+use super::{Due, Notice, Plan, RareTimers, Tcb, Timers};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -23,12 +23,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 }
             }
         }
+        self.refresh();
     }
 
     /// The upper layer takes no more octets. New ones reset the connection, as the peer must
     /// learn that they are lost (RFC 9293 section 3.6.1).
     pub fn shut_receive(&mut self) {
         self.receive_shut = true;
+        self.refresh();
     }
 
     /// Ends the connection at once; a RST is due if the peer may still send or wait for something
@@ -43,6 +45,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 | State::CloseWait
         );
         self.kill();
+        self.refresh();
     }
 
     /// True if this connection gives way to the new one that `seg` asks for, a SYN: from TIME-WAIT,
@@ -62,9 +65,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let is_next = syn.seq > self.rcv.nxt;
         match (self.state, syn.options.ts) {
             (State::SynReceived, _) => {
-                self.passive && syn.seq != self.rcv.irs && self.is_acceptable(syn)
+                self.passive && syn.seq != self.peer.irs && self.is_acceptable(syn)
             }
-            (State::TimeWait, Some((val, _))) if self.ts.on => {
+            (State::TimeWait, Some((val, _))) if self.ts_on => {
                 let newer = val.wrapping_sub(self.ts.recent).cast_signed();
                 newer > 0 || (newer == 0 && is_next)
             }
@@ -96,8 +99,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.notify(Notice::Closed);
         self.board.clear();
         self.recovery.release_memory();
-        self.timers = Timers::OFF;
-        self.ack = AckState::new();
+        (self.timers, self.rare, self.paced) = (Timers::OFF, RareTimers::OFF, false);
+        self.rcv.forget_acks();
+        self.reports = Reports::default();
         self.due = Due { reset: self.due.reset, ..Due::default() };
         self.plan = Plan::Nothing;
     }
@@ -107,6 +111,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.notify(Notice::TimeWait);
         self.board.release_memory();
         self.recovery.release_memory();
-        self.timers = Timers { linger: now + self.cfg.time_wait_ns, ..Timers::OFF };
+        self.reports.release_memory();
+        let linger = now + self.cfg.time_wait_ns;
+        // An ACK that waits still leaves.
+        self.timers = Timers { delayed: self.timers.delayed, ..Timers::OFF };
+        (self.rare, self.paced) = (RareTimers { linger, ..RareTimers::OFF }, false);
     }
 }

@@ -3,7 +3,7 @@
 
 use core::ops::Range;
 
-use super::growth::Round;
+use super::growth::{Mark, Round};
 use super::held::{Held, HoldPool};
 use super::reassembly::InTurn;
 use super::state::{Event, State};
@@ -33,8 +33,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// be called until `None`, then [`Tcb::settle_held`].
     #[inline]
     pub fn next_held(&mut self) -> Option<InTurn<R>> {
+        if self.calm.receives() { None } else { self.next_in_turn() }
+    }
+
+    fn next_in_turn(&mut self) -> Option<InTurn<R>> {
         // Nothing follows the peer's FIN, whatever it sent.
-        if self.reassembly.is_empty() || self.rcv.finished {
+        if self.reassembly.is_empty() || self.peer.finished {
             return None;
         }
         self.pop_held()
@@ -48,8 +52,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             InTurn::Taken { len, .. } => *len,
         };
         self.rcv.nxt += len;
-        self.stats.octets_in += u64::from(len);
         self.take_fin();
+        self.refresh();
         Some(due)
     }
 
@@ -91,6 +95,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
         let Some((held, offset)) = kept else {
             self.stats.held_overflow += 1;
+            self.refresh();
             return false;
         };
         self.stats.held += 1;
@@ -98,6 +103,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let offset = u32::try_from(offset).unwrap_or(0);
         self.reassembly.insert(pool, early.block, Some(held), offset);
         self.note_fin(early.fin);
+        self.refresh();
         true
     }
 
@@ -108,6 +114,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.stats.taken_early += 1;
         self.reassembly.insert(pool, early.block, None, 0);
         self.note_fin(early.fin);
+        self.refresh();
     }
 
     /// Answers [`Delivered::Early`]: the octets are not wanted. They count as not received, and
@@ -115,6 +122,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn reject_early(&mut self) {
         if self.take_early().is_some() {
             self.stats.rejected_early += 1;
+            self.refresh();
         }
     }
 
@@ -123,10 +131,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// after [`Tcb::next_held`].
     #[inline]
     pub fn settle_held(&mut self, pool: &mut HoldPool<R>) {
-        if self.reassembly.is_idle() {
+        if self.calm.receives() || self.reassembly.is_idle() {
             return;
         }
-        if self.reassembly.is_empty() || self.rcv.finished || self.state == State::Closed {
+        if self.reassembly.is_empty() || self.peer.finished || self.state == State::Closed {
             self.release_held(pool);
         }
     }
@@ -135,6 +143,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[cold]
     pub fn release_held(&mut self, pool: &mut HoldPool<R>) {
         self.reassembly.give_back(pool);
+        self.refresh();
     }
 
     /// Payload and FIN of an acceptable segment.
@@ -151,7 +160,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return Delivered::Nothing;
         }
         let end = seg.seq + len;
-        let plain = !fin && !self.receive_shut && self.rcv.fin.is_none();
+        let plain = !fin && !self.receive_shut && self.peer.fin.is_none();
         if plain
             && seg.seq == self.rcv.nxt
             && end <= self.rcv.edge
@@ -159,9 +168,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && self.state.receives()
         {
             self.rcv.nxt = end;
-            self.stats.octets_in += u64::from(len);
-            self.ack.moved();
-            self.ack.in_order(now, &mut self.rcv, len, &self.cfg);
+            self.rcv.moved();
+            self.in_order(now, len);
             self.watch_round(now, seg);
             return Delivered::InOrder { frame, octets: seg.payload.clone() };
         }
@@ -183,7 +191,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             start = self.rcv.nxt;
             end = end.max(start);
         }
-        let right = self.rcv.fin.map_or(self.rcv.edge, |fin| self.rcv.edge.min(fin));
+        let right = self.peer.fin.map_or(self.rcv.edge, |fin| self.rcv.edge.min(fin));
         let mut fin = None;
         if end > right {
             end = start.max(right);
@@ -193,7 +201,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if start == end {
             self.note_fin(fin);
             self.take_fin();
-            self.ack.out_of_order(twice.filter(|_| self.sack));
+            self.out_of_order(twice);
             return Delivered::Nothing;
         }
         if self.receive_shut {
@@ -207,7 +215,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let Some((from, to)) = news.fresh else {
             self.stats.duplicates_in += 1;
             self.note_fin(fin);
-            self.ack.out_of_order(twice);
+            self.out_of_order(twice);
             return Delivered::Nothing;
         };
         // One frame is handed up once, so only the first new part of several. What lies beyond
@@ -215,7 +223,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let skip = (from - seg.seq) as usize;
         let octets = seg.payload.start + skip..seg.payload.start + skip + (to - from) as usize;
         if from != self.rcv.nxt {
-            self.ack.out_of_order(twice);
+            self.out_of_order(twice);
             if !self.reassembly.admits((from, to), self.cfg.max_held_frames.into()) {
                 self.stats.held_overflow += 1;
                 return Delivered::Nothing;
@@ -225,33 +233,44 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         let gap_filled = !self.reassembly.is_empty();
         self.rcv.nxt = to;
-        self.stats.octets_in += octets.len() as u64;
-        self.ack.moved();
-        self.ack.in_order(now, &mut self.rcv, seq_len(&octets), &self.cfg);
-        self.ack.due |= gap_filled;
+        self.rcv.moved();
+        self.in_order(now, seq_len(&octets));
+        self.rcv.due |= gap_filled;
         if twice.is_some() {
-            self.ack.out_of_order(twice);
+            self.out_of_order(twice);
         }
         self.note_fin(fin);
         self.take_fin();
         Delivered::InOrder { frame, octets }
     }
 
+    fn in_order(&mut self, now: Instant, len: u32) {
+        self.rcv.in_order(now, &mut self.timers, len, self.cfg.delayed_ack_ns);
+    }
+
+    /// A segment arrived out of order, or brought octets twice.
+    pub(super) fn out_of_order(&mut self, twice: Option<Block>) {
+        self.rcv.out_of_order();
+        if let Some(twice) = twice.filter(|_| self.sack) {
+            self.reports.add(twice);
+        }
+    }
+
     /// The peer's FIN is here; the first one counts.
     fn note_fin(&mut self, fin: Option<Seq>) {
-        self.rcv.fin = self.rcv.fin.or(fin);
+        self.peer.fin = self.peer.fin.or(fin);
     }
 
     /// Takes the peer's FIN once everything before it is here.
     #[inline]
     fn take_fin(&mut self) {
-        if self.rcv.finished || self.rcv.fin != Some(self.rcv.nxt) {
+        if self.peer.finished || self.peer.fin != Some(self.rcv.nxt) {
             return;
         }
-        self.rcv.finished = true;
+        self.peer.finished = true;
         self.rcv.nxt += 1;
         self.rcv.edge = self.rcv.edge.max(self.rcv.nxt);
-        self.ack.due = true;
+        self.rcv.due = true;
         self.step(Event::Fin);
         self.notify(Notice::PeerClosed);
         if self.state == State::TimeWait {
@@ -263,21 +282,23 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     fn watch_round(&mut self, now: Instant, seg: &Segment) {
         let clock = match seg.options.ts {
-            Some((_, echo)) if self.ts.on => echo,
+            Some((_, echo)) if self.ts_on => echo,
             _ => self.ts.value(now),
         };
-        if self.round.is_over(clock) {
+        if self.round_mark.is_over(clock) {
             self.end_round(now);
         }
     }
 
     #[cold]
-    fn end_round(&mut self, now: Instant) {
+    pub(super) fn end_round(&mut self, now: Instant) {
+        self.count_octets();
         let end = self.reassembly.end().unwrap_or(self.rcv.nxt);
-        let limit = self.rcv.limit();
+        let (limit, limit_max) = (self.limits.limit(), self.limits.limit_max());
         // Not before the connection was accepted.
-        let is_open = limit >= self.cfg.recv_window.min(self.rcv.limit_max());
-        if self.round.need(now, end, self.rcv.limit_max()) > limit && is_open {
+        let is_open = limit >= self.cfg.recv_window.min(limit_max);
+        self.window_wanted = self.round.need(now, end, limit_max);
+        if self.window_wanted > limit && is_open {
             self.notify(Notice::Window);
         }
         self.begin_round(now);
@@ -285,29 +306,30 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Begins a round: it ends with the echo of what leaves from `now` on.
     pub(super) fn begin_round(&mut self, now: Instant) {
-        let wait = if self.ts.on { 0 } else { 2 * (self.rtt.srtt() / MICROSECOND) + 1 };
+        let wait = if self.ts_on { 0 } else { 2 * (self.rtt.srtt() / MICROSECOND) + 1 };
         let wait = u32::try_from(wait).unwrap_or(Round::WAIT_MAX).min(Round::WAIT_MAX);
         let end = self.reassembly.end().unwrap_or(self.rcv.nxt);
-        self.round.begin(now, self.ts.value(now).wrapping_add(wait), end);
+        self.round.begin(now, end);
+        self.round_mark = Mark(self.ts.value(now).wrapping_add(wait));
     }
 
     /// After [`Notice::Window`]: what the receive window should span, so that it does not hold the
     /// peer up; octets.
     #[must_use]
     pub fn window_wanted(&self) -> u32 {
-        self.round.wanted()
+        self.window_wanted
     }
 
     /// What the receive window may span at present, octets.
     #[must_use]
     pub fn window_limit(&self) -> u32 {
-        self.rcv.limit()
+        self.limits.limit()
     }
 
     /// Lets the receive window span `limit` octets from now on, at most the configured maximum;
     /// less than at present changes nothing.
     pub fn grow_window(&mut self, limit: u32) {
-        let reopens = self.rcv.open(limit);
+        let reopens = self.limits.open(&mut self.rcv, limit, &self.cfg);
         self.announce_window(reopens);
     }
 }

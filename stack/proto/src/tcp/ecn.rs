@@ -50,7 +50,8 @@ pub(super) struct Ecn {
     reduced: Reduced,
     /// Acknowledgment numbers at which the mark changed and which are to be acknowledged each by
     /// itself. The mark before the last of them is the opposite of `echo`, and so on backwards.
-    owed: ArrayVec<Seq, OWED_MAX>,
+    /// In memory of their own, which is given back once the connection is idle.
+    owed: Option<Box<ArrayVec<Seq, OWED_MAX>>>,
 }
 
 impl Ecn {
@@ -65,7 +66,7 @@ impl Ecn {
             mirrors: cfg.congestion == Algorithm::Dctcp,
             reduced_at: Seq(0),
             reduced: Reduced::No,
-            owed: ArrayVec::new(),
+            owed: None,
         }
     }
 
@@ -141,9 +142,10 @@ impl Ecn {
 
     /// The oldest ACK owed for a change of the mark: its number, and the echo before the change.
     pub(super) fn take_owed(&mut self) -> Option<(Seq, Flags)> {
-        let ack = self.owed.pop_at(0)?;
+        let owed = self.owed.as_mut()?;
+        let ack = owed.pop_at(0)?;
         // As often as the mark changed from there to now.
-        let changes = self.owed.len() + 1;
+        let changes = owed.len() + 1;
         let echo = if changes % 2 == 0 { self.echo } else { Flags(self.echo.0 ^ Flags::ECE.0) };
         Some((ack, echo))
     }
@@ -156,15 +158,23 @@ impl Ecn {
             return false;
         }
         self.echo = echo;
-        match pending {
-            // Nothing between this change and the one before: they are none.
-            Some(ack) if self.owed.last() == Some(&ack) => _ = self.owed.pop(),
-            // Too many: the shortest history is that without the last run.
-            Some(_) if self.owed.is_full() => _ = self.owed.pop(),
-            Some(ack) => self.owed.push(ack),
-            None => {}
+        let Some(ack) = pending else { return true };
+        let owed = self.owed.get_or_insert_default();
+        // Nothing between this change and the one before: they are none. Too many: the shortest
+        // history is that without the last run.
+        if owed.last() == Some(&ack) || owed.is_full() {
+            owed.pop();
+        } else {
+            owed.push(ack);
         }
         true
+    }
+
+    /// Gives memory back if nothing is in it.
+    pub(super) fn release_memory(&mut self) {
+        if self.owed.as_ref().is_some_and(|owed| owed.is_empty()) {
+            self.owed = None;
+        }
     }
 }
 
@@ -197,8 +207,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let pending = (self.rcv.nxt != self.rcv.last_ack).then_some(self.rcv.nxt);
             if self.ecn.mirror(marked, pending) {
                 // At once, and by itself: the count of octets with ECE has to be right.
-                self.ack.due = true;
-                self.ack.pure = true;
+                self.rcv.due = true;
+                self.rcv.pure = true;
             }
             return;
         }
@@ -216,13 +226,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn take_echo(&mut self) {
         self.stats.echoes_in += 1;
         // The window does not grow by what is marked.
-        self.cwnd_limited = false;
+        self.cc.limited = false;
         if self.ecn.reduced != Reduced::No || self.recovery.phase != Phase::Open {
             return;
         }
         self.stats.echo_reductions += 1;
         self.ecn.window_reduced(self.snd.nxt, Reduced::ForEcho);
-        self.cc.on_congestion_echo(self.snd.flight(), self.emss);
+        self.cc.on_congestion_echo(self.snd.flight(), u32::from(self.emss));
     }
 
     /// An ACK of `ack` with the echo as it was then, and the window as it is offered since.
@@ -263,7 +273,7 @@ mod tests {
         assert_eq!(ecn.echo, Flags::default());
         for n in 0..101 {
             assert!(ecn.mirror(n % 2 == 0, Some(Seq(n * 10))));
-            assert!(ecn.owed.len() <= super::OWED_MAX);
+            assert!(ecn.owed.as_ref().is_none_or(|owed| owed.len() <= super::OWED_MAX));
         }
         let mut echoes = Vec::new();
         while let Some((_, echo)) = ecn.take_owed() {

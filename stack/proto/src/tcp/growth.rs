@@ -19,11 +19,20 @@ const PATH_GAIN: u64 = 4;
 /// After so long the shortest round may be of a path that is no longer taken: it counts double.
 const SHORTEST_AGE_MS: u32 = 60_000;
 
+/// The clock of the timestamps, as the peer echoes it, at which a round is over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark(pub(super) u32);
+
+impl Mark {
+    #[inline]
+    pub(super) const fn is_over(self, clock: u32) -> bool {
+        self.0.wrapping_sub(clock).wrapping_sub(1) >= ECHO_AGE_MAX
+    }
+}
+
 /// The round under way.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// The clock of the timestamps at which it is over.
-    mark: u32,
     /// Where the octets end that arrived before it.
     from: Seq,
     begun: Instant,
@@ -33,8 +42,6 @@ pub(super) struct Round {
     shortest_at_ms: u32,
     /// Most octets of a round so far.
     most: u32,
-    /// What the window should span; as much as it does, or more.
-    wanted: u32,
 }
 
 impl Round {
@@ -44,26 +51,23 @@ impl Round {
     /// None under way.
     pub(super) const fn new() -> Self {
         Self {
-            mark: 0,
             from: Seq(0),
             begun: Instant::ZERO,
             shortest_ns: u32::MAX,
             shortest_at_ms: 0,
             most: 0,
-            wanted: 0,
         }
     }
 
-    /// A round begins; it is over when the clock, as the peer echoes it, is at `mark`.
-    pub(super) const fn begin(&mut self, now: Instant, mark: u32, from: Seq) {
-        self.begun = now;
-        self.mark = mark;
-        self.from = from;
+    /// When it began; the first with our SYN.
+    pub(super) const fn begun(&self) -> Instant {
+        self.begun
     }
 
-    #[inline]
-    pub(super) const fn is_over(&self, clock: u32) -> bool {
-        self.mark.wrapping_sub(clock).wrapping_sub(1) >= ECHO_AGE_MAX
+    /// A round begins.
+    pub(super) const fn begin(&mut self, now: Instant, from: Seq) {
+        self.begun = now;
+        self.from = from;
     }
 
     /// The round is over, octets having arrived up to `end`: the window the sender needs, at most
@@ -77,8 +81,7 @@ impl Round {
         let growth = octets.saturating_sub(self.most);
         self.most = self.most.max(octets);
         let wanted = octets.saturating_mul(2).saturating_add(growth.saturating_mul(4)).min(max);
-        self.wanted = wanted.min(self.path(now, octets));
-        self.wanted
+        wanted.min(self.path(now, octets))
     }
 
     /// What the path holds when `octets` have passed in this round: as many as in the shortest
@@ -99,10 +102,6 @@ impl Round {
         let held = u128::from(octets) * u128::from(PATH_GAIN * shortest_ns);
         u32::try_from(held / u128::from(round_ns)).unwrap_or(u32::MAX)
     }
-
-    pub(super) const fn wanted(&self) -> u32 {
-        self.wanted
-    }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
@@ -112,15 +111,14 @@ const fn millis(now: Instant) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::Round;
+    use super::{Mark, Round};
     use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
     use crate::wire::seq::Seq;
 
     #[test]
     fn a_round_ends_with_an_echo_of_its_mark_also_across_the_wrap() {
-        let mut round = Round::new();
         for mark in [5u32, 0, u32::MAX, 0x8000_0000] {
-            round.begin(Instant::ZERO, mark, Seq(0));
+            let round = Mark(mark);
             for before in [1, 2, 1_000_000] {
                 assert!(!round.is_over(mark.wrapping_sub(before)));
             }
@@ -144,7 +142,7 @@ mod tests {
         }
 
         fn need(&mut self, octets: u32, ns: u64) -> u32 {
-            self.round.begin(self.now, 0, self.end);
+            self.round.begin(self.now, self.end);
             self.now = self.now + ns;
             self.end += octets;
             self.round.need(self.now, self.end, 6 << 20)

@@ -1,7 +1,7 @@
 //! Segments in: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
 use super::state::{Event, State};
-use super::{Delivered, Notice, Plan, Tcb, Timestamps};
+use super::{Delivered, Moment, Notice, Plan, Tcb, Timestamps};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
@@ -12,7 +12,7 @@ use crate::wire::tcp::{Flags, Segment};
 /// seconds, in units of [`Timestamps::coarse`].
 const TIMESTAMP_LIFE: u32 = 931;
 /// Most that our clock of the timestamps advances over a silence: a quarter of a turn.
-const SILENCE_NS: u64 = (1 << 30) * MICROSECOND;
+pub(super) const SILENCE_NS: u64 = (1 << 30) * MICROSECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Takes a segment of this connection, `seg` being the parsed header of `frame`.
@@ -25,9 +25,23 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// TCP does not look at the frame, which may be anything the caller wants to have back.
     ///
     /// Cost in order: constant, and O(records) of what `seg` acknowledges.
+    #[inline]
     pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
-        self.stats.segments_in += 1;
+        self.traffic.segments_in = self.traffic.segments_in.wrapping_add(1);
+        if self.take_calm(now, seg) {
+            if seg.payload.is_empty() {
+                return Delivered::Nothing;
+            }
+            return Delivered::InOrder { frame, octets: seg.payload.clone() };
+        }
         self.plan = Plan::Nothing;
+        let delivered = self.take_segment(now, seg, frame);
+        self.refresh();
+        delivered
+    }
+
+    /// Any segment, in any state.
+    fn take_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         match self.state {
             State::Closed => return Delivered::Nothing,
             State::SynSent => {
@@ -63,7 +77,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Section 3.10.7.3.
     fn in_syn_sent(&mut self, now: Instant, seg: &Segment) {
         let acks = seg.flags.has(Flags::ACK);
-        if acks && (seg.ack <= self.snd.iss || seg.ack > self.snd.nxt) {
+        if acks && (seg.ack <= self.own.iss || seg.ack > self.snd.nxt) {
             if !seg.flags.has(Flags::RST) {
                 self.due.stray_reset = Some(seg.ack);
             }
@@ -84,7 +98,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if acks {
             self.step(Event::SynAck);
             self.established(now, seg.ack);
-            self.ack.due = true;
+            self.rcv.due = true;
         } else {
             self.step(Event::Syn);
             self.due.syn = true;
@@ -93,7 +107,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// In SYN-RECEIVED: does this acknowledge our SYN? If not, section 3.10.7.4 asks for a RST.
     fn syn_acknowledged(&mut self, now: Instant, seg: &Segment) -> bool {
-        if seg.ack != self.snd.nxt || seg.ack == self.snd.iss {
+        if seg.ack != self.snd.nxt || seg.ack == self.own.iss {
             self.due.stray_reset = Some(seg.ack);
             return false;
         }
@@ -104,26 +118,26 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn established(&mut self, now: Instant, ack: Seq) {
         if self.retries == 0 {
-            self.rtt.sample(now, now.since(self.sent_at), None, &self.cfg);
+            self.rtt.sample(now, now.since(self.round.begun()), None, &self.cfg);
         } else {
             self.rtt.syn_was_lost(&self.cfg);
         }
         if self.retries > 1 {
             // The path dropped several SYNs: it is not the time for ten segments at once (RFC 6928
             // section 2).
-            self.cc.set_window(self.emss);
+            self.cc.set_window(u32::from(self.emss));
         }
         self.rtt.reset_backoff();
         self.retries = 0;
         self.rearmed = false;
-        self.progress_at = now;
+        self.progress_at = Moment::of(now);
         self.due.syn = false;
         self.snd.una = ack;
         self.begin_round(now);
         self.timers.rto = super::NEVER;
         self.unanswered = 0;
         if let Some(idle) = self.cfg.keepalive_ns {
-            self.timers.keepalive = now + idle;
+            self.rare.keepalive = now + idle;
         }
         self.notify(Notice::Established);
         if self.close_pending {
@@ -136,7 +150,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// learns by the answer that this connection is still there (RFC 5961 section 4).
     #[inline]
     fn timestamp_passes(&mut self, now: Instant, seg: &Segment) -> bool {
-        if !self.ts.on || seg.flags.has(Flags::RST) {
+        if !self.ts_on || seg.flags.has(Flags::RST) {
             return true;
         }
         let Some((val, _)) = seg.options.ts else {
@@ -163,7 +177,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if !seg.payload.is_empty() && end <= self.rcv.nxt {
             // Its retransmission was faster. The sender learns that it was needless.
             self.stats.duplicates_in += 1;
-            self.ack.out_of_order(self.sack.then_some((seg.seq, end)));
+            self.out_of_order(Some((seg.seq, end)));
         } else if seg.seq_len() > 0 || seg.ack > self.snd.una {
             self.be_courteous(now);
         }
@@ -178,16 +192,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// the peer was heard is silence of ours.
     #[inline]
     pub(super) fn wake_clock(&mut self, now: Instant) {
-        let silent_since = self.heard_at.max(self.ts.woken_at);
-        if now.since(silent_since) > SILENCE_NS {
-            self.skip_silence(now, now.since(silent_since) - SILENCE_NS);
+        if now.since(self.heard_at) > SILENCE_NS {
+            self.skip_silence(now);
         }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
     #[cold]
-    fn skip_silence(&mut self, now: Instant, excess_ns: u64) {
-        self.ts.woken_at = now;
+    fn skip_silence(&mut self, now: Instant) {
+        let silence = now.since(self.heard_at.max(self.woken_at));
+        let Some(excess_ns) = silence.checked_sub(SILENCE_NS) else { return };
+        self.woken_at = now;
         self.ts.offset = self.ts.offset.wrapping_sub((excess_ns / MICROSECOND) as u32);
     }
 
@@ -196,7 +211,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// whoever forges segments had only to guess a sequence number.
     #[inline]
     fn keep_timestamp(&mut self, now: Instant, seg: &Segment) {
-        if let (true, Some((val, _))) = (self.ts.on, seg.options.ts)
+        if let (true, Some((val, _))) = (self.ts_on, seg.options.ts)
             && seg.seq <= self.rcv.last_ack
         {
             self.ts.recent = val;
@@ -223,7 +238,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return;
         }
         let end = seg.seq + seg.seq_len();
-        if self.state == State::SynReceived && seg.flags.has(Flags::SYN) && seg.seq == self.rcv.irs
+        if self.state == State::SynReceived && seg.flags.has(Flags::SYN) && seg.seq == self.peer.irs
         {
             if !seg.flags.has(Flags::ACK) {
                 // The peer's SYN once more: our SYN-ACK was lost.
@@ -232,14 +247,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             } else if self.syn_acknowledged(now, seg) {
                 // Both ends opened at once (figure 8 of section 3.5); the sequence number is that
                 // of the SYN we know, which the test of acceptability does not foresee.
-                self.snd.update_window(seg.seq, seg.ack, u32::from(seg.window));
-                self.ack.due = true;
+                self.snd.update_window(seg.seq, false, u32::from(seg.window));
+                self.rcv.due = true;
             }
             return;
         }
         if !seg.payload.is_empty() && end <= self.rcv.nxt {
             self.stats.duplicates_in += 1;
-            self.ack.out_of_order(self.sack.then_some((seg.seq, end)));
+            self.out_of_order(Some((seg.seq, end)));
             return;
         }
         self.stats.out_of_window += 1;

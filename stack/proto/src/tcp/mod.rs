@@ -22,6 +22,7 @@
 //! 9937, 9438, 9406, 3168, 8257.
 
 mod ack;
+mod calm;
 mod challenge;
 mod close;
 mod config;
@@ -31,6 +32,8 @@ mod ecn;
 mod growth;
 mod held;
 mod input;
+mod interface;
+mod open;
 mod output;
 mod pacing;
 mod pmtu;
@@ -51,11 +54,12 @@ mod timer;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use core::ops::Range;
 use std::sync::Arc;
 
 pub use config::{Algorithm, Config, EcnMode, Stats};
 pub use held::{Copied, Held, HoldPool};
+pub use interface::{Delivered, Notice, Origin, Ready, Transmit};
+pub(crate) use open::default_mss;
 pub use pmtu::{PathMtuConfig, Probing, TooBig};
 pub use reassembly::InTurn;
 pub use state::State;
@@ -63,172 +67,38 @@ pub use state::State;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment, TIMESTAMPS_LEN};
+use crate::wire::tcp::{FourTuple, HeaderTemplate, TIMESTAMPS_LEN};
+use calm::Calm;
 use challenge::Challenges;
 use congestion::Congestion;
 use deliver::Early;
 use ecn::Ecn;
-use growth::Round;
-use pacing::Pacer;
+use growth::{Mark, Round};
+use pacing::Credit;
 use pmtu::PathMtu;
 use rack::Rack;
 use reassembly::Reassembly;
-use receive::{AckState, Receive};
+use receive::{Limits, Peer, Receive, Reports};
 use recovery::{Recovery, Tail};
-use rtt::Rtt;
+use rtt::{Rtt, Timing};
 use scoreboard::Scoreboard;
-use send::{Fin, Send};
+use send::{Fin, Own, Send};
 use state::Event;
-use timer::{NEVER, Timers};
+use timer::{Moment, NEVER, RareTimers, Timers};
 
-/// Smallest segment size believed: below it a peer would have us send headers only.
-const MIN_MSS: u16 = 64;
 /// Octets of payload that the timestamps option takes.
 #[expect(clippy::cast_possible_truncation, reason = "12")]
-const TIMESTAMPS_OCTETS: u32 = TIMESTAMPS_LEN as u32;
-
-/// What a segment brought for the upper layer.
-#[derive(Debug)]
-#[must_use]
-pub enum Delivered<R> {
-    /// Nothing new: an ACK, a duplicate, or what is over the bound.
-    Nothing,
-    /// The next octets of the stream. They are acknowledged from now on: the caller consumes
-    /// them, or keeps them and says so with [`Tcb::hold`].
-    InOrder {
-        /// The frame.
-        frame: R,
-        /// Where the new octets lie in it; never empty.
-        octets: Range<usize>,
-    },
-    /// Octets ahead of their turn. The caller answers before anything else is asked of the
-    /// connection: [`Tcb::hold_early`] if TCP is to keep them, [`Tcb::took_early`] if it has used
-    /// them already, [`Tcb::reject_early`] if it can tell that they are garbage, or has no room.
-    /// No octet is handed up again that was held or taken; what was rejected may come once more.
-    ///
-    /// Of a segment that spans several gaps only the first new part is handed up: a frame goes up
-    /// once, and MPA's segments overlap in part only where the peer has cut them anew. The rest
-    /// counts as not received.
-    Early {
-        /// The frame.
-        frame: R,
-        /// Sequence number of the first new octet.
-        seq: Seq,
-        /// Where the new octets lie in the frame; never empty.
-        octets: Range<usize>,
-    },
-}
-
-/// Where a connection begins: what must not be guessed by those who do not see its segments. The
-/// caller's keyed hashes of the four-tuple; the only source of chance here.
-#[derive(Clone, Copy, Debug)]
-pub struct Origin {
-    /// Initial send sequence number (RFC 6528: keyed hash plus clock).
-    pub iss: Seq,
-    /// Added to the clock of the timestamps (RFC 7323 section 7.1). Of another key than `iss`, so
-    /// that neither tells the other.
-    pub ts_offset: u32,
-}
-
-impl Origin {
-    /// TSval of a segment sent now: microseconds.
-    #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
-    #[inline]
-    #[must_use]
-    pub const fn ts_clock(&self, now: Instant) -> u32 {
-        (now.as_micros() as u32).wrapping_add(self.ts_offset)
-    }
-}
-
-/// What the upper layer has to send next. See [`Tcb::next_transmit`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ready {
-    /// Nothing.
-    Nothing,
-    /// A record; its octets if it may be as long as it likes. It decides whether a small window
-    /// will do.
-    Record(u32),
-}
-
-/// What the connection wants to send next. See [`Tcb::next_transmit`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Transmit {
-    /// Nothing now.
-    Idle,
-    /// A frame of headers only (SYN, SYN-ACK, ACK, FIN, probe, RST): [`Tcb::write_control`].
-    Control,
-    /// A copy of octets written before: [`Tcb::write_resend`].
-    Resend {
-        /// Payload octets of the frame.
-        payload_len: usize,
-    },
-    /// A new record may be written: [`Tcb::write_fresh`], then [`Tcb::sent`].
-    Fresh {
-        /// Payload octets admitted: [`Tcb::emss`], less under a small window, or more if the path
-        /// is to be probed. The record that was announced fits, unless no larger window is to be
-        /// expected soon; a record made to fit is best. A longer one is accepted and will be cut.
-        room: usize,
-    },
-}
-
-/// A change the upper layer has to know of. Each is reported once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// The handshake is complete.
-    Established,
-    /// [`Tcb::emss`] changed after the handshake: the path takes less, or more.
-    Emss,
-    /// The peer's FIN arrived, and everything before it was handed up.
-    PeerClosed,
-    /// The peer reset the connection.
-    Reset,
-    /// The peer no longer answers.
-    TimedOut,
-    /// Segments have gone unanswered for some time, and are sent on (RFC 9293 section 3.8.3, R1):
-    /// the way to the peer is to be looked at.
-    Doubtful,
-    /// All is done, and the connection only waits for stray segments (TIME-WAIT); also each time
-    /// that this wait begins anew.
-    TimeWait,
-    /// The receive window holds the peer up, or soon will: [`Tcb::window_wanted`],
-    /// [`Tcb::grow_window`].
-    Window,
-    /// The connection is gone; always the last notice.
-    Closed,
-}
-
-impl Notice {
-    const ALL: [Self; 9] = [
-        Self::Established,
-        Self::Emss,
-        Self::PeerClosed,
-        Self::Reset,
-        Self::TimedOut,
-        Self::Doubtful,
-        Self::TimeWait,
-        Self::Window,
-        Self::Closed,
-    ];
-
-    const fn bit(self) -> u16 {
-        1 << self as u8
-    }
-}
+const TIMESTAMPS_OCTETS: u16 = TIMESTAMPS_LEN as u16;
 
 /// Timestamps (RFC 7323).
 #[derive(Debug)]
 struct Timestamps {
-    /// Negotiated, or offered in our SYN.
-    on: bool,
     /// Added to the clock, so that it says nothing about this host.
     offset: u32,
     /// The peer's latest acceptable TSval.
     recent: u32,
     /// When it was taken, by [`Timestamps::coarse`].
     recent_at: u32,
-    /// When our clock last skipped a part of a silence.
-    woken_at: Instant,
 }
 
 impl Timestamps {
@@ -247,6 +117,13 @@ impl Timestamps {
     }
 }
 
+/// Segments in and out; wraps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Traffic {
+    segments_in: u32,
+    segments_out: u32,
+}
+
 /// What is to be sent without payload, apart from ACK and FIN.
 #[derive(Debug, Default)]
 struct Due {
@@ -260,6 +137,12 @@ struct Due {
     probe: bool,
     /// The tail-loss probe.
     tail: bool,
+}
+
+impl Due {
+    const fn any(&self) -> bool {
+        self.syn || self.reset || self.stray_reset.is_some() || self.probe || self.tail
+    }
 }
 
 /// What the next call is to see to.
@@ -280,35 +163,46 @@ enum Plan {
 /// that a [`HoldPool`] lends while there is something to hold, and `max_records` sent ones.
 /// Nothing is allocated per packet; the queue of records grows to its working size once, and is
 /// given back when the connection has been idle for a while.
+///
+/// In this order in memory. What the segments of a calm connection touch, in order, pure ACK and
+/// sent, comes first: [`HOT_LEN`] octets, three cache lines if the whole begins with one; see
+/// `calm`. The fields behind that need no order but that of their alignment.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Tcb<R: RxFrame, T: Retained> {
-    state: State,
+    board: Scoreboard<T>,
+    cfg: Arc<Config>,
+    timers: Timers,
+    /// When the peer was last heard.
+    heard_at: Instant,
     rcv: Receive,
-    ack: AckState,
+    snd: Send,
     ts: Timestamps,
+    timing: Timing,
+    traffic: Traffic,
+    round_mark: Mark,
+    /// When the send side last made progress, or became busy.
+    progress_at: Moment,
+    /// When payload was last sent.
+    sent_at: Moment,
+    /// What pacing lets go.
+    credit: Credit,
+    /// Payload octets of a full segment.
+    emss: u16,
+    /// Timestamps negotiated, or offered in our SYN.
+    ts_on: bool,
+    /// Which segments go the short way.
+    calm: Calm,
+    /// The window, which is its first part, is the last of the hot state.
+    cc: Congestion,
+
+    template: HeaderTemplate,
+    notices: u16,
+    state: State,
     /// SACK negotiated, or offered in our SYN.
     sack: bool,
     /// Window scaling negotiated, or offered in our SYN.
     scaling: bool,
-    /// Payload octets of a full segment.
-    emss: u32,
-    pmtu: PathMtu,
-    snd: Send,
-    timers: Timers,
-    board: Scoreboard<T>,
-    recovery: Recovery,
-    rack: Rack,
-    tail: Tail,
-    cc: Congestion,
-    ecn: Ecn,
-    pacer: Pacer,
-    rtt: Rtt,
-    reassembly: Reassembly<R>,
-    round: Round,
-    due: Due,
-    plan: Plan,
-    /// The congestion window held something back since it last grew.
-    cwnd_limited: bool,
     /// The persist timer fired: a small segment may go (RFC 9293 section 3.8.6.2.1).
     override_silly: bool,
     /// Doublings of the persist interval.
@@ -321,187 +215,71 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     rearmed: bool,
     /// It began with the peer's SYN, not with ours.
     passive: bool,
+    /// The next burst waits for its time.
+    paced: bool,
     /// A close was asked for before the handshake was complete.
     close_pending: bool,
     /// The upper layer takes no more octets.
     receive_shut: bool,
-    notices: u16,
+    own: Own,
+    peer: Peer,
+    limits: Limits,
+    due: Due,
+    plan: Plan,
+    tail: Tail,
+    /// What the receive window should span, by the last round.
+    window_wanted: u32,
+    rare: RareTimers,
+    recovery: Recovery,
+    rack: Rack,
+    rtt: Rtt,
+    reassembly: Reassembly<R>,
+    reports: Reports,
+    round: Round,
+    /// When our clock of the timestamps last skipped a part of a silence.
+    woken_at: Instant,
+    pmtu: PathMtu,
+    ecn: Ecn,
     challenges: Challenges,
-    /// When the peer was last heard.
-    heard_at: Instant,
-    /// When the send side last made progress, or became busy.
-    progress_at: Instant,
-    /// When payload was last sent.
-    sent_at: Instant,
-    template: HeaderTemplate,
+    /// The counts of octets are up to date once in a round trip.
     stats: Stats,
-    cfg: Arc<Config>,
 }
 
-/// Segment size of a peer that does not tell its own (RFC 9293 section 3.7.1): what every host
-/// takes, less 40 octets of headers over IPv4, 60 over IPv6.
-pub(crate) const fn default_mss(tuple: &FourTuple) -> u16 {
-    if tuple.remote.is_ipv6() { 1280 - 60 } else { 576 - 40 }
+#[expect(clippy::cast_possible_truncation, reason = "the low half")]
+const fn low_half(octets: u64) -> u32 {
+    octets as u32
 }
+
+/// Octets at the start of a [`Tcb`] that hold all its state that segments of a calm connection
+/// touch, the addresses of [`HeaderTemplate`] left out: three cache lines.
+pub const HOT_LEN: usize = 192;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Opens a connection: a SYN is due (RFC 9293 section 3.10.1).
-    #[must_use]
-    pub fn connect(
-        now: Instant,
-        cfg: &Arc<Config>,
-        template: HeaderTemplate,
-        origin: Origin,
-    ) -> Self {
-        Self::new(now, cfg, template, origin, State::SynSent)
-    }
-
-    /// Takes up the SYN `syn`, which came to a listener: a SYN-ACK is due (RFC 9293 section
-    /// 3.10.7.2). Payload in the SYN is ignored; the peer sends it again.
-    #[must_use]
-    pub fn accept(
-        now: Instant,
-        cfg: &Arc<Config>,
-        template: HeaderTemplate,
-        syn: &Segment,
-        origin: Origin,
-    ) -> Self {
-        let mut tcb = Self::new(now, cfg, template, origin, State::SynReceived);
-        tcb.passive = true;
-        tcb.negotiate(now, syn);
-        tcb
-    }
-
-    /// Takes up a connection of which nothing was kept but what a SYN cookie brought back: `syn` is
-    /// the SYN as remembered, `origin` where the SYN-ACK began. The segment that brought it is to
-    /// be handed in next.
-    #[must_use]
-    pub fn from_cookie(
-        now: Instant,
-        cfg: &Arc<Config>,
-        template: HeaderTemplate,
-        syn: &Segment,
-        origin: Origin,
-    ) -> Self {
-        let mut tcb = Self::accept(now, cfg, template, syn, origin);
-        tcb.due.syn = false;
-        tcb.snd.nxt = tcb.snd.iss + 1;
-        // How long the SYN-ACK was under way is not known.
-        tcb.retries = 1;
-        tcb
-    }
-
-    fn new(
-        now: Instant,
-        cfg: &Arc<Config>,
-        template: HeaderTemplate,
-        origin: Origin,
-        state: State,
-    ) -> Self {
-        let Origin { iss, ts_offset } = origin;
-        let mss = cfg.mss.max(MIN_MSS);
-        Self {
-            state,
-            rcv: Receive::new(cfg),
-            ack: AckState::new(),
-            ts: Timestamps {
-                on: cfg.timestamps,
-                offset: ts_offset,
-                recent: 0,
-                recent_at: Timestamps::coarse(now),
-                woken_at: now,
-            },
-            sack: cfg.sack,
-            scaling: true,
-            emss: u32::from(mss),
-            pmtu: PathMtu::new(&cfg.path_mtu, mss, false),
-            snd: Send::new(iss, mss),
-            timers: Timers::OFF,
-            board: Scoreboard::new(),
-            recovery: Recovery::new(iss),
-            rack: Rack::new(),
-            tail: Tail::new(),
-            cc: Congestion::new(cfg.congestion, u32::from(mss)),
-            ecn: Ecn::new(cfg),
-            pacer: Pacer::new(),
-            rtt: Rtt::new(cfg),
-            reassembly: Reassembly::new(),
-            round: Round::new(),
-            due: Due { syn: true, ..Due::default() },
-            plan: Plan::Nothing,
-            cwnd_limited: false,
-            override_silly: false,
-            persist_backoff: 0,
-            unanswered: 0,
-            retries: 0,
-            rearmed: false,
-            passive: false,
-            close_pending: false,
-            receive_shut: false,
-            notices: 0,
-            challenges: Challenges::default(),
-            heard_at: now,
-            progress_at: now,
-            sent_at: now,
-            template,
-            stats: Stats::default(),
-            cfg: Arc::clone(cfg),
-        }
-    }
-
-    /// Takes over what the peer's SYN or SYN-ACK says.
-    fn negotiate(&mut self, now: Instant, syn: &Segment) {
-        self.rcv.synchronise(syn.seq);
-        let peer_mss = syn.options.mss.unwrap_or(default_mss(&syn.tuple)).max(MIN_MSS);
-        self.snd.mss = self.snd.mss.min(peer_mss);
-        self.sack &= syn.options.sack_permitted;
-        match syn.options.wscale {
-            Some(shift) => self.snd.wscale = shift,
-            None => {
-                self.scaling = false;
-                self.rcv.forgo_scaling();
-            }
-        }
-        self.ts.on &= syn.options.ts.is_some();
-        if let (true, Some((val, _))) = (self.ts.on, syn.options.ts) {
-            self.ts.recent = val;
-            self.ts.recent_at = Timestamps::coarse(now);
-        }
-        self.ecn.negotiate(self.cfg.ecn, syn.flags);
-        self.begin_path();
-        self.cc = Congestion::new(self.cfg.congestion, self.emss);
-        // The window of a SYN is never scaled (RFC 7323 section 2.2).
-        self.snd.wnd = u32::from(syn.window);
-        self.snd.max_wnd = self.snd.wnd;
-        self.snd.wl1 = syn.seq;
-        self.snd.wl2 = if syn.flags.has(Flags::ACK) { syn.ack } else { self.snd.iss };
-    }
-
     // Commands.
 
     /// The upper layer keeps `octets` of what it was handed: the window offer shrinks as they
     /// arrive, the edge already offered stays.
     pub fn hold(&mut self, octets: u32) {
-        self.rcv.hold(octets);
+        self.limits.hold(&mut self.rcv, octets, &self.cfg);
     }
 
     /// The upper layer consumed `octets` that it had kept. If that reopens a window which had
     /// become small, an ACK is due.
     pub fn release(&mut self, octets: u32) {
-        let reopens = self.rcv.release(octets);
+        let reopens = self.limits.release(&mut self.rcv, octets, &self.cfg);
         self.announce_window(reopens);
     }
 
     /// Opens the receive window from its start-up size to the full one: the connection was
     /// accepted.
     pub fn open_window(&mut self) {
-        let reopens = self.rcv.open(self.cfg.recv_window);
+        let reopens = self.limits.open(&mut self.rcv, self.cfg.recv_window, &self.cfg);
         self.announce_window(reopens);
     }
 
     fn announce_window(&mut self, reopens: bool) {
         if reopens && self.state.is_synchronised() {
-            self.ack.due = true;
+            self.rcv.due = true;
         }
     }
 
@@ -519,26 +297,38 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     // Results.
 
     /// The next notice, if any.
+    #[inline]
     pub fn poll_notice(&mut self) -> Option<Notice> {
-        if self.notices == 0 {
-            return None;
-        }
+        if self.has_news() { self.next_notice() } else { None }
+    }
+
+    /// True if there may be a notice, or the connection is gone: else neither
+    /// [`Tcb::poll_notice`] nor [`Tcb::is_closed`] has anything to say.
+    #[inline]
+    #[must_use]
+    pub const fn has_news(&self) -> bool {
+        self.calm.has_news()
+    }
+
+    #[cold]
+    fn next_notice(&mut self) -> Option<Notice> {
         let notice = Notice::ALL.into_iter().find(|notice| self.notices & notice.bit() != 0)?;
         self.notices &= !notice.bit();
+        self.refresh();
         Some(notice)
     }
 
     /// True once the peer's FIN was received and everything before it handed up.
     #[must_use]
     pub fn peer_finished(&self) -> bool {
-        self.rcv.finished
+        self.peer.finished
     }
 
     /// When [`Tcb::handle_timeout`] is to be called next. May lie early, never late.
     #[inline]
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let earliest = self.timers.earliest().min(self.ack.delayed);
+        let earliest = self.timers.earliest();
         (earliest != NEVER).then_some(earliest)
     }
 
@@ -558,8 +348,30 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Counters.
     #[must_use]
-    pub fn stats(&self) -> &Stats {
-        &self.stats
+    pub fn stats(&self) -> Stats {
+        let (octets_in, octets_out) = self.octets();
+        let Traffic { segments_in, segments_out } = self.traffic;
+        Stats { segments_in, segments_out, octets_in, octets_out, ..self.stats }
+    }
+
+    /// Octets handed up and sent, by how far the sequence numbers have gone since they were
+    /// counted; SYN and FIN are none.
+    fn octets(&self) -> (u64, u64) {
+        let total = |counted: u64, position: Seq, first: Seq| {
+            let more = position.distance(first + low_half(counted));
+            counted + u64::try_from(more).unwrap_or(0)
+        };
+        let taken = if self.peer.finished { self.peer.fin } else { None };
+        let arrived = taken.unwrap_or(self.rcv.nxt);
+        let sent = self.own.fin_seq.unwrap_or(self.snd.nxt);
+        let Stats { octets_in, octets_out, .. } = self.stats;
+        (total(octets_in, arrived, self.peer.irs + 1), total(octets_out, sent, self.own.iss + 1))
+    }
+
+    /// Counts octets up to here. To be called once in a round trip, so that sequence numbers do
+    /// not go half-way round in between.
+    fn count_octets(&mut self) {
+        (self.stats.octets_in, self.stats.octets_out) = self.octets();
     }
 
     /// Both ends.
@@ -579,7 +391,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     #[must_use]
     pub fn emss(&self) -> usize {
-        self.emss as usize
+        usize::from(self.emss)
     }
 
     /// Octets before the payload in a data frame: Ethernet, IP, TCP, options. Fixed once
@@ -587,7 +399,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> usize {
-        self.template.base_len() + if self.ts.on { TIMESTAMPS_LEN } else { 0 }
+        self.template.base_len() + if self.ts_on { TIMESTAMPS_LEN } else { 0 }
     }
 
     /// Lengths of link and network header of every frame, for
@@ -658,5 +470,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn notify(&mut self, notice: Notice) {
         self.notices |= notice.bit();
+        self.calm.tell();
     }
 }

@@ -3,7 +3,7 @@
 use super::recovery::{Phase, Probe};
 use super::send::Fin;
 use super::state::State;
-use super::{NEVER, Plan, Ready, Tcb, Transmit};
+use super::{Moment, NEVER, Plan, Ready, Tcb, Transmit};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -77,6 +77,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// records; fresh ones, which carry other ACKs; FIN; probes; the ACK.
     #[inline]
     pub fn next_transmit(&mut self, now: Instant, ready: Ready) -> Transmit {
+        match self.plan_calm(now, ready) {
+            Some(Transmit::Control) => self.plan_control(Control::Ack),
+            Some(transmit) => transmit,
+            None => {
+                let transmit = self.plan_any(now, ready);
+                self.refresh();
+                transmit
+            }
+        }
+    }
+
+    /// Whatever is due, in any state.
+    fn plan_any(&mut self, now: Instant, ready: Ready) -> Transmit {
         if let Some(control) = self.urgent_control() {
             return self.plan_control(control);
         }
@@ -95,7 +108,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 }
             } else if self.board.unsent().is_none() {
                 // Nothing waits for the window any more.
-                self.timers.persist = NEVER;
+                self.rare.persist = NEVER;
                 // After a timeout the FIN goes again once all before it has.
                 if self.snd.fin == Fin::Due && !self.board.resend_waits() {
                     return self.plan_control(Control::Fin);
@@ -105,7 +118,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 return self.plan_control(Control::Probe);
             }
         }
-        if self.ack.due {
+        if self.rcv.due {
             return self.plan_control(Control::Ack);
         }
         Transmit::Idle
@@ -113,6 +126,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn plan_control(&mut self, control: Control) -> Transmit {
         self.plan = Plan::Control(control);
+        self.calm.end();
         Transmit::Control
     }
 
@@ -127,7 +141,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.due.syn {
             return Some(Control::Syn);
         }
-        (self.ack.pure && self.ack.due).then_some(Control::Ack)
+        (self.rcv.pure && self.rcv.due).then_some(Control::Ack)
     }
 
     /// What goes before lost records and past the congestion window: a tail-loss probe, and the new
@@ -155,7 +169,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn cwnd_admits(&mut self, now: Instant, len: u32) -> bool {
         let pipe = self.pipe();
         let admits = (pipe == 0 || pipe + len <= self.cc.window()) && !self.is_paced(now);
-        self.cwnd_limited |= !admits;
+        self.cc.limited |= !admits;
         self.due.tail || admits
     }
 
@@ -169,7 +183,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.watch_front(now, seq, len);
             }
             let record = self.board.get(index)?;
-            let len = record.len.min(self.emss);
+            let len = record.len.min(u32::from(self.emss));
             // The first record goes out even if the window shrank below it.
             let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
             let admitted = self.recovery.first_due || self.cwnd_admits(now, len);
@@ -182,7 +196,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// A record that waits for the window: whole if it fits, in pieces by the silly-window rule.
     #[cold]
     pub(super) fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Resend> {
-        let len = self.board.get(index)?.len.min(self.emss);
+        let len = self.board.get(index)?.len.min(u32::from(self.emss));
         let usable = self.snd.usable();
         let len = if len <= usable {
             len
@@ -208,7 +222,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Room for a new record, if one of `len` octets may leave: it fits, or is worth cutting.
     #[inline]
     pub(super) fn fresh_room(&mut self, now: Instant, len: u32) -> Option<u32> {
-        if self.snd.fin_seq.is_some()
+        if self.own.fin_seq.is_some()
             || (self.board.resend_waits() && !self.recovery.prefers_fresh())
             || self.board.len() >= self.cfg.max_records.into()
             || self.board.unsent().is_some()
@@ -216,26 +230,26 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return None;
         }
         let usable = self.snd.usable();
-        if usable < len.min(self.emss) && !self.is_worth_cutting(usable) {
+        if usable < len.min(u32::from(self.emss)) && !self.is_worth_cutting(usable) {
             self.arm_persist(now);
             return None;
         }
-        if self.snd.flight() == 0 && now.since(self.sent_at) > self.rtt.rto(&self.cfg) {
+        if self.snd.flight() == 0 && self.sent_at.age(now) > self.rtt.rto(&self.cfg) {
             self.wake_clock(now);
             if self.cfg.idle_restart {
-                self.cc.on_idle(self.emss);
+                self.cc.on_idle(u32::from(self.emss));
             }
         }
-        if !self.cwnd_admits(now, self.emss) {
+        if !self.cwnd_admits(now, u32::from(self.emss)) {
             return None;
         }
-        if len > self.emss
+        if len > u32::from(self.emss)
             && self.pmtu.wants_probe(now)
             && let Some(room) = self.probe_room(now, usable)
         {
             return Some(room);
         }
-        Some(usable.min(self.emss))
+        Some(usable.min(u32::from(self.emss)))
     }
 
     /// After [`Transmit::Control`]: writes the frame to `buf` and returns its length; 0 if
@@ -274,7 +288,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.ack_fields(now, self.snd.una - 1, Flags::ACK)
             }
             Control::Fin => {
-                let seq = *self.snd.fin_seq.get_or_insert(self.snd.nxt);
+                let seq = *self.own.fin_seq.get_or_insert(self.snd.nxt);
                 self.snd.nxt = seq + 1;
                 self.snd.fin = Fin::Sent;
                 self.busy(now);
@@ -282,16 +296,23 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.ack_fields(now, seq, Flags::FIN | Flags::ACK)
             }
         };
-        self.stats.segments_out += 1;
+        self.count_segment();
+        self.refresh();
         self.template.emit(buf, &fields, 0, self.cfg.checksum)
+    }
+
+    #[inline]
+    const fn count_segment(&mut self) {
+        self.traffic.segments_out = self.traffic.segments_out.wrapping_add(1);
     }
 
     fn syn_fields(&mut self, now: Instant) -> Fields {
         self.due.syn = false;
         if self.retries == 0 {
-            self.sent_at = now;
+            self.sent_at = Moment::of(now);
+            self.round.begin(now, Seq(0));
         }
-        self.snd.nxt = self.snd.iss + 1;
+        self.snd.nxt = self.own.iss + 1;
         self.busy(now);
         let answers = self.state == State::SynReceived;
         let flags = if answers {
@@ -301,10 +322,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
         let ts = self.timestamps(now);
         Fields {
-            seq: self.snd.iss,
+            seq: self.own.iss,
             ack: if answers { self.rcv.nxt } else { Seq(0) },
             flags,
-            window: self.rcv.syn_window(),
+            window: self.limits.syn_window(),
             options: Options {
                 mss: Some(self.cfg.mss),
                 wscale: self.scaling.then_some(self.rcv.wscale),
@@ -321,15 +342,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let ts = self.timestamps(now);
         let mut options = Options::timestamps(ts);
         let mut more = false;
-        if self.sack && (self.ack.has_reports() || !self.reassembly.is_empty()) {
+        if self.sack && (self.reports.any() || !self.reassembly.is_empty()) {
             let max = if ts.is_some() { 3 } else { 4 };
             // Octets received twice first, then the run they are in (RFC 2883 section 4).
-            let twice = self.ack.take_report();
+            let twice = self.reports.take();
             let around = twice.and_then(|block| self.reassembly.run_of(block.0));
             options.sack.extend(twice.into_iter().chain(around));
             more = self.reassembly.report(&mut options.sack, max);
         }
-        self.ack.sent_pure(&mut self.rcv, self.sack, more);
+        let more = more || self.reports.any();
+        self.rcv.sent_pure(&mut self.timers, self.sack, more);
         let (ack, window) = (self.rcv.nxt, self.rcv.offer());
         let flags = flags | self.ecn.echo;
         Fields { seq, ack, flags, window, options, ..Fields::default() }
@@ -337,12 +359,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     #[inline]
     pub(super) fn timestamps(&self, now: Instant) -> Option<(u32, u32)> {
-        self.ts.on.then(|| (self.ts.value(now), self.ts.recent))
+        self.ts_on.then(|| (self.ts.value(now), self.ts.recent))
     }
 
     #[inline]
     fn data_fields(&mut self, now: Instant, seq: Seq, push: bool) -> Fields {
-        self.ack.carried(&mut self.rcv);
+        self.rcv.carried(&mut self.timers);
         Fields {
             seq,
             ack: self.rcv.nxt,
@@ -358,7 +380,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn busy(&mut self, now: Instant) {
         if self.timers.rto == NEVER {
             self.timers.rto = now + self.rtt.rto(&self.cfg);
-            self.progress_at = now;
+            self.progress_at = Moment::of(now);
         }
     }
 
@@ -394,7 +416,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 if index == 0 {
                     self.note_copy(seq);
                 }
-                self.pacer.spend(len);
+                self.credit.spend(len);
                 self.recovery.on_resend(self.ts.value(now));
                 self.recovery.on_sent(len);
                 if index == 0 && self.recovery.phase == Phase::Fast {
@@ -413,7 +435,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.first_sent(now, end);
             }
         }
-        self.stats.segments_out += 1;
+        self.count_segment();
+        self.refresh();
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }
 
@@ -436,12 +459,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         push: bool,
     ) -> usize {
         debug_assert!(0 < payload_len);
-        if !self.admits_whole(payload_len as u32) {
+        if !self.calm_admits(payload_len as u32) && !self.admits_whole(payload_len as u32) {
             return self.header_len() + payload_len;
         }
-        let mut fields = self.data_fields(now, self.snd.nxt, push);
-        self.ecn.mark_fresh(&mut fields);
-        self.stats.segments_out += 1;
+        let fields = if self.calm.sends() {
+            self.calm_fields(now, push)
+        } else {
+            let mut fields = self.data_fields(now, self.snd.nxt, push);
+            self.ecn.mark_fresh(&mut fields);
+            fields
+        };
+        self.count_segment();
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }
 
@@ -457,11 +485,22 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn sent(&mut self, now: Instant, retained: T, payload_len: usize) -> bool {
         let len = payload_len as u32;
         let offset = self.header_len() as u32;
+        if self.calm_admits(len) {
+            self.sent_calm(now, retained, len, offset);
+            return true;
+        }
+        let admitted = self.sent_any(now, retained, len, offset);
+        self.refresh();
+        admitted
+    }
+
+    #[cold]
+    fn sent_any(&mut self, now: Instant, retained: T, len: u32, offset: u32) -> bool {
         let admitted = self.admits_whole(len);
         let seq = self.snd.nxt;
         self.board.push(now, seq, len, offset, retained, admitted);
         if admitted {
-            if len > self.emss {
+            if len > u32::from(self.emss) {
                 self.probe_sent(seq, len);
             }
             self.busy(now);
@@ -474,20 +513,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// the shortest record that MPA makes.
     #[inline]
     fn admits_whole(&self, len: u32) -> bool {
-        len <= self.snd.usable() && (len <= self.emss || self.pmtu.admits(len))
+        len <= self.snd.usable() && (len <= u32::from(self.emss) || self.pmtu.admits(len))
     }
 
     /// Octets up to `end` were sent for the first time.
     #[inline]
     fn first_sent(&mut self, now: Instant, end: Seq) {
         let octets = end - self.snd.nxt;
-        self.stats.octets_out += u64::from(octets);
         self.recovery.on_sent(octets);
-        self.pacer.spend(octets);
+        self.credit.spend(octets);
         self.snd.nxt = end;
-        self.sent_at = now;
+        self.sent_at = Moment::of(now);
         self.override_silly = false;
-        self.timers.persist = NEVER;
+        self.rare.persist = NEVER;
         if self.due.tail {
             self.note_probe(now, Probe::Fresh, None);
         }
@@ -496,7 +534,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // In slow start a window half used still counts: it will be full in a round trip.
         let pipe = self.pipe();
         let window = self.cc.window();
-        self.cwnd_limited =
-            pipe + self.emss > window || (self.cc.in_slow_start() && pipe > window / 2);
+        self.cc.limited =
+            pipe + u32::from(self.emss) > window || (self.cc.in_slow_start() && pipe > window / 2);
     }
 }

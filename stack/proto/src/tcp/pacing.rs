@@ -4,7 +4,7 @@
 //!
 //! Retransmissions are paced like new octets, except the first of an episode; ACKs never are.
 
-use super::{NEVER, Tcb};
+use super::Tcb;
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MILLISECOND};
 
@@ -20,15 +20,6 @@ const BURST_SEGMENTS_MIN: u64 = 2;
 /// A burst is at most this part of a window, so that it stays short beside the round trip, and at
 /// least this part of a millisecond's octets: 62.5 us, four ticks of the timers.
 const BURST_PARTS: u64 = 16;
-
-/// When the next burst may leave.
-#[derive(Debug)]
-pub(super) struct Pacer {
-    /// Octets that may leave before the clock is looked at.
-    credit: u32,
-    /// When the burst after these may begin.
-    next: Instant,
-}
 
 /// How much may leave at once, and how long it takes at the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +48,18 @@ impl Burst {
     }
 }
 
-impl Pacer {
-    pub(super) const fn new() -> Self {
-        Self { credit: 0, next: Instant::ZERO }
-    }
+/// Octets that may leave before the clock is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Credit(u32);
+
+impl Credit {
+    /// The clock is looked at before anything leaves.
+    pub(super) const NONE: Self = Self(0);
 
     /// `octets` leave.
     #[inline]
     pub(super) const fn spend(&mut self, octets: u32) {
-        self.credit = self.credit.saturating_sub(octets);
+        self.0 = self.0.saturating_sub(octets);
     }
 }
 
@@ -75,30 +69,30 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Cost where pacing does not pay: a test, and a few instructions more every tenth segment.
     #[inline]
     pub(super) fn is_paced(&mut self, now: Instant) -> bool {
-        self.pacer.credit == 0 && self.waits_for_burst(now)
+        self.credit == Credit::NONE && self.waits_for_burst(now)
     }
 
     #[inline(never)]
     fn waits_for_burst(&mut self, now: Instant) -> bool {
         let (window, srtt) = (self.cc.window(), self.rtt.srtt());
         let burst = if self.cfg.pacing {
-            Burst::of(window, srtt, self.emss, self.cc.in_slow_start())
+            Burst::of(window, srtt, u32::from(self.emss), self.cc.in_slow_start())
         } else {
             None
         };
         let Some(burst) = burst else {
-            self.pacer.credit = BURST_SEGMENTS * self.emss;
+            self.credit = Credit(BURST_SEGMENTS * u32::from(self.emss));
             return false;
         };
-        if now < self.pacer.next {
-            self.stats.paced += u32::from(self.timers.pacing == NEVER);
-            self.timers.pacing = self.pacer.next;
+        if now < self.rare.burst {
+            self.stats.paced += u32::from(!self.paced);
+            self.paced = true;
             return true;
         }
-        self.timers.pacing = NEVER;
-        self.pacer.credit = burst.octets;
+        self.paced = false;
+        self.credit = Credit(burst.octets);
         // A timer that fired late is made up for, by one burst at most.
-        self.pacer.next = self.pacer.next.max(now - burst.interval_ns) + burst.interval_ns;
+        self.rare.burst = self.rare.burst.max(now - burst.interval_ns) + burst.interval_ns;
         false
     }
 }

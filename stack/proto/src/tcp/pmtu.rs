@@ -112,7 +112,7 @@ struct Probe {
 }
 
 /// What is known of the path. Sizes in octets of IP packet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PathMtu {
     /// Most that link and peer allow.
     limit: u16,
@@ -133,7 +133,7 @@ pub(super) struct PathMtu {
     /// Record at the left edge, and how often it was sent again.
     front: Seq,
     copies: u8,
-    probe: Option<Probe>,
+    probe: Option<Box<Probe>>,
     /// Payload of the probe offered to the upper layer.
     planned: u32,
     /// When something larger may be tried.
@@ -176,6 +176,11 @@ impl PathMtu {
     #[inline]
     pub(super) fn wants_probe(&self, now: Instant) -> bool {
         now >= self.probe_at
+    }
+
+    /// True if nothing larger will ever be tried, as things are.
+    pub(super) fn is_settled(&self) -> bool {
+        self.probe_at == NEVER
     }
 
     /// True while a probe's fate is open; on the way of every acknowledgment.
@@ -240,7 +245,7 @@ impl PathMtu {
         if told < self.size && self.changes < CHANGES_MAX {
             self.changes += 1;
             self.size = told;
-        } else if !self.probe.is_some_and(|probe| probe.intact && told < probe.size) {
+        } else if !self.probe.as_ref().is_some_and(|probe| probe.intact && told < probe.size) {
             return false;
         }
         (self.bound, self.bound_told) = (told.max(self.size), true);
@@ -321,11 +326,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Octets of a packet around its payload.
     fn packet_overhead(&self) -> u16 {
-        self.fixed_headers() + u16::try_from(self.options_octets()).unwrap_or(0)
+        self.fixed_headers() + self.options_octets()
     }
 
-    fn options_octets(&self) -> u32 {
-        if self.ts.on { TIMESTAMPS_OCTETS } else { 0 }
+    fn options_octets(&self) -> u16 {
+        if self.ts_on { TIMESTAMPS_OCTETS } else { 0 }
     }
 
     /// What the link and the peer's MSS option allow is known: discovery begins.
@@ -339,7 +344,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn update_emss(&mut self) {
         // The peer told at least 64 and the path takes 68: more than the options' 12 is left.
         let mss = self.snd.mss.min(self.pmtu.size() - self.fixed_headers());
-        self.emss = u32::from(mss) - self.options_octets();
+        self.emss = mss - self.options_octets();
     }
 
     fn path_changed(&mut self) {
@@ -375,10 +380,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.plan = Plan::Nothing;
         self.path_changed();
         // Their loss is no sign of congestion, and no reason to wait for the timer.
-        self.board.lose_longer(self.emss);
+        self.board.lose_longer(u32::from(self.emss));
         if self.board.resend_waits() {
             self.timers.rto = now + self.rtt.rto(&self.cfg);
         }
+        self.refresh();
         true
     }
 
@@ -402,7 +408,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let overhead = self.packet_overhead();
         let least = u32::from(next.unwrap_or(target).min(target) - overhead) & !3;
         let room = u32::from(target - overhead).min(window) & !3;
-        if room < least || room <= self.emss {
+        if room < least || room <= u32::from(self.emss) {
             return None;
         }
         self.pmtu.planned = room;
@@ -414,7 +420,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(super) fn probe_sent(&mut self, seq: Seq, len: u32) {
         let size = self.packet_len(len);
         let probe = Probe { seq, end: seq + len, size, intact: true, excused: 0 };
-        self.pmtu.probe = Some(probe);
+        self.pmtu.probe = Some(Box::new(probe));
         self.pmtu.planned = 0;
         self.stats.path_probes += 1;
     }
@@ -427,8 +433,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// With a probe under way, something was acknowledged.
     #[cold]
     pub(super) fn judge_probe(&mut self, now: Instant) {
-        let Some(probe) = self.pmtu.probe.filter(|probe| self.snd.una >= probe.end) else { return };
-        self.pmtu.probe = None;
+        let Some(probe) = self.pmtu.probe.take_if(|probe| self.snd.una >= probe.end) else {
+            return;
+        };
         if probe.intact {
             self.pmtu.probe_passed(now, probe.size, &self.cfg.path_mtu);
             self.path_changed();
@@ -466,7 +473,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if copies < COPIES || self.snd.wnd == 0 {
             return;
         }
-        let len = len.min(self.emss);
+        let len = len.min(u32::from(self.emss));
         if copies < COPIES_DOUBTFUL && self.board.sacked_max() >= len {
             return;
         }

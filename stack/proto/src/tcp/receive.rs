@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use super::config::Config;
-use super::timer::NEVER;
+use super::timer::{NEVER, Timers};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
@@ -13,7 +13,8 @@ const DUPLICATES_MAX: u8 = 16;
 /// Most reports of octets received twice that wait for their ACKs.
 const REPORTS_MAX: usize = 4;
 
-/// Receive variables (RFC 9293 section 3.3.1) and the window offer.
+/// Receive variables (RFC 9293 section 3.3.1), what is needed to offer the window, and when an ACK
+/// is due: what every segment touches. What else there is to say of the window is in [`Limits`].
 #[derive(Debug)]
 pub(super) struct Receive {
     /// Next octet expected.
@@ -22,26 +23,23 @@ pub(super) struct Receive {
     pub(super) edge: Seq,
     /// Acknowledgment number of the last segment sent (RFC 7323 `Last.ACK.sent`).
     pub(super) last_ack: Seq,
-    /// Initial receive sequence number.
-    pub(super) irs: Seq,
-    /// Shift of the window field in segments sent.
-    pub(super) wscale: u8,
-    /// Octets the window may span.
-    limit: u32,
-    /// What `limit` may grow to: what the window field can say, and what the configuration allows.
-    limit_max: u32,
-    /// Octets the upper layer took and has not consumed.
-    held_up: u32,
-    /// Growth from which the right edge moves (RFC 9293 section 3.8.6.2.2).
+    /// What the window would be if offered in full; below zero if the upper layer keeps more than
+    /// it may span.
+    available: i32,
+    /// Octets received in order and not acknowledged.
+    unacked: u32,
+    /// Growth from which the right edge moves (RFC 9293 section 3.8.6.2.2); at least 1.
     step: u16,
     /// Largest payload seen: what a full segment of the peer is.
     full: u16,
-    /// Where the peer's FIN is, once seen.
-    pub(super) fin: Option<Seq>,
-    /// The FIN was taken: `nxt` lies beyond it.
-    pub(super) finished: bool,
-    /// Octets received in order and not acknowledged.
-    unacked: u32,
+    /// Shift of the window field in segments sent.
+    pub(super) wscale: u8,
+    /// An ACK is due with the next frame of any kind.
+    pub(super) due: bool,
+    /// It is due in a frame without payload: it reports SACK blocks, or counts as a duplicate.
+    pub(super) pure: bool,
+    /// Duplicate ACKs owed to a peer without SACK.
+    pub(super) duplicates: u8,
 }
 
 impl Receive {
@@ -51,32 +49,15 @@ impl Receive {
             nxt: Seq(0),
             edge: Seq(0),
             last_ack: Seq(0),
-            irs: Seq(0),
-            wscale: cfg.wscale(),
-            limit: cfg.startup_window,
-            limit_max: cfg.recv_window_max.max(cfg.recv_window).max(cfg.startup_window),
-            held_up: 0,
-            step: cfg.mss,
-            full: 0,
-            fin: None,
-            finished: false,
+            available: 0,
             unacked: 0,
+            step: 1,
+            full: 0,
+            wscale: cfg.wscale(),
+            due: false,
+            pure: false,
+            duplicates: 0,
         }
-    }
-
-    /// The peer's SYN came with sequence number `irs`; the window goes out unscaled first.
-    pub(super) fn synchronise(&mut self, irs: Seq) {
-        self.irs = irs;
-        self.nxt = irs + 1;
-        self.last_ack = self.nxt;
-        self.edge = self.nxt + self.limit.min(0xffff);
-    }
-
-    /// The peer does not scale windows (RFC 7323 section 2.2).
-    pub(super) fn forgo_scaling(&mut self) {
-        self.wscale = 0;
-        self.limit_max = self.limit_max.min(0xffff);
-        self.limit = self.limit.min(0xffff);
     }
 
     /// Octets the peer may send from `nxt` on.
@@ -85,15 +66,10 @@ impl Receive {
         self.edge - self.nxt
     }
 
-    /// What the window would be if offered in full.
+    /// Where the right edge would be if the window was offered in full, less where it is.
     #[inline]
-    fn available(&self) -> u32 {
-        self.limit.saturating_sub(self.held_up)
-    }
-
-    /// The window field of a SYN, which is never scaled.
-    pub(super) fn syn_window(&self) -> u16 {
-        u16::try_from(self.limit).unwrap_or(u16::MAX)
+    fn growth(&self) -> i32 {
+        (self.nxt + self.available.max(0).cast_unsigned()).distance(self.edge)
     }
 
     /// The window field of a segment about to leave, moving the edge; notes what it acknowledges.
@@ -103,15 +79,15 @@ impl Receive {
     /// much as it ever may: a peer that sends single octets could push the edge on forever.
     #[inline]
     pub(super) fn offer(&mut self) -> u16 {
-        let available = self.available();
-        let want = (self.nxt + available).distance(self.edge);
-        let step = u32::from(self.step).min(self.limit / 2);
-        let span = if want >= step.cast_signed().max(1) { available } else { self.edge - self.nxt };
+        let span = if self.growth() >= i32::from(self.step) {
+            self.available.max(0).cast_unsigned()
+        } else {
+            self.window()
+        };
         let unit = 1u32 << self.wscale;
         let mut field = span >> self.wscale;
-        if field << self.wscale < span
-            && self.held_up.saturating_add((field + 1) << self.wscale) <= self.limit + unit
-        {
+        let rounded = i64::from(field + 1) << self.wscale;
+        if field << self.wscale < span && rounded <= i64::from(self.available) + i64::from(unit) {
             field += 1;
         }
         let field = field.min(0xffff);
@@ -120,81 +96,11 @@ impl Receive {
         field as u16
     }
 
-    /// The upper layer keeps `octets`.
-    pub(super) fn hold(&mut self, octets: u32) {
-        self.held_up = self.held_up.saturating_add(octets);
-    }
-
-    /// The upper layer consumed `octets` it kept. True if the peer should hear of it now: little
-    /// of the window was left, and it grew by something.
-    pub(super) fn release(&mut self, octets: u32) -> bool {
-        self.held_up = self.held_up.saturating_sub(octets);
-        self.reopens()
-    }
-
-    /// Raises the window's limit to `limit`, as far as it may grow. True if the peer should hear
-    /// of it now.
-    pub(super) fn open(&mut self, limit: u32) -> bool {
-        self.limit = self.limit.max(limit.min(self.limit_max));
-        self.reopens()
-    }
-
-    /// Octets the window may span at present.
-    pub(super) fn limit(&self) -> u32 {
-        self.limit
-    }
-
-    /// What the limit may grow to.
-    pub(super) fn limit_max(&self) -> u32 {
-        self.limit_max
-    }
-
-    fn reopens(&self) -> bool {
-        let half = self.limit / 2;
-        let growth = (self.nxt + self.available()).distance(self.edge);
-        self.window() < half && growth >= half.min(2 * u32::from(self.step)).cast_signed().max(1)
-    }
-}
-
-/// When an ACK is due, and what has to be in it.
-#[derive(Debug)]
-pub(super) struct AckState {
-    /// Due with the next frame of any kind.
-    pub(super) due: bool,
-    /// Due in a frame without payload: it reports SACK blocks, or counts as a duplicate.
-    pub(super) pure: bool,
-    /// Duplicate ACKs owed to a peer without SACK.
-    duplicates: u8,
-    /// Octets received twice (RFC 2883): each ACK reports one, the oldest first.
-    dsacks: ArrayVec<Block, REPORTS_MAX>,
-    /// When an ACK that is not due yet becomes due.
-    pub(super) delayed: Instant,
-}
-
-impl AckState {
-    pub(super) fn new() -> Self {
-        Self { due: false, pure: false, duplicates: 0, dsacks: ArrayVec::new(), delayed: NEVER }
-    }
-
     /// A segment arrived out of order, or twice.
-    pub(super) fn out_of_order(&mut self, dsack: Option<Block>) {
+    pub(super) fn out_of_order(&mut self) {
         self.due = true;
         self.pure = true;
         self.duplicates = (self.duplicates + 1).min(DUPLICATES_MAX);
-        if let Some(dsack) = dsack {
-            // Beyond the bound the sender hears of the first ones only.
-            let _ = self.dsacks.try_push(dsack);
-        }
-    }
-
-    /// True if octets received twice are to be reported.
-    pub(super) fn has_reports(&self) -> bool {
-        !self.dsacks.is_empty()
-    }
-
-    /// The octets received twice that the next ACK reports.
-    pub(super) fn take_report(&mut self) -> Option<Block> {
-        self.dsacks.pop_at(0)
     }
 
     /// The cumulative acknowledgment moved: earlier duplicates are no duplicates any more.
@@ -205,93 +111,235 @@ impl AckState {
 
     /// An ACK left with a segment that carries payload.
     #[inline]
-    pub(super) fn carried(&mut self, rcv: &mut Receive) {
-        rcv.unacked = 0;
-        self.delayed = NEVER;
+    pub(super) const fn carried(&mut self, timers: &mut Timers) {
+        self.unacked = 0;
+        timers.delayed = NEVER;
         self.due = self.pure;
     }
 
     /// A pure ACK left. To a peer without SACK the owed duplicates follow one by one; with SACK
-    /// another one follows if `more` runs, or more octets received twice, are to be reported.
-    pub(super) fn sent_pure(&mut self, rcv: &mut Receive, sack: bool, more: bool) {
-        rcv.unacked = 0;
-        self.delayed = NEVER;
+    /// another one follows if there is `more` to report.
+    pub(super) fn sent_pure(&mut self, timers: &mut Timers, sack: bool, more: bool) {
+        self.unacked = 0;
+        timers.delayed = NEVER;
         self.duplicates = if sack { 0 } else { self.duplicates.saturating_sub(1) };
-        self.pure = self.duplicates > 0 || more || self.has_reports();
+        self.pure = self.duplicates > 0 || more;
         self.due = self.pure;
     }
 
-    /// `octets` arrived in order: an ACK is due at two full segments, else within the delay.
+    /// `octets` arrived in order: an ACK is due at two full segments, else within `delay_ns`.
     #[inline]
-    pub(super) fn in_order(&mut self, now: Instant, rcv: &mut Receive, octets: u32, cfg: &Config) {
-        rcv.full = rcv.full.max(u16::try_from(octets).unwrap_or(u16::MAX));
-        rcv.unacked += octets;
-        if rcv.unacked >= 2 * u32::from(rcv.full) {
+    pub(super) fn in_order(
+        &mut self,
+        now: Instant,
+        timers: &mut Timers,
+        octets: u32,
+        delay_ns: u64,
+    ) {
+        self.full = self.full.max(u16::try_from(octets).unwrap_or(u16::MAX));
+        self.unacked += octets;
+        if self.unacked >= 2 * u32::from(self.full) {
             self.due = true;
-        } else if self.delayed == NEVER {
-            self.delayed = now + cfg.delayed_ack_ns;
+        } else if timers.delayed == NEVER {
+            timers.delayed = now + delay_ns;
+        }
+    }
+
+    /// Nothing is due any more.
+    pub(super) const fn forget_acks(&mut self) {
+        (self.due, self.pure, self.duplicates) = (false, false, 0);
+    }
+}
+
+/// What the receive window may span. Touched when that changes, or the upper layer keeps octets.
+#[derive(Debug)]
+pub(super) struct Limits {
+    /// Octets the window may span.
+    limit: u32,
+    /// What `limit` may grow to: what the window field can say, and what the configuration allows.
+    limit_max: u32,
+    /// Octets the upper layer took and has not consumed.
+    held_up: u32,
+}
+
+impl Limits {
+    /// Before anything was received.
+    pub(super) fn new(cfg: &Config) -> Self {
+        Self {
+            limit: cfg.startup_window,
+            limit_max: cfg.recv_window_max.max(cfg.recv_window).max(cfg.startup_window),
+            held_up: 0,
+        }
+    }
+
+    /// The peer's SYN came with sequence number `irs`; the window goes out unscaled first.
+    pub(super) fn synchronise(&self, rcv: &mut Receive, irs: Seq, cfg: &Config) {
+        rcv.nxt = irs + 1;
+        rcv.last_ack = rcv.nxt;
+        rcv.edge = rcv.nxt + self.limit.min(0xffff);
+        self.settle(rcv, cfg);
+    }
+
+    /// The peer does not scale windows (RFC 7323 section 2.2).
+    pub(super) fn forgo_scaling(&mut self, rcv: &mut Receive, cfg: &Config) {
+        rcv.wscale = 0;
+        self.limit_max = self.limit_max.min(0xffff);
+        self.limit = self.limit.min(0xffff);
+        self.settle(rcv, cfg);
+    }
+
+    /// Works out what follows for the window.
+    fn settle(&self, rcv: &mut Receive, cfg: &Config) {
+        let available = i64::from(self.limit) - i64::from(self.held_up);
+        let bounds = (i64::from(i32::MIN), i64::from(i32::MAX));
+        rcv.available = i32::try_from(available.clamp(bounds.0, bounds.1)).unwrap_or(0);
+        rcv.step = u16::try_from(self.limit / 2).unwrap_or(u16::MAX).min(cfg.mss).max(1);
+    }
+
+    /// The window field of a SYN, which is never scaled.
+    pub(super) fn syn_window(&self) -> u16 {
+        u16::try_from(self.limit).unwrap_or(u16::MAX)
+    }
+
+    /// The upper layer keeps `octets`.
+    pub(super) fn hold(&mut self, rcv: &mut Receive, octets: u32, cfg: &Config) {
+        self.held_up = self.held_up.saturating_add(octets);
+        self.settle(rcv, cfg);
+    }
+
+    /// The upper layer consumed `octets` it kept. True if the peer should hear of it now: little
+    /// of the window was left, and it grew by something.
+    pub(super) fn release(&mut self, rcv: &mut Receive, octets: u32, cfg: &Config) -> bool {
+        self.held_up = self.held_up.saturating_sub(octets);
+        self.reopens(rcv, cfg)
+    }
+
+    /// Raises the window's limit to `limit`, as far as it may grow. True if the peer should hear
+    /// of it now.
+    pub(super) fn open(&mut self, rcv: &mut Receive, limit: u32, cfg: &Config) -> bool {
+        self.limit = self.limit.max(limit.min(self.limit_max));
+        self.reopens(rcv, cfg)
+    }
+
+    /// Octets the window may span at present.
+    pub(super) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// What the limit may grow to.
+    pub(super) const fn limit_max(&self) -> u32 {
+        self.limit_max
+    }
+
+    fn reopens(&self, rcv: &mut Receive, cfg: &Config) -> bool {
+        self.settle(rcv, cfg);
+        let half = self.limit / 2;
+        let worth_while = half.min(2 * u32::from(cfg.mss)).cast_signed().max(1);
+        rcv.window() < half && rcv.growth() >= worth_while
+    }
+}
+
+/// The peer's SYN and FIN.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// Initial receive sequence number.
+    pub(super) irs: Seq,
+    /// Where the FIN is, once seen.
+    pub(super) fin: Option<Seq>,
+    /// The FIN was taken: `nxt` lies beyond it.
+    pub(super) finished: bool,
+}
+
+/// Octets received twice (RFC 2883): each ACK reports one, the oldest first. In memory of their
+/// own, which is given back once the connection is idle.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    blocks: Option<Box<ArrayVec<Block, REPORTS_MAX>>>,
+}
+
+impl Reports {
+    pub(super) fn add(&mut self, block: Block) {
+        // Beyond the bound the sender hears of the first ones only.
+        let _ = self.blocks.get_or_insert_default().try_push(block);
+    }
+
+    /// True if there is something to report.
+    pub(super) fn any(&self) -> bool {
+        self.blocks.as_ref().is_some_and(|blocks| !blocks.is_empty())
+    }
+
+    /// What the next ACK reports.
+    pub(super) fn take(&mut self) -> Option<Block> {
+        self.blocks.as_mut()?.pop_at(0)
+    }
+
+    /// Gives the memory back if nothing is in it.
+    pub(super) fn release_memory(&mut self) {
+        if !self.any() {
+            self.blocks = None;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{AckState, Receive};
+    use super::{Limits, Receive};
     use crate::tcp::config::Config;
+    use crate::tcp::timer::Timers;
     use crate::time::Instant;
     use crate::wire::seq::Seq;
 
-    fn receive(limit: u32) -> Receive {
+    fn receive(limit: u32) -> (Receive, Limits, Config) {
         let cfg = Config {
             recv_window: limit,
             recv_window_max: limit,
             startup_window: limit,
             ..Config::default()
         };
-        let mut rcv = Receive::new(&cfg);
-        rcv.synchronise(Seq(0xffff_fff0));
+        let (mut rcv, limits) = (Receive::new(&cfg), Limits::new(&cfg));
+        limits.synchronise(&mut rcv, Seq(0xffff_fff0), &cfg);
         rcv.offer();
-        rcv
+        (rcv, limits, cfg)
     }
 
     #[test]
     fn holding_shrinks_the_offer_and_never_takes_it_back() {
-        let mut rcv = receive(256 * 1024);
+        let (mut rcv, mut limits, cfg) = receive(256 * 1024);
         let full = rcv.window();
         assert!(full >= 256 * 1024);
         let edge = rcv.edge;
         rcv.nxt += 100_001;
-        rcv.hold(100_001);
+        limits.hold(&mut rcv, 100_001, &cfg);
         let field = rcv.offer();
         assert!(rcv.edge >= edge && rcv.edge <= edge + 8);
         assert!(u32::from(field) << rcv.wscale >= full - 100_001);
-        assert!(!rcv.release(1), "an octet is no news");
+        assert!(!limits.release(&mut rcv, 1, &cfg), "an octet is no news");
         rcv.nxt += 100_000;
-        rcv.hold(100_000);
+        limits.hold(&mut rcv, 100_000, &cfg);
         rcv.offer();
-        assert!(rcv.release(200_000));
+        assert!(limits.release(&mut rcv, 200_000, &cfg));
         rcv.offer();
         assert!(rcv.window() >= 256 * 1024);
     }
 
     #[test]
     fn rounding_cannot_push_the_edge_on_forever() {
-        let mut rcv = receive(256 * 1024);
+        let (mut rcv, mut limits, cfg) = receive(256 * 1024);
         for _ in 0..300_000 {
             if rcv.window() == 0 {
                 break;
             }
             rcv.nxt += 1;
-            rcv.hold(1);
+            limits.hold(&mut rcv, 1, &cfg);
             rcv.offer();
-            assert!(rcv.window() + rcv.held_up <= 256 * 1024 + 8);
+            assert!(rcv.window() + limits.held_up <= 256 * 1024 + 8);
         }
         assert_eq!(rcv.window(), 0);
     }
 
     #[test]
     fn the_edge_moves_in_steps() {
-        let mut rcv = receive(64 * 1024);
+        let (mut rcv, _, _) = receive(64 * 1024);
         let edge = rcv.edge;
         rcv.nxt += 1000;
         rcv.offer();
@@ -304,34 +352,34 @@ mod tests {
     #[test]
     fn two_full_segments_or_the_timer() {
         let cfg = Config::default();
-        let mut rcv = receive(64 * 1024);
-        let mut ack = AckState::new();
-        ack.in_order(Instant::ZERO, &mut rcv, 1000, &cfg);
-        assert!(!ack.due);
-        assert_eq!(ack.delayed, Instant::ZERO + cfg.delayed_ack_ns);
-        ack.in_order(Instant::ZERO, &mut rcv, 1000, &cfg);
-        assert!(ack.due);
-        ack.carried(&mut rcv);
-        assert!(!ack.due);
+        let (mut rcv, _, _) = receive(64 * 1024);
+        let mut timers = Timers::OFF;
+        rcv.in_order(Instant::ZERO, &mut timers, 1000, cfg.delayed_ack_ns);
+        assert!(!rcv.due);
+        assert_eq!(timers.delayed, Instant::ZERO + cfg.delayed_ack_ns);
+        rcv.in_order(Instant::ZERO, &mut timers, 1000, cfg.delayed_ack_ns);
+        assert!(rcv.due);
+        rcv.carried(&mut timers);
+        assert!(!rcv.due);
     }
 
     #[test]
     fn duplicates_are_owed_one_by_one_without_sack() {
-        let mut rcv = receive(64 * 1024);
-        let mut ack = AckState::new();
+        let (mut rcv, _, _) = receive(64 * 1024);
+        let mut timers = Timers::OFF;
         for _ in 0..100 {
-            ack.out_of_order(None);
+            rcv.out_of_order();
         }
         for _ in 0..15 {
-            ack.sent_pure(&mut rcv, false, false);
-            assert!(ack.due && ack.pure);
+            rcv.sent_pure(&mut timers, false, false);
+            assert!(rcv.due && rcv.pure);
         }
-        ack.sent_pure(&mut rcv, false, false);
-        assert!(!ack.due);
-        ack.out_of_order(None);
-        ack.out_of_order(None);
-        ack.moved();
-        ack.sent_pure(&mut rcv, false, false);
-        assert!(!ack.due, "a new cumulative ACK makes them no duplicates");
+        rcv.sent_pure(&mut timers, false, false);
+        assert!(!rcv.due);
+        rcv.out_of_order();
+        rcv.out_of_order();
+        rcv.moved();
+        rcv.sent_pure(&mut timers, false, false);
+        assert!(!rcv.due, "a new cumulative ACK makes them no duplicates");
     }
 }

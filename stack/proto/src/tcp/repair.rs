@@ -51,7 +51,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.tell_spurious(&news, duplicate);
         if octets > 0 {
             let grows = match self.recovery.phase {
-                Phase::Open => self.cwnd_limited,
+                Phase::Open => self.cc.limited,
                 Phase::Fast => false,
                 Phase::Timeout => true,
             };
@@ -83,7 +83,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let safe = octets > 0 && lost == 0;
             let ssthresh = self.cc.ssthresh();
             if let Some(prr) = self.recovery.prr_mut() {
-                self.cc.set_window(prr.window(delivered, pipe, ssthresh, self.emss, safe));
+                self.cc.set_window(prr.window(
+                    delivered,
+                    pipe,
+                    ssthresh,
+                    u32::from(self.emss),
+                    safe,
+                ));
             }
         }
         if octets > 0 {
@@ -97,7 +103,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     pub(super) fn guard(&self, now: Instant, seg: &Segment) -> Guard {
-        let echo = seg.options.ts.filter(|_| self.ts.on).map(|ts| ts.1);
+        let echo = seg.options.ts.filter(|_| self.ts_on).map(|ts| ts.1);
         Guard { now, min_rtt: self.rtt.min(), echo, ts_offset: self.ts.offset }
     }
 
@@ -145,7 +151,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let patience = self.rack.patience(reo_wnd);
         let verdict = self.board.detect_lost(now, &self.rack, patience);
         self.stats.copies_lost += verdict.copies;
-        self.timers.reorder = verdict.next.unwrap_or(NEVER);
+        self.rare.reorder = verdict.next.unwrap_or(NEVER);
         if let Some(next) = verdict.next
             && self.timers.rto <= next
         {
@@ -164,7 +170,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let hole = self.board.first_lost().unwrap_or(self.snd.una);
         self.recovery.enter(Phase::Fast, hole, self.snd.nxt, self.cc);
         if !self.ecn.covers(hole) {
-            self.cc.on_loss(self.loss_flight(), self.emss);
+            self.cc.on_loss(self.loss_flight(), u32::from(self.emss));
         }
         self.ecn.on_loss(self.snd.nxt);
         if let Some(prr) = self.recovery.prr_mut() {
@@ -202,7 +208,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         undo.eifel = false;
         match (undo.first_ts, seg.options.ts) {
             (None, _) => true,
-            (Some(first), Some((_, echo))) if self.ts.on => {
+            (Some(first), Some((_, echo))) if self.ts_on => {
                 echo.wrapping_sub(first).cast_signed() < 0
             }
             _ => false,
@@ -249,11 +255,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let mut left = before;
         if octets > 0 {
             // Of a partial ACK one segment is the retransmission; the rest was counted.
-            let counted = octets.saturating_sub(self.emss);
+            let counted = octets.saturating_sub(u32::from(self.emss));
             let open = self.recovery.phase == Phase::Open;
             left = if open { 0 } else { before.saturating_sub(counted) };
         } else if duplicate && (self.recovery.phase == Phase::Fast || self.counts_duplicates()) {
-            left += self.emss;
+            left += u32::from(self.emss);
         }
         let others = self.snd.flight().saturating_sub(self.board.front_len());
         self.recovery.left = left.min(others);
@@ -273,11 +279,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// The reordering timer fired (RFC 8985 section 6.2, step 5).
     pub(super) fn reorder_expired(&mut self, now: Instant) {
-        if self.found_late(now, self.timers.reorder) {
-            self.timers.reorder = now + self.rtt.srtt().max(MICROSECOND);
+        if self.found_late(now, self.rare.reorder) {
+            self.rare.reorder = now + self.rtt.srtt().max(MICROSECOND);
             return;
         }
-        self.timers.reorder = NEVER;
+        self.rare.reorder = NEVER;
         let outstanding = self.snd.flight() - self.board.sacked();
         if self.detect_losses(now) == 0 {
             return;
@@ -290,7 +296,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let pipe = self.pipe();
             let ssthresh = self.cc.ssthresh();
             if let Some(prr) = self.recovery.prr_mut() {
-                self.cc.set_window(prr.window(0, pipe, ssthresh, self.emss, false));
+                self.cc.set_window(prr.window(0, pipe, ssthresh, u32::from(self.emss), false));
             }
             self.recovery.first_due = true;
         }

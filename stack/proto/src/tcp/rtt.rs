@@ -2,7 +2,9 @@
 //! timeout (RFC 8985 section 7.2).
 
 use super::config::Config;
+use super::timer::Moment;
 use crate::time::{Instant, MICROSECOND, SECOND};
+use crate::wire::seq::Seq;
 
 /// Samples after which the floor follows what was measured.
 const TRUSTED_SAMPLES: u8 = 8;
@@ -49,7 +51,8 @@ pub(super) struct Rtt {
     min: u32,
     /// Least sample of the present span.
     min_next: u32,
-    window_end: Instant,
+    /// When the present window of ACK delays began.
+    window: Moment,
     /// The timeout without backoff, computed at each sample.
     base: u64,
     /// How much longer than `min` the ACK of the oldest record took: what a peer may wait before
@@ -64,7 +67,86 @@ pub(super) struct Rtt {
     early: u8,
 }
 
+/// What every segment needs to know of the estimator, worked out whenever that changes.
+///
+/// Once the timeout follows what was measured, an ACK is a sample if it is the first of its round
+/// trip, or if it says something new: it came sooner than any of late, or later than the peer was
+/// known to wait. RFC 6298 section 3 asks for one in a round trip, and its smoothing is made for
+/// that; so least round trip and ACK delay are those of all ACKs, and smoothed is what comes at
+/// the pace that the smoothing is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    /// What was sent below this was under way at the last sample.
+    mark: Seq,
+    /// The timeout, without backoff.
+    rto_us: u32,
+    /// The probe timeout of several records, and of one alone.
+    probe_us: [u32; 2],
+    /// Round-trip times that say nothing new: from here, to here by the oldest record, and to here
+    /// by the newest of several; nanoseconds.
+    least: u32,
+    most: u32,
+    burst_most: u32,
+}
+
+impl Timing {
+    /// Before anything was measured.
+    pub(super) const UNKNOWN: Self = Self {
+        mark: Seq(0),
+        rto_us: u32::MAX,
+        probe_us: [u32::MAX; 2],
+        least: u32::MAX,
+        most: 0,
+        burst_most: 0,
+    };
+
+    /// The retransmission timeout, nanoseconds.
+    #[inline]
+    pub(super) const fn rto(&self) -> u64 {
+        self.rto_us as u64 * MICROSECOND
+    }
+
+    /// See [`Rtt::probe_timeout`].
+    #[inline]
+    pub(super) const fn probe_timeout(&self, alone: bool) -> u64 {
+        self.probe_us[alone as usize] as u64 * MICROSECOND
+    }
+
+    /// True if an ACK up to `ack` that measured `rtt`, and `newest` by the newest of several
+    /// records, says nothing new.
+    #[inline]
+    pub(super) fn knows(&self, ack: Seq, rtt: u64, newest: Option<u64>) -> bool {
+        let (least, newest) = (u64::from(self.least), newest.unwrap_or(self.least.into()));
+        ack <= self.mark
+            && least <= newest
+            && newest <= u64::from(self.burst_most)
+            && least <= rtt
+            && rtt <= u64::from(self.most)
+    }
+
+    /// A sample was taken while what was sent below `nxt` was under way.
+    pub(super) const fn measured(&mut self, nxt: Seq) {
+        self.mark = nxt;
+    }
+}
+
 impl Rtt {
+    /// Tells `timing` what it has to know.
+    pub(super) fn settle(&self, timing: &mut Timing, cfg: &Config) {
+        timing.rto_us = micros(self.rto(cfg));
+        timing.probe_us = [false, true].map(|alone| micros(self.probe_timeout(alone)));
+        // Every ACK counts until enough were seen, and while it tells of probes that were early.
+        let is_settled = self.samples >= TRUSTED_SAMPLES && self.early == 0;
+        let most = |delay: Recent| bounded(u64::from(self.min) + u64::from(delay.max()) * 1000);
+        timing.least = if is_settled { self.min_next } else { u32::MAX };
+        (timing.most, timing.burst_most) = (most(self.delay), most(self.burst_delay));
+    }
+
+    /// True if the timeout is longer than measured, for want of answers.
+    pub(super) const fn is_backed_off(&self) -> bool {
+        self.backoff > 0
+    }
+
     /// No sample yet.
     pub(super) fn new(cfg: &Config) -> Self {
         Self {
@@ -72,7 +154,7 @@ impl Rtt {
             rttvar: 0,
             min: u32::MAX,
             min_next: u32::MAX,
-            window_end: Instant::ZERO,
+            window: Moment::of(Instant::ZERO),
             base: cfg.rto_initial_ns.max(cfg.rto_min_ns),
             delay: Recent::default(),
             burst_delay: Recent::default(),
@@ -97,8 +179,9 @@ impl Rtt {
             self.rttvar = self.rttvar - self.rttvar / 4 + deviation / 4;
             self.srtt = self.srtt - self.srtt / 8 + rtt / 8;
         }
+        let is_first = self.samples == 0;
         self.samples = self.samples.saturating_add(1);
-        if now >= self.window_end {
+        if is_first || self.window.age(now) >= DELAY_WINDOW_NS {
             self.turn(now);
         }
         let least = newest.map_or(rtt, |newest| newest.min(rtt));
@@ -134,7 +217,7 @@ impl Rtt {
     fn turn(&mut self, now: Instant) {
         self.delay.turn();
         self.burst_delay.turn();
-        self.window_end = now + DELAY_WINDOW_NS;
+        self.window = Moment::of(now);
         self.windows += 1;
         if self.windows >= MIN_WINDOWS {
             self.windows = 0;

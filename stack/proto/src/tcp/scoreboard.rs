@@ -20,7 +20,7 @@ use crate::wire::tcp::Block;
 
 pub(super) use judge::Verdict;
 pub(super) use lent::Scoreboard;
-pub(super) use news::News;
+pub(super) use news::{Freed, News};
 
 /// The peer holds it.
 const SACKED: u8 = 1;
@@ -126,6 +126,11 @@ impl<T: Clone> Board<T> {
     #[inline]
     pub(super) fn is_calm(&self) -> bool {
         self.sacked == 0 && self.resent.is_empty()
+    }
+
+    /// Nor is anything lost: what is in flight is in the network.
+    pub(super) fn is_still(&self) -> bool {
+        self.is_calm() && self.lost == 0 && self.copies == 0
     }
 
     /// Records sent and not acknowledged.

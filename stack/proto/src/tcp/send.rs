@@ -22,14 +22,11 @@ pub(super) struct Send {
     pub(super) una: Seq,
     /// Next sequence number to send.
     pub(super) nxt: Seq,
-    /// Initial send sequence number.
-    pub(super) iss: Seq,
     /// Window, scaled up.
     pub(super) wnd: u32,
-    /// Sequence number of the segment that last updated the window.
+    /// Sequence number of the segment that last updated the window. Its acknowledgment number,
+    /// SND.WL2, is `una`: each that is acceptable becomes that, and updates the window if it moves.
     pub(super) wl1: Seq,
-    /// Acknowledgment number of that segment.
-    pub(super) wl2: Seq,
     /// Largest window seen.
     pub(super) max_wnd: u32,
     /// Shift of the window field in segments received.
@@ -38,25 +35,20 @@ pub(super) struct Send {
     pub(super) mss: u16,
     /// Our FIN.
     pub(super) fin: Fin,
-    /// Where it is, once sent.
+}
+
+/// Our SYN and FIN.
+#[derive(Debug)]
+pub(super) struct Own {
+    /// Initial send sequence number.
+    pub(super) iss: Seq,
+    /// Where the FIN is, once sent.
     pub(super) fin_seq: Option<Seq>,
 }
 
 impl Send {
     pub(super) const fn new(iss: Seq, mss: u16) -> Self {
-        Self {
-            una: iss,
-            nxt: iss,
-            iss,
-            wnd: 0,
-            wl1: Seq(0),
-            wl2: Seq(0),
-            max_wnd: 0,
-            wscale: 0,
-            mss,
-            fin: Fin::None,
-            fin_seq: None,
-        }
+        Self { una: iss, nxt: iss, wnd: 0, wl1: Seq(0), max_wnd: 0, wscale: 0, mss, fin: Fin::None }
     }
 
     /// Octets sent and not acknowledged, FIN included.
@@ -72,15 +64,14 @@ impl Send {
     }
 
     /// Takes the window of an acceptable segment (RFC 9293 section 3.10.7.4, SND.WL1 and WL2),
-    /// if it is the newer one: by its acknowledgment, else by its sequence number. Octets sent
-    /// again are old by their number, but if their acknowledgment moved SND.UNA alone, the window
-    /// would seem to reach beyond what the peer allows.
+    /// if it is the newer one: its acknowledgment `moved`, or else by its sequence number. Octets
+    /// sent again are old by their number, but if their acknowledgment moved SND.UNA alone, the
+    /// window would seem to reach beyond what the peer allows.
     #[inline]
-    pub(super) fn update_window(&mut self, seq: Seq, ack: Seq, window: u32) {
-        if self.wl2 < ack || (self.wl2 == ack && self.wl1 <= seq) {
+    pub(super) fn update_window(&mut self, seq: Seq, moved: bool, window: u32) {
+        if moved || self.wl1 <= seq {
             self.wnd = window;
             self.wl1 = seq;
-            self.wl2 = ack;
             self.max_wnd = self.max_wnd.max(window);
         }
     }

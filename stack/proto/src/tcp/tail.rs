@@ -36,6 +36,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.timers.tail = NEVER;
             self.board.release_memory();
             self.recovery.release_memory();
+            self.reports.release_memory();
+            self.ecn.release_memory();
             return;
         }
         if self.found_late(now, self.timers.tail) {
@@ -82,12 +84,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && (index == 0 || record.end() <= self.snd.una + self.snd.wnd)
         {
             let (seq, mut len) = (record.seq, record.len);
-            if len > self.emss {
+            if len > u32::from(self.emss) {
                 // The segment size has shrunk, or this was larger to probe the path: the end of it.
-                self.board.cut(index, len - self.emss);
+                self.board.cut(index, len - u32::from(self.emss));
                 self.stats.cuts += 1;
                 self.note_cut(now, seq);
-                (index, len) = (index + 1, self.emss);
+                (index, len) = (index + 1, u32::from(self.emss));
             }
             return Some(self.plan_resend(Resend::tail(index, len)));
         }
@@ -146,7 +148,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if self.recovery.phase == Phase::Open {
                 self.stats.probe_repairs += 1;
                 if !self.ecn.covers(una) {
-                    self.cc.on_loss(self.loss_flight(), self.emss);
+                    self.cc.on_loss(self.loss_flight(), u32::from(self.emss));
                 }
                 self.ecn.on_loss(self.snd.nxt);
             }
@@ -164,7 +166,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// The echo, which is of the record that was sent again, is of an earlier transmission.
     fn answers_before_probe(&self, seg: &Segment) -> bool {
-        let echo = seg.options.ts.filter(|_| self.ts.on).map(|ts| ts.1);
+        let echo = seg.options.ts.filter(|_| self.ts_on).map(|ts| ts.1);
         echo.is_some_and(|echo| echo.wrapping_sub(self.tail.ts).cast_signed() < 0)
     }
 }

@@ -4,7 +4,7 @@
 use super::recovery::{Frto, Phase, Probe};
 use super::send::Fin;
 use super::state::{Event, State};
-use super::{NEVER, Notice, Plan, Tcb};
+use super::{Moment, NEVER, Notice, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, SECOND};
 
@@ -18,18 +18,22 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Fires what is due at `now`; [`Tcb::next_transmit`] then says what follows from it. The
     /// engine drains the receive queue first: an ACK that waits there stops a timer.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.deadline().is_none_or(|deadline| now < deadline) {
-            return;
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.plan = Plan::Nothing;
+            self.fire(now);
+            self.refresh();
         }
-        self.plan = Plan::Nothing;
-        if now >= self.ack.delayed {
-            self.ack.delayed = NEVER;
-            self.ack.due = true;
+    }
+
+    fn fire(&mut self, now: Instant) {
+        if now >= self.timers.delayed {
+            self.timers.delayed = NEVER;
+            self.rcv.due = true;
         }
-        if now >= self.timers.linger {
+        if now >= self.rare.linger {
             self.linger_expired(now);
         }
-        if now >= self.timers.reorder {
+        if now >= self.rare.reorder {
             self.reorder_expired(now);
         }
         if now >= self.timers.tail {
@@ -38,14 +42,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if now >= self.timers.rto {
             self.rto_expired(now);
         }
-        if now >= self.timers.persist {
+        if now >= self.rare.persist {
             self.persist_expired(now);
         }
-        if now >= self.timers.pacing {
+        if now >= self.rare.burst {
             // `next_transmit` then finds that the burst may leave.
-            self.timers.pacing = NEVER;
+            self.paced = false;
         }
-        if now >= self.timers.keepalive {
+        if now >= self.rare.keepalive {
             self.keepalive_expired(now);
         }
     }
@@ -76,7 +80,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             _ if closed => (self.unanswered, self.cfg.data_retries),
             _ => (self.retries, self.cfg.data_retries),
         };
-        let heard = if closed { self.progress_at.max(self.heard_at) } else { self.progress_at };
+        let progress = self.progress_at.instant(now);
+        let heard = if closed { progress.max(self.heard_at) } else { progress };
         let end = heard + self.cfg.user_timeout_ns;
         let timed = self.state.is_synchronised() && (!closed || self.unanswered > 1);
         if tries > limit || (timed && now >= end) {
@@ -98,11 +103,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.stats.timeouts += 1;
         let before = self.recovery.phase;
         self.recovery.enter(Phase::Timeout, self.snd.una, self.snd.nxt, self.cc);
-        if before != Phase::Timeout && self.sack && !self.ts.on {
+        if before != Phase::Timeout && self.sack && !self.ts_on {
             self.recovery.frto = Frto::First;
         }
         let first = before == Phase::Open && !self.ecn.covers(self.snd.una);
-        self.cc.on_timeout(self.loss_flight(), self.emss, first);
+        self.cc.on_timeout(self.loss_flight(), u32::from(self.emss), first);
         self.ecn.on_loss(self.snd.nxt);
         // Without SACK nothing tells what arrived.
         let patience = if self.sack {
@@ -113,7 +118,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
         self.board.lose_at_timeout(now, patience);
         self.timers.tail = NEVER;
-        self.timers.reorder = NEVER;
+        self.rare.reorder = NEVER;
         self.due.tail = false;
         self.tail.probe = Probe::None;
         if self.snd.fin == Fin::Sent {
@@ -124,12 +129,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// TIME-WAIT is over, or the peer's FIN has not come in FIN-WAIT-2. A peer that still sends is
     /// waited for; one that vanished must not keep its connection here forever.
     fn linger_expired(&mut self, now: Instant) {
-        self.timers.linger = NEVER;
+        self.rare.linger = NEVER;
         if self.step(Event::TimeWaitOver) {
             self.gone();
         } else if self.state == State::FinWait2 {
             if now.since(self.heard_at) < self.cfg.fin_wait_ns {
-                self.timers.linger = self.heard_at + self.cfg.fin_wait_ns;
+                self.rare.linger = self.heard_at + self.cfg.fin_wait_ns;
             } else {
                 self.give_up();
             }
@@ -138,20 +143,20 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// FIN-WAIT-2 was entered.
     pub(super) fn await_fin(&mut self, now: Instant) {
-        self.timers.linger = now + self.cfg.fin_wait_ns;
+        self.rare.linger = now + self.cfg.fin_wait_ns;
     }
 
     /// RFC 9293 section 3.8.6.1 for a closed window; section 3.8.6.2.1 for a small one, where the
     /// timer permits a segment that is not full.
     fn persist_expired(&mut self, now: Instant) {
         self.persist_backoff = (self.persist_backoff + 1).min(16);
-        self.timers.persist = now + self.persist_interval();
+        self.rare.persist = now + self.persist_interval();
         if self.snd.usable() > 0 {
             self.override_silly = true;
             return;
         }
         // However long the window stays closed, it is no failure while the peer answers.
-        let answered = self.progress_at.max(self.heard_at);
+        let answered = self.progress_at.instant(now).max(self.heard_at);
         let end = answered + self.cfg.user_timeout_ns;
         self.unanswered = self.unanswered.saturating_add(1);
         let timed = self.unanswered > 1;
@@ -160,7 +165,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return;
         }
         if timed {
-            self.timers.persist = self.timers.persist.min(end);
+            self.rare.persist = self.rare.persist.min(end);
         }
         self.due.probe = true;
     }
@@ -174,10 +179,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// The window holds something back and no ACK is under way that could open it.
     pub(super) fn arm_persist(&mut self, now: Instant) {
-        if self.timers.persist == NEVER && self.snd.flight() == 0 {
+        if self.rare.persist == NEVER && self.snd.flight() == 0 {
             self.persist_backoff = 0;
-            self.progress_at = now;
-            self.timers.persist = now + self.persist_interval();
+            self.progress_at = Moment::of(now);
+            self.rare.persist = now + self.persist_interval();
         }
     }
 
@@ -185,13 +190,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// timer watches over the peer.
     fn keepalive_expired(&mut self, now: Instant) {
         let Some(idle) = self.cfg.keepalive_ns else {
-            self.timers.keepalive = NEVER;
+            self.rare.keepalive = NEVER;
             return;
         };
         let due = self.heard_at + idle;
-        let is_watched = self.snd.flight() > 0 || self.timers.persist != NEVER;
+        let is_watched = self.snd.flight() > 0 || self.rare.persist != NEVER;
         if now < due || is_watched || !self.state.sends() {
-            self.timers.keepalive = due.max(now + self.cfg.keepalive_interval_ns);
+            self.rare.keepalive = due.max(now + self.cfg.keepalive_interval_ns);
             return;
         }
         self.unanswered = self.unanswered.saturating_add(1);
@@ -200,7 +205,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return;
         }
         self.due.probe = true;
-        self.timers.keepalive = now + self.cfg.keepalive_interval_ns;
+        self.rare.keepalive = now + self.cfg.keepalive_interval_ns;
     }
 
     /// The peer no longer answers.

@@ -1,12 +1,11 @@
-//! The timers of one connection, except the delayed ACK's. Each is a point in time; the engine
-//! sees the earliest only.
+//! The timers of one connection. Each is a point in time; the engine sees the earliest only.
 
 use crate::time::Instant;
 
 /// A timer that does not run.
 pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// All timers.
+/// The timers that segments move.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timers {
     /// Retransmission (RFC 6298).
@@ -14,6 +13,26 @@ pub(super) struct Timers {
     /// Tail-loss probe (RFC 8985 section 7); with nothing in flight, the end of its being idle for
     /// a short while only.
     pub(super) tail: Instant,
+    /// When an ACK that is not due yet becomes due.
+    pub(super) delayed: Instant,
+    /// The earliest of the [`RareTimers`].
+    pub(super) rare: Instant,
+}
+
+impl Timers {
+    /// None runs.
+    pub(super) const OFF: Self = Self { rto: NEVER, tail: NEVER, delayed: NEVER, rare: NEVER };
+
+    /// The next to fire, or `NEVER`.
+    #[inline]
+    pub(super) fn earliest(&self) -> Instant {
+        self.rto.min(self.tail).min(self.delayed).min(self.rare)
+    }
+}
+
+/// The timers that no segment of a calm connection moves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RareTimers {
     /// Reordering (RFC 8985 section 6.2, step 5).
     pub(super) reorder: Instant,
     /// Zero-window probe and silly-window override (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
@@ -22,26 +41,51 @@ pub(super) struct Timers {
     pub(super) linger: Instant,
     /// Keepalive.
     pub(super) keepalive: Instant,
-    /// The next burst of a paced sender.
-    pub(super) pacing: Instant,
+    /// When the next burst of a paced sender may begin; a timer while it waits for that.
+    pub(super) burst: Instant,
 }
 
-impl Timers {
+impl RareTimers {
     /// None runs.
     pub(super) const OFF: Self = Self {
-        rto: NEVER,
-        tail: NEVER,
         reorder: NEVER,
         persist: NEVER,
         linger: NEVER,
         keepalive: NEVER,
-        pacing: NEVER,
+        burst: Instant::ZERO,
     };
 
-    /// The next to fire, or `NEVER`.
+    /// The next to fire, or `NEVER`. `paced`: a burst waits for its time.
+    pub(super) fn earliest(&self, paced: bool) -> Instant {
+        let burst = if paced { self.burst } else { NEVER };
+        self.reorder.min(self.persist).min(self.linger).min(self.keepalive).min(burst)
+    }
+}
+
+/// A moment of the last three days, in units of 2^16 ns (66 us), of which 32 bits are enough. For
+/// what is compared with timeouts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment(u32);
+
+impl Moment {
+    const UNIT_BITS: u32 = 16;
+
+    #[expect(clippy::cast_possible_truncation, reason = "the clock wraps after three days")]
     #[inline]
-    pub(super) fn earliest(&self) -> Instant {
-        let repair = self.rto.min(self.tail).min(self.reorder);
-        repair.min(self.persist).min(self.linger).min(self.keepalive).min(self.pacing)
+    pub(super) const fn of(now: Instant) -> Self {
+        Self((now.as_nanos() >> Self::UNIT_BITS) as u32)
+    }
+
+    /// Nanoseconds from it to `now`, less than a unit too many or too few.
+    #[inline]
+    pub(super) const fn age(self, now: Instant) -> u64 {
+        (Self::of(now).0.wrapping_sub(self.0) as u64) << Self::UNIT_BITS
+    }
+
+    /// The moment, a unit late at most.
+    pub(super) fn instant(self, now: Instant) -> Instant {
+        let units = now.as_nanos() >> Self::UNIT_BITS;
+        let age = Self::of(now).0.wrapping_sub(self.0);
+        Instant::from_nanos((units - u64::from(age).min(units) + 1) << Self::UNIT_BITS)
     }
 }

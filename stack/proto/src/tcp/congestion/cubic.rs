@@ -15,8 +15,6 @@ const FIVES: u64 = 1_953_125;
 const TIME_MAX: u64 = 256 << TIME_BITS;
 /// Fraction bits of the estimate of Reno's window.
 const EST_BITS: u32 = 8;
-/// An ACK changes the window only once a part of it, 2^-6, was acknowledged.
-const STEP_BITS: u32 = 6;
 
 /// What CUBIC keeps beside the window.
 #[derive(Clone, Copy, Debug)]
@@ -34,30 +32,16 @@ pub(super) struct Cubic {
     k: u32,
     /// The window before it was last reduced (`cwnd_prior`).
     prior: u32,
-    /// Octets acknowledged since the window last changed.
-    acked: u32,
 }
 
 impl Cubic {
     pub(super) const fn new() -> Self {
-        Self { epoch: NEVER, updated: Instant::ZERO, est: 0, w_max: 0, k: 0, prior: 0, acked: 0 }
+        Self { epoch: NEVER, updated: Instant::ZERO, est: 0, w_max: 0, k: 0, prior: 0 }
     }
 
-    /// The window after an ACK in congestion avoidance.
-    ///
-    /// Cost: an addition and a comparison; a few divisions each time a sixty-fourth of the window
-    /// was acknowledged.
-    #[inline]
+    /// The window after an ACK in congestion avoidance. Cost: a few divisions.
     pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckInfo) -> u32 {
-        self.acked = self.acked.saturating_add(ack.octets);
-        if self.acked < cwnd >> STEP_BITS {
-            return cwnd;
-        }
-        self.update(cwnd, ack)
-    }
-
-    fn update(&mut self, cwnd: u32, ack: &AckInfo) -> u32 {
-        let acked = u64::from(core::mem::take(&mut self.acked));
+        let acked = u64::from(ack.octets);
         if self.epoch == NEVER {
             self.begin(cwnd, ack);
         }
@@ -131,7 +115,6 @@ impl Cubic {
     /// The next ACK in congestion avoidance begins a stage.
     pub(super) const fn restart(&mut self) {
         self.epoch = NEVER;
-        self.acked = 0;
     }
 }
 

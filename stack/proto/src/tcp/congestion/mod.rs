@@ -41,11 +41,53 @@ const RECOVERY_GROWTH: u32 = 8;
 /// A threshold that was never set: the first slow start.
 const UNSET: u32 = u32::MAX;
 
-/// A congestion controller. Copying it takes the snapshot that undoing a spurious loss restores.
+/// Outside slow start the window is looked at once a part of it, 2^-6, was acknowledged.
+const STEP_BITS: u32 = 6;
+
+/// The window itself: what every segment and every ACK touches.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Congestion {
+pub(super) struct Window {
     cwnd: u32,
     ssthresh: u32,
+    /// Octets acknowledged outside slow start since the algorithm last heard of any.
+    pending: u32,
+}
+
+impl Window {
+    /// Octets.
+    #[inline]
+    pub(super) const fn size(&self) -> u32 {
+        self.cwnd
+    }
+
+    /// True while the window doubles each round trip.
+    #[inline]
+    pub(super) const fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Takes `octets` that were acknowledged while the window was in use. False if the algorithm
+    /// has to hear of them now, by [`Congestion::on_ack`]; then they were not taken.
+    #[inline]
+    pub(super) const fn absorbs(&mut self, octets: u32) -> bool {
+        let pending = self.pending.saturating_add(octets);
+        if self.in_slow_start() || pending >= self.cwnd >> STEP_BITS {
+            return false;
+        }
+        self.pending = pending;
+        true
+    }
+}
+
+/// A congestion controller. Copying it takes the snapshot that undoing a spurious loss restores.
+///
+/// In this order in memory: what comes first lies in a connection's hot cache lines.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Congestion {
+    pub(super) window: Window,
+    /// The window held something back since it last grew.
+    pub(super) limited: bool,
     hystart: HyStart,
     law: Law,
 }
@@ -66,25 +108,26 @@ impl Congestion {
             Algorithm::Cubic => Law::Cubic(Cubic::new()),
             Algorithm::Dctcp => Law::Dctcp(Dctcp::new()),
         };
-        Self { cwnd: initial_window(mss), ssthresh: UNSET, hystart: HyStart::new(), law }
+        let window = Window { cwnd: initial_window(mss), ssthresh: UNSET, pending: 0 };
+        Self { window, limited: false, hystart: HyStart::new(), law }
     }
 
     /// The congestion window in octets.
     #[inline]
     pub(super) const fn window(&self) -> u32 {
-        self.cwnd
+        self.window.cwnd
     }
 
     /// The window from which on it grows slowly, in octets. Recovery ends with a window of this.
     #[inline]
     pub(super) const fn ssthresh(&self) -> u32 {
-        self.ssthresh
+        self.window.ssthresh
     }
 
     /// True while the window doubles each round trip.
     #[inline]
     pub(super) const fn in_slow_start(&self) -> bool {
-        self.cwnd < self.ssthresh
+        self.window.in_slow_start()
     }
 
     /// An ACK of new octets outside fast recovery, while the window was in use (RFC 7661: an
@@ -93,13 +136,16 @@ impl Congestion {
     pub(super) fn on_ack(&mut self, ack: &AckInfo) {
         if self.in_slow_start() {
             self.slow_start(ack);
-            return;
+        } else if !self.window.absorbs(ack.octets) {
+            let pending = core::mem::take(&mut self.window.pending);
+            let ack = AckInfo { octets: ack.octets.saturating_add(pending), ..*ack };
+            let cwnd = self.window.cwnd;
+            self.window.cwnd = match &mut self.law {
+                Law::NewReno(reno) => reno.on_ack(cwnd, &ack),
+                Law::Cubic(cubic) => cubic.on_ack(cwnd, &ack),
+                Law::Dctcp(dctcp) => dctcp.reno.on_ack(cwnd, &ack),
+            };
         }
-        self.cwnd = match &mut self.law {
-            Law::NewReno(reno) => reno.on_ack(self.cwnd, ack),
-            Law::Cubic(cubic) => cubic.on_ack(self.cwnd, ack),
-            Law::Dctcp(dctcp) => dctcp.reno.on_ack(self.cwnd, ack),
-        };
     }
 
     /// Appropriate octet counting (RFC 3465) without its limit per ACK: peers that answer once per
@@ -111,43 +157,46 @@ impl Congestion {
         if ack.recovering {
             growth = growth.min(RECOVERY_GROWTH * ack.mss);
         }
-        if self.ssthresh == UNSET {
+        if self.window.ssthresh == UNSET {
             match self.hystart.on_ack(ack) {
                 Verdict::Grow(octets) => growth = octets,
                 Verdict::Leave => {
-                    self.ssthresh = self.cwnd;
+                    self.window.ssthresh = self.window.cwnd;
                     return;
                 }
             }
         }
-        self.cwnd = self.cwnd.saturating_add(growth).min(self.ssthresh);
+        let window = &mut self.window;
+        window.cwnd = window.cwnd.saturating_add(growth).min(window.ssthresh);
     }
 
     /// An episode of loss began with `flight` octets outstanding. Window and threshold are reduced
     /// at once; whoever repairs the loss may steer the window by [`Congestion::set_window`]
     /// until the episode ends.
     pub(super) fn on_loss(&mut self, flight: u32, mss: u32) {
-        self.ssthresh = self.threshold(flight, mss);
-        self.cwnd = self.ssthresh;
+        self.window.ssthresh = self.threshold(flight, mss);
+        self.window.cwnd = self.window.ssthresh;
     }
 
     /// The retransmission timer fired; `first` unless the window was reduced for the same losses
     /// before.
     pub(super) fn on_timeout(&mut self, flight: u32, mss: u32, first: bool) {
         if first {
-            self.ssthresh = self.threshold(flight, mss);
+            self.window.ssthresh = self.threshold(flight, mss);
         }
         if let Law::Cubic(cubic) = &mut self.law {
             cubic.forget_plateau();
         }
-        self.cwnd = mss;
+        self.window.pending = 0;
+        self.window.cwnd = mss;
     }
 
     /// The slow-start threshold after a loss.
     fn threshold(&mut self, flight: u32, mss: u32) -> u32 {
+        self.window.pending = 0;
         match &mut self.law {
             Law::NewReno(reno) => reno.reduce(flight, mss),
-            Law::Cubic(cubic) => cubic.reduce(self.cwnd, flight, mss),
+            Law::Cubic(cubic) => cubic.reduce(self.window.cwnd, flight, mss),
             // Losses count as ever (RFC 8257 section 3.5).
             Law::Dctcp(dctcp) => dctcp.reno.reduce(flight, mss),
         }
@@ -157,10 +206,12 @@ impl Congestion {
     /// (RFC 3168 section 6.1.2).
     pub(super) fn on_congestion_echo(&mut self, flight: u32, mss: u32) {
         match &self.law {
-            Law::Dctcp(dctcp) => self.ssthresh = dctcp.reduce(self.cwnd).max(2 * mss),
-            _ => self.ssthresh = self.threshold(flight, mss),
+            Law::Dctcp(dctcp) => {
+                self.window.ssthresh = dctcp.reduce(self.window.cwnd).max(2 * mss);
+            }
+            _ => self.window.ssthresh = self.threshold(flight, mss),
         }
-        self.cwnd = self.cwnd.min(self.ssthresh);
+        self.window.cwnd = self.window.cwnd.min(self.window.ssthresh);
     }
 
     /// Notes for DCTCP how much of what is acknowledged was marked: an ACK of `octets`, `echoes`
@@ -175,30 +226,34 @@ impl Congestion {
     /// (RFC 6937).
     #[inline]
     pub(super) const fn set_window(&mut self, octets: u32) {
-        self.cwnd = octets;
+        self.window.cwnd = octets;
     }
 
     /// Nothing was sent for a retransmission timeout: starts over from the initial window
     /// (RFC 5681 section 4.1). What is known of the path is kept as RFC 7661 section 4.4.3 has it.
     pub(super) fn on_idle(&mut self, mss: u32) {
         let restart = initial_window(mss);
-        if self.cwnd <= restart {
+        let window = &mut self.window;
+        if window.cwnd <= restart {
             return;
         }
-        self.ssthresh = self.ssthresh.max(self.cwnd - self.cwnd / 4);
-        self.cwnd = restart;
+        window.ssthresh = window.ssthresh.max(window.cwnd - window.cwnd / 4);
+        window.cwnd = restart;
         if let Law::Cubic(cubic) = &mut self.law {
             cubic.restart();
+            window.pending = 0;
         }
     }
 
     /// Returns to `prior`, from before a loss that was none (RFC 9438 section 4.9).
     pub(super) fn restore(&mut self, prior: Self) {
-        self.cwnd = self.cwnd.max(prior.cwnd);
-        self.ssthresh = self.ssthresh.max(prior.ssthresh);
+        self.window.cwnd = self.window.cwnd.max(prior.window.cwnd);
+        self.window.ssthresh = self.window.ssthresh.max(prior.window.ssthresh);
+        let pending = prior.window.pending;
         // DCTCP's observations go on whatever was lost.
         if let (Law::Cubic(cubic), Law::Cubic(prior)) = (&mut self.law, prior.law) {
             *cubic = prior;
+            self.window.pending = pending;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use core::ops::Deref;
 
-use super::{Board, News, Verdict};
+use super::{Board, Freed, News, Verdict};
 use crate::tcp::rack::{Guard, Rack};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -51,6 +51,12 @@ impl<T: Clone + 'static> Scoreboard<T> {
         if let Some(board) = &mut self.board {
             board.ack(ack, guard, news);
         }
+    }
+
+    /// See [`Board::free`].
+    #[inline]
+    pub(in crate::tcp) fn free(&mut self, ack: Seq) -> Freed {
+        self.board.as_mut().map_or_else(Freed::default, |board| board.free(ack))
     }
 
     /// See [`Board::apply_sack`].

@@ -39,7 +39,52 @@ impl News {
     }
 }
 
+/// What a calm ACK freed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::tcp) struct Freed {
+    /// Records, in part or whole.
+    pub(in crate::tcp) records: u32,
+    /// When the oldest was sent, if none of them was ever sent again (Karn).
+    pub(in crate::tcp) oldest: Option<Instant>,
+    /// When the newest that is freed whole was sent, and where it ended.
+    pub(in crate::tcp) newest: Option<(Instant, Seq)>,
+}
+
 impl<T: Clone> Board<T> {
+    /// As [`Board::ack`] where nothing is SACKED or lost, and no retransmission is under way.
+    #[inline]
+    pub(in crate::tcp) fn free(&mut self, ack: Seq) -> Freed {
+        let mut freed = Freed::default();
+        let mut marks = 0;
+        while let Some(front) = self.records.front_mut() {
+            let distance = ack.distance(front.seq);
+            if distance <= 0 {
+                break;
+            }
+            if freed.records == 0 {
+                freed.oldest = Some(front.sent_at);
+            }
+            freed.records += 1;
+            marks |= front.marks;
+            let octets = distance.cast_unsigned();
+            if octets < front.len {
+                front.seq = ack;
+                front.len -= octets;
+                front.offset += octets;
+                break;
+            }
+            freed.newest = Some((front.sent_at, front.end()));
+            self.records.pop_front();
+        }
+        if marks != 0 {
+            freed.oldest = None;
+        }
+        self.high_sacked = self.high_sacked.max(ack);
+        self.loss_edge = self.loss_edge.max(ack);
+        self.resend_from = self.resend_from.max(ack);
+        freed
+    }
+
     /// Frees what `ack` covers. Cost: O(records freed).
     #[inline]
     pub(in crate::tcp) fn ack(&mut self, ack: Seq, guard: Option<&Guard>, news: &mut News) {

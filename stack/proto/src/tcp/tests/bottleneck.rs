@@ -185,7 +185,7 @@ fn cubic_fills_a_long_fat_pipe() {
     link.queue_max = 1_250_000;
     link.connect();
     let rates: Vec<f64> = (0..6).map(|_| link.run(500 * MILLISECOND)).collect();
-    let stats = *link.end(0).tcb.stats();
+    let stats = link.end(0).tcb.stats();
     println!("{rates:.3?}, {} dropped, {stats:?}", link.drops);
     let mean = rates[1..].iter().sum::<f64>() / 5.0;
     assert!(mean > 0.9, "{rates:.3?}");
@@ -272,7 +272,7 @@ fn a_paced_window_is_in_use() {
     link.run(2 * MILLISECOND);
     let tcb = &link.end(0).tcb;
     assert!(tcb.pipe() < tcb.cwnd() / 2);
-    assert!(tcb.cwnd_limited);
+    assert!(tcb.cc.limited);
 }
 
 /// RFC 7661: a window that is not in use says nothing about what the path can take.

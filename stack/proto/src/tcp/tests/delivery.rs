@@ -59,9 +59,9 @@ fn a_fin_is_believed_with_its_octets_only() {
     script.end.answers = Answers::Reject;
     script.send_data(fin(&script), 100);
     script.end.answers = Answers::Take;
-    assert_eq!(script.end.tcb.rcv.fin, None);
+    assert_eq!(script.end.tcb.peer.fin, None);
     script.send_data(fin(&script), 100);
-    assert_eq!(script.end.tcb.rcv.fin, Some(base + 200));
+    assert_eq!(script.end.tcb.peer.fin, Some(base + 200));
     let out = put(&mut script, base, 0, 100);
     assert_eq!(ack_of(&out, base), (201, vec![]));
     assert!(script.end.tcb.peer_finished());
@@ -103,7 +103,7 @@ fn at_the_bound_the_left_edge_is_taken_and_nothing_else_is_lost() {
         put(&mut script, base, 1400 * at, 1400);
     }
     let held = script.end.tcb.held_pieces();
-    let stats = *script.end.tcb.stats();
+    let stats = script.end.tcb.stats();
     assert_eq!((held, stats.held, stats.held_overflow), (7, 7, 13));
     // What was dropped is not reported.
     let out = put(&mut script, base, 1400 * 30, 1400);

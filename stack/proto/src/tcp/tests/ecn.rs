@@ -181,7 +181,7 @@ fn a_loss_and_an_echo_reduce_once() {
         let threshold = script.end.tcb.cc.ssthresh();
         let again = ack(&mut script, true, Flags::ECE);
         assert_eq!(script.end.tcb.cc.ssthresh(), threshold);
-        let stats = *script.end.tcb.stats();
+        let stats = script.end.tcb.stats();
         assert_eq!((stats.fast_recoveries, stats.resends), (1, 1));
         assert_eq!(stats.echo_reductions, u32::from(echo_first));
         for seg in again {
@@ -258,7 +258,7 @@ fn two_connections_over_a_marking_queue() {
         link.connect();
         let rate = link.run(600 * MILLISECOND);
         println!("{congestion:?}: {rate:.3} of the link, {} marks", link.marks);
-        let stats = *link.end(0).tcb.stats();
+        let stats = link.end(0).tcb.stats();
         assert_eq!((link.drops, stats.resends), (0, 0), "{congestion:?}");
         assert!(rate > 0.85, "{congestion:?} {rate}");
         let marked = u64::from(link.end(1).tcb.stats().marked_in);

@@ -45,7 +45,7 @@ fn only_what_both_offer_is_used() {
         Options { mss: Some(1460), sack_permitted: true, ts: None, ..Options::default() },
     );
     assert_eq!(script.end.tcb.emss(), 900);
-    assert!(!script.end.tcb.sack && !script.end.tcb.ts.on);
+    assert!(!script.end.tcb.sack && !script.end.tcb.ts_on);
     assert_eq!((script.end.tcb.rcv.wscale, script.end.tcb.snd.wscale), (0, 0));
 
     let script = Script::established(&Config::default(), Options::default());

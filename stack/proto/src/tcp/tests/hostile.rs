@@ -27,8 +27,8 @@ fn near(rng: &mut SmallRng, marks: &[Seq]) -> Seq {
 
 fn random_fields(rng: &mut SmallRng, script: &Script) -> Fields {
     let tcb = &script.end.tcb;
-    let rcv = [tcb.rcv.nxt, tcb.rcv.edge, tcb.rcv.irs, tcb.rcv.fin.unwrap_or(tcb.rcv.nxt)];
-    let snd = [tcb.snd.una, tcb.snd.nxt, tcb.snd.iss, tcb.written_nxt()];
+    let rcv = [tcb.rcv.nxt, tcb.rcv.edge, tcb.peer.irs, tcb.peer.fin.unwrap_or(tcb.rcv.nxt)];
+    let snd = [tcb.snd.una, tcb.snd.nxt, tcb.own.iss, tcb.written_nxt()];
     let flags = match rng.random_range(0..12) {
         0 => Flags(rng.random()),
         1 => Flags::ACK | Flags::FIN,
@@ -39,7 +39,7 @@ fn random_fields(rng: &mut SmallRng, script: &Script) -> Fields {
         _ => Flags::ACK,
     };
     let mut options = Options::default();
-    if tcb.ts.on && rng.random_range(0..20) > 0 {
+    if tcb.ts_on && rng.random_range(0..20) > 0 {
         let clock = tcb.ts.value(script.now);
         let val = tcb.ts.recent.wrapping_add(rng.random_range(0..3u32)).wrapping_sub(1);
         options.ts = Some((val, clock.wrapping_sub(rng.random_range(0..2000u32))));
@@ -97,7 +97,7 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     assert!(tcb.held_pieces() > 0 || (pool.frames(), pool.octets()) == (0, 0));
     if synchronised {
         assert!(tcb.rcv.edge >= edge, "the window went back");
-        let fin = usize::from(tcb.rcv.finished);
+        let fin = usize::from(tcb.peer.finished);
         let moved = (tcb.rcv.nxt - nxt) as usize;
         assert!(moved == taken || moved == taken + fin, "octets are counted as handed up");
     }
@@ -130,6 +130,7 @@ fn run(seed: u64) -> State {
         Script::established(&cfg, Options { mss: Some(mss), wscale, ..Script::full_options() })
     };
     script.end.tcb.ecn.on |= rng.random::<bool>();
+    script.end.tcb.refresh();
     script.end.answers = Answers::Mixed(SmallRng::seed_from_u64(!seed));
     for _ in 0..400 {
         match rng.random_range(0..28) {

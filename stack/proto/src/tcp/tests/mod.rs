@@ -269,7 +269,7 @@ impl End {
             Delivered::Early { frame, seq, octets } => self.take_early(frame, seq, octets),
         }
         self.tcb.settle_held(&mut self.pool);
-        assert!(self.tcb.rcv.edge >= edge || self.tcb.rcv.irs == seg.seq, "window went back");
+        assert!(self.tcb.rcv.edge >= edge || self.tcb.peer.irs == seg.seq, "window went back");
         self.check_board();
         self.poll_notices();
     }

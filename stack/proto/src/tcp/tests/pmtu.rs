@@ -195,7 +195,7 @@ fn a_lost_probe_is_no_sign_of_congestion() {
         script.send(script.fields());
         assert!(script.end.tcb.all_acked());
     }
-    let stats = *script.end.tcb.stats();
+    let stats = script.end.tcb.stats();
     assert_eq!((stats.path_probes, stats.path_probes_lost, stats.fast_recoveries), (18, 18, 0));
     assert_eq!(script.write(1228 * 2)[0].payload.len(), 1228, "the search has ended");
     script.ack += 1228 * 2;
@@ -293,7 +293,7 @@ fn over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config)
     let (left, right) = (sim.end(0).read, sim.end(1).read);
     assert_eq!((sim.end(0).written, sim.end(1).written), (right, left));
     for side in 0..2 {
-        let stats = *sim.end(side).tcb.stats();
+        let stats = sim.end(side).tcb.stats();
         assert!(stats.cuts > 0 && stats.path_probes > 0);
         assert!(answers.is_some() || stats.black_holes > 0);
         assert!(sim.end(side).notices.contains(&Notice::Emss));

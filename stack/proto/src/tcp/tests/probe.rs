@@ -176,7 +176,7 @@ fn a_lost_tail_is_repaired_within_two_round_trips_and_a_millisecond() {
                     }
                     (pair.pass, pair.lose) = (count - lost, lost);
                     worst = worst.max(pair.write(1448 * count as u64));
-                    let stats = *pair.client().tcb.stats();
+                    let stats = pair.client().tcb.stats();
                     assert_eq!((pair.lose, stats.timeouts), (0, 0), "{lost} of {count}");
                 }
             }

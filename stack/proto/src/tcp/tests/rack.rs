@@ -32,7 +32,7 @@ fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
     let fields = with_sack(&script, &[(sent[1].seq, end(&more[0]))]);
     let again = script.send(fields);
     assert_eq!(seqs(&again), [sent[0].seq], "sent before what arrived, a round trip ago");
-    let stats = *script.end.tcb.stats();
+    let stats = script.end.tcb.stats();
     assert_eq!((stats.copies_lost, stats.timeouts, stats.fast_recoveries), (1, 0, 1));
     // And once more, however often it takes.
     script.wait_us(100);

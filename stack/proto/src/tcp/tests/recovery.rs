@@ -258,7 +258,9 @@ fn the_connection_fails_when_nothing_is_acknowledged() {
     }
     let expected = [super::Notice::Doubtful, super::Notice::TimedOut, super::Notice::Closed];
     assert_eq!(script.end.notices, expected);
-    assert_eq!(script.now.since(start), 2 * SECOND, "to the moment, whatever the backoff");
+    // Whatever the backoff, to the unit of the moments that are kept of the past.
+    let late = script.now.since(start) - 2 * SECOND;
+    assert!(late <= 1 << 16, "{late} ns");
 }
 
 #[test]

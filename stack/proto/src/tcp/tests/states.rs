@@ -236,7 +236,7 @@ fn both_open_at_once_and_keep_their_options() {
         }
         for end in &mut ends {
             let tcb = &end.tcb;
-            assert!(tcb.sack && tcb.ts.on && tcb.scaling, "lost {lost}");
+            assert!(tcb.sack && tcb.ts_on && tcb.scaling, "lost {lost}");
             assert_eq!((tcb.snd.wscale, tcb.rcv.wscale, tcb.emss()), (7, 7, 1448));
             end.to_write = 10_000;
         }

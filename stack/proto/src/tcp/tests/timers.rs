@@ -91,6 +91,7 @@ fn a_closed_window_with_answers_never_ends() {
 fn the_way_is_doubted_after_three_tries_and_the_peer_after_two_minutes() {
     let mut script = Script::established(&Config::default(), Script::full_options());
     std::sync::Arc::make_mut(&mut script.end.tcb.cfg).tail_loss_probe = false;
+    script.end.tcb.refresh();
     script.write(10);
     for tries in 1..=3 {
         assert!(script.end.notices.is_empty(), "{tries}");

@@ -205,7 +205,7 @@ fn acks_come_at_two_segments_or_after_the_delay() {
     script.seq += 1000;
     let out = script.write(10);
     assert_eq!((out.len(), out[0].ack), (1, script.seq));
-    assert!(script.output().is_empty() && script.end.tcb.ack.delayed == super::super::NEVER);
+    assert!(script.output().is_empty() && script.end.tcb.timers.delayed == super::super::NEVER);
 }
 
 #[test]

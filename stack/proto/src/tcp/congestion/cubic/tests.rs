@@ -148,11 +148,11 @@ fn the_integers_follow_the_formulas() {
         let mss = [536, 1460, 8960][rng.random_range(0..3)];
         let rtt_ns = 10u64.pow(rng.random_range(4..9)) * rng.random_range(1..10);
         let mut path = Path::new(rtt_ns, mss);
-        path.cc.ssthresh = mss * rng.random_range(20..400);
+        path.cc.window.ssthresh = mss * rng.random_range(20..400);
         let segments = |octets: u32| f64::from(octets) / f64::from(mss);
         let mut model = Model {
             cwnd: segments(path.cc.window()),
-            ssthresh: segments(path.cc.ssthresh),
+            ssthresh: segments(path.cc.window.ssthresh),
             w_max: 0.0,
             prior: 0.0,
             est: 0.0,
@@ -324,7 +324,7 @@ fn idle_time_does_not_count() {
 #[test]
 fn out_of_slow_start_by_hystart() {
     let mut path = Path::new(100 * MILLISECOND, MSS);
-    path.cc.ssthresh = path.cc.window();
+    path.cc.window.ssthresh = path.cc.window();
     path.round();
     let super::super::Law::Cubic(cubic) = path.cc.law else { panic!("CUBIC") };
     assert_eq!((cubic.k, cubic.w_max), (0, 14_600));

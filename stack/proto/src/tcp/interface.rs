@@ -1,0 +1,135 @@
+//! What a connection and its upper layer say to each other.
+
+use core::ops::Range;
+
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+
+/// What a segment brought for the upper layer.
+#[derive(Debug)]
+#[must_use]
+pub enum Delivered<R> {
+    /// Nothing new: an ACK, a duplicate, or what is over the bound.
+    Nothing,
+    /// The next octets of the stream. They are acknowledged from now on: the caller consumes
+    /// them, or keeps them and says so with [`Tcb::hold`].
+    InOrder {
+        /// The frame.
+        frame: R,
+        /// Where the new octets lie in it; never empty.
+        octets: Range<usize>,
+    },
+    /// Octets ahead of their turn. The caller answers before anything else is asked of the
+    /// connection: [`Tcb::hold_early`] if TCP is to keep them, [`Tcb::took_early`] if it has used
+    /// them already, [`Tcb::reject_early`] if it can tell that they are garbage, or has no room.
+    /// No octet is handed up again that was held or taken; what was rejected may come once more.
+    ///
+    /// Of a segment that spans several gaps only the first new part is handed up: a frame goes up
+    /// once, and MPA's segments overlap in part only where the peer has cut them anew. The rest
+    /// counts as not received.
+    Early {
+        /// The frame.
+        frame: R,
+        /// Sequence number of the first new octet.
+        seq: Seq,
+        /// Where the new octets lie in the frame; never empty.
+        octets: Range<usize>,
+    },
+}
+
+/// Where a connection begins: what must not be guessed by those who do not see its segments. The
+/// caller's keyed hashes of the four-tuple; the only source of chance here.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// Initial send sequence number (RFC 6528: keyed hash plus clock).
+    pub iss: Seq,
+    /// Added to the clock of the timestamps (RFC 7323 section 7.1). Of another key than `iss`, so
+    /// that neither tells the other.
+    pub ts_offset: u32,
+}
+
+impl Origin {
+    /// TSval of a segment sent now: microseconds.
+    #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
+    #[inline]
+    #[must_use]
+    pub const fn ts_clock(&self, now: Instant) -> u32 {
+        (now.as_micros() as u32).wrapping_add(self.ts_offset)
+    }
+}
+
+/// What the upper layer has to send next. See [`Tcb::next_transmit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// Nothing.
+    Nothing,
+    /// A record; its octets if it may be as long as it likes. It decides whether a small window
+    /// will do.
+    Record(u32),
+}
+
+/// What the connection wants to send next. See [`Tcb::next_transmit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Transmit {
+    /// Nothing now.
+    Idle,
+    /// A frame of headers only (SYN, SYN-ACK, ACK, FIN, probe, RST): [`Tcb::write_control`].
+    Control,
+    /// A copy of octets written before: [`Tcb::write_resend`].
+    Resend {
+        /// Payload octets of the frame.
+        payload_len: usize,
+    },
+    /// A new record may be written: [`Tcb::write_fresh`], then [`Tcb::sent`].
+    Fresh {
+        /// Payload octets admitted: [`Tcb::emss`], less under a small window, or more if the path
+        /// is to be probed. The record that was announced fits, unless no larger window is to be
+        /// expected soon; a record made to fit is best. A longer one is accepted and will be cut.
+        room: usize,
+    },
+}
+
+/// A change the upper layer has to know of. Each is reported once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The handshake is complete.
+    Established,
+    /// [`Tcb::emss`] changed after the handshake: the path takes less, or more.
+    Emss,
+    /// The peer's FIN arrived, and everything before it was handed up.
+    PeerClosed,
+    /// The peer reset the connection.
+    Reset,
+    /// The peer no longer answers.
+    TimedOut,
+    /// Segments have gone unanswered for some time, and are sent on (RFC 9293 section 3.8.3, R1):
+    /// the way to the peer is to be looked at.
+    Doubtful,
+    /// All is done, and the connection only waits for stray segments (TIME-WAIT); also each time
+    /// that this wait begins anew.
+    TimeWait,
+    /// The receive window holds the peer up, or soon will: [`Tcb::window_wanted`],
+    /// [`Tcb::grow_window`].
+    Window,
+    /// The connection is gone; always the last notice.
+    Closed,
+}
+
+impl Notice {
+    pub(super) const ALL: [Self; 9] = [
+        Self::Established,
+        Self::Emss,
+        Self::PeerClosed,
+        Self::Reset,
+        Self::TimedOut,
+        Self::Doubtful,
+        Self::TimeWait,
+        Self::Window,
+        Self::Closed,
+    ];
+
+    pub(super) const fn bit(self) -> u16 {
+        1 << self as u8
+    }
+}
