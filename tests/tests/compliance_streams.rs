@@ -1,6 +1,7 @@
 //! Rules on streams as a whole: how they begin, what is told of them, and how they end.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
+use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::WcStatus;
@@ -219,5 +220,40 @@ fn stag_range_rights_and_domain_each_count() {
         bed.put_ulpdu(&write(stag, 1024, b"four"));
         assert_eq!(bed.ended().is_none(), fits);
         assert_eq!(bed.arena.read(1024, 4) == b"four", fits);
+    }
+}
+
+// req-test: DDP-198, RDMAP-325, RDMAP-326, RDMAP-327, RDMAP-330
+#[test]
+fn an_stag_is_good_for_its_domain_or_for_one_stream_of_it() {
+    for (own, others) in [(false, false), (true, false), (false, true)] {
+        for attempt in 0..3 {
+            let mut bed = bed();
+            bed.receive(1, 2048, 64);
+            let stag = if own {
+                bed.register_own(1024, 64, Access::ALL)
+            } else if others {
+                let stream = StreamId(0x7777);
+                bed.arena.register_for(1024, 64, Access::ALL, bed.pd(), stream)
+            } else {
+                bed.register(1024, 64, Access::ALL, false)
+            };
+            let (ulpdu, cause) = match attempt {
+                0 => (write(stag, 1024, b"x"), (1, 1, 2)),
+                1 => (read(1, stag, 1024, 4), (0, 1, 3)),
+                _ => (send(opcode::SEND_INVALIDATE, 1, stag, b"x"), (0, 1, 9)),
+            };
+            bed.put_ulpdu(&ulpdu);
+            // What the domain shares may be used by all of it, and invalidated by none.
+            if others || (attempt == 2 && !own) {
+                let told = bed.terminate();
+                let causes = [cause, (0, 2, 9)];
+                assert!(causes.contains(&told.cause()), "{attempt}: {:?}", told.cause());
+                assert_eq!(bed.arena.read(1024, 1), [0]);
+                assert!(bed.arena.regions().pd_of(stag).is_some(), "it stays valid");
+            } else {
+                assert_eq!(bed.ended(), None, "{own} {others} {attempt}");
+            }
+        }
     }
 }

@@ -494,6 +494,12 @@ impl Bed {
         }
     }
 
+    /// The protection domain of everything.
+    #[must_use]
+    pub const fn pd(&self) -> u32 {
+        PD
+    }
+
     /// The queue pair.
     ///
     /// # Panics

@@ -11,7 +11,8 @@ pub const LENGTH_LEN: usize = 2;
 pub const CRC_LEN: usize = 4;
 /// Longest FPDU that a length field can announce.
 pub const FPDU_LEN_MAX: usize = fpdu_len(u16::MAX as usize);
-/// Bounds of MULPDU in octets (MPA-044).
+/// Bounds of MULPDU in octets.
+// req: MPA-044
 pub const MULPDU_RANGE: Range<usize> = 128..64769;
 
 /// Octets of the FPDU around a ULPDU of `ulpdu_len` octets.
@@ -150,6 +151,7 @@ mod tests {
         }
     }
 
+    // req-test: MPA-044
     #[test]
     fn mulpdu_follows_emss_within_bounds() {
         for (emss, expected) in [
