@@ -12,7 +12,7 @@ use ferrowarp_tests::sim::mutate::Mutator;
 use ferrowarp_tests::sim::rough::{self, Rough};
 use ferrowarp_tests::sim::router::{Answer, Router};
 use ferrowarp_tests::sim::seeds;
-use ferrowarp_tests::sim::workload::{Report, arena_len, run};
+use ferrowarp_tests::sim::workload::{Report, arena_len, run, run_with_windows};
 use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -53,6 +53,26 @@ fn over_seeds(
         }
     });
     path.into_inner().expect("nobody panicked with it")
+}
+
+/// Writes through windows that are bound and invalidated by either side all the while.
+// req-test: RDMAP-007, RDMAP-183, RDMAP-323
+#[test]
+fn windows_come_and_go() {
+    seeds::each("windows-at-work", env!("CARGO_TARGET_TMPDIR"), 40, |seed, capture| {
+        let mut chance = SmallRng::seed_from_u64(seed ^ 0x3a17);
+        let mut options = WorldOptions::new(seed);
+        let conns = chance.random_range(1..4);
+        options.arena_len = arena_len(conns);
+        options.faults.loss = chance.random_range(0.0..0.05);
+        options.faults.reorder = chance.random_range(0.0..0.1);
+        let mut world = World::new(&options);
+        if let Some(path) = capture {
+            world.capture_to(&path);
+        }
+        world.watch();
+        run_with_windows(&mut world, conns, 200);
+    });
 }
 
 /// Settings of TCP as ends may have them.

@@ -103,7 +103,7 @@ fn a_window_is_for_its_queue_pair_alone() {
     assert_eq!(says(&world, rkey, passive), None);
 }
 
-// req-test: RDMAP-101, RDMAP-271
+// req-test: RDMAP-101, RDMAP-271, RDMAP-330
 #[test]
 fn a_read_through_the_window_of_another_queue_pair_is_refused() {
     let mut world = World::new(&WorldOptions::new(3));

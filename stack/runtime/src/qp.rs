@@ -229,6 +229,7 @@ impl Qp {
     ) -> Result<Self, CreateError> {
         let inner = context.inner();
         let (send_cq, recv_cq) = (options.send_cq.clone(), options.recv_cq.clone());
+        // req: DDP-213, DDP-215, RDMAP-285, RDMAP-292
         if !pd.belongs_to(inner) || !send_cq.belongs_to(inner) || !recv_cq.belongs_to(inner) {
             return Err(CreateError::Gone);
         }

@@ -97,6 +97,7 @@ fn an_stag_lasts_until_it_is_revoked_and_the_next_one_is_good() {
     }
 }
 
+// req-test: DDP-198, RDMAP-325, RDMAP-326
 #[test]
 fn a_region_for_one_queue_pair_serves_no_other_even_here() {
     let (left, right) = ends(DriveMode::Inline);
@@ -198,6 +199,62 @@ fn a_shared_receive_queue_feeds_its_queue_pairs_and_says_when_it_runs_low() {
     assert_eq!((limit.left, limit.most.map(|(qp, _)| qp)), (3, Some(first.id())));
     drop((first, second));
     drop(srq);
+}
+
+// req-test: DDP-213, DDP-215, RDMAP-285, RDMAP-292
+#[test]
+fn nothing_of_one_context_serves_in_another() {
+    let (left, right) = ends(DriveMode::Inline);
+    let create = |pd: &ferrowarp::Pd, on: &End, send: &End, recv: &End| {
+        let (send_cq, recv_cq) = (&send.cq, &recv.cq);
+        let options = QpOptions { send_cq, recv_cq, max_send_wr: 1, max_recv_wr: 1 };
+        pd.create_qp(&on.context, &options).err()
+    };
+    assert_eq!(create(&left.pd, &left, &left, &left), None);
+    assert_eq!(create(&left.pd, &left, &right, &left), Some(CreateError::Gone));
+    assert_eq!(create(&left.pd, &left, &left, &right), Some(CreateError::Gone));
+    assert_eq!(create(&left.pd, &right, &right, &right), Some(CreateError::Gone));
+    let srq = right.pd.create_srq(1).unwrap();
+    let (send_cq, recv_cq) = (&left.cq, &left.cq);
+    let options = QpOptions { send_cq, recv_cq, max_send_wr: 1, max_recv_wr: 1 };
+    let sharing = left.pd.create_qp_with_srq(&left.context, &options, &srq);
+    assert_eq!(sharing.err(), Some(CreateError::Gone));
+    // An STag of the other context names nothing here.
+    let (a, _b) = connect(&left, &right);
+    let foreign = right.mr(64, Access::ALL);
+    a.post_send(write(1, foreign.sge(0, 8), &foreign, 0)).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].status, WcStatus::LocalProtection);
+}
+
+#[test]
+fn a_long_message_holds_a_buffer_of_the_shared_queue_for_many_passes() {
+    const LEN: u32 = 1 << 20;
+    let (left, right) = ends(DriveMode::Inline);
+    let source = left.mr(1 << 20, Access::LOCAL_READ);
+    let octets = pattern(1 << 20, 7);
+    source.write(0, &octets);
+    let inbox = right.mr(1 << 20, Access::LOCAL_WRITE);
+    let srq = right.pd.create_srq(1).unwrap();
+    let options =
+        QpOptions { send_cq: &right.cq, recv_cq: &right.cq, max_send_wr: 8, max_recv_wr: 8 };
+    let sharing = right.pd.create_qp_with_srq(&right.context, &options, &srq).unwrap();
+    let ((a, b), _) = connect_qps(&right, left.qp(), sharing);
+    for wr_id in 0..3 {
+        inbox.fill(0, 1 << 20, 0);
+        srq.post_recv(recv(wr_id, inbox.sge(0, LEN))).unwrap();
+        a.post_send(send(wr_id, gather(source.sge(0, LEN)))).unwrap();
+        let mut wcs = Vec::new();
+        until(&left.context, &right.context, || {
+            // Other work of the queue pair goes on meanwhile.
+            let nothing = Operation::Write { payload: inline(b""), rkey: 0, remote: 0 };
+            let _ = b.post_send(request(99, nothing));
+            right.cq.poll(&mut wcs);
+            wcs.iter().any(|wc| wc.opcode == WcOpcode::Recv)
+        });
+        let wc = wcs.iter().find(|wc| wc.opcode == WcOpcode::Recv).unwrap();
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (wr_id, WcStatus::Success, LEN));
+        assert!(contents(&inbox) == octets);
+    }
 }
 
 /// What cannot be had names its limit.

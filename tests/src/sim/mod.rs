@@ -21,6 +21,7 @@ pub mod goodput;
 pub mod incident;
 pub mod mutate;
 pub mod pairs;
+mod pane;
 pub mod rough;
 pub mod router;
 pub mod seeds;

@@ -14,6 +14,7 @@ use rand::Rng;
 
 use super::closing::{check_stats, close};
 use super::incident::Incident;
+use super::pane::Pane;
 use super::words::{Expected, WORDS_LEN, Words};
 use super::world::World;
 
@@ -83,6 +84,7 @@ struct Message {
     number: usize,
     len: usize,
     immediate: Option<ImmediateData>,
+    invalidate: Option<u32>,
 }
 
 /// One end of one connection, and what its oracle knows.
@@ -100,6 +102,8 @@ pub(super) struct Side {
     pub(super) received: usize,
     /// Number of its latest message that was delivered, plus one.
     delivered: usize,
+    /// Shows the targets to the peer, in runs with windows.
+    pane: Option<Pane>,
 }
 
 /// What to post next.
@@ -113,6 +117,8 @@ enum Kind {
     Atomic,
     Immediate,
     WriteImmediate,
+    /// About its own window.
+    Own,
 }
 
 impl Kind {
@@ -156,7 +162,27 @@ pub struct Report {
 /// # Panics
 /// When an oracle objects.
 pub fn run(world: &mut World, conns: usize, per_side: usize) -> Report {
+    let sides = connect(world, conns);
+    run_on(world, sides, per_side)
+}
+
+/// The same, and some of the Writes go through memory windows that come and go.
+///
+/// # Panics
+/// When an oracle objects.
+pub fn run_with_windows(world: &mut World, conns: usize, per_side: usize) -> Report {
     let mut sides = connect(world, conns);
+    for (conn, pair) in sides.iter_mut().enumerate() {
+        for (end, side) in pair.iter_mut().enumerate() {
+            let targets = (place(conn, Area::Target, 0) as u64, (SLOT_COUNT * SLOT_LEN) as u64);
+            side.pane = Some(Pane::new(&world.ends[end], PD, side.qp, side.stag, targets));
+        }
+    }
+    run_on(world, sides, per_side)
+}
+
+fn run_on(world: &mut World, mut sides: Vec<[Side; 2]>, per_side: usize) -> Report {
+    let conns = sides.len();
     let mut words = Words::new(conns);
     let mut report = Report::default();
     let start = world.now;
@@ -247,6 +273,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
             receives: 0,
             received: 0,
             delivered: 0,
+            pane: None,
         };
         pairs.push([side(0, active), side(1, passive)]);
     }
@@ -296,6 +323,12 @@ fn post(
         if kind.writes() && world.places_early() && !is_settled {
             kind = Kind::Send;
         }
+        let has_pane = pair[end].pane.is_some();
+        let own = pair[end].pane.as_mut().filter(|_| world.chance.random_bool(0.2));
+        let own = own.and_then(Pane::wants);
+        if own.is_some() {
+            kind = Kind::Own;
+        }
         // A receive buffer must be there: the peer's posted ones minus those under way.
         let peer = &pair[1 - end];
         let credit = peer.receives - peer.received > pair[end].sends.len();
@@ -337,7 +370,8 @@ fn post(
         let data = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         let solicited = world.chance.random_bool(0.5);
         let mut word = None;
-        let operation = match kind {
+        let mut operation = match kind {
+            Kind::Own => own.expect("just seen"),
             Kind::Send => Operation::Send { payload, solicited: false, invalidate: None },
             Kind::Read => {
                 let remote = (place(conn, Area::Library, library_slot) + library_offset) as u64;
@@ -354,11 +388,21 @@ fn post(
                 Operation::WriteImmediate { payload, rkey, remote: target, data, solicited }
             }
         };
+        if has_pane
+            && world.chance.random_bool(0.3)
+            && let Some(pane) = &mut pair[1 - end].pane
+        {
+            pane.lend(&mut operation, number, slot * SLOT_LEN);
+        }
         let (opcode, len) = (WcOpcode::from(&operation), operation.len());
         let len = usize::try_from(len).expect("a slot");
         if kind.uses_receive() {
             let immediate = (kind != Kind::Send).then_some(data);
-            pair[end].sends.push_back(Message { number, len, immediate });
+            let invalidate = match operation {
+                Operation::Send { invalidate, .. } => invalidate,
+                _ => None,
+            };
+            pair[end].sends.push_back(Message { number, len, immediate, invalidate });
         }
         if opcode == WcOpcode::Write {
             pair[end].writes[slot] = Some((number, len));
@@ -407,6 +451,10 @@ fn poll(
                 if posted.opcode == WcOpcode::Read {
                     check_read(world, end, conn, &posted);
                 }
+                if let WcOpcode::Bind | WcOpcode::Invalidate = posted.opcode {
+                    let pane = side.pane.as_mut().expect("a run with windows");
+                    pane.posted_done(&world.ends[end]);
+                }
                 if let Some(expected) = posted.word {
                     let sink = place(conn, Area::Sink, posted.slot);
                     let fetched = world.ends[end].arena.read(sink, ATOMIC_LEN);
@@ -438,6 +486,9 @@ fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usiz
     // Immediate Data leave the buffer as it is.
     let len = if sent.immediate.is_some() { 0 } else { sent.len };
     assert_eq!(wc.byte_len as usize, len, "length of message {number}");
+    if let Some(pane) = &mut pair[end].pane {
+        pane.received(&world.ends[end], number, wc, sent.invalidate);
+    }
     let slot = usize::try_from(wr_id).expect("small") % DEPTH;
     let got = world.ends[end].arena.read(place(conn, Area::Receive, slot), len);
     assert!(got == pattern(from, conn, number, len), "octets of message {number} differ");

@@ -421,13 +421,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             .map_or(0, |qp| qp.stream.requester.room())
     }
 
-    /// Free places in the receive queue.
+    /// Free places in the receive queue; all of them if buffers come from a shared one.
     #[must_use]
     pub fn recv_room(&self, qp: QpId) -> usize {
-        self.verbs
-            .index(qp)
-            .and_then(|index| self.verbs.get(index))
-            .map_or(0, |qp| qp.stream.receives.room())
+        self.verbs.index(qp).and_then(|index| self.verbs.get(index)).map_or(0, |qp| {
+            match qp.share {
+                Some(_) => qp.init.max_recv_wr,
+                None => qp.stream.receives.room(),
+            }
+        })
     }
 
     /// Posts a request to the send queue.

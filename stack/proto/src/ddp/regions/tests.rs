@@ -52,7 +52,7 @@ fn each_fault_is_reported_in_order() {
     assert_eq!((place.backing(), place.offset(), place.len()), (77, 0xff, 1));
 }
 
-// req-test: DDP-187, DDP-192, DDP-205, DDP-206, RDMAP-277
+// req-test: DDP-187, DDP-192, RDMAP-277, RDMAP-326, RDMAP-327
 #[test]
 fn an_stag_is_good_for_its_domain_or_for_one_stream_of_it() {
     let table = RegionTable::new(8, 1);
