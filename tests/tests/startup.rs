@@ -8,7 +8,7 @@ use ferrowarp_proto::verbs::cm::{
 };
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr, Sge};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
 const PORT: u16 = 7174;
@@ -111,7 +111,7 @@ fn a_responder_may_speak_first_with_each_kind_of_ready() {
                 };
                 let qps = begin(&mut world, &ours, &ConnParam { markers, ..ConnParam::default() });
                 for (end, &qp) in qps.iter().enumerate() {
-                    established(&mut world, end);
+                    assert!(established(&mut world, end).extensions);
                     for wr_id in 0..3 {
                         post_receive(&mut world, end, qp, wr_id);
                     }
@@ -182,6 +182,11 @@ fn fpdus_with_the_first_octet() {
         let agreed = established(&mut world, end);
         assert_eq!((agreed.revision, agreed.markers_in, agreed.markers_out), (0, true, true));
         assert!(agreed.crc, "the draft has no way without");
+        assert!(!agreed.extensions, "nor has it atomic operations");
+        let operation = Operation::Immediate { data: [0; 8], solicited: false };
+        let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
+        let posted = world.ends[end].engine.post_send(qp, wr);
+        assert_eq!(posted, Err(PostError::Unsupported));
         post_receive(&mut world, end, qp, 0);
         post_receive(&mut world, end, qp, 1);
         // 1,460 octets less those of the timestamps: RFC 5044 section 4.5.

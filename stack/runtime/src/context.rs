@@ -49,13 +49,6 @@ pub(crate) struct Inner {
     config: Config,
 }
 
-impl Inner {
-    /// RFC 7306 is spoken.
-    pub(crate) const fn has_extensions(&self) -> bool {
-        self.config.extensions
-    }
-}
-
 impl Context {
     /// Opens the device that the configuration names.
     ///

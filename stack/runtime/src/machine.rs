@@ -146,7 +146,7 @@ impl<D: Device> EngineMachine<D> {
             }
             Event::Established { qp, ref agreed } => {
                 if let Some(link) = self.link(qp) {
-                    link.qp.set_ord(agreed.ord);
+                    link.qp.agree(agreed.ord, agreed.extensions);
                 }
                 self.inform(qp, event);
             }

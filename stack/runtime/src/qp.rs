@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     state: AtomicU8,
     /// RDMA Reads and atomic operations the connection may have under way.
     ord: AtomicU16,
+    /// The connection has the operations of RFC 7306.
+    extensions: AtomicBool,
     closed: AtomicBool,
     sends: Side<SendWr>,
     recvs: Side<RecvWr>,
@@ -138,6 +140,7 @@ impl Shared {
         Self {
             state: AtomicU8::new(encode(QpState::Idle)),
             ord: AtomicU16::new(0),
+            extensions: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             sends: Side::new(sends, max_send_wr),
             recvs: Side::new(recvs, max_recv_wr),
@@ -151,7 +154,9 @@ impl Shared {
         }
     }
 
-    pub(crate) fn set_ord(&self, ord: u16) {
+    /// What the connection was set up with.
+    pub(crate) fn agree(&self, ord: u16, extensions: bool) {
+        self.extensions.store(extensions, Ordering::Release);
         self.ord.store(ord, Ordering::Release);
     }
 
@@ -189,6 +194,9 @@ impl Shared {
     /// The checks of a send request that need no engine.
     #[inline]
     fn check_send(&self, wr: &SendWr) -> Result<(), PostError> {
+        if wr.operation.is_extension() && !self.extensions.load(Ordering::Relaxed) {
+            return Err(PostError::Unsupported);
+        }
         match &wr.operation {
             Operation::Send { payload, .. }
             | Operation::Write { payload, .. }
@@ -352,13 +360,7 @@ impl Qp {
         if self.state() != QpState::Rts {
             return (0, Some(PostError::WrongState));
         }
-        let has_extensions = self.context.has_extensions();
-        let result = self.shared.sends.post(wrs, |wr| {
-            if !has_extensions && wr.operation.is_extension() {
-                return Err(PostError::Unsupported);
-            }
-            self.shared.check_send(wr)
-        });
+        let result = self.shared.sends.post(wrs, |wr| self.shared.check_send(wr));
         self.ring();
         result
     }

@@ -65,6 +65,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !self.config.extensions {
             qp.stream.forbid_extensions();
         }
+        let extensions = qp.stream.has_extensions();
         if terms.rtr_send_expected {
             qp.stream.expect_rtr_send();
         }
@@ -88,6 +89,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 markers_in: terms.markers_in,
                 markers_out: terms.markers_out,
                 revision,
+                extensions,
                 private_data,
             }),
         });
@@ -145,6 +147,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     markers_in: false,
                     markers_out: true,
                     revision: 0,
+                    extensions: false,
                     private_data: PrivateData::new(),
                 };
                 self.verbs.events.push_back(Event::ConnectRequest {

@@ -230,6 +230,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             markers_in: false,
             markers_out: request.markers,
             revision: request.revision,
+            extensions: self.config.extensions && request.revision > 0,
             private_data: request.private_data.iter().copied().collect(),
         };
         conn.patience = ENDLESS;

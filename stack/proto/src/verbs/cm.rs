@@ -31,9 +31,9 @@ pub enum Start {
 /// What an end brings to the set-up.
 #[derive(Clone, Debug)]
 pub struct ConnParam {
-    /// RDMA Reads this end serves at a time.
+    /// RDMA Reads and atomic operations this end serves at a time.
     pub ird: u16,
-    /// RDMA Reads this end issues at a time.
+    /// RDMA Reads and atomic operations this end issues at a time.
     pub ord: u16,
     /// Ask for CRCs. One vote is enough for both directions.
     pub crc: bool,
@@ -109,9 +109,9 @@ pub struct Agreed {
     pub peer: SocketAddr,
     /// Our address.
     pub local: SocketAddr,
-    /// RDMA Reads served at a time.
+    /// RDMA Reads and atomic operations served at a time.
     pub ird: u16,
-    /// RDMA Reads issued at a time.
+    /// RDMA Reads and atomic operations issued at a time.
     pub ord: u16,
     /// CRCs are made and checked.
     pub crc: bool,
@@ -121,6 +121,9 @@ pub struct Agreed {
     pub markers_out: bool,
     /// MPA revision; 0 is that of the draft and of the RDMA Consortium.
     pub revision: u8,
+    /// This end has atomic operations and immediate data (RFC 7306) on the connection. Whether the
+    /// peer has them, too, start-up frames do not say.
+    pub extensions: bool,
     /// The peer's private data.
     pub private_data: PrivateData,
 }
