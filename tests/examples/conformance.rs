@@ -249,6 +249,13 @@ fn guards<'a>(ledger: &'a Ledger, id: &'a str) -> impl Iterator<Item = &'a Tag> 
     })
 }
 
+/// The places that obey a rule, in code that such tests run.
+fn places<'a>(ledger: &'a Ledger, id: &'a str) -> impl Iterator<Item = &'a Tag> {
+    ledger
+        .tagged(id, Kind::Code)
+        .filter(|tag| Target::of(root(), &tag.file).is_some_and(|target| !target.device))
+}
+
 /// Rules with both tags, as evenly as may be over the catalogues.
 fn draw<'a>(ledger: &'a Ledger, count: usize, only: &str, chance: &mut SmallRng) -> Vec<&'a str> {
     let mut piles: Vec<Vec<&str>> = CATALOGUES
@@ -259,7 +266,7 @@ fn draw<'a>(ledger: &'a Ledger, count: usize, only: &str, chance: &mut SmallRng)
                 .iter()
                 .filter(|row| row.document == *document && row.id.starts_with(only))
                 .map(|row| row.id.as_str())
-                .filter(|id| ledger.tagged(id, Kind::Code).next().is_some())
+                .filter(|id| places(ledger, id).next().is_some())
                 .filter(|id| guards(ledger, id).next().is_some())
                 .collect();
             ids.shuffle(chance);
@@ -276,7 +283,7 @@ fn draw<'a>(ledger: &'a Ledger, count: usize, only: &str, chance: &mut SmallRng)
 }
 
 fn try_rule(ledger: &Ledger, id: &str, copy: &Copy, chance: &mut SmallRng) -> io::Result<Verdict> {
-    let mut places: Vec<_> = ledger.tagged(id, Kind::Code).collect();
+    let mut places: Vec<_> = places(ledger, id).collect();
     places.shuffle(chance);
     let targets = cargo::by_target(root(), guards(ledger, id));
     for place in places {

@@ -556,6 +556,9 @@ fn an_offset_that_wraps_is_refused() {
         let (mut bed, [own, ..]) = with_regions();
         refused(&mut bed, &segment_of_write(own, to, true, octets), (1, 1, 3));
     }
+    let (mut bed, [own, ..]) = with_regions();
+    bed.put_ulpdu(&segment_of_write(own, 4096, true, b"fits"));
+    assert_eq!(bed.arena.read(4096, 4), b"fits");
 }
 
 // req-test: DDP-175, DDP-182, DDP-170, DDP-176

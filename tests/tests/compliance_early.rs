@@ -51,7 +51,7 @@ impl Marked {
     }
 }
 
-// req-test: MPA-022, MPA-037, MPA-133, MPA-051, RDMAP-012
+// req-test: MPA-007, MPA-022, MPA-037, MPA-133, RDMAP-012
 #[test]
 fn a_write_behind_a_gap_is_in_memory_before_it_is_delivered() {
     for place_early in [true, false] {

@@ -248,6 +248,15 @@ fn nothing_is_placed_before_the_crc_was_checked() {
     assert_eq!(bed.terminate().cause(), (2, 0, 2));
 }
 
+// req-test: MPA-042
+#[test]
+fn the_largest_record_can_be_asked_for() {
+    for (emss, mulpdu) in [(200u16, 194), (1448, 1442), (1460, 1454)] {
+        let bed = Bed::started(emss, 4, 4);
+        assert_eq!(bed.engine.mulpdu(bed.qp()), Some(mulpdu));
+    }
+}
+
 // req-test: MPA-162, MPA-151, MPA-159
 #[test]
 fn garbage_within_the_window_writes_nothing_and_the_connection_closes_in_order() {
@@ -330,6 +339,7 @@ fn fpdus_follow_the_size_of_the_path() {
         bed.ulpdus();
         bed.now = bed.now + 2000 * MILLISECOND;
         bed.done();
+        assert_eq!(bed.engine.mulpdu(bed.qp()), Some(mulpdu));
         bed.write(3, 0, 20_000, THEIRS, 0);
         let lens: Vec<_> = bed.ulpdus().iter().map(Vec::len).collect();
         let (last, others) = lens.split_last().unwrap();

@@ -204,7 +204,7 @@ fn a_region_may_be_used_while_it_is_registered() {
     }
 }
 
-// req-test: RDMAP-042
+// req-test: DDP-058, RDMAP-042
 #[test]
 fn stag_range_rights_and_domain_each_count() {
     let cases = [

@@ -71,7 +71,7 @@ const fn count(phase: usize, content: usize) -> usize {
 
 /// Octets of the stream that an FPDU takes that begins at `phase` and has `content` octets without
 /// markers.
-// req: MPA-061
+// req: MPA-061, MPA-175
 #[must_use]
 pub const fn wire_len(phase: usize, content: usize) -> usize {
     content + MARKER_LEN * count(phase, content)
