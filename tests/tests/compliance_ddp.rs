@@ -509,10 +509,11 @@ fn with_regions() -> (Bed, [u32; 3]) {
 // req-test: DDP-058, DDP-155, DDP-171, RDMAP-333, RDMAP-334
 #[test]
 fn an_stag_that_nobody_has_is_refused() {
-    let (mut bed, [own, ..]) = with_regions();
-    refused(&mut bed, &segment_of_write(own ^ 0x100, 4096, true, b"x"), (1, 1, 0));
-    let (mut bed, [own, ..]) = with_regions();
-    refused(&mut bed, &segment_of_write(own ^ 1, 4096, true, b"x"), (1, 1, 0));
+    for change in [0x100, 1, u32::MAX] {
+        let (mut bed, [own, ..]) = with_regions();
+        let stag = if change == u32::MAX { 0 } else { own ^ change };
+        refused(&mut bed, &segment_of_write(stag, 4096, true, b"x"), (1, 1, 0));
+    }
 }
 
 // req-test: DDP-173, DDP-188, DDP-205

@@ -273,7 +273,7 @@ fn markers_where_a_period_ends() {
 // req-test: MPA-150, MPA-153
 #[test]
 fn a_marker_that_points_elsewhere_ends_the_stream() {
-    exchange(&["21-marker-astray"]);
+    exchange(&["21-marker-astray", "17-markers"]);
 }
 
 // req-test: MPA-142, RDMAP-056
