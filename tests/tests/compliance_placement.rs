@@ -1,0 +1,174 @@
+//! Rules of DDP on what may be placed and where, each broken and answered.
+
+use ferrowarp_proto::ddp::memory::{Access, Memory as _};
+use ferrowarp_proto::verbs::cm::EndReason;
+use ferrowarp_proto::verbs::wc::WcStatus;
+use ferrowarp_proto::verbs::wr::{RecvWr, Sge};
+use ferrowarp_tests::compliance::bed::Bed;
+use ferrowarp_tests::peer::Header;
+
+/// Octets of a tagged header, and of an untagged one.
+const LENS: (usize, usize) = (14, 18);
+
+fn bed() -> Bed {
+    Bed::started(1460, 4, 4)
+}
+
+fn segment_of_send(msn: u32, mo: u32, last: bool, payload: &[u8]) -> Vec<u8> {
+    Header::send(msn, mo, last).encode(payload)
+}
+
+fn segment_of_write(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
+    Header::write(stag, to, last).encode(payload)
+}
+
+/// A segment that may not be placed: Terminate, nothing placed, and the stream's end.
+fn refused(bed: &mut Bed, ulpdu: &[u8], expected: (u8, u8, u8)) {
+    let before = bed.arena.read(0, 1 << 16);
+    bed.put_ulpdu(ulpdu);
+    let told = bed.terminate();
+    assert_eq!(told.cause(), expected, "{ulpdu:02x?}");
+    let len = if ulpdu[0] & 0x80 == 0 { LENS.1 } else { LENS.0 };
+    assert_eq!(told.ddp_header, ulpdu[..len], "the header comes back");
+    assert!(bed.arena.read(0, 1 << 16) == before, "{ulpdu:02x?}");
+    assert!(matches!(bed.ended(), Some(EndReason::TerminateSent(_))));
+}
+
+/// A fresh connection, and regions of it: 64 octets at 4096 that may be written, 64 at 4160 that
+/// may be read, and one of another protection domain.
+fn with_regions() -> (Bed, [u32; 3]) {
+    let bed = bed();
+    let stags = [
+        bed.register(4096, 64, Access::REMOTE_WRITE, false),
+        bed.register(4160, 64, Access::REMOTE_READ, false),
+        bed.register(4224, 64, Access::ALL, true),
+    ];
+    (bed, stags)
+}
+
+// req-test: DDP-058, DDP-155, DDP-171, RDMAP-333, RDMAP-334
+#[test]
+fn an_stag_that_nobody_has_is_refused() {
+    for change in [0x100, 1, u32::MAX] {
+        let (mut bed, [own, ..]) = with_regions();
+        let stag = if change == u32::MAX { 0 } else { own ^ change };
+        refused(&mut bed, &segment_of_write(stag, 4096, true, b"x"), (1, 1, 0));
+    }
+}
+
+// req-test: DDP-173, DDP-188, DDP-205
+#[test]
+fn an_stag_of_another_domain_is_refused() {
+    let (mut bed, [_, _, foreign]) = with_regions();
+    refused(&mut bed, &segment_of_write(foreign, 4224, true, b"x"), (1, 1, 2));
+}
+
+// req-test: DDP-156, DDP-196, DDP-197, DDP-208, DDP-209
+#[test]
+fn an_stag_that_does_not_permit_placement_is_refused() {
+    let (mut bed, [_, readable, _]) = with_regions();
+    refused(&mut bed, &segment_of_write(readable, 4160, true, b"x"), (1, 1, 0));
+    // Revoked between two segments of a message.
+    let (mut bed, [own, ..]) = with_regions();
+    bed.put_ulpdu(&segment_of_write(own, 4096, false, b"x"));
+    assert_eq!(bed.arena.read(4096, 1), b"x");
+    assert!(bed.arena.regions().invalidate(own));
+    refused(&mut bed, &segment_of_write(own, 4097, true, b"x"), (1, 1, 0));
+}
+
+// req-test: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207
+#[test]
+fn a_region_ends_at_its_octet() {
+    for (to, octets) in [(4095u64, &b"x"[..]), (4160, b"x"), (4158, b"xyz"), (4095, b"xy")] {
+        let (mut bed, [own, ..]) = with_regions();
+        refused(&mut bed, &segment_of_write(own, to, true, octets), (1, 1, 1));
+    }
+    let (mut bed, [own, ..]) = with_regions();
+    bed.put_ulpdu(&segment_of_write(own, 4158, true, b"yz"));
+    bed.put_ulpdu(&segment_of_write(own, 4096, true, b"a"));
+    assert_eq!(bed.arena.read(4158, 3), b"yz\0");
+    assert_eq!((bed.arena.read(4095, 2), bed.ended()), (b"\0a".to_vec(), None));
+}
+
+// req-test: DDP-159, DDP-174, DDP-185
+#[test]
+fn an_offset_that_wraps_is_refused() {
+    for (to, octets) in [(u64::MAX, &b"xy"[..]), (u64::MAX - 1, b"wxyz")] {
+        let (mut bed, [own, ..]) = with_regions();
+        refused(&mut bed, &segment_of_write(own, to, true, octets), (1, 1, 3));
+    }
+    let (mut bed, [own, ..]) = with_regions();
+    bed.put_ulpdu(&segment_of_write(own, 4096, true, b"fits"));
+    assert_eq!(bed.arena.read(4096, 4), b"fits");
+}
+
+// req-test: DDP-175, DDP-182, DDP-170, DDP-176
+#[test]
+fn another_version_is_refused() {
+    for version in [0u8, 2, 3] {
+        let (mut bed, [own, ..]) = with_regions();
+        let mut tagged = segment_of_write(own, 4096, true, b"x");
+        tagged[0] = tagged[0] & !3 | version;
+        refused(&mut bed, &tagged, (1, 1, 4));
+        let (mut bed, _) = with_regions();
+        bed.receive(1, 0, 64);
+        let mut untagged = segment_of_send(1, 0, true, b"x");
+        untagged[0] = untagged[0] & !3 | version;
+        refused(&mut bed, &untagged, (1, 2, 6));
+    }
+}
+
+// req-test: DDP-144, DDP-145, DDP-177, DDP-178, DDP-154
+#[test]
+fn a_queue_that_is_not_there_or_empty_is_refused() {
+    for qn in [4u32, 5, u32::MAX] {
+        let mut bed = bed();
+        bed.receive(1, 0, 64);
+        let mut ulpdu = segment_of_send(1, 0, true, b"x");
+        ulpdu[6..10].copy_from_slice(&qn.to_be_bytes());
+        refused(&mut bed, &ulpdu, (1, 2, 1));
+    }
+    let mut bed = bed();
+    refused(&mut bed, &segment_of_send(1, 0, true, b"x"), (1, 2, 2));
+    // Behind the last of the buffers.
+    let mut bed = self::bed();
+    bed.receive(1, 0, 64);
+    refused(&mut bed, &segment_of_send(2, 0, true, b"x"), (1, 2, 2));
+}
+
+// req-test: DDP-146, DDP-148, DDP-149, DDP-179, DDP-180
+#[test]
+fn a_number_or_offset_out_of_turn_is_refused() {
+    for msn in [0u32, u32::MAX, 0x8000_0002] {
+        let mut bed = bed();
+        bed.receive(1, 0, 64);
+        refused(&mut bed, &segment_of_send(msn, 0, true, b"x"), (1, 2, 3));
+    }
+    let mut bed = bed();
+    for wr_id in 1..=3 {
+        bed.receive(wr_id, 0, 64);
+    }
+    bed.put_ulpdu(&segment_of_send(1, 0, true, b""));
+    refused(&mut bed, &segment_of_send(1, 0, true, b"x"), (1, 2, 3));
+    for mo in [1u32, 64, u32::MAX] {
+        let mut bed = self::bed();
+        bed.receive(1, 0, 64);
+        refused(&mut bed, &segment_of_send(1, mo, true, b"xy"), (1, 2, 4));
+    }
+}
+
+// req-test: DDP-194, DDP-216
+#[test]
+fn memory_that_was_not_registered_for_it_is_not_written() {
+    let (mut bed, [_, readable, foreign]) = with_regions();
+    for (wr_id, lkey) in [(1, readable), (2, foreign)] {
+        let sg_list = [Sge { addr: 4160, len: 8, lkey }].into_iter().collect();
+        let qp = bed.qp();
+        bed.engine.post_recv(qp, RecvWr { wr_id, sg_list }).unwrap();
+    }
+    bed.put_ulpdu(&segment_of_send(1, 0, true, b"x"));
+    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(done, [(1, WcStatus::LocalProtection), (2, WcStatus::Flushed)]);
+    assert_eq!(bed.arena.read(4096, 192), [0; 192]);
+    assert_eq!(bed.terminate().cause(), (1, 0, 0));
+}
