@@ -198,7 +198,9 @@ const fn why(reason: EndReason) -> &'static str {
         EndReason::Reset => "the other end reset the connection: was it ended?",
         EndReason::TimedOut => "the other end stopped answering: is it still running?",
         EndReason::TerminateSent(_) => "the other end broke the protocol; sent it a Terminate",
+        EndReason::TerminateUnsent(_) => "the other end broke the protocol from the start",
         EndReason::TerminateReceived(_) => "the other end sent a Terminate: see its output",
+        EndReason::BadTerminate => "the other end sent a Terminate that cannot be read",
         EndReason::LocalError => "a request failed at this end",
     }
 }

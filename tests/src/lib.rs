@@ -6,6 +6,7 @@
 //! - [`frame`]: a frame on the heap.
 //! - [`compliance`]: the rules of the specifications, and the tests that guard them.
 //! - [`fuzz`]: bodies of the fuzz targets.
+//! - [`raw`]: one engine and a peer made of hand-written segments.
 //! - [`sim`]: two engines in virtual time, from one seed.
 //! - [`process`]: temporary folders and programs that end in time.
 //! - [`trace`]: packet traces, scripts of segments in and out.
@@ -21,6 +22,7 @@ pub mod link;
 pub mod netns;
 pub mod peer;
 pub mod process;
+pub mod raw;
 pub mod sim;
 #[cfg(feature = "device")]
 pub mod stack;

@@ -81,9 +81,10 @@ impl<'a> Link<'a> {
         assert_eq!(request.offer().peer.ip(), theirs);
         request.accept(&qp, param.clone()).expect("works");
         let agreed = qp.wait_established(PATIENCE).expect("works");
-        let (peer, _) = thread.join().expect("works");
+        let (mut peer, _) = thread.join().expect("works");
         assert_eq!(agreed.crc, peer.crc());
         assert_eq!((agreed.markers_out, agreed.markers_in), peer.markers());
+        peer.rdmac = agreed.revision == 0;
         Self::new(stack, qp, peer)
     }
 
@@ -115,9 +116,10 @@ impl<'a> Link<'a> {
         let qp = stack.qp();
         qp.connect(remote, param.clone()).expect("works");
         let agreed = qp.wait_established(PATIENCE).expect("works");
-        let (peer, _) = thread.join().expect("works");
+        let (mut peer, _) = thread.join().expect("works");
         assert_eq!(agreed.crc, peer.crc());
         assert_eq!((agreed.markers_out, agreed.markers_in), peer.markers());
+        peer.rdmac = agreed.revision == 0;
         Self::new(stack, qp, peer)
     }
 

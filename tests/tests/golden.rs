@@ -7,7 +7,8 @@ use std::time::Duration;
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::wire::ddp::{Header, Tagged, Untagged, Version};
 use ferrowarp_proto::wire::mpa::{Enhanced, FrameKind, Startup};
-use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest, TerminateHeader};
+use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest};
+use ferrowarp_proto::wire::terminate::Terminate;
 use ferrowarp_tests::capture;
 use ferrowarp_tests::compliance::bed::Bed;
 use ferrowarp_tests::compliance::golden::{exchanges, headers};
@@ -113,25 +114,20 @@ fn headers_behind_the_header_of_ddp() {
     request.emit(&mut out);
     assert_eq!(out[..], golden("read request"));
     assert_eq!(ReadRequest::parse(&out), Some(request));
-    let control = TerminateHeader {
-        layer: 2,
-        error_type: 0,
-        code: 2,
-        has_length: false,
-        has_ddp: false,
-        has_rdma: false,
-    };
-    for (name, [has_length, has_ddp, has_rdma]) in [
-        ("terminate, nothing", [false, false, false]),
-        ("terminate, M", [true, false, false]),
-        ("terminate, M and D, tagged", [true, true, false]),
+    let segment = [&golden("tagged, last, version 1")[..], &[7; 3]].concat();
+    let nothing = Terminate::new(2, 0, 2);
+    let both = nothing.of_segment(&segment);
+    let mut length = nothing;
+    length.segment_len = both.segment_len;
+    for (name, told) in [
+        ("terminate, nothing", nothing),
+        ("terminate, M", length),
+        ("terminate, M and D, tagged", both),
     ] {
-        let header = TerminateHeader { has_length, has_ddp, has_rdma, ..control };
-        let mut out = [0xff; 52];
-        let segment = [&golden("tagged, last, version 1")[..], &[7; 3]].concat();
-        let len = header.emit(&segment, &mut out);
-        assert_eq!(out[..len], golden(name), "{name}");
-        assert_eq!(TerminateHeader::parse(&out), Some(header));
+        let mut out = vec![0xff; told.wire_len()];
+        told.emit(&mut out);
+        assert_eq!(out, golden(name), "{name}");
+        assert_eq!(Terminate::parse(&out), Some(told));
     }
 }
 

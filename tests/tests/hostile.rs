@@ -1,17 +1,33 @@
-//! Frames that break a rule, and the Terminate that answers each.
+//! A peer on a kernel socket that breaks one rule after the other, and the Terminate that answers
+//! each; and Terminates of its own.
 #![cfg(feature = "device")]
 
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::path::Path;
 
-use ferrowarp::{Access, ConnParam, EndReason, Event, QpState, WcStatus};
+use ferrowarp::{
+    Abort, Access, ConnParam, EndReason, Event, Listener, Mr, Qp, QpState, Sge, Version, WcStatus,
+};
 use ferrowarp_tests::peer::{self, Header, Peer, ReadRequest, Startup, opcode};
-use ferrowarp_tests::stack::{PATIENCE, STACK, Stack, post_recv};
+use ferrowarp_tests::stack::{PATIENCE, STACK, Stack, gather, post_recv, post_send};
 use ferrowarp_tests::{netns, skip};
 
 const PORT: u16 = 4791;
 /// Length of each region and each receive buffer.
 const LEN: u32 = 1000;
+
+/// The stack, and the memory that frames name.
+struct Bed {
+    stack: Stack,
+    listener: Listener,
+    open: Mr,
+    /// Not for the peer.
+    closed: Mr,
+    /// In another protection domain.
+    foreign: Mr,
+    inbox: Mr,
+}
 
 /// STags that frames name.
 struct Stags {
@@ -22,21 +38,88 @@ struct Stags {
     unknown: u32,
 }
 
+impl Bed {
+    fn new() -> Self {
+        let stack = Stack::on_tap("fw0");
+        let listener = stack.context.listen(PORT, 4).unwrap();
+        let other = stack.context.alloc_pd();
+        let len = LEN as usize;
+        Self {
+            open: stack.memory(len, Access::ALL),
+            closed: stack.memory(len, Access::LOCAL_WRITE),
+            foreign: stack.memory_in(&other, len, Access::ALL),
+            inbox: stack.memory(2 * len, Access::LOCAL_WRITE),
+            listener,
+            stack,
+        }
+    }
+
+    fn stags(&self) -> Stags {
+        Stags {
+            open: self.open.rkey(),
+            base: self.open.addr(),
+            closed: self.closed.rkey(),
+            foreign: self.foreign.rkey(),
+            // The same slot with another key.
+            unknown: self.open.rkey() ^ 1,
+        }
+    }
+
+    /// A connection with three receives: two of a region, one of none. It serves two Reads at a
+    /// time.
+    fn connect(&self, version: Version) -> (Qp, Peer) {
+        let is_old = version == Version::Rdmac;
+        let revision = if is_old { 0 } else { 2 };
+        let startup = Startup { revision, markers: is_old, ord: 2, ..Startup::default() };
+        let thread = std::thread::spawn(move || {
+            Peer::initiate(TcpStream::connect((STACK, PORT)).unwrap(), &startup).unwrap().0
+        });
+        let qp = self.stack.qp();
+        for (wr_id, at) in [(0, 0), (1, LEN)] {
+            post_recv(&qp, wr_id, self.inbox.sge(at as usize, LEN));
+        }
+        post_recv(&qp, 2, Sge { addr: 0, len: LEN, lkey: self.open.rkey() ^ 1 });
+        let request = self.listener.accept_timeout(PATIENCE).expect("a request");
+        request.accept(&qp, ConnParam { ird: 2, ..ConnParam::default() }).unwrap();
+        qp.wait_established(PATIENCE).unwrap();
+        let mut peer = thread.join().unwrap();
+        peer.rdmac = is_old;
+        peer.memory = vec![0; LEN as usize];
+        (qp, peer)
+    }
+
+    /// Each receive completed once and in order, all flushed behind those that did not fail.
+    fn check_receives(&self, name: &str) {
+        let ended = self.stack.completions(3);
+        assert!(ended.iter().map(|wc| wc.wr_id).eq(0..3), "{name}: {ended:?}");
+        let done = ended.iter().take_while(|wc| wc.status == WcStatus::Success).count();
+        // At most one is the one that an error concerns.
+        let rest = &ended[done..];
+        assert!(rest.iter().skip(1).all(|wc| wc.status == WcStatus::Flushed), "{name}: {ended:?}");
+    }
+}
+
 fn untagged(opcode: u8, qn: u32, msn: u32, mo: u32, payload: &[u8]) -> Vec<u8> {
     Header::Untagged { opcode, last: true, invalidate: 0, qn, msn, mo }.encode(payload)
+}
+
+fn send(payload: &[u8]) -> Vec<u8> {
+    untagged(opcode::SEND, 0, 1, 0, payload)
 }
 
 fn write(stag: u32, to: u64, len: usize) -> Vec<u8> {
     Header::Tagged { opcode: opcode::WRITE, last: true, stag, to }.encode(&vec![7; len])
 }
 
-fn read(source_stag: u32, source_to: u64, len: u32) -> Vec<u8> {
-    let request = ReadRequest { sink_stag: 1, sink_to: 0, len, source_stag, source_to };
-    untagged(opcode::READ_REQUEST, 1, 1, 0, &request.encode())
+fn request(source_stag: u32, source_to: u64, len: u32) -> Vec<u8> {
+    ReadRequest { sink_stag: 1, sink_to: 0, len, source_stag, source_to }.encode()
 }
 
-fn invalidate(stag: u32) -> Vec<u8> {
-    let opcode = opcode::SEND_INVALIDATE;
+fn read(source_stag: u32, source_to: u64, len: u32) -> Vec<u8> {
+    untagged(opcode::READ_REQUEST, 1, 1, 0, &request(source_stag, source_to, len))
+}
+
+fn invalidate(opcode: u8, stag: u32) -> Vec<u8> {
     Header::Untagged { opcode, last: true, invalidate: stag, qn: 0, msn: 1, mo: 0 }.encode(b"bye")
 }
 
@@ -45,48 +128,117 @@ fn changed(mut ulpdu: Vec<u8>, at: usize, octet: u8) -> Vec<u8> {
     ulpdu
 }
 
-/// A ULPDU that breaks one rule, and the layer, type and code of the answer.
-type Case = (&'static str, Vec<u8>, (u8, u8, u8));
+/// What goes before, a ULPDU that breaks one rule, and the layer, type and code of the answer.
+type Case = (&'static str, Vec<Vec<u8>>, Vec<u8>, (u8, u8, u8));
 
-fn cases(stags: &Stags) -> Vec<Case> {
-    let send = || untagged(opcode::SEND, 0, 1, 0, b"x");
+/// Those of DDP.
+fn ddp_cases(stags: &Stags) -> Vec<Case> {
     let Stags { open, base, closed, foreign, unknown } = *stags;
     let end = base + u64::from(LEN);
+    let begun =
+        Header::Untagged { opcode: opcode::SEND, last: false, invalidate: 0, qn: 0, msn: 1, mo: 0 };
+    let two = vec![send(b"1"), untagged(opcode::SEND, 0, 2, 0, b"2")];
     vec![
-        ("nothing at all", vec![], (0, 2, 7)),
-        ("a tagged header cut short", write(open, base, 0)[..13].to_vec(), (0, 2, 7)),
-        ("an untagged header cut short", send()[..17].to_vec(), (0, 2, 7)),
-        ("DDP version, tagged", changed(write(open, base, 5), 0, 0xC0), (1, 1, 4)),
-        ("DDP version, untagged", changed(send(), 0, 0x42), (1, 2, 6)),
-        ("RDMAP version", changed(send(), 1, 0x03), (0, 2, 5)),
-        ("a reserved opcode", changed(send(), 1, 0x4c), (0, 2, 6)),
-        ("a Write that is untagged", untagged(opcode::WRITE, 0, 1, 0, b"x"), (0, 2, 6)),
-        ("a Send that is tagged", changed(write(open, base, 5), 1, 0x43), (0, 2, 6)),
-        ("a Send on the queue of Reads", untagged(opcode::SEND, 1, 1, 0, b"x"), (0, 2, 6)),
-        ("a Read Response nobody asked for", changed(write(open, base, 5), 1, 0x42), (0, 2, 6)),
-        ("a fifth queue", untagged(opcode::SEND, 4, 1, 0, b"x"), (1, 2, 1)),
-        ("no buffer", untagged(opcode::SEND, 0, 1000, 0, b"x"), (1, 2, 2)),
-        ("a message twice", untagged(opcode::SEND, 0, 0, 0, b"x"), (1, 2, 3)),
-        ("a message left out", untagged(opcode::SEND, 0, 2, 0, b"x"), (1, 2, 3)),
-        ("a gap in a message", untagged(opcode::SEND, 0, 1, 7, b"x"), (1, 2, 4)),
-        ("a message too long", untagged(opcode::SEND, 0, 1, 0, &[7; 1001]), (1, 2, 5)),
-        ("an unknown STag", write(unknown, base, 5), (1, 1, 0)),
-        ("STag 0", write(0, base, 5), (1, 1, 0)),
-        ("a region the peer may not write", write(closed, base, 5), (1, 1, 0)),
-        ("a region of another domain", write(foreign, base, 5), (1, 1, 2)),
-        ("before the region", write(open, base - 1, 5), (1, 1, 1)),
-        ("beyond the region", write(open, end - 4, 5), (1, 1, 1)),
-        ("behind the region", write(open, end, 1), (1, 1, 1)),
-        ("around the end of all offsets", write(open, u64::MAX - 3, 5), (1, 1, 3)),
-        ("Read: an unknown STag", read(unknown, base, 5), (0, 1, 0)),
-        ("Read: beyond the region", read(open, end - 4, 5), (0, 1, 1)),
-        ("Read: all offsets", read(open, base, u32::MAX), (0, 1, 1)),
-        ("Read: a region the peer may not read", read(closed, base, 5), (0, 1, 2)),
-        ("Read: a region of another domain", read(foreign, base, 5), (0, 1, 3)),
-        ("Read: around the end of all offsets", read(open, u64::MAX - 3, 5), (0, 1, 4)),
-        ("Invalidate: an unknown STag", invalidate(unknown), (0, 2, 9)),
-        ("Invalidate: a region of another domain", invalidate(foreign), (0, 1, 9)),
+        ("an unknown STag", vec![], write(unknown, base, 5), (1, 1, 0)),
+        ("STag 0", vec![], write(0, base, 5), (1, 1, 0)),
+        ("a region the peer may not write", vec![], write(closed, base, 5), (1, 1, 0)),
+        ("before the region", vec![], write(open, base - 1, 5), (1, 1, 1)),
+        ("beyond the region", vec![], write(open, end - 4, 5), (1, 1, 1)),
+        ("behind the region", vec![], write(open, end, 1), (1, 1, 1)),
+        ("a region of another domain", vec![], write(foreign, base, 5), (1, 1, 2)),
+        ("around the end of all offsets", vec![], write(open, u64::MAX - 3, 5), (1, 1, 3)),
+        ("DDP version, tagged", vec![], changed(write(open, base, 5), 0, 0xC0), (1, 1, 4)),
+        ("DDP version 3, tagged", vec![], changed(write(open, base, 5), 0, 0xC3), (1, 1, 4)),
+        ("a fifth queue", vec![], untagged(opcode::SEND, 4, 1, 0, b"x"), (1, 2, 1)),
+        ("the last queue", vec![], untagged(opcode::SEND, u32::MAX, 1, 0, b"x"), (1, 2, 1)),
+        ("no buffer", vec![], untagged(opcode::SEND, 0, 1000, 0, b"x"), (1, 2, 2)),
+        ("no message", vec![], untagged(opcode::SEND, 0, 0, 0, b"x"), (1, 2, 3)),
+        ("a message left out", vec![], untagged(opcode::SEND, 0, 2, 0, b"x"), (1, 2, 3)),
+        ("a message twice", vec![send(b"x")], send(b"x"), (1, 2, 3)),
+        (
+            "a Read left out",
+            vec![],
+            untagged(opcode::READ_REQUEST, 1, 2, 0, &request(open, base, 1)),
+            (1, 2, 3),
+        ),
+        ("an offset at once", vec![], untagged(opcode::SEND, 0, 1, 7, b"x"), (1, 2, 4)),
+        (
+            "a gap in a message",
+            vec![begun.encode(b"12")],
+            untagged(opcode::SEND, 0, 1, 3, b"x"),
+            (1, 2, 4),
+        ),
+        ("a message too long", vec![], send(&[7; 1001]), (1, 2, 5)),
+        (
+            "a Read with a tail",
+            vec![],
+            untagged(opcode::READ_REQUEST, 1, 1, 0, &[0; 29]),
+            (1, 2, 5),
+        ),
+        ("DDP version, untagged", vec![], changed(send(b"x"), 0, 0x42), (1, 2, 6)),
+        ("DDP version, one octet", vec![], vec![0x43], (1, 2, 6)),
+        ("a bad buffer", two, untagged(opcode::SEND, 0, 3, 0, b"3"), (1, 0, 0)),
     ]
+}
+
+/// Those of RDMAP.
+fn rdmap_cases(stags: &Stags) -> Vec<Case> {
+    let Stags { open, base, closed, foreign, unknown } = *stags;
+    let end = base + u64::from(LEN);
+    let terminate = untagged(opcode::TERMINATE, 2, 1, 0, &[0x11, 0, 0, 0]);
+    vec![
+        ("Read: an unknown STag", vec![], read(unknown, base, 5), (0, 1, 0)),
+        ("Read: before the region", vec![], read(open, base - 1, 5), (0, 1, 1)),
+        ("Read: beyond the region", vec![], read(open, end - 4, 5), (0, 1, 1)),
+        ("Read: all offsets", vec![], read(open, base, u32::MAX), (0, 1, 1)),
+        ("Read: a region the peer may not read", vec![], read(closed, base, 5), (0, 1, 2)),
+        ("Read: a region of another domain", vec![], read(foreign, base, 5), (0, 1, 3)),
+        ("Read: around the end of all offsets", vec![], read(open, u64::MAX - 3, 5), (0, 1, 4)),
+        ("Invalidate: another domain", vec![], invalidate(4, foreign), (0, 1, 9)),
+        ("Invalidate with event: another domain", vec![], invalidate(6, foreign), (0, 1, 9)),
+        ("RDMAP version", vec![], changed(send(b"x"), 1, 0x03), (0, 2, 5)),
+        ("RDMAP version 3", vec![send(b"x")], changed(write(open, base, 1), 1, 0xC0), (0, 2, 5)),
+        ("RDMAP version of a Read", vec![], changed(read(open, base, 5), 1, 0x81), (0, 2, 5)),
+        ("RDMAP version of a Terminate", vec![], changed(terminate, 1, 0x87), (0, 2, 5)),
+        ("a reserved opcode", vec![], changed(send(b"x"), 1, 0x4F), (0, 2, 6)),
+        ("a Write that is untagged", vec![], changed(send(b"x"), 1, 0x40), (0, 2, 6)),
+        ("a Response that is untagged", vec![], changed(send(b"x"), 1, 0x42), (0, 2, 6)),
+        ("a Send that is tagged", vec![], changed(write(open, base, 5), 1, 0x43), (0, 2, 6)),
+        ("a Read that is tagged", vec![], changed(write(open, base, 5), 1, 0x41), (0, 2, 6)),
+        ("a Terminate that is tagged", vec![], changed(write(open, base, 5), 1, 0x47), (0, 2, 6)),
+        ("a Send on queue 1", vec![], untagged(opcode::SEND, 1, 1, 0, b"x"), (0, 2, 6)),
+        ("a Terminate on queue 0", vec![], untagged(opcode::TERMINATE, 0, 1, 0, b"x"), (0, 2, 6)),
+        ("a Response nobody asked for", vec![], changed(write(open, base, 5), 1, 0x42), (0, 2, 6)),
+        ("nothing at all", vec![], vec![], (0, 2, 7)),
+        ("a tagged header cut short", vec![], write(open, base, 0)[..13].to_vec(), (0, 2, 7)),
+        ("an untagged header cut short", vec![], send(b"x")[..17].to_vec(), (0, 2, 7)),
+        ("Invalidate: an unknown STag", vec![], invalidate(4, unknown), (0, 2, 9)),
+        (
+            "a Read cut short",
+            vec![],
+            untagged(opcode::READ_REQUEST, 1, 1, 0, &[0; 27]),
+            (0, 2, 0xFF),
+        ),
+    ]
+}
+
+/// Checks what the peer was told of `ulpdu`: copies and length as the texts want them.
+fn check_copies(name: &str, told: &peer::Terminate, ulpdu: &[u8]) {
+    let is_local = told.error_type == 0;
+    if is_local || ulpdu.is_empty() {
+        assert_eq!((told.segment_len, told.ddp_header.len()), (None, 0), "{name}");
+        return;
+    }
+    assert_eq!(told.segment_len.map(usize::from), Some(ulpdu.len()), "{name}");
+    let header_len = if ulpdu[0] & 0x80 != 0 { 14 } else { 18 };
+    let mut header = ulpdu[..ulpdu.len().min(header_len)].to_vec();
+    header.resize(header_len, 0);
+    assert_eq!(told.ddp_header, header, "{name}");
+    let is_whole_read = ulpdu.len() == 46
+        && ulpdu[1] & 0x0F == opcode::READ_REQUEST
+        && ulpdu[6..10] == [0, 0, 0, 1];
+    let request = if told.layer == 0 && is_whole_read { &ulpdu[18..] } else { &[] };
+    assert_eq!(told.rdma_header, request, "{name}");
 }
 
 #[test]
@@ -97,92 +249,199 @@ fn each_broken_rule_has_its_answer() {
     if !netns::inside("each_broken_rule_has_its_answer") {
         return;
     }
-    let stack = Stack::on_tap("fw0");
-    let listener = stack.context.listen(PORT, 4).unwrap();
-    let other = stack.context.alloc_pd();
-    let len = LEN as usize;
-    let open = stack.memory(len, Access::ALL);
-    let closed = stack.memory(len, Access::LOCAL_WRITE);
-    let foreign = stack.memory_in(&other, len, Access::ALL);
-    let inbox = stack.memory(2 * len, Access::LOCAL_WRITE);
-    let connect = |startup: &Startup| {
-        let startup = startup.clone();
-        let thread = std::thread::spawn(move || {
-            Peer::initiate(TcpStream::connect((STACK, PORT)).unwrap(), &startup).unwrap().0
-        });
-        let qp = stack.qp();
-        for wr_id in 0..2 {
-            post_recv(&qp, wr_id, inbox.sge(usize::try_from(wr_id).unwrap() * len, LEN));
-        }
-        let request = listener.accept_timeout(PATIENCE).expect("a request");
-        request.accept(&qp, ConnParam::default()).unwrap();
-        qp.wait_established(PATIENCE).unwrap();
-        (qp, thread.join().unwrap())
-    };
-
-    let stags = |base: u64| Stags {
-        open: open.rkey(),
-        base,
-        closed: closed.rkey(),
-        foreign: foreign.rkey(),
-        // The same slot with another key.
-        unknown: open.rkey() ^ 1,
-    };
+    let bed = Bed::new();
+    let stack = &bed.stack;
     let mut answered = 0;
-    for (name, ulpdu, expected) in cases(&stags(open.addr())) {
-        // Regions other than `open` have bases of their own.
-        let (qp, mut peer) = connect(&Startup::default());
-        peer.put_ulpdu(&ulpdu).unwrap();
-        peer.serve_until(|peer| peer.terminate.is_some())
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
-        let told = peer.terminate.clone().unwrap();
-        assert_eq!(told.cause(), expected, "{name}");
-        let header_len = if ulpdu.first().is_some_and(|c| c & 0x80 != 0) { 14 } else { 18 };
-        if let Some(header) = ulpdu.get(..header_len) {
-            assert_eq!(told.ddp_header, header, "{name}");
-        }
-        if expected.0 == 0 && expected.1 == 1 && ulpdu[1] == 0x41 {
-            assert_eq!(told.rdma_header, ulpdu[18..], "{name}");
-        }
-        match qp.wait_event(PATIENCE) {
-            Some(Event::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
-                assert_eq!((sent.layer, sent.error_type, sent.code), expected, "{name}");
+    for version in [Version::Ietf, Version::Rdmac] {
+        let stags = bed.stags();
+        for (name, earlier, ulpdu, expected) in
+            ddp_cases(&stags).into_iter().chain(rdmap_cases(&stags))
+        {
+            // The older texts call an STag of another stream invalid.
+            let is_old = version == Version::Rdmac;
+            let expected = if is_old && expected == (0, 1, 3) { (0, 1, 0) } else { expected };
+            let (qp, mut peer) = bed.connect(version);
+            for ulpdu in earlier {
+                peer.put_ulpdu(&ulpdu).unwrap();
             }
-            event => panic!("{name}: {event:?}"),
+            peer.put_ulpdu(&ulpdu).unwrap();
+            peer.serve_until(|peer| peer.terminate.is_some())
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            let told = peer.terminate.clone().unwrap();
+            assert_eq!(told.cause(), expected, "{name}");
+            let mut on_the_wire = ulpdu.clone();
+            if is_old {
+                peer::turn_versions(&mut on_the_wire);
+            }
+            check_copies(name, &told, &on_the_wire);
+            match qp.wait_event(PATIENCE) {
+                Some(Event::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
+                    assert_eq!(sent.cause(), expected, "{name}");
+                    assert_eq!(sent.ddp_header(), told.ddp_header, "{name}");
+                }
+                event => panic!("{name}: {event:?}"),
+            }
+            assert_eq!(qp.state(), QpState::Error);
+            bed.check_receives(name);
+            assert!(!peer.serve_one().unwrap_or(false), "{name}: more after the Terminate");
+            answered += 1;
+            assert_eq!(stack.context.counters().engine.terminates_out, answered, "{name}");
         }
-        assert_eq!(qp.state(), QpState::Error);
-        // Each receive once; one that was too short for its message has a status of its own.
-        let ended = stack.completions(2);
-        assert_eq!((ended[0].wr_id, ended[1].wr_id), (0, 1), "{name}");
-        assert_ne!(ended[0].status, WcStatus::Success, "{name}");
-        assert_eq!(ended[1].status, WcStatus::Flushed, "{name}");
-        assert!(!peer.serve_one().unwrap_or(false), "{name}: more after the Terminate");
-        answered += 1;
-        assert_eq!(stack.context.counters().engine.terminates_out, answered, "{name}");
     }
 
-    // A wrong CRC is an error of MPA, which reports no header.
-    let ulpdu = write(open.rkey(), open.addr(), 5);
-    let mut octets = peer::fpdu(&ulpdu, true);
-    *octets.last_mut().unwrap() ^= 0x80;
-    let (_qp, mut peer) = connect(&Startup::default());
-    peer.put(&octets).unwrap();
-    peer.serve_until(|peer| peer.terminate.is_some()).unwrap();
-    assert_eq!(peer.terminate.clone().unwrap().cause(), (2, 0, 2));
-    assert_eq!(stack.context.counters().engine.crc_errors, 1);
-    drop((_qp, peer));
-    let _ = stack.completions(2);
-
     // After all of that the next connection works, and nothing was placed.
-    let mut found = vec![0xEE; len];
-    open.read(0, &mut found);
+    let mut found = vec![0xEE; LEN as usize];
+    bed.open.read(0, &mut found);
     assert!(found.iter().all(|octet| *octet == 0));
-    let (qp, mut peer) = connect(&Startup::default());
-    peer.write(open.rkey(), open.addr(), b"still here").unwrap();
+    let (qp, mut peer) = bed.connect(Version::Ietf);
+    peer.write(bed.open.rkey(), bed.open.addr(), b"still here").unwrap();
     peer.send(opcode::SEND, 0, b"done").unwrap();
     assert_eq!(stack.completed().byte_len, 4);
     let mut found = [0; 10];
-    open.read(0, &mut found);
+    bed.open.read(0, &mut found);
     assert_eq!(&found, b"still here");
     drop(qp);
+}
+
+#[test]
+fn what_the_peer_did_not_cause_is_told_without_copies() {
+    if !Path::new("/dev/net/tun").exists() {
+        return skip("no /dev/net/tun, so no tap devices");
+    }
+    if !netns::inside("what_the_peer_did_not_cause_is_told_without_copies") {
+        return;
+    }
+    let bed = Bed::new();
+    let told = |peer: &mut Peer| {
+        peer.serve_until(|peer| peer.terminate.is_some()).unwrap();
+        let told = peer.terminate.clone().unwrap();
+        assert_eq!((told.segment_len, told.ddp_header.len(), told.rdma_header.len()), (None, 0, 0));
+        assert!(!peer.serve_one().unwrap_or(false), "more after the Terminate");
+        told.cause()
+    };
+    let nothing = write(0, 0, 0);
+    let damaged = || {
+        let mut octets = peer::fpdu(&nothing, true);
+        *octets.last_mut().unwrap() ^= 0x80;
+        octets
+    };
+
+    // By force, for each reason.
+    for (cause, expected) in [
+        (Abort::Stream, (0, 2, 7)),
+        (Abort::Global, (0, 2, 8)),
+        (Abort::Protection, (0, 1, 0xFF)),
+        (Abort::Operation, (0, 2, 0xFF)),
+    ] {
+        let (qp, mut peer) = bed.connect(Version::Ietf);
+        peer.send(opcode::SEND, 0, b"x").unwrap();
+        assert_eq!(bed.stack.completed().byte_len, 1);
+        qp.terminate(cause).unwrap();
+        assert_eq!(told(&mut peer), expected);
+        let flushed = bed.stack.completions(2);
+        assert!(flushed.iter().all(|wc| wc.status == WcStatus::Flushed));
+    }
+
+    // A request that names memory that is not there.
+    let (qp, mut peer) = bed.connect(Version::Ietf);
+    peer.put_ulpdu(&nothing).unwrap();
+    let bad = Sge { addr: 0, len: 5, lkey: bed.open.lkey() ^ 1 };
+    post_send(&qp, 9, gather(bad));
+    assert_eq!(told(&mut peer), (0, 0, 0));
+    let ended = bed.stack.completions(4);
+    assert_eq!((ended[0].wr_id, ended[0].status), (9, WcStatus::LocalProtection));
+
+    // A wrong CRC is an error of MPA.
+    let (_qp, mut peer) = bed.connect(Version::Ietf);
+    peer.put_ulpdu(&nothing).unwrap();
+    peer.put(&damaged()).unwrap();
+    assert_eq!(told(&mut peer), (2, 0, 2));
+    bed.check_receives("CRC");
+
+    // In the very first FPDU it cannot be told: the connection is reset.
+    let (qp, mut peer) = bed.connect(Version::Ietf);
+    peer.put(&damaged()).unwrap();
+    assert_eq!(peer.serve_one().map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
+    match qp.wait_event(PATIENCE) {
+        Some(Event::Disconnected { reason: EndReason::TerminateUnsent(unsent), .. }) => {
+            assert_eq!(unsent.cause(), (2, 0, 2));
+        }
+        event => panic!("{event:?}"),
+    }
+    bed.check_receives("CRC at once");
+    assert_eq!(bed.stack.context.counters().engine.crc_errors, 2);
+}
+
+/// Layers, types and codes of the tables (RFC 5040 Figure 9, RFC 5041 section 7.2, RFC 5044
+/// section 8, RFC 6581 section 8), and some that are in none.
+fn causes() -> Vec<(u8, u8, u8)> {
+    let rows: [(u8, u8, &[u8]); 8] = [
+        (0, 0, &[0, 7, 255]),
+        (0, 1, &[0, 1, 2, 3, 4, 9, 255]),
+        (0, 2, &[5, 6, 7, 8, 9, 255]),
+        (1, 0, &[0]),
+        (1, 1, &[0, 1, 2, 3, 4]),
+        (1, 2, &[1, 2, 3, 4, 5, 6]),
+        (2, 0, &[1, 2, 3, 4, 5, 6, 7]),
+        (5, 6, &[7]),
+    ];
+    let row = |(layer, kind, codes): &(u8, u8, &[u8])| {
+        codes.iter().map(|code| (*layer, *kind, *code)).collect::<Vec<_>>()
+    };
+    rows.iter().flat_map(row).collect()
+}
+
+#[test]
+fn each_terminate_of_the_peer_is_reported_whole() {
+    if !Path::new("/dev/net/tun").exists() {
+        return skip("no /dev/net/tun, so no tap devices");
+    }
+    if !netns::inside("each_terminate_of_the_peer_is_reported_whole") {
+        return;
+    }
+    let bed = Bed::new();
+    let segment = read(1, 2, 3);
+    for (index, (layer, kind, code)) in causes().into_iter().enumerate() {
+        let version = if index % 2 == 0 { Version::Ietf } else { Version::Rdmac };
+        let (qp, mut peer) = bed.connect(version);
+        // Without copies, with a DDP header, and with both headers, in turn.
+        let (bits, copies): (u8, &[u8]) =
+            [(0, &[][..]), (0xC0, &segment[..18]), (0xE0, &segment)][index % 3];
+        let mut payload = vec![layer << 4 | kind, code, bits, 0];
+        if bits != 0 {
+            payload.extend([0x12, 0x34]);
+        }
+        payload.extend_from_slice(copies);
+        peer.put_ulpdu(&untagged(opcode::TERMINATE, 2, 1, 0, &payload)).unwrap();
+        match qp.wait_event(PATIENCE) {
+            Some(Event::Disconnected { reason, .. }) => {
+                assert_eq!(reason.error(), Some((layer, kind, code)));
+                let EndReason::TerminateReceived(told) = reason else { panic!("{reason:?}") };
+                assert_eq!(told.segment_len, (bits != 0).then_some(0x1234));
+                assert_eq!(told.ddp_header(), &copies[..copies.len().min(18)]);
+                assert_eq!(told.rdma_header(), copies.get(18..).unwrap_or_default());
+            }
+            event => panic!("{event:?}"),
+        }
+        // No Terminate answers it, and the connection ends in good order.
+        assert!(!peer.serve_one().unwrap());
+        assert!(peer.finished() && peer.terminate.is_none());
+        let flushed = bed.stack.completions(3);
+        assert!(flushed.iter().all(|wc| wc.status == WcStatus::Flushed), "{flushed:?}");
+    }
+
+    // One that cannot be read, and one that does not come first on its queue.
+    for (msn, payload) in [(1, &[0x11, 0][..]), (2, &[0x11, 0, 0, 0])] {
+        let (qp, mut peer) = bed.connect(Version::Ietf);
+        peer.put_ulpdu(&untagged(opcode::TERMINATE, 2, msn, 0, payload)).unwrap();
+        match qp.wait_event(PATIENCE) {
+            Some(Event::Disconnected { reason: EndReason::BadTerminate, .. }) => {}
+            event => panic!("{event:?}"),
+        }
+        assert!(!peer.serve_one().unwrap() && peer.terminate.is_none());
+        bed.check_receives("a bad Terminate");
+    }
+    let counters = bed.stack.context.counters().engine;
+    assert_eq!(counters.terminates_in, causes().len() as u64 + 2);
+    assert_eq!(counters.terminates_out, 0);
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{
-    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, RequestId, TerminateInfo,
+    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, RequestId,
 };
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
@@ -242,17 +242,11 @@ fn an_access_refused_ends_both_ends_with_a_terminate() {
     let [active, passive] = connected(&mut world);
     let read_only = register(&world, 1, Access::REMOTE_READ);
     world.ends[0].engine.post_send(active, write(1, read_only, 0)).unwrap();
-    let info = TerminateInfo {
-        layer: 1,
-        error_type: 1,
-        code: 0,
-        has_ddp_header: true,
-        has_rdma_header: false,
-    };
     let Event::Disconnected { qp, reason } = event(&mut world, 1) else { panic!() };
-    assert_eq!((qp, reason), (passive, EndReason::TerminateSent(info)));
+    let EndReason::TerminateSent(told) = reason else { panic!("{reason:?}") };
+    assert_eq!((qp, told.cause(), told.ddp_header().len()), (passive, (1, 1, 0), 14));
     let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
-    assert_eq!((qp, reason), (active, EndReason::TerminateReceived(info)));
+    assert_eq!((qp, reason), (active, EndReason::TerminateReceived(told)));
     assert_eq!(world.ends[1].arena.read(0, 4), [0; 4]);
     // The next connection works.
     let [active, passive] = connected(&mut world);

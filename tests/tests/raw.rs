@@ -1,241 +1,17 @@
-//! One engine and a peer made of hand-written segments, which keeps no rule it does not like.
-
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::rc::Rc;
+//! An engine against a peer made of hand-written segments, which keeps no rule it does not like.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory};
-use ferrowarp_proto::ddp::testing::Arena;
-use ferrowarp_proto::device::ChecksumMode;
-use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::fpdu;
-use ferrowarp_proto::mpa::startup::{self, Wishes};
-use ferrowarp_proto::time::{Instant, MICROSECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, RequestId};
-use ferrowarp_proto::verbs::qp::{QpInit, QpState};
-use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_proto::verbs::cm::{EndReason, Event};
+use ferrowarp_proto::verbs::qp::QpState;
+use ferrowarp_proto::verbs::wc::WcStatus;
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
-use ferrowarp_proto::wire::seq::Seq;
-use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
-use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::{Queues, address};
-
-const PORT: u16 = 7174;
-const PD: u32 = 3;
-const CQ: CqId = CqId(0);
-const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-
-/// Completion queues that can be made to refuse a push although there is room: an application on
-/// another core may poll at any moment.
-struct Fickle {
-    queues: Queues,
-    /// What comes of the next pushes; what lies beyond goes in.
-    answers: Rc<RefCell<VecDeque<bool>>>,
-}
-
-impl Completions for Fickle {
-    fn push(&mut self, cq: CqId, wc: Wc) -> bool {
-        self.answers.borrow_mut().pop_front().unwrap_or(true) && self.queues.push(cq, wc)
-    }
-}
-
-/// The engine, in its own time.
-struct Bed {
-    engine: Engine<HeapDevice, Rc<Arena>, Fickle>,
-    answers: Rc<RefCell<VecDeque<bool>>>,
-    arena: Rc<Arena>,
-    queues: Queues,
-    now: Instant,
-}
-
-impl Bed {
-    fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
-        let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
-        let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
-        let mut config = EngineConfig::new(address(1), 24, 7);
-        change(&mut config);
-        let arena = Rc::new(Arena::new(1 << 20));
-        let queues = Queues::new(2, 64);
-        let answers = Rc::<RefCell<VecDeque<bool>>>::default();
-        let fickle = Fickle { queues: queues.clone(), answers: Rc::clone(&answers) };
-        let mut engine = Engine::new(config, device, Rc::clone(&arena), fickle);
-        engine.listen(PORT, 64).unwrap();
-        Self { engine, answers, arena, queues, now: Instant::from_nanos(1000) }
-    }
-
-    fn pass(&mut self) {
-        self.engine.drive(self.now);
-        self.now = self.now + 10 * MICROSECOND;
-    }
-
-    /// Passes until everything is quiet.
-    fn settle(&mut self) {
-        for _ in 0..100 {
-            self.pass();
-        }
-    }
-
-    fn request(&mut self) -> RequestId {
-        match self.engine.next_event() {
-            Some(Event::ConnectRequest { request, .. }) => request,
-            other => panic!("unexpected {other:?}"),
-        }
-    }
-
-    fn qp(&mut self) -> QpId {
-        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 64, max_recv_wr: 16 };
-        self.engine.create_qp(init).unwrap()
-    }
-}
-
-/// The other end of one connection.
-struct Peer {
-    template: HeaderTemplate,
-    local: FourTuple,
-    seq: Seq,
-    ack: Seq,
-    /// Stream octets of the engine, in order.
-    heard: Vec<u8>,
-    /// Payload lengths of its segments.
-    lens: Vec<usize>,
-    /// Its window, as of its last segment, and the shift it told.
-    window: u32,
-    shift: u8,
-    reset: bool,
-    /// What it offers itself.
-    offers: u16,
-}
-
-impl Peer {
-    /// Has `port`, and no connection.
-    fn stranger(port: u16) -> Self {
-        let local =
-            FourTuple { local: (address(0), port).into(), remote: (address(1), PORT).into() };
-        let template = HeaderTemplate::new(MACS[0], MACS[1], local);
-        let seq = Seq(0xffff_ff00);
-        let (heard, lens) = (Vec::new(), Vec::new());
-        let (window, shift, offers) = (0, 0, 0xffff);
-        Self { template, local, seq, ack: Seq(0), heard, lens, window, shift, reset: false, offers }
-    }
-
-    /// Connects from `port`, telling a segment size.
-    fn connect(bed: &mut Bed, port: u16, mss: u16) -> Self {
-        let mut peer = Self::stranger(port);
-        let options =
-            Options { mss: Some(mss), wscale: Some(0), sack_permitted: true, ..Options::default() };
-        peer.put(bed, Flags::SYN, options, peer.seq, &[]);
-        peer.seq += 1;
-        bed.pass();
-        peer.listen(bed);
-        peer.put(bed, Flags::ACK, Options::default(), peer.seq, &[]);
-        bed.pass();
-        peer
-    }
-
-    fn put(&self, bed: &Bed, flags: Flags, options: Options, seq: Seq, payload: &[u8]) {
-        let fields =
-            Fields { seq, ack: self.ack, flags, window: self.offers, options, ..Fields::default() };
-        let at = 54 + fields.options.wire_len();
-        let mut frame = vec![0; at + payload.len()];
-        frame[at..].copy_from_slice(payload);
-        self.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
-        bed.engine.device().inbound.borrow_mut().push_back(frame);
-    }
-
-    /// Sends octets in order.
-    fn send(&mut self, bed: &mut Bed, octets: &[u8]) {
-        self.put(bed, Flags::ACK, Options::default(), self.seq, octets);
-        self.seq += u32::try_from(octets.len()).unwrap();
-        bed.pass();
-    }
-
-    /// Takes what the engine sent; true if there was anything to acknowledge.
-    fn listen(&mut self, bed: &Bed) -> bool {
-        let mut news = false;
-        let frames: Vec<_> = bed.engine.device().outbound.borrow_mut().drain(..).collect();
-        for frame in frames {
-            let frame = Frame::from(frame);
-            let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { continue };
-            if segment.tuple.remote != self.local.remote || segment.tuple.local != self.local.local
-            {
-                continue;
-            }
-            self.reset |= segment.flags.has(Flags::RST);
-            if !segment.payload.is_empty() {
-                self.lens.push(segment.payload.len());
-            }
-            self.window = u32::from(segment.window) << self.shift;
-            if segment.flags.has(Flags::SYN) {
-                self.shift = segment.options.wscale.unwrap_or(0);
-                self.ack = segment.seq + 1;
-                news = true;
-            } else if segment.seq == self.ack && segment.seq_len() > 0 {
-                self.heard.extend(&frame.0[segment.payload.clone()]);
-                self.ack += segment.seq_len();
-                news = true;
-            }
-        }
-        news
-    }
-
-    /// Listens and acknowledges until nothing new comes.
-    fn settle(&mut self, bed: &mut Bed) {
-        for _ in 0..1000 {
-            bed.pass();
-            if self.listen(bed) {
-                self.put(bed, Flags::ACK, Options::default(), self.seq, &[]);
-            }
-        }
-    }
-
-    /// The start-up exchange, and the engine's queue pair.
-    fn set_up(&mut self, bed: &mut Bed) -> QpId {
-        let request =
-            startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
-        let mut octets = vec![0; request.wire_len()];
-        request.emit(&mut octets);
-        self.send(bed, &octets);
-        let request = bed.request();
-        let qp = bed.qp();
-        bed.engine.accept(bed.now, request, qp, &ConnParam::default()).unwrap();
-        assert!(matches!(bed.engine.next_event(), Some(Event::Established { .. })));
-        self.settle(bed);
-        assert_eq!(self.heard.len(), 24, "the reply");
-        self.heard.clear();
-        qp
-    }
-}
-
-/// An FPDU with `payload` behind a header that `emit` writes.
-fn framed(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -> Vec<u8> {
-    let len = header_len + payload.len();
-    let mut octets = vec![0; fpdu::fpdu_len(len)];
-    emit(&mut octets[2..]);
-    octets[2 + header_len..2 + len].copy_from_slice(payload);
-    fpdu::seal(&mut octets, len, true);
-    octets
-}
-
-fn untagged(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
-    let rsvd_ulp = opcode.control(Version::Ietf);
-    let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue, msn, mo: 0 };
-    framed(18, |out| header.emit(Version::Ietf, out), payload)
-}
-
-/// An RDMA Write of no octets: opens the responder's gate.
-fn nothing() -> Vec<u8> {
-    let rsvd_ulp = Opcode::Write.control(Version::Ietf);
-    let header = Tagged { last: true, rsvd_ulp, stag: 0, to: 0 };
-    framed(14, |out| header.emit(Version::Ietf, out), &[])
-}
-
-fn inbox(bed: &Bed, wr_id: u64) -> RecvWr {
-    let lkey = bed.arena.register(0, 4096, Access::ALL, PD);
-    RecvWr { wr_id, sg_list: [Sge { addr: 0, len: 4096, lkey }].into_iter().collect() }
-}
+use ferrowarp_proto::wire::tcp::{Flags, Options};
+use ferrowarp_tests::raw::{Bed, CQ, PD, PORT, Peer, framed, inbox, nothing, untagged};
+use ferrowarp_tests::sim::world::address;
 
 // req-test: MPA-040, MPA-104, MPA-119, MPA-120
 #[test]
@@ -261,19 +37,6 @@ fn a_tiny_segment_size_is_kept_to() {
         }
         assert_eq!((written, rest.len()), (3000, 0), "MSS {mss}");
     }
-}
-
-#[test]
-fn a_terminate_without_its_header_ends_the_stream_like_any_other() {
-    let mut bed = Bed::new(|_| {});
-    let mut peer = Peer::connect(&mut bed, 5000, 1460);
-    let qp = peer.set_up(&mut bed);
-    bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
-    peer.send(&mut bed, &untagged(Opcode::Terminate, 2, 1, &[0, 0]));
-    peer.settle(&mut bed);
-    assert_eq!(bed.engine.qp_state(qp), QpState::Error);
-    assert!(matches!(bed.engine.next_event(), Some(Event::Disconnected { .. })));
-    assert_eq!(bed.queues.poll(CQ).map(|wc| wc.status), Some(WcStatus::Flushed));
 }
 
 /// Five peers send every second octet of an FPDU, so that nothing can be handed up; then the first
@@ -387,7 +150,7 @@ fn what_nobody_wants_any_more_is_not_held() {
     peer.set_up(&mut bed);
     let mut bad = nothing();
     bad[5] ^= 1;
-    peer.send(&mut bed, &bad);
+    peer.send(&mut bed, &[nothing(), bad].concat());
     bed.settle();
     for at in 1..50 {
         peer.put(&bed, Flags::ACK, Options::default(), peer.seq + 1400 * at, &[0; 1400]);

@@ -34,6 +34,7 @@ fn over_seeds(
         options.ipv6 = chance.random_bool(0.5);
         options.vlan = chance.random_bool(0.25).then(|| chance.random_range(1..4095));
         draw(&mut chance, &mut options);
+        options.revision = [2, 0][usize::from(chance.random_bool(0.25))];
         let mut world = World::new(&options);
         if let Some(path) = capture {
             eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");

@@ -40,6 +40,8 @@ fn variants() -> Vec<(ConnParam, Startup)> {
         (1, true, 300, [true; 2]),
         (2, false, 508, [true, false]),
         (1, false, 512, [false, true]),
+        // The versions of the RDMA Consortium.
+        (0, true, 100, [true; 2]),
     ];
     for (revision, crc, data, [ours, theirs]) in kinds {
         let private_data = pattern(data, 3);

@@ -257,7 +257,10 @@ pub use ferrowarp_proto::{
     ddp::regions::Stag,
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{AtomicOp, ImmediateData, Operation, Payload, SgList, Sge},
-    verbs::cm::{Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData},
+    verbs::cm::{
+        Abort, Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData, Terminate,
+        Version,
+    },
     verbs::qp::{QpState, SrqError, SrqId},
     verbs::wc::{QpId, Wc, WcOpcode, WcStatus},
     verbs::wr::{Bind, PostError, RecvWr, SendWr},

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{CmError, ConnParam, Event, RequestId};
+use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, RequestId};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
@@ -61,6 +61,7 @@ pub(crate) trait Machine: Send {
     ) -> Result<(), CmError>;
     fn reject(&mut self, now: Instant, request: RequestId, data: &[u8]) -> Result<(), CmError>;
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
+    fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError>;
     /// Ends every connection in good order and every listener.
     fn disconnect_all(&mut self, now: Instant);
 
@@ -320,6 +321,13 @@ where
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
         let now = self.advance(now);
         let result = self.engine.disconnect(now, qp);
+        self.show_state(qp);
+        result
+    }
+
+    fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError> {
+        let now = self.advance(now);
+        let result = self.engine.terminate(now, qp, cause);
         self.show_state(qp);
         result
     }

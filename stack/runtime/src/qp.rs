@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
 use ferrowarp_proto::rdmap::operation::MESSAGE_LEN_MAX;
-use ferrowarp_proto::verbs::cm::{Agreed, CmError, ConnParam, ConnectError, Event};
+use ferrowarp_proto::verbs::cm::{Abort, Agreed, CmError, ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr};
@@ -412,6 +412,15 @@ impl Qp {
     /// `Gone` if it has no connection, or after the context was closed.
     pub fn disconnect(&self) -> Result<(), CmError> {
         self.manage(|machine, now, qp| machine.disconnect(now, qp))
+    }
+
+    /// Ends the connection by force: what waits is not sent any more, the peer is told why with a
+    /// Terminate, and outstanding requests complete as flushed.
+    ///
+    /// # Errors
+    /// `Gone` if it has no connection, or after the context was closed.
+    pub fn terminate(&self, cause: Abort) -> Result<(), CmError> {
+        self.manage(|machine, now, qp| machine.terminate(now, qp, cause))
     }
 
     pub(crate) fn belongs_to(&self, context: &Arc<Inner>) -> bool {

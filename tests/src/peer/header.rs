@@ -37,6 +37,14 @@ pub mod opcode {
     pub const ATOMIC_RESPONSE: u8 = 11;
 }
 
+/// Turns a ULPDU's versions of DDP and RDMAP from those of the IETF (DV 1, RV 1) to those of the
+/// RDMA Consortium (DV 0, RV 0), or back.
+pub fn turn_versions(ulpdu: &mut [u8]) {
+    for (octet, bits) in ulpdu.iter_mut().zip([0x01, 0x40]) {
+        *octet ^= bits;
+    }
+}
+
 /// A DDP header with its RDMAP control field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
@@ -88,7 +96,7 @@ impl Header {
         Self::Untagged { opcode, last: true, invalidate: 0, qn: 1, msn, mo: 0 }
     }
 
-    /// Header and payload as one ULPDU, versions 1 (IETF).
+    /// Header and payload as one ULPDU, versions 1 (IETF); see [`turn_versions`].
     #[must_use]
     pub fn encode(&self, payload: &[u8]) -> Vec<u8> {
         let mut octets = Vec::with_capacity(UNTAGGED_LEN + payload.len());
@@ -216,6 +224,8 @@ pub struct Terminate {
     pub error_type: u8,
     /// Error code.
     pub code: u8,
+    /// Octets of the terminated segment, if they were told (M).
+    pub segment_len: Option<u16>,
     /// The terminated segment's DDP header, if it came along.
     pub ddp_header: Vec<u8>,
     /// The terminated Read Request's header, if it came along.
@@ -242,9 +252,12 @@ impl Terminate {
         let (has_len, has_ddp, has_rdma) =
             (control & 0x80 != 0, control & 0x40 != 0, control & 0x20 != 0);
         let (mut ddp_header, mut rdma_header) = (Vec::new(), Vec::new());
-        let mut rest = rest;
+        let (mut rest, mut segment_len) = (rest, None);
         if has_len || has_ddp {
-            rest = rest.get(2..).ok_or_else(|| broken("no DDP Segment Length"))?;
+            let (len, after) =
+                rest.split_first_chunk().ok_or_else(|| broken("no DDP Segment Length"))?;
+            segment_len = has_len.then_some(u16::from_be_bytes(*len));
+            rest = after;
         }
         if has_ddp {
             let tagged = rest.first().is_some_and(|octet| octet & 0x80 != 0);
@@ -263,7 +276,8 @@ impl Terminate {
         if !rest.is_empty() {
             return Err(broken("a Terminate with octets to spare"));
         }
-        Ok(Self { layer: kind >> 4, error_type: kind & 0x0F, code, ddp_header, rdma_header })
+        let (layer, error_type) = (kind >> 4, kind & 0x0F);
+        Ok(Self { layer, error_type, code, segment_len, ddp_header, rdma_header })
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-pub use header::{Header, ReadRequest, Terminate, opcode};
+pub use header::{Header, ReadRequest, Terminate, opcode, turn_versions};
 use markers::Reader;
 pub use markers::marked_fpdu;
 pub use startup::{Frame, Role, Startup};
@@ -52,6 +52,8 @@ pub struct Peer {
     marked_in: Option<u64>,
     chop: Chop,
     chance: SmallRng,
+    /// Versions of DDP and RDMAP are those of the RDMA Consortium, in both directions.
+    pub rdmac: bool,
     /// Largest ULPDU that [`Peer::write`], [`Peer::send`] and Read Responses use.
     pub ulpdu_len_max: usize,
     /// The buffer behind [`PEER_STAG`]; tagged offsets start at 0.
@@ -158,6 +160,7 @@ impl Peer {
             marked_in: None,
             chop: Chop::Whole,
             chance: SmallRng::seed_from_u64(0),
+            rdmac: false,
             ulpdu_len_max: 1442,
             memory: Vec::new(),
             sends: Vec::new(),
@@ -221,7 +224,11 @@ impl Peer {
     /// # Errors
     /// Those of the socket.
     pub fn put_ulpdu(&mut self, ulpdu: &[u8]) -> io::Result<()> {
-        let octets = self.next_fpdu(ulpdu);
+        let mut ulpdu = ulpdu.to_vec();
+        if self.rdmac {
+            turn_versions(&mut ulpdu);
+        }
+        let octets = self.next_fpdu(&ulpdu);
         self.put(&octets)
     }
 
@@ -349,10 +356,13 @@ impl Peer {
     /// # Errors
     /// I/O errors and rule violations (`InvalidData`).
     pub fn serve_one(&mut self) -> io::Result<bool> {
-        let Some(ulpdu) = self.take_ulpdu()? else {
+        let Some(mut ulpdu) = self.take_ulpdu()? else {
             self.finished = true;
             return Ok(false);
         };
+        if self.rdmac {
+            turn_versions(&mut ulpdu);
+        }
         if self.terminate.is_some() {
             return Err(broken("an FPDU after a Terminate"));
         }

@@ -123,7 +123,9 @@ enum Kind {
 
 impl Kind {
     fn draw(world: &mut World) -> Self {
-        match world.chance.random_range(0..10) {
+        // What RFC 7306 added is of the IETF's version alone.
+        let count = if world.param(0).revision == 0 { 8 } else { 10 };
+        match world.chance.random_range(0..count) {
             0 | 1 => Self::Send,
             2 | 3 => Self::Read,
             4 | 5 => Self::Write,

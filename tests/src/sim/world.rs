@@ -146,6 +146,8 @@ pub struct WorldOptions {
     pub repair_checksums: bool,
     /// RDMA Writes are placed ahead of their turn where markers show them.
     pub place_early: bool,
+    /// MPA revision of every connection; 0 brings the versions of the RDMA Consortium.
+    pub revision: u8,
 }
 
 impl WorldOptions {
@@ -172,6 +174,7 @@ impl WorldOptions {
             router: None,
             repair_checksums: false,
             place_early: false,
+            revision: 2,
         }
     }
 }
@@ -295,8 +298,8 @@ impl World {
     /// What an end brings to the set-up of a connection.
     #[must_use]
     pub fn param(&self, end: usize) -> ConnParam {
-        let markers = self.options.tcp[end].markers;
-        ConnParam { markers, place_early: self.options.place_early, ..ConnParam::default() }
+        let WorldOptions { tcp, place_early, revision, .. } = self.options;
+        ConnParam { markers: tcp[end].markers, place_early, revision, ..ConnParam::default() }
     }
 
     /// RDMA Writes may be placed ahead of their turn.

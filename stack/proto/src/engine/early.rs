@@ -174,8 +174,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             return;
         }
-        self.verbs.fail_markers(qp);
-        self.wind_down(now, index);
+        let may_speak = conn.gate_open;
+        self.verbs.fail_markers(qp, may_speak);
+        self.end_told(now, index, may_speak);
     }
 
     /// After octets in order: what was accepted early and follows them.

@@ -16,11 +16,11 @@ use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::{Indication, Stream};
 use crate::tcp::{Delivered, Notice};
 use crate::time::Instant;
-use crate::verbs::cm::{EndReason, TerminateInfo};
+use crate::verbs::cm::EndReason;
 use crate::verbs::wc::{Completions, CqId, WcStatus};
 use crate::wire::link;
-use crate::wire::rdmap::TerminateHeader;
 use crate::wire::tcp::{Flags, FourTuple, Segment, reset_for};
+use crate::wire::terminate::Terminate;
 
 /// What a ULPDU means for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,7 +233,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         receiver.finish(assembly);
                         verdict
                     }
-                    Err(damage) => verbs.fail_fpdu(qp, damage),
+                    Err(damage) => verbs.fail_fpdu(qp, damage, *gate_open),
                 };
                 match verdict {
                     Verdict::Good => {}
@@ -252,7 +252,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                             octets.start += used;
                             if is_rtr { Verdict::Good } else { verbs.take_ulpdu(qp, ulpdu) }
                         }
-                        Err(damage) => verbs.fail_fpdu(qp, damage),
+                        Err(damage) => verbs.fail_fpdu(qp, damage, *gate_open),
                     };
                     match verdict {
                         Verdict::Good => {}
@@ -265,8 +265,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 }
                 let Some(buffer) = assembly.take() else {
                     verbs.counters.assembly_exhausted += 1;
-                    verbs.enter_error(qp, EndReason::LocalError);
-                    self.abort(index);
+                    self.fail_here(now, qp);
                     return;
                 };
                 receiver.begin(buffer);
@@ -276,7 +275,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
         };
         if ended {
-            self.wind_down(now, index);
+            let may_speak = *gate_open;
+            self.end_told(now, index, may_speak);
         }
     }
 }
@@ -311,9 +311,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                     self.overrun_of(index, |qp| qp.init.recv_cq)
                 }
             }
-            Ok(Indication::Terminated(header)) => {
+            Ok(Indication::Terminated(told)) => {
                 self.counters.terminates_in += 1;
-                self.enter_error(index, EndReason::TerminateReceived(info(header)));
+                let reason = told.map_or(EndReason::BadTerminate, EndReason::TerminateReceived);
+                self.enter_error(index, reason);
                 Verdict::Ended
             }
             Err(fault) => self.refuse(index, fault, ulpdu),
@@ -329,10 +330,12 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         is_rtr
     }
 
-    /// Ends a stream over an FPDU that is wrong. The other direction goes on for the Terminate.
+    /// Ends a stream over an FPDU that is wrong. The other direction goes on for the Terminate, if
+    /// this end may speak: until there is a valid FPDU of the initiator's, the responder says
+    /// nothing (RFC 5044 section 7.1.2).
     // req: MPA-151, MPA-158, MPA-161
     #[cold]
-    fn fail_fpdu(&mut self, index: u32, damage: Damage) -> Verdict {
+    fn fail_fpdu(&mut self, index: u32, damage: Damage, may_speak: bool) -> Verdict {
         let fault = match damage {
             Damage::Crc => {
                 self.counters.crc_errors += 1;
@@ -343,7 +346,14 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                 Fault::Marker
             }
         };
-        self.fail_stream(index, fault, &[])
+        if may_speak {
+            return self.fail_stream(index, fault, &[]);
+        }
+        let (Some(stream), _) = self.stream_of(index) else { return Verdict::Ended };
+        if let Some(unsent) = stream.fail_silently(fault) {
+            self.enter_error(index, EndReason::TerminateUnsent(unsent));
+        }
+        Verdict::Ended
     }
 
     /// Places what an FPDU ahead of its turn brings, if it can be placed then.
@@ -356,8 +366,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 
     /// Ends a stream whose markers contradict its lengths.
     #[cold]
-    pub(super) fn fail_markers(&mut self, index: u32) {
-        self.fail_fpdu(index, Damage::Marker);
+    pub(super) fn fail_markers(&mut self, index: u32, may_speak: bool) {
+        self.fail_fpdu(index, Damage::Marker, may_speak);
     }
 
     /// A ULPDU that its stream refused: for want of a buffer once more if there is a shared queue,
@@ -379,9 +389,9 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     /// Ends a stream over a fault of the peer's, with a Terminate.
-    pub(super) fn end_with(&mut self, index: u32, header: TerminateHeader) {
+    pub(super) fn end_with(&mut self, index: u32, told: Terminate) {
         self.counters.terminates_out += 1;
-        self.enter_error(index, EndReason::TerminateSent(info(header)));
+        self.enter_error(index, EndReason::TerminateSent(told));
     }
 
     fn fail_stream(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> Verdict {
@@ -391,8 +401,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             let status = if too_long { WcStatus::LocalLength } else { WcStatus::LocalProtection };
             self.fail_receive(index, wr_id, status);
         }
-        if let Some(header) = told {
-            self.end_with(index, header);
+        if let Some(told) = told {
+            self.end_with(index, told);
         }
         Verdict::Ended
     }
@@ -411,16 +421,6 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 pub(super) fn note_overrun(overrun: &mut Vec<CqId>, cq: CqId) {
     if !overrun.contains(&cq) {
         overrun.push(cq);
-    }
-}
-
-const fn info(header: TerminateHeader) -> TerminateInfo {
-    TerminateInfo {
-        layer: header.layer,
-        error_type: header.error_type,
-        code: header.code,
-        has_ddp_header: header.has_ddp,
-        has_rdma_header: header.has_rdma,
     }
 }
 

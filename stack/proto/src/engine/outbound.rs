@@ -256,9 +256,9 @@ where
                 verbs.enter_error(index, EndReason::LocalError);
                 continue;
             }
-            Err(BuildError::Answer(header)) => {
+            Err(BuildError::Answer(told)) => {
                 ended = true;
-                verbs.end_with(index, header);
+                verbs.end_with(index, *told);
                 continue;
             }
         }

@@ -257,8 +257,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
         let was_connected = qp.state == QpState::Rts;
         qp.state = QpState::Error;
-        if let EndReason::TerminateReceived(info) = reason {
-            qp.refused = match (info.layer, info.error_type) {
+        if let EndReason::TerminateReceived(told) = reason {
+            qp.refused = match (told.layer, told.error_type) {
                 (0 | 1, 1) => Some(WcStatus::RemoteAccess),
                 _ => Some(WcStatus::RemoteOperation),
             };

@@ -8,8 +8,9 @@ use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::rdmap::fault::Fault;
 use crate::time::Instant;
-use crate::verbs::cm::{ConnectError, EndReason, Event, PrivateData};
-use crate::verbs::wc::Completions;
+use crate::verbs::cm::{Abort, CmError, ConnectError, EndReason, Event, PrivateData};
+use crate::verbs::qp::QpState;
+use crate::verbs::wc::{Completions, QpId};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Tells the application that its attempt to connect failed, if this was one.
@@ -101,17 +102,60 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let mut broken = Vec::new();
             self.verbs.overrun(cq, &mut broken);
             for index in broken {
-                let Some(qp) = self.verbs.get_mut(index) else { continue };
-                if qp.stream.fail(Fault::LocalCatastrophic, &[]).is_some() {
-                    self.verbs.counters.terminates_out += 1;
-                }
-                let conn = self.verbs.get(index).and_then(|qp| qp.conn);
-                self.verbs.enter_error(index, EndReason::LocalError);
-                if let Some(conn) = conn {
-                    self.wind_down(now, conn);
-                }
+                self.fail_here(now, index);
             }
         }
+    }
+
+    /// Ends the connection of a queue pair that cannot go on for want of something at this end.
+    #[cold]
+    pub(super) fn fail_here(&mut self, now: Instant, qp: u32) {
+        self.fail_over(now, qp, Fault::LocalCatastrophic, EndReason::LocalError);
+    }
+
+    /// Ends a queue pair's connection over something that no segment of the peer's caused. The
+    /// peer is told with a Terminate, or by a reset where nothing may be sent yet (RFC 5044
+    /// section 7.1.2).
+    // req: RDMAP-240, RDMAP-243, RDMAP-257
+    fn fail_over(&mut self, now: Instant, qp_index: u32, fault: Fault, reason: EndReason) {
+        let Some(qp) = self.verbs.get_mut(qp_index) else { return };
+        let Some(index) = qp.conn else { return };
+        let may_speak = self.connections.get(index).is_some_and(|conn| conn.gate_open);
+        if may_speak && qp.stream.fail(fault, &[]).is_some() {
+            self.verbs.counters.terminates_out += 1;
+        } else {
+            qp.stream.fail_silently(fault);
+        }
+        self.verbs.enter_error(qp_index, reason);
+        self.end_told(now, index, may_speak);
+    }
+
+    /// The connection of a stream that has failed ends in good order, behind the Terminate. A peer
+    /// that could not be told why must not take it for such an end: then it is reset.
+    #[cold]
+    pub(super) fn end_told(&mut self, now: Instant, index: u32, was_told: bool) {
+        if was_told {
+            self.wind_down(now, index);
+        } else {
+            self.abort(index);
+        }
+    }
+
+    /// Ends a queue pair's connection by force: nothing that waits is sent any more, a Terminate
+    /// tells the peer why, and what has not completed is flushed (RFC 5040 section 6.2.1). Before
+    /// a responder may send anything the connection is reset instead.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
+    pub fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError> {
+        let index = self.verbs.index(qp).ok_or(CmError::Gone)?;
+        let state = self.verbs.get(index).map(|qp| qp.state);
+        if state == Some(QpState::Rts) {
+            self.fail_over(now, index, Fault::Asked(cause), EndReason::Local);
+            return Ok(());
+        }
+        // Without a stream there is none to end by force.
+        self.disconnect(now, qp)
     }
 
     /// A connection entered TIME-WAIT, or its wait began anew. Only so many wait: the oldest gives

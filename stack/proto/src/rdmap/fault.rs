@@ -3,8 +3,9 @@
 
 use crate::ddp::memory::MemoryFault;
 use crate::ddp::untagged::UntaggedFault;
-use crate::wire::ddp::HeaderError;
-use crate::wire::rdmap::{ControlError, TerminateHeader};
+use crate::wire::ddp::{HeaderError, UNTAGGED_LEN, Version};
+use crate::wire::rdmap::{ControlError, Opcode, QN_READ_REQUEST, READ_REQUEST_LEN};
+use crate::wire::terminate::{LAYER_DDP as DDP, LAYER_MPA as MPA, LAYER_RDMAP as RDMAP, Terminate};
 
 /// What broke a stream, as found on the receiving side or while answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub enum Fault {
     HeaderTooLong,
     /// A Read Request of more than one segment, or with octets behind its header.
     ReadRequestTooLong,
+    /// A Read Request that lacks octets of its header.
+    ReadRequestTooShort,
     /// The STag of a Send with Invalidate names nothing.
     InvalidateUnknown,
     /// The STag of a Send with Invalidate is not the stream's to invalidate.
@@ -49,33 +52,53 @@ pub enum Fault {
     InvalidateShared,
     /// Something failed here; the peer is not to blame.
     LocalCatastrophic,
+    /// The layer above asked for it.
+    Asked(Abort),
 }
 
-const RDMAP: u8 = 0;
-const DDP: u8 = 1;
-const MPA: u8 = 2;
+/// Why the layer above ends a stream by force, as the peer is told (RFC 5040 Figure 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// Catastrophic error, of this stream alone.
+    Stream,
+    /// Catastrophic error, of all streams: the process or the device is done for.
+    Global,
+    /// Unspecified error of protection: an access that the rules of the layer above forbid.
+    Protection,
+    /// Unspecified error of operation: a message that makes no sense to the layer above.
+    Operation,
+}
+
+/// Error type of what is local to the end that reports it, in the layers RDMAP and DDP.
+const LOCAL: u8 = 0;
+/// Code of RDMAP for what has none of its own.
+const UNSPECIFIED: u8 = 0xff;
 
 impl Fault {
-    /// Layer, error type and code, and which copies go along when a segment caused it.
+    /// What the peer is told of the fault, found in the ULPDU `segment` (empty if in none) of a
+    /// stream of this version: layer, error type and code, and the copies that belong to them
+    /// (RFC 5040 Figure 10 and section 7.1).
+    // req: RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-121, RDMAP-128
+    // req: RDMAP-129, RDMAP-130, RDMAP-131, RDMAP-132, RDMAP-257
+    // req: RDMAP-258, RDMAP-259, DDP-163
     #[must_use]
-    pub const fn terminate(self) -> TerminateHeader {
-        let (layer, error_type, code) = self.triple();
-        let has_ddp = match layer {
-            RDMAP => error_type != 0,
-            DDP => true,
-            _ => false,
-        };
-        TerminateHeader {
-            layer,
-            error_type,
-            code,
-            has_length: has_ddp,
-            has_ddp,
-            has_rdma: matches!(self, Self::ReadSource(_)),
+    pub fn terminate(self, version: Version, segment: &[u8]) -> Terminate {
+        let (layer, error_type, code) = self.triple(version);
+        let told = Terminate::new(layer, error_type, code);
+        // What is local to this end, and what MPA found, is told without copies.
+        if layer == MPA || error_type == LOCAL || segment.is_empty() {
+            return told;
+        }
+        match segment.try_into() {
+            Ok(request) if layer == RDMAP && is_read_request(request) => {
+                told.of_read_request(request)
+            }
+            _ => told.of_segment(segment),
         }
     }
 
-    const fn triple(self) -> (u8, u8, u8) {
+    // req: DDP-166, DDP-167, RDMAP-088, RDMAP-095
+    const fn triple(self, version: Version) -> (u8, u8, u8) {
         match self {
             Self::Crc => (MPA, 0, 2),
             Self::Marker => (MPA, 0, 3),
@@ -95,18 +118,34 @@ impl Fault {
                 UntaggedFault::MsnRange => (DDP, 2, 3),
                 UntaggedFault::MessageOffset => (DDP, 2, 4),
                 UntaggedFault::TooLong { .. } => (DDP, 2, 5),
-                UntaggedFault::Local { .. } => (DDP, 0, 0),
+                UntaggedFault::Local { .. } => (DDP, LOCAL, 0),
             },
             Self::ReadRequestTooLong | Self::HeaderTooLong => (DDP, 2, 5),
-            Self::ReadSource(fault) | Self::AtomicTarget(fault) => (RDMAP, 1, read_code(fault)),
+            // Nor has RDMAP one for a header cut short.
+            Self::ReadRequestTooShort => (RDMAP, 2, UNSPECIFIED),
+            Self::ReadSource(fault) | Self::AtomicTarget(fault) => {
+                (RDMAP, 1, read_code(fault, version))
+            }
             Self::AtomicOperation => (RDMAP, 2, 6),
-            // RFC 7306 asks for a Terminate and has no code of its own: "unspecified".
-            Self::AtomicMisaligned => (RDMAP, 2, 0xff),
+            // RFC 7306 asks for a Terminate and has no code of its own.
+            Self::AtomicMisaligned => (RDMAP, 2, UNSPECIFIED),
             Self::InvalidateForeign => (RDMAP, 1, 9),
             Self::InvalidateUnknown | Self::InvalidateShared => (RDMAP, 2, 9),
-            Self::LocalCatastrophic => (RDMAP, 0, 0),
+            Self::LocalCatastrophic => (RDMAP, LOCAL, 0),
+            Self::Asked(Abort::Stream) => (RDMAP, 2, 7),
+            Self::Asked(Abort::Global) => (RDMAP, 2, 8),
+            Self::Asked(Abort::Protection) => (RDMAP, 1, UNSPECIFIED),
+            Self::Asked(Abort::Operation) => (RDMAP, 2, UNSPECIFIED),
         }
     }
+}
+
+/// A whole Read Request on its own queue, whatever else is wrong with it.
+fn is_read_request(ulpdu: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> bool {
+    let [ddp, rdmap, _, _, _, _, queue @ ..] = ulpdu;
+    ddp & 0x80 == 0
+        && rdmap & 0x0f == Opcode::ReadRequest.control(Version::Rdmac)
+        && queue.starts_with(&QN_READ_REQUEST.to_be_bytes())
 }
 
 /// DDP has no code for missing rights; an STag that does not allow the access is as good as none.
@@ -119,19 +158,30 @@ const fn tagged_code(fault: MemoryFault) -> u8 {
     }
 }
 
-const fn read_code(fault: MemoryFault) -> u8 {
-    match fault {
-        MemoryFault::InvalidStag => 0,
-        MemoryFault::Bounds => 1,
-        MemoryFault::AccessRights => 2,
-        MemoryFault::NotAssociated => 3,
-        MemoryFault::Wrap => 4,
+/// The older texts call an STag of another stream invalid (draft-ietf-rddp-rdmap-00 section 10.3,
+/// item 5); the newer ones have a code for it.
+// req: RDMAP-098, RDMAP-099, RDMAP-100, RDMAP-101, RDMAP-102
+// req: RDMAP-328, RDMAP-330
+const fn read_code(fault: MemoryFault, version: Version) -> u8 {
+    match (fault, version) {
+        (MemoryFault::InvalidStag, _) | (MemoryFault::NotAssociated, Version::Rdmac) => 0,
+        (MemoryFault::Bounds, _) => 1,
+        (MemoryFault::AccessRights, _) => 2,
+        (MemoryFault::NotAssociated, Version::Ietf) => 3,
+        (MemoryFault::Wrap, _) => 4,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    const READ: [u8; 46] = {
+        let mut octets = [0; 46];
+        (octets[0], octets[1], octets[9]) = (0x41, 0x41, 1);
+        octets
+    };
 
     #[test]
     fn the_table() {
@@ -152,8 +202,9 @@ mod tests {
             (Fault::Untagged(UntaggedFault::MsnRange), "1/2/3 MD."),
             (Fault::Untagged(UntaggedFault::MessageOffset), "1/2/4 MD."),
             (Fault::Untagged(UntaggedFault::TooLong { wr_id }), "1/2/5 MD."),
-            (Fault::Untagged(UntaggedFault::Local { wr_id, fault }), "1/0/0 MD."),
+            (Fault::Untagged(UntaggedFault::Local { wr_id, fault }), "1/0/0 ..."),
             (Fault::ReadRequestTooLong, "1/2/5 MD."),
+            (Fault::ReadRequestTooShort, "0/2/255 MD."),
             (Fault::Header(HeaderError::Truncated), "0/2/7 MD."),
             (Fault::Tagged(MemoryFault::InvalidStag), "1/1/0 MD."),
             (Fault::Tagged(MemoryFault::AccessRights), "1/1/0 MD."),
@@ -179,16 +230,17 @@ mod tests {
             (Fault::LocalCatastrophic, "0/0/0 ..."),
         ];
         for (fault, expected) in rows {
-            let t = fault.terminate();
+            let read = matches!(fault, Fault::ReadSource(_));
+            let t = fault.terminate(Version::Ietf, if read { &READ } else { &WRITE });
             let flag = |set: bool, letter| if set { letter } else { '.' };
             let row = format!(
                 "{}/{}/{} {}{}{}",
                 t.layer,
                 t.error_type,
                 t.code,
-                flag(t.has_length, 'M'),
-                flag(t.has_ddp, 'D'),
-                flag(t.has_rdma, 'R')
+                flag(t.segment_len.is_some(), 'M'),
+                flag(!t.ddp_header().is_empty(), 'D'),
+                flag(!t.rdma_header().is_empty(), 'R')
             );
             assert_eq!(row, expected, "{fault:?}");
         }

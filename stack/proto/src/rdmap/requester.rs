@@ -370,6 +370,10 @@ impl Requester {
             if header.stag != sink.lkey {
                 return Err(MemoryFault::InvalidStag);
             }
+            // req: RDMAP-082
+            if header.to.checked_add(len as u64).is_none() {
+                return Err(MemoryFault::Wrap);
+            }
             // req: RDMAP-166
             if header.to != sink.addr.wrapping_add(u64::from(received)) {
                 return Err(MemoryFault::Bounds);

@@ -10,7 +10,7 @@ use crate::ddp::regions::Reach;
 use crate::ddp::untagged::UntaggedFault;
 use crate::rdmap::fault::Fault;
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest};
-use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
+use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 use crate::wire::seq::Seq;
 
@@ -80,7 +80,7 @@ impl Responder {
         if !header.last || payload.len() > READ_REQUEST_LEN {
             return Err(Fault::ReadRequestTooLong);
         }
-        let request = ReadRequest::parse(payload).ok_or(Fault::Header(HeaderError::Truncated))?;
+        let request = ReadRequest::parse(payload).ok_or(Fault::ReadRequestTooShort)?;
         check_source(memory, reach, &request).map_err(Fault::ReadSource)?;
         self.push(Task::Read { request, answered: 0 });
         Ok(())

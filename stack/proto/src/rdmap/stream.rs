@@ -1,8 +1,6 @@
 //! An RDMAP stream: what comes in is checked, placed and accounted for; what goes out is chosen
 //! among requests, responses and the Terminate.
 
-use arrayvec::ArrayVec;
-
 use crate::ddp::memory::{Access, Memory};
 use crate::ddp::regions::{InvalidateFault, Reach, Stag, StreamId};
 use crate::ddp::untagged::{BufferQueue, Filled, UntaggedFault};
@@ -11,14 +9,10 @@ use crate::rdmap::requester::Requester;
 use crate::rdmap::responder::Responder;
 use crate::wire::atomic::ImmediateData;
 use crate::wire::ddp::{Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
-use crate::wire::rdmap::{
-    Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, TERMINATE_LEN_MAX, TerminateHeader,
-};
+use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
+use crate::wire::terminate::Terminate;
 
 mod extensions;
-
-/// A whole Terminate ULPDU.
-type TerminateUlpdu = ArrayVec<u8, { UNTAGGED_LEN + TERMINATE_LEN_MAX }>;
 
 /// What a received ULPDU brought about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +41,8 @@ pub enum Indication {
     ReadRequested,
     /// A Read or atomic operation completed.
     ReadCompleted,
-    /// The peer ended the stream.
-    Terminated(TerminateHeader),
+    /// The peer ended the stream: for this reason, or with a Terminate that breaks the rules.
+    Terminated(Option<Terminate>),
 }
 
 /// Which side speaks next when both have a message.
@@ -71,7 +65,8 @@ pub struct Stream {
     turn: Turn,
     /// RFC 7306 is spoken.
     extensions: bool,
-    terminate: Option<TerminateUlpdu>,
+    /// Due and not built.
+    terminate: Option<Box<Terminate>>,
     /// Set once anything ended the stream; nothing is placed afterwards.
     failed: bool,
     /// The first FPDU may be a Send of no octets that is for no buffer.
@@ -79,12 +74,12 @@ pub struct Stream {
 }
 
 /// Why [`Stream::build`] made no segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildError {
     /// A request of this end names memory that is not registered as it claims.
     Request,
     /// A Read of the peer can no longer be answered; a Terminate is due.
-    Answer(TerminateHeader),
+    Answer(Box<Terminate>),
 }
 
 impl Stream {
@@ -164,13 +159,7 @@ impl Stream {
                     self.responder.accept(memory, self.reach, &header, payload)?;
                     Ok(Indication::ReadRequested)
                 }
-                // req: RDMAP-191
-                (QN_TERMINATE, Opcode::Terminate) => {
-                    let header = TerminateHeader::parse(payload)
-                        .ok_or(Fault::Header(crate::wire::ddp::HeaderError::Truncated))?;
-                    self.failed = true;
-                    Ok(Indication::Terminated(header))
-                }
+                (QN_TERMINATE, Opcode::Terminate) => Ok(self.take_terminate(&header, payload)),
                 _ => self.handle_extension(memory, &header, opcode, payload),
             },
         }
@@ -265,35 +254,38 @@ impl Stream {
         Ok(Indication::Received { filled, solicited, invalidated })
     }
 
+    /// The peer's last word. Nothing is answered to it, not even if it breaks the rules: an end
+    /// that has sent a Terminate has left the stream.
+    // req: RDMAP-189, RDMAP-190, RDMAP-191, RDMAP-193, RDMAP-262
+    #[cold]
+    fn take_terminate(&mut self, header: &Untagged, payload: &[u8]) -> Indication {
+        self.failed = true;
+        let is_sound = header.last && (header.msn, header.mo) == (1, 0);
+        Indication::Terminated(Terminate::parse(payload).filter(|_| is_sound))
+    }
+
     /// Ends the stream over `fault`, found in `segment` (empty if in none), and queues the
     /// Terminate. Only the first fault is reported; returns what the peer is told, or `None` if
     /// the stream had ended already.
-    pub fn fail(&mut self, fault: Fault, segment: &[u8]) -> Option<TerminateHeader> {
+    // req: DDP-161, DDP-164, RDMAP-261
+    #[cold]
+    pub fn fail(&mut self, fault: Fault, segment: &[u8]) -> Option<Terminate> {
         if self.failed {
             return None;
         }
         self.failed = true;
-        let mut header = fault.terminate();
-        if segment.is_empty() {
-            // req: RDMAP-121, RDMAP-257
-            header.has_length = false;
-            header.has_ddp = false;
-            header.has_rdma = false;
-        }
-        let mut ulpdu = [0; UNTAGGED_LEN + TERMINATE_LEN_MAX];
-        let ddp = Untagged {
-            last: true,
-            rsvd_ulp: Opcode::Terminate.control(self.version),
-            rsvd_ulp_rest: 0,
-            // req: RDMAP-188
-            queue: QN_TERMINATE,
-            msn: 1,
-            mo: 0,
-        };
-        ddp.emit(self.version, &mut ulpdu);
-        let len = UNTAGGED_LEN + header.emit(segment, &mut ulpdu[UNTAGGED_LEN..]);
-        self.terminate = Some(ulpdu[..len].iter().copied().collect());
-        Some(header)
+        let told = fault.terminate(self.version, segment);
+        self.terminate = Some(Box::new(told));
+        Some(told)
+    }
+
+    /// Ends the stream over `fault` without a word to the peer. Returns what it would have been
+    /// told, or `None` if the stream had ended already.
+    #[cold]
+    pub fn fail_silently(&mut self, fault: Fault) -> Option<Terminate> {
+        let told = self.fail(fault, &[])?;
+        self.terminate = None;
+        Some(told)
     }
 
     /// Ends the stream without a Terminate.
@@ -326,7 +318,7 @@ impl Stream {
     #[must_use]
     pub fn next_len(&self) -> u64 {
         match (&self.terminate, self.speaker()) {
-            (Some(ulpdu), _) => ulpdu.len() as u64,
+            (Some(told), _) => (UNTAGGED_LEN + told.wire_len()) as u64,
             (None, Turn::Requests) => self.requester.next_len(),
             (None, Turn::Responses) => self.responder.next_len(),
         }
@@ -339,9 +331,8 @@ impl Stream {
     /// # Errors
     /// [`BuildError`]; the stream has then failed.
     pub fn build(&mut self, memory: &impl Memory, out: &mut [u8]) -> Result<usize, BuildError> {
-        if let Some(ulpdu) = self.terminate.take() {
-            out[..ulpdu.len()].copy_from_slice(&ulpdu);
-            return Ok(ulpdu.len());
+        if let Some(told) = self.terminate.take() {
+            return Ok(self.build_terminate(&told, out));
         }
         match self.speaker() {
             Turn::Requests => {
@@ -361,8 +352,9 @@ impl Stream {
                     self.turn = Turn::Requests;
                 }
                 built.map_err(|failed| {
-                    let told = self.fail(failed.fault, &failed.segment);
-                    BuildError::Answer(told.unwrap_or_else(|| failed.fault.terminate()))
+                    let told = failed.fault.terminate(self.version, &failed.segment);
+                    self.fail(failed.fault, &failed.segment);
+                    BuildError::Answer(Box::new(told))
                 })
             }
         }
@@ -373,6 +365,22 @@ impl Stream {
         if self.requester.has_local() && !self.failed {
             self.requester.run_local(memory.regions(), self.reach);
         }
+    }
+
+    // req: RDMAP-059, RDMAP-069, RDMAP-187, RDMAP-188
+    #[cold]
+    fn build_terminate(&self, told: &Terminate, out: &mut [u8]) -> usize {
+        let header = Untagged {
+            last: true,
+            rsvd_ulp: Opcode::Terminate.control(self.version),
+            rsvd_ulp_rest: 0,
+            queue: QN_TERMINATE,
+            msn: 1,
+            mo: 0,
+        };
+        header.emit(self.version, out);
+        told.emit(&mut out[UNTAGGED_LEN..]);
+        UNTAGGED_LEN + told.wire_len()
     }
 
     /// Who builds the next segment: a message that is begun goes on, else turns alternate.
@@ -402,5 +410,7 @@ impl Stream {
     }
 }
 
+#[cfg(test)]
+mod table;
 #[cfg(test)]
 mod tests;

@@ -6,10 +6,14 @@ use arrayvec::ArrayVec;
 
 use crate::verbs::qp::SrqId;
 use crate::verbs::wc::{CqId, QpId};
+use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
 
 use crate::mpa::startup::Wishes;
 pub use crate::mpa::startup::{Rtr, RtrKinds};
+pub use crate::rdmap::fault::Abort;
+pub use crate::wire::ddp::Version;
 pub use crate::wire::mpa::PRIVATE_DATA_LEN_MAX;
+pub use crate::wire::terminate::Terminate;
 
 /// Private data of a start-up frame.
 pub type PrivateData = ArrayVec<u8, PRIVATE_DATA_LEN_MAX>;
@@ -45,7 +49,8 @@ pub struct ConnParam {
     /// and are under way at the same time the older may win (RFC 5040 section 5.5).
     pub place_early: bool,
     /// MPA revision to offer: 1 (RFC 5044), 2 (RFC 6581, negotiates IRD and ORD), or 0 for a peer
-    /// of the RDMA Consortium that understands start-up frames (RFC 5044 appendix C).
+    /// of the RDMA Consortium that understands start-up frames (RFC 5044 appendix C). With 0 come
+    /// markers, CRCs, and the versions 0 of DDP and RDMAP.
     pub revision: u8,
     /// Ask that either end may speak first (revision 2): the stack of the initiator then sends a
     /// ready-to-receive message of its own.
@@ -186,21 +191,6 @@ pub enum CmError {
     NotLocal,
 }
 
-/// A Terminate message, as sent or received (RFC 5040 section 4.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TerminateInfo {
-    /// Layer: 0 RDMAP, 1 DDP, 2 MPA.
-    pub layer: u8,
-    /// Error type.
-    pub error_type: u8,
-    /// Error code.
-    pub code: u8,
-    /// The terminated segment's DDP header came along.
-    pub has_ddp_header: bool,
-    /// The terminated Read Request's header came along.
-    pub has_rdma_header: bool,
-}
-
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
@@ -213,11 +203,36 @@ pub enum EndReason {
     /// The peer stopped answering.
     TimedOut,
     /// We found an error and sent this Terminate.
-    TerminateSent(TerminateInfo),
+    TerminateSent(Terminate),
+    /// We found an error and could not say so: the peer had not sent a valid FPDU yet. The
+    /// connection was reset.
+    TerminateUnsent(Terminate),
     /// The peer found an error and sent this Terminate.
-    TerminateReceived(TerminateInfo),
-    /// A local failure (memory of a request not registered, completion queue overrun).
+    TerminateReceived(Terminate),
+    /// The peer sent a Terminate that breaks the rules itself: cut short, in several segments, or
+    /// not the first of its queue.
+    BadTerminate,
+    /// A local failure (memory of a request not registered, completion queue overrun). The peer
+    /// was told, if it could be.
     LocalError,
+}
+
+impl EndReason {
+    /// Layer, error type and code of the error that ended the connection, as in the tables of the
+    /// three protocols; `None` if none did, or none that they have. A connection that was lost
+    /// below is error 1 of MPA (RFC 5044 section 8).
+    // req: DDP-138, DDP-143, DDP-168
+    #[must_use]
+    pub const fn error(&self) -> Option<(u8, u8, u8)> {
+        match self {
+            Self::TerminateSent(told)
+            | Self::TerminateUnsent(told)
+            | Self::TerminateReceived(told) => Some(told.cause()),
+            Self::Reset | Self::TimedOut => Some((LAYER_MPA, 0, 1)),
+            Self::LocalError => Some((LAYER_RDMAP, 0, 0)),
+            Self::Local | Self::PeerClosed | Self::BadTerminate => None,
+        }
+    }
 }
 
 /// Something that happened, for the application.

@@ -9,3 +9,4 @@ pub mod mpa;
 pub mod rdmap;
 pub mod seq;
 pub mod tcp;
+pub mod terminate;

@@ -1,14 +1,12 @@
-//! RDMAP control octet, Read Request header and Terminate header (RFC 5040 section 4).
+//! RDMAP control octet and Read Request header (RFC 5040 section 4).
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN, Version};
+use crate::wire::ddp::Version;
 
 /// Octets of the Read Request header, after the untagged DDP header.
 pub const READ_REQUEST_LEN: usize = 28;
-/// Octets a Terminate message may have after its DDP header: control, length, copies.
-pub const TERMINATE_LEN_MAX: usize = 4 + 2 + UNTAGGED_LEN + READ_REQUEST_LEN;
 
 /// Queue of Sends.
 pub const QN_SEND: u32 = 0;
@@ -173,79 +171,6 @@ impl ReadRequest {
     }
 }
 
-/// The Terminate control field and what it says came along (RFC 5040 section 4.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TerminateHeader {
-    /// 0 RDMAP, 1 DDP, 2 LLP (MPA).
-    pub layer: u8,
-    /// Error type, 4 bits.
-    pub error_type: u8,
-    /// Error code.
-    pub code: u8,
-    /// The DDP segment length follows.
-    pub has_length: bool,
-    /// The terminated segment's DDP header follows.
-    pub has_ddp: bool,
-    /// The terminated Read Request's header follows.
-    pub has_rdma: bool,
-}
-
-impl TerminateHeader {
-    /// Parses the control field; `None` below 4 octets.
-    #[must_use]
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let &[layer_and_type, code, present, _] = octets.first_chunk::<4>()?;
-        Some(Self {
-            // req: RDMAP-044, RDMAP-192
-            layer: layer_and_type >> 4,
-            error_type: layer_and_type & 0x0f,
-            code,
-            has_length: present & 0x80 != 0,
-            has_ddp: present & 0x40 != 0,
-            has_rdma: present & 0x20 != 0,
-        })
-    }
-
-    /// Writes control field and copies; returns the length. `segment` is the terminated ULPDU:
-    /// its length field and headers are copied as far as the `has_` fields say and it goes.
-    ///
-    /// # Panics
-    /// If `out` is shorter than [`TERMINATE_LEN_MAX`].
-    pub fn emit(&self, segment: &[u8], out: &mut [u8]) -> usize {
-        // req: RDMAP-087, RDMAP-094
-        out[0] = (self.layer << 4) | (self.error_type & 0x0f);
-        out[1] = self.code;
-        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
-        // req: RDMAP-092
-        out[2] = bit(self.has_length, 0x80) | bit(self.has_ddp, 0x40) | bit(self.has_rdma, 0x20);
-        // req: RDMAP-115
-        out[3] = 0;
-        let mut at = 4;
-        // req: RDMAP-119
-        if self.has_length {
-            // req: RDMAP-118, RDMAP-123
-            let len = u16::try_from(segment.len()).unwrap_or(u16::MAX);
-            out[at..at + 2].copy_from_slice(&len.to_be_bytes());
-            at += 2;
-        }
-        let is_tagged = segment.first().is_some_and(|control| control & 0x80 != 0);
-        let ddp_len = if is_tagged { TAGGED_LEN } else { UNTAGGED_LEN };
-        let mut copied = 0;
-        for (wanted, len) in [(self.has_ddp, ddp_len), (self.has_rdma, READ_REQUEST_LEN)] {
-            if wanted {
-                out[at..at + len].fill(0);
-                let there = segment.get(copied..).unwrap_or_default();
-                let have = len.min(there.len());
-                // req: RDMAP-120, RDMAP-126
-                out[at..at + have].copy_from_slice(&there[..have]);
-                at += len;
-                copied += len;
-            }
-        }
-        at
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,42 +213,5 @@ mod tests {
         assert_eq!(out, golden);
         assert_eq!(ReadRequest::parse(&golden), Some(request));
         assert_eq!(ReadRequest::parse(&golden[..27]), None);
-    }
-
-    #[test]
-    fn terminate_copies_what_it_says() {
-        let header = TerminateHeader {
-            layer: 1,
-            error_type: 2,
-            code: 5,
-            has_length: true,
-            has_ddp: true,
-            has_rdma: false,
-        };
-        let mut segment = [0xaa; 64];
-        segment[0] = 0x41;
-        let mut out = [0xff; TERMINATE_LEN_MAX];
-        assert_eq!(header.emit(&segment, &mut out), 24);
-        assert_eq!(&out[..6], &[0x12, 5, 0xc0, 0, 0, 64]);
-        assert_eq!(&out[6..24], &segment[..18]);
-        assert_eq!(TerminateHeader::parse(&out), Some(header));
-        segment[0] = 0xc1;
-        assert_eq!(header.emit(&segment, &mut out), 20);
-    }
-
-    #[test]
-    fn terminate_of_a_short_segment_pads_its_copy() {
-        let header = TerminateHeader {
-            layer: 1,
-            error_type: 1,
-            code: 4,
-            has_length: true,
-            has_ddp: true,
-            has_rdma: true,
-        };
-        let mut out = [0xff; TERMINATE_LEN_MAX];
-        assert_eq!(header.emit(&[0x01, 0x42], &mut out), 52);
-        assert_eq!(&out[6..8], &[0x01, 0x42]);
-        assert!(out[8..52].iter().all(|&octet| octet == 0));
     }
 }

@@ -313,7 +313,7 @@ fn each_offence_has_its_fault_and_places_nothing() {
         (read(4097, stag, 0), Fault::ReadSource(MemoryFault::Bounds)),
         (read(2, stag, u64::MAX), Fault::ReadSource(MemoryFault::Wrap)),
         (untagged(Opcode::ReadRequest, 1, 1, 0, &[0; 29]), Fault::ReadRequestTooLong),
-        (untagged(Opcode::ReadRequest, 1, 1, 0, &[0; 27]), Fault::Header(HeaderError::Truncated)),
+        (untagged(Opcode::ReadRequest, 1, 1, 0, &[0; 27]), Fault::ReadRequestTooShort),
         (
             untagged(Opcode::ReadRequest, 1, 9, 0, &[0; 28]),
             Fault::Untagged(UntaggedFault::MsnRange),
@@ -371,23 +371,14 @@ fn a_source_revoked_under_a_read_is_told_with_what_was_left() {
     let Err(BuildError::Answer(told)) = right.stream.build(&right.arena, &mut out) else {
         panic!("the source is gone");
     };
-    assert_eq!((told.layer, told.error_type, told.code), (0, 1, 0));
+    assert_eq!(told.cause(), (0, 1, 0));
     let len = right.stream.build(&right.arena, &mut out).unwrap();
     // Control 4, length 2, DDP header 18, Read Request header 28.
     assert_eq!(len, UNTAGGED_LEN + 52);
     let rest = ReadRequest::parse(&out[UNTAGGED_LEN + 24..len]).unwrap();
     assert_eq!((rest.sink_to, rest.len, rest.source_to), (2100, 200, 1100));
-    assert_eq!(
-        left.handle(&out[..len]),
-        Ok(Indication::Terminated(TerminateHeader {
-            layer: 0,
-            error_type: 1,
-            code: 0,
-            has_length: true,
-            has_ddp: true,
-            has_rdma: true
-        }))
-    );
+    assert_eq!(left.handle(&out[..len]), Ok(Indication::Terminated(Some(*told))));
+    assert_eq!(told.rdma_header(), &out[UNTAGGED_LEN + 24..len]);
 }
 
 #[test]

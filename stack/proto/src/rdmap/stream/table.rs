@@ -1,0 +1,468 @@
+//! The tables of errors, row by row: raw segments in, the octets of the Terminate out.
+//!
+//! Segments are written by hand, as hexadecimal digits and names of STags; what is expected of the
+//! Terminate is put together from the row alone. Every row holds for both versions: their octets
+//! differ in DV and RV and nothing else.
+
+mod rows;
+
+use std::collections::BTreeSet;
+
+use rows::{MDR, NONE, READ_1, RESPONSE, ROWS};
+
+use super::*;
+use crate::ddp::sgl::Sge;
+use crate::ddp::testing::Arena;
+use crate::ddp::untagged::Buffer;
+use crate::rdmap::fault::Abort;
+use crate::rdmap::operation::Operation;
+use crate::rdmap::requester::Request;
+use crate::wire::terminate::is_known;
+
+const PD: u32 = 1;
+
+/// Errors that no segment of the peer's shows.
+#[rustfmt::skip]
+const OTHERS: &[(Fault, &str)] = &[
+    (Fault::LocalCatastrophic, "00 00"),
+    (Fault::Asked(Abort::Protection), "01 ff"),
+    (Fault::Asked(Abort::Stream), "02 07"),
+    (Fault::Asked(Abort::Global), "02 08"),
+    (Fault::Asked(Abort::Operation), "02 ff"),
+    (Fault::Crc, "20 02"),
+    (Fault::Marker, "20 03"),
+    (Fault::TooManyReads, "20 06"),
+    (Fault::NoCommonRtr, "20 07"),
+];
+
+struct Bed {
+    arena: Arena,
+    stream: Stream,
+    version: Version,
+    stags: [(&'static str, u32); 5],
+}
+
+fn bed(version: Version) -> Bed {
+    let arena = Arena::new(0x800);
+    let open = arena.register(0x100, 0x100, Access::ALL, PD);
+    let readable = arena.register(0x200, 0x40, Access::REMOTE_READ, PD);
+    let writable = arena.register(0x240, 0x40, Access::REMOTE_WRITE, PD);
+    let alien = arena.register(0x280, 0x40, Access::ALL, PD + 1);
+    let inbox = arena.register(0x400, 0x100, Access::LOCAL_WRITE, PD);
+    let gone = arena.register(0x300, 0x40, Access::ALL, PD);
+    arena.regions().invalidate(gone);
+    let mut stream = Stream::new(PD, 8, 8);
+    stream.start(version, 2, 2);
+    for (wr_id, addr, len, lkey) in
+        [(1, 0x400, 4, inbox), (2, 0x440, 64, inbox), (3, 0x300, 8, gone)]
+    {
+        let sg_list = [Sge { addr, len, lkey }].into_iter().collect();
+        assert!(stream.receives.post(Buffer { wr_id, sg_list }));
+    }
+    let sink = Sge { addr: 0x180, len: 8, lkey: open };
+    let operation = Operation::Read { sink, rkey: 5, remote: 6 };
+    let read = Request { wr_id: 4, operation, len: 8, signaled: true, fence: false };
+    assert!(stream.requester.post(read));
+    stream.build(&arena, &mut [0; 128]).unwrap();
+    let stags = [
+        ("open", open),
+        ("readable", readable),
+        ("writable", writable),
+        ("alien", alien),
+        ("gone", gone),
+    ];
+    Bed { arena, stream, version, stags }
+}
+
+impl Bed {
+    /// The octets of a text, as the stream's version has them if they begin with control octets.
+    fn octets(&self, text: &str) -> Vec<u8> {
+        let mut octets = Vec::new();
+        for word in text.split_whitespace() {
+            if let Some((_, stag)) = self.stags.iter().find(|(name, _)| *name == word) {
+                octets.extend_from_slice(&stag.to_be_bytes());
+                continue;
+            }
+            let (digits, count) = word.split_once('*').unwrap_or((word, "1"));
+            let once: Vec<u8> = digits
+                .as_bytes()
+                .chunks(2)
+                .map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap())
+                .collect();
+            octets.extend(once.repeat(count.parse().unwrap()));
+        }
+        octets
+    }
+
+    /// A segment: in the older version DV and RV are 0 where they are 1 in the newer one.
+    fn segment(&self, text: &str) -> Vec<u8> {
+        let mut octets = self.octets(text);
+        if self.version == Version::Rdmac {
+            for (octet, bits) in octets.iter_mut().zip([0x01, 0x40]) {
+                *octet ^= bits;
+            }
+        }
+        octets
+    }
+
+    /// The Terminate's ULPDU with this cause, and with copies of a segment.
+    fn answer(&self, cause: &str, copies: &str, header: &[u8], payload: &[u8]) -> Vec<u8> {
+        let mut answer = self.segment("41 47 00000000 00000002 00000001 00000000");
+        let control = [("", "00 00"), ("MD", "c0 00"), ("MDR", "e0 00")];
+        let (_, control) = control.iter().find(|(bits, _)| *bits == copies).unwrap();
+        answer.extend(self.octets(cause));
+        answer.extend(self.octets(control));
+        if copies != NONE {
+            answer.extend(u16::try_from(header.len() + payload.len()).unwrap().to_be_bytes());
+            let whole = if header[0] & 0x80 != 0 { 14 } else { 18 };
+            answer.extend_from_slice(header);
+            answer.resize(18 + 6 + whole, 0);
+        }
+        if copies == MDR {
+            answer.extend_from_slice(payload);
+        }
+        answer
+    }
+
+    /// What the stream says next, which is the last that it says.
+    fn last_word(&mut self) -> Vec<u8> {
+        assert!(self.stream.ready() && self.stream.terminate_due());
+        let mut out = [0xee; 128];
+        let bound = self.stream.next_len();
+        let len = self.stream.build(&self.arena, &mut out).unwrap();
+        assert_eq!(len as u64, bound);
+        assert!(!self.stream.ready() && !self.stream.terminate_due());
+        out[..len].to_vec()
+    }
+}
+
+fn each_version(test: impl Fn(Version)) {
+    for version in [Version::Ietf, Version::Rdmac] {
+        test(version);
+    }
+}
+
+/// Every row with this cause has its answer, and places nothing.
+fn walk(wanted: &str) {
+    assert!(ROWS.iter().any(|row| row.4 == wanted));
+    each_version(|version| {
+        for &(name, earlier, header, payload, cause, copies) in ROWS {
+            if cause != wanted {
+                continue;
+            }
+            let mut bed = bed(version);
+            for text in earlier {
+                let ulpdu = bed.segment(text);
+                let seen = bed.stream.handle(&bed.arena, &ulpdu);
+                assert!(seen.is_ok(), "{name}: {seen:?} for what comes before");
+            }
+            let before = bed.arena.read(0, 0x800);
+            let (header, payload) = (bed.segment(header), bed.octets(payload));
+            let ulpdu = [&header[..], &payload].concat();
+            let Err(fault) = bed.stream.handle(&bed.arena, &ulpdu) else {
+                panic!("{name}: nothing wrong");
+            };
+            assert!(bed.arena.read(0, 0x800) == before, "{name}: something was placed");
+            let told = bed.stream.fail(fault, &ulpdu).expect("the first fault");
+            // The older texts call an STag of another stream invalid.
+            let cause = if version == Version::Rdmac && cause == "01 03" { "01 00" } else { cause };
+            let expected = bed.answer(cause, copies, &header, &payload);
+            let last_word = bed.last_word();
+            assert_eq!(last_word, expected, "{name}, {version:?}");
+            assert_eq!(Terminate::parse(&last_word[UNTAGGED_LEN..]), Some(told), "{name}");
+        }
+    });
+}
+
+// req-test: DDP-155, DDP-156, DDP-170, DDP-171, RDMAP-334
+#[test]
+fn tagged_stag_invalid() {
+    walk("11 00");
+}
+
+// req-test: DDP-157, DDP-158, DDP-172, RDMAP-166
+#[test]
+fn tagged_base_or_bounds() {
+    walk("11 01");
+}
+
+// req-test: DDP-058, DDP-173, DDP-188
+#[test]
+fn tagged_stag_not_of_the_stream() {
+    walk("11 02");
+}
+
+// req-test: DDP-159, DDP-174, RDMAP-082
+#[test]
+fn tagged_wrap() {
+    walk("11 03");
+}
+
+// req-test: DDP-048, DDP-175
+#[test]
+fn tagged_version() {
+    walk("11 04");
+}
+
+// req-test: DDP-144, DDP-176, DDP-177
+#[test]
+fn untagged_queue_number() {
+    walk("12 01");
+}
+
+// req-test: DDP-010, DDP-145, DDP-178, RDMAP-238
+#[test]
+fn untagged_no_buffer() {
+    walk("12 02");
+}
+
+// req-test: DDP-148, DDP-179
+#[test]
+fn untagged_msn_out_of_range() {
+    walk("12 03");
+}
+
+// req-test: DDP-146, DDP-180
+#[test]
+fn untagged_message_offset() {
+    walk("12 04");
+}
+
+// req-test: DDP-004, DDP-147, DDP-181, RDMAP-172, RDMAP-072
+#[test]
+fn untagged_too_long() {
+    walk("12 05");
+}
+
+// req-test: DDP-182
+#[test]
+fn untagged_version() {
+    walk("12 06");
+}
+
+// req-test: DDP-169, RDMAP-121
+#[test]
+fn ddp_local_catastrophic() {
+    walk("10 00");
+}
+
+// req-test: RDMAP-041, RDMAP-098, RDMAP-259
+#[test]
+fn read_of_an_invalid_stag() {
+    walk("01 00");
+}
+
+// req-test: RDMAP-099
+#[test]
+fn read_out_of_bounds() {
+    walk("01 01");
+}
+
+// req-test: RDMAP-100
+#[test]
+fn read_without_the_right() {
+    walk("01 02");
+}
+
+// req-test: RDMAP-101, RDMAP-328, RDMAP-330
+#[test]
+fn read_of_another_streams_stag() {
+    walk("01 03");
+}
+
+// req-test: RDMAP-102
+#[test]
+fn read_that_wraps() {
+    walk("01 04");
+}
+
+// req-test: RDMAP-103, RDMAP-184, RDMAP-185, RDMAP-329, RDMAP-331
+#[test]
+fn invalidate_of_another_streams_stag() {
+    walk("01 09");
+}
+
+// req-test: RDMAP-055, RDMAP-056, RDMAP-105, RDMAP-264, RDMAP-269
+#[test]
+fn rdmap_version() {
+    walk("02 05");
+}
+
+// req-test: RDMAP-070, RDMAP-106, RDMAP-144, RDMAP-149, RDMAP-263
+#[test]
+fn unexpected_opcode() {
+    walk("02 06");
+}
+
+// req-test: DDP-088, RDMAP-107
+#[test]
+fn a_header_cut_short() {
+    walk("02 07");
+}
+
+// req-test: RDMAP-109, RDMAP-265
+#[test]
+fn invalidate_of_no_stag() {
+    walk("02 09");
+}
+
+// req-test: RDMAP-110
+#[test]
+fn what_has_no_code() {
+    walk("02 ff");
+}
+
+// req-test: RDMAP-096, RDMAP-104, RDMAP-108, RDMAP-128, RDMAP-132
+#[test]
+fn what_no_segment_shows_is_told_without_copies() {
+    each_version(|version| {
+        for &(fault, cause) in OTHERS {
+            let mut bed = bed(version);
+            assert!(bed.stream.fail(fault, &[]).is_some());
+            let expected = bed.answer(cause, NONE, &[], &[]);
+            assert_eq!(bed.last_word(), expected, "{fault:?}");
+        }
+    });
+}
+
+// req-test: RDMAP-088, RDMAP-113
+#[test]
+fn the_tables_are_walked_from_end_to_end() {
+    let bed = bed(Version::Ietf);
+    let cause = |text: &str| {
+        let octets = bed.octets(text);
+        (octets[0] >> 4, octets[0] & 15, octets[1])
+    };
+    let mut seen: BTreeSet<_> = ROWS.iter().map(|row| cause(row.4)).collect();
+    seen.extend(OTHERS.iter().map(|(_, text)| cause(text)));
+    for layer in 0..=2 {
+        for error_type in 0..=15 {
+            for code in 0..=255 {
+                let triple = (layer, error_type, code);
+                let expected = match triple {
+                    // Any code will do.
+                    (0, 0, code) => code == 0,
+                    // The others are never told: a connection that was lost, start-up that failed
+                    // for no reason with a code.
+                    (2, 0, code) => matches!(code, 2 | 3 | 6 | 7),
+                    (layer, error_type, code) => is_known(layer, error_type, code),
+                };
+                assert_eq!(seen.contains(&triple), expected, "{triple:?}");
+            }
+        }
+    }
+}
+
+// req-test: DDP-045, DDP-106, DDP-158, RDMAP-060
+#[test]
+fn what_only_looks_wrong_is_taken() {
+    each_version(|version| {
+        for text in [
+            // Reserved bits of both control octets.
+            "fd 70 open 0000000000000100 78",
+            "7d 73 00000000 00000000 00000001 00000000 78",
+            // No octets: STag and offset mean nothing.
+            "c1 40 deadbeef ffffffffffffffff",
+            "41 41 00000000 00000001 00000001 00000000 \
+             00000001 0000000000000002 00000000 deadbeef ffffffffffffffff",
+            // Up to the very end.
+            "c1 40 open 00000000000001fe 7879",
+            // An STag where there is none to invalidate.
+            "41 43 open 00000000 00000001 00000000 78",
+            READ_1,
+            RESPONSE,
+        ] {
+            let mut bed = bed(version);
+            let ulpdu = bed.segment(text);
+            let seen = bed.stream.handle(&bed.arena, &ulpdu);
+            assert!(seen.is_ok(), "{text}: {seen:?}");
+            let (_, open) = bed.stags[0];
+            assert_eq!(bed.arena.regions().pd_of(open), Some(PD), "{text}");
+        }
+    });
+}
+
+/// Terminates, and what is read out of each.
+// req-test: RDMAP-189, RDMAP-190, RDMAP-191, RDMAP-193, RDMAP-262
+#[test]
+fn no_terminate_is_answered() {
+    const SOUND: &str = "41 47 00000000 00000002 00000001 00000000 11 02 00 00";
+    each_version(|version| {
+        for (text, cause) in [
+            (SOUND, Some((1, 1, 2))),
+            // Reserved bits, and an STag that is nobody's business.
+            ("7d 77 open 00000002 00000001 00000000 11 02 1f ff", Some((1, 1, 2))),
+            // Cut short, out of turn, amid a message, of several segments.
+            ("41 47 00000000 00000002 00000001 00000000", None),
+            ("41 47 00000000 00000002 00000001 00000000 11 02 00", None),
+            ("41 47 00000000 00000002 00000000 00000000 11 02 00 00", None),
+            ("41 47 00000000 00000002 00000002 00000000 11 02 00 00", None),
+            ("41 47 00000000 00000002 00000001 00000004 11 02 00 00", None),
+            ("01 47 00000000 00000002 00000001 00000000 11 02 00 00", None),
+        ] {
+            let mut bed = bed(version);
+            // Without a single receive buffer.
+            while bed.stream.receives.take().is_some() {}
+            let ulpdu = bed.segment(text);
+            let seen = bed.stream.handle(&bed.arena, &ulpdu).unwrap();
+            let Indication::Terminated(told) = seen else { panic!("{text}: {seen:?}") };
+            assert_eq!(told.map(|told| told.cause()), cause, "{text}");
+            assert!(bed.stream.has_failed() && !bed.stream.ready(), "{text}");
+            assert_eq!(bed.stream.fail(Fault::Crc, &[]), None, "nothing is told of it");
+            assert!(!bed.stream.terminate_due());
+        }
+    });
+}
+
+// req-test: RDMAP-260, RDMAP-195
+#[test]
+fn the_terminate_comes_next_and_nothing_after_it() {
+    let mut bed = bed(Version::Ietf);
+    let (_, open) = bed.stags[0];
+    let sge = Sge { addr: 0x100, len: 0x100, lkey: open };
+    for wr_id in 5..8 {
+        let payload = crate::rdmap::operation::Payload::Gather([sge].into_iter().collect());
+        let operation = Operation::Write { payload, rkey: 9, remote: 0 };
+        let write = Request { wr_id, operation, len: 0x100, signaled: true, fence: false };
+        assert!(bed.stream.requester.post(write));
+    }
+    // A Write is begun, and a Read waits to be answered.
+    assert_eq!(bed.stream.build(&bed.arena, &mut [0; 128]), Ok(128));
+    let ulpdu = bed.segment(READ_1);
+    bed.stream.handle(&bed.arena, &ulpdu).unwrap();
+    let bad = bed.segment("c1 40 gone 0000000000000100 78");
+    let fault = bed.stream.handle(&bed.arena, &bad).unwrap_err();
+    bed.stream.fail(fault, &bad);
+    assert_eq!(bed.last_word()[..2], [0x41, 0x47]);
+}
+
+// req-test: DDP-046, DDP-047, RDMAP-054
+#[test]
+fn each_version_has_its_control_octets() {
+    for (version, dv, rv) in [(Version::Ietf, 1, 0x40), (Version::Rdmac, 0, 0x00)] {
+        let mut bed = bed(version);
+        let (_, open) = bed.stags[0];
+        let payload = || crate::rdmap::operation::Payload::Inline([7; 3].into_iter().collect());
+        let sink = Sge { addr: 0x100, len: 8, lkey: open };
+        for (wr_id, operation) in [
+            (5, Operation::Write { payload: payload(), rkey: 1, remote: 2 }),
+            (6, Operation::Send { payload: payload(), solicited: false, invalidate: None }),
+            (7, Operation::Read { sink, rkey: 1, remote: 0 }),
+        ] {
+            let len = operation.len();
+            let request = Request { wr_id, operation, len, signaled: true, fence: false };
+            assert!(bed.stream.requester.post(request));
+        }
+        let ulpdu = bed.segment(READ_1);
+        bed.stream.handle(&bed.arena, &ulpdu).unwrap();
+        let mut seen = BTreeSet::new();
+        while bed.stream.ready() {
+            let mut out = [0; 128];
+            bed.stream.build(&bed.arena, &mut out).unwrap();
+            seen.insert([out[0], out[1]]);
+        }
+        let (tagged, untagged) = (0xc0 | dv, 0x40 | dv);
+        let expected = [[tagged, rv], [untagged, rv | 3], [untagged, rv | 1], [tagged, rv | 2]];
+        assert_eq!(seen, BTreeSet::from(expected), "{version:?}");
+    }
+}

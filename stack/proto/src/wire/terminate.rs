@@ -1,0 +1,407 @@
+//! The Terminate message: what it says, and what it copies of the segment that caused it
+//! (RFC 5040 section 4.8, draft-ietf-rddp-rdmap-00 section 6.8).
+//!
+//! The texts of both versions say the same: 19 bits of control, 13 reserved ones, then as the
+//! control bits say the length of the terminated segment, its DDP header and its Read Request
+//! header. The older one calls 8 of the reserved bits by that name and draws 13.
+
+use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
+use crate::wire::rdmap::READ_REQUEST_LEN;
+
+/// Octets of the control field, with the reserved bits.
+pub const CONTROL_LEN: usize = 4;
+/// Octets of the field that tells the segment's length.
+const LENGTH_LEN: usize = 2;
+/// Octets a Terminate may have behind its DDP header: control, length, copies.
+pub const TERMINATE_LEN_MAX: usize = CONTROL_LEN + LENGTH_LEN + UNTAGGED_LEN + READ_REQUEST_LEN;
+
+/// The segment's length is told, and true.
+const M: u8 = 0x80;
+/// The segment's DDP header came along.
+const D: u8 = 0x40;
+/// The Read Request's header came along.
+const R: u8 = 0x20;
+
+/// Layer that found an error: RDMAP.
+pub const LAYER_RDMAP: u8 = 0;
+/// Layer that found an error: DDP.
+pub const LAYER_DDP: u8 = 1;
+/// Layer that found an error: the one below, MPA.
+pub const LAYER_MPA: u8 = 2;
+
+/// A Terminate, as sent or received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminate {
+    /// Layer that found the error: 0 RDMAP, 1 DDP, 2 the one below (MPA). Others are shown as
+    /// they came.
+    pub layer: u8,
+    /// Error type, 4 bits.
+    pub error_type: u8,
+    /// Error code.
+    pub code: u8,
+    /// Octets of the DDP segment that caused it, header included, if that was told. Linux siw
+    /// tells the length without the header.
+    pub segment_len: Option<u16>,
+    ddp_len: u8,
+    has_rdma: bool,
+    ddp: [u8; UNTAGGED_LEN],
+    rdma: [u8; READ_REQUEST_LEN],
+}
+
+impl Terminate {
+    /// One that names no segment.
+    #[must_use]
+    pub const fn new(layer: u8, error_type: u8, code: u8) -> Self {
+        Self {
+            layer,
+            error_type,
+            code,
+            segment_len: None,
+            ddp_len: 0,
+            has_rdma: false,
+            ddp: [0; UNTAGGED_LEN],
+            rdma: [0; READ_REQUEST_LEN],
+        }
+    }
+
+    /// The same with length and DDP header of the segment that caused it. Of a segment shorter
+    /// than its header the rest is zero; the length tells how much of the copy is true.
+    // req: RDMAP-118, RDMAP-120, RDMAP-122, RDMAP-123
+    #[must_use]
+    pub fn of_segment(mut self, segment: &[u8]) -> Self {
+        let len = ddp_len(segment);
+        let there = len.min(segment.len());
+        self.segment_len = Some(u16::try_from(segment.len()).unwrap_or(u16::MAX));
+        self.ddp = [0; UNTAGGED_LEN];
+        self.ddp[..there].copy_from_slice(&segment[..there]);
+        self.ddp_len = small(len);
+        self
+    }
+
+    /// The same with length, DDP header and RDMAP header of the Read Request that caused it: a
+    /// whole ULPDU of 46 octets.
+    // req: RDMAP-124, RDMAP-125
+    #[must_use]
+    pub fn of_read_request(self, segment: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> Self {
+        let mut told = self.of_segment(segment);
+        told.rdma.copy_from_slice(&segment[UNTAGGED_LEN..]);
+        told.has_rdma = true;
+        told
+    }
+
+    /// Layer, error type and code.
+    #[must_use]
+    pub const fn cause(&self) -> (u8, u8, u8) {
+        (self.layer, self.error_type, self.code)
+    }
+
+    /// The DDP header of the segment that caused it: 14 octets if that was tagged, 18 if not, none
+    /// if it did not come along.
+    #[must_use]
+    pub fn ddp_header(&self) -> &[u8] {
+        &self.ddp[..usize::from(self.ddp_len)]
+    }
+
+    /// The header of the Read Request that caused it, 28 octets: as it was sent, or what was left
+    /// of it. None if it did not come along.
+    #[must_use]
+    pub fn rdma_header(&self) -> &[u8] {
+        if self.has_rdma { &self.rdma } else { &[] }
+    }
+
+    /// Octets behind the DDP header: 4 without copies, 20 or 24 with a DDP header, 52 with both.
+    #[must_use]
+    pub const fn wire_len(&self) -> usize {
+        let has_length = self.segment_len.is_some() || self.ddp_len > 0;
+        CONTROL_LEN
+            + if has_length { LENGTH_LEN } else { 0 }
+            + self.ddp_len as usize
+            + if self.has_rdma { READ_REQUEST_LEN } else { 0 }
+    }
+
+    /// Writes it to the first [`Terminate::wire_len`] octets of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    // req: RDMAP-086, RDMAP-087, RDMAP-092, RDMAP-115, RDMAP-119
+    pub fn emit(&self, out: &mut [u8]) {
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        let has_ddp = self.ddp_len > 0;
+        out[0] = (self.layer << 4) | (self.error_type & 0x0f);
+        out[1] = self.code;
+        out[2] = bit(self.segment_len.is_some(), M) | bit(has_ddp, D) | bit(self.has_rdma, R);
+        out[3] = 0;
+        let mut at = CONTROL_LEN;
+        let mut put = |octets: &[u8]| {
+            out[at..at + octets.len()].copy_from_slice(octets);
+            at += octets.len();
+        };
+        if self.segment_len.is_some() || has_ddp {
+            put(&self.segment_len.unwrap_or(0).to_be_bytes());
+        }
+        put(self.ddp_header());
+        put(self.rdma_header());
+    }
+
+    /// Reads what lies behind the DDP header; `None` below 4 octets. Reserved bits are not looked
+    /// at; copies count as far as they are there, whatever the bits promise, and the T bit of the
+    /// copied DDP header tells its length.
+    // req: RDMAP-094, RDMAP-097, RDMAP-116, RDMAP-117
+    #[must_use]
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let control = *octets.first_chunk::<CONTROL_LEN>()?;
+        let [kind, code, present, _] = mirrored(octets).unwrap_or(control);
+        let mut told = Self::new(kind >> 4, kind & 0x0f, code);
+        let mut rest = &octets[CONTROL_LEN..];
+        if present & (M | D) != 0 {
+            let Some((len, after)) = rest.split_first_chunk::<LENGTH_LEN>() else {
+                return Some(told);
+            };
+            told.segment_len = (present & M != 0).then_some(u16::from_be_bytes(*len));
+            rest = after;
+        }
+        if present & D != 0 {
+            let Some((header, after)) = rest.split_at_checked(ddp_len(rest)) else {
+                return Some(told);
+            };
+            told.ddp[..header.len()].copy_from_slice(header);
+            told.ddp_len = small(header.len());
+            rest = after;
+        }
+        if present & R != 0
+            && let Some(header) = rest.first_chunk::<READ_REQUEST_LEN>()
+        {
+            told.rdma = *header;
+            told.has_rdma = true;
+        }
+        Some(told)
+    }
+}
+
+/// Octets of the DDP header that begins with the first of these.
+fn ddp_len(octets: &[u8]) -> usize {
+    if octets.first().is_some_and(|control| control & 0x80 != 0) {
+        TAGGED_LEN
+    } else {
+        UNTAGGED_LEN
+    }
+}
+
+/// A header's length.
+fn small(len: usize) -> u8 {
+    u8::try_from(len).expect("a header has 18 octets at most")
+}
+
+/// The tables of errors of the three layers (RFC 5040 Figure 9, RFC 5041 section 7.2, RFC 5044
+/// section 8 with RFC 6581 section 8) have this cause.
+// req: RDMAP-113
+#[must_use]
+pub const fn is_known(layer: u8, error_type: u8, code: u8) -> bool {
+    matches!(
+        (layer, error_type, code),
+        (LAYER_RDMAP, 0, _)
+            | (LAYER_RDMAP, 1, 0..=4 | 9 | 0xff)
+            | (LAYER_RDMAP, 2, 5..=9 | 0xff)
+            | (LAYER_DDP, 0, 0)
+            | (LAYER_DDP, 1, 0..=4)
+            | (LAYER_DDP, 2, 1..=6)
+            | (LAYER_MPA, 0, 1..=7)
+    )
+}
+
+/// The control field as the texts have it, if a Linux siw peer on a little-endian machine sent
+/// this: its bit-fields put Layer into the low half of the first octet and EType into the high
+/// one, and M, D and R into the bits 0x01, 0x02 and 0x04 of the third.
+///
+/// Such a field is known by bits that everyone else sends as zero, with the copies they announce
+/// behind it; without any, by a cause that is in no table as it stands and in one the other way
+/// round. What can be read both ways (an RDMAP version of siw's, `20 05`) is read as the texts say.
+fn mirrored(octets: &[u8]) -> Option<[u8; CONTROL_LEN]> {
+    let &[kind, code, present, reserved] = octets.first_chunk::<CONTROL_LEN>()?;
+    let (layer, error_type) = (kind & 0x0f, kind >> 4);
+    if reserved != 0 || present & !0x07 != 0 || !is_known(layer, error_type, code) {
+        return None;
+    }
+    let copies = octets.get(CONTROL_LEN + LENGTH_LEN..).map_or(0, |copies| copies.len());
+    let is_mirrored = match present {
+        0 => !is_known(kind >> 4, kind & 0x0f, code),
+        // R is set for whatever message, with no Read Request behind it if it was none.
+        _ if present & 0x02 != 0 => copies >= ddp_len(&octets[octets.len() - copies..]),
+        _ => octets.len() > CONTROL_LEN,
+    };
+    let bits = [(0x01, M), (0x02, D), (0x04, R)];
+    let present = bits.iter().fold(
+        0,
+        |bits, (theirs, ours)| {
+            if present & theirs != 0 { bits | ours } else { bits }
+        },
+    );
+    is_mirrored.then_some([layer << 4 | error_type, code, present, 0])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A tagged DDP header: STag 0x01020304, TO 0x1122334455667788.
+    const TAGGED: [u8; 14] =
+        [0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
+
+    /// A Read Request, both headers: QN 1, MSN 7; sink 0x0a0b0c0d at 0x0102030405060708, 4096
+    /// octets of 0xdeadbeef at 0x1112131415161718.
+    const READ_REQUEST: [u8; 46] = [
+        0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0x0d, 1, 2,
+        3, 4, 5, 6, 7, 8, 0, 0, 0x10, 0, 0xde, 0xad, 0xbe, 0xef, 0x11, 0x12, 0x13, 0x14, 0x15,
+        0x16, 0x17, 0x18,
+    ];
+
+    fn emitted(told: &Terminate) -> Vec<u8> {
+        let mut out = vec![0xee; told.wire_len()];
+        told.emit(&mut out);
+        out
+    }
+
+    // req-test: RDMAP-086, RDMAP-087, RDMAP-092, RDMAP-115, RDMAP-119
+    #[test]
+    fn golden_octets_of_the_four_forms() {
+        let crc = Terminate::new(2, 0, 2);
+        assert_eq!(emitted(&crc), [0x20, 0x02, 0x00, 0x00]);
+
+        let segment = [&TAGGED[..], b"abc"].concat();
+        let write = Terminate::new(1, 1, 0).of_segment(&segment);
+        let golden = [
+            0x11, 0x00, 0xc0, 0x00, 0x00, 17, 0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55,
+            0x66, 0x77, 0x88,
+        ];
+        assert_eq!(emitted(&write), golden);
+
+        let send = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0];
+        let too_long = Terminate::new(1, 2, 5).of_segment(&[&send[..], &[7; 982]].concat());
+        let golden = [
+            0x12, 0x05, 0xc0, 0x00, 0x03, 0xe8, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0,
+            0, 0, 0,
+        ];
+        assert_eq!(emitted(&too_long), golden);
+
+        let read = Terminate::new(0, 1, 2).of_read_request(&READ_REQUEST);
+        let golden = [
+            0x01, 0x02, 0xe0, 0x00, 0x00, 46, 0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0,
+            0, 0, 0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x10, 0, 0xde, 0xad, 0xbe,
+            0xef, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
+        ];
+        assert_eq!(emitted(&read), golden);
+        for told in [crc, write, too_long, read] {
+            assert_eq!(Terminate::parse(&emitted(&told)), Some(told));
+        }
+    }
+
+    // req-test: RDMAP-118, RDMAP-120, RDMAP-122, RDMAP-123
+    #[test]
+    fn a_segment_shorter_than_its_header_is_copied_as_far_as_it_goes() {
+        let told = Terminate::new(1, 2, 6).of_segment(&[0x02, 0x42]);
+        assert_eq!((told.segment_len, told.wire_len()), (Some(2), 24));
+        assert_eq!(told.ddp_header(), [&[0x02, 0x42][..], &[0; 16]].concat());
+        let told = Terminate::new(1, 1, 4).of_segment(&[0xc2; 13]);
+        assert_eq!((told.segment_len, told.wire_len()), (Some(13), 20));
+        assert_eq!(told.ddp_header(), [&[0xc2; 13][..], &[0]].concat());
+    }
+
+    // req-test: RDMAP-116, RDMAP-117
+    #[test]
+    fn reserved_bits_are_not_looked_at() {
+        let told = Terminate::new(1, 1, 0).of_segment(&TAGGED);
+        let mut octets = emitted(&told);
+        octets[2] |= 0x1f;
+        octets[3] = 0xff;
+        assert_eq!(Terminate::parse(&octets), Some(told));
+        assert_eq!(Terminate::parse(&[0x11, 0, 0x1f, 0xff]), Some(Terminate::new(1, 1, 0)));
+    }
+
+    #[test]
+    fn copies_count_as_far_as_they_are_there() {
+        let octets = emitted(&Terminate::new(0, 1, 2).of_read_request(&READ_REQUEST));
+        for len in 4..octets.len() {
+            let told = Terminate::parse(&octets[..len]).unwrap();
+            assert_eq!(told.cause(), (0, 1, 2));
+            assert_eq!(told.segment_len.is_some(), len >= 6);
+            assert_eq!(told.ddp_header().len(), if len >= 24 { 18 } else { 0 });
+            assert_eq!(told.rdma_header(), [0; 0]);
+        }
+        for len in 0..4 {
+            assert_eq!(Terminate::parse(&octets[..len]), None);
+        }
+        // Bits unset and octets there, as a sender may have it who sets fields to zero.
+        let zeros = [&[0x02, 0x05, 0, 0][..], &[0; 48]].concat();
+        assert_eq!(Terminate::parse(&zeros), Some(Terminate::new(0, 2, 5)));
+        // D without M: the length is there, and means nothing.
+        let mut octets = emitted(&Terminate::new(1, 1, 1).of_segment(&TAGGED));
+        octets[2] = 0x40;
+        let told = Terminate::parse(&octets).unwrap();
+        assert_eq!((told.segment_len, told.ddp_header()), (None, &TAGGED[..]));
+    }
+
+    // req-test: RDMAP-094, RDMAP-097
+    #[test]
+    fn any_cause_is_shown_as_it_came() {
+        for code in 0..=255 {
+            assert_eq!(Terminate::parse(&[0x00, code, 0, 0]).unwrap().cause(), (0, 0, code));
+        }
+        assert_eq!(Terminate::parse(&[0xf7, 3, 0, 0]).unwrap().cause(), (15, 7, 3));
+    }
+
+    #[test]
+    fn what_siw_sends_the_other_way_round_is_recognised() {
+        let cause = |octets: &[u8]| Terminate::parse(octets).unwrap().cause();
+        // As captured: a CRC mismatch, without copies.
+        assert_eq!(cause(&[0x02, 0x02, 0x00, 0x00]), (2, 0, 2));
+        // Its versions and opcodes, without copies.
+        assert_eq!(cause(&[0x21, 0x06, 0x00, 0x00]), (1, 2, 6));
+        // Invalid STag of a Write, with length and tagged header; of a Read, with all three.
+        let write = [&[0x11, 0x00, 0x03, 0x00, 0, 3][..], &TAGGED].concat();
+        assert_eq!(Terminate::parse(&write).unwrap().ddp_header(), TAGGED);
+        let read = [&[0x10, 0x00, 0x07, 0x00, 0, 0][..], &READ_REQUEST].concat();
+        let told = Terminate::parse(&read).unwrap();
+        assert_eq!((told.cause(), told.segment_len), ((0, 1, 0), Some(0)));
+        assert_eq!(told.rdma_header(), &READ_REQUEST[18..]);
+        // R of a Send, with no Read Request behind it.
+        let send = [&[0x10, 0x09, 0x07, 0x00, 0, 0][..], &[0x41; 18]].concat();
+        let told = Terminate::parse(&send).unwrap();
+        assert_eq!((told.cause(), told.rdma_header()), ((0, 1, 9), &[][..]));
+    }
+
+    #[test]
+    fn what_the_texts_have_is_never_turned_round() {
+        for layer in 0..=2 {
+            for error_type in 0..=3 {
+                for code in (0..=10).chain([0xff]) {
+                    if !is_known(layer, error_type, code) {
+                        continue;
+                    }
+                    let plain = Terminate::new(layer, error_type, code);
+                    let tagged = plain.of_segment(&TAGGED);
+                    let read = plain.of_read_request(&READ_REQUEST);
+                    for told in [plain, tagged, read] {
+                        assert_eq!(Terminate::parse(&emitted(&told)), Some(told));
+                    }
+                }
+            }
+        }
+        // What is in no table either way stays as it came.
+        assert_eq!(Terminate::parse(&[0x3f, 0, 0, 0]).unwrap().cause(), (3, 15, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(octets in proptest::collection::vec(any::<u8>(), 4..80)) {
+            let told = Terminate::parse(&octets).unwrap();
+            prop_assert!(told.wire_len() <= TERMINATE_LEN_MAX);
+            let again = Terminate::parse(&emitted(&told)).unwrap();
+            // Of an unknown cause nobody can tell which way round it is.
+            if is_known(told.layer, told.error_type, told.code) {
+                prop_assert_eq!(again, told);
+            }
+        }
+    }
+}

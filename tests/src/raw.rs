@@ -1,0 +1,296 @@
+//! One engine and a peer made of hand-written segments, which keeps no rule it does not like.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::device::ChecksumMode;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::mpa::fpdu;
+use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::time::{Instant, MICROSECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event, RequestId};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
+use ferrowarp_proto::verbs::wr::{RecvWr, Sge};
+use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
+use ferrowarp_proto::wire::rdmap::Opcode;
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+
+use crate::frame::Frame;
+use crate::sim::frames::{HeapDevice, PoolSizes};
+use crate::sim::world::{Queues, address};
+
+/// Port that the engine listens on.
+pub const PORT: u16 = 7174;
+/// Protection domain of its queue pairs.
+pub const PD: u32 = 3;
+/// Their completion queue.
+pub const CQ: CqId = CqId(0);
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+
+/// Completion queues that can be made to refuse a push although there is room: an application on
+/// another core may poll at any moment.
+pub struct Fickle {
+    queues: Queues,
+    /// What comes of the next pushes; what lies beyond goes in.
+    answers: Rc<RefCell<VecDeque<bool>>>,
+}
+
+impl Completions for Fickle {
+    fn push(&mut self, cq: CqId, wc: Wc) -> bool {
+        self.answers.borrow_mut().pop_front().unwrap_or(true) && self.queues.push(cq, wc)
+    }
+}
+
+/// The engine, in its own time.
+pub struct Bed {
+    /// The engine.
+    pub engine: Engine<HeapDevice, Rc<Arena>, Fickle>,
+    /// What comes of the next completions: true if they go in.
+    pub answers: Rc<RefCell<VecDeque<bool>>>,
+    /// Its registered memory.
+    pub arena: Rc<Arena>,
+    /// Its completion queues.
+    pub queues: Queues,
+    /// Its time.
+    pub now: Instant,
+}
+
+impl Bed {
+    /// An engine that listens.
+    ///
+    /// # Panics
+    /// If the settings leave no room for a listener.
+    #[must_use]
+    pub fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
+        let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
+        let mut config = EngineConfig::new(address(1), 24, 7);
+        change(&mut config);
+        let arena = Rc::new(Arena::new(1 << 20));
+        let queues = Queues::new(2, 64);
+        let answers = Rc::<RefCell<VecDeque<bool>>>::default();
+        let fickle = Fickle { queues: queues.clone(), answers: Rc::clone(&answers) };
+        let mut engine = Engine::new(config, device, Rc::clone(&arena), fickle);
+        engine.listen(PORT, 64).expect("works");
+        Self { engine, answers, arena, queues, now: Instant::from_nanos(1000) }
+    }
+
+    /// One pass.
+    pub fn pass(&mut self) {
+        self.engine.drive(self.now);
+        self.now = self.now + 10 * MICROSECOND;
+    }
+
+    /// Passes until everything is quiet.
+    pub fn settle(&mut self) {
+        for _ in 0..100 {
+            self.pass();
+        }
+    }
+
+    /// The request of a peer that wants to connect.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn request(&mut self) -> RequestId {
+        match self.engine.next_event() {
+            Some(Event::ConnectRequest { request, .. }) => request,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// An idle queue pair.
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub fn qp(&mut self) -> QpId {
+        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 64, max_recv_wr: 16 };
+        self.engine.create_qp(init).expect("works")
+    }
+}
+
+/// The other end of one connection.
+pub struct Peer {
+    template: HeaderTemplate,
+    local: FourTuple,
+    /// Number of its next octet.
+    pub seq: Seq,
+    ack: Seq,
+    /// Stream octets of the engine, in order.
+    pub heard: Vec<u8>,
+    /// Payload lengths of its segments.
+    pub lens: Vec<usize>,
+    /// Its window, as of its last segment.
+    pub window: u32,
+    shift: u8,
+    /// The engine has reset the connection.
+    pub reset: bool,
+    /// The engine has closed its direction.
+    pub finished: bool,
+    /// The window that this end offers.
+    pub offers: u16,
+}
+
+impl Peer {
+    /// Has `port`, and no connection.
+    #[must_use]
+    pub fn stranger(port: u16) -> Self {
+        let local =
+            FourTuple { local: (address(0), port).into(), remote: (address(1), PORT).into() };
+        let template = HeaderTemplate::new(MACS[0], MACS[1], local);
+        let seq = Seq(0xffff_ff00);
+        let (heard, lens) = (Vec::new(), Vec::new());
+        Self {
+            template,
+            local,
+            seq,
+            ack: Seq(0),
+            heard,
+            lens,
+            window: 0,
+            shift: 0,
+            reset: false,
+            finished: false,
+            offers: 0xffff,
+        }
+    }
+
+    /// Connects from `port`, telling a segment size.
+    pub fn connect(bed: &mut Bed, port: u16, mss: u16) -> Self {
+        let mut peer = Self::stranger(port);
+        let options =
+            Options { mss: Some(mss), wscale: Some(0), sack_permitted: true, ..Options::default() };
+        peer.put(bed, Flags::SYN, options, peer.seq, &[]);
+        peer.seq += 1;
+        bed.pass();
+        peer.listen(bed);
+        peer.put(bed, Flags::ACK, Options::default(), peer.seq, &[]);
+        bed.pass();
+        peer
+    }
+
+    /// Puts one segment on the wire.
+    pub fn put(&self, bed: &Bed, flags: Flags, options: Options, seq: Seq, payload: &[u8]) {
+        let fields =
+            Fields { seq, ack: self.ack, flags, window: self.offers, options, ..Fields::default() };
+        let at = 54 + fields.options.wire_len();
+        let mut frame = vec![0; at + payload.len()];
+        frame[at..].copy_from_slice(payload);
+        self.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
+        bed.engine.device().inbound.borrow_mut().push_back(frame);
+    }
+
+    /// Sends octets in order.
+    ///
+    /// # Panics
+    /// If they are more than a sequence number can count.
+    pub fn send(&mut self, bed: &mut Bed, octets: &[u8]) {
+        self.put(bed, Flags::ACK, Options::default(), self.seq, octets);
+        self.seq += u32::try_from(octets.len()).expect("works");
+        bed.pass();
+    }
+
+    /// Takes what the engine sent; true if there was anything to acknowledge.
+    pub fn listen(&mut self, bed: &Bed) -> bool {
+        let mut news = false;
+        let frames: Vec<_> = bed.engine.device().outbound.borrow_mut().drain(..).collect();
+        for frame in frames {
+            let frame = Frame::from(frame);
+            let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { continue };
+            if segment.tuple.remote != self.local.remote || segment.tuple.local != self.local.local
+            {
+                continue;
+            }
+            self.reset |= segment.flags.has(Flags::RST);
+            self.finished |= segment.flags.has(Flags::FIN);
+            if !segment.payload.is_empty() {
+                self.lens.push(segment.payload.len());
+            }
+            self.window = u32::from(segment.window) << self.shift;
+            if segment.flags.has(Flags::SYN) {
+                self.shift = segment.options.wscale.unwrap_or(0);
+                self.ack = segment.seq + 1;
+                news = true;
+            } else if segment.seq == self.ack && segment.seq_len() > 0 {
+                self.heard.extend(&frame.0[segment.payload.clone()]);
+                self.ack += segment.seq_len();
+                news = true;
+            }
+        }
+        news
+    }
+
+    /// Listens and acknowledges until nothing new comes.
+    pub fn settle(&mut self, bed: &mut Bed) {
+        for _ in 0..1000 {
+            bed.pass();
+            if self.listen(bed) {
+                self.put(bed, Flags::ACK, Options::default(), self.seq, &[]);
+            }
+        }
+    }
+
+    /// The start-up exchange, and the engine's queue pair.
+    ///
+    /// # Panics
+    /// If it does not come about.
+    pub fn set_up(&mut self, bed: &mut Bed) -> QpId {
+        let request =
+            startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
+        let mut octets = vec![0; request.wire_len()];
+        request.emit(&mut octets);
+        self.send(bed, &octets);
+        let request = bed.request();
+        let qp = bed.qp();
+        bed.engine
+            .accept(bed.now, request, qp, &ConnParam::default())
+            .expect("the request is fresh");
+        assert!(matches!(bed.engine.next_event(), Some(Event::Established { .. })));
+        self.settle(bed);
+        assert_eq!(self.heard.len(), 24, "the reply");
+        self.heard.clear();
+        qp
+    }
+}
+
+/// An FPDU with `payload` behind a header that `emit` writes.
+#[must_use]
+pub fn framed(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -> Vec<u8> {
+    let len = header_len + payload.len();
+    let mut octets = vec![0; fpdu::fpdu_len(len)];
+    emit(&mut octets[2..]);
+    octets[2 + header_len..2 + len].copy_from_slice(payload);
+    fpdu::seal(&mut octets, len, true);
+    octets
+}
+
+/// An FPDU with a whole untagged message.
+#[must_use]
+pub fn untagged(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
+    let rsvd_ulp = opcode.control(Version::Ietf);
+    let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue, msn, mo: 0 };
+    framed(18, |out| header.emit(Version::Ietf, out), payload)
+}
+
+/// An RDMA Write of no octets: opens the responder's gate.
+#[must_use]
+pub fn nothing() -> Vec<u8> {
+    let rsvd_ulp = Opcode::Write.control(Version::Ietf);
+    let header = Tagged { last: true, rsvd_ulp, stag: 0, to: 0 };
+    framed(14, |out| header.emit(Version::Ietf, out), &[])
+}
+
+/// A receive buffer of 4,096 octets at the start of the arena.
+///
+/// # Panics
+/// If the table of regions is full.
+#[must_use]
+pub fn inbox(bed: &Bed, wr_id: u64) -> RecvWr {
+    let lkey = bed.arena.register(0, 4096, Access::ALL, PD);
+    RecvWr { wr_id, sg_list: [Sge { addr: 0, len: 4096, lkey }].into_iter().collect() }
+}
