@@ -135,7 +135,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Acts on what TCP noticed, and drops the connection once it is gone.
+    #[inline]
     fn heed(&mut self, now: Instant, index: u32) {
+        if self.connections.get(index).is_some_and(|conn| conn.tcb.has_news()) {
+            self.heed_news(now, index);
+        }
+    }
+
+    #[cold]
+    fn heed_news(&mut self, now: Instant, index: u32) {
         while let Some(notice) =
             self.connections.get_mut(index).and_then(|conn| conn.tcb.poll_notice())
         {

@@ -7,6 +7,7 @@
 //! [`Engine::next_event`] and found in the completion queues.
 
 mod arrive;
+mod config;
 mod connection;
 mod cookie;
 mod counters;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
+pub use config::EngineConfig;
 pub use counters::Counters;
 pub use usage::Usage;
 
@@ -45,13 +47,13 @@ use crate::engine::queue_pairs::QueuePairs;
 use crate::engine::slab::{RESERVED_MAX, Slab};
 use crate::engine::wheel::{Timer, Wheel};
 use crate::mpa::receive::AssemblyPool;
-use crate::net::fragments::{FragmentConfig, Fragments};
+use crate::net::fragments::Fragments;
 use crate::net::keyed::{KeyedHash, Purpose, Secret};
-use crate::net::neighbours::{NeighbourConfig, Neighbours};
+use crate::net::neighbours::Neighbours;
 use crate::net::rate::RateLimit;
-use crate::net::routing::{InterfaceAddress, Route, Routing};
+use crate::net::routing::Routing;
 use crate::tcp::{self, HoldPool};
-use crate::time::{Instant, SECOND};
+use crate::time::Instant;
 use crate::verbs::cm::{CmError, Event};
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::wc::{Completions, CqId, QpId};
@@ -70,92 +72,6 @@ const ANSWERS_PER_SECOND: u32 = 1000;
 const ECHOES_PER_SECOND: u32 = 1000;
 /// ICMP errors looked at in one second, at most.
 const ERRORS_PER_SECOND: u32 = 1000;
-
-/// Settings of an engine, fixed while it lives.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    /// Our addresses, of both families as need be; listeners answer on all of them.
-    pub addresses: Vec<InterfaceAddress>,
-    /// Ways to what is not on the link; see [`Route::default_via`].
-    pub routes: Vec<Route>,
-    /// The VLAN that all frames belong to, 1 to 4094, or none: then they have no tag.
-    pub vlan: Option<u16>,
-    /// Times of the neighbour cache.
-    pub neighbours: NeighbourConfig,
-    /// Bounds of reassembly.
-    pub fragments: FragmentConfig,
-    /// Source of all chance: sequence numbers, ports, hash keys. From the operating system in
-    /// production.
-    pub seed: u64,
-    /// Settings of every connection; `mss` and `checksum` are set from device and address family.
-    pub tcp: tcp::Config,
-    /// Connections at a time, lingering ones included.
-    pub connections_max: usize,
-    /// Connections of peers whose handshake is not complete, at a time, over all listeners; beyond
-    /// it SYNs are answered with cookies. Well below `connections_max`.
-    pub half_open_max: usize,
-    /// The same for each listener.
-    pub half_open_per_listener_max: usize,
-    /// Cookies sent in a second, at most.
-    pub cookies_per_second: u32,
-    /// Connections in TIME-WAIT at a time; the oldest gives way.
-    pub time_wait_max: usize,
-    /// Answers in a second to segments that may be forged, at most, if all connections are
-    /// attacked at once: each has an equal share (RFC 5961), at least ten and at most what the
-    /// settings of TCP say.
-    pub challenges_per_second: usize,
-    /// Queue pairs at a time.
-    pub qps_max: usize,
-    /// Received frames held out of order at a time, over all connections. Less than the port can
-    /// spare: with its receive pool drained, what fills the gaps would not arrive either. From
-    /// half of it on, octets are copied instead.
-    pub held_frames_max: usize,
-    /// Octets of memory for such copies, over all connections; taken as they are needed, and
-    /// kept. A path of 1 Gb/s and 20 ms takes 2.5 MB while a loss is repaired.
-    pub held_octets_max: usize,
-    /// Octets by which receive windows may have grown beyond `tcp.recv_window` at a time, over all
-    /// connections. A promise rather than memory: what is over the bounds above is dropped.
-    pub window_growth_max: u64,
-    /// Partial FPDUs at a time; each may take 64 KiB.
-    pub partial_fpdus_max: usize,
-    /// Atomic operations and immediate data (RFC 7306) are spoken with peers of the IETF's version.
-    /// A peer without them ends the connection when it is sent one, and so does this end, if off.
-    pub extensions: bool,
-    /// Patience with the start-up exchange, in nanoseconds.
-    pub startup_timeout_ns: u64,
-    /// Patience with a peer that does not close after we did, in nanoseconds.
-    pub linger_ns: u64,
-}
-
-impl EngineConfig {
-    /// Defaults around one address and a seed.
-    #[must_use]
-    pub fn new(address: IpAddr, prefix_len: u8, seed: u64) -> Self {
-        Self {
-            addresses: vec![InterfaceAddress { ip: address, prefix_len }],
-            routes: Vec::new(),
-            vlan: None,
-            neighbours: NeighbourConfig::default(),
-            fragments: FragmentConfig::default(),
-            seed,
-            tcp: tcp::Config::default(),
-            connections_max: 16_384,
-            half_open_max: 1024,
-            half_open_per_listener_max: 512,
-            cookies_per_second: 100_000,
-            time_wait_max: 4096,
-            challenges_per_second: 500_000,
-            qps_max: 65_536,
-            held_frames_max: 512,
-            held_octets_max: 16 << 20,
-            window_growth_max: 1 << 30,
-            partial_fpdus_max: 1024,
-            extensions: true,
-            startup_timeout_ns: 10 * SECOND,
-            linger_ns: 5 * SECOND,
-        }
-    }
-}
 
 /// Keys of what others see and must not guess.
 struct Secrets {
@@ -232,13 +148,6 @@ pub struct Engine<D: Device, M, C> {
     overrun: Vec<CqId>,
 }
 
-/// Answers per 100 ms to segments that may be forged that each connection may give, so that all
-/// together stay within the engine's bound whatever they are asked.
-fn challenge_share(config: &EngineConfig) -> u8 {
-    let share = config.challenges_per_second / 10 / config.connections_max.max(1);
-    u8::try_from(share).unwrap_or(u8::MAX).clamp(1, config.tcp.challenge_acks.max(1))
-}
-
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// An engine on `device`, with no connection.
     #[must_use]
@@ -247,7 +156,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         config.tcp.checksum = capabilities.checksum;
         let hash = KeyedHash::new(config.seed);
         let limits = Secret::new(config.seed, Purpose::Limits);
-        config.tcp.challenge_acks = challenge_share(&config);
+        config.tcp.challenge_acks = config.challenge_share();
         let tcp_configs = [IPV4_LEN, IPV6_LEN].map(|ip_len| {
             let mss = usize::from(capabilities.mtu).saturating_sub(ip_len + TCP_LEN);
             let mss = u16::try_from(mss).unwrap_or(u16::MAX);

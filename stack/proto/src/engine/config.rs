@@ -1,0 +1,102 @@
+//! What an engine is configured with.
+
+use core::net::IpAddr;
+
+use crate::net::fragments::FragmentConfig;
+use crate::net::neighbours::NeighbourConfig;
+use crate::net::routing::{InterfaceAddress, Route};
+use crate::tcp;
+use crate::time::SECOND;
+
+/// Settings of an engine, fixed while it lives.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Our addresses, of both families as need be; listeners answer on all of them.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Ways to what is not on the link; see [`Route::default_via`].
+    pub routes: Vec<Route>,
+    /// The VLAN that all frames belong to, 1 to 4094, or none: then they have no tag.
+    pub vlan: Option<u16>,
+    /// Times of the neighbour cache.
+    pub neighbours: NeighbourConfig,
+    /// Bounds of reassembly.
+    pub fragments: FragmentConfig,
+    /// Source of all chance: sequence numbers, ports, hash keys. From the operating system in
+    /// production.
+    pub seed: u64,
+    /// Settings of every connection; `mss` and `checksum` are set from device and address family.
+    pub tcp: tcp::Config,
+    /// Connections at a time, lingering ones included.
+    pub connections_max: usize,
+    /// Connections of peers whose handshake is not complete, at a time, over all listeners; beyond
+    /// it SYNs are answered with cookies. Well below `connections_max`.
+    pub half_open_max: usize,
+    /// The same for each listener.
+    pub half_open_per_listener_max: usize,
+    /// Cookies sent in a second, at most.
+    pub cookies_per_second: u32,
+    /// Connections in TIME-WAIT at a time; the oldest gives way.
+    pub time_wait_max: usize,
+    /// Answers in a second to segments that may be forged, at most, if all connections are
+    /// attacked at once: each has an equal share (RFC 5961), at least ten and at most what the
+    /// settings of TCP say.
+    pub challenges_per_second: usize,
+    /// Queue pairs at a time.
+    pub qps_max: usize,
+    /// Received frames held out of order at a time, over all connections. Less than the port can
+    /// spare: with its receive pool drained, what fills the gaps would not arrive either. From
+    /// half of it on, octets are copied instead.
+    pub held_frames_max: usize,
+    /// Octets of memory for such copies, over all connections; taken as they are needed, and
+    /// kept. A path of 1 Gb/s and 20 ms takes 2.5 MB while a loss is repaired.
+    pub held_octets_max: usize,
+    /// Octets by which receive windows may have grown beyond `tcp.recv_window` at a time, over all
+    /// connections. A promise rather than memory: what is over the bounds above is dropped.
+    pub window_growth_max: u64,
+    /// Partial FPDUs at a time; each may take 64 KiB.
+    pub partial_fpdus_max: usize,
+    /// Atomic operations and immediate data (RFC 7306) are spoken with peers of the IETF's version.
+    /// A peer without them ends the connection when it is sent one, and so does this end, if off.
+    pub extensions: bool,
+    /// Patience with the start-up exchange, in nanoseconds.
+    pub startup_timeout_ns: u64,
+    /// Patience with a peer that does not close after we did, in nanoseconds.
+    pub linger_ns: u64,
+}
+
+impl EngineConfig {
+    /// Defaults around one address and a seed.
+    #[must_use]
+    pub fn new(address: IpAddr, prefix_len: u8, seed: u64) -> Self {
+        Self {
+            addresses: vec![InterfaceAddress { ip: address, prefix_len }],
+            routes: Vec::new(),
+            vlan: None,
+            neighbours: NeighbourConfig::default(),
+            fragments: FragmentConfig::default(),
+            seed,
+            tcp: tcp::Config::default(),
+            connections_max: 16_384,
+            half_open_max: 1024,
+            half_open_per_listener_max: 512,
+            cookies_per_second: 100_000,
+            time_wait_max: 4096,
+            challenges_per_second: 500_000,
+            qps_max: 65_536,
+            held_frames_max: 512,
+            held_octets_max: 16 << 20,
+            window_growth_max: 1 << 30,
+            partial_fpdus_max: 1024,
+            extensions: true,
+            startup_timeout_ns: 10 * SECOND,
+            linger_ns: 5 * SECOND,
+        }
+    }
+
+    /// Answers per 100 ms to segments that may be forged that each connection may give, so that
+    /// all together stay within the engine's bound whatever they are asked.
+    pub(super) fn challenge_share(&self) -> u8 {
+        let share = self.challenges_per_second / 10 / self.connections_max.max(1);
+        u8::try_from(share).unwrap_or(u8::MAX).clamp(1, self.tcp.challenge_acks.max(1))
+    }
+}
