@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -21,8 +22,6 @@ const CONGESTION_CONTROL: &str = "cubic";
 /// Frames that may wait in the kernel for the wire to take them: it counts what it drops, the
 /// kernel would drop in silence.
 const TAP_QUEUE: &str = "10000";
-/// How often the wire looks at a memif, which cannot wake it as a tap does.
-const POLL: &str = "20us";
 /// What a run may take beyond its measured time.
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a program may take to get ready.
@@ -51,7 +50,7 @@ impl End {
             Self::Kernel(namespace) => namespace,
             Self::Ours(_) => wire,
         };
-        let mut command = inside(namespace, &plan.tcp_end);
+        let mut command = inside(namespace, &plan.tcp_end, Some(Place::Ends));
         command.args(arguments).arg(format!("{}:{PORT}", ADDRESSES[1]));
         if let Self::Ours(socket) = self {
             command.arg("--dev").arg(format!("memif:{},client", socket.display()));
@@ -61,10 +60,40 @@ impl End {
     }
 }
 
-fn inside(namespace: &Namespace, program: &Path) -> Command {
+/// Which core a program is to have.
+#[derive(Clone, Copy)]
+enum Place {
+    /// That of both ends.
+    Ends,
+    /// The wire's own.
+    Wire,
+}
+
+fn inside(namespace: &Namespace, program: &Path, place: Option<Place>) -> Command {
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace.name()]).arg(program);
+    command.args(["netns", "exec", namespace.name()]);
+    if let (Some(place), Some([ends, wire])) = (place, cores()) {
+        let core = match place {
+            Place::Ends => ends,
+            Place::Wire => wire,
+        };
+        command.args(["taskset", "-c", &core.to_string()]);
+    }
+    command.arg(program);
     command
+}
+
+/// A core for the ends and one for the wire. The wire always watches, so that a device that wakes
+/// nobody is as fast as one that does; and an end that polls leaves its core to the other end, which
+/// would otherwise wait for the wire's.
+#[must_use]
+pub fn cores() -> Option<[usize; 2]> {
+    static CORES: LazyLock<Option<[usize; 2]>> = LazyLock::new(|| {
+        let ids = core_affinity::get_core_ids().filter(|_| process::exists("taskset"))?;
+        let [ends, wire, ..] = ids[..] else { return None };
+        Some([ends.id, wire.id])
+    });
+    *CORES
 }
 
 /// One run of a sender and a receiver.
@@ -118,13 +147,9 @@ fn start_wire(
     ends: &[End; 2],
     dir: &TempDir,
 ) -> Result<Running> {
-    let mut command = inside(home, Path::new("chrt"));
-    if real_time() {
-        // It sleeps whenever nothing is due, so that it may go before all others: a wire waits
-        // for nobody.
-        command.args(["-f", "10"]).arg(&plan.iwlink).args(["--spin", "0", "--poll", POLL]);
-    } else {
-        command = inside(home, &plan.iwlink);
+    let mut command = inside(home, &plan.iwlink, Some(Place::Wire));
+    if cores().is_some() {
+        command.args(["--poll", "0"]);
     }
     command.args(["--left", &ends[0].device(0), "--right", &ends[1].device(1)]);
     command.args(["--delay", &format!("{}us", cell.rtt_ms * 500.0)]);
@@ -137,18 +162,10 @@ fn start_wire(
     Ok(wire)
 }
 
-/// Whether programs can be started with real-time priority.
-#[must_use]
-pub fn real_time() -> bool {
-    let mut command = Command::new("chrt");
-    command.args(["-f", "10", "true"]);
-    process::run(&mut command, READY).is_ok_and(|ended| ended.success())
-}
-
 /// Keeps IPv6 from asking around on interfaces to come, which would come to the wire before it has
 /// another end, and shift what befalls the frames that count.
 fn silence(namespace: &Namespace) -> Result<()> {
-    let mut shell = inside(namespace, Path::new("sh"));
+    let mut shell = inside(namespace, Path::new("sh"), None);
     let command = "for space in default all; do \
                        echo 1 > /proc/sys/net/ipv6/conf/$space/disable_ipv6; done";
     // Without IPv6 in the kernel there is nothing to silence.
@@ -191,7 +208,7 @@ impl Offload {
 fn offloads(namespace: &Namespace, name: &str) -> Vec<Offload> {
     let mut ways = Vec::new();
     if process::exists("ethtool") {
-        let mut command = inside(namespace, Path::new("ethtool"));
+        let mut command = inside(namespace, Path::new("ethtool"), None);
         command.args(["-K", name, "tso", "off", "gso", "off", "gro", "off"]);
         ways.push(Offload { command });
     }
@@ -243,7 +260,7 @@ fn sample(line: &Value, wire: Value) -> Result<Sample> {
 /// If it fails, hangs, or says nothing.
 pub fn connections(plan: &Plan, between: &str, batch: usize) -> Result<f64> {
     let namespace = Namespace::new()?;
-    let mut command = inside(&namespace, &plan.tcp_end);
+    let mut command = inside(&namespace, &plan.tcp_end, None);
     command.args(["connections", between, "--count", &plan.connections.to_string()]);
     command.args(["--batch", &batch.to_string()]);
     let ended = process::run(&mut command, 2 * GRACE)?;
@@ -272,7 +289,7 @@ pub fn kernel_settings() -> Result<Vec<(String, String)>> {
     NAMES
         .into_iter()
         .map(|name| {
-            let mut command = inside(&namespace, Path::new("cat"));
+            let mut command = inside(&namespace, Path::new("cat"), None);
             let ended = process::run(command.arg(format!("/proc/sys/net/{name}")), READY)?;
             let value = if ended.success() {
                 ended.output.split_whitespace().collect::<Vec<_>>().join(" ")

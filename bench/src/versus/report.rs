@@ -173,18 +173,18 @@ pub fn method(plan: &Plan) -> String {
          the ends stands `iwlink`: {} with {} octets of queue, the loss and half of the round \
          trip each way, the same seeds for all pairings. Our end meets it over memif, the kernel \
          over a tap in a namespace of its own (fresh for each run), so that each end crosses one \
-         device. iwlink runs {}. The kernel's congestion control is CUBIC, by a setting of its \
-         routes; its buffers and all else are the machine's. Offloads of the kernel: {}. All \
-         programs share the machine's cores.\n",
+         device. {} The kernel's congestion control is CUBIC, by a setting of its \
+         routes; its buffers and all else are the machine's. Offloads of the kernel: {}.\n",
         plan.seconds,
         plan.warm_up_s,
         plan.rounds,
         plan.rate,
         plan.queue,
-        if network::real_time() {
-            "with real-time priority and sleeps when nothing is due"
+        if network::cores().is_some() {
+            "iwlink has a core to itself and never sleeps; both ends share another, which ours \
+             offers to the other after each look at its port."
         } else {
-            "with ordinary priority"
+            "All programs share the machine's cores as its scheduler has it."
         },
         network::offloads_told(),
     )

@@ -64,7 +64,7 @@ impl Ready {
         loop {
             wcs.clear();
             if self.cq.poll(&mut wcs) == 0 {
-                // Three ends share two cores at times.
+                // The other end may have the same core.
                 std::thread::yield_now();
             }
             for wc in &wcs {
