@@ -84,8 +84,8 @@ fn inside(namespace: &Namespace, program: &Path, place: Option<Place>) -> Comman
 }
 
 /// A core for the ends and one for the wire. The wire always watches, so that a device that wakes
-/// nobody is as fast as one that does; and an end that polls leaves its core to the other end, which
-/// would otherwise wait for the wire's.
+/// nobody is as fast as one that does; and an end that polls leaves its core to the other end,
+/// which would otherwise wait for the wire's.
 #[must_use]
 pub fn cores() -> Option<[usize; 2]> {
     static CORES: LazyLock<Option<[usize; 2]>> = LazyLock::new(|| {
