@@ -11,14 +11,12 @@ use crate::time::{Instant, MILLISECOND};
 /// Round-trip time below which bursts are left to the clock of the ACKs: a burst would wait for a
 /// timer of some tens of microseconds, which a short path notices more than its queues the burst.
 const RTT_MIN_NS: u64 = 2 * MILLISECOND;
-/// Segments of a burst, as long as they take less than a millisecond and are a small part of the
-/// window; also the largest window that leaves as it is (RFC 6928 sends as much at the start of a
-/// connection).
+/// Segments of a burst, as long as they take less than a millisecond; also the largest window
+/// that leaves as it is (RFC 6928 sends as much at the start of a connection).
 const BURST_SEGMENTS: u32 = 10;
 /// The shortest burst, whatever the rate: a peer acknowledges every second segment.
 const BURST_SEGMENTS_MIN: u64 = 2;
-/// A burst is at most this part of a window, so that it stays short beside the round trip, and at
-/// least this part of a millisecond's octets: 62.5 us, four ticks of the timers.
+/// A burst is at least this part of a millisecond's octets: 62.5 us, four ticks of the timers.
 const BURST_PARTS: u64 = 16;
 
 /// How much may leave at once, and how long it takes at the rate.
@@ -40,7 +38,6 @@ impl Burst {
         let rate_ms = window * MILLISECOND / (srtt_ns * under);
         let octets = (u64::from(BURST_SEGMENTS) * mss)
             .min(rate_ms)
-            .min(window / BURST_PARTS)
             .max(rate_ms / BURST_PARTS)
             .max(BURST_SEGMENTS_MIN * mss);
         let octets = u32::try_from(octets).unwrap_or(u32::MAX);
