@@ -106,7 +106,7 @@ fn good_wire() {
 }
 
 /// Markers both ways on a bad wire; Writes ahead of their turn are placed as they come.
-// req-test: MPA-007, MPA-039
+// req-test: MPA-007, MPA-039, MPA-053
 #[test]
 fn markers_and_early_placement() {
     let path = over_seeds("markers-and-early-placement", 300, 40, |chance, options| {

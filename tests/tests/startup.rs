@@ -173,6 +173,7 @@ fn ends_without_a_common_kind_of_ready_say_so() {
     }
 }
 
+// req-test: MPA-042
 #[test]
 fn fpdus_with_the_first_octet() {
     let mut world = World::new(&WorldOptions::new(5));

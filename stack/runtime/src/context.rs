@@ -190,7 +190,19 @@ impl Context {
     /// # Errors
     /// `PortInUse`; `Gone` after closing.
     pub fn listen(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
-        Listener::open(&self.inner, port, backlog)
+        Listener::open(&self.inner, port, backlog, false)
+    }
+
+    /// As [`Context::listen`], for connections without start-up frames: each is offered as soon as
+    /// it is up, and accepted with [`Start::Immediate`] or [`Start::Streaming`].
+    ///
+    /// # Errors
+    /// As [`Context::listen`].
+    ///
+    /// [`Start::Immediate`]: crate::Start::Immediate
+    /// [`Start::Streaming`]: crate::Start::Streaming
+    pub fn listen_unframed(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
+        Listener::open(&self.inner, port, backlog, true)
     }
 
     /// One pass of the shard, if the drive mode leaves that to the application and nobody is at

@@ -258,8 +258,8 @@ pub use ferrowarp_proto::{
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{AtomicOp, ImmediateData, Operation, Payload, SgList, Sge},
     verbs::cm::{
-        Abort, Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData, Terminate,
-        Version,
+        Abort, Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData, Rtr,
+        RtrKinds, Start, Terminate, Version,
     },
     verbs::qp::{QpState, SrqError, SrqId},
     verbs::wc::{QpId, Wc, WcOpcode, WcStatus},

@@ -33,12 +33,17 @@ pub struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn open(context: &Arc<Inner>, port: u16, backlog: usize) -> Result<Self, CmError> {
+    pub(crate) fn open(
+        context: &Arc<Inner>,
+        port: u16,
+        backlog: usize,
+        unframed: bool,
+    ) -> Result<Self, CmError> {
         let backlog = Arc::new(Backlog { queue: ArrayQueue::new(backlog.max(1)) });
         let shared = Arc::clone(&backlog);
         context
             .shard
-            .control(|machine, _| machine.listen(port, shared))
+            .control(|machine, _| machine.listen(port, shared, unframed))
             .unwrap_or(Err(CmError::Gone))?;
         Ok(Self { context: Arc::clone(context), port, backlog })
     }

@@ -43,7 +43,8 @@ pub(crate) trait Machine: Send {
     fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError>;
     fn destroy_srq(&mut self, srq: SrqId);
 
-    fn listen(&mut self, port: u16, backlog: Arc<Backlog>) -> Result<(), CmError>;
+    /// `unframed`: what comes has no start-up frames.
+    fn listen(&mut self, port: u16, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError>;
     fn unlisten(&mut self, port: u16);
     fn connect(
         &mut self,
@@ -62,6 +63,9 @@ pub(crate) trait Machine: Send {
     fn reject(&mut self, now: Instant, request: RequestId, data: &[u8]) -> Result<(), CmError>;
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
     fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError>;
+    fn stream_send(&mut self, qp: QpId, octets: &[u8]) -> Result<usize, CmError>;
+    fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError>;
+    fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError>;
     /// Ends every connection in good order and every listener.
     fn disconnect_all(&mut self, now: Instant);
 
@@ -274,8 +278,12 @@ where
         }
     }
 
-    fn listen(&mut self, port: u16, backlog: Arc<Backlog>) -> Result<(), CmError> {
-        self.engine.listen(port, backlog.capacity())?;
+    fn listen(&mut self, port: u16, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError> {
+        if unframed {
+            self.engine.listen_unframed(port, backlog.capacity())?;
+        } else {
+            self.engine.listen(port, backlog.capacity())?;
+        }
         self.listeners.insert(port, backlog);
         Ok(())
     }
@@ -316,6 +324,22 @@ where
     fn reject(&mut self, now: Instant, request: RequestId, data: &[u8]) -> Result<(), CmError> {
         let now = self.advance(now);
         self.engine.reject(now, request, data)
+    }
+
+    fn stream_send(&mut self, qp: QpId, octets: &[u8]) -> Result<usize, CmError> {
+        self.engine.stream_send(qp, octets)
+    }
+
+    fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError> {
+        self.engine.stream_receive(qp, out)
+    }
+
+    fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError> {
+        let now = self.advance(now);
+        let result = self.engine.start_fpdus(now, qp, param);
+        self.route_events(now);
+        self.show_state(qp);
+        result
     }
 
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {

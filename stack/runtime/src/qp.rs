@@ -423,6 +423,45 @@ impl Qp {
         self.manage(|machine, now, qp| machine.terminate(now, qp, cause))
     }
 
+    /// Sends octets of the application's own on a connection that does not carry FPDUs yet
+    /// ([`Event::Streaming`]). Returns how many were taken: 64 KiB wait at a time.
+    ///
+    /// # Errors
+    /// `WrongState` if the connection is not in that phase, `Gone` if there is none.
+    pub fn stream_send(&self, octets: &[u8]) -> Result<usize, CmError> {
+        self.stream(|machine, qp| machine.stream_send(qp, octets))
+    }
+
+    /// Takes octets of the peer's application from such a connection; returns how many. Those not
+    /// taken when [`Qp::start_fpdus`] is called are of FPDUs.
+    ///
+    /// # Errors
+    /// As [`Qp::stream_send`].
+    pub fn stream_receive(&self, out: &mut [u8]) -> Result<usize, CmError> {
+        self.stream(|machine, qp| machine.stream_receive(qp, out))
+    }
+
+    /// FPDUs follow in both directions, as the two applications have agreed. See
+    /// [`Qp::wait_established`].
+    ///
+    /// # Errors
+    /// As [`Qp::stream_send`].
+    pub fn start_fpdus(&self, param: ConnParam) -> Result<(), CmError> {
+        self.manage(|machine, now, qp| machine.start_fpdus(now, qp, &param))
+    }
+
+    /// A call about a stream of octets, and a pass before and after it.
+    fn stream(
+        &self,
+        act: impl FnOnce(&mut dyn crate::machine::Machine, QpId) -> Result<usize, CmError>,
+    ) -> Result<usize, CmError> {
+        let id = self.id;
+        self.context.shard.drive();
+        let done = self.context.shard.control(|machine, _| act(machine, id));
+        self.context.shard.drive();
+        done.unwrap_or(Err(CmError::Gone))
+    }
+
     pub(crate) fn belongs_to(&self, context: &Arc<Inner>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }

@@ -16,12 +16,12 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 
 use crate::frame::Frame;
-use crate::peer::{Header, Terminate, fpdu, opcode};
+use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
 use crate::sim::frames::{HeapDevice, PoolSizes};
 use crate::sim::world::{Queues, address};
 
 /// Port of whoever listens.
-pub(super) const PORT: u16 = 7174;
+pub const PORT: u16 = 7174;
 /// Port of a peer that connects, unless told otherwise.
 const PEER_PORT: u16 = 5000;
 pub(super) const PD: u32 = 3;
@@ -245,6 +245,27 @@ impl Bed {
         let event = bed.engine.next_event();
         assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
         bed.put_ulpdu(&Header::write(0, 0, true).encode(&[]));
+        bed.heard.clear();
+        bed.segments.clear();
+        bed
+    }
+
+    /// A connection with revision 1 and markers both ways: RDMA Writes ahead of their turn are
+    /// placed at once. The stack has sent nothing since, and the peer an FPDU of 24 octets.
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn marked(mss: u16) -> Self {
+        let mut bed = Self::new();
+        bed.mss = mss;
+        bed.say(b"MPA ID Req Frame\xc0\x01\0\0");
+        let param = ConnParam { markers: true, place_early: true, ..ConnParam::default() };
+        bed.accept(&param);
+        let event = bed.engine.next_event();
+        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        bed.say(&marked_fpdu(&Header::write(0, 0, true).encode(&[]), true, 0));
+        assert_eq!(bed.heard.split_off(20), [], "the reply and no more");
         bed.heard.clear();
         bed.segments.clear();
         bed

@@ -273,7 +273,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// What arrived is no start-up frame that can be met: the connection is closed at once
     /// (RFC 5044 section 7.1, error 4).
-    pub(super) fn refuse_startup(&mut self, index: u32) {
+    fn refuse_startup(&mut self, index: u32) {
         self.verbs.counters.startup_errors += 1;
         self.fail_connect(index, ConnectError::Protocol, PrivateData::new());
         self.abort(index);

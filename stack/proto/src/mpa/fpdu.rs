@@ -170,6 +170,7 @@ mod tests {
         }
     }
 
+    // req-test: MPA-057, MPA-058, MPA-059
     #[test]
     fn padding_is_zero_and_counts_in_the_crc() {
         let mut fpdu = [0xff; 16];
@@ -184,6 +185,7 @@ mod tests {
     }
 
     proptest! {
+        // req-test: MPA-060, MPA-092
         #[test]
         fn any_single_flipped_bit_is_found(
             ulpdu in proptest::collection::vec(any::<u8>(), 1..300), bit in 16usize..2000,

@@ -118,3 +118,52 @@ impl Framing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Framing;
+    use crate::mpa::fpdu::fpdu_len;
+    use crate::wire::seq::Seq;
+
+    const KINDS: [Framing; 2] = [Framing::plain(true), Framing::marked(true, Seq(3))];
+
+    // req-test: MPA-044
+    #[test]
+    fn mulpdu_stays_within_its_bounds() {
+        for framing in KINDS {
+            for emss in 1..=65_535 {
+                assert!((128..=64_768).contains(&framing.mulpdu(emss)), "EMSS {emss}");
+            }
+            assert_eq!((framing.mulpdu(1), framing.mulpdu(65_535)), (128, 64_768));
+        }
+    }
+
+    // req-test: MPA-045, MPA-046
+    #[test]
+    fn ulpdus_from_the_smallest_to_the_largest_are_framed() {
+        for (framing, phase) in KINDS.into_iter().zip([None, Some(4)]) {
+            assert_eq!(Framing::ulpdu_max(1 << 20, phase), 64_768);
+            for len in [1, 2, 127, 128, 64_767, 64_768] {
+                let room = framing.wire_len(len, Seq(7));
+                assert_eq!(framing.phase(Seq(7)), phase);
+                assert!(Framing::ulpdu_max(room, phase) >= len, "{len} octets");
+                let mut out = vec![0xff; room];
+                out[2..2 + len].fill(7);
+                assert_eq!(framing.seal(&mut out, len, phase), room);
+                assert!(room >= fpdu_len(len));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_marker_lies_where_full_operation_begins() {
+        for start in [0, 1, 511, 512, 0xffff_ff01] {
+            let framing = Framing::marked(false, Seq(start));
+            assert!(!framing.has_crc() && framing.has_markers());
+            assert_eq!(framing.phase(Seq(start)), Some(0));
+            assert_eq!(framing.phase(Seq(start) + 511), Some(511));
+            assert_eq!(framing.phase(Seq(start) + 1024), Some(0));
+        }
+        assert_eq!(Framing::plain(true).phase(Seq(0)), None);
+    }
+}

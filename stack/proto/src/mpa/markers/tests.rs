@@ -242,6 +242,7 @@ fn bits_that_mean_nothing_are_not_looked_at() {
     assert_eq!(find_start(&fpdu, 0x1ec), Some(0));
 }
 
+// req-test: MPA-066
 #[test]
 fn a_pointer_may_count_from_the_marker_in_front() {
     // Draft-02 can be read so that the second marker of such an FPDU says 512.
@@ -295,7 +296,7 @@ fn receive(stream: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    // req-test: MPA-001, MPA-083, MPA-084, MPA-131
+    // req-test: MPA-001, MPA-083, MPA-084, MPA-127, MPA-131
     #[test]
     fn any_cuts_give_the_same_ulpdus(
         lens in proptest::collection::vec(0usize..3000, 1..12),
@@ -390,6 +391,26 @@ fn lengths_lead_on_from_what_a_marker_located() {
     let count = ulpdus.len() - 10 - 2 * waiting;
     assert!(found.len() >= count, "{} of {count}", found.len());
     assert!(found.ends_with(&ulpdus[ulpdus.len() - count..]));
+}
+
+/// A marker right in front of a CRC, and one there as well as at the start.
+// req-test: MPA-088, MPA-089
+#[test]
+fn the_crc_covers_a_marker_in_front_of_it() {
+    for (phase, len) in [(512 - 48, 46), (0, 506), (4, 506)] {
+        let sent = sealed(&ulpdu(len, 5), phase, true);
+        let at = sent.len() - 8;
+        assert_eq!(advance(phase, at), 0, "the place of a marker");
+        let without = ::crc32c::crc32c(&sent[..at]).to_le_bytes();
+        let with = ::crc32c::crc32c(&sent[..at + 4]).to_le_bytes();
+        assert_eq!(sent[at + 4..], with);
+        let mut other = sent.clone();
+        other[at + 4..].copy_from_slice(&without);
+        assert_eq!(split(&other, phase, true, &mut Vec::new()), Err(Damage::Crc));
+        let mut other = sent;
+        other[at + 3] ^= 4;
+        assert_eq!(split(&other, phase, true, &mut Vec::new()), Err(Damage::Crc));
+    }
 }
 
 #[test]

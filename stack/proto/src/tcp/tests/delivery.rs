@@ -345,6 +345,7 @@ fn against_a_map(segments: &[(u32, u32, u8)]) {
 }
 
 proptest! {
+    // req-test: MPA-003, MPA-032, MPA-033, MPA-052
     #[test]
     fn each_octet_is_handed_up_once_whatever_the_answers(
         segments in prop::collection::vec((0u32..340, 1u32..60, 0u8..4), 1..60)

@@ -1,0 +1,41 @@
+//! Octets of the applications' own before FPDUs, on one connection over `ring`.
+
+mod support;
+
+use ferrowarp::{Access, CmError, ConnParam, DriveMode, Event, Start};
+use support::*;
+
+#[test]
+fn applications_speak_before_fpdus_do() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = (left.qp(), right.qp());
+    let listener = right.context.listen_unframed(PORT, 4).unwrap();
+    let param = || ConnParam { start: Start::Streaming, ..ConnParam::default() };
+    a.connect(server(), param()).unwrap();
+    let request = listener.accept_timeout(PATIENCE).expect("a request");
+    assert_eq!(request.offer().revision, 0);
+    request.accept(&b, param()).unwrap();
+    assert_eq!(event(&a), Event::Streaming { qp: a.id() });
+    assert_eq!(event(&b), Event::Streaming { qp: b.id() });
+    let hello = pattern(3000, 5);
+    assert_eq!(a.stream_send(&hello), Ok(3000));
+    let mut heard = Vec::new();
+    until(&left.context, &right.context, || {
+        let mut out = [0; 700];
+        let len = b.stream_receive(&mut out).unwrap();
+        heard.extend_from_slice(&out[..len]);
+        heard.len() >= 3000
+    });
+    assert_eq!(heard, hello);
+    a.start_fpdus(param()).unwrap();
+    b.start_fpdus(param()).unwrap();
+    for qp in [&a, &b] {
+        let agreed = qp.wait_established(PATIENCE).unwrap();
+        assert!(agreed.markers_in && agreed.markers_out && agreed.crc);
+    }
+    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    b.post_recv(recv(9, inbox.sge(0, 64))).unwrap();
+    a.post_send(send(3, inline(b"done"))).unwrap();
+    assert_eq!(right.completions(&left, 1)[0].byte_len, 4);
+    assert_eq!(a.stream_send(b"late"), Err(CmError::WrongState));
+}
