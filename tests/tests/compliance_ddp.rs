@@ -1,7 +1,7 @@
 //! Rules of DDP, seen from the wire: segments out, and what segments in bring about.
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason};
+use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
@@ -499,6 +499,45 @@ fn a_reset_ends_each_request_once_and_without_a_terminate() {
     assert_eq!(done, expected.collect::<Vec<_>>());
     assert_eq!(bed.ulpdus().len(), 0);
     assert_eq!(bed.engine.unfinished_count(), 0);
+}
+
+// req-test: DDP-136
+#[test]
+fn a_reset_ends_a_stream_of_the_older_version_too() {
+    let mut bed = Bed::new();
+    bed.say(b"MPA ID Req Frame\xc0\0\0\0");
+    bed.accept(&ConnParam::default());
+    let event = bed.engine.next_event();
+    let Some(Event::Established { agreed, .. }) = event else { panic!("{event:?}") };
+    assert_eq!(agreed.revision, 0);
+    bed.receive(1, 0, 64);
+    bed.signal(Flags::RST);
+    let reason = bed.ended().expect("the end is told");
+    assert_eq!((reason.error(), reason), (Some((2, 0, 1)), EndReason::Reset));
+    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(done, [(1, WcStatus::Flushed)]);
+}
+
+// req-test: DDP-011
+#[test]
+fn a_stream_waits_for_no_other() {
+    let mut bed = bed();
+    bed.receive(1, 0, 64);
+    let lost = bed.lose(&fpdu(&segment_of_send(1, 0, true, b"late"), true));
+    let mut first = bed.start_another(4, 4);
+    for wr_id in 2..5 {
+        bed.receive(wr_id, 64, 64);
+        bed.put_ulpdu(&segment_of_send(wr_id - 1, 0, true, b"in time"));
+        let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(done, [(u64::from(wr_id), WcStatus::Success)]);
+    }
+    // The end of one leaves the other alone.
+    bed.signal(Flags::RST);
+    assert_eq!(bed.ended(), Some(EndReason::Reset));
+    bed.go_back(&mut first);
+    bed.resend(&lost);
+    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
+    assert_eq!(done, [(1, 4)]);
 }
 
 // req-test: DDP-029, DDP-030, MPA-012, MPA-054, MPA-147

@@ -401,6 +401,26 @@ fn a_terminate_copies_the_header_and_tells_the_length() {
     }
 }
 
+// req-test: DDP-163
+#[test]
+fn the_application_is_told_what_the_peer_is_told() {
+    for (bad, cause) in [
+        (write(5, 6, &[7; 1000]), (1, 1, 0)),
+        (Header::send(1, 3, true).encode(&[7; 500]), (1, 2, 4)),
+        (read(1, 5, 0, 10, 0x123), (0, 1, 0)),
+    ] {
+        let mut bed = bed();
+        bed.receive(1, 0, 64);
+        bed.put_ulpdu(&bad);
+        let sent = bed.terminate();
+        let Some(EndReason::TerminateSent(told)) = bed.ended() else { panic!("no Terminate") };
+        assert_eq!((told.cause(), sent.cause()), (cause, cause));
+        assert_eq!(told.segment_len.map(usize::from), Some(bad.len()));
+        let header_len = if bad[0] & 0x80 == 0 { 18 } else { 14 };
+        assert_eq!(told.ddp_header(), &bad[..header_len]);
+    }
+}
+
 // req-test: RDMAP-095, RDMAP-132, MPA-158, MPA-161, DDP-183
 #[test]
 fn an_error_below_is_told_without_copies() {

@@ -252,6 +252,25 @@ fn an_fpdu_of_a_whole_segment_comes_in_crumbs_from_its_end() {
     assert_eq!(bed.arena.read(4096, 1420), pattern(1420));
 }
 
+// req-test: MPA-174
+#[test]
+fn what_is_longer_than_the_packets_of_a_link_is_received() {
+    let mut end = Marked { bed: Bed::of_mtu(100).into_marked(60), sent: 24 };
+    let stag = end.bed.register(4096, 4096, Access::ALL, false);
+    // The first is of 140 octets, the second has more of them and two markers.
+    for (to, len) in [(4096, 120), (5000u16, 1000)] {
+        let octets = pattern(len);
+        let whole = end.fpdu(&Header::write(stag, to.into(), true).encode(&octets));
+        assert_eq!(whole.len(), if len == 120 { 140 } else { 1028 });
+        let bed = &mut end.bed;
+        let pieces: Vec<_> = whole.chunks(60).map(|piece| bed.lose(piece)).collect();
+        for piece in pieces.iter().rev() {
+            bed.resend(piece);
+        }
+        assert_eq!(bed.arena.read(to.into(), octets.len()), octets);
+    }
+}
+
 /// A connection that has no frames, and what the stack says when it accepts.
 fn unframed(start: Start, first: &[u8]) -> (Bed, Option<Event>) {
     let mut bed = Bed::new();

@@ -7,7 +7,13 @@ use support::*;
 
 #[test]
 fn applications_speak_before_fpdus_do() {
-    let (left, right) = ends(DriveMode::Inline);
+    for drive in [DriveMode::Inline, DriveMode::Helper] {
+        speak(drive);
+    }
+}
+
+fn speak(drive: DriveMode) {
+    let (left, right) = ends(drive);
     let (a, b) = (left.qp(), right.qp());
     let listener = right.context.listen_unframed(PORT, 4).unwrap();
     let param = || ConnParam { start: Start::Streaming, ..ConnParam::default() };

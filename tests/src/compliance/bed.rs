@@ -81,8 +81,17 @@ impl Bed {
     /// If it cannot listen.
     #[must_use]
     pub fn new() -> Self {
+        Self::of_mtu(1500)
+    }
+
+    /// The same over a device with this MTU.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    #[must_use]
+    pub fn of_mtu(mtu: u16) -> Self {
         let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
-        let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
+        let device = HeapDevice::new(MACS[1], mtu, pools, usize::MAX);
         let arena = Rc::new(Arena::new(ARENA_LEN));
         let local = arena.register(0, ARENA_LEN as u64, Access::ALL, PD);
         let queues = Queues::new(2, 64);
@@ -238,16 +247,38 @@ impl Bed {
     pub fn started(mss: u16, ird: u8, ord: u8) -> Self {
         let mut bed = Self::new();
         bed.mss = mss;
-        let block = [0, ord, 0, ird];
-        bed.say(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4][..], &block].concat());
-        let (ird, ord) = (u16::from(ird), u16::from(ord));
-        bed.accept(&ConnParam { ird, ord, ..ConnParam::default() });
-        let event = bed.engine.next_event();
-        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
-        bed.put_ulpdu(&Header::write(0, 0, true).encode(&[]));
-        bed.heard.clear();
-        bed.segments.clear();
+        bed.start(ird, ord);
         bed
+    }
+
+    fn start(&mut self, ird: u8, ord: u8) {
+        let block = [0, ord, 0, ird];
+        self.say(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4][..], &block].concat());
+        let (ird, ord) = (u16::from(ird), u16::from(ord));
+        self.accept(&ConnParam { ird, ord, ..ConnParam::default() });
+        let event = self.engine.next_event();
+        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        self.put_ulpdu(&Header::write(0, 0, true).encode(&[]));
+        self.heard.clear();
+        self.segments.clear();
+    }
+
+    /// Leaves the connection as it is, and opens another one of the kind of [`Bed::started`].
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn start_another(&mut self, ird: u8, ord: u8) -> Aside {
+        let aside = Aside { peer: self.peer.take(), qp: self.qp.take() };
+        self.peer_port += 1;
+        self.start(ird, ord);
+        aside
+    }
+
+    /// Leaves the connection for the one that was left before.
+    pub const fn go_back(&mut self, to: &mut Aside) {
+        std::mem::swap(&mut self.peer, &mut to.peer);
+        std::mem::swap(&mut self.qp, &mut to.qp);
     }
 
     /// A connection with revision 1 and markers both ways: RDMA Writes ahead of their turn are
@@ -257,7 +288,16 @@ impl Bed {
     /// If the stack does not accept.
     #[must_use]
     pub fn marked(mss: u16) -> Self {
-        let mut bed = Self::new();
+        Self::new().into_marked(mss)
+    }
+
+    /// The same with a bed that nobody is there for yet.
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn into_marked(self, mss: u16) -> Self {
+        let mut bed = self;
         bed.mss = mss;
         bed.say(b"MPA ID Req Frame\xc0\x01\0\0");
         let param = ConnParam { markers: true, place_early: true, ..ConnParam::default() };
@@ -529,6 +569,12 @@ impl Bed {
     pub fn qp(&self) -> QpId {
         self.qp.expect("somebody is connected")
     }
+}
+
+/// A connection that nobody attends to at the moment.
+pub struct Aside {
+    peer: Option<Peer>,
+    qp: Option<QpId>,
 }
 
 /// Octets that did not arrive when they were sent.

@@ -82,6 +82,12 @@ impl BufferQueue {
         fits
     }
 
+    /// The next message has this MSN.
+    #[cfg(test)]
+    pub(crate) const fn begin_at(&mut self, msn: u32) {
+        self.msn = Seq(msn);
+    }
+
     /// A message came that is for no buffer.
     pub fn skip_message(&mut self) {
         self.msn += 1;
@@ -131,7 +137,7 @@ impl BufferQueue {
         }
         // req: DDP-003, DDP-005
         self.buffers.pop_front();
-        // req: DDP-149
+        // req: DDP-083, DDP-149
         self.msn += 1;
         self.filled = 0;
         Ok(Some(Filled { wr_id, len: end }))

@@ -129,6 +129,12 @@ impl Requester {
         self.awaited.len() + usize::from(self.rtr_read)
     }
 
+    /// The next Send has this MSN.
+    #[cfg(test)]
+    pub(super) const fn begin_sends_at(&mut self, msn: u32) {
+        self.send_msn = Seq(msn);
+    }
+
     /// MSN of a Send that is not in the queue.
     pub(super) fn take_send_msn(&mut self) -> u32 {
         let msn = self.send_msn.0;
@@ -330,7 +336,7 @@ impl Requester {
             Operation::Send { .. }
             | Operation::Immediate { .. }
             | Operation::WriteImmediate { .. } => {
-                // req: DDP-081, RDMAP-021
+                // req: DDP-081, DDP-083, RDMAP-021
                 self.send_msn += 1;
                 Progress::Built
             }

@@ -292,3 +292,26 @@ pub enum Event {
         cq: CqId,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // req-test: DDP-168
+    #[test]
+    fn an_error_has_four_bits_of_type_and_eight_of_code() {
+        for (error_type, code) in (0..16).flat_map(|high| (0..=255).map(move |low| (high, low))) {
+            let told = Terminate::new(1, error_type, code);
+            for reason in [
+                EndReason::TerminateSent(told),
+                EndReason::TerminateUnsent(told),
+                EndReason::TerminateReceived(told),
+            ] {
+                assert_eq!(reason.error(), Some((1, error_type, code)));
+            }
+            let mut out = [0xff; 4];
+            told.emit(&mut out);
+            assert_eq!(out, [0x10 | error_type, code, 0, 0]);
+        }
+    }
+}

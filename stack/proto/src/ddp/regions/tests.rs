@@ -106,7 +106,7 @@ fn an_invalidated_stag_is_dead_at_once_and_its_slot_comes_back() {
     assert!(ask(&table, first, OURS).is_err());
 }
 
-// req-test: RDMAP-323
+// req-test: RDMAP-280, RDMAP-323
 #[test]
 fn a_region_goes_off_and_on_again_with_other_rights_under_the_next_key() {
     let table = RegionTable::new(2, 9);

@@ -394,7 +394,7 @@ fn lengths_lead_on_from_what_a_marker_located() {
 }
 
 /// A marker right in front of a CRC, and one there as well as at the start.
-// req-test: MPA-088, MPA-089
+// req-test: MPA-088, MPA-089, MPA-091
 #[test]
 fn the_crc_covers_a_marker_in_front_of_it() {
     for (phase, len) in [(512 - 48, 46), (0, 506), (4, 506)] {

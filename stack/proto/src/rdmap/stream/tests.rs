@@ -112,6 +112,25 @@ fn a_write_lands_whole_in_segments_of_any_size() {
     }
 }
 
+// req-test: DDP-083
+#[test]
+fn message_numbers_go_on_with_0_after_the_last() {
+    let (mut left, mut right) = (bed(), bed());
+    left.stream.requester.begin_sends_at(u32::MAX - 1);
+    right.stream.receives.begin_at(u32::MAX - 1);
+    for (wr_id, msn) in [(1u16, u32::MAX - 1), (2, u32::MAX), (3, 0), (4, 1)] {
+        let at = 64 * wr_id;
+        right.post_receive(wr_id.into(), at.into(), 64);
+        left.arena.write(0, &[msn.to_le_bytes()[0]; 20]);
+        let payload = gather(left.stag, 0, 20);
+        left.post(wr_id.into(), Operation::Send { payload, solicited: false, invalidate: None });
+        let ulpdu = left.build(1000);
+        assert_eq!(ulpdu[10..14], msn.to_be_bytes());
+        assert!(right.handle(&ulpdu).is_ok(), "{msn:#x}");
+        assert_eq!(right.arena.read(at.into(), 20), [msn.to_le_bytes()[0]; 20]);
+    }
+}
+
 #[test]
 fn a_read_fetches_and_completes_in_posting_order() {
     let (mut left, mut right) = (bed(), bed());
