@@ -254,8 +254,8 @@ fn an_fpdu_of_a_whole_segment_comes_in_crumbs_from_its_end() {
 
 // req-test: MPA-174
 #[test]
-fn what_is_longer_than_the_packets_of_a_link_is_received() {
-    let mut end = Marked { bed: Bed::of_mtu(100).into_marked(60), sent: 24 };
+fn fpdus_may_be_longer_than_the_packets_of_a_link() {
+    let mut end = Marked { bed: Bed::of_mtu(104).into_marked(64), sent: 24 };
     let stag = end.bed.register(4096, 4096, Access::ALL, false);
     // The first is of 140 octets, the second has more of them and two markers.
     for (to, len) in [(4096, 120), (5000u16, 1000)] {
@@ -263,12 +263,20 @@ fn what_is_longer_than_the_packets_of_a_link_is_received() {
         let whole = end.fpdu(&Header::write(stag, to.into(), true).encode(&octets));
         assert_eq!(whole.len(), if len == 120 { 140 } else { 1028 });
         let bed = &mut end.bed;
-        let pieces: Vec<_> = whole.chunks(60).map(|piece| bed.lose(piece)).collect();
+        let pieces: Vec<_> = whole.chunks(64).map(|piece| bed.lose(piece)).collect();
         for piece in pieces.iter().rev() {
             bed.resend(piece);
         }
         assert_eq!(bed.arena.read(to.into(), octets.len()), octets);
     }
+    // The stack's are cut as well.
+    end.bed.arena.write(0, &pattern(3000));
+    end.bed.write(1, 0, 3000, THEIRS, 0);
+    let written: Vec<u8> =
+        unmarked(&end.bed.hear()).iter().flat_map(|ulpdu| ulpdu[14..].to_vec()).collect();
+    assert_eq!(written, pattern(3000));
+    let lens: Vec<_> = end.bed.segments.iter().map(Vec::len).collect();
+    assert!(lens.iter().all(|len| *len <= 64), "{lens:?}");
 }
 
 /// A connection that has no frames, and what the stack says when it accepts.

@@ -82,13 +82,19 @@ pub trait Retained: Clone + 'static {
     fn octets(&self) -> &[u8];
 }
 
+/// Octets of the longest packet that is built whole whatever the MTU: the smallest FPDU that
+/// messages are cut to (128 octets of ULPDU, length, CRC and a marker), with headers of IPv6 and
+/// of TCP with all options. If it is longer than a packet of the link, TCP cuts it.
+pub const PACKET_ROOM_MIN: u16 = 140 + 40 + 60;
+
 /// A frame under construction, contiguous.
 pub trait TxFrame: Sized {
     /// The handle that outlives transmission.
     type Retained: Retained;
 
-    /// The whole writable room, at least `mtu + 18` octets (an Ethernet header with a VLAN tag);
-    /// the frame starts at index 0.
+    /// The whole writable room: at least `mtu + 18` octets (an Ethernet header with a VLAN tag),
+    /// and where the MTU is less than [`PACKET_ROOM_MIN`], as many as if it were that. The frame
+    /// starts at index 0.
     ///
     /// # Panics
     /// After [`TxFrame::retain`]: a retained frame never changes.

@@ -5,8 +5,8 @@ mod support;
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, CmError, ConnectError, DriveMode, EndReason, Event, Operation, PostError, QpState, Wc,
-    WcOpcode, WcStatus,
+    Access, CmError, ConnectError, Context, DriveMode, EndReason, Event, Operation, PostError,
+    QpState, Wc, WcOpcode, WcStatus,
 };
 use support::*;
 
@@ -54,6 +54,27 @@ fn requests_complete_in_order_with_the_right_octets() {
     let got = right.completions(&left, 1);
     assert_eq!((got[0].wr_id, got[0].byte_len, got[0].qp), (9, 4, b.id()));
     assert_eq!(contents(&inbox)[..4], *b"done");
+}
+
+#[test]
+fn a_frame_has_room_for_an_fpdu_whatever_the_mtu() {
+    let small = |host| {
+        let mut config = config(host, DriveMode::Inline);
+        config.mtu = 104;
+        config
+    };
+    let (left, right) = Context::ring_pair(small(1), small(2)).unwrap();
+    let (left, right) = (End::new(left), End::new(right));
+    let (a, _b) = connect(&left, &right);
+    let source = left.mr(5000, Access::LOCAL_READ);
+    let remote = right.mr(5000, Access::ALL);
+    let sink = left.mr(5000, Access::LOCAL_WRITE);
+    source.write(0, &pattern(5000, 3));
+    a.post_send(write(1, source.sge(0, 5000), &remote, 0)).unwrap();
+    a.post_send(read(2, sink.sge(0, 5000), &remote, 0)).unwrap();
+    let wcs = left.completions(&right, 2);
+    assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success), "{wcs:?}");
+    assert_eq!(contents(&sink), pattern(5000, 3));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! How many frame buffers of which size: each number is a sum of named needs.
 
+use ferrowarp_proto::device::PACKET_ROOM_MIN;
+
 use crate::device::spec::DeviceSpec;
 
 /// Frames taken from a pool or a port at a time.
@@ -128,7 +130,7 @@ impl PoolNeeds {
         let burst = u32::from(BURST_FRAMES);
         let descriptors = u32::from(rx_descriptors);
         PoolSizes {
-            room: mtu.saturating_add(AROUND_PACKET).next_multiple_of(64),
+            room: mtu.max(PACKET_ROOM_MIN).saturating_add(AROUND_PACKET).next_multiple_of(64),
             // Posted to the port, held for order or for the rest of an FPDU, in hand, cached.
             receive: descriptors + in_flight + burst + cached,
             // In flight, acknowledged but still with the port, allocated ahead, cached.
