@@ -33,7 +33,7 @@ const EXCEPTION_TITLES: &str = "id\tkind\treason";
 /// Why a rule needs no test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exception {
-    /// One of [`EXCEPTION_KINDS`].
+    /// `n/a` or `foreign`.
     pub kind: String,
     /// In words.
     pub reason: String,

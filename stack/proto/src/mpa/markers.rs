@@ -7,7 +7,7 @@
 //! place of a marker, 0 at the place itself.
 //!
 //! The base of the pointer is the first octet of `ULPDU_Length`, as RFC 5044 says; draft-02 can be
-//! read as counting from the marker that an FPDU opens with. [`POINTS_AT_LENGTH`] is that choice;
+//! read as counting from the marker that an FPDU opens with. `POINTS_AT_LENGTH` is that choice;
 //! a receiver takes either.
 
 use crate::mpa::fpdu::{CRC_LEN, Damage, FPDU_LEN_MAX, LENGTH_LEN, MULPDU_RANGE, fpdu_len};

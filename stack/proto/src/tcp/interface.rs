@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+#[cfg(doc)]
+use super::Tcb;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
