@@ -70,7 +70,7 @@ fn after_a_revocation_has_returned_no_octet_changes_whoever_drives() {
     assert!(hit > 0, "no round was late enough to see any Write");
 }
 
-// req-test: RDMAP-007, RDMAP-008, RDMAP-043
+// req-test: RDMAP-007, RDMAP-008, RDMAP-043, RDMAP-280
 #[test]
 fn an_stag_lasts_until_it_is_revoked_and_the_next_one_is_good() {
     let (left, right) = ends(DriveMode::Inline);
