@@ -207,8 +207,8 @@ fn captures_are_clean() {
     }
     let stack = Stack::on_tap(INTERFACE);
     let dir = TempDir::new().unwrap();
-    // Markers of an initiator the dissector follows at some times and not at others, without a word;
-    // the peer checks them in the tests above.
+    // Markers of an initiator the dissector follows at some times and not at others, without a
+    // word; the peer checks them in the tests above.
     for (stack_accepts, markers, revision) in
         [(true, false, 2), (false, false, 2), (true, true, 1), (true, true, 2)]
     {
@@ -240,8 +240,8 @@ fn captures_are_clean() {
         let verdict = capture::judge(&capture.stop().unwrap(), IpAddr::V4(STACK), true).unwrap();
         assert!(verdict.clean(), "{stack_accepts} {markers} {revision}: {verdict:?}");
         assert_eq!(verdict.startup_frames, 1);
-        // With markers the dissector sees the first FPDU of a segment only, and how many share one is
-        // a matter of time.
+        // With markers the dissector sees the first FPDU of a segment only, and how many share one
+        // is a matter of time.
         let least = if markers { fpdus / 3 } else { fpdus };
         assert!(verdict.good_crc >= least, "{} of {fpdus}: {verdict:?}", verdict.good_crc);
         let names = ["Write", "Read Request", "Read Response", "Send", "Terminate"];
