@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame,
+    Capabilities, ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame, frame_room,
 };
 
 /// Frames for segments with payload, in each direction.
@@ -20,8 +20,6 @@ const RESERVE_COUNT: usize = 16;
 const CONTROL_COUNT: usize = 128;
 /// Frames on the wire in one direction.
 const WIRE_COUNT: usize = 256;
-/// Octets of an Ethernet header.
-const ETHERNET_LEN: usize = 14;
 
 /// Buffers that nobody holds, last one in first.
 type Shelf = RefCell<Vec<Rc<Buffer>>>;
@@ -162,7 +160,7 @@ pub fn pair(mtu: u16) -> [LoopDevice; 2] {
 fn shelf(count: usize, mtu: u16) -> Rc<Shelf> {
     let shelf = Rc::new(RefCell::new(Vec::with_capacity(count)));
     let buffers = (0..count).map(|_| {
-        let octets = vec![0; usize::from(mtu) + ETHERNET_LEN].into_boxed_slice();
+        let octets = vec![0; frame_room(mtu)].into_boxed_slice();
         Rc::new(Buffer { octets, len: Cell::new(0), home: Rc::downgrade(&shelf) })
     });
     let buffers: Vec<_> = buffers.collect();

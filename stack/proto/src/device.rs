@@ -3,6 +3,8 @@
 //! Production implements these traits over mbufs and a DPDK queue, tests over heap buffers and a
 //! simulated link. A frame is one Ethernet frame without its frame check sequence.
 
+use crate::wire::link::TAGGED_LEN;
+
 /// Who computes and checks the TCP and IPv4 header checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumMode {
@@ -31,11 +33,17 @@ pub enum ChecksumState {
 pub struct Capabilities {
     /// The port's hardware address.
     pub mac: [u8; 6],
-    /// Largest IP packet in octets, IP header included.
+    /// Largest IP packet in octets, IP header included; [`MTU_MIN`] at least.
     pub mtu: u16,
     /// Checksum arrangement.
     pub checksum: ChecksumMode,
 }
+
+/// Least MTU of a port, in octets of IP packet. Smaller ones work, as long as frames have the room
+/// that [`frame_room`] says, but hardly carry more than headers.
+pub const MTU_MIN: u16 = 256;
+
+const _: () = assert!(MTU_MIN >= PACKET_ROOM_MIN);
 
 /// Which of the shard's pools a frame to be sent comes from.
 ///
@@ -53,7 +61,12 @@ pub enum Pool {
 /// A received frame. Never edited: over `ring` the sender still holds it.
 pub trait RxFrame {
     /// The first contiguous run of octets. Link, network and transport headers lie in it whole;
-    /// a frame for which they do not is dropped.
+    /// a frame for which they do not is dropped. So it has the first 118 octets of any longer
+    /// frame at least ([`MAX_HEADER_LEN`]: Ethernet, a tag, IPv6, TCP with all options); with less,
+    /// segments with many options would be lost each time they are sent. IPv6 extension headers
+    /// come on top.
+    ///
+    /// [`MAX_HEADER_LEN`]: crate::wire::tcp::MAX_HEADER_LEN
     fn head(&self) -> &[u8];
 
     /// Octets of the whole frame, over all runs.
@@ -87,14 +100,20 @@ pub trait Retained: Clone + 'static {
 /// of TCP with all options. If it is longer than a packet of the link, TCP cuts it.
 pub const PACKET_ROOM_MIN: u16 = 140 + 40 + 60;
 
+/// Octets of room that a frame to be sent has at least, at a port of this MTU: an Ethernet header
+/// with a VLAN tag goes before the IP packet.
+#[must_use]
+pub const fn frame_room(mtu: u16) -> usize {
+    let packet = if mtu < PACKET_ROOM_MIN { PACKET_ROOM_MIN } else { mtu };
+    packet as usize + TAGGED_LEN
+}
+
 /// A frame under construction, contiguous.
 pub trait TxFrame: Sized {
     /// The handle that outlives transmission.
     type Retained: Retained;
 
-    /// The whole writable room: at least `mtu + 18` octets (an Ethernet header with a VLAN tag),
-    /// and where the MTU is less than [`PACKET_ROOM_MIN`], as many as if it were that. The frame
-    /// starts at index 0.
+    /// The whole writable room: [`frame_room`] octets at least. The frame starts at index 0.
     ///
     /// # Panics
     /// After [`TxFrame::retain`]: a retained frame never changes.

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, PACKET_ROOM_MIN, Pool, Retained, RxFrame,
-    TxFrame,
+    Capabilities, ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame, frame_room,
 };
 
 /// A received frame: a head of a chosen length, and the rest in another run.
@@ -178,8 +177,7 @@ impl Device for HeapDevice {
             return None;
         }
         lent.set(lent.get() + 1);
-        let packet_len = self.capabilities.mtu.max(PACKET_ROOM_MIN);
-        let octets = vec![0xa5; usize::from(packet_len) + 18];
+        let octets = vec![0xa5; frame_room(self.capabilities.mtu)];
         Some(HeapTx { buffer: Rc::new(Buffer { octets, lent: Rc::clone(lent) }) })
     }
 
