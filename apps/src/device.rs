@@ -9,6 +9,7 @@ use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
 
 use crate::machine::Placement;
 use crate::network::NetworkArgs;
+use crate::tcp::TcpArgs;
 
 /// Frames for full windows of more connections than this are not set aside: they share.
 const WINDOWS_MAX: u32 = 64;
@@ -29,6 +30,9 @@ pub struct DeviceArgs {
     /// TCP and IP checksums also where the device does not need them.
     #[arg(long)]
     pub checksum: bool,
+    /// How TCP behaves.
+    #[command(flatten)]
+    pub tcp: TcpArgs,
     /// Cores to pin the ends to: A,B for one each, A for both on one.
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     pub cores: Vec<usize>,
@@ -44,6 +48,7 @@ impl DeviceArgs {
         config.vlan = self.network.vlan;
         config.mtu = self.mtu;
         config.checksum = self.checksum;
+        config.tcp = self.tcp.settings();
         config.drive = DriveMode::Inline;
         let windows = u32::from(connections).clamp(config.pools.windows, WINDOWS_MAX);
         config.pools.windows = windows;

@@ -7,6 +7,7 @@ use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
 
 use crate::device::{DeviceSpec, PoolNeeds};
 use crate::limits::Limits;
+use crate::tcp::TcpSettings;
 
 /// Who advances a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,17 +29,26 @@ pub enum DriveMode {
 pub struct Config {
     /// The port to run on.
     pub device: DeviceSpec,
-    /// Our addresses, of both families as need be; listeners answer on all of them.
+    /// Our addresses, of both families as need be; listeners answer on all of them. They are what
+    /// they are given as: IPv6 addresses are not tested for duplicates on the link (RFC 4862
+    /// section 5.4; somebody else's claim to one of them is counted, `address_conflicts`), none is
+    /// made from a router's advertisement, and such advertisements and redirects are ignored.
     pub addresses: Vec<InterfaceAddress>,
     /// Where packets for other links go: the longest prefix that covers the destination counts.
     /// See [`Route::default_via`].
     pub routes: Vec<Route>,
     /// The VLAN (802.1Q) that all frames belong to, 1 to 4094; `None`: frames have no tag.
     pub vlan: Option<u16>,
-    /// Largest IP packet in octets; the device may allow less.
+    /// Largest IP packet in octets, [`MTU_MIN`] at least, with an IPv6 address 1280; the device may
+    /// allow less than [`MTU_MAX`].
+    ///
+    /// [`MTU_MIN`]: crate::device::MTU_MIN
+    /// [`MTU_MAX`]: crate::device::MTU_MAX
     pub mtu: u16,
     /// Compute and check TCP and IPv4 checksums also where the device needs none.
     pub checksum: bool,
+    /// How TCP behaves.
+    pub tcp: TcpSettings,
     /// What the device's pools must suffice for.
     pub pools: PoolNeeds,
     /// Who advances the shard.
@@ -53,7 +63,8 @@ pub struct Config {
     pub extensions: bool,
     /// What else it may take of the machine.
     pub limits: Limits,
-    /// How long closing waits for the peers to acknowledge completed work.
+    /// How long closing waits for the peers to acknowledge completed work; and how long an ended
+    /// connection waits for a peer that acknowledges nothing more, before it is reset.
     pub linger: Duration,
     /// Seed for STags, ports and sequence numbers; `None` takes one from the operating system,
     /// which is what anything but a test wants: STags must be hard to guess.
@@ -73,6 +84,7 @@ impl Config {
             vlan: None,
             mtu: 1500,
             checksum: false,
+            tcp: TcpSettings::default(),
             pools,
             drive: DriveMode::Inline,
             regions_max: 1 << 14,

@@ -27,6 +27,9 @@ use crate::pd::Pd;
 use crate::shard::Shard;
 use crate::thread::Driver;
 
+/// Least MTU of a link that IPv6 goes over (RFC 8200 section 5).
+const MTU_MIN_V6: u16 = 1280;
+
 /// An open device with an address: where everything else is made. Clones name the same one.
 ///
 /// When the last clone and everything made from it are gone, closes as [`Context::close`] does.
@@ -122,6 +125,7 @@ impl Context {
         engine_config.routes.clone_from(&config.routes);
         engine_config.vlan = config.vlan;
         engine_config.extensions = config.extensions;
+        config.tcp.apply(&mut engine_config);
         engine_config.linger_ns = u64::try_from(config.linger.as_nanos()).unwrap_or(u64::MAX);
         // What the receive pool has beyond the port's own.
         let held = config.pools.in_flight(device.capabilities().mtu);
@@ -328,6 +332,9 @@ fn check(config: &Config) -> Result<(), OpenError> {
         }
         if !fits(ip, prefix_len) {
             return Err(OpenError::Prefix { address: ip, prefix_len });
+        }
+        if ip.is_ipv6() && config.mtu < MTU_MIN_V6 {
+            return Err(OpenError::MtuV6 { mtu: config.mtu, address: ip });
         }
     }
     let routing = Routing::new(&config.addresses, &[]);

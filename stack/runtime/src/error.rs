@@ -33,6 +33,14 @@ pub enum OpenError {
         /// The address.
         address: std::net::IpAddr,
     },
+    /// IPv6 asks more of a link.
+    #[error("an MTU of {mtu} is too small for the IPv6 address {address}: IPv6 asks for 1280")]
+    MtuV6 {
+        /// The MTU given.
+        mtu: u16,
+        /// The address.
+        address: std::net::IpAddr,
+    },
     /// A route's router is not on the link, or of another family than the destination.
     #[error(
         "the router {via} is not on the link of any address (give an address whose prefix \

@@ -227,6 +227,8 @@ mod shard;
 #[cfg(not(loom))]
 mod srq;
 #[cfg(not(loom))]
+mod tcp;
+#[cfg(not(loom))]
 mod thread;
 
 // req: RDMAP-011, DDP-008, DDP-009, DDP-150, RDMAP-201, RDMAP-202, RDMAP-203
@@ -248,6 +250,7 @@ pub use self::{
     pd::Pd,
     qp::{Qp, QpOptions},
     srq::{Srq, SrqLimit},
+    tcp::{CongestionControl, EcnMode, TcpSettings},
 };
 #[cfg(not(loom))]
 pub use ferrowarp_proto as proto;

@@ -57,10 +57,10 @@ fn requests_complete_in_order_with_the_right_octets() {
 }
 
 #[test]
-fn a_frame_has_room_for_an_fpdu_whatever_the_mtu() {
+fn a_port_of_the_least_mtu_carries_messages() {
     let small = |host| {
         let mut config = config(host, DriveMode::Inline);
-        config.mtu = 104;
+        config.mtu = ferrowarp::device::MTU_MIN;
         config
     };
     let (left, right) = Context::ring_pair(small(1), small(2)).unwrap();
@@ -368,7 +368,7 @@ fn an_attempt_given_up_flushes_its_receives() {
 
 #[test]
 fn jumbo_frames_and_checksums_change_nothing() {
-    for (mtu, checksum) in [(9000, false), (1500, true), (9000, true), (576, true)] {
+    for (mtu, checksum) in [(9000, false), (1500, true), (9000, true), (576, true), (256, true)] {
         let config = |host| {
             let mut config = config(host, DriveMode::Inline);
             (config.mtu, config.checksum) = (mtu, checksum);
@@ -400,4 +400,22 @@ fn ring_is_opened_as_a_pair_only() {
         ferrowarp::Context::open(bad).err(),
         Some(ferrowarp::OpenError::Prefix { prefix_len: 33, .. })
     ));
+}
+
+#[test]
+fn an_mtu_too_small_is_refused_with_the_least() {
+    let config = |host, mtu| {
+        let mut config = config(host, DriveMode::Inline);
+        config.mtu = mtu;
+        config
+    };
+    let open = |mtu| ferrowarp::Context::ring_pair(config(1, mtu), config(2, mtu)).map(|_| ());
+    let error = open(255).unwrap_err().to_string();
+    assert!(error.contains("256"), "{error}");
+    assert!(open(256).is_ok());
+    let mut bad = config(1, 1279);
+    let ip = "2001:2::1".parse().unwrap();
+    bad.addresses.push(ferrowarp::InterfaceAddress { ip, prefix_len: 64 });
+    let error = ferrowarp::Context::ring_pair(bad, config(2, 1279)).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("1280"), "{error}");
 }

@@ -13,6 +13,11 @@ use crate::device::port::DpdkDevice;
 use crate::device::ring;
 use crate::device::spec::DeviceSpec;
 
+/// Least octets of a frame's first run, which all headers lie in.
+const RUN_MIN: u16 = 128;
+
+const _: () = assert!(RUN_MIN as usize >= ferrowarp_proto::wire::tcp::MAX_HEADER_LEN);
+
 /// How devices are opened. The defaults suit tests and one or two busy connections.
 #[derive(Clone, Debug)]
 pub struct OpenConfig {
@@ -26,7 +31,10 @@ pub struct OpenConfig {
     /// Frames each direction of `ring` holds, a power of two (less one).
     pub ring_slots: u32,
     /// Octets of frame in each receive buffer, if smaller than the frame: long frames then
-    /// arrive in several runs. `None`: every frame fits one buffer.
+    /// arrive in several runs. Less than 128 counts as that: all headers lie in the first run
+    /// ([`RxFrame::head`]). `None`: every frame fits one buffer.
+    ///
+    /// [`RxFrame::head`]: ferrowarp_proto::device::RxFrame::head
     pub receive_room: Option<u16>,
     /// Huge pages or not. Fixed by the first device that is opened.
     pub hugepages: Hugepages,
@@ -219,7 +227,7 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
     let (rx_descriptors, tx_descriptors) = kind.descriptors;
     let sizes = config.pools.sizes(config.mtu, rx_descriptors, tx_descriptors);
     let receive_room = config.receive_room.unwrap_or(sizes.room).min(sizes.room);
-    let receive_room = receive_room.max(kind.receive_room_min);
+    let receive_room = receive_room.max(kind.receive_room_min).max(RUN_MIN);
     let (pools, receive) = ring::pools(eal, &sizes, receive_room).map_err(error)?;
     let port = PortConfig {
         rx_descriptors: rx_descriptors.max(8),

@@ -19,8 +19,9 @@ const HEADERS: u32 = 40;
 /// The largest FPDU, to the next power of two, in octets (RFC 5044 section 4: a 16-bit length).
 const FPDU_BYTES_MAX: u32 = 65_536;
 
-/// Least MTU, from RFC 791 section 3.2: what every IPv4 module can forward without fragments.
-pub const MTU_MIN: u16 = 68;
+/// Least MTU: below it the headers and the shortest FPDU do not fit in a packet. IPv6 asks for 1280
+/// (RFC 8200 section 5).
+pub const MTU_MIN: u16 = ferrowarp_proto::device::MTU_MIN;
 
 /// Largest MTU: buffers are counted in 16 bits, their headroom included.
 pub const MTU_MAX: u16 = 65_280;
@@ -198,7 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_mtu_fits_a_buffer() {
+    fn any_mtu_fits_a_buffer() {
+        for mtu in MTU_MIN..=MTU_MAX {
+            let room = PoolNeeds::default().sizes(mtu, 0, 0).room;
+            assert!(usize::from(room) >= ferrowarp_proto::device::frame_room(mtu), "MTU {mtu}");
+        }
         let room = PoolNeeds::default().sizes(MTU_MAX, 0, 0).room;
         assert!(room.checked_add(dpdk_sys::HEADROOM).is_some());
         assert!(room >= MTU_MAX + 18);

@@ -1,0 +1,137 @@
+//! The options that tune TCP, the same for all programs.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use ferrowarp::{CongestionControl, EcnMode, TcpSettings};
+
+use crate::options::{octets, seconds};
+
+/// Largest window that TCP can tell.
+const WINDOW_MAX: u64 = 1 << 30;
+
+/// How TCP behaves at this end.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TcpArgs {
+    /// Congestion control [default: cubic].
+    #[arg(long, value_enum, help_heading = "TCP")]
+    pub congestion: Option<Congestion>,
+    /// Explicit congestion notification [default: accept; request with --congestion dctcp].
+    #[arg(long, value_enum, help_heading = "TCP")]
+    pub ecn: Option<Ecn>,
+    /// Windows leave at once, and not spread over the round trip.
+    #[arg(long, help_heading = "TCP")]
+    pub no_pacing: bool,
+    /// Octets of the receive window, also as 64K or 1M [default: 256K, growing to 6M by need].
+    #[arg(long, value_name = "OCTETS", value_parser = window, help_heading = "TCP")]
+    pub recv_window: Option<u32>,
+    /// Octets that the receive window may grow to [default: 6M, or --recv-window if that is more].
+    #[arg(long, value_name = "OCTETS", value_parser = window, help_heading = "TCP")]
+    pub recv_window_max: Option<u32>,
+    /// Seconds of silence after which the peer is probed [default: never].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "TCP")]
+    pub keepalive: Option<Duration>,
+}
+
+/// Congestion control by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Congestion {
+    /// CUBIC (RFC 9438).
+    Cubic,
+    /// NewReno (RFC 5681).
+    #[value(name = "newreno")]
+    NewReno,
+    /// DCTCP (RFC 8257), for networks whose switches mark early.
+    Dctcp,
+}
+
+/// What to do about ECN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Ecn {
+    /// Neither asked for nor agreed to.
+    Off,
+    /// Agreed to if the peer asks.
+    Accept,
+    /// Asked for, and agreed to.
+    Request,
+}
+
+fn window(text: &str) -> Result<u32, String> {
+    let octets = octets(text, WINDOW_MAX)?;
+    u32::try_from(octets).map_err(|_| format!("give 1 to {WINDOW_MAX} octets"))
+}
+
+impl TcpArgs {
+    /// What was asked for, and the defaults.
+    #[must_use]
+    pub fn settings(&self) -> TcpSettings {
+        let default = TcpSettings::default();
+        let congestion = self.congestion.unwrap_or(Congestion::Cubic);
+        let usual = if congestion == Congestion::Dctcp { Ecn::Request } else { Ecn::Accept };
+        let recv_window = self.recv_window.unwrap_or(default.recv_window);
+        let recv_window_max = self.recv_window_max.unwrap_or(default.recv_window_max);
+        TcpSettings {
+            congestion: match congestion {
+                Congestion::Cubic => CongestionControl::Cubic,
+                Congestion::NewReno => CongestionControl::NewReno,
+                Congestion::Dctcp => CongestionControl::Dctcp,
+            },
+            ecn: match self.ecn.unwrap_or(usual) {
+                Ecn::Off => EcnMode::Off,
+                Ecn::Accept => EcnMode::Accept,
+                Ecn::Request => EcnMode::Request,
+            },
+            pacing: !self.no_pacing,
+            recv_window,
+            recv_window_max: recv_window_max.max(recv_window),
+            keepalive: self.keepalive,
+            ..default
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        tcp: TcpArgs,
+    }
+
+    fn settings(line: &str) -> Result<TcpSettings, clap::Error> {
+        let words = ["x"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.tcp.settings())
+    }
+
+    #[test]
+    fn without_options_all_is_as_ever() {
+        assert_eq!(settings("").unwrap(), TcpSettings::default());
+    }
+
+    #[test]
+    fn options_arrive() {
+        let line = "--congestion newreno --ecn off --no-pacing --recv-window 8M --keepalive 2.5";
+        let expected = TcpSettings {
+            congestion: CongestionControl::NewReno,
+            ecn: EcnMode::Off,
+            pacing: false,
+            recv_window: 8 << 20,
+            recv_window_max: 8 << 20,
+            keepalive: Some(Duration::from_millis(2500)),
+            ..TcpSettings::default()
+        };
+        assert_eq!(settings(line).unwrap(), expected);
+        let dctcp = settings("--congestion dctcp --recv-window-max 1M").unwrap();
+        assert_eq!((dctcp.congestion, dctcp.ecn), (CongestionControl::Dctcp, EcnMode::Request));
+        assert_eq!(dctcp.recv_window_max, 1 << 20);
+        let accepts = settings("--congestion dctcp --ecn accept").unwrap();
+        assert_eq!(accepts.ecn, EcnMode::Accept);
+        for wrong in ["--congestion reno", "--ecn on", "--recv-window 0", "--recv-window 2000M"] {
+            assert!(settings(wrong).is_err(), "{wrong}");
+        }
+    }
+}

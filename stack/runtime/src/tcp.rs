@@ -1,0 +1,116 @@
+//! Settings of the TCP connections that users tune.
+
+use std::time::Duration;
+
+use ferrowarp_proto::engine::EngineConfig;
+pub use ferrowarp_proto::tcp::{Algorithm as CongestionControl, EcnMode};
+
+/// How the TCP connections of a context behave. The defaults suit any path; both ends may differ.
+/// Sizes in octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpSettings {
+    /// Congestion control: CUBIC, unless told otherwise.
+    pub congestion: CongestionControl,
+    /// Explicit congestion notification (RFC 3168): agreed to if the peer asks, unless told
+    /// otherwise. DCTCP wants [`EcnMode::Request`] at one end at least.
+    pub ecn: EcnMode,
+    /// Windows are spread over the round trip where that is 2 ms or more: yes, unless told
+    /// otherwise.
+    pub pacing: bool,
+    /// Receive window of a connection before it grows: 256 KiB. Less than 16 KiB counts as that,
+    /// which is the window during start-up.
+    pub recv_window: u32,
+    /// What the window may grow to by need, at most 1 GiB: 6 MiB, which is 1 Gb/s over 48 ms.
+    pub recv_window_max: u32,
+    /// By how much the windows of all connections together may have grown: 1 GiB. They are
+    /// promises, not memory: what `held_octets_max` and the port's frames cannot keep is dropped.
+    pub window_growth_max: u64,
+    /// Memory for segments that came ahead of their turn, over all connections, beside half of the
+    /// port's spare frames; taken as needed, and kept: 16 MiB.
+    pub held_octets_max: usize,
+    /// Silence after which an idle peer is probed; `None`, the default: never (RFC 9293 section
+    /// 3.8.4, which asks for two hours at least if on by default).
+    pub keepalive: Option<Duration>,
+    /// Time between such probes: 75 s. After nine without an answer the connection fails.
+    pub keepalive_interval: Duration,
+    /// Time without an acknowledgment of anything outstanding before a connection fails: 120 s
+    /// (RFC 9293 section 3.8.3 asks for 100 s at least).
+    pub user_timeout: Duration,
+}
+
+impl Default for TcpSettings {
+    fn default() -> Self {
+        Self {
+            congestion: CongestionControl::Cubic,
+            ecn: EcnMode::Accept,
+            pacing: true,
+            recv_window: 256 << 10,
+            recv_window_max: 6 << 20,
+            window_growth_max: 1 << 30,
+            held_octets_max: 16 << 20,
+            keepalive: None,
+            keepalive_interval: Duration::from_secs(75),
+            user_timeout: Duration::from_secs(120),
+        }
+    }
+}
+
+impl TcpSettings {
+    pub(crate) fn apply(&self, config: &mut EngineConfig) {
+        config.window_growth_max = self.window_growth_max;
+        config.held_octets_max = self.held_octets_max;
+        let tcp = &mut config.tcp;
+        tcp.congestion = self.congestion;
+        tcp.ecn = self.ecn;
+        tcp.pacing = self.pacing;
+        tcp.recv_window = self.recv_window;
+        tcp.recv_window_max = self.recv_window_max;
+        tcp.keepalive_ns = self.keepalive.map(nanos);
+        tcp.keepalive_interval_ns = nanos(self.keepalive_interval);
+        tcp.user_timeout_ns = nanos(self.user_timeout);
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_the_protocols() {
+        let fresh = || EngineConfig::new(Ipv4Addr::new(198, 18, 0, 1).into(), 24, 0);
+        let mut config = fresh();
+        TcpSettings::default().apply(&mut config);
+        assert_eq!(format!("{config:?}"), format!("{:?}", fresh()));
+    }
+
+    #[test]
+    fn each_setting_arrives() {
+        let settings = TcpSettings {
+            congestion: CongestionControl::Dctcp,
+            ecn: EcnMode::Request,
+            pacing: false,
+            recv_window: 1,
+            recv_window_max: 2,
+            window_growth_max: 3,
+            held_octets_max: 4,
+            keepalive: Some(Duration::from_nanos(5)),
+            keepalive_interval: Duration::from_nanos(6),
+            user_timeout: Duration::MAX,
+        };
+        let mut config = EngineConfig::new(Ipv4Addr::new(198, 18, 0, 1).into(), 24, 0);
+        settings.apply(&mut config);
+        assert_eq!((config.window_growth_max, config.held_octets_max), (3, 4));
+        let tcp = &config.tcp;
+        assert_eq!((tcp.congestion, tcp.ecn), (settings.congestion, settings.ecn));
+        assert!(!tcp.pacing);
+        assert_eq!((tcp.recv_window, tcp.recv_window_max), (1, 2));
+        assert_eq!((tcp.keepalive_ns, tcp.keepalive_interval_ns), (Some(5), 6));
+        assert_eq!(tcp.user_timeout_ns, u64::MAX);
+    }
+}
