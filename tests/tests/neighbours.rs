@@ -125,7 +125,7 @@ impl Bed {
         let to = *octets.first_chunk().unwrap();
         let l3 = self.link.header_len();
         assert_eq!(octets[6..12], MAC);
-        let ethertype = self.link.ethertype(&octets).expect("of our VLAN");
+        let ethertype = self.link.open(&octets).expect("of our VLAN").0;
         if ethertype == ETHERTYPE_ARP {
             let packet = arp::parse(&octets[l3..]).unwrap();
             let is_question = packet.is_request && packet.target != packet.sender.0;

@@ -12,7 +12,9 @@ use crate::net::{arp, icmp, ndp, routing};
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
 use crate::wire::ip::{self, Fragment, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Packet};
-use crate::wire::link::{self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::wire::link::{
+    self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, TAGGED_LEN,
+};
 use crate::wire::tcp::{ParseError, Segment};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -38,18 +40,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             && let Ok(segment) = Segment::parse(&frame, mode)
         {
             self.take_segment(now, &segment, Received(frame));
-        } else if self.link.vlan.is_some() {
-            self.take_tagged(now, frame, is_ours);
         } else {
-            self.take_other(now, &frame);
+            self.take_tagged(now, frame, is_ours);
         }
     }
 
-    /// A frame where all have VLAN tags.
+    /// A frame with a VLAN tag, as all have in a VLAN, or one that is no TCP segment.
     #[inline(never)]
     fn take_tagged(&mut self, now: Instant, frame: D::Rx, is_ours: bool) {
         if is_ours
-            && self.link.ethertype(frame.head()).is_some()
+            && self.link.open(frame.head()).is_some_and(|(_, l3)| l3 == TAGGED_LEN)
             && let Ok(segment) = Segment::parse_tagged(&frame, self.capabilities.checksum)
         {
             self.take_segment(now, &segment, Received(frame));
@@ -66,13 +66,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let is_ours = destination == Some(&self.link.mac);
         let is_group = destination.is_some_and(|mac| mac[0] & 1 != 0);
         let sender = link::source(head).filter(|&mac| mac != self.link.mac);
-        let taken = match (self.link.ethertype(head), sender) {
-            (Some(ETHERTYPE_ARP), Some(_)) if is_ours || destination == Some(&BROADCAST) => {
-                self.take_arp(now, head, is_ours)
+        let taken = match (self.link.open(head), sender) {
+            (Some((ETHERTYPE_ARP, l3)), Some(_)) if is_ours || destination == Some(&BROADCAST) => {
+                self.take_arp(now, &head[l3..], is_ours)
             }
-            (Some(ETHERTYPE_IPV4), Some(mac)) if is_ours => self.take_ip(now, frame, mac),
-            (Some(ETHERTYPE_IPV6), Some(mac)) if is_ours || is_group => {
-                self.take_ip(now, frame, mac)
+            (Some((ETHERTYPE_IPV4, l3)), Some(mac)) if is_ours => self.take_ip(now, frame, l3, mac),
+            (Some((ETHERTYPE_IPV6, l3)), Some(mac)) if is_ours || is_group => {
+                self.take_ip(now, frame, l3, mac)
             }
             _ => None,
         };
@@ -82,8 +82,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// An ARP packet, to us alone or to everybody; `None` if it means nothing here.
-    fn take_arp(&mut self, now: Instant, head: &[u8], is_ours: bool) -> Option<()> {
-        let packet = arp::parse(head.get(self.link.header_len()..)?)?;
+    fn take_arp(&mut self, now: Instant, packet: &[u8], is_ours: bool) -> Option<()> {
+        let packet = arp::parse(packet)?;
         let (sender, mac) = packet.sender;
         if !link::is_unicast(mac) {
             return None;
@@ -104,9 +104,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// An IP packet that is not a TCP segment; `None` if it means nothing here.
-    fn take_ip(&mut self, now: Instant, frame: &D::Rx, mac: [u8; 6]) -> Option<()> {
+    fn take_ip(&mut self, now: Instant, frame: &D::Rx, l3: usize, mac: [u8; 6]) -> Option<()> {
         let verify = self.capabilities.checksum != ChecksumMode::NotNeeded;
-        let (head, l3) = (frame.head(), self.link.header_len());
+        let head = frame.head();
         let packet = Packet::parse(head, frame.len(), l3, verify).ok()?;
         if let Some(part) = packet.fragment {
             return self.take_fragment(now, frame, &packet, &part, mac);
@@ -169,14 +169,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// A packet made whole.
     fn take_whole(&mut self, now: Instant, whole: Whole, mac: [u8; 6]) -> Option<()> {
         let mode = self.capabilities.checksum;
-        let parsed = match self.link.vlan {
-            None => Segment::parse(&whole, mode),
-            Some(_) => Segment::parse_tagged(&whole, mode),
+        // As its first piece came.
+        let (_, l3) = self.link.open(whole.head())?;
+        let parsed = match l3 {
+            TAGGED_LEN => Segment::parse_tagged(&whole, mode),
+            _ => Segment::parse(&whole, mode),
         };
         match parsed {
             Ok(segment) => self.take_segment(now, &segment, whole),
             Err(ParseError::NotTcp) => {
-                let l3 = self.link.header_len();
                 let packet = Packet::parse(whole.head(), whole.len(), l3, false).ok()?;
                 self.take_ping(now, &whole, &packet, mac)?;
             }

@@ -41,15 +41,19 @@ impl Link {
         if self.vlan.is_some() { TAGGED_LEN } else { ETHERNET_LEN }
     }
 
-    /// The `EtherType` of a received frame, whose payload begins at [`Link::header_len`]. `None`
-    /// if it is too short or of another VLAN; priority and drop eligibility do not matter.
+    /// The `EtherType` of a received frame, and where its payload begins: at [`ETHERNET_LEN`] or
+    /// [`TAGGED_LEN`]. `None` if it is too short or of another VLAN; priority and drop eligibility
+    /// do not matter. A tag of VLAN 0 tells a priority and nothing else: such a frame counts as
+    /// untagged (IEEE 802.1Q section 9.6).
     #[must_use]
-    pub fn ethertype(self, head: &[u8]) -> Option<u16> {
+    pub fn open(self, head: &[u8]) -> Option<(u16, usize)> {
         let outer = u16::from_be_bytes(*head.get(12..14)?.first_chunk()?);
-        let Some(vlan) = self.vlan else { return (outer != ETHERTYPE_VLAN).then_some(outer) };
+        if outer != ETHERTYPE_VLAN {
+            return self.vlan.is_none().then_some((outer, ETHERNET_LEN));
+        }
         let tag = u16::from_be_bytes(*head.get(14..16)?.first_chunk()?);
         let inner = u16::from_be_bytes(*head.get(16..18)?.first_chunk()?);
-        (outer == ETHERTYPE_VLAN && tag & 0x0fff == vlan).then_some(inner)
+        (tag & 0x0fff == self.vlan.unwrap_or(0)).then_some((inner, TAGGED_LEN))
     }
 
     /// Writes the header of a frame to `destination`, priority 0; returns the rest of `out`.
@@ -97,19 +101,24 @@ mod tests {
         let plain = Link::untagged(MAC);
         assert_eq!(plain.write(PEER, ETHERTYPE_ARP, &mut out).len(), 6);
         assert_eq!(out[..15], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 6, 0xee]);
-        assert_eq!(plain.ethertype(&out), Some(ETHERTYPE_ARP));
+        assert_eq!(plain.open(&out), Some((ETHERTYPE_ARP, 14)));
         let tagged = Link { mac: MAC, vlan: Some(0x123) };
-        assert_eq!(tagged.ethertype(&out), None, "untagged frames are not ours");
+        assert_eq!(tagged.open(&out), None, "untagged frames are not ours");
         assert_eq!(tagged.write(PEER, ETHERTYPE_IPV6, &mut out).len(), 2);
         assert_eq!(out[12..], [0x81, 0, 0x01, 0x23, 0x86, 0xdd, 0xee, 0xee]);
-        assert_eq!(tagged.ethertype(&out), Some(ETHERTYPE_IPV6));
-        assert_eq!(plain.ethertype(&out), None);
-        assert_eq!(Link { vlan: Some(0x124), ..tagged }.ethertype(&out), None);
+        assert_eq!(tagged.open(&out), Some((ETHERTYPE_IPV6, 18)));
+        assert_eq!(plain.open(&out), None);
+        assert_eq!(Link { vlan: Some(0x124), ..tagged }.open(&out), None);
         // Priority 7, drop eligible.
         out[14] |= 0xf0;
-        assert_eq!(tagged.ethertype(&out), Some(ETHERTYPE_IPV6));
-        assert_eq!(tagged.ethertype(&out[..17]), None);
-        assert_eq!(plain.ethertype(&out[..13]), None);
+        assert_eq!(tagged.open(&out), Some((ETHERTYPE_IPV6, 18)));
+        assert_eq!(tagged.open(&out[..17]), None);
+        // Of no VLAN: untagged, but for its priority.
+        out[14..16].copy_from_slice(&[0xe0, 0]);
+        assert_eq!(plain.open(&out), Some((ETHERTYPE_IPV6, 18)));
+        assert_eq!(plain.open(&out[..17]), None);
+        assert_eq!(tagged.open(&out), None);
+        assert_eq!(plain.open(&out[..13]), None);
     }
 
     #[test]
