@@ -23,7 +23,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // RFC 5961 section 5.2.
         if ack > self.snd.nxt || ack < self.snd.una - self.snd.max_wnd {
             self.stats.bad_acks += 1;
-            self.challenge(now);
+            self.challenge(now, seg);
             return false;
         }
         if self.ecn.on {

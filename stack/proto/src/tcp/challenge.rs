@@ -7,15 +7,22 @@
 //! among its connections beforehand: each gets the same, [`super::Config::challenge_acks`], and
 //! what one uses up changes nothing for another.
 
-use super::{Moment, Tcb};
+use super::{Moment, Tcb, Timestamps};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MILLISECOND};
+use crate::wire::tcp::{Flags, Segment};
 
 /// For so long a connection's share lasts.
 const PERIOD_NS: u64 = 100 * MILLISECOND;
 /// Answers in a period to what an honest peer also sends: probes of a closed window or an idle
 /// connection, octets and FIN sent again.
 const COURTESIES: u8 = 8;
+
+/// Answers at once to segments that take no sequence number, and how many more each second. Such
+/// an answer may itself be one that the peer answers: two ends that disagree about their numbers
+/// would go on for ever, as fast as they may.
+const EMPTY_MAX: u8 = 8;
+const EMPTY_PER_SECOND: u8 = 2;
 
 /// Answers in this period.
 #[derive(Debug)]
@@ -24,38 +31,69 @@ pub(super) struct Challenges {
     began: Moment,
     challenges: u8,
     courtesies: u8,
+    /// Answers to segments that take no sequence number, less those that have become due again;
+    /// and when they last did, by the low part of [`Timestamps::coarse`].
+    empty: u8,
+    empty_at: u8,
 }
 
 impl Challenges {
     /// A period begins.
     pub(super) const fn new(now: Instant) -> Self {
-        Self { began: Moment::of(now), challenges: 0, courtesies: 0 }
+        let empty_at = Self::coarse(now);
+        Self { began: Moment::of(now), challenges: 0, courtesies: 0, empty: 0, empty_at }
+    }
+
+    /// Wraps after about four minutes: then less is due again than might be.
+    #[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
+    const fn coarse(now: Instant) -> u8 {
+        Timestamps::coarse(now) as u8
+    }
+
+    fn new_period(&mut self, now: Instant) {
+        if self.began.age(now) >= PERIOD_NS {
+            self.began = Moment::of(now);
+            (self.challenges, self.courtesies) = (0, 0);
+        }
+    }
+
+    /// True if `seg` may be answered without beginning an endless conversation.
+    fn admits_kind(&mut self, now: Instant, seg: &Segment) -> bool {
+        if seg.seq_len() > 0 {
+            return true;
+        }
+        let at = Self::coarse(now);
+        let due = at.wrapping_sub(self.empty_at).saturating_mul(EMPTY_PER_SECOND);
+        self.empty = self.empty.saturating_sub(due);
+        self.empty_at = at;
+        let admits = self.empty < EMPTY_MAX;
+        self.empty += u8::from(admits);
+        admits
     }
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Answers a segment that may be forged: a SYN or RST in the window, an ACK of nothing.
     #[cold]
-    pub(super) fn challenge(&mut self, now: Instant) {
-        self.new_period(now);
-        let admits = self.challenges.challenges < self.cfg.challenge_acks;
-        self.challenges.challenges += u8::from(admits);
+    pub(super) fn challenge(&mut self, now: Instant, seg: &Segment) {
+        let limit = self.cfg.challenge_acks;
+        let counts = &mut self.challenges;
+        counts.new_period(now);
+        // A RST is not answered by an answer to it.
+        let admits = counts.challenges < limit
+            && (seg.flags.has(Flags::RST) || counts.admits_kind(now, seg));
+        counts.challenges += u8::from(admits);
         self.answer(admits);
     }
 
     /// Answers a segment outside the window that has nothing suspicious.
     #[cold]
-    pub(super) fn be_courteous(&mut self, now: Instant) {
-        self.new_period(now);
-        let admits = self.challenges.courtesies < COURTESIES;
-        self.challenges.courtesies += u8::from(admits);
+    pub(super) fn be_courteous(&mut self, now: Instant, seg: &Segment) {
+        let counts = &mut self.challenges;
+        counts.new_period(now);
+        let admits = counts.courtesies < COURTESIES && counts.admits_kind(now, seg);
+        counts.courtesies += u8::from(admits);
         self.answer(admits);
-    }
-
-    fn new_period(&mut self, now: Instant) {
-        if self.challenges.began.age(now) >= PERIOD_NS {
-            self.challenges = Challenges::new(now);
-        }
     }
 
     fn answer(&mut self, admits: bool) {

@@ -73,7 +73,8 @@ pub struct Config {
     /// large; timestamps and random ports do most of that work here.
     pub time_wait_ns: u64,
     /// Time without a sign of the peer in FIN-WAIT-2 before the connection is reset: a peer that
-    /// vanished after our FIN would hold it forever.
+    /// vanished after our FIN would hold it forever. Well above `rto_max_ns`: a peer whose octets
+    /// our application does not take sends probes no more often than that, and one may be lost.
     pub fin_wait_ns: u64,
     /// Idle time after which the peer is probed; `None`: never. RFC 9293 section 3.8.4 has it off
     /// unless asked for, and then two hours at least by default.
@@ -127,7 +128,7 @@ impl Default for Config {
             user_timeout_ns: 120 * SECOND,
             delayed_ack_ns: 50 * MICROSECOND,
             time_wait_ns: SECOND,
-            fin_wait_ns: 60 * SECOND,
+            fin_wait_ns: 150 * SECOND,
             keepalive_ns: None,
             keepalive_interval_ns: 75 * SECOND,
             keepalive_count: 9,

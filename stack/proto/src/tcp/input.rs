@@ -58,8 +58,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return Delivered::Nothing;
         }
         self.wake_clock(now);
-        self.heard_at = now;
-        self.unanswered = 0;
         if seg.flags.any(Flags::RST | Flags::SYN) || !seg.flags.has(Flags::ACK) {
             self.exceptional(now, seg);
             return Delivered::Nothing;
@@ -70,6 +68,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if !self.process_ack(now, seg) {
             return Delivered::Nothing;
         }
+        // Not before its acknowledgment was found acceptable: who forges segments blindly must not
+        // keep a dead connection alive.
+        self.heard_at = now;
+        self.unanswered = 0;
         self.keep_timestamp(now, seg);
         self.take_payload(now, seg, frame)
     }
@@ -156,7 +158,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let Some((val, _)) = seg.options.ts else {
             self.stats.paws_drops += 1;
             if seg.flags.has(Flags::SYN) {
-                self.challenge(now);
+                self.challenge(now, seg);
             }
             return false;
         };
@@ -179,7 +181,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.stats.duplicates_in += 1;
             self.out_of_order(Some((seg.seq, end)));
         } else if seg.seq_len() > 0 || seg.ack > self.snd.una {
-            self.be_courteous(now);
+            self.be_courteous(now, seg);
         }
         // A pure ACK of what is known to be received has nothing to say; an answer to it would
         // count as a duplicate.
@@ -252,6 +254,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             return;
         }
+        if self.is_probe(seg) {
+            self.wake_clock(now);
+            self.heard_at = now;
+            self.unanswered = 0;
+        }
         if !seg.payload.is_empty() && end <= self.rcv.nxt {
             self.stats.duplicates_in += 1;
             self.out_of_order(Some((seg.seq, end)));
@@ -262,10 +269,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.linger(now);
         }
         if seg.flags.has(Flags::SYN) {
-            self.challenge(now);
+            self.challenge(now, seg);
         } else {
-            self.be_courteous(now);
+            self.be_courteous(now, seg);
         }
+    }
+
+    /// A segment just below the window, as peers send to learn whether we are there, or have room
+    /// again. Who only guesses does not find the place.
+    fn is_probe(&self, seg: &Segment) -> bool {
+        let acks = seg.ack <= self.snd.nxt && seg.ack >= self.snd.una - self.snd.max_wnd;
+        let is_plain = seg.flags.has(Flags::ACK) && !seg.flags.has(Flags::SYN);
+        is_plain && acks && seg.seq == self.rcv.nxt - 1 && seg.seq_len() <= 1
     }
 
     /// RST and SYN in the window (RFC 5961 sections 3.2 and 4.2); segments without ACK.
@@ -278,14 +293,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.notify(Notice::Reset);
                 self.kill();
             } else if seg.seq > self.rcv.nxt && seg.seq < self.rcv.edge {
-                self.challenge(now);
+                self.challenge(now, seg);
             } else {
                 // The RST itself lies before the window, though its octets reach into it, or just
                 // behind it.
                 self.stats.out_of_window += 1;
             }
         } else if seg.flags.has(Flags::SYN) {
-            self.challenge(now);
+            self.challenge(now, seg);
         }
     }
 }
