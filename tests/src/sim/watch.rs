@@ -265,7 +265,12 @@ impl Flow {
         let len = u32::try_from(payload.len()).expect("a segment is short");
         let end = seg.seq + len;
         if len == 0 {
-            self.end = Some(sent.max(seg.seq + seg.seq_len()));
+            let end = seg.seq + seg.seq_len();
+            if end > sent {
+                let edge = self.may_send.expect("a SYN-ACK was received");
+                assert!(end <= edge, "FIN beyond the window, whose edge is {edge:?}: {seg:?}");
+            }
+            self.end = Some(sent.max(end));
             return 0;
         }
         assert!(seg.seq <= sent, "octets were left out before {seg:?}");

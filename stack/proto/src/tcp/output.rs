@@ -107,11 +107,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                     return Transmit::Fresh { room: room as usize };
                 }
             } else if self.board.unsent().is_none() {
-                // Nothing waits for the window any more.
-                self.rare.persist = NEVER;
-                // After a timeout the FIN goes again once all before it has.
-                if self.snd.fin == Fin::Due && !self.board.resend_waits() {
-                    return self.plan_control(Control::Fin);
+                if self.snd.fin == Fin::Due {
+                    if self.fin_may_go(now) {
+                        return self.plan_control(Control::Fin);
+                    }
+                } else {
+                    // Nothing waits for the window any more.
+                    self.rare.persist = NEVER;
                 }
             }
             if self.due.probe {
@@ -142,6 +144,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return Some(Control::Syn);
         }
         (self.rcv.pure && self.rcv.due).then_some(Control::Ack)
+    }
+
+    /// Our FIN may leave: after all that is before it, and in the window, where it takes an octet.
+    /// A peer whose window is closed may drop it as if it lay beyond, and all that we acknowledge
+    /// behind it.
+    fn fin_may_go(&mut self, now: Instant) -> bool {
+        if self.own.fin_seq.is_none() && self.snd.usable() == 0 {
+            self.arm_persist(now);
+            return false;
+        }
+        self.rare.persist = NEVER;
+        // After a timeout it goes again once all before it has.
+        !self.board.resend_waits()
     }
 
     /// What goes before lost records and past the congestion window: a tail-loss probe, and the new
