@@ -66,6 +66,9 @@ pub(super) struct Recovery {
     pub(super) duplicates: u32,
     /// Without SACK: octets the duplicate ACKs say have left the network.
     pub(super) left: u32,
+    /// Without SACK: copies that an episode sent which was undone. Each brings about a duplicate
+    /// ACK that tells of no loss.
+    needless: u32,
     /// The memory is kept for the next episode until the connection has been idle for a while.
     episode: Option<Box<Episode>>,
     /// What would undo the episode is known, and it was not undone.
@@ -81,6 +84,7 @@ impl Recovery {
             frto: Frto::Off,
             duplicates: 0,
             left: 0,
+            needless: 0,
             episode: None,
             undoable: false,
         }
@@ -111,6 +115,7 @@ impl Recovery {
         self.first_due = true;
         self.frto = Frto::Off;
         self.left = 0;
+        self.needless = 0;
     }
 
     /// The episode is over.
@@ -120,6 +125,19 @@ impl Recovery {
         self.frto = Frto::Off;
         self.left = 0;
         self.duplicates = 0;
+    }
+
+    /// The episode was none, and the copies it sent are under way.
+    pub(super) const fn expect_duplicates(&mut self, copies: u32) {
+        self.needless = copies;
+    }
+
+    /// A duplicate ACK came with `una` the first octet outstanding: is it the doing of a needless
+    /// copy?
+    pub(super) fn explains_duplicate(&mut self, una: Seq) -> bool {
+        let explains = self.needless > 0 && una < self.point;
+        self.needless -= u32::from(explains);
+        explains
     }
 
     /// What would undo the present or last episode, unless it was undone.

@@ -30,10 +30,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         let mut news = News::default();
         let (mut octets, mut sample) = (0, None);
+        self.stats.duplicate_acks_in += u32::from(duplicate);
+        let duplicate = duplicate && !self.recovery.explains_duplicate(una);
         if seg.ack > una {
             (octets, sample) = self.advance(now, seg, &mut news);
         } else if duplicate {
-            self.stats.duplicate_acks_in += 1;
             self.recovery.duplicates += 1;
         }
         if !blocks.is_empty() {
@@ -225,6 +226,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.board.forgive(self.sack);
         self.recovery.leave();
+        if !self.sack {
+            self.recovery.expect_duplicates(undo.unreported);
+        }
     }
 
     /// The peer received something twice. It widens the reordering window; and when the peer has

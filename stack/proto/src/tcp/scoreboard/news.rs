@@ -149,6 +149,10 @@ impl<T: Clone> Board<T> {
         if marks & SACKED != 0 {
             self.sacked -= octets;
             self.sacked_count -= u32::from(whole);
+            if self.sacked == 0 {
+                // 4 GiB later the numbers would mean something else.
+                self.seen.clear();
+            }
         }
         if marks & LOST != 0 {
             self.lost -= octets;
@@ -201,6 +205,9 @@ impl<T: Clone> Board<T> {
             }
         }
         self.seen.clear();
-        self.seen.extend(blocks.iter().copied().filter(|b| b.0 < b.1 && b.0 >= una && b.1 <= nxt));
+        if self.sacked > 0 {
+            let sound = |block: &Block| block.0 < block.1 && block.0 >= una && block.1 <= nxt;
+            self.seen.extend(blocks.iter().copied().filter(sound));
+        }
     }
 }

@@ -262,3 +262,21 @@ fn memory_is_taken_when_needed_and_given_back() {
 fn a_record_is_small() {
     assert!(size_of::<super::Record<usize>>() <= 40);
 }
+
+/// The numbers come round after 4 GiB, and what was reported long ago means nothing then.
+#[test]
+fn reports_do_not_outlive_what_they_are_of() {
+    let mut board: Scoreboard<()> = Scoreboard::new();
+    let now = Instant::from_nanos(1_000_000);
+    let guard = Guard { now, min_rtt: 0, echo: None, ts_offset: 0 };
+    let end = START + 4000;
+    for block in [(START + 1000, START + 3000), (START + 2000, end)] {
+        for at in 0..4 {
+            board.push(now, START + at * 1000, 1000, 0, (), true);
+        }
+        board.apply_sack(&[block], START, end, &guard, &mut News::default());
+        assert_eq!(board.sacked(), 2000);
+        board.ack(end, None, &mut News::default());
+        assert_eq!(board.sacked(), 0);
+    }
+}
