@@ -12,7 +12,7 @@ use core::hash::{Hash, Hasher};
 
 use crate::net::keyed::{Purpose, Secret};
 use crate::tcp::{Config, Origin, default_mss};
-use crate::time::{Instant, SECOND};
+use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Fields, Flags, Options, Segment};
 
@@ -20,6 +20,8 @@ use crate::wire::tcp::{Fields, Flags, Options, Segment};
 const PERIOD_NS: u64 = 64 * SECOND;
 /// How long a cookie may count.
 pub(super) const LIFE_NS: u64 = 2 * PERIOD_NS;
+/// Longest time that counts as the round trip of a cookie and its ACK.
+const ROUND_TRIP_MAX_NS: u64 = SECOND;
 /// Segment sizes a cookie can remember; a peer's is rounded down. The smallest is the least that
 /// is believed, then IPv4 without an option, IPv6 at its least, tunnels, and Ethernet with and
 /// without jumbo frames for both.
@@ -34,6 +36,17 @@ const SACK_BIT: u32 = 0x10;
 const ECN_BIT: u32 = 0x20;
 /// In the hash only: no timestamps, so no options.
 const NO_TIMESTAMPS: u32 = 0x40;
+
+/// What a cookie brought back.
+#[derive(Clone, Debug)]
+pub(super) struct Recalled {
+    /// The SYN that was answered.
+    pub(super) syn: Segment,
+    /// The sequence number of the SYN-ACK.
+    pub(super) cookie: Seq,
+    /// When that left, if the peer's timestamps tell.
+    pub(super) sent_at: Option<Instant>,
+}
 
 /// Makes and checks cookies.
 pub(super) struct Cookies {
@@ -86,24 +99,29 @@ impl Cookies {
         }
     }
 
-    /// The SYN that was answered with the cookie which `ack` acknowledges, and that cookie; `None`
-    /// if it is none, or too old.
+    /// What the cookie brings back that `ack` acknowledges; `None` if it is none, or too old.
     pub(super) fn recall(
         &self,
         now: Instant,
         cfg: &Config,
         ack: &Segment,
         origin: Origin,
-    ) -> Option<(Segment, Seq)> {
+    ) -> Option<Recalled> {
         let cookie = ack.ack - 1;
         let index = cookie.0 & SIZE_BITS;
         let echo = ack.options.ts.filter(|_| cfg.timestamps);
+        let mut sent_at = None;
         let options = match echo {
             None => NO_TIMESTAMPS,
             Some((_, echo)) => {
-                let age = origin.ts_clock(now).wrapping_sub(echo);
-                if u64::from(age) * crate::time::MICROSECOND > LIFE_NS {
+                let age = u64::from(origin.ts_clock(now).wrapping_sub(echo)) * MICROSECOND;
+                if age > LIFE_NS {
                     return None;
+                }
+                // Later than the echo says by the options' bits at most. If it is long ago, the
+                // first answer may have been lost.
+                if age <= ROUND_TRIP_MAX_NS {
+                    sent_at = Some(Instant::from_nanos(now.as_nanos().saturating_sub(age)));
                 }
                 echo & OPTION_BITS
             }
@@ -129,7 +147,7 @@ impl Cookies {
             ..Options::default()
         };
         syn.payload = 0..0;
-        Some((syn, cookie))
+        Some(Recalled { syn, cookie, sent_at })
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "half of a hash")]

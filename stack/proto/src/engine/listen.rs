@@ -196,7 +196,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ) -> bool {
         let origin = self.origin(now, &ack.tuple);
         let recalled = self.cookies.recall(now, &self.config.tcp, ack, origin);
-        let Some((syn, iss)) = recalled else {
+        let Some(cookie::Recalled { syn, cookie: iss, sent_at }) = recalled else {
             self.verbs.counters.cookies_refused += 1;
             return false;
         };
@@ -207,7 +207,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         let template = HeaderTemplate::on(self.link, remote_mac, ack.tuple);
         let origin = Origin { iss, ..origin };
-        let tcb = Tcb::from_cookie(now, self.tcp_config(&ack.tuple), template, &syn, origin);
+        let cfg = self.tcp_config(&ack.tuple);
+        let tcb = Tcb::from_cookie(now, cfg, template, &syn, origin, sent_at);
         let Some(index) = self.admit(now, tcb) else { return true };
         self.take_segment(now, ack, frame);
         // Whatever the segment had besides the cookie, it made a connection or nothing.

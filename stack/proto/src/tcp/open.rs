@@ -65,8 +65,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Takes up a connection of which nothing was kept but what a SYN cookie brought back: `syn` is
-    /// the SYN as remembered, `origin` where the SYN-ACK began. The segment that brought it is to
-    /// be handed in next.
+    /// the SYN as remembered, `origin` where the SYN-ACK began, `sent_at` when it left, if known.
+    /// The segment that brought it is to be handed in next.
     #[must_use]
     pub fn from_cookie(
         now: Instant,
@@ -74,12 +74,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         template: HeaderTemplate,
         syn: &Segment,
         origin: Origin,
+        sent_at: Option<Instant>,
     ) -> Self {
         let mut tcb = Self::accept(now, cfg, template, syn, origin);
         tcb.due.syn = false;
         tcb.snd.nxt = tcb.own.iss + 1;
-        // How long the SYN-ACK was under way is not known.
-        tcb.retries = 1;
+        match sent_at {
+            Some(sent_at) => tcb.round.begin(sent_at, Seq(0)),
+            // Nothing is known of the path: as if the SYN-ACK had been lost once.
+            None => tcb.retries = 1,
+        }
         tcb.refresh();
         tcb
     }

@@ -70,7 +70,10 @@ fn every_combination_of_options_comes_back() {
                 assert_eq!(answer.options.sack_permitted, sack_permitted);
                 let ack = ack_of(&syn, &answer);
                 let later = now + 300 * MICROSECOND;
-                let (kept, cookie) = cookies.recall(later, &cfg, &ack, ORIGIN).unwrap();
+                let recalled = cookies.recall(later, &cfg, &ack, ORIGIN).unwrap();
+                let (kept, cookie) = (recalled.syn, recalled.cookie);
+                let age = later.since(recalled.sent_at.unwrap());
+                assert!((300..=364).contains(&(age / MICROSECOND)), "{age}");
                 assert_eq!((kept.seq, kept.flags, cookie), (syn.seq, Flags::SYN, answer.seq));
                 assert_eq!(kept.options.mss, mss.or(Some(536)));
                 assert_eq!(kept.options.wscale, wscale);
@@ -98,7 +101,7 @@ fn congestion_notification_comes_back_if_it_was_agreed_to() {
         let answer = cookies.answer(at(5), &cfg, &syn, ORIGIN);
         assert_eq!(answer.flags.has(Flags::ECE), agreed);
         assert!(!answer.flags.has(Flags::CWR));
-        let (kept, _) = cookies.recall(at(6), &cfg, &ack_of(&syn, &answer), ORIGIN).unwrap();
+        let kept = cookies.recall(at(6), &cfg, &ack_of(&syn, &answer), ORIGIN).unwrap().syn;
         assert_eq!(kept.flags, if agreed { asks } else { Flags::SYN });
     }
 }
@@ -114,7 +117,9 @@ fn without_timestamps_there_is_the_segment_size() {
             let options = &answer.options;
             assert_eq!((options.wscale, options.sack_permitted, options.ts), (None, false, None));
             let ack = ack_of(&syn, &answer);
-            let (kept, _) = cookies.recall(at(6), cfg, &ack, ORIGIN).unwrap();
+            let recalled = cookies.recall(at(6), cfg, &ack, ORIGIN).unwrap();
+            assert_eq!(recalled.sent_at, None);
+            let kept = recalled.syn;
             let options = kept.options;
             assert_eq!((options.mss, options.wscale), (Some(kept_mss), None));
             assert!(!options.sack_permitted);
