@@ -32,6 +32,8 @@ pub(super) struct Qp {
     pub(super) places_early: bool,
     /// It takes its buffers from a shared queue.
     pub(super) share: Option<Share>,
+    /// A request ended in error: those behind it are flushed, whatever became of them.
+    spoiled: bool,
 }
 
 /// The verbs half of an engine: everything that does not touch TCP.
@@ -70,6 +72,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             flushing: false,
             places_early: false,
             share: None,
+            spoiled: false,
         };
         let (index, generation) = self.qps.insert(qp).ok_or(CmError::NoResources)?;
         let id = QpId { index, generation };
@@ -194,6 +197,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                     return false;
                 }
                 self.counters.completions += 1;
+                qp.spoiled |= outcome != Outcome::Success;
             }
             qp.stream.requester.pop();
         }
@@ -303,8 +307,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
     }
 
-    /// Reports flushed work as far as the completion queues have room: each request once, what
-    /// was done before the end as done. True if anything was reported.
+    /// Reports flushed work as far as the completion queues have room: each request once, in
+    /// posting order, what was done before the end as done. But behind a request that ended in
+    /// error nothing is reported as done, also what is: whoever counts on the order of requests
+    /// must not take a Write for good whose Read before it was not. True if anything was reported.
     pub(super) fn flush(&mut self) -> bool {
         let mut reported = false;
         let mut at = 0;
@@ -332,7 +338,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             qp.late.pop_front();
             *reported = true;
         }
-        while let Some((request, outcome)) = qp.stream.requester.flushed() {
+        while let Some((request, mut outcome)) = qp.stream.requester.flushed() {
+            if qp.spoiled && outcome == Outcome::Success {
+                outcome = Outcome::Flushed;
+            }
             if request.signaled || outcome != Outcome::Success {
                 let refused = qp.refused.filter(|_| qp.stream.requester.oldest_begun());
                 let wc = send_completion(id, request, outcome, refused);
@@ -340,6 +349,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                     return false;
                 }
                 *reported = true;
+                qp.spoiled |= outcome != Outcome::Success;
                 if outcome == Outcome::Flushed {
                     // The Terminate names one message: the oldest that left and is not done.
                     qp.refused = None;
