@@ -3,6 +3,8 @@
 use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::fpdu;
+use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::time::MICROSECOND;
 use ferrowarp_proto::verbs::cm::{EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::WcStatus;
@@ -376,4 +378,37 @@ fn a_small_window_takes_as_many_fpdus_as_fit_whole() {
     peer.lens.clear();
     peer.settle(&mut bed);
     assert_eq!(peer.lens, [88, 88, 44], "two FPDUs of 44 octets at a time, and none cut");
+}
+
+#[test]
+fn a_rejected_peer_may_send_the_rest_of_its_stream() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let request =
+        startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
+    let mut octets = vec![0; request.wire_len()];
+    request.emit(&mut octets);
+    peer.send(&mut bed, &octets);
+    let request = bed.request();
+    for _ in 0..16 {
+        peer.send(&mut bed, &[0; 1000]);
+        peer.settle(&mut bed);
+    }
+    assert!(peer.window < 1000, "{}", peer.window);
+    // What is kept of it is of no use any more, and must not keep the window shut.
+    bed.engine.reject(bed.now, request, b"").unwrap();
+    peer.settle(&mut bed);
+    assert!(peer.window > 10_000, "{}", peer.window);
+    for _ in 0..20 {
+        peer.send(&mut bed, &[0; 1000]);
+        peer.settle(&mut bed);
+    }
+    peer.put(&bed, Flags::FIN | Flags::ACK, Options::default(), peer.seq, &[]);
+    peer.seq += 1;
+    peer.settle(&mut bed);
+    // TIME-WAIT.
+    bed.now = bed.now + 2_000_000 * MICROSECOND;
+    peer.settle(&mut bed);
+    assert!(!peer.reset);
+    assert_eq!(bed.engine.connection_count(), 0);
 }

@@ -60,7 +60,8 @@ pub struct EngineConfig {
     pub extensions: bool,
     /// Patience with the start-up exchange, in nanoseconds.
     pub startup_timeout_ns: u64,
-    /// Patience with a peer that does not close after we did, in nanoseconds.
+    /// Patience with a peer after we have ended a connection, in nanoseconds: from the end, or from
+    /// the last octet that it acknowledged, until it has closed as well.
     pub linger_ns: u64,
 }
 

@@ -69,6 +69,9 @@ pub struct Counters {
     pub holds_refused: u64,
     /// Frames that came ahead of their turn and were dropped, as there was no use for them.
     pub early_rejected: u64,
+    /// Receive windows that had grown and are as wide as at first again: their peers were silent,
+    /// and others in want.
+    pub windows_reclaimed: u64,
     /// Start-up frames refused.
     pub startup_errors: u64,
     /// Connections reset because no buffer for partial FPDUs was left.

@@ -16,7 +16,7 @@ use crate::engine::connection::Phase;
 use crate::mpa::receive::Foreseen;
 use crate::net::fragments::Whole;
 use crate::tcp::{HoldPool, InTurn, Tcb};
-use crate::time::Instant;
+use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::verbs::wc::Completions;
 use crate::wire::seq::Seq;
 
@@ -25,6 +25,12 @@ use crate::wire::seq::Seq;
 const STARTUP_PIECES_MAX: usize = 16;
 /// Most entries for octets that nobody wants any more.
 const DISCARDED_MAX: usize = 64;
+/// A connection whose peer was silent for so long gives back by how much its window has grown, when
+/// others are in want of it.
+const WINDOW_IDLE_NS: u64 = 10 * SECOND;
+/// How often such connections are looked for, at most, and how many are looked at.
+const RECLAIM_INTERVAL_NS: u64 = MILLISECOND;
+const RECLAIM_LOOKS: usize = 64;
 
 /// A frame with a segment: as the port received it, or put together from fragments.
 pub(super) trait Arrived<D: Device>: RxFrame {
@@ -200,14 +206,43 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// A receive window holds its peer up: it grows, by half of what is left to all of them at
     /// most, so that there is something left for the next.
     #[cold]
-    pub(super) fn grow_window(&mut self, index: u32) {
+    pub(super) fn grow_window(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let limit = conn.tcb.window_limit();
         let wanted = conn.tcb.window_wanted().saturating_sub(limit);
-        let left = self.config.window_growth_max.saturating_sub(self.window_growth);
-        let grant = wanted.min(u32::try_from(left / 2).unwrap_or(u32::MAX));
+        if u64::from(wanted) > self.growth_left() / 2 {
+            self.reclaim_windows(now);
+        }
+        let grant = wanted.min(u32::try_from(self.growth_left() / 2).unwrap_or(u32::MAX));
+        let Some(conn) = self.connections.get_mut(index) else { return };
         conn.tcb.grow_window(limit + grant);
         conn.window_growth += grant;
         self.window_growth += u64::from(grant);
+    }
+
+    /// Octets by which windows may still grow.
+    const fn growth_left(&self) -> u64 {
+        self.config.window_growth_max.saturating_sub(self.window_growth)
+    }
+
+    /// Windows whose peers are silent are as wide again as they were at first. What such a peer was
+    /// offered it may still send: the offer only is not renewed. Cost: bounded, and called for no
+    /// more than once a millisecond.
+    fn reclaim_windows(&mut self, now: Instant) {
+        if now < self.reclaim_at {
+            return;
+        }
+        self.reclaim_at = now + RECLAIM_INTERVAL_NS;
+        for _ in 0..RECLAIM_LOOKS.min(self.connections.slot_count()) {
+            let at = self.reclaim_from;
+            let is_last = at as usize + 1 >= self.connections.slot_count();
+            self.reclaim_from = if is_last { 0 } else { at + 1 };
+            let Some(conn) = self.connections.get_mut(at) else { continue };
+            if conn.window_growth > 0 && now.since(conn.tcb.heard_at()) > WINDOW_IDLE_NS {
+                conn.tcb.reset_window();
+                self.window_growth -= u64::from(core::mem::take(&mut conn.window_growth));
+                self.verbs.counters.windows_reclaimed += 1;
+            }
+        }
     }
 }

@@ -158,7 +158,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     }
                     self.take_fin(now, index);
                 }
-                Notice::Window => self.grow_window(index),
+                Notice::Window => self.grow_window(now, index),
                 // The next FPDU is built for it.
                 Notice::Emss => self.verbs.counters.emss_changes += 1,
                 Notice::Reset => self.lose(index, EndReason::Reset),

@@ -116,11 +116,16 @@ pub struct Engine<D: Device, M, C> {
     holds: HoldPool<D::Rx>,
     /// Octets by which receive windows have grown.
     window_growth: u64,
+    /// When to look again for windows that are wider than they have to be, and where.
+    reclaim_at: Instant,
+    reclaim_from: u32,
     wheel: Wheel,
     /// Connections to be served, each at most once.
     ready: VecDeque<u32>,
     /// Connections that wait for a hardware address.
-    unresolved: Vec<u32>,
+    unresolved: VecDeque<u32>,
+    /// How many of them, from the front, are to be looked at again.
+    unexamined: usize,
     /// When to look for them again, at the latest.
     resolve_at: Instant,
     /// The neighbour cache's epoch when they were last looked at.
@@ -184,9 +189,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 usize::from(capabilities.mtu).saturating_sub(IPV4_LEN + TCP_LEN),
             ),
             window_growth: 0,
+            reclaim_at: Instant::ZERO,
+            reclaim_from: 0,
             wheel: Wheel::new(),
             ready: VecDeque::new(),
-            unresolved: Vec::new(),
+            unresolved: VecDeque::new(),
+            unexamined: 0,
             resolve_at: Instant::ZERO,
             resolve_epoch: 0,
             next_port: 0,
@@ -225,7 +233,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// The latest moment for the next pass if nothing arrives before; `None`: no timer runs.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        if !self.ready.is_empty() || !self.overrun.is_empty() {
+        if !self.ready.is_empty() || !self.overrun.is_empty() || self.unexamined > 0 {
             return Some(Instant::ZERO);
         }
         let resolve = (!self.unresolved.is_empty()).then_some(self.resolve_at);
@@ -404,7 +412,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             if conn.patience <= now {
                 conn.patience = ENDLESS;
-                self.lose_patience(timer.owner);
+                self.lose_patience(now, timer.owner);
             }
             let Some(conn) = self.connections.get_mut(timer.owner) else { continue };
             if conn.tcb.deadline().is_some_and(|deadline| deadline <= now) {

@@ -20,6 +20,9 @@ use crate::verbs::wc::Completions;
 
 /// Between two looks at the cache, while it does not change.
 const LOOK_INTERVAL_NS: u64 = SECOND;
+/// Connections without an address that look at it in one pass: however many wait, the others' work
+/// goes on. The rest of them follow in the next passes.
+const LOOKS_PER_PASS: usize = 64;
 
 /// Where a connection's frames go.
 #[derive(Debug)]
@@ -66,10 +69,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !self.unresolved.is_empty() && (self.resolve_at <= now || self.resolve_epoch != epoch) {
             self.resolve_at = now + LOOK_INTERVAL_NS;
             self.resolve_epoch = epoch;
-            let mut waiting = std::mem::take(&mut self.unresolved);
-            waiting.retain(|&index| self.is_waiting(now, index));
-            waiting.append(&mut self.unresolved);
-            self.unresolved = waiting;
+            self.unexamined = self.unresolved.len();
+        }
+        for _ in 0..self.unexamined.min(LOOKS_PER_PASS) {
+            self.unexamined -= 1;
+            if let Some(index) = self.unresolved.pop_front()
+                && self.is_waiting(now, index)
+            {
+                self.unresolved.push_back(index);
+            }
         }
         while let Some(question) = self.neighbours.next_question(now) {
             self.ask(question);
@@ -134,7 +142,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Some(Answer::Unreachable) if !progress => {
                 self.verbs.counters.neighbours_unreachable += 1;
                 conn.hop.resolved = false;
-                self.unresolved.push(index);
+                self.unresolved.push_back(index);
             }
             // What goes to the address known so far may arrive; or there is no better one.
             _ => {}

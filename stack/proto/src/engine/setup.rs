@@ -73,8 +73,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             qp.state = QpState::Connecting;
             qp.conn = Some(index);
         }
-        self.unresolved.push(index);
-        self.resolve_at = now;
+        self.unresolved.push_front(index);
+        self.unexamined += 1;
         self.arm(index);
         Ok(())
     }

@@ -69,6 +69,11 @@ impl<T> Slab<T> {
         self.generations.get(index as usize).copied().unwrap_or(0)
     }
 
+    /// Indices that were ever used are below it.
+    pub(super) fn slot_count(&self) -> usize {
+        self.values.len()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.values.len() - self.free.len()
     }

@@ -65,8 +65,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.wind_down(now, index);
     }
 
-    /// Start-up or lingering took too long.
-    pub(super) fn lose_patience(&mut self, index: u32) {
+    /// Start-up or lingering took too long. Lingering takes as long as it must while the peer
+    /// acknowledges what it still has to get: there is an end to that.
+    pub(super) fn lose_patience(&mut self, now: Instant, index: u32) {
+        if let Some(conn) = self.connections.get_mut(index).filter(|conn| conn.closing) {
+            let more = conn.tcb.progress_at(now) + self.config.linger_ns;
+            if more > now {
+                conn.patience = more;
+                return;
+            }
+        }
         let is_unreachable =
             self.connections.get(index).is_some_and(|conn| conn.unreachable && !conn.established);
         let error = if is_unreachable { ConnectError::Unreachable } else { ConnectError::TimedOut };
@@ -79,6 +87,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn wind_down(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.end_stream(&mut self.assembly);
+        // Nobody wants the octets that were kept; what follows them is discarded as well.
+        conn.tcb.release(std::mem::take(&mut conn.held_len));
         if !conn.closing {
             conn.closing = true;
             conn.patience = now + self.config.linger_ns;

@@ -332,6 +332,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let reopens = self.limits.open(&mut self.rcv, limit, &self.cfg);
         self.announce_window(reopens);
     }
+
+    /// The receive window spans what it did before it grew. What was offered stays offered: the
+    /// right edge moves on once less than that is left.
+    pub fn reset_window(&mut self) {
+        self.limits.narrow(&mut self.rcv, self.cfg.recv_window, &self.cfg);
+    }
 }
 
 /// Octets of sequence space that a range in a frame takes.

@@ -1,5 +1,6 @@
 //! How wide the receive window has to be: it grows by need, with the octets that arrive in one
-//! round trip (dynamic right-sizing), and never shrinks.
+//! round trip (dynamic right-sizing). It is as wide as at first again only where a peer is silent
+//! and others are in want of it.
 //!
 //! A round begins at some moment and ends with the first segment that echoes a timestamp we sent
 //! after it: one round trip, measured by the receiver alone. Without timestamps a round lasts two

@@ -447,6 +447,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.board.end().unwrap_or(self.snd.nxt)
     }
 
+    /// When the peer was last heard.
+    #[must_use]
+    pub fn heard_at(&self) -> Instant {
+        self.heard_at
+    }
+
+    /// When the peer last acknowledged something, or something was sent with nothing outstanding;
+    /// up to 66 us late.
+    #[must_use]
+    pub fn progress_at(&self, now: Instant) -> Instant {
+        self.progress_at.instant(now)
+    }
+
     /// Smoothed round-trip time in nanoseconds, 0 before the first measurement.
     #[must_use]
     pub fn srtt_ns(&self) -> u64 {

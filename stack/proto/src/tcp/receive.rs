@@ -221,6 +221,12 @@ impl Limits {
         self.reopens(rcv, cfg)
     }
 
+    /// Lowers the window's limit to `limit`; the edge stays where it is.
+    pub(super) fn narrow(&mut self, rcv: &mut Receive, limit: u32, cfg: &Config) {
+        self.limit = self.limit.min(limit);
+        self.settle(rcv, cfg);
+    }
+
     /// Octets the window may span at present.
     pub(super) const fn limit(&self) -> u32 {
         self.limit
@@ -335,6 +341,26 @@ mod tests {
             assert!(rcv.window() + limits.held_up <= 256 * 1024 + 8);
         }
         assert_eq!(rcv.window(), 0);
+    }
+
+    #[test]
+    fn a_narrowed_window_takes_nothing_back() {
+        let cfg = Config { startup_window: 64 * 1024, recv_window: 64 * 1024, ..Config::default() };
+        let (mut rcv, mut limits) = (Receive::new(&cfg), Limits::new(&cfg));
+        limits.synchronise(&mut rcv, Seq(0xffff_fff0), &cfg);
+        limits.open(&mut rcv, 1 << 20, &cfg);
+        rcv.offer();
+        let (edge, unit) = (rcv.edge, 1 << rcv.wscale);
+        limits.narrow(&mut rcv, 64 * 1024, &cfg);
+        while rcv.nxt + 1001 + 64 * 1024 <= edge {
+            rcv.nxt += 1001;
+            let field = u32::from(rcv.offer()) << rcv.wscale;
+            assert!((edge..edge + unit).contains(&rcv.edge));
+            assert!(rcv.nxt + field + unit > edge, "no more than rounding");
+        }
+        rcv.nxt += 3000;
+        rcv.offer();
+        assert!(rcv.edge > edge && rcv.window() >= 64 * 1024 && rcv.window() < 64 * 1024 + unit);
     }
 
     #[test]
