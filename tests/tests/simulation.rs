@@ -335,6 +335,46 @@ fn a_changing_path_without_answers() {
     assert_eq!((path.icmp_errors, path.icmp_refused), (0, 0));
 }
 
+/// Applications that have other things to do than to look at their queues.
+#[test]
+fn slow_applications() {
+    over_seeds("slow-applications", 150, 40, |chance, options| {
+        options.mtu = some_mtu(chance);
+        options.slow_ns = Some(1 << chance.random_range(10..25));
+        options.priority_tags = chance.random_bool(0.5);
+        options.faults.loss = chance.random_range(0.0..0.02);
+        options.faults.reorder = chance.random_range(0.0..0.02);
+        options.faults.delay_ns = chance.random_range(0..200_000);
+        options.tcp = [some_end(chance), some_end(chance)];
+    });
+}
+
+/// Ports of less than an FPDU must have, and so peers that ask for segments as short: slow, but
+/// nothing breaks.
+#[test]
+fn tiny_ports() {
+    over_seeds("tiny-ports", 40, 10, |chance, options| {
+        options.mtu = chance.random_range(68..300);
+        options.faults.loss = chance.random_range(0.0..0.01);
+        options.tcp = [some_end(chance), some_end(chance)];
+    });
+}
+
+/// A path that takes less than an FPDU now and then. What carries no octets always passes.
+#[test]
+fn tiny_paths() {
+    over_seeds("tiny-paths", 20, 10, |chance, options| {
+        options.mtu = 1500;
+        options.ipv6 = false;
+        let mut some = || chance.random_range(100..300);
+        let mtus = [1500, some(), some(), some()];
+        let answer = [Answer::Size, Answer::Nothing][usize::from(chance.random_bool(0.5))];
+        let turn_ns = [MILLISECOND, 20 * MILLISECOND][usize::from(chance.random_bool(0.5))];
+        options.router = Some(Router { mtus, turn_ns, answer, forged: chance.random_bool(0.5) });
+        options.tcp = [some_end(chance), some_end(chance)];
+    });
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let once = || -> Report {

@@ -99,6 +99,8 @@ pub(super) struct Side {
     writes: [Option<(usize, usize)>; SLOT_COUNT],
     /// Receive buffers posted in all.
     pub(super) receives: usize,
+    /// Receive buffers that were used and are to be posted again.
+    used: usize,
     pub(super) received: usize,
     /// Number of its latest message that was delivered, plus one.
     delivered: usize,
@@ -189,18 +191,24 @@ fn run_on(world: &mut World, mut sides: Vec<[Side; 2]>, per_side: usize) -> Repo
     let mut report = Report::default();
     let start = world.now;
     let done = world.run_until(600 * SECOND, |world| {
+        let is_up = [0, 1].map(|end| !is_busy(world, end) && has_rested(world, end));
         for (conn, pair) in sides.iter_mut().enumerate() {
-            for end in 0..2 {
-                if !is_busy(world, end) {
-                    post(world, pair, &mut words, (end, conn), per_side);
+            for end in (0..2).filter(|&end| is_up[end]) {
+                post(world, pair, &mut words, (end, conn), per_side);
+                let again = if world.slowness().is_some() {
+                    world.chance.random_range(0..=pair[end].used)
+                } else {
+                    pair[end].used
+                };
+                for _ in 0..again {
+                    pair[end].used -= 1;
+                    post_receive(world, &mut pair[end], end, conn);
                 }
             }
         }
         check_events(world);
-        for end in 0..2 {
-            if !is_busy(world, end) {
-                poll(world, &mut sides, &mut words, end, &mut report);
-            }
+        for end in (0..2).filter(|&end| is_up[end]) {
+            poll(world, &mut sides, &mut words, end, &mut report);
         }
         sides.iter().flatten().all(|side| {
             side.next_number == per_side && side.posted.is_empty() && side.sends.is_empty()
@@ -215,6 +223,7 @@ fn run_on(world: &mut World, mut sides: Vec<[Side; 2]>, per_side: usize) -> Repo
     );
     report.elapsed_ns = world.now.since(start);
     report.frames = world.frames;
+    world.wakes = [None; 2];
     words.conclude(world);
     check_stats(world, &sides);
     close(world, &sides);
@@ -223,6 +232,16 @@ fn run_on(world: &mut World, mut sides: Vec<[Side; 2]>, per_side: usize) -> Repo
 
 fn is_busy(world: &World, end: usize) -> bool {
     world.schedule.is_on(world.now, Incident::Busy { end })
+}
+
+/// True if a slow application looks at its queues now; then it does something else for a while.
+fn has_rested(world: &mut World, end: usize) -> bool {
+    if world.wakes[end].is_some_and(|wake| world.now < wake) {
+        return false;
+    }
+    let rest = world.slowness().map(|longest_ns| world.chance.random_range(0..longest_ns));
+    world.wakes[end] = rest.map(|rest| world.now + rest);
+    true
 }
 
 fn init(conn: usize) -> QpInit {
@@ -273,6 +292,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
             sends: VecDeque::new(),
             writes: [None; SLOT_COUNT],
             receives: 0,
+            used: 0,
             received: 0,
             delivered: 0,
             pane: None,
@@ -505,7 +525,7 @@ fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usiz
             );
         }
     }
-    post_receive(world, &mut pair[end], end, conn);
+    pair[end].used += 1;
 }
 
 fn check_read(world: &World, end: usize, conn: usize, posted: &Posted) {

@@ -122,6 +122,8 @@ pub struct WorldOptions {
     pub head_len: usize,
     /// Frames, and octets of copies, that an end may hold out of order.
     pub holds: (usize, usize),
+    /// Octets by which the receive windows of an end may have grown.
+    pub window_growth_max: u64,
     /// Octets of registered memory at each end.
     pub arena_len: usize,
     /// Completions that a queue holds.
@@ -130,6 +132,9 @@ pub struct WorldOptions {
     pub tcp: [EndOptions; 2],
     /// What happens, drawn anew for each seed: so many things, within so many nanoseconds.
     pub incidents: Option<(usize, u64)>,
+    /// Applications look at their queues now and then, with rests of up to so many nanoseconds, and
+    /// post receive buffers late; `None`: whenever they might.
+    pub slow_ns: Option<u64>,
     /// A silent peer is probed after so many nanoseconds.
     pub keepalive_ns: Option<u64>,
     /// No octet leaves but from the start of an FPDU on: windows and segments are large.
@@ -138,6 +143,8 @@ pub struct WorldOptions {
     pub ipv6: bool,
     /// The VLAN that all frames belong to.
     pub vlan: Option<u16>,
+    /// A switch adds tags of VLAN 0, which tell a priority, to frames without one.
+    pub priority_tags: bool,
     /// The wire cuts packets into fragments of so many octets.
     pub cut_at: Option<usize>,
     /// The path's MTU is another than the ports', and changes.
@@ -162,14 +169,17 @@ impl WorldOptions {
             pools: PoolSizes { data: 1024, reserve: 16, control: 64 },
             head_len: usize::MAX,
             holds: (512, 16 << 20),
+            window_growth_max: 1 << 30,
             arena_len: 4 << 20,
             cq_len: 4096,
             tcp: [EndOptions::DEFAULT; 2],
             incidents: None,
+            slow_ns: None,
             keepalive_ns: None,
             aligned: false,
             ipv6: false,
             vlan: None,
+            priority_tags: false,
             cut_at: None,
             router: None,
             repair_checksums: false,
@@ -192,6 +202,7 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     let mut config = EngineConfig::new(ip, prefix_len, seed);
     config.vlan = options.vlan;
     (config.held_frames_max, config.held_octets_max) = options.holds;
+    config.window_growth_max = options.window_growth_max;
     // A burst may take every SYN of the first ten seconds.
     config.startup_timeout_ns = 90 * SECOND;
     let end = &options.tcp[index];
@@ -203,7 +214,10 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     config.tcp.congestion = end.congestion;
     (config.tcp.recv_window, config.tcp.recv_window_max) = end.windows;
     if let Some(router) = options.router {
-        config.tcp.path_mtu.raise_ns = router.turn_ns / 4;
+        let least = router.mtus.iter().copied().min().unwrap_or(usize::MAX);
+        let path_mtu = &mut config.tcp.path_mtu;
+        path_mtu.raise_ns = router.turn_ns / 4;
+        path_mtu.floor_v4 = u16::try_from(least).unwrap_or(u16::MAX).min(path_mtu.floor_v4);
     }
     let arena = Rc::new(Arena::new(options.arena_len));
     let queues = Queues::new(16, options.cq_len);
@@ -225,6 +239,8 @@ pub struct World {
     repair_checksums: bool,
     /// Virtual time.
     pub now: Instant,
+    /// When an application wants to do something.
+    pub wakes: [Option<Instant>; 2],
     ipv6: bool,
     cut_at: Option<usize>,
     router: Option<Router>,
@@ -277,6 +293,7 @@ impl World {
             links: [link(0x1e47), link(0x419b)],
             repair_checksums: options.repair_checksums,
             now: Instant::from_nanos(1000),
+            wakes: [None; 2],
             ipv6: options.ipv6,
             cut_at: options.cut_at,
             router: options.router,
@@ -306,6 +323,12 @@ impl World {
     #[must_use]
     pub const fn places_early(&self) -> bool {
         self.options.place_early
+    }
+
+    /// How long an application may rest between two looks at its queues, in nanoseconds.
+    #[must_use]
+    pub const fn slowness(&self) -> Option<u64> {
+        self.options.slow_ns
     }
 
     /// Looks at every segment from now on, and objects.
@@ -412,6 +435,7 @@ impl World {
                 pause.or_else(|| self.ends[index].engine.deadline())
             }))
             .chain([self.schedule.next(self.now)])
+            .chain(self.wakes)
             .flatten()
             .min();
         match next {
@@ -437,13 +461,17 @@ impl World {
     fn take_arrivals(&mut self, index: usize) {
         let is_deaf = self.schedule.is_on(self.now, Incident::Deaf { end: index });
         let device = self.ends[index].engine.device();
-        while let Some(frame) = self.links[1 - index].arrive(self.now.as_nanos()) {
+        while let Some(mut frame) = self.links[1 - index].arrive(self.now.as_nanos()) {
             let mut inbound = device.inbound.borrow_mut();
             if is_deaf || inbound.len() >= RING_LEN {
                 continue;
             }
             if let Some(watch) = self.watch.as_mut().filter(|_| self.cut_at.is_none()) {
                 watch.arrived(index, &frame, !self.repair_checksums);
+            }
+            if self.options.priority_tags && self.options.vlan.is_none() && frame.len() > 12 {
+                // Priority 5.
+                frame.splice(12..12, [0x81, 0, 0xa0, 0]);
             }
             inbound.push_back(frame);
         }

@@ -1,0 +1,144 @@
+//! What connections share, and how one does not take it from another: the work of a pass, and by
+//! how much receive windows may grow.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::net::arp;
+use ferrowarp_proto::time::{MILLISECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+use ferrowarp_proto::wire::link::Link;
+use ferrowarp_tests::sim::frames::PoolSizes;
+use ferrowarp_tests::sim::link::Faults;
+use ferrowarp_tests::sim::world::{World, WorldOptions};
+
+const PORT: u16 = 7174;
+const PD: u32 = 5;
+const CQ: CqId = CqId(0);
+const ARENA_LEN: u32 = 1 << 20;
+
+fn qp_init() -> QpInit {
+    QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
+}
+
+/// Many connections wait for one address. When it is known they all begin, but not in one pass.
+#[test]
+fn those_that_wait_for_an_address_do_not_hold_up_a_pass() {
+    const COUNT: usize = 1000;
+    let pools = PoolSizes { control: 4096, ..WorldOptions::new(1).pools };
+    let mut world = World::new(&WorldOptions { pools, ..WorldOptions::new(1) });
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    let end = &mut world.ends[0];
+    for _ in 0..COUNT {
+        let qp = end.engine.create_qp(qp_init()).unwrap();
+        end.engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
+    }
+    while end.engine.deadline().is_some_and(|deadline| deadline <= now) {
+        end.engine.drive(now);
+    }
+    assert_eq!(end.engine.usage().unresolved, COUNT);
+    let (them, us) = (Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 18, 0, 1));
+    assert_eq!((remote.ip(), world.socket(0, 1).ip()), (IpAddr::V4(them), IpAddr::V4(us)));
+    let mut reply = vec![0; 60];
+    let link = Link::untagged([2, 0, 0, 0, 0, 2]);
+    arp::write_reply(link, them, (us, [2, 0, 0, 0, 0, 1]), &mut reply);
+    let end = &mut world.ends[0];
+    end.engine.device().inbound.borrow_mut().push_back(reply);
+    let (mut waiting, mut syns) = (COUNT, 0);
+    for _ in 0..100 {
+        end.engine.drive(now);
+        syns += end.engine.device().outbound.borrow_mut().drain(..).count();
+        let left = end.engine.usage().unresolved;
+        assert!(waiting - left <= 64, "{} looked at the cache in one pass", waiting - left);
+        waiting = left;
+    }
+    assert_eq!(waiting, 0);
+    assert!(syns >= COUNT, "{syns}");
+}
+
+struct Pair {
+    qps: [QpId; 2],
+    stags: [u32; 2],
+}
+
+fn connect(world: &mut World) -> Pair {
+    let stags = [0, 1]
+        .map(|end: usize| world.ends[end].arena.register(0, u64::from(ARENA_LEN), Access::ALL, PD));
+    let _ = world.ends[1].engine.listen(PORT, 8);
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(qp_init()).unwrap());
+    let param = ConnParam::default();
+    world.ends[0].engine.connect(now, qps[0], remote, &param).unwrap();
+    let mut up = 0;
+    let connected = world.run_until(SECOND, |world| {
+        for end in 0..2 {
+            match world.ends[end].engine.next_event() {
+                Some(Event::ConnectRequest { request, .. }) => {
+                    let now = world.now;
+                    world.ends[1].engine.accept(now, request, qps[1], &param).unwrap();
+                }
+                Some(Event::Established { .. }) => up += 1,
+                _ => {}
+            }
+        }
+        up == 2
+    });
+    assert!(connected);
+    Pair { qps, stags }
+}
+
+/// Writes so many times 1 MiB.
+fn write(world: &mut World, pair: &Pair, count: u64) {
+    for wr_id in 0..count {
+        let gather = Sge { addr: 0, len: ARENA_LEN, lkey: pair.stags[0] };
+        let payload = Payload::Gather([gather].into_iter().collect());
+        let operation = Operation::Write { payload, rkey: pair.stags[1], remote: 0 };
+        let wr = SendWr { wr_id, operation, signaled: true, fence: false };
+        world.ends[0].engine.post_send(pair.qps[0], wr).unwrap();
+    }
+    let mut done = 0;
+    let all = world.run_until(60 * SECOND, |world| {
+        while let Some(wc) = world.ends[0].queues.poll(CQ) {
+            assert_eq!(wc.status, WcStatus::Success);
+            done += 1;
+        }
+        done == count
+    });
+    assert!(all);
+}
+
+/// The first connection needs a wide window and takes all that there is for windows. Once it is
+/// idle the second one gets its share, and nothing that was offered is taken back.
+#[test]
+fn idle_connections_give_back_what_their_windows_have_grown_by() {
+    const BUDGET: u64 = 1 << 20;
+    let mut options = WorldOptions::new(3);
+    options.arena_len = ARENA_LEN as usize;
+    options.window_growth_max = BUDGET;
+    options.pools.data = 4096;
+    // 1 Gb/s over 20 ms: 2.5 MB are under way.
+    let rate = Some(125_000_000);
+    options.faults = Faults { rate, delay_ns: 10 * MILLISECOND, ..Faults::NONE };
+    let mut world = World::new(&options);
+    world.watch();
+    let first = connect(&mut world);
+    write(&mut world, &first, 16);
+    let growth = |world: &World| world.ends[1].engine.usage().window_growth;
+    let reclaimed = |world: &World| world.ends[1].engine.counters().windows_reclaimed;
+    assert!(growth(&world) > BUDGET * 9 / 10, "{}", growth(&world));
+    let second = connect(&mut world);
+    write(&mut world, &second, 8);
+    assert_eq!(reclaimed(&world), 0, "the first was busy just now");
+    let idle_until = world.now + 20 * SECOND;
+    world.run_until(30 * SECOND, |world| world.now >= idle_until);
+    // Both are wide and silent; the second is heard again.
+    write(&mut world, &second, 16);
+    assert_eq!(reclaimed(&world), 1);
+    assert!((BUDGET / 2..=BUDGET).contains(&growth(&world)), "{}", growth(&world));
+    // What the first was offered it may send, and its window goes on from there.
+    write(&mut world, &first, 16);
+    assert!(growth(&world) <= BUDGET);
+}
