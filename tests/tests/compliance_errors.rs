@@ -6,44 +6,10 @@ use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::bed::Bed;
-use ferrowarp_tests::peer::{Header, ReadRequest, fpdu, opcode};
-
-/// STag of the peer's memory.
-const THEIRS: u32 = 0x00c0_ffee;
-
-fn bed() -> Bed {
-    Bed::started(1460, 4, 4)
-}
-
-fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
-    Header::send(msn, 0, true).encode(payload)
-}
-
-fn send_as(opcode: u8, msn: u32, invalidate: u32, payload: &[u8]) -> Vec<u8> {
-    Header::Untagged { opcode, last: true, invalidate, qn: 0, msn, mo: 0 }.encode(payload)
-}
-
-fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
-    Header::write(stag, to, true).encode(payload)
-}
-
-fn response(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
-    Header::Tagged { opcode: opcode::READ_RESPONSE, last, stag, to }.encode(payload)
-}
-
-/// A Read Request for `len` octets, answered at `sink_to`.
-fn read(msn: u32, source_stag: u32, source_to: u64, len: u32, sink_to: u64) -> Vec<u8> {
-    let request = ReadRequest { sink_stag: THEIRS, sink_to, len, source_stag, source_to };
-    Header::read(msn).encode(&request.encode())
-}
-
-fn opcodes(bed: &mut Bed) -> Vec<u8> {
-    bed.ulpdus().iter().map(|ulpdu| ulpdu[1] & 0x0f).collect()
-}
-
-fn statuses(bed: &mut Bed) -> Vec<(u64, WcStatus)> {
-    bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect()
-}
+use ferrowarp_tests::compliance::messages::{
+    THEIRS, bed, opcodes, read, response, send, send_as, statuses, write,
+};
+use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 fn is_terminate_sent(bed: &mut Bed) -> bool {
     matches!(bed.ended(), Some(EndReason::TerminateSent(_)))

@@ -16,6 +16,7 @@ pub mod cargo;
 pub mod catalogue;
 pub mod golden;
 pub mod ledger;
+pub mod messages;
 pub mod mutate;
 pub mod replay;
 pub mod scan;

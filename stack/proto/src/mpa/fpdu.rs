@@ -25,13 +25,17 @@ pub const fn fpdu_len(ulpdu_len: usize) -> usize {
 /// [`MULPDU_RANGE`] (RFC 5044 section 4.5).
 #[must_use]
 pub const fn mulpdu(emss: usize) -> usize {
-    let fits = emss.saturating_sub(LENGTH_LEN + CRC_LEN + emss % 4);
-    if fits < MULPDU_RANGE.start {
+    within_range(emss.saturating_sub(LENGTH_LEN + CRC_LEN + emss % 4))
+}
+
+/// The value in [`MULPDU_RANGE`] that is nearest to `len`.
+pub(super) const fn within_range(len: usize) -> usize {
+    if len < MULPDU_RANGE.start {
         MULPDU_RANGE.start
-    } else if fits >= MULPDU_RANGE.end {
+    } else if len >= MULPDU_RANGE.end {
         MULPDU_RANGE.end - 1
     } else {
-        fits
+        len
     }
 }
 

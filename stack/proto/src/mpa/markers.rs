@@ -10,7 +10,7 @@
 //! read as counting from the marker that an FPDU opens with. `POINTS_AT_LENGTH` is that choice;
 //! a receiver takes either.
 
-use crate::mpa::fpdu::{CRC_LEN, Damage, FPDU_LEN_MAX, LENGTH_LEN, MULPDU_RANGE, fpdu_len};
+use crate::mpa::fpdu::{CRC_LEN, Damage, FPDU_LEN_MAX, LENGTH_LEN, fpdu_len, within_range};
 use crate::wire::seq::Seq;
 
 /// Octets from one marker to the next, its own included.
@@ -91,19 +91,12 @@ pub const fn content_max(phase: usize, room: usize) -> usize {
 }
 
 /// Largest ULPDU whose FPDU fits one segment of `emss` octets wherever its markers fall, within
-/// [`MULPDU_RANGE`] (MPA-113).
+/// [`MULPDU_RANGE`](crate::mpa::fpdu::MULPDU_RANGE) (MPA-113).
 // req: MPA-113, MPA-114, MPA-119
 #[must_use]
 pub const fn mulpdu(emss: usize) -> usize {
     let overhead = LENGTH_LEN + CRC_LEN + MARKER_LEN * emss.div_ceil(PERIOD) + emss % 4;
-    let fits = emss.saturating_sub(overhead);
-    if fits < MULPDU_RANGE.start {
-        MULPDU_RANGE.start
-    } else if fits >= MULPDU_RANGE.end {
-        MULPDU_RANGE.end - 1
-    } else {
-        fits
-    }
+    within_range(emss.saturating_sub(overhead))
 }
 
 /// What the marker says that lies `at` octets behind the first octet of an FPDU begun at `phase`.

@@ -1,0 +1,56 @@
+//! Messages that a peer makes by hand, and what the engine under test answered, for tests of rules.
+
+use ferrowarp_proto::verbs::wc::WcStatus;
+
+use super::bed::Bed;
+use crate::peer::{Header, ReadRequest, opcode};
+
+/// STag of the peer's memory.
+pub const THEIRS: u32 = 0x00c0_ffee;
+
+/// An engine under test, connected: segments of 1460 octets, four Reads each way.
+#[must_use]
+pub fn bed() -> Bed {
+    Bed::started(1460, 4, 4)
+}
+
+/// A whole Send.
+#[must_use]
+pub fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
+    Header::send(msn, 0, true).encode(payload)
+}
+
+/// A whole message of queue 0 with this opcode and STag to invalidate.
+#[must_use]
+pub fn send_as(opcode: u8, msn: u32, invalidate: u32, payload: &[u8]) -> Vec<u8> {
+    Header::Untagged { opcode, last: true, invalidate, qn: 0, msn, mo: 0 }.encode(payload)
+}
+
+/// A whole RDMA Write.
+#[must_use]
+pub fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    Header::write(stag, to, true).encode(payload)
+}
+
+/// A segment of a Read Response.
+#[must_use]
+pub fn response(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
+    Header::Tagged { opcode: opcode::READ_RESPONSE, last, stag, to }.encode(payload)
+}
+
+/// A Read Request for `len` octets, answered at `sink_to`.
+#[must_use]
+pub fn read(msn: u32, source_stag: u32, source_to: u64, len: u32, sink_to: u64) -> Vec<u8> {
+    let request = ReadRequest { sink_stag: THEIRS, sink_to, len, source_stag, source_to };
+    Header::read(msn).encode(&request.encode())
+}
+
+/// Opcodes of what the engine has sent since this was asked last.
+pub fn opcodes(bed: &mut Bed) -> Vec<u8> {
+    bed.ulpdus().iter().map(|ulpdu| ulpdu[1] & 0x0f).collect()
+}
+
+/// What has completed since this was asked last.
+pub fn statuses(bed: &mut Bed) -> Vec<(u64, WcStatus)> {
+    bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect()
+}
