@@ -25,6 +25,8 @@ const PIECE_OVERHEAD: usize = 64;
 const PACKET_OVERHEAD: usize = 256;
 /// Least that the first piece must hold of what follows the IP header.
 const FIRST_LEN_MIN: usize = 8;
+/// Octets behind the headers that errors quote.
+const QUOTED_LEN: usize = 64;
 
 /// Bounds of reassembly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,28 @@ impl RxFrame for Whole {
     }
 }
 
+/// Why a packet was given up that was not at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// The rest of it did not come in time.
+    Time,
+    /// There was no room to wait for the rest of it.
+    Room,
+}
+
+/// A packet with a TCP segment that was given up, the first fragment of which was here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Why.
+    pub want: Want,
+    /// The hardware address it came from.
+    pub mac: [u8; 6],
+    /// Its first fragment, without the Ethernet header, as far as errors quote it.
+    pub quote: Vec<u8>,
+    /// Octets of that fragment, header and all.
+    pub fragment_len: u16,
+}
+
 /// What names a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
@@ -123,6 +147,9 @@ struct Partial {
 struct Header {
     octets: Vec<u8>,
     l3: usize,
+    /// The headers of the packet as they came.
+    raw: Vec<u8>,
+    is_tcp: bool,
 }
 
 /// The fragments of all packets.
@@ -133,19 +160,27 @@ pub struct Fragments {
     /// Memory in use, as it is counted.
     octets: usize,
     given_up: u64,
+    /// The latest of these that its source can be told of.
+    latest: Option<GivenUp>,
 }
 
 impl Fragments {
     /// None yet; nothing is allocated.
     #[must_use]
     pub const fn new(config: FragmentConfig) -> Self {
-        Self { config, packets: Vec::new(), octets: 0, given_up: 0 }
+        Self { config, packets: Vec::new(), octets: 0, given_up: 0, latest: None }
     }
 
     /// Packets given up so far: too late, for want of room, or refused.
     #[must_use]
     pub const fn given_up(&self) -> u64 {
         self.given_up
+    }
+
+    /// The latest packet given up for want of time or room, once.
+    #[inline]
+    pub const fn take_given_up(&mut self) -> Option<GivenUp> {
+        self.latest.take()
     }
 
     /// Takes a fragment, `part` being what `packet` says of it.
@@ -215,7 +250,7 @@ impl Fragments {
     fn begin(&mut self, now: Instant, key: Key) -> usize {
         if self.packets.len() >= self.config.packets_max.max(1) {
             // The oldest stands first.
-            self.drop_first(0);
+            self.drop_first(0, Want::Room);
         }
         self.octets += PACKET_OVERHEAD;
         self.packets.push(Partial {
@@ -237,20 +272,21 @@ impl Fragments {
             let Some(at) = self.packets.iter().position(|partial| partial.key != *key) else {
                 break;
             };
-            self.drop_first(at);
+            self.drop_first(at, Want::Room);
         }
     }
 
-    fn drop_first(&mut self, at: usize) {
+    fn drop_first(&mut self, at: usize, want: Want) {
         let partial = self.packets.remove(at);
         self.octets -= partial.cost();
         self.given_up += u64::from(!partial.refused);
+        self.latest = partial.given_up(want).or(self.latest.take());
     }
 
     fn expire(&mut self, now: Instant) {
         let timeout = self.config.timeout_ns;
         while self.packets.first().is_some_and(|oldest| now.since(oldest.born) >= timeout) {
-            self.drop_first(0);
+            self.drop_first(0, Want::Time);
         }
     }
 
@@ -280,6 +316,18 @@ impl Partial {
     /// Memory in use, as it is counted.
     fn cost(&self) -> usize {
         PACKET_OVERHEAD + self.len + self.pieces.len() * PIECE_OVERHEAD
+    }
+
+    /// What its source is to be told, if the first fragment is here: errors about others are not
+    /// sent (RFC 1122 section 3.2.2).
+    fn given_up(&self, want: Want) -> Option<GivenUp> {
+        let header = self.header.as_ref().filter(|header| header.is_tcp)?;
+        let first = self.pieces.first().filter(|piece| piece.start == 0)?;
+        let mut quote = header.raw.clone();
+        quote.extend(first.octets.iter().take(QUOTED_LEN));
+        let fragment_len = u16::try_from(header.raw.len() + first.octets.len()).ok()?;
+        let mac = *header.octets.get(6..)?.first_chunk()?;
+        Some(GivenUp { want, mac, quote, fragment_len })
     }
 
     fn is_whole(&self) -> bool {
@@ -324,7 +372,9 @@ impl Header {
         let end = if packet.src.is_ipv4() { packet.l4 } else { packet.l4.checked_sub(8)? };
         let mut octets = head.get(..end)?.to_vec();
         *octets.get_mut(part.protocol_at)? = packet.protocol;
-        Some(Self { octets, l3: packet.l3 })
+        let raw = head.get(packet.l3..packet.l4)?.to_vec();
+        let is_tcp = packet.protocol == PROTOCOL_TCP;
+        Some(Self { octets, l3: packet.l3, raw, is_tcp })
     }
 }
 
@@ -356,7 +406,7 @@ const fn is_congested(packet: &Packet) -> bool {
 
 /// Puts the packet together; `None` if it is longer than a packet can be.
 fn finish(header: Header, pieces: &[Piece], congested: bool) -> Option<Whole> {
-    let Header { mut octets, l3 } = header;
+    let Header { mut octets, l3, .. } = header;
     octets.reserve(pieces.iter().map(|piece| piece.octets.len()).sum());
     let header_end = octets.len();
     for piece in pieces {

@@ -5,6 +5,7 @@ pub mod arp;
 pub mod fragments;
 pub mod icmp;
 pub mod icmp_error;
+pub mod icmp_report;
 pub mod keyed;
 pub mod ndp;
 pub mod neighbours;

@@ -36,6 +36,9 @@ pub struct Config {
     /// Largest TCP payload the link carries in a segment without TCP options: link MTU less 40
     /// (IPv4) or 60 (IPv6). Goes out in the MSS option.
     pub mss: u16,
+    /// The same for what is sent, if the port sends smaller packets than it receives; at most
+    /// `mss` counts.
+    pub send_mss: u16,
     /// Checksum arrangement of the port.
     pub checksum: ChecksumMode,
     /// Receive window of an accepted connection, before it grows.
@@ -113,6 +116,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             mss: 1460,
+            send_mss: u16::MAX,
             checksum: ChecksumMode::Software,
             recv_window: 256 * 1024,
             recv_window_max: 6 * 1024 * 1024,

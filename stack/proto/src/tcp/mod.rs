@@ -14,9 +14,10 @@
 //! How the parts divide: `input` takes segments apart in the order of RFC 9293 section 3.10.7;
 //! `ack` is what an acknowledgment means to the send side, `scoreboard` its records; `repair` finds
 //! and repairs losses with `rack`, `tail` and `prr`; `congestion` says how much may be under way,
-//! `ecn` what the network marked, `pacing` when it leaves; `output` decides and writes what leaves;
-//! `deliver` hands payload up, `receive` offers the window and schedules ACKs, `growth` widens it;
-//! `reassembly` keeps what arrived early, in memory of `held`; `state` is the transition table.
+//! `ecn` what the network marked, `pacing` when it leaves; `plan` decides what leaves next and
+//! `output` writes it, `pmtu` finds the path's size; `deliver` hands payload up, `receive` offers
+//! the window and schedules ACKs, `growth` widens it; `reassembly` keeps what arrived early, in
+//! memory of `held`; `state` is the transition table.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
 //! 9937, 9438, 9406, 3168, 8257.
@@ -36,6 +37,7 @@ mod interface;
 mod open;
 mod output;
 mod pacing;
+mod plan;
 mod pmtu;
 mod prr;
 mod rack;
@@ -152,9 +154,9 @@ enum Plan {
     /// What was handed up early waits for its answer.
     Answer(Early),
     /// `next_transmit` announced it, and a `write_` call carries it out.
-    Control(output::Control),
+    Control(plan::Control),
     /// See `Control`.
-    Resend(output::Resend),
+    Resend(plan::Resend),
 }
 
 /// One TCP connection. `R` are received frames, `T` sent frames kept for retransmission.
@@ -414,6 +416,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[must_use]
     pub fn unsent_or_unacked(&self) -> bool {
         !self.board.is_empty()
+    }
+
+    /// How many nanoseconds ago octets were sent for the first time last, to 0.1 ms.
+    #[must_use]
+    pub fn spoke_before(&self, now: Instant) -> u64 {
+        self.sent_at.age(now)
     }
 
     /// True if everything written is acknowledged, and the FIN too if there is one.

@@ -96,7 +96,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         state: State,
     ) -> Self {
         let Origin { iss, ts_offset } = origin;
-        let mss = cfg.mss.max(MIN_MSS);
+        let mss = cfg.mss.min(cfg.send_mss).max(MIN_MSS);
         Self {
             board: Scoreboard::new(),
             cfg: Arc::clone(cfg),

@@ -242,6 +242,11 @@ impl Rtt {
         (self.base << self.backoff).min(cfg.rto_max_ns)
     }
 
+    /// The retransmission timeout without it.
+    pub(super) fn first_rto(&self, cfg: &Config) -> u64 {
+        self.base.min(cfg.rto_max_ns)
+    }
+
     /// Doubles the timeout (RFC 6298 section 5.5).
     pub(super) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);

@@ -1,7 +1,7 @@
 //! The tail-loss probe (RFC 8985 section 7): when nothing is heard of the end of a flight, one
 //! segment is sent so that the peer's answer tells what it lacks.
 
-use super::output::Resend;
+use super::plan::Resend;
 use super::recovery::{Phase, Probe};
 use super::send::Fin;
 use super::{NEVER, Plan, Ready, Tcb, Transmit};

@@ -55,12 +55,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// True if `timer` is found so late that time must have jumped (the process or its machine
-    /// stood still), for the first time in a row. Then the retransmission timer starts over.
+    /// stood still), for the first time in a row. Then the retransmission timer starts over, and
+    /// without its backoff: what has arrived meanwhile is looked at long before that.
     pub(super) fn found_late(&mut self, now: Instant, timer: Instant) -> bool {
         let late = !self.rearmed && now.since(timer) > self.cfg.tick_ns;
         if late {
             self.rearmed = true;
-            self.timers.rto = now + self.rtt.rto(&self.cfg);
+            self.timers.rto = now + self.rtt.first_rto(&self.cfg);
         }
         late
     }

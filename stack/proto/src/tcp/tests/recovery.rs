@@ -264,6 +264,25 @@ fn the_connection_fails_when_nothing_is_acknowledged() {
 }
 
 #[test]
+fn a_process_that_stands_still_at_the_end_does_not_wait_once_more_as_long() {
+    let cfg = Config { user_timeout_ns: 5 * SECOND, data_retries: 255, ..Config::default() };
+    let mut script = script(Script::full_options(), &cfg);
+    let start = script.now;
+    script.write(10);
+    while script.end.tcb.deadline().is_some_and(|next| next < start + 5 * SECOND) {
+        script.fire();
+    }
+    // The timer that ends the connection, after some that were doubled, is found late.
+    script.now = script.end.tcb.deadline().unwrap() + 50 * MILLISECOND;
+    script.end.timeout(script.now);
+    assert!(!script.end.tcb.is_closed());
+    script.fire();
+    assert!(script.end.tcb.is_closed());
+    let late = script.now.since(start) - 5 * SECOND;
+    assert!(late < SECOND / 2, "{late} ns");
+}
+
+#[test]
 fn a_tail_loss_probe_comes_before_the_timeout() {
     let mut script = script(Script::full_options(), &Config::default());
     let start = script.now;

@@ -1,0 +1,135 @@
+//! ICMP errors that this host sends: a packet whose fragments it had to give up.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::net::fragments::{GivenUp, Want};
+use crate::wire::checksum::{self, Runs};
+use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use crate::wire::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link};
+
+/// Octets in front of the quotation.
+const HEADER_LEN: usize = 8;
+/// Time to live of errors.
+const HOP_LIMIT: u8 = 64;
+/// What every host of IPv4 takes in one piece (RFC 791).
+const MTU_MIN: u16 = 576;
+
+/// Writes to `out` what the source of a packet is told; returns its length, or `None` where there
+/// is nothing to say.
+///
+/// For want of time it is "time exceeded" (RFC 792, RFC 8200 section 4.5). For want of room it is
+/// "fragmentation needed", with the size of the fragment that did arrive: segments of that size
+/// need none (draft-culley-iwarp-mpa-02 section 13.1.1.1). IPv6 leaves that message to routers.
+// req: MPA-171
+#[must_use]
+pub fn write_given_up(given_up: &GivenUp, link: Link, out: &mut [u8]) -> Option<usize> {
+    let is_v4 = given_up.quote.first()? >> 4 == 4;
+    let (kind, code, rest) = match (is_v4, given_up.want) {
+        (true, Want::Time) => (11, 1, 0),
+        (true, Want::Room) => (3, 4, given_up.fragment_len.max(MTU_MIN)),
+        (false, Want::Time) => (3, 1, 0),
+        (false, Want::Room) => return None,
+    };
+    let (ethertype, ip_len) =
+        if is_v4 { (ETHERTYPE_IPV4, IPV4_LEN) } else { (ETHERTYPE_IPV6, IPV6_LEN) };
+    let len = HEADER_LEN + given_up.quote.len();
+    let total = link.header_len() + ip_len + len;
+    let ip = link.write(given_up.mac, ethertype, out.get_mut(..total)?);
+    let (header, message) = ip.split_at_mut(ip_len);
+    let pseudo = if is_v4 {
+        write_v4(&given_up.quote, len, header)?
+    } else {
+        write_v6(&given_up.quote, len, header)?
+    };
+    message[..HEADER_LEN].copy_from_slice(&[kind, code, 0, 0, 0, 0, 0, 0]);
+    message[6..8].copy_from_slice(&rest.to_be_bytes());
+    message[HEADER_LEN..].copy_from_slice(&given_up.quote);
+    let mut sum = Runs::new(pseudo);
+    sum.push(message);
+    message[2..4].copy_from_slice(&(!sum.finish()).to_be_bytes());
+    Some(total)
+}
+
+/// The header of an answer to the packet that `quote` begins; returns what it adds to the
+/// message's checksum.
+fn write_v4(quote: &[u8], len: usize, header: &mut [u8]) -> Option<u16> {
+    let [src, dst] = [12, 16].map(|at| quote.get(at..)?.first_chunk::<4>());
+    let (src, dst) = (Ipv4Addr::from(*src?), Ipv4Addr::from(*dst?));
+    header.copy_from_slice(&[0; IPV4_LEN]);
+    header[0] = 0x45;
+    header[2..4].copy_from_slice(&u16::try_from(IPV4_LEN + len).ok()?.to_be_bytes());
+    header[6..10].copy_from_slice(&[0x40, 0, HOP_LIMIT, PROTOCOL_ICMP]);
+    header[12..16].copy_from_slice(&dst.octets());
+    header[16..20].copy_from_slice(&src.octets());
+    let sum = !checksum::sum(header);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    Some(0)
+}
+
+fn write_v6(quote: &[u8], len: usize, header: &mut [u8]) -> Option<u16> {
+    let [src, dst] = [8, 24].map(|at| quote.get(at..)?.first_chunk::<16>());
+    let (src, dst) = (Ipv6Addr::from(*src?), Ipv6Addr::from(*dst?));
+    let len = u16::try_from(len).ok()?;
+    header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
+    header[4..6].copy_from_slice(&len.to_be_bytes());
+    header[6..8].copy_from_slice(&[PROTOCOL_ICMPV6, HOP_LIMIT]);
+    header[8..24].copy_from_slice(&dst.octets());
+    header[24..40].copy_from_slice(&src.octets());
+    let mut sum = Runs::new(checksum::add(len, u16::from(PROTOCOL_ICMPV6)));
+    sum.push(&header[8..40]);
+    Some(sum.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::icmp_error::{Cause, IcmpError};
+    use crate::wire::seq::Seq;
+
+    const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+
+    /// The beginning of a segment: ports and sequence number.
+    const TCP: [u8; 8] = [0x13, 0x88, 0x1c, 0x06, 1, 2, 3, 4];
+
+    fn v4() -> Vec<u8> {
+        let ip = [0x45, 0, 3, 0xe8, 0, 7, 0x20, 0, 64, 6, 0, 0, 198, 18, 0, 2, 198, 18, 0, 1];
+        [&ip[..], &TCP].concat()
+    }
+
+    fn v6() -> Vec<u8> {
+        let mut ip = vec![0x60, 0, 0, 0, 3, 0xe8, 44, 64];
+        for host in [2, 1] {
+            ip.extend(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, host).octets());
+        }
+        // The first fragment of several.
+        ip.extend([6, 0, 0, 1, 0, 0, 0, 7]);
+        [&ip[..], &TCP].concat()
+    }
+
+    #[test]
+    fn the_source_is_told_what_became_of_its_packet() {
+        let cases = [
+            (v4(), Want::Time, 1000, Some(Cause::TimeExceeded)),
+            (v4(), Want::Room, 1000, Some(Cause::TooBig { mtu: Some(1000) })),
+            (v4(), Want::Room, 28, Some(Cause::TooBig { mtu: Some(576) })),
+            (v6(), Want::Time, 1000, Some(Cause::TimeExceeded)),
+            (v6(), Want::Room, 1000, None),
+        ];
+        for (quote, want, fragment_len, expected) in cases {
+            for vlan in [None, Some(9)] {
+                let link = Link { mac: MACS[0], vlan };
+                let given_up = GivenUp { want, mac: MACS[1], quote: quote.clone(), fragment_len };
+                let mut out = [0xff; 256];
+                let len = write_given_up(&given_up, link, &mut out);
+                assert_eq!(len.is_some(), expected.is_some());
+                let (Some(len), Some(cause)) = (len, expected) else { continue };
+                assert_eq!(out[..6], MACS[1]);
+                // The checksums are looked at there.
+                let told = IcmpError::parse(&out[link.header_len()..len]).unwrap();
+                assert_eq!((told.cause, told.seq), (cause, Seq(0x0102_0304)));
+                assert_eq!((told.tuple.local.port(), told.tuple.remote.port()), (5000, 7174));
+                assert!(write_given_up(&given_up, link, &mut out[..len - 1]).is_none(), "no room");
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+use core::mem::{align_of, offset_of, size_of};
+
+use super::super::HOT_LEN;
+use super::super::tests::TestTcb;
+
+/// Offset and length of fields.
+macro_rules! places {
+    ($($field:ident $(. $part:ident)*),* $(,)?) => {{
+        let length = |tcb: &TestTcb| [$(size_of_val(&tcb.$field $(.$part)*)),*];
+        let names = [$(stringify!($field $(.$part)*)),*];
+        (names, [$(offset_of!(TestTcb, $field $(.$part)*)),*], length)
+    }};
+}
+
+/// Every field of [`super::Hot`], and what the public functions on the short way touch besides.
+#[test]
+fn hot_state_lies_in_three_cache_lines() {
+    let (names, offsets, length) = places![
+        board,
+        cfg,
+        timers,
+        heard_at,
+        rcv,
+        snd,
+        ts,
+        timing,
+        traffic,
+        round_mark,
+        progress_at,
+        sent_at,
+        credit,
+        emss,
+        ts_on,
+        calm,
+        cc.window,
+        cc.limited,
+    ];
+    let end = super::super::tests::End::client(&super::Config::default(), 1, super::Instant::ZERO);
+    let mut sum = 0;
+    for ((name, offset), len) in names.into_iter().zip(offsets).zip(length(&end.tcb)) {
+        println!("{offset:4} {len:3} {name}");
+        assert!(offset + len <= HOT_LEN, "{name} ends at {}", offset + len);
+        sum += len;
+    }
+    println!("{sum} octets of {HOT_LEN} are hot, {} in all", size_of::<TestTcb>());
+    assert_eq!(HOT_LEN, 3 * 64);
+    assert_eq!(align_of::<TestTcb>(), 8, "the slot has the alignment of a line");
+}

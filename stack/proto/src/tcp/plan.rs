@@ -1,0 +1,266 @@
+//! What leaves next: control frames, lost records, new ones, and whether the windows admit them.
+
+use super::send::Fin;
+use super::{NEVER, Plan, Ready, Tcb, Transmit};
+use crate::device::{Retained, RxFrame};
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+
+/// Shortest piece that a record is cut into, unless the window is smaller.
+const PIECE_MIN: u32 = 128;
+
+/// Frames of headers only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    /// The connection's end.
+    Reset,
+    /// Answers a segment that makes no sense.
+    StrayReset(Seq),
+    /// SYN or SYN-ACK, by the state.
+    Syn,
+    /// ACK.
+    Ack,
+    /// FIN, with the ACK.
+    Fin,
+    /// Below the peer's window: makes it answer.
+    Probe,
+}
+
+/// Which octets are copied from retained frames.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resend {
+    /// Record on the scoreboard.
+    pub(super) index: u32,
+    /// Payload octets; less than the record has if it is to be cut.
+    pub(super) len: u32,
+    pub(super) why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The record is lost.
+    Lost,
+    /// Tail-loss probe.
+    Tail,
+    /// The record was written when the window did not admit it, and is now sent first.
+    Unsent,
+}
+
+impl Resend {
+    #[expect(clippy::cast_possible_truncation, reason = "records are counted in 16 bits")]
+    const fn new(index: usize, len: u32, why: Why) -> Self {
+        Self { index: index as u32, len, why }
+    }
+
+    /// A tail-loss probe.
+    pub(super) const fn tail(index: usize, len: u32) -> Self {
+        Self::new(index, len, Why::Tail)
+    }
+
+    pub(super) const fn payload_len(self) -> usize {
+        self.len as usize
+    }
+}
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// What to send next. To be called until `Idle` (or the end of a budget), after a burst of
+    /// segments was handled, after a timeout, and when the upper layer has something new; each
+    /// answer is carried out before the next call on this connection.
+    ///
+    /// `ready` is what the upper layer has to send. It matters also while the window is closed: it
+    /// starts the timer that probes it.
+    ///
+    /// Order: what ends or begins a connection; ACKs that count alone (SACK, duplicates); lost
+    /// records; fresh ones, which carry other ACKs; FIN; probes; the ACK.
+    #[inline]
+    pub fn next_transmit(&mut self, now: Instant, ready: Ready) -> Transmit {
+        match self.plan_calm(now, ready) {
+            Some(Transmit::Control) => self.plan_control(Control::Ack),
+            Some(transmit) => transmit,
+            None => {
+                let transmit = self.plan_any(now, ready);
+                self.refresh();
+                transmit
+            }
+        }
+    }
+
+    /// Whatever is due, in any state.
+    fn plan_any(&mut self, now: Instant, ready: Ready) -> Transmit {
+        if let Some(control) = self.urgent_control() {
+            return self.plan_control(control);
+        }
+        if self.state.sends() {
+            if (self.due.tail || self.recovery.prefers_fresh())
+                && let Some(transmit) = self.plan_unusual(now, ready)
+            {
+                return transmit;
+            }
+            if let Some(resend) = self.choose_resend(now) {
+                return self.plan_resend(resend);
+            }
+            if let Ready::Record(len) = ready {
+                if let Some(room) = self.fresh_room(now, len) {
+                    return Transmit::Fresh { room: room as usize };
+                }
+            } else if self.board.unsent().is_none() {
+                if self.snd.fin == Fin::Due {
+                    if self.fin_may_go(now) {
+                        return self.plan_control(Control::Fin);
+                    }
+                } else {
+                    // Nothing waits for the window any more.
+                    self.rare.persist = NEVER;
+                }
+            }
+            if self.due.probe {
+                return self.plan_control(Control::Probe);
+            }
+        }
+        if self.rcv.due {
+            return self.plan_control(Control::Ack);
+        }
+        Transmit::Idle
+    }
+
+    fn plan_control(&mut self, control: Control) -> Transmit {
+        self.plan = Plan::Control(control);
+        self.calm.end();
+        Transmit::Control
+    }
+
+    #[inline]
+    fn urgent_control(&self) -> Option<Control> {
+        if let Some(seq) = self.due.stray_reset {
+            return Some(Control::StrayReset(seq));
+        }
+        if self.due.reset {
+            return Some(Control::Reset);
+        }
+        if self.due.syn {
+            return Some(Control::Syn);
+        }
+        (self.rcv.pure && self.rcv.due).then_some(Control::Ack)
+    }
+
+    /// Our FIN may leave: after all that is before it, and in the window, where it takes an octet.
+    /// A peer whose window is closed may drop it as if it lay beyond, and all that we acknowledge
+    /// behind it.
+    fn fin_may_go(&mut self, now: Instant) -> bool {
+        if self.own.fin_seq.is_none() && self.snd.usable() == 0 {
+            self.arm_persist(now);
+            return false;
+        }
+        self.rare.persist = NEVER;
+        // After a timeout it goes again once all before it has.
+        !self.board.resend_waits()
+    }
+
+    /// What goes before lost records and past the congestion window: a tail-loss probe, and the new
+    /// segments of F-RTO (RFC 5682 section 3.1, step 2).
+    #[cold]
+    fn plan_unusual(&mut self, now: Instant, ready: Ready) -> Option<Transmit> {
+        if self.due.tail {
+            return self.plan_probe(now, ready);
+        }
+        if let Ready::Record(len) = ready
+            && let Some(room) = self.fresh_room(now, len)
+        {
+            return Some(Transmit::Fresh { room: room as usize });
+        }
+        self.recovery.without_fresh();
+        None
+    }
+
+    /// True if congestion window and pacing admit `len` octets now. With nothing in the network one
+    /// segment always may go, and a tail-loss probe whatever they say.
+    ///
+    /// What waits for its burst waits for the window: that is where the rate comes from. Where a
+    /// peer acknowledges whole bursts at a time the window would otherwise hardly ever count as
+    /// used.
+    fn cwnd_admits(&mut self, now: Instant, len: u32) -> bool {
+        let pipe = self.pipe();
+        let admits = (pipe == 0 || pipe + len <= self.cc.window()) && !self.is_paced(now);
+        self.cc.limited |= !admits;
+        self.due.tail || admits
+    }
+
+    fn choose_resend(&mut self, now: Instant) -> Option<Resend> {
+        if let Some(index) = self.board.next_lost()
+            && !self.recovery.holds_back()
+        {
+            let record = self.board.get(index)?;
+            if index == 0 {
+                let (seq, len) = (record.seq, record.len);
+                self.watch_front(now, seq, len);
+            }
+            let record = self.board.get(index)?;
+            let len = record.len.min(u32::from(self.emss));
+            // The first record goes out even if the window shrank below it.
+            let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
+            let admitted = self.recovery.first_due || self.cwnd_admits(now, len);
+            return (in_window && admitted).then(|| Resend::new(index, len, Why::Lost));
+        }
+        let index = self.board.unsent()?;
+        self.choose_unsent(now, index)
+    }
+
+    /// A record that waits for the window: whole if it fits, in pieces by the silly-window rule.
+    #[cold]
+    pub(super) fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Resend> {
+        let len = self.board.get(index)?.len.min(u32::from(self.emss));
+        let usable = self.snd.usable();
+        let len = if len <= usable {
+            len
+        } else if self.is_worth_cutting(usable) {
+            usable
+        } else {
+            self.arm_persist(now);
+            return None;
+        };
+        self.cwnd_admits(now, len).then(|| Resend::new(index, len, Why::Unsent))
+    }
+
+    /// The sender's silly-window rule (RFC 9293 section 3.8.6.2.1, Nagle off) for a record that
+    /// does not fit the window's `usable` octets: they are used if they are half of what the peer
+    /// has ever offered, or if the timer has run out on a larger offer; and not for a crumb, unless
+    /// the peer has nothing more to offer.
+    fn is_worth_cutting(&self, usable: u32) -> bool {
+        usable > 0
+            && (self.override_silly || usable >= self.snd.max_wnd / 2)
+            && (usable >= PIECE_MIN || usable == self.snd.wnd)
+    }
+
+    /// Room for a new record, if one of `len` octets may leave: it fits, or is worth cutting.
+    #[inline]
+    pub(super) fn fresh_room(&mut self, now: Instant, len: u32) -> Option<u32> {
+        if self.own.fin_seq.is_some()
+            || (self.board.resend_waits() && !self.recovery.prefers_fresh())
+            || self.board.len() >= self.cfg.max_records.into()
+            || self.board.unsent().is_some()
+        {
+            return None;
+        }
+        let usable = self.snd.usable();
+        if usable < len.min(u32::from(self.emss)) && !self.is_worth_cutting(usable) {
+            self.arm_persist(now);
+            return None;
+        }
+        if self.snd.flight() == 0 && self.sent_at.age(now) > self.rtt.rto(&self.cfg) {
+            self.wake_clock(now);
+            if self.cfg.idle_restart {
+                self.cc.on_idle(u32::from(self.emss));
+            }
+        }
+        if !self.cwnd_admits(now, u32::from(self.emss)) {
+            return None;
+        }
+        if len > u32::from(self.emss)
+            && self.pmtu.wants_probe(now)
+            && let Some(room) = self.probe_room(now, usable)
+        {
+            return Some(room);
+        }
+        Some(usable.min(u32::from(self.emss)))
+    }
+}
