@@ -35,6 +35,8 @@ pub struct Capabilities {
     pub mac: [u8; 6],
     /// Largest IP packet in octets, IP header included; [`MTU_MIN`] at least.
     pub mtu: u16,
+    /// The same for what is sent: `mtu`, unless the port receives larger packets than it sends.
+    pub send_mtu: u16,
     /// Checksum arrangement.
     pub checksum: ChecksumMode,
 }

@@ -53,7 +53,6 @@ pub struct Registration {
     /// Protection domain.
     pub pd: u32,
     /// The only stream of the domain that the STag is good for, or `None` for all.
-    // req: DDP-192, DDP-198, RDMAP-325, RDMAP-326
     pub stream: Option<StreamId>,
     /// Tagged offset of the region's first octet (verbs: its virtual address).
     pub base: u64,
@@ -166,6 +165,7 @@ impl RegionTable {
         }
         let stag = self.draw()?;
         let slot = self.slot(stag);
+        // req: DDP-192, DDP-198, RDMAP-325, RDMAP-326
         let owner = Owner::new(what.pd, what.access, what.stream.is_some());
         slot.owner.store(owner.0, Ordering::Relaxed);
         slot.stream.store(what.stream.unwrap_or(StreamId::NONE).0, Ordering::Relaxed);
@@ -199,7 +199,7 @@ impl RegionTable {
     /// Makes an invalidated region usable again with these rights, under the next key; the STag
     /// that it had stays unusable. The caller guarantees that no look-up begun before the
     /// invalidation is still using the region. `None` if it is no region, or is valid.
-    // req: DDP-197, DDP-209, RDMAP-280, RDMAP-323
+    // req: RDMAP-280, RDMAP-323
     pub fn enable(&self, stag: Stag, access: Access) -> Option<Stag> {
         let slot = self.slot(stag);
         let is_region = slot.name.load(Ordering::Acquire) == Name::region(stag).0;
@@ -226,7 +226,6 @@ impl RegionTable {
     ///
     /// # Errors
     /// The first [`MemoryFault`] that applies.
-    // req: DDP-058, DDP-185, RDMAP-276, RDMAP-277, RDMAP-278
     #[inline]
     pub fn resolve(
         &self,
@@ -237,13 +236,13 @@ impl RegionTable {
         len: usize,
     ) -> Result<Place, MemoryFault> {
         let slot = self.slot(stag);
-        // req: DDP-155, DDP-171
+        // req: DDP-058, DDP-155, DDP-171
         if stag == 0 || slot.stag.load(Ordering::Acquire) != stag {
             return Err(MemoryFault::InvalidStag);
         }
         let owner = Owner(slot.owner.load(Ordering::Relaxed));
         let reach = reach.into();
-        // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206
+        // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206, RDMAP-276, RDMAP-277
         if owner.scope() != u64::from(reach.pd) && !slot.is_tied_to(owner, reach) {
             return Err(MemoryFault::NotAssociated);
         }
@@ -251,10 +250,11 @@ impl RegionTable {
         if !owner.access().allows(needed) {
             return Err(MemoryFault::AccessRights);
         }
+        // req: DDP-185
         let end = to.checked_add(len as u64).ok_or(MemoryFault::Wrap)?;
         let base = slot.base.load(Ordering::Relaxed);
         let region_end = base + slot.len.load(Ordering::Relaxed);
-        // req: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207
+        // req: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207, RDMAP-272, RDMAP-273, RDMAP-278
         if to < base || end > region_end {
             return Err(MemoryFault::Bounds);
         }

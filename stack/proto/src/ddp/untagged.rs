@@ -106,23 +106,24 @@ impl BufferQueue {
         payload: &[u8],
     ) -> Result<Option<Filled>, UntaggedFault> {
         let ahead = Seq(header.msn) - self.msn;
-        // req: DDP-145, DDP-178
-        if ahead as usize >= self.buffers.len() && Seq(header.msn) >= self.msn {
+        let is_behind = Seq(header.msn) < self.msn;
+        // req: DDP-010, DDP-145, DDP-154, DDP-178
+        if ahead as usize >= self.buffers.len() && !is_behind {
             return Err(UntaggedFault::NoBuffer);
         }
-        // req: DDP-148, DDP-149
+        // req: DDP-148, DDP-149, DDP-179
         if ahead != 0 {
             return Err(UntaggedFault::MsnRange);
         }
         let Some(buffer) = self.buffers.front() else { return Err(UntaggedFault::NoBuffer) };
-        // req: DDP-146
+        // req: DDP-146, DDP-180
         if header.mo != self.filled {
             return Err(UntaggedFault::MessageOffset);
         }
         let offset = u64::from(self.filled);
         let end = offset + payload.len() as u64;
         let wr_id = buffer.wr_id;
-        // req: DDP-004, DDP-147, DDP-181
+        // req: DDP-004, DDP-147, DDP-181, RDMAP-172
         if end > sgl::len(&buffer.sg_list) {
             return Err(UntaggedFault::TooLong { wr_id });
         }
@@ -135,7 +136,7 @@ impl BufferQueue {
         if !header.last {
             return Ok(None);
         }
-        // req: DDP-003, DDP-005
+        // req: DDP-002, DDP-003, DDP-005, RDMAP-173, RDMAP-180, RDMAP-346
         self.buffers.pop_front();
         // req: DDP-083, DDP-149
         self.msn += 1;

@@ -6,9 +6,9 @@ use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Pool, RxFrame, TxFrame};
 use crate::engine::Engine;
 use crate::engine::early::Received;
-use crate::net::fragments::{Taken, Whole};
+use crate::net::fragments::{GivenUp, Taken, Whole};
 use crate::net::neighbours::{Heard, Statement};
-use crate::net::{arp, icmp, ndp, routing};
+use crate::net::{arp, icmp, icmp_report, ndp, routing};
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
 use crate::wire::ip::{self, Fragment, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Packet};
@@ -18,16 +18,28 @@ use crate::wire::link::{
 use crate::wire::tcp::{ParseError, Segment};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Takes a burst of frames from the port, for the next [`Engine::drive`] to look at.
+    ///
+    /// Whoever takes posted work from other threads fetches first: what a thread posts before it
+    /// lets the peer send is then in the engine when the frames that the peer sent are looked at.
+    #[inline]
+    pub fn fetch(&mut self) {
+        if self.burst.is_empty() {
+            let count = self.device.receive(&mut self.burst, super::BURST_LEN);
+            self.verbs.counters.frames_in += count as u64;
+        }
+    }
+
     /// Takes one burst of frames to completion.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
+        self.fetch();
         let mut burst = std::mem::take(&mut self.burst);
-        let count = self.device.receive(&mut burst, super::BURST_LEN);
-        self.verbs.counters.frames_in += count as u64;
+        let worked = !burst.is_empty();
         for frame in burst.drain(..) {
             self.take_frame(now, frame);
         }
         self.burst = burst;
-        count > 0
+        worked
     }
 
     /// A TCP segment to this port needs one look at its destination and one parse; whatever is
@@ -156,6 +168,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.counters.fragments_in += 1;
         let taken = self.fragments.take(now, frame, packet, part);
         self.verbs.counters.reassembly_failures = self.fragments.given_up();
+        if let Some(given_up) = self.fragments.take_given_up() {
+            self.report_given_up(now, &given_up);
+        }
         match taken {
             Taken::Kept => Some(()),
             Taken::Refused => None,
@@ -164,6 +179,23 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.take_whole(now, whole, mac)
             }
         }
+    }
+
+    /// Tells the source of a packet that its fragments were given up: it was asked for an answer
+    /// to when they came.
+    #[cold]
+    fn report_given_up(&mut self, now: Instant, given_up: &GivenUp) {
+        if !self.reports.admits(now) {
+            return;
+        }
+        let Some(mut frame) = self.device.allocate(Pool::Control) else { return };
+        let Some(len) = icmp_report::write_given_up(given_up, self.link, frame.room()) else {
+            return;
+        };
+        frame.set_len(len);
+        self.device.transmit(frame);
+        self.verbs.counters.frames_out += 1;
+        self.verbs.counters.icmp_errors_out += 1;
     }
 
     /// A packet made whole.
@@ -196,7 +228,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !self.echoes.admits(now) {
             return None;
         }
-        let (link, mtu) = (self.link, usize::from(self.capabilities.mtu));
+        let (link, mtu) = (self.link, usize::from(self.capabilities.send_mtu));
         let mut reply = self.device.allocate(Pool::Control)?;
         let len = icmp::answer_echo(frame, packet, link, mac, mtu, reply.room())?;
         reply.set_len(len);

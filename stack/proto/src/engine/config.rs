@@ -6,7 +6,7 @@ use crate::net::fragments::FragmentConfig;
 use crate::net::neighbours::NeighbourConfig;
 use crate::net::routing::{InterfaceAddress, Route};
 use crate::tcp;
-use crate::time::SECOND;
+use crate::time::{MILLISECOND, SECOND};
 
 /// Settings of an engine, fixed while it lives.
 #[derive(Clone, Debug)]
@@ -24,7 +24,8 @@ pub struct EngineConfig {
     /// Source of all chance: sequence numbers, ports, hash keys. From the operating system in
     /// production.
     pub seed: u64,
-    /// Settings of every connection; `mss` and `checksum` are set from device and address family.
+    /// Settings of every connection; `mss`, `send_mss` and `checksum` are set from device and
+    /// address family.
     pub tcp: tcp::Config,
     /// Connections at a time, lingering ones included.
     pub connections_max: usize,
@@ -58,6 +59,14 @@ pub struct EngineConfig {
     /// Atomic operations and immediate data (RFC 7306) are spoken with peers of the IETF's version.
     /// A peer without them ends the connection when it is sent one, and so does this end, if off.
     pub extensions: bool,
+    /// How long an initiator that fell silent after its first octets waits before it sends an empty
+    /// RDMA Write behind them, in nanoseconds; 0: never. Linux's siw may overlook what comes right
+    /// after its reply until something follows. Twice as long, and so on, until the peer is heard.
+    pub nudge_after_ns: u64,
+    /// How long FIN waits behind a reject that the peer has acknowledged, in nanoseconds, for the
+    /// peer to close first; 0: it follows at once. Linux's siw may overlook a reply that it finds
+    /// together with FIN.
+    pub reject_hold_ns: u64,
     /// Patience with the start-up exchange, in nanoseconds.
     pub startup_timeout_ns: u64,
     /// Patience with a peer after we have ended a connection, in nanoseconds: from the end, or from
@@ -89,6 +98,8 @@ impl EngineConfig {
             window_growth_max: 1 << 30,
             partial_fpdus_max: 1024,
             extensions: true,
+            nudge_after_ns: 10 * MILLISECOND,
+            reject_hold_ns: 100 * MILLISECOND,
             startup_timeout_ns: 10 * SECOND,
             linger_ns: 5 * SECOND,
         }

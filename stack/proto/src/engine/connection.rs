@@ -30,6 +30,11 @@ pub(super) enum Phase {
     Streaming { inbox: Vec<u8> },
     /// FPDUs both ways.
     Rdma { receiver: Receiver },
+    /// This end has ended the stream: what still arrives is discarded but for a Terminate.
+    LastWord { receiver: Box<Receiver> },
+    /// Responder: the request was rejected, and FIN waits for the peer to see the reply, but not
+    /// for longer than this.
+    Rejected { until: Instant },
     /// The stream has ended: what still arrives is discarded.
     Over,
 }
@@ -99,7 +104,8 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) phase: Phase,
     /// Start-up octets to be sent, if any.
     pub(super) outbox: Option<Box<Outbox>>,
-    /// End of patience: with start-up, or with lingering after the end; or [`ENDLESS`].
+    /// End of patience: with start-up, with a peer that may have overlooked our first octets, or
+    /// with lingering after the end; or [`ENDLESS`].
     pub(super) patience: Instant,
     /// The neighbour that takes its frames.
     pub(super) hop: Hop,
@@ -150,8 +156,10 @@ impl<R: RxFrame, T: Retained> Connection<R, T> {
 
     /// Ends the stream: what still arrives is discarded.
     pub(super) fn end_stream(&mut self, assembly: &mut AssemblyPool) {
-        if let Phase::Rdma { receiver, .. } = &mut self.phase {
-            receiver.finish(assembly);
+        match &mut self.phase {
+            Phase::Rdma { receiver } => receiver.finish(assembly),
+            Phase::LastWord { receiver } => receiver.finish(assembly),
+            _ => {}
         }
         self.phase = Phase::Over;
     }

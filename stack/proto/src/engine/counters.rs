@@ -14,6 +14,8 @@ pub struct Counters {
     /// ICMP errors refused: malformed, about nothing under way, saying nothing new or nothing
     /// possible, or too many.
     pub icmp_refused: u64,
+    /// ICMP errors sent: packets whose fragments were given up.
+    pub icmp_errors_out: u64,
     /// Times the segment size of a connection changed with its path.
     pub emss_changes: u64,
     /// TCP segments for which there was no connection and no listener; answered with RST within
@@ -76,6 +78,9 @@ pub struct Counters {
     pub startup_errors: u64,
     /// Connections reset because no buffer for partial FPDUs was left.
     pub assembly_exhausted: u64,
+    /// Messages refused a buffer of a shared receive queue because their queue pair held as many
+    /// as it may.
+    pub srq_caps_reached: u64,
     /// Terminates sent.
     pub terminates_out: u64,
     /// Terminates received.

@@ -123,11 +123,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let pieces = conn.tcb.held_pieces();
         let is_held = match conn.phase {
             // Discarded now instead of in its turn.
-            Phase::Over if pieces < DISCARDED_MAX => {
+            Phase::Rejected { .. } | Phase::Over if pieces < DISCARDED_MAX => {
                 conn.tcb.took_early(&mut self.holds);
                 return;
             }
-            Phase::Rdma { .. } => true,
+            Phase::Rdma { .. } | Phase::LastWord { .. } => true,
             _ => pieces < STARTUP_PIECES_MAX,
         };
         if !is_held {
@@ -170,6 +170,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     fn take_placed(&mut self, now: Instant, index: u32, len: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
+        if let Phase::LastWord { receiver } = &mut conn.phase {
+            if receiver.pass_over(len).is_err() {
+                conn.end_stream(&mut self.assembly);
+            }
+            return;
+        }
         let Phase::Rdma { receiver } = &mut conn.phase else { return };
         let is_right = receiver.pass_over(len).is_ok();
         let Some(qp) = conn.qp else { return };
@@ -181,8 +187,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return;
         }
         let may_speak = conn.gate_open;
-        self.verbs.fail_markers(qp, may_speak);
-        self.end_told(now, index, may_speak);
+        let was_told = self.verbs.fail_markers(qp, may_speak);
+        self.end_told(now, index, was_told);
     }
 
     /// After octets in order: what was accepted early and follows them.

@@ -218,7 +218,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ///
     /// # Errors
     /// As [`Engine::stream_send`].
-    // req: MPA-018, MPA-142, MPA-144
     pub fn start_fpdus(
         &mut self,
         now: Instant,
@@ -229,7 +228,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
         let Phase::Streaming { inbox } = &mut conn.phase else { return Err(CmError::WrongState) };
         let early = std::mem::take(inbox);
+        if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
+            qp.half_close = param.half_close;
+        }
         let outcome = Outcome::unframed(Terms::rdmac(param.wishes()), param.place_early);
+        // req: MPA-018, MPA-144
         self.establish(index, outcome, early.len());
         self.take_held(now, index, &early);
         self.make_ready(index);
@@ -249,7 +252,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// MULPDU of a queue pair's connection at present: the longest ULPDU whose FPDU fits one
     /// segment wherever markers fall; 128 to 64,768 octets. `None` without a connection.
-    // req: MPA-010, MPA-016, MPA-042, MPA-044
+    // req: MPA-010, MPA-016, MPA-042
     #[must_use]
     pub fn mulpdu(&self, qp: QpId) -> Option<usize> {
         let index = self.verbs.get(self.verbs.index(qp)?)?.conn?;
@@ -258,8 +261,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-/// The ready-to-receive message: the first FPDU of its direction.
-fn rtr_fpdu(stream: &mut Stream, rtr: Rtr, framing: Framing) -> Vec<u8> {
+/// The ready-to-receive message: the first FPDU of its direction, or anywhere in a direction
+/// without markers.
+pub(super) fn rtr_fpdu(stream: &mut Stream, rtr: Rtr, framing: Framing) -> Vec<u8> {
     let ulpdu = stream.begin_with(rtr);
     let phase = framing.has_markers().then_some(0);
     let mut out = vec![0; fpdu_len(ulpdu.len()) + markers::MARKER_LEN];

@@ -29,6 +29,8 @@ enum Verdict {
     Good,
     /// The stream has ended; a Terminate may be due.
     Ended,
+    /// The stream has ended over a fault, and this end has said its last already.
+    Unsaid,
     /// The stream goes on, and this completion queue overran.
     Overrun(CqId),
 }
@@ -188,11 +190,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let held = match &mut conn.phase {
             Phase::Rdma { .. } => return self.take_fpdus(now, index, frame, octets),
+            Phase::LastWord { .. } => return self.take_last_word(index, frame, octets),
             Phase::AwaitRequest { inbox } => inbox,
             Phase::AwaitReply(awaits) => &mut awaits.inbox,
             Phase::AwaitDecision(awaits) => &mut awaits.early,
             Phase::Streaming { inbox } => inbox,
-            Phase::Over => return,
+            Phase::Rejected { .. } | Phase::Over => return,
         };
         // TCP's start-up window bounds what is held.
         let start = held.len();
@@ -245,7 +248,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 };
                 match verdict {
                     Verdict::Good => {}
-                    Verdict::Ended => break true,
+                    Verdict::Ended => break Some(*gate_open),
+                    Verdict::Unsaid => break Some(false),
                     Verdict::Overrun(cq) => note_overrun(overrun, cq),
                 }
             } else {
@@ -264,27 +268,29 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     };
                     match verdict {
                         Verdict::Good => {}
-                        Verdict::Ended => break 'octets true,
+                        Verdict::Ended => break 'octets Some(*gate_open),
+                        Verdict::Unsaid => break 'octets Some(false),
                         Verdict::Overrun(cq) => note_overrun(overrun, cq),
                     }
                 }
                 if octets.is_empty() {
-                    break false;
+                    break None;
                 }
                 let Some(buffer) = assembly.take() else {
                     verbs.counters.assembly_exhausted += 1;
                     self.fail_here(now, qp);
+                    self.take_last_word(index, frame, octets);
                     return;
                 };
                 receiver.begin(buffer);
             }
             if octets.is_empty() {
-                break false;
+                break None;
             }
         };
-        if ended {
-            let may_speak = *gate_open;
-            self.end_told(now, index, may_speak);
+        if let Some(was_told) = ended {
+            self.end_told(now, index, was_told);
+            self.take_last_word(index, frame, octets);
         }
     }
 }
@@ -341,7 +347,6 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// Ends a stream over an FPDU that is wrong. The other direction goes on for the Terminate, if
     /// this end may speak: until there is a valid FPDU of the initiator's, the responder says
     /// nothing (RFC 5044 section 7.1.2).
-    // req: MPA-151, MPA-158, MPA-161
     #[cold]
     fn fail_fpdu(&mut self, index: u32, damage: Damage, may_speak: bool) -> Verdict {
         let fault = match damage {
@@ -355,6 +360,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             }
         };
         if may_speak {
+            // req: MPA-151, MPA-161
             return self.fail_stream(index, fault, &[]);
         }
         let (Some(stream), _) = self.stream_of(index) else { return Verdict::Ended };
@@ -372,10 +378,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         placed
     }
 
-    /// Ends a stream whose markers contradict its lengths.
+    /// Ends a stream whose markers contradict its lengths. True if a Terminate is due.
     #[cold]
-    pub(super) fn fail_markers(&mut self, index: u32, may_speak: bool) {
-        self.fail_fpdu(index, Damage::Marker, may_speak);
+    pub(super) fn fail_markers(&mut self, index: u32, may_speak: bool) -> bool {
+        self.fail_fpdu(index, Damage::Marker, may_speak) != Verdict::Unsaid && may_speak
     }
 
     /// A ULPDU that its stream refused: for want of a buffer once more if there is a shared queue,
@@ -403,8 +409,14 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     fn fail_stream(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> Verdict {
-        let (Some(stream), _) = self.stream_of(index) else { return Verdict::Ended };
-        let told = stream.fail(fault, ulpdu);
+        let Some(qp) = self.get_mut(index) else { return Verdict::Ended };
+        if qp.finished {
+            if let Some(unsent) = qp.stream.fail_silently(fault) {
+                self.enter_error(index, EndReason::TerminateUnsent(unsent));
+            }
+            return Verdict::Unsaid;
+        }
+        let told = qp.stream.fail(fault, ulpdu);
         if let Some((wr_id, too_long)) = Stream::faulty_buffer(fault) {
             let status = if too_long { WcStatus::LocalLength } else { WcStatus::LocalProtection };
             self.fail_receive(index, wr_id, status);
@@ -415,7 +427,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         Verdict::Ended
     }
 
-    fn stream_of(&mut self, index: u32) -> (Option<&mut Stream>, &M) {
+    pub(super) fn stream_of(&mut self, index: u32) -> (Option<&mut Stream>, &M) {
         let (qp, memory) = self.split(index);
         (qp.map(|qp| &mut qp.stream), memory)
     }

@@ -7,6 +7,7 @@
 //! [`Engine::next_event`] and found in the completion queues.
 
 mod arrive;
+mod closing;
 mod config;
 mod connection;
 mod cookie;
@@ -14,11 +15,14 @@ mod counters;
 mod early;
 mod established;
 mod inbound;
+mod last_word;
 mod limit;
 mod listen;
+mod nudge;
 mod outbound;
 mod path;
 mod queue_pairs;
+mod reject;
 mod resolve;
 mod setup;
 mod shared_receives;
@@ -70,6 +74,8 @@ const RESETS_PER_SECOND: u32 = 1000;
 const ANSWERS_PER_SECOND: u32 = 1000;
 /// Pings answered in one second, at most.
 const ECHOES_PER_SECOND: u32 = 1000;
+/// ICMP errors sent in one second, at most.
+const REPORTS_PER_SECOND: u32 = 100;
 /// ICMP errors looked at in one second, at most.
 const ERRORS_PER_SECOND: u32 = 1000;
 
@@ -147,6 +153,8 @@ pub struct Engine<D: Device, M, C> {
     /// To questions for our hardware address.
     answers: RateLimit,
     icmp_errors: RateLimit,
+    /// ICMP errors of our own.
+    reports: RateLimit,
     burst: Vec<D::Rx>,
     fired: Vec<Timer>,
     /// Completion queues that overran in this pass.
@@ -163,9 +171,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let limits = Secret::new(config.seed, Purpose::Limits);
         config.tcp.challenge_acks = config.challenge_share();
         let tcp_configs = [IPV4_LEN, IPV6_LEN].map(|ip_len| {
-            let mss = usize::from(capabilities.mtu).saturating_sub(ip_len + TCP_LEN);
-            let mss = u16::try_from(mss).unwrap_or(u16::MAX);
-            Arc::new(tcp::Config { mss, ..config.tcp.clone() })
+            let [mss, send_mss] = [capabilities.mtu, capabilities.send_mtu].map(|mtu| {
+                let mss = usize::from(mtu).saturating_sub(ip_len + TCP_LEN);
+                u16::try_from(mss).unwrap_or(u16::MAX)
+            });
+            Arc::new(tcp::Config { mss, send_mss, ..config.tcp.clone() })
         });
         Self {
             tcp_configs,
@@ -208,6 +218,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             echoes: RateLimit::new(ECHOES_PER_SECOND),
             answers: RateLimit::new(ANSWERS_PER_SECOND),
             icmp_errors: RateLimit::new(ERRORS_PER_SECOND),
+            reports: RateLimit::new(REPORTS_PER_SECOND),
             burst: Vec::with_capacity(BURST_LEN),
             fired: Vec::new(),
             overrun: Vec::new(),

@@ -4,6 +4,7 @@
 use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Pool, TxFrame};
 use crate::engine::Engine;
+use crate::engine::closing::finish;
 use crate::engine::connection::{Connection, Phase};
 use crate::engine::inbound::note_overrun;
 use crate::engine::queue_pairs::QueuePairs;
@@ -75,11 +76,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut known = None;
         let offload = Offload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
         for _ in 0..SEGMENTS_PER_TURN {
-            let Self { connections, device, verbs, overrun, .. } = self;
+            let Self { connections, device, verbs, overrun, assembly, .. } = self;
             let Some(conn) = connections.get_mut(index) else { return Turn::Done { sent } };
+            debug_assert!(known.is_none_or(|known| known == ready(conn, verbs)), "{known:?}");
             let mut ready = known.take().unwrap_or_else(|| ready(conn, verbs));
             if conn.closing && ready == Ready::Nothing {
-                conn.tcb.close();
+                finish(conn, verbs, assembly);
             }
             if drained {
                 ready = Ready::Nothing;
@@ -113,6 +115,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     let filled = fill(conn, verbs, overrun, &mut buf[at..at + room]);
                     let payload_len = filled.len;
                     if payload_len == 0 {
+                        if filled.ended {
+                            self.wind_down(now, index);
+                        }
                         continue;
                     }
                     let next = self::ready(conn, verbs);
@@ -128,7 +133,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     (sent, starved) = (true, false);
                     if filled.ended {
                         self.wind_down(now, index);
-                    } else {
+                    } else if next == Ready::Nothing || !conn.framing.has_markers() {
+                        // With markers its length depends on where it begins.
                         known = Some(next);
                     }
                     continue;
@@ -147,7 +153,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 }
 
 /// What waits to become a new segment.
-fn ready<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> Ready
+pub(super) fn ready<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> Ready
 where
     R: crate::device::RxFrame,
     T: crate::device::Retained,
@@ -161,7 +167,7 @@ where
     let is_ready = match conn.phase {
         Phase::Rdma { .. } => conn.gate_open && qp.stream.ready(),
         // The Terminate still goes out.
-        Phase::Over => qp.stream.terminate_due(),
+        Phase::LastWord { .. } | Phase::Over => qp.stream.terminate_due(),
         _ => false,
     };
     if !is_ready {
@@ -239,7 +245,8 @@ where
         let room = payload.len() - used;
         let phase = start.map(|start| markers::advance(start, used));
         let mut ulpdu_max = Framing::ulpdu_max(room, phase);
-        let may_cut = used == 0 || (is_probe && ulpdu_max >= MULPDU_RANGE.start);
+        // A Terminate in place of a shorter message may need more room than that was given.
+        let may_cut = (used == 0 && !ended) || (is_probe && ulpdu_max >= MULPDU_RANGE.start);
         if !may_cut && qp.stream.next_len() > ulpdu_max as u64 {
             break;
         }

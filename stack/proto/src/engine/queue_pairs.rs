@@ -4,16 +4,19 @@ use std::collections::VecDeque;
 
 use crate::ddp::memory::Memory;
 use crate::ddp::untagged::{Buffer, Filled};
+use crate::engine::connection::ENDLESS;
 use crate::engine::counters::Counters;
 use crate::engine::shared_receives::{Share, SharedReceives};
 use crate::engine::slab::Slab;
 use crate::rdmap::operation::{ImmediateData, MESSAGE_LEN_MAX};
 use crate::rdmap::requester::{Outcome, Request};
 use crate::rdmap::stream::Stream;
+use crate::time::Instant;
 use crate::verbs::cm::{CmError, EndReason, Event};
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::wc::{Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendWr};
+use crate::wire::seq::Seq;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -34,6 +37,18 @@ pub(super) struct Qp {
     pub(super) share: Option<Share>,
     /// A request ended in error: those behind it are flushed, whatever became of them.
     spoiled: bool,
+    /// Its connection goes on when the peer has sent its last.
+    pub(super) half_close: bool,
+    /// The application has asked for the end, not the peer.
+    pub(super) ended_here: bool,
+    /// FIN is due or was sent: nothing can be said to the peer any more.
+    pub(super) finished: bool,
+    /// How long its connection waits for the peer while it ends in good order.
+    pub(super) waits_until: Instant,
+    /// And what was received when that time was last over; before that, when it was established.
+    pub(super) reached: Seq,
+    /// How often the peer was nudged.
+    pub(super) nudges: u8,
 }
 
 /// The verbs half of an engine: everything that does not touch TCP.
@@ -73,6 +88,12 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             places_early: false,
             share: None,
             spoiled: false,
+            half_close: false,
+            ended_here: false,
+            finished: false,
+            waits_until: ENDLESS,
+            reached: Seq(0),
+            nudges: 0,
         };
         let (index, generation) = self.qps.insert(qp).ok_or(CmError::NoResources)?;
         let id = QpId { index, generation };
@@ -133,7 +154,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             return Err(PostError::Misfit);
         }
         match qp.state {
-            QpState::Idle | QpState::Connecting => return Err(PostError::WrongState),
+            // req: DDP-127
+            QpState::Idle | QpState::Connecting | QpState::Closing => {
+                return Err(PostError::WrongState);
+            }
             QpState::Rts => {
                 if wr.operation.is_extension() && !qp.stream.has_extensions() {
                     return Err(PostError::Unsupported);
@@ -159,7 +183,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// it overran.
     #[cold]
     pub(super) fn run_local(&mut self, index: u32) -> Option<CqId> {
-        let qp = self.qps.get_mut(index).filter(|qp| qp.state == QpState::Rts)?;
+        let qp = self.qps.get_mut(index).filter(|qp| qp.state.is_connected())?;
         qp.stream.run_local(&self.memory);
         let cq = qp.init.send_cq;
         (!self.report_sends(index)).then_some(cq)
@@ -259,7 +283,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         if qp.state == QpState::Error {
             return;
         }
-        let was_connected = qp.state == QpState::Rts;
+        let was_connected = qp.state.is_connected();
         qp.state = QpState::Error;
         if let EndReason::TerminateReceived(told) = reason {
             qp.refused = match (told.layer, told.error_type) {
@@ -293,7 +317,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         self.events.push_back(Event::CqOverrun { cq });
         broken.extend(self.qps.indices().filter(|&index| {
             self.qps.get(index).is_some_and(|qp| {
-                qp.state == QpState::Rts && (qp.init.send_cq == cq || qp.init.recv_cq == cq)
+                qp.state.is_connected() && (qp.init.send_cq == cq || qp.init.recv_cq == cq)
             })
         }));
     }

@@ -68,9 +68,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             conn.outbox = Some(Outbox::new(&request));
         }
         conn.qp = Some(qp_index);
-        let index = self.insert(tuple, conn).ok_or(CmError::NoResources)?;
+        let index = self.insert(tuple, conn).ok_or(CmError::TooManyConnections)?;
         if let Some(qp) = self.verbs.get_mut(qp_index) {
             qp.state = QpState::Connecting;
+            qp.half_close = param.half_close;
             qp.conn = Some(index);
         }
         self.unresolved.push_front(index);
@@ -117,6 +118,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         let (unframed, early) = (request.is_none(), std::mem::take(early));
         conn.qp = Some(qp_index);
+        if let Some(qp) = self.verbs.get_mut(qp_index) {
+            qp.half_close = param.half_close;
+        }
         self.leave_backlog(index);
         if unframed && param.start == Start::Streaming {
             self.begin_streaming(index, early);
@@ -128,35 +132,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Rejects a request; the initiator learns of it with `private_data`.
-    ///
-    /// # Errors
-    /// [`CmError::Gone`], [`CmError::PrivateDataTooLong`].
-    pub fn reject(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        private_data: &[u8],
-    ) -> Result<(), CmError> {
-        let index =
-            self.connections.current(request.index, request.generation).ok_or(CmError::Gone)?;
-        let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
-        let Phase::AwaitDecision(awaits) = &conn.phase else {
-            return Err(CmError::Gone);
-        };
-        let request = awaits.request.as_ref();
-        let is_enhanced = request.is_some_and(|request| request.enhanced.is_some());
-        check_private_data(private_data, request.is_some(), is_enhanced)?;
-        // Where there are no frames the end of the connection has to say it.
-        let reply = request.map(|request| Outbox::new(&startup::reject(request, private_data)));
-        conn.outbox = reply;
-        self.leave_backlog(index);
-        self.wind_down(now, index);
-        Ok(())
-    }
-
-    /// Ends a queue pair's connection in good order: what has completed with success arrives,
-    /// what has not is flushed, and FIN follows.
+    /// Ends a queue pair's connection now: what has completed with success arrives, what has not
+    /// is flushed, and FIN follows. [`Engine::close`] lets it complete first.
     ///
     /// # Errors
     /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
@@ -172,7 +149,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 // A connection that waits for a hardware address gets no turn to be dropped in.
                 self.after_tcp(now, index);
             }
-            QpState::Rts => {
+            QpState::Rts | QpState::Closing => {
                 qp.stream.stop();
                 self.verbs.enter_error(qp_index, EndReason::Local);
                 self.wind_down(now, index);
@@ -209,6 +186,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Phase::AwaitDecision(_)
             | Phase::Streaming { .. }
             | Phase::Rdma { .. }
+            | Phase::LastWord { .. }
+            | Phase::Rejected { .. }
             | Phase::Over => {}
         }
     }
@@ -263,6 +242,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     speaks_first: true,
                 };
                 self.establish(index, outcome, early.len());
+                self.plan_nudge(now, index);
                 self.take_held(now, index, early);
             }
             Err(Disagreement::Reads) => self.refuse_terms(now, index, reply, Fault::TooManyReads),
@@ -366,7 +346,7 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
 }
 
 /// Private data fit the frame, if there are frames.
-fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> Result<(), CmError> {
+pub(super) fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> Result<(), CmError> {
     let room = match (framed, enhanced) {
         (false, _) => 0,
         (true, false) => PRIVATE_DATA_LEN_MAX,

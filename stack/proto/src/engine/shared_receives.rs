@@ -3,6 +3,10 @@
 //! A queue pair takes a buffer when the first segment of a message arrives, so messages of one
 //! stream get buffers in the order of their MSNs, and an idle stream ties none up. A buffer that a
 //! message has begun to fill belongs to its queue pair from then on, and is flushed there.
+//!
+//! What a queue pair has taken counts as held by it until another buffer is posted in its place:
+//! who took first is relieved first. So a cap on what each may hold ([`Engine::cap_srq`]) is to it
+//! as a receive queue of its own of that length, and its peer cannot empty the queue for others.
 
 use std::collections::VecDeque;
 
@@ -26,6 +30,11 @@ pub(super) struct SharedReceives {
     limit: usize,
     /// Queue pairs that take from it.
     users: usize,
+    /// Buffers that each of them may hold at a time; 0: all.
+    cap: usize,
+    /// Who took the buffers that are not replaced, oldest first; with those left no more than there
+    /// may be in the queue.
+    takers: VecDeque<QpId>,
 }
 
 /// A queue pair's part in a shared queue.
@@ -34,6 +43,8 @@ pub(super) struct Share {
     srq: u32,
     /// Buffers taken since the limit was armed.
     taken: u64,
+    /// Buffers taken and not replaced.
+    held: usize,
 }
 
 impl<M: Memory, C: Completions> QueuePairs<M, C> {
@@ -42,17 +53,21 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         self.srqs.get_mut(index)
     }
 
-    /// Takes a buffer for the message that begins to arrive. False if there is none, or the queue
-    /// pair has buffers of its own.
+    /// Takes a buffer for the message that begins to arrive. False if there is none, the queue pair
+    /// holds as many as it may, or it has buffers of its own.
+    // req: RDMAP-297
     pub(super) fn borrow_buffer(&mut self, index: u32) -> bool {
         let Some(qp) = self.get_mut(index) else { return false };
-        let Some(Share { srq, .. }) = qp.share else { return false };
+        let Some(Share { srq, held, .. }) = qp.share else { return false };
         if qp.stream.receives.front().is_some() {
             return false;
         }
-        let Some(buffer) = self.srqs.get_mut(srq).and_then(|srq| srq.buffers.pop_front()) else {
+        let Some(queue) = self.srqs.get_mut(srq) else { return false };
+        if queue.cap > 0 && held >= queue.cap {
+            self.counters.srq_caps_reached += 1;
             return false;
-        };
+        }
+        let Some(buffer) = queue.buffers.pop_front() else { return false };
         let Some(qp) = self.get_mut(index) else { return false };
         qp.stream.receives.post(buffer)
     }
@@ -74,11 +89,26 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 
     /// The message that borrowed a buffer has used it up, or has begun to fill it.
     pub(super) fn keep_buffer(&mut self, index: u32) {
+        let id = self.id(index);
         let Some(qp) = self.get_mut(index) else { return };
         let Some(share) = &mut qp.share else { return };
         share.taken += 1;
+        share.held += 1;
         let srq = share.srq;
+        if let Some(srq) = self.srqs.get_mut(srq) {
+            srq.takers.push_back(id);
+        }
         self.watch_limit(srq);
+    }
+
+    /// A buffer was posted: one that was taken is replaced. Its taker may be gone.
+    fn replace_buffer(&mut self, srq: SrqId) {
+        let Some(taker) = self.srq(srq).and_then(|queue| queue.takers.pop_front()) else { return };
+        if let Some(index) = self.index(taker)
+            && let Some(share) = self.get_mut(index).and_then(|qp| qp.share.as_mut())
+        {
+            share.held -= 1;
+        }
     }
 
     /// Tells once that fewer buffers are left than the limit says, and who took most.
@@ -119,7 +149,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// [`SrqError::TooMany`].
     pub fn create_srq(&mut self, pd: u32, count_max: usize) -> Result<SrqId, SrqError> {
         let buffers = VecDeque::with_capacity(count_max);
-        let srq = SharedReceives { pd, buffers, count_max, limit: 0, users: 0 };
+        let takers = VecDeque::with_capacity(count_max);
+        let (limit, users, cap) = (0, 0, 0);
+        let srq = SharedReceives { pd, buffers, count_max, limit, users, cap, takers };
         let (index, generation) = self.verbs.srqs.insert(srq).ok_or(SrqError::TooMany)?;
         Ok(SrqId { index, generation })
     }
@@ -154,7 +186,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         // The one that a message is filling.
         qp.stream.receives = BufferQueue::new(1);
-        qp.share = Some(Share { srq: srq.index, taken: 0 });
+        qp.share = Some(Share { srq: srq.index, taken: 0, held: 0 });
         if let Some(queue) = self.verbs.srq(srq) {
             queue.users += 1;
         }
@@ -171,6 +203,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Err(PostError::QueueFull);
         }
         queue.buffers.push_back(Buffer { wr_id: wr.wr_id, sg_list: wr.sg_list });
+        self.verbs.replace_buffer(srq);
+        Ok(())
+    }
+
+    /// Lets each queue pair hold at most `cap` buffers of a shared receive queue at a time: taken
+    /// by it, and no other posted in their place. A message beyond ends its connection as one that
+    /// finds the queue empty does. 0, as at first: each may hold all.
+    ///
+    /// # Errors
+    /// `NoSuchSrq`.
+    pub fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError> {
+        self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?.cap = cap;
         Ok(())
     }
 
@@ -201,6 +245,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         self.verbs.watch_limit(srq.index);
         Ok(())
+    }
+
+    /// Buffers of its shared queue that a queue pair holds.
+    #[must_use]
+    pub fn srq_held(&self, qp: QpId) -> usize {
+        self.verbs
+            .index(qp)
+            .and_then(|index| self.verbs.get(index)?.share)
+            .map_or(0, |share| share.held)
     }
 
     /// Buffers that a queue pair has taken from its shared queue since the limit was armed: by

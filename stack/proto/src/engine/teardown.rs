@@ -5,7 +5,7 @@ use core::hash::BuildHasher;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::Phase;
+use crate::engine::connection::{ENDLESS, Phase};
 use crate::rdmap::fault::Fault;
 use crate::time::Instant;
 use crate::verbs::cm::{Abort, CmError, ConnectError, EndReason, Event, PrivateData};
@@ -42,17 +42,26 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.fail_connect(index, error, PrivateData::new());
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.end_stream(&mut self.assembly);
-        if let Some(qp) = conn.qp {
-            if let Some(qp) = self.verbs.get_mut(qp) {
-                qp.stream.stop();
-            }
-            self.verbs.enter_error(qp, reason);
+        if let Some(qp_index) = conn.qp
+            && let Some(qp) = self.verbs.get_mut(qp_index)
+        {
+            qp.stream.stop();
+            // A peer that has closed both directions refuses what is sent to it.
+            let was_closed = qp.state == QpState::Closing && !qp.ended_here;
+            let reason = match reason {
+                EndReason::Reset if was_closed => EndReason::PeerClosed,
+                _ => reason,
+            };
+            self.verbs.enter_error(qp_index, reason);
         }
     }
 
     /// The peer sent FIN: everything before it was handled.
     pub(super) fn take_fin(&mut self, now: Instant, index: u32) {
         self.fail_connect(index, ConnectError::Protocol, PrivateData::new());
+        if self.outlives_fin(now, index) {
+            return;
+        }
         let Some(conn) = self.connections.get_mut(index) else { return };
         if let Some(qp) = conn.qp {
             if let Some(qp) = self.verbs.get_mut(qp)
@@ -65,13 +74,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.wind_down(now, index);
     }
 
-    /// Start-up or lingering took too long. Lingering takes as long as it must while the peer
-    /// acknowledges what it still has to get: there is an end to that.
+    /// Start-up or lingering took too long, or a nudge is due. Lingering takes as long as it must
+    /// while the peer acknowledges what it still has to get: there is an end to that.
     pub(super) fn lose_patience(&mut self, now: Instant, index: u32) {
+        if self.nudge_if_established(now, index) || self.end_rejected(now, index) {
+            return;
+        }
         if let Some(conn) = self.connections.get_mut(index).filter(|conn| conn.closing) {
             let more = conn.tcb.progress_at(now) + self.config.linger_ns;
             if more > now {
                 conn.patience = more;
+                return;
+            }
+            if self.still_receives(now, index) {
                 return;
             }
         }
@@ -79,17 +94,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.connections.get(index).is_some_and(|conn| conn.unreachable && !conn.established);
         let error = if is_unreachable { ConnectError::Unreachable } else { ConnectError::TimedOut };
         self.fail_connect(index, error, PrivateData::new());
+        self.give_up_closing(index);
         self.abort(index);
     }
 
-    /// Ends the stream: what arrives is discarded, FIN follows the last octet, and the connection
-    /// is reset if the peer has not closed too within the linger time.
+    /// Ends the stream: what arrives is discarded but for a Terminate, FIN follows the last octet,
+    /// and the connection is reset if the peer has not closed too within the linger time.
     pub(super) fn wind_down(&mut self, now: Instant, index: u32) {
+        self.await_last_word(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
-        conn.end_stream(&mut self.assembly);
         // Nobody wants the octets that were kept; what follows them is discarded as well.
         conn.tcb.release(std::mem::take(&mut conn.held_len));
-        if !conn.closing {
+        // Half-closed it had no end.
+        if !conn.closing || conn.patience == ENDLESS {
             conn.closing = true;
             conn.patience = now + self.config.linger_ns;
         }
@@ -126,11 +143,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Ends a queue pair's connection over something that no segment of the peer's caused. The
     /// peer is told with a Terminate, or by a reset where nothing may be sent yet (RFC 5044
     /// section 7.1.2).
-    // req: RDMAP-240, RDMAP-243, RDMAP-257
+    // req: RDMAP-240, RDMAP-243
     fn fail_over(&mut self, now: Instant, qp_index: u32, fault: Fault, reason: EndReason) {
         let Some(qp) = self.verbs.get_mut(qp_index) else { return };
         let Some(index) = qp.conn else { return };
-        let may_speak = self.connections.get(index).is_some_and(|conn| conn.gate_open);
+        let gate_open = self.connections.get(index).is_some_and(|conn| conn.gate_open);
+        let may_speak = gate_open && !qp.finished;
         if may_speak && qp.stream.fail(fault, &[]).is_some() {
             self.verbs.counters.terminates_out += 1;
         } else {
@@ -160,7 +178,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError> {
         let index = self.verbs.index(qp).ok_or(CmError::Gone)?;
         let state = self.verbs.get(index).map(|qp| qp.state);
-        if state == Some(QpState::Rts) {
+        if state.is_some_and(QpState::is_connected) {
             self.fail_over(now, index, Fault::Asked(cause), EndReason::Local);
             return Ok(());
         }

@@ -60,6 +60,7 @@ pub fn seal(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
 pub fn seal_marked(out: &mut [u8], ulpdu_len: usize, phase: usize, crc: bool) -> usize {
     complete(out, ulpdu_len);
     let total = markers::spread(out, phase, fpdu_len(ulpdu_len));
+    // req: MPA-087, MPA-089, MPA-096
     put_crc(out, total, crc);
     total
 }
@@ -78,7 +79,7 @@ fn complete(out: &mut [u8], ulpdu_len: usize) {
 fn put_crc(out: &mut [u8], total: usize, crc: bool) {
     let (covered, rest) = out.split_at_mut(total - CRC_LEN);
     let sum = if crc { crc32c(covered) } else { 0 };
-    // req: MPA-090, MPA-094
+    // req: MPA-085, MPA-090, MPA-094
     rest[..CRC_LEN].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -111,10 +112,11 @@ pub(super) fn check(fpdu: &[u8]) -> Result<(), Damage> {
 pub fn split(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Damage> {
     let Some(length) = octets.first_chunk::<LENGTH_LEN>() else { return Ok(None) };
     let ulpdu_len = usize::from(u16::from_be_bytes(*length));
+    // req: MPA-055, MPA-056, MPA-130
     let total = fpdu_len(ulpdu_len);
-    // req: MPA-130
     let Some(fpdu) = octets.get(..total) else { return Ok(None) };
     if crc {
+        // req: MPA-060, MPA-123, MPA-125, MPA-149, DDP-025, DDP-135
         check(fpdu)?;
     }
     Ok(Some((&fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len], total)))
@@ -180,6 +182,7 @@ mod tests {
         let mut fpdu = [0xff; 16];
         let len = seal(&mut fpdu, 3, true);
         assert_eq!((len, &fpdu[5..8]), (12, &[0, 0, 0][..]));
+        assert_eq!(fpdu[12..], [0xff; 4], "what is behind it is left alone");
         fpdu[6] = 1;
         assert_eq!(split(&fpdu[..len], true), Err(Damage::Crc));
         // Non-zero padding under a right CRC is ignored.

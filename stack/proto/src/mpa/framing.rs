@@ -64,7 +64,6 @@ impl Framing {
 
     /// Octets of the longest FPDU that is due however short segments are: MULPDU is never below
     /// 128, and one marker falls into such an FPDU at most.
-    // req: MPA-119
     #[inline]
     #[must_use]
     pub const fn least_room(self) -> usize {

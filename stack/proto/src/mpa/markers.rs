@@ -14,7 +14,7 @@ use crate::mpa::fpdu::{CRC_LEN, Damage, FPDU_LEN_MAX, LENGTH_LEN, fpdu_len, with
 use crate::wire::seq::Seq;
 
 /// Octets from one marker to the next, its own included.
-// req: MPA-067, MPA-077
+// req: MPA-067, MPA-075, MPA-077
 pub const PERIOD: usize = 512;
 /// Octets of a marker.
 pub const MARKER_LEN: usize = 4;
@@ -34,7 +34,6 @@ pub struct Markers {
 
 impl Markers {
     /// The first marker lies at `start`, the first octet of full operation.
-    // req: MPA-075, MPA-076
     #[must_use]
     pub const fn from(start: Seq) -> Self {
         Self { start }
@@ -103,7 +102,7 @@ pub const fn mulpdu(emss: usize) -> usize {
 #[expect(clippy::cast_possible_truncation, reason = "no FPDU that is sent is that long")]
 const fn pointer(phase: usize, at: usize) -> u16 {
     let base = if POINTS_AT_LENGTH { lead_len(phase) } else { 0 };
-    // req: MPA-068, MPA-079, MPA-080
+    // req: MPA-068, MPA-076, MPA-079, MPA-080
     at.saturating_sub(base) as u16
 }
 
@@ -156,8 +155,8 @@ pub fn split<'a>(
     let Some(ulpdu_len) = ulpdu_len(octets, lead_len(phase)) else { return Ok(None) };
     let total = wire_len(phase, fpdu_len(ulpdu_len));
     let Some(fpdu) = octets.get(..total) else { return Ok(None) };
-    // req: MPA-087, MPA-088, MPA-089, MPA-091
     if crc {
+        // req: MPA-088, MPA-091
         crate::mpa::fpdu::check(fpdu)?;
     }
     scratch.clear();

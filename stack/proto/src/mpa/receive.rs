@@ -49,6 +49,12 @@ impl AssemblyPool {
         Some(self.free.pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_LEN)))
     }
 
+    /// Half of the buffers are lent, or more: what is left is for streams that go on.
+    #[must_use]
+    pub const fn is_scarce(&self) -> bool {
+        self.taken >= self.count_max / 2
+    }
+
     /// Takes a lent buffer back.
     pub fn give_back(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();
@@ -180,7 +186,6 @@ impl Receiver {
     ///
     /// In their turn the octets are passed over ([`Receiver::pass_over`]) if all were taken, or
     /// else handed in like any other.
-    // req: MPA-051, MPA-129, MPA-133, MPA-134
     pub fn look_ahead(
         &mut self,
         seq: Seq,
@@ -203,9 +208,11 @@ impl Receiver {
         while !rest.is_empty() {
             match markers::split(rest, at, crc, &mut pool.scratch) {
                 Ok(Some((ulpdu, used))) => {
+                    // req: MPA-051, MPA-133
                     is_waiting |= !take(ulpdu);
                     count += 1;
                     rest = &rest[used..];
+                    // req: MPA-129, MPA-134
                     at = markers::advance(at, used);
                 }
                 Ok(None) => {
@@ -320,7 +327,9 @@ mod tests {
     #[test]
     fn the_pool_is_bounded() {
         let mut pool = AssemblyPool::new(2);
+        assert!(!pool.is_scarce());
         let first = pool.take().unwrap();
+        assert!(pool.is_scarce(), "what is left is for streams that go on");
         let _second = pool.take().unwrap();
         assert!(pool.take().is_none());
         pool.give_back(first);

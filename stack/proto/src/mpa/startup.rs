@@ -109,14 +109,16 @@ pub struct Terms {
 impl Terms {
     /// What holds without any exchange, as in the draft and for peers of the RDMA Consortium:
     /// markers and CRCs always, versions 0, and each end knows by itself how many Reads are served.
-    // req: MPA-067, MPA-085, MPA-145
+    // req: MPA-145
     #[must_use]
     pub fn rdmac(wishes: Wishes) -> Self {
         Self {
             ird: wishes.ird.min(READ_DEPTH_MAX),
             ord: wishes.ord.min(READ_DEPTH_MAX),
+            // req: MPA-085
             crc: true,
             markers_in: true,
+            // req: MPA-142
             markers_out: true,
             version: Version::Rdmac,
             rtr: None,

@@ -69,7 +69,8 @@ pub enum Abort {
     Operation,
 }
 
-/// Error type of what is local to the end that reports it, in the layers RDMAP and DDP.
+/// Error type of what is local to the end that reports it, in the layers RDMAP and DDP; of MPA's
+/// errors each has it.
 const LOCAL: u8 = 0;
 /// Code of RDMAP for what has none of its own.
 const UNSPECIFIED: u8 = 0xff;
@@ -78,18 +79,20 @@ impl Fault {
     /// What the peer is told of the fault, found in the ULPDU `segment` (empty if in none) of a
     /// stream of this version: layer, error type and code, and the copies that belong to them
     /// (RFC 5040 Figure 10 and section 7.1).
-    // req: RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-121, RDMAP-128
-    // req: RDMAP-129, RDMAP-130, RDMAP-131, RDMAP-132, RDMAP-257
-    // req: RDMAP-258, RDMAP-259, DDP-163
     #[must_use]
     pub fn terminate(self, version: Version, segment: &[u8]) -> Terminate {
         let (layer, error_type, code) = self.triple(version);
         let told = Terminate::new(layer, error_type, code);
         // What is local to this end, and what MPA found, is told without copies.
-        if layer == MPA || error_type == LOCAL || segment.is_empty() {
+        // req: RDMAP-121, RDMAP-132
+        if error_type == LOCAL {
+            return told;
+        }
+        if segment.is_empty() {
             return told;
         }
         match segment.try_into() {
+            // req: RDMAP-091, RDMAP-129, RDMAP-259
             Ok(request) if layer == RDMAP && is_read_request(request) => {
                 told.of_read_request(request)
             }
@@ -97,7 +100,7 @@ impl Fault {
         }
     }
 
-    // req: DDP-166, DDP-167, RDMAP-088, RDMAP-095
+    // req: DDP-166, DDP-167, RDMAP-095
     const fn triple(self, version: Version) -> (u8, u8, u8) {
         match self {
             Self::Crc => (MPA, 0, 2),
@@ -106,11 +109,14 @@ impl Fault {
             Self::NoCommonRtr => (MPA, 0, 7),
             // A segment shorter than its header has no code of its own in DDP; the choice here
             // is RDMAP's "catastrophic error of this stream".
+            // req: RDMAP-107
             Self::Header(HeaderError::Truncated) => (RDMAP, 2, 7),
             Self::Header(HeaderError::VersionTagged) => (DDP, 1, 4),
             Self::Header(HeaderError::VersionUntagged) => (DDP, 2, 6),
             Self::Control(ControlError::Version) => (RDMAP, 2, 5),
+            // req: RDMAP-106
             Self::Control(ControlError::Opcode) | Self::UnexpectedOpcode => (RDMAP, 2, 6),
+            // req: DDP-176, DDP-177
             Self::QueueNumber => (DDP, 2, 1),
             Self::Tagged(fault) => (DDP, 1, tagged_code(fault)),
             Self::Untagged(fault) => match fault {
@@ -130,11 +136,15 @@ impl Fault {
             // RFC 7306 asks for a Terminate and has no code of its own.
             Self::AtomicMisaligned => (RDMAP, 2, UNSPECIFIED),
             Self::InvalidateForeign => (RDMAP, 1, 9),
+            // req: RDMAP-109
             Self::InvalidateUnknown | Self::InvalidateShared => (RDMAP, 2, 9),
             Self::LocalCatastrophic => (RDMAP, LOCAL, 0),
             Self::Asked(Abort::Stream) => (RDMAP, 2, 7),
+            // req: RDMAP-108
             Self::Asked(Abort::Global) => (RDMAP, 2, 8),
+            // req: RDMAP-104
             Self::Asked(Abort::Protection) => (RDMAP, 1, UNSPECIFIED),
+            // req: RDMAP-110
             Self::Asked(Abort::Operation) => (RDMAP, 2, UNSPECIFIED),
         }
     }
@@ -154,20 +164,25 @@ const fn tagged_code(fault: MemoryFault) -> u8 {
         MemoryFault::InvalidStag | MemoryFault::AccessRights => 0,
         MemoryFault::Bounds => 1,
         MemoryFault::NotAssociated => 2,
+        // req: DDP-174
         MemoryFault::Wrap => 3,
     }
 }
 
 /// The older texts call an STag of another stream invalid (draft-ietf-rddp-rdmap-00 section 10.3,
 /// item 5); the newer ones have a code for it.
-// req: RDMAP-098, RDMAP-099, RDMAP-100, RDMAP-101, RDMAP-102
 // req: RDMAP-328, RDMAP-330
 const fn read_code(fault: MemoryFault, version: Version) -> u8 {
     match (fault, version) {
+        // req: RDMAP-098
         (MemoryFault::InvalidStag, _) | (MemoryFault::NotAssociated, Version::Rdmac) => 0,
+        // req: RDMAP-099
         (MemoryFault::Bounds, _) => 1,
+        // req: RDMAP-100
         (MemoryFault::AccessRights, _) => 2,
+        // req: RDMAP-101
         (MemoryFault::NotAssociated, Version::Ietf) => 3,
+        // req: RDMAP-102
         (MemoryFault::Wrap, _) => 4,
     }
 }
@@ -182,6 +197,22 @@ mod tests {
         (octets[0], octets[1], octets[9]) = (0x41, 0x41, 1);
         octets
     };
+
+    // req-test: RDMAP-121, RDMAP-132
+    #[test]
+    fn what_is_local_or_of_mpa_goes_without_copies_and_all_else_with_them() {
+        for (fault, is_copied) in [
+            (Fault::LocalCatastrophic, false),
+            (Fault::Crc, false),
+            (Fault::Marker, false),
+            (Fault::UnexpectedOpcode, true),
+            (Fault::QueueNumber, true),
+        ] {
+            let told = fault.terminate(Version::Ietf, &WRITE);
+            let seen = (told.segment_len.is_some(), !told.ddp_header().is_empty());
+            assert_eq!(seen, (is_copied, is_copied), "{fault:?}");
+        }
+    }
 
     // req-test: DDP-166, DDP-167, RDMAP-089, RDMAP-090, RDMAP-091
     #[test]

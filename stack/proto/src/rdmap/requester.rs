@@ -129,6 +129,11 @@ impl Requester {
         self.awaited.len() + usize::from(self.rtr_read)
     }
 
+    /// Octets of a request went into segments, ever.
+    pub(super) const fn has_begun(&self) -> bool {
+        self.popped > 0 || self.built > 0 || self.offset > 0
+    }
+
     /// The next Send has this MSN.
     #[cfg(test)]
     pub(super) const fn begin_sends_at(&mut self, msn: u32) {
@@ -163,6 +168,20 @@ impl Requester {
         self.ord
     }
 
+    /// Nothing is left of all that was posted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The peer answers no more; true if it still had to.
+    pub(super) fn end_answers(&mut self) -> bool {
+        // Whatever needs an answer waits for credit from now on.
+        self.ord = 0;
+        let mut waiting = self.queue.iter().skip(self.built);
+        !self.awaited.is_empty() || waiting.any(|entry| entry.request.operation.is_answered())
+    }
+
     /// Free places.
     #[must_use]
     pub fn room(&self) -> usize {
@@ -174,6 +193,7 @@ impl Requester {
         let fits = self.room() > 0;
         if fits {
             self.local_count += usize::from(request.operation.is_local());
+            // req: DDP-109, RDMAP-003, RDMAP-178
             self.queue.push_back(Entry { request, progress: Progress::Queued });
         }
         fits
@@ -223,7 +243,7 @@ impl Requester {
             return true;
         }
         // A Read without credit blocks what follows it: requests are not overtaken.
-        // req: RDMAP-235, RDMAP-237
+        // req: RDMAP-231, RDMAP-235, RDMAP-237
         let credit =
             !entry.request.operation.is_answered() || self.in_progress() < usize::from(self.ord);
         // req: RDMAP-217, RDMAP-237
@@ -397,7 +417,7 @@ impl Requester {
         let Some(&number) = self.awaited.front() else { return false };
         let Some(entry) = self.entry_mut(number) else { return false };
         let Progress::Reading { received } = entry.progress else { return false };
-        // req: RDMAP-039, RDMAP-223
+        // req: RDMAP-039, RDMAP-219, RDMAP-223
         if last {
             entry.progress = Progress::Answered;
             self.awaited.pop_front();

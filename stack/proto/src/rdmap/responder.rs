@@ -49,13 +49,20 @@ pub struct Responder {
     msn: Seq,
     /// Of the next Atomic Response.
     response_msn: Seq,
+    /// Nothing is answered any more.
+    shut: bool,
 }
 
 impl Responder {
     /// Serves nothing until [`Responder::set_ird`].
     #[must_use]
     pub const fn new() -> Self {
-        Self { jobs: VecDeque::new(), ird: 0, msn: Seq(1), response_msn: Seq(1) }
+        Self { jobs: VecDeque::new(), ird: 0, msn: Seq(1), response_msn: Seq(1), shut: false }
+    }
+
+    /// Answers nothing from now on: what is still asked is forgotten.
+    pub const fn shut(&mut self) {
+        self.shut = true;
     }
 
     /// Sets how many requests are served at a time; done once, when the stream starts.
@@ -92,7 +99,7 @@ impl Responder {
         if Seq(header.msn) != self.msn {
             return Err(Fault::Untagged(UntaggedFault::MsnRange));
         }
-        // req: RDMAP-145, RDMAP-233, RDMAP-238
+        // req: RDMAP-145, RDMAP-233, RDMAP-238, RDMAP-287, RDMAP-296
         if self.jobs.len() >= usize::from(self.ird) {
             return Err(Fault::Untagged(UntaggedFault::NoBuffer));
         }
@@ -104,8 +111,10 @@ impl Responder {
     }
 
     fn push(&mut self, task: Task) {
-        // req: RDMAP-151, RDMAP-165, RDMAP-224
-        self.jobs.push_back(Job { msn: self.msn.0, task });
+        if !self.shut {
+            // req: RDMAP-151, RDMAP-161, RDMAP-165, RDMAP-224, RDMAP-354
+            self.jobs.push_back(Job { msn: self.msn.0, task });
+        }
         self.msn += 1;
     }
 
@@ -228,7 +237,7 @@ fn check_source(
     reach: Reach,
     request: &ReadRequest,
 ) -> Result<(), MemoryFault> {
-    // req: RDMAP-156, RDMAP-157
+    // req: RDMAP-155, RDMAP-156, RDMAP-157, RDMAP-158
     if request.len == 0 {
         return Ok(());
     }

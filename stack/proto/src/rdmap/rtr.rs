@@ -15,9 +15,11 @@ pub type RtrUlpdu = ArrayVec<u8, { UNTAGGED_LEN + READ_REQUEST_LEN }>;
 const NO_STAG: u32 = 1;
 
 impl Stream {
-    /// The ready-to-receive message of this kind, which must be the first FPDU of the stream.
+    /// The ready-to-receive message of this kind, which must be the first FPDU of the stream. A
+    /// Write may also come later: it changes nothing.
     #[must_use]
     pub fn begin_with(&mut self, rtr: Rtr) -> RtrUlpdu {
+        self.said_ready = true;
         let version = self.version();
         let mut out = [0; UNTAGGED_LEN + READ_REQUEST_LEN];
         let untagged = |opcode: Opcode, queue, msn| Untagged {

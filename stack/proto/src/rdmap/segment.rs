@@ -52,12 +52,12 @@ impl<M: Memory> Maker<'_, M> {
         let header = Untagged {
             last,
             rsvd_ulp: opcode.control(self.version),
-            // req: RDMAP-050, RDMAP-059, RDMAP-181
+            // req: RDMAP-050, RDMAP-059, RDMAP-061, RDMAP-066, RDMAP-068, RDMAP-181
             rsvd_ulp_rest: invalidate.unwrap_or(0),
             // req: RDMAP-020
             queue: QN_SEND,
             msn,
-            // req: DDP-099, DDP-110
+            // req: DDP-041, DDP-093, DDP-099, DDP-110
             mo: low_half(part.offset),
         };
         header.emit(self.version, self.out);

@@ -69,8 +69,12 @@ pub struct Stream {
     terminate: Option<Box<Terminate>>,
     /// Set once anything ended the stream; nothing is placed afterwards.
     failed: bool,
+    /// The peer has had its last word, or what it sends cannot be told apart any more.
+    deaf: bool,
     /// The first FPDU may be a Send of no octets that is for no buffer.
     rtr_send: bool,
+    /// This end has said that it is ready.
+    pub(super) said_ready: bool,
 }
 
 /// Why [`Stream::build`] made no segment.
@@ -97,7 +101,9 @@ impl Stream {
             extensions: false,
             terminate: None,
             failed: false,
+            deaf: false,
             rtr_send: false,
+            said_ready: false,
         }
     }
 
@@ -123,6 +129,11 @@ impl Stream {
     /// The first FPDU may be a Send that only says that the peer is ready.
     pub const fn expect_rtr_send(&mut self) {
         self.rtr_send = true;
+    }
+
+    /// This end has begun to send FPDUs.
+    pub const fn has_spoken(&self) -> bool {
+        self.said_ready || self.requester.has_begun()
     }
 
     /// The first FPDU has come; true if [`Stream::expect_rtr_send`] was said.
@@ -259,9 +270,29 @@ impl Stream {
     // req: RDMAP-189, RDMAP-190, RDMAP-191, RDMAP-193, RDMAP-262
     #[cold]
     fn take_terminate(&mut self, header: &Untagged, payload: &[u8]) -> Indication {
-        self.failed = true;
+        (self.failed, self.deaf) = (true, true);
         let is_sound = header.last && (header.msn, header.mo) == (1, 0);
         Indication::Terminated(Terminate::parse(payload).filter(|_| is_sound))
+    }
+
+    /// Behind the end that this end has made of the stream a Terminate may still come, of a peer
+    /// that had not heard of it.
+    #[must_use]
+    pub const fn awaits_last_word(&self) -> bool {
+        self.failed && !self.deaf
+    }
+
+    /// One ULPDU of what comes behind that end, in order and verified. Nothing is placed or
+    /// delivered, and nothing wrong with it matters any more: only the peer's Terminate counts
+    /// (RFC 5040 section 5.4), and only one.
+    // req: RDMAP-192
+    #[cold]
+    pub fn take_late(&mut self, ulpdu: &[u8]) -> Option<Indication> {
+        let Ok(Header::Untagged(header)) = Header::parse(ulpdu, self.version) else { return None };
+        let opcode = Opcode::parse(header.rsvd_ulp, self.version);
+        let is_terminate = (header.queue, opcode) == (QN_TERMINATE, Ok(Opcode::Terminate));
+        (is_terminate && self.awaits_last_word())
+            .then(|| self.take_terminate(&header, &ulpdu[UNTAGGED_LEN..]))
     }
 
     /// Ends the stream over `fault`, found in `segment` (empty if in none), and queues the
@@ -273,7 +304,10 @@ impl Stream {
         if self.failed {
             return None;
         }
+        // req: MPA-158, RDMAP-195, RDMAP-253, DDP-028
         self.failed = true;
+        // Behind these nobody knows where an FPDU begins.
+        self.deaf = matches!(fault, Fault::Crc | Fault::Marker);
         let told = fault.terminate(self.version, segment);
         self.terminate = Some(Box::new(told));
         Some(told)
@@ -291,6 +325,25 @@ impl Stream {
     /// Ends the stream without a Terminate.
     pub const fn stop(&mut self) {
         self.failed = true;
+    }
+
+    /// The peer has sent its last: what needs an answer is not sent any more. True if something
+    /// waits for one, and will for ever.
+    #[cold]
+    pub fn end_answers(&mut self) -> bool {
+        self.requester.end_answers()
+    }
+
+    /// All that was posted is done, and all that the peer asked for is answered.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.requester.is_empty() && !self.responder.ready()
+    }
+
+    /// This end has sent its last: Reads that the peer still asks for are not answered.
+    #[cold]
+    pub const fn shut_send(&mut self) {
+        self.responder.shut();
     }
 
     /// The stream has ended: what still arrives is discarded.
@@ -342,6 +395,7 @@ impl Stream {
                     self.run_local(memory);
                 }
                 built.map_err(|_| {
+                    // req: RDMAP-128, RDMAP-257
                     self.fail(Fault::LocalCatastrophic, &[]);
                     BuildError::Request
                 })

@@ -48,6 +48,11 @@ pub struct ConnParam {
     /// the last octet of a message may be in memory before its first, and of Writes that overlap
     /// and are under way at the same time the older may win (RFC 5040 section 5.5).
     pub place_early: bool,
+    /// Outlive the peer's half of the connection: when the peer has sent all it had to send,
+    /// [`Event::PeerFinished`] says so, and requests can be posted until the application ends the
+    /// connection itself. Without it the end follows of itself, once what was posted has left. An
+    /// RDMA Read that is not answered by then never will be: it ends the connection either way.
+    pub half_close: bool,
     /// MPA revision to offer: 1 (RFC 5044), 2 (RFC 6581, negotiates IRD and ORD), or 0 for a peer
     /// of the RDMA Consortium that understands start-up frames (RFC 5044 appendix C). With 0 come
     /// markers, CRCs, and the versions 0 of DDP and RDMAP.
@@ -88,6 +93,7 @@ impl Default for ConnParam {
             crc: true,
             markers: false,
             place_early: false,
+            half_close: false,
             revision: 2,
             peer_to_peer: false,
             rtr: RtrKinds::ALL,
@@ -180,9 +186,15 @@ pub enum CmError {
     /// Private data longer than the frame can carry.
     #[error("private data is longer than the start-up frame can carry")]
     PrivateDataTooLong,
-    /// No free connection slot or port.
-    #[error("no resources for another connection")]
+    /// As many queue pairs exist as may be, or no port is free towards that address.
+    #[error("no resources for another queue pair or connection")]
     NoResources,
+    /// As many connections exist as may be, those that linger after their end included.
+    #[error(
+        "as many connections exist as may be: raise `limits.connections_max` of the \
+             configuration, or end some"
+    )]
+    TooManyConnections,
     /// No route leads there, we have no address of that family, or it is no other host's address.
     #[error("no route leads to that address from this device's addresses")]
     Unreachable,
@@ -196,7 +208,7 @@ pub enum CmError {
 pub enum EndReason {
     /// We asked for it.
     Local,
-    /// The peer closed in good order.
+    /// The peer closed in good order; also if it then refused what was still to be sent.
     PeerClosed,
     /// The peer reset the connection.
     Reset,
@@ -204,8 +216,8 @@ pub enum EndReason {
     TimedOut,
     /// We found an error and sent this Terminate.
     TerminateSent(Terminate),
-    /// We found an error and could not say so: the peer had not sent a valid FPDU yet. The
-    /// connection was reset.
+    /// We found an error and could not say so: the peer had not sent a valid FPDU yet, or this end
+    /// had closed already. The connection was reset.
     TerminateUnsent(Terminate),
     /// The peer found an error and sent this Terminate.
     TerminateReceived(Terminate),
@@ -260,6 +272,12 @@ pub enum Event {
         /// What was agreed.
         agreed: Box<Agreed>,
     },
+    /// The peer has sent all that it had to send ([`ConnParam::half_close`]): nothing more is
+    /// received, RDMA Reads and atomic operations are refused, everything else goes on.
+    PeerFinished {
+        /// The queue pair.
+        qp: QpId,
+    },
     /// The connection could not be set up.
     ConnectFailed {
         /// The queue pair.
@@ -275,6 +293,16 @@ pub enum Event {
         qp: QpId,
         /// Why.
         reason: EndReason,
+    },
+    /// After this end had ended the stream itself, as [`Event::Disconnected`] has said, the peer's
+    /// Terminate came: it had found an error, too, and not heard of our end. At most once, and
+    /// never after [`EndReason::TerminateReceived`].
+    TerminateReceived {
+        /// The queue pair.
+        qp: QpId,
+        /// What the peer says, or `None` if its Terminate breaks the rules itself
+        /// ([`EndReason::BadTerminate`]).
+        told: Option<Terminate>,
     },
     /// Fewer buffers are left in a shared receive queue than its limit says; told once each time
     /// it is armed.

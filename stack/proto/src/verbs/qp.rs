@@ -26,8 +26,19 @@ pub enum QpState {
     Connecting,
     /// Connected: requests are executed.
     Rts,
+    /// The connection ends in good order: what was posted is executed, nothing more is taken but
+    /// receive requests.
+    Closing,
     /// The connection ended or failed; what is outstanding is flushed.
     Error,
+}
+
+impl QpState {
+    /// Requests are executed.
+    #[must_use]
+    pub const fn is_connected(self) -> bool {
+        matches!(self, Self::Rts | Self::Closing)
+    }
 }
 
 /// Names a shared receive queue to the engine.

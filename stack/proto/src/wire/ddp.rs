@@ -191,9 +191,9 @@ impl Tagged {
         let wire = TaggedWire {
             // req: DDP-044, DDP-051
             control: CONTROL_TAGGED | last_bit(self.last) | version.bits(),
-            // req: DDP-053, DDP-055
+            // req: DDP-052, DDP-053, DDP-055, RDMAP-024
             rsvd_ulp: self.rsvd_ulp,
-            // req: DDP-060, DDP-063
+            // req: DDP-057, DDP-060, DDP-062, DDP-063
             stag: self.stag.into(),
             // req: DDP-101
             to: self.to.into(),
@@ -213,11 +213,11 @@ impl Untagged {
             control: last_bit(self.last) | version.bits(),
             // req: DDP-071, DDP-073
             rsvd_ulp: self.rsvd_ulp,
-            // req: DDP-070
+            // req: DDP-070, RDMAP-025
             rsvd_ulp_rest: self.rsvd_ulp_rest.into(),
-            // req: DDP-078
+            // req: DDP-077, DDP-078, DDP-079
             queue: self.queue.into(),
-            // req: DDP-081, DDP-082
+            // req: DDP-081, DDP-082, DDP-084, DDP-085
             msn: self.msn.into(),
             // req: DDP-087, DDP-099
             mo: self.mo.into(),
@@ -228,7 +228,7 @@ impl Untagged {
 
 // req: DDP-038, DDP-039
 const fn last_bit(last: bool) -> u8 {
-    if last { CONTROL_LAST } else { 0 }
+    last as u8 * CONTROL_LAST
 }
 
 #[cfg(test)]

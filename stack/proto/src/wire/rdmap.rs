@@ -107,7 +107,7 @@ impl Opcode {
             Self::AtomicRequest => 10,
             Self::AtomicResponse => 11,
         };
-        // req: RDMAP-049, RDMAP-057
+        // req: RDMAP-045, RDMAP-048, RDMAP-049, RDMAP-057
         (version.bits() << 6) | code
     }
 }
@@ -115,7 +115,7 @@ impl Opcode {
 /// Read Request header as it lies on the wire (RFC 5040 section 4.4).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-// req: RDMAP-077
+// req: RDMAP-077, RDMAP-083
 struct ReadRequestWire {
     sink_stag: U32,
     sink_to: U64,
@@ -175,6 +175,7 @@ impl ReadRequest {
 mod tests {
     use super::*;
 
+    // req-test: RDMAP-052, RDMAP-070
     #[test]
     fn control_octets_of_all_opcodes_round_trip() {
         for code in 0..=7 {

@@ -23,6 +23,7 @@ const D: u8 = 0x40;
 const R: u8 = 0x20;
 
 /// Layer that found an error: RDMAP.
+// req: RDMAP-088
 pub const LAYER_RDMAP: u8 = 0;
 /// Layer that found an error: DDP.
 pub const LAYER_DDP: u8 = 1;
@@ -71,9 +72,11 @@ impl Terminate {
     pub fn of_segment(mut self, segment: &[u8]) -> Self {
         let len = ddp_len(segment);
         let there = len.min(segment.len());
+        // req: RDMAP-089, RDMAP-258
         self.segment_len = Some(u16::try_from(segment.len()).unwrap_or(u16::MAX));
         self.ddp = [0; UNTAGGED_LEN];
         self.ddp[..there].copy_from_slice(&segment[..there]);
+        // req: RDMAP-090, RDMAP-130, RDMAP-131, DDP-163
         self.ddp_len = small(len);
         self
     }

@@ -376,10 +376,12 @@ fn lengths_lead_on_from_what_a_marker_located() {
     let mut receiver = Receiver::new(Some(Markers::from(Seq(7))));
     let mut found = Vec::new();
     let mut verdicts = Vec::new();
-    for &index in &segments {
+    let segment = |index: usize| {
         let end = starts.get(index + 2).copied().unwrap_or(stream.len());
-        let run = &stream[starts[index]..end];
-        let seq = Seq(7) + starts[index] as u32;
+        (Seq(7) + starts[index] as u32, &stream[starts[index]..end])
+    };
+    for &index in &segments {
+        let (seq, run) = segment(index);
         verdicts.push(receiver.look_ahead(seq, run, true, &mut pool, |ulpdu| {
             found.push(ulpdu.to_vec());
             true
@@ -391,6 +393,14 @@ fn lengths_lead_on_from_what_a_marker_located() {
     let count = ulpdus.len() - 10 - 2 * waiting;
     assert!(found.len() >= count, "{} of {count}", found.len());
     assert!(found.ends_with(&ulpdus[ulpdus.len() - count..]));
+    // What is not taken waits for its turn, whatever is taken behind it.
+    let mut receiver = Receiver::new(Some(Markers::from(Seq(7))));
+    for &index in &segments {
+        let (seq, run) = segment(index);
+        let mut is_first = true;
+        let take = |_: &[u8]| !std::mem::take(&mut is_first);
+        assert_eq!(receiver.look_ahead(seq, run, true, &mut pool, take), Foreseen::Waits);
+    }
 }
 
 /// A marker right in front of a CRC, and one there as well as at the start.

@@ -414,6 +414,46 @@ fn no_terminate_is_answered() {
     });
 }
 
+// req-test: RDMAP-192, DDP-164
+#[test]
+fn behind_our_own_end_only_one_terminate_counts() {
+    each_version(|version| {
+        let terminate = "41 47 00000000 00000002 00000001 00000000 11 02 00 00";
+        let late = |bed: &mut Bed, text: &str| {
+            let ulpdu = bed.segment(text);
+            bed.stream.take_late(&ulpdu)
+        };
+        let mut bed = bed(version);
+        assert_eq!(late(&mut bed, terminate), None, "the stream goes on");
+        bed.stream.fail(Fault::UnexpectedOpcode, &[]).unwrap();
+        for other in [
+            // A Write and a Send that were right, what is no Terminate, and what is nothing.
+            "c1 40 open 0000000000000100 aa*4",
+            "41 43 00000000 00000000 00000001 00000000 aa*4",
+            "41 47 00000000 00000000 00000001 00000000 11 02 00 00",
+            "41 43 00000000 00000002 00000001 00000000 11 02 00 00",
+            "c1 47 open 0000000000000100 11 02 00 00",
+            "43 47 00000000 00000002 00000001 00000000 11 02 00 00",
+            "41 47",
+        ] {
+            assert_eq!(late(&mut bed, other), None, "{other}");
+        }
+        assert_eq!(bed.arena.read(0x100, 4), [0; 4]);
+        let seen = late(&mut bed, terminate);
+        let Some(Indication::Terminated(Some(told))) = seen else { panic!("{seen:?}") };
+        assert_eq!(told.cause(), (1, 1, 2));
+        assert_eq!(late(&mut bed, terminate), None, "one is all");
+        for (fault, awaits) in
+            [(Fault::Crc, false), (Fault::Marker, false), (Fault::LocalCatastrophic, true)]
+        {
+            let mut bed = self::bed(version);
+            bed.stream.fail(fault, &[]).unwrap();
+            assert_eq!(bed.stream.awaits_last_word(), awaits, "{fault:?}");
+            assert_eq!(late(&mut bed, terminate).is_some(), awaits, "{fault:?}");
+        }
+    });
+}
+
 // req-test: RDMAP-260, RDMAP-195
 #[test]
 fn the_terminate_comes_next_and_nothing_after_it() {

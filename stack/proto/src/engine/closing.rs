@@ -1,0 +1,179 @@
+//! The end of a stream in good order (RFC 5041 section 6.2.1): what was posted is carried out and
+//! FIN follows it; when both ends have finished, or the peer's patience is over, the stream ends.
+//!
+//! | queue pair | what happens                            | queue pair then                     |
+//! |------------|-----------------------------------------|-------------------------------------|
+//! | `Rts`      | `close`, `half_close`                   | `Closing`                           |
+//! | `Rts`      | FIN, nothing left to send               | `Error`: `PeerClosed`               |
+//! | `Rts`      | FIN, work left                          | `Closing`, ended by the peer        |
+//! | `Rts`      | FIN, to be outlived, and no Read waits  | `Rts`: `PeerFinished` is told       |
+//! | `Closing`  | all is done                             | `Closing`: our FIN goes             |
+//! | `Closing`  | all is done, the peer's FIN was here    | `Error`: `Local` or `PeerClosed`    |
+//! | `Closing`  | FIN, and a Read waits                   | the rest is sent, then the same     |
+//! | `Closing`  | nothing moves within the linger time    | `Error`, and a reset: `Local` if    |
+//! |            |                                         | all was acknowledged, or `TimedOut` |
+//! | either     | `disconnect`, `terminate`, faults, RST  | `Error` at once, as always          |
+//!
+//! A FIN within an FPDU is no good order: the stream ends at once.
+
+use crate::ddp::memory::Memory;
+use crate::device::{Device, Retained, RxFrame};
+use crate::engine::Engine;
+use crate::engine::connection::{Connection, ENDLESS, Phase};
+use crate::engine::outbound::ready;
+use crate::engine::queue_pairs::QueuePairs;
+use crate::mpa::receive::AssemblyPool;
+use crate::tcp::{self, Ready};
+use crate::time::Instant;
+use crate::verbs::cm::{CmError, EndReason, Event};
+use crate::verbs::qp::QpState;
+use crate::verbs::wc::{Completions, QpId};
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Ends a queue pair's connection in good order: no more requests are taken, those posted are
+    /// carried out and complete, what the peer has asked for is answered, then FIN follows. What
+    /// the peer sends is received until it has closed, too: [`Event::Disconnected`] with
+    /// [`EndReason::Local`] says that both have. If nothing was acknowledged or received for the
+    /// linger time the connection is reset; the reason is then `Local` too if all of this end had
+    /// been acknowledged, else `TimedOut`.
+    ///
+    /// A connection that is still being set up is given up.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
+    // req: DDP-126, RDMAP-239
+    pub fn close(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
+        let index = self.verbs.index(qp).ok_or(CmError::Gone)?;
+        if self.qp_state(qp).is_connected() {
+            let patience = now + self.config.linger_ns;
+            return self.end_in_order(now, index, patience);
+        }
+        self.disconnect(now, qp)
+    }
+
+    /// As [`Engine::close`], but what the peer sends is received until it closes in turn, or the
+    /// application ends the connection by another call. TCP gives up a peer that shows no sign of
+    /// itself meanwhile (`tcp::Config::fin_wait_ns`).
+    ///
+    /// # Errors
+    /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection does not carry FPDUs.
+    // req: DDP-133
+    pub fn half_close(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
+        let index = self.verbs.index(qp).ok_or(CmError::Gone)?;
+        if !self.qp_state(qp).is_connected() {
+            return Err(CmError::WrongState);
+        }
+        self.end_in_order(now, index, ENDLESS)
+    }
+
+    fn end_in_order(
+        &mut self,
+        now: Instant,
+        qp_index: u32,
+        patience: Instant,
+    ) -> Result<(), CmError> {
+        let qp = self.verbs.get_mut(qp_index).ok_or(CmError::Gone)?;
+        let index = qp.conn.ok_or(CmError::Gone)?;
+        qp.ended_here |= qp.state == QpState::Rts;
+        self.begin_closing(now, index, qp_index, patience);
+        Ok(())
+    }
+
+    fn begin_closing(&mut self, now: Instant, index: u32, qp_index: u32, patience: Instant) {
+        let linger = now + self.config.linger_ns;
+        let Self { connections, verbs, assembly, .. } = self;
+        let Some(conn) = connections.get_mut(index) else { return };
+        let Some(qp) = verbs.get_mut(qp_index) else { return };
+        qp.state = QpState::Closing;
+        conn.closing = true;
+        // A peer that has finished has only to acknowledge.
+        let patience = if conn.tcb.peer_finished() { linger } else { patience };
+        qp.waits_until = qp.waits_until.min(patience);
+        conn.patience = conn.patience.min(patience);
+        qp.reached = conn.tcb.rcv_nxt();
+        if ready(conn, verbs) == Ready::Nothing {
+            finish(conn, verbs, assembly);
+        }
+        self.arm(index);
+        self.make_ready(index);
+    }
+
+    /// The peer's FIN on a connection of FPDUs: true if there is more to be done than to end it.
+    // req: DDP-129, DDP-130
+    #[cold]
+    pub(super) fn outlives_fin(&mut self, now: Instant, index: u32) -> bool {
+        let Some(conn) = self.connections.get(index) else { return false };
+        let Phase::Rdma { receiver } = &conn.phase else { return false };
+        let Some(qp_index) = conn.qp.filter(|_| receiver.missing().is_none()) else { return false };
+        let qp = self.verbs.get_mut(qp_index).filter(|qp| qp.state.is_connected());
+        let Some(qp) = qp else { return false };
+        let lacks_answers = qp.stream.end_answers();
+        if qp.state == QpState::Rts && qp.half_close && !lacks_answers {
+            let qp = self.verbs.id(qp_index);
+            self.verbs.events.push_back(Event::PeerFinished { qp });
+        } else {
+            let patience = now + self.config.linger_ns;
+            self.begin_closing(now, index, qp_index, patience);
+        }
+        true
+    }
+
+    /// Patience is over on a connection that ends in good order: if something was received since
+    /// it last was, it begins anew.
+    pub(super) fn still_receives(&mut self, now: Instant, index: u32) -> bool {
+        let patience = now + self.config.linger_ns;
+        let Some(conn) = self.connections.get_mut(index) else { return false };
+        let (Phase::Rdma { .. }, Some(qp)) = (&conn.phase, conn.qp) else { return false };
+        let Some(qp) = self.verbs.get_mut(qp) else { return false };
+        let reached = conn.tcb.rcv_nxt();
+        let has_moved = std::mem::replace(&mut qp.reached, reached) != reached;
+        if has_moved {
+            conn.patience = patience;
+        }
+        has_moved
+    }
+
+    /// Nothing has moved for the linger time on a connection that ends in good order.
+    pub(super) fn give_up_closing(&mut self, index: u32) {
+        let Some(conn) = self.connections.get(index) else { return };
+        let (Phase::Rdma { .. }, Some(qp_index)) = (&conn.phase, conn.qp) else { return };
+        let is_acknowledged = conn.tcb.state() == tcp::State::FinWait2;
+        let Some(qp) = self.verbs.get_mut(qp_index) else { return };
+        qp.stream.stop();
+        let reason = if is_acknowledged { EndReason::Local } else { EndReason::TimedOut };
+        self.verbs.enter_error(qp_index, reason);
+    }
+}
+
+/// Nothing is ready to be sent on a connection that ends: FIN follows, unless requests wait for the
+/// peer; and if the peer has finished, the stream is over.
+// req: DDP-131
+#[cold]
+pub(super) fn finish<R, T, M, C>(
+    conn: &mut Connection<R, T>,
+    verbs: &mut QueuePairs<M, C>,
+    assembly: &mut AssemblyPool,
+) where
+    R: RxFrame,
+    T: Retained,
+    M: Memory,
+    C: Completions,
+{
+    if let (Phase::Rdma { .. }, Some(index)) = (&conn.phase, conn.qp)
+        && let Some(qp) = verbs.get_mut(index)
+    {
+        let peer_finished = conn.tcb.peer_finished();
+        if !peer_finished && !qp.stream.is_idle() {
+            return;
+        }
+        qp.finished = true;
+        qp.stream.shut_send();
+        if peer_finished {
+            qp.stream.stop();
+            let reason = if qp.ended_here { EndReason::Local } else { EndReason::PeerClosed };
+            verbs.enter_error(index, reason);
+            conn.end_stream(assembly);
+        }
+    }
+    conn.tcb.close();
+}

@@ -1,0 +1,109 @@
+//! What comes after this end has ended a stream, over an error or because it was told to. A peer
+//! that had found an error of its own by then has sent a Terminate, and the application is told of
+//! that one, too ([`Event::TerminateReceived`]).
+//!
+//! So octets in order are still taken apart, and CRCs checked. Nothing is placed, delivered or
+//! answered, and the first thing that does not add up is the end of it; so is the peer's FIN, or
+//! the end of lingering.
+
+use core::ops::Range;
+
+use crate::ddp::memory::Memory;
+use crate::device::{Device, RxFrame};
+use crate::engine::Engine;
+use crate::engine::connection::Phase;
+use crate::engine::queue_pairs::QueuePairs;
+use crate::rdmap::stream::Indication;
+use crate::verbs::cm::Event;
+use crate::verbs::wc::Completions;
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Ends the stream but for the peer's last word, if there may be one.
+    pub(super) fn await_last_word(&mut self, index: u32) {
+        let Self { connections, assembly, verbs, .. } = self;
+        let Some(conn) = connections.get_mut(index) else { return };
+        let awaits = conn.qp.and_then(|qp| verbs.get(qp)).is_some_and(|qp| {
+            // Streams that go on have the first claim to buffers for partial FPDUs.
+            let may_keep = |missing: Option<usize>| missing.is_none() || !assembly.is_scarce();
+            matches!(&conn.phase, Phase::Rdma { receiver } if may_keep(receiver.missing()))
+                && qp.stream.awaits_last_word()
+                && !conn.tcb.peer_finished()
+        });
+        if awaits && let Phase::Rdma { receiver } = std::mem::replace(&mut conn.phase, Phase::Over)
+        {
+            conn.phase = Phase::LastWord { receiver: Box::new(receiver) };
+        } else {
+            conn.end_stream(assembly);
+        }
+    }
+
+    /// Octets in order of a stream that has ended here. Cost: that of their CRC.
+    #[cold]
+    pub(super) fn take_last_word(
+        &mut self,
+        index: u32,
+        frame: &impl RxFrame,
+        mut octets: Range<usize>,
+    ) {
+        let Self { connections, assembly, verbs, .. } = self;
+        let Some(conn) = connections.get_mut(index) else { return };
+        let crc = conn.framing.has_crc();
+        let Phase::LastWord { receiver } = &mut conn.phase else { return };
+        let head = frame.head();
+        let goes_on = loop {
+            let Some(qp) = conn.qp else { break false };
+            if octets.is_empty() {
+                break true;
+            }
+            if receiver.missing().is_none() {
+                let is_scarce = assembly.is_scarce();
+                let run = head.get(octets.start..octets.end.min(head.len())).unwrap_or(&[]);
+                match receiver.split(run, crc, assembly) {
+                    Ok(Some((ulpdu, used))) => {
+                        octets.start += used;
+                        if verbs.take_late(qp, ulpdu) {
+                            break false;
+                        }
+                        continue;
+                    }
+                    Ok(None) if is_scarce => break false,
+                    Ok(None) => {}
+                    Err(_) => break false,
+                }
+                let Some(buffer) = assembly.take() else { break false };
+                receiver.begin(buffer);
+            }
+            let take = receiver.missing().unwrap_or(0).min(octets.len());
+            receiver.extend(take, |out| frame.copy_out(octets.start, out));
+            octets.start += take;
+            let was_told = match receiver.whole(crc, assembly) {
+                Ok(None) => continue,
+                Ok(Some(ulpdu)) => verbs.take_late(qp, ulpdu),
+                Err(_) => break false,
+            };
+            receiver.finish(assembly);
+            if was_told {
+                break false;
+            }
+        };
+        if !goes_on {
+            conn.end_stream(assembly);
+        }
+    }
+}
+
+impl<M: Memory, C: Completions> QueuePairs<M, C> {
+    /// A ULPDU behind the end of its stream: true if it was the peer's Terminate, which is told.
+    fn take_late(&mut self, index: u32, ulpdu: &[u8]) -> bool {
+        let (stream, _) = self.stream_of(index);
+        let Some(Indication::Terminated(told)) = stream.and_then(|stream| stream.take_late(ulpdu))
+        else {
+            return false;
+        };
+        self.counters.fpdus_in += 1;
+        self.counters.terminates_in += 1;
+        let qp = self.id(index);
+        self.events.push_back(Event::TerminateReceived { qp, told });
+        true
+    }
+}
