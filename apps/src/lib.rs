@@ -13,6 +13,7 @@ pub mod options;
 pub mod pattern;
 pub mod perf;
 pub mod ping;
+pub mod startup;
 pub mod tcp;
 
 use std::process::ExitCode;

@@ -168,13 +168,24 @@ pub fn ended(qp: &Qp) -> Option<Cow<'static, str>> {
             return Some(reason);
         }
     }
-    (qp.state() == QpState::Error).then_some(Cow::Borrowed("the connection has ended"))
+    match qp.state() {
+        QpState::Error => Some(Cow::Borrowed("the connection has ended")),
+        // Nothing here closes before it is done: it is the other end that does.
+        QpState::Closing => Some(Cow::Borrowed(why(EndReason::PeerClosed))),
+        _ => None,
+    }
 }
 
 /// What an event says about the end of its connection.
 fn end_of(event: Event) -> Option<Cow<'static, str>> {
     match event {
-        Event::Disconnected { reason, .. } => Some(Cow::Borrowed(why(reason))),
+        Event::Disconnected { reason, .. } => Some(match reason.error() {
+            Some((layer, kind, code)) if is_told(reason) => Cow::Owned(format!(
+                "{} (layer {layer}, type {kind}, code {code:#04x})",
+                why(reason)
+            )),
+            _ => Cow::Borrowed(why(reason)),
+        }),
         Event::CqOverrun { .. } => Some(Cow::Borrowed("the completion queue overran")),
         Event::ConnectFailed { error, private_data, .. } => {
             let told = printable(&private_data);
@@ -186,20 +197,35 @@ fn end_of(event: Event) -> Option<Cow<'static, str>> {
         }
         Event::Established { .. }
         | Event::Streaming { .. }
+        | Event::PeerFinished { .. }
+        | Event::TerminateReceived { .. }
         | Event::SrqLimit { .. }
         | Event::ConnectRequest { .. } => None,
     }
 }
+
+/// A Terminate says what it is about.
+const fn is_told(reason: EndReason) -> bool {
+    matches!(
+        reason,
+        EndReason::TerminateSent(_)
+            | EndReason::TerminateUnsent(_)
+            | EndReason::TerminateReceived(_)
+    )
+}
+
+/// What is said of an end that has gone without a word.
+pub const SILENT: &str = "the other end stopped answering: is it still running?";
 
 const fn why(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Local => "the connection was closed at this end",
         EndReason::PeerClosed => "the other end closed the connection",
         EndReason::Reset => "the other end reset the connection: was it ended?",
-        EndReason::TimedOut => "the other end stopped answering: is it still running?",
+        EndReason::TimedOut => SILENT,
         EndReason::TerminateSent(_) => "the other end broke the protocol; sent it a Terminate",
-        EndReason::TerminateUnsent(_) => "the other end broke the protocol from the start",
-        EndReason::TerminateReceived(_) => "the other end sent a Terminate: see its output",
+        EndReason::TerminateUnsent(_) => "the other end broke the protocol, and could not be told",
+        EndReason::TerminateReceived(_) => "the other end sent a Terminate; its output says more",
         EndReason::BadTerminate => "the other end sent a Terminate that cannot be read",
         EndReason::LocalError => "a request failed at this end",
     }

@@ -28,9 +28,13 @@ pub struct TcpArgs {
     /// Octets that the receive window may grow to [default: 6M, or --recv-window if that is more].
     #[arg(long, value_name = "OCTETS", value_parser = window, help_heading = "TCP")]
     pub recv_window_max: Option<u32>,
-    /// Seconds of silence after which the peer is probed [default: never].
+    /// Seconds of silence after which the peer is probed, and between probes, at most 75 there. It
+    /// is given up when nine have gone unanswered [default: never].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "TCP")]
     pub keepalive: Option<Duration>,
+    /// Seconds without an acknowledgment of anything until the peer is given up [default: 120].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "TCP")]
+    pub user_timeout: Option<Duration>,
 }
 
 /// Congestion control by name.
@@ -85,6 +89,10 @@ impl TcpArgs {
             recv_window,
             recv_window_max: recv_window_max.max(recv_window),
             keepalive: self.keepalive,
+            keepalive_interval: default
+                .keepalive_interval
+                .min(self.keepalive.unwrap_or(default.keepalive_interval)),
+            user_timeout: self.user_timeout.unwrap_or(default.user_timeout),
             ..default
         }
     }
@@ -114,7 +122,8 @@ mod tests {
 
     #[test]
     fn options_arrive() {
-        let line = "--congestion newreno --ecn off --no-pacing --recv-window 8M --keepalive 2.5";
+        let line = "--congestion newreno --ecn off --no-pacing --recv-window 8M --keepalive 2.5 \
+                    --user-timeout 5";
         let expected = TcpSettings {
             congestion: CongestionControl::NewReno,
             ecn: EcnMode::Off,
@@ -122,6 +131,8 @@ mod tests {
             recv_window: 8 << 20,
             recv_window_max: 8 << 20,
             keepalive: Some(Duration::from_millis(2500)),
+            keepalive_interval: Duration::from_millis(2500),
+            user_timeout: Duration::from_secs(5),
             ..TcpSettings::default()
         };
         assert_eq!(settings(line).unwrap(), expected);

@@ -200,6 +200,61 @@ fn pings_come_back() {
 }
 
 #[test]
+fn pings_start_in_every_way_and_say_what_was_agreed() {
+    let _stage = Stage::new("starts");
+    for (line, client, server) in [
+        ("", "revision 2, CRC on, markers received off, markers sent off, IRD 4, ORD 4", ""),
+        (
+            "--no-crc --markers",
+            "revision 2, CRC off, markers received on, markers sent on, IRD 4, ORD 4",
+            "",
+        ),
+        (
+            "--mpa-revision 2 --ird 2 --ord 7 --peer-to-peer send",
+            "revision 2, CRC on, markers received off, markers sent off, IRD 2, ORD 7",
+            "revision 2, CRC on, markers received off, markers sent off, IRD 7, ORD 2",
+        ),
+        ("--peer-to-peer write", "revision 2,", ""),
+        ("--peer-to-peer read,send", "revision 2,", ""),
+        ("--mpa-revision 1 --no-crc", "revision 1, CRC off,", ""),
+        ("--mpa-revision 1 --ird 2", "revision 1, CRC on,", ""),
+        ("--mpa-revision 0", "revision 0, CRC on, markers received on, markers sent on,", ""),
+        ("--immediate", "revision 0, CRC on, markers received on, markers sent on,", ""),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_iwping"))
+            .args(["loop", "-C", "5", "-S", "20000", "-V", "-v"])
+            .args(line.split_whitespace())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        for (word, expected) in [("agreed: MPA ", client), ("server agreed: MPA ", server)] {
+            let told: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(word)).collect();
+            assert_eq!(told.len(), 1, "{line}: {text}");
+            assert!(told[0].starts_with(expected), "{line}: {word}{}", told[0]);
+        }
+    }
+}
+
+#[test]
+fn tests_start_in_every_way() {
+    let stage = Stage::new("revisions");
+    for (line, crc, markers) in [
+        ("--mpa-revision 2 --peer-to-peer read --ird 1 --ord 2", true, false),
+        ("--mpa-revision 1 --outs 32", true, false),
+        ("--mpa-revision 1 --no-crc --markers", false, true),
+        ("--mpa-revision 0", true, true),
+    ] {
+        for test in ["read-bw", "write-bw", "send-lat"] {
+            let results = stage.results(&format!("{test} -s 3000 -n 100 --verify {line}"));
+            assert_eq!(results[0]["crc"], crc, "{test} {line}");
+            assert_eq!(results[0]["markers"], markers, "{test} {line}");
+            assert_eq!(results[0]["errors"], 0, "{test} {line}");
+        }
+    }
+}
+
+#[test]
 fn a_file_arrives_as_it_was() {
     let stage = Stage::new("copy");
     let file = stage.path("file");

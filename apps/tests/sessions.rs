@@ -11,6 +11,7 @@ use ferrowarp_apps::link::{Channel, End, Id, established, parameters};
 use ferrowarp_apps::machine::{Machine, Step};
 use ferrowarp_apps::perf;
 use ferrowarp_apps::ping;
+use ferrowarp_apps::startup::ReadArgs;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -67,6 +68,11 @@ fn settle(server: &mut impl Machine) {
     }
 }
 
+fn perf_server(context: &Context, port: u16, told: &Lines) -> perf::server::Server {
+    let reads = ReadArgs::default();
+    perf::server::Server::new(context, port, false, TIMEOUT, reads, told.hook()).unwrap()
+}
+
 fn perf_client(context: &Context, port: u16, line: &str) -> perf::client::Client {
     use clap::Parser;
     let words = ["iwperf", "loop"].into_iter().chain(line.split(' '));
@@ -90,19 +96,28 @@ fn perf_client(context: &Context, port: u16, line: &str) -> perf::client::Client
     perf::client::Client::new(context, remote(port), &test_args, setting, quiet).unwrap()
 }
 
+fn ping_options(line: &str) -> (ping::options::Common, ping::options::Rounds) {
+    use clap::Parser;
+    let words = ["iwping", "loop", "--timeout", "5"].into_iter().chain(line.split(' '));
+    let options = ping::options::Options::try_parse_from(words).unwrap();
+    let ping::options::Command::Loop { common, rounds } = options.command else {
+        panic!("not the loop");
+    };
+    (common, rounds)
+}
+
 #[test]
 fn a_persistent_ping_server_answers_many_clients_at_a_time() {
     let pair = pair();
     let failures = Lines::default();
+    let (common, rounds) = ping_options("-S 1000 -V --markers");
     let mut server =
-        ping::server::Server::new(&pair.server, 7174, true, TIMEOUT, false, failures.hook())
-            .unwrap();
-    let rounds = ping::options::Rounds { count: None, size: 1000, verify: true, markers: true };
+        ping::server::Server::new(&pair.server, &common, true, failures.hook()).unwrap();
     let mut clients: Vec<ping::client::Client> = (1..=8)
         .map(|n| {
             let count = n * 10;
-            ping::client::Client::new(&pair.client, remote(7174), &rounds, count, TIMEOUT, false)
-                .unwrap()
+            let remote = remote(common.port);
+            ping::client::Client::new(&pair.client, remote, &common, &rounds, count).unwrap()
         })
         .collect();
     let mut running = vec![true; clients.len()];
@@ -124,8 +139,7 @@ fn a_persistent_ping_server_answers_many_clients_at_a_time() {
 fn a_server_serves_one_session_after_the_other_and_refuses_a_second_at_a_time() {
     let pair = pair();
     let told = Lines::default();
-    let mut server =
-        perf::server::Server::new(&pair.server, 18515, false, TIMEOUT, told.hook()).unwrap();
+    let mut server = perf_server(&pair.server, 18515, &told);
     for line in ["send-bw -D 0.2 -q 3 -b --verify", "write-lat -D 0.2", "read-bw -D 0.2 -s 1"] {
         let mut first = perf_client(&pair.client, 18515, line);
         // The first one is in; now a second one calls.
@@ -157,8 +171,7 @@ fn a_server_serves_one_session_after_the_other_and_refuses_a_second_at_a_time() 
 fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
     let pair = pair();
     let told = Lines::default();
-    let mut server =
-        perf::server::Server::new(&pair.server, 18515, false, TIMEOUT, told.hook()).unwrap();
+    let mut server = perf_server(&pair.server, 18515, &told);
     let control = perf::purpose::Purpose::Control { token: 1, qps: 1, tx_depth: 8, rx_depth: 8 };
     let greedy = perf::purpose::Purpose::Control {
         token: 1,
@@ -220,8 +233,7 @@ fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
 fn a_server_that_falls_silent_is_given_up() {
     let pair = pair();
     let told = Lines::default();
-    let mut server =
-        perf::server::Server::new(&pair.server, 18515, false, TIMEOUT, told.hook()).unwrap();
+    let mut server = perf_server(&pair.server, 18515, &told);
     let mut client = perf_client(&pair.client, 18515, "write-lat -D 60 --timeout 0.3");
     let start = Instant::now();
     let error = loop {

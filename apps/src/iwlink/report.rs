@@ -80,7 +80,7 @@ pub fn collect(forwarder: &Forwarder) -> [Way; 2] {
             octets_out: wire.arrived_octets,
             lost: wire.lost,
             overflowed: wire.overflowed,
-            too_long: wire.too_long,
+            too_long: wire.too_long + to.counters().too_long,
             marked: wire.marked,
             corrupted: wire.corrupted,
             duplicated: wire.duplicated,

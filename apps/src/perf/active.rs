@@ -119,7 +119,7 @@ impl Active {
             {
                 let wr_id = session.wr_id(CONFIRM, index, 0);
                 flow.confirm_posted =
-                    session.post(index, wr_id, session.confirming_read(), true)?;
+                    session.post(index, wr_id, session.confirming_read(index), true)?;
             }
             while flow.drain > 0 {
                 let wr_id = session.wr_id(CONFIRM, index, 1);

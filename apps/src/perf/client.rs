@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use ferrowarp::Context;
+use ferrowarp::{ConnParam, Context};
 
 use crate::link::{End, Watch, established, parameters};
 use crate::machine::{Machine, Step};
@@ -47,9 +47,7 @@ pub type OnResult = Box<dyn FnMut(&Setting, Option<&Measurement>) + Send>;
 pub struct Client {
     session: Session,
     remote: SocketAddr,
-    crc: bool,
-    markers: bool,
-    reads: u16,
+    args: TestArgs,
     state: State,
     runs: VecDeque<Run>,
     work: Option<Work>,
@@ -95,8 +93,7 @@ impl Client {
             tx_depth: hello.tx_depth,
             rx_depth: hello.rx_depth,
         };
-        let crc = !args.no_crc;
-        control.qp.connect(remote, parameters(crc, args.markers, args.outs, &purpose.emit())?)?;
+        control.qp.connect(remote, wishes(args, purpose)?)?;
         let peer = Welcome { tx: Region::default(), rx: Region::default() };
         let now = Instant::now();
         Ok(Self {
@@ -112,9 +109,7 @@ impl Client {
                 number: 0,
             },
             remote,
-            crc,
-            markers: args.markers,
-            reads: args.outs,
+            args: args.clone(),
             state: State::Calling,
             runs: args.sizes(test).into_iter().map(|size| args.run(test, size)).collect(),
             work: None,
@@ -161,10 +156,7 @@ impl Client {
         for (index, qp) in window {
             let token = self.session.hello.token;
             let purpose = Purpose::Data { token, index: u32::try_from(index)? };
-            qp.connect(
-                self.remote,
-                parameters(self.crc, self.markers, self.reads, &purpose.emit())?,
-            )?;
+            qp.connect(self.remote, wishes(&self.args, purpose)?)?;
         }
         self.state = State::Connecting(from);
         Ok(())
@@ -362,6 +354,14 @@ impl Drop for Client {
             self.session.disconnect();
         }
     }
+}
+
+/// What each connection is asked for.
+fn wishes(args: &TestArgs, purpose: Purpose) -> anyhow::Result<ConnParam> {
+    let mut param = parameters(!args.no_crc, args.markers, args.outs, &purpose.emit())?;
+    args.mpa.put_into(&mut param);
+    args.reads.put_into(&mut param);
+    Ok(param)
 }
 
 fn hello(test: Test, args: &TestArgs) -> Hello {

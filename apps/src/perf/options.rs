@@ -12,6 +12,7 @@ use crate::perf::control::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_VERIFY, Run,
 };
 pub use crate::perf::kind::{AtomicType, Test, Transfer};
+use crate::startup::{MpaArgs, ReadArgs};
 
 /// Port of perftest's programs, and of iwperf.
 pub const PORT: u16 = 18515;
@@ -58,6 +59,9 @@ pub enum Command {
         /// Where.
         #[command(flatten)]
         device: DeviceArgs,
+        /// How many RDMA Reads at a time.
+        #[command(flatten)]
+        reads: ReadArgs,
         /// Port to listen on.
         #[arg(short, long, default_value_t = PORT)]
         port: u16,
@@ -126,7 +130,8 @@ pub struct TestArgs {
     #[arg(short, long, default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub tx_depth: u32,
-    /// RDMA Reads or atomic operations outstanding per queue pair.
+    /// RDMA Reads or atomic operations outstanding per queue pair, and what --ird and --ord are if
+    /// not said otherwise.
     #[arg(short, long, default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     pub outs: u16,
@@ -141,12 +146,18 @@ pub struct TestArgs {
     #[arg(short, long)]
     pub bidirectional: bool,
     /// Without MPA's CRC, if the other end agrees.
-    #[arg(long)]
+    #[arg(long, help_heading = "MPA")]
     pub no_crc: bool,
     /// With MPA's markers in both directions: asks for them in what the other end sends, and a
     /// server of this program then does so too.
-    #[arg(long)]
+    #[arg(long, help_heading = "MPA")]
     pub markers: bool,
+    /// How to start.
+    #[command(flatten)]
+    pub mpa: MpaArgs,
+    /// How many RDMA Reads at a time.
+    #[command(flatten)]
+    pub reads: ReadArgs,
     /// Checks every octet of every message at its sink, in as many slots as --tx-depth says
     /// (fewer, and so many messages outstanding, where these would take more than 1 GiB).
     #[arg(long)]
@@ -188,6 +199,12 @@ impl TestArgs {
             let unused = self.atomic_type == AtomicType::default();
             anyhow::ensure!(unused, "-A is for atomic-bw and atomic-lat: leave it away");
         }
+        self.mpa.check(!self.no_crc, false)?;
+        anyhow::ensure!(
+            self.mpa.revision() > 0
+                || !(self.write_with_imm || test.transfer() == Transfer::Atomic),
+            "MPA revision 0 has neither atomic operations nor immediate data: ask for 1 or 2"
+        );
         let span = self.span(test).saturating_mul(u64::from(self.qps));
         anyhow::ensure!(
             span <= REGION_LEN_MAX,
@@ -195,6 +212,14 @@ impl TestArgs {
             span >> 20
         );
         Ok(())
+    }
+
+    /// RDMA Reads of the other end of a loop: it serves what this one issues, also where MPA does
+    /// not tell it.
+    #[must_use]
+    pub fn other_end(&self) -> ReadArgs {
+        let swapped = |reads: Option<u16>| Some(reads.unwrap_or(self.outs));
+        ReadArgs { ird: swapped(self.reads.ord), ord: swapped(self.reads.ird) }
     }
 
     /// Sizes to run, in order.
@@ -377,6 +402,10 @@ mod tests {
             "atomic-lat -a",
             "send-bw --write-with-imm",
             "write-lat --write-with-imm",
+            "write-bw --mpa-revision 0 --no-crc",
+            "write-bw --mpa-revision 1 --peer-to-peer write",
+            "write-bw --mpa-revision 0 --write-with-imm",
+            "atomic-lat --mpa-revision 0",
         ] {
             let (test, args) = loop_args(line).unwrap();
             assert!(args.check(test).is_err(), "{line}");

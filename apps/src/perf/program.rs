@@ -51,11 +51,11 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
                 measure(&left, Some(&right), remote, &args, *test, results)
             })
         }
-        Command::Server { device, port, once, timeout } => {
+        Command::Server { device, reads, port, once, timeout } => {
             device.pin_single()?;
             let context = device.open(SERVED_QPS)?;
             let told = Box::new(|line: &str| say(&format!("{line}\n")));
-            let mut server = Server::new(&context, *port, *once, *timeout, told)?;
+            let mut server = Server::new(&context, *port, *once, *timeout, *reads, told)?;
             say(&format!("waiting for clients on port {port}\n"));
             if *once { run(&mut server) } else { run_until_interrupted(&mut server) }
         }
@@ -135,7 +135,7 @@ fn measure(
     let origin = SystemTime::now();
     let server = other.map(|other| {
         let quiet = Box::new(|_: &str| {});
-        Server::new(other, remote.port(), true, args.timeout, quiet)
+        Server::new(other, remote.port(), true, args.timeout, args.other_end(), quiet)
     });
     let mut server = server.transpose()?;
     let setting = setting(test, device, args);

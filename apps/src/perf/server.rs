@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use ferrowarp::{Access, ConnRequest, Context, Listener};
+use ferrowarp::{Access, Agreed, ConnParam, ConnRequest, Context, Listener};
 
 use crate::link::{End, Watch, parameters};
 use crate::machine::{Idle, Machine, Step};
@@ -13,6 +13,7 @@ use crate::perf::options::{REGION_LEN_MAX, Test};
 use crate::perf::purpose::Purpose;
 use crate::perf::session::{Session, advertise, completions_max, regions};
 use crate::perf::work::{Turn, Work};
+use crate::startup::ReadArgs;
 
 /// Connection requests that may wait.
 const BACKLOG: usize = 64;
@@ -20,6 +21,8 @@ const BACKLOG: usize = 64;
 const QPS_MAX: u32 = 256;
 /// Most requests, or receives, outstanding on a data connection.
 const DEPTH_MAX: u32 = 16384;
+/// RDMA Reads at a time for clients whose revision of MPA does not say how many they want.
+const READS: u16 = 16;
 /// Ticks between looks for connection requests while a run goes on.
 const LISTEN_EVERY: u32 = 16;
 
@@ -29,6 +32,7 @@ pub struct Server {
     listener: Listener,
     once: bool,
     timeout: Duration,
+    reads: ReadArgs,
     serving: Option<Serving>,
     idle: Idle,
     /// Called with one line for each session that ends: its test, or why it failed.
@@ -58,6 +62,7 @@ struct Serving {
     work: Option<Work>,
     turn: Turn,
     watch: Watch,
+    reads: ReadArgs,
     until_listen: u32,
 }
 
@@ -71,6 +76,7 @@ impl Server {
         port: u16,
         once: bool,
         timeout: Duration,
+        reads: ReadArgs,
         on_session: Box<dyn FnMut(&str) + Send>,
     ) -> anyhow::Result<Self> {
         let listener = context.listen(port, BACKLOG)?;
@@ -80,6 +86,7 @@ impl Server {
             listener,
             once,
             timeout,
+            reads,
             serving: None,
             idle: Idle::default(),
             on_session,
@@ -96,7 +103,7 @@ impl Server {
                 }
                 (Ok(Purpose::Control { token, qps, tx_depth, rx_depth }), None) => {
                     let limits = Limits { token, qps, tx_depth, rx_depth };
-                    Serving::accept(&self.context, request, limits, self.timeout)
+                    Serving::accept(&self.context, request, limits, self.timeout, self.reads)
                         .map(|serving| self.serving = Some(serving))
                 }
                 (Ok(Purpose::Data { token, index }), Some(serving)) => {
@@ -158,6 +165,15 @@ struct Limits {
     rx_depth: u32,
 }
 
+/// What a connection is accepted with: as many RDMA Reads as its initiator says, if it does.
+fn terms(offer: &Agreed, crc: bool, reads: ReadArgs) -> anyhow::Result<ConnParam> {
+    let asked = offer.ird.max(offer.ord);
+    let asked = if asked == 0 { READS } else { asked };
+    let mut param = parameters(crc, offer.markers_out, asked, &[])?;
+    reads.put_into(&mut param);
+    Ok(param)
+}
+
 type Refused = (ConnRequest, String);
 
 impl Serving {
@@ -166,21 +182,27 @@ impl Serving {
         request: ConnRequest,
         limits: Limits,
         timeout: Duration,
+        reads: ReadArgs,
     ) -> Result<Self, Refused> {
-        match Self::begin(context, &limits, timeout) {
+        match Self::begin(context, &limits, timeout, reads) {
             Err(error) => Err((request, format!("{error:#}"))),
             Ok(serving) => {
                 let offer = request.offer();
-                let accepted = parameters(offer.crc, offer.markers_out, 16, &[])
-                    .and_then(|param| Ok(request.accept(&serving.session.control.qp, param)?));
-                // A peer that has gone meanwhile is noticed by the watch.
-                let _ = accepted;
+                if let Ok(param) = terms(offer, offer.crc, reads) {
+                    // A peer that has gone meanwhile is noticed by the watch.
+                    let _ = request.accept(&serving.session.control.qp, param);
+                }
                 Ok(serving)
             }
         }
     }
 
-    fn begin(context: &Context, limits: &Limits, timeout: Duration) -> anyhow::Result<Self> {
+    fn begin(
+        context: &Context,
+        limits: &Limits,
+        timeout: Duration,
+        reads: ReadArgs,
+    ) -> anyhow::Result<Self> {
         let &Limits { token, qps, tx_depth, rx_depth } = limits;
         ensure!((1..=QPS_MAX).contains(&qps), "1 to {QPS_MAX} queue pairs are served");
         ensure!((1..=DEPTH_MAX).contains(&tx_depth), "a depth of 1 to {DEPTH_MAX} is served");
@@ -222,6 +244,7 @@ impl Serving {
             work: None,
             turn: Turn::new(),
             watch: Watch::new(timeout),
+            reads,
             until_listen: 0,
         })
     }
@@ -238,8 +261,7 @@ impl Serving {
             return Err((request, "another client's session, or connected twice".to_owned()));
         }
         let offer = request.offer();
-        let reads = offer.ird.max(offer.ord);
-        if let Ok(param) = parameters(hello.has(FLAG_CRC), offer.markers_out, reads, &[]) {
+        if let Ok(param) = terms(offer, hello.has(FLAG_CRC), self.reads) {
             // A peer that has gone meanwhile is noticed by the watch.
             let _ = request.accept(qp, param);
         }

@@ -18,8 +18,11 @@ use crate::perf::options::{Test, Transfer};
 pub const MESSAGE: u8 = Id::FIRST_FREE;
 /// Kind of a receive on a data connection.
 pub const RECEIVE: u8 = Id::FIRST_FREE + 1;
-/// Kind of the zero-length Read that confirms the Writes before it.
+/// Kind of the Read that confirms the Writes before it.
 pub const CONFIRM: u8 = Id::FIRST_FREE + 2;
+
+/// Octets of that Read.
+const CONFIRM_LEN: u32 = 8;
 
 /// One end's side of a session.
 pub struct Session {
@@ -307,11 +310,13 @@ impl Session {
         Operation::Send { payload: Payload::empty(), solicited: false, invalidate: None }
     }
 
-    /// A Read without octets: its answer says that the Writes before it have been placed.
+    /// A Read that says by its answer that the Writes of data connection `qp` before it have been
+    /// placed. What it brings lands where these were built, which is of no use any more. It asks
+    /// for some octets, because siw answers one for none with octets of its last request.
     #[must_use]
-    pub fn confirming_read(&self) -> Operation {
+    pub fn confirming_read(&self, qp: u16) -> Operation {
         Operation::Read {
-            sink: piece(&self.rx, 0, 0),
+            sink: piece(&self.tx, u64::from(qp) * self.hello.span, CONFIRM_LEN),
             rkey: self.peer.rx.rkey,
             remote: self.peer.rx.addr,
         }

@@ -1,7 +1,7 @@
 //! The end that pings.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use ferrowarp::{Access, Context, Mr, Wc};
@@ -9,9 +9,10 @@ use ferrowarp::{Access, Context, Mr, Wc};
 use crate::link::{Channel, End, Id, Watch, established, parameters};
 use crate::machine::{Machine, Step};
 use crate::perf::latency_stats::Latencies;
-use crate::ping::options::Rounds;
+use crate::ping::options::{Common, Rounds};
 use crate::ping::wire::{ADVERT_LEN, Advert, shown, text};
 use crate::ping::{CHANNEL_SLOTS, READS};
+use crate::startup::{agreement, start};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -32,6 +33,7 @@ pub struct Client {
     state: State,
     count: u64,
     size: u32,
+    markers: bool,
     verify: bool,
     verbose: bool,
     number: u64,
@@ -50,17 +52,21 @@ impl Client {
     pub fn new(
         context: &Context,
         remote: SocketAddr,
+        common: &Common,
         rounds: &Rounds,
         count: u64,
-        timeout: Duration,
-        verbose: bool,
     ) -> anyhow::Result<Self> {
         let end = End::new(context, usize::from(CHANNEL_SLOTS) * 2)?;
         let channel = Channel::new(&end, CHANNEL_SLOTS, u32::try_from(ADVERT_LEN)?)?;
         let len = usize::try_from(rounds.size)?;
         let source = end.memory(len, Access::REMOTE_READ)?;
         let sink = end.memory(len, Access::REMOTE_WRITE)?;
-        channel.qp.connect(remote, parameters(true, rounds.markers, READS, &[])?)?;
+        rounds.mpa.check(!rounds.no_crc, common.immediate)?;
+        let mut param = parameters(!rounds.no_crc, rounds.markers, READS, &[])?;
+        rounds.mpa.put_into(&mut param);
+        common.reads.put_into(&mut param);
+        param.start = start(common.immediate);
+        channel.qp.connect(remote, param)?;
         Ok(Self {
             end,
             channel,
@@ -69,11 +75,12 @@ impl Client {
             state: State::Connecting,
             count,
             size: rounds.size,
+            markers: rounds.markers,
             verify: rounds.verify,
-            verbose,
+            verbose: common.verbose,
             number: 0,
             began: Instant::now(),
-            watch: Watch::new(timeout),
+            watch: Watch::new(common.timeout),
             batch: Vec::with_capacity(16),
             latencies: Latencies::new(),
         })
@@ -135,6 +142,19 @@ impl Client {
 
 impl Machine for Client {
     fn step(&mut self) -> anyhow::Result<Step> {
+        let connects_with_markers = self.markers && self.state == State::Connecting;
+        self.advance().map_err(|error| {
+            if connects_with_markers {
+                error.context("with --markers, which not every peer knows (siw refuses them)")
+            } else {
+                error
+            }
+        })
+    }
+}
+
+impl Client {
+    fn advance(&mut self) -> anyhow::Result<Step> {
         self.batch.clear();
         self.end.poll(&mut self.batch);
         if let State::Closing(since) = self.state {
@@ -146,7 +166,12 @@ impl Machine for Client {
                 self.go_ahead(&octets)?;
             }
         }
-        if self.state == State::Connecting && established(&self.channel.qp)?.is_some() {
+        if self.state == State::Connecting
+            && let Some(agreed) = established(&self.channel.qp)?
+        {
+            if self.verbose {
+                println!("{}", agreement(&agreed));
+            }
             self.begin_round()?;
         }
         if let Some(reason) = crate::link::ended(&self.channel.qp)

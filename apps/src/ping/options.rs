@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::device::DeviceArgs;
 use crate::network::Host;
 use crate::ping::wire::{SIZE_MAX, SIZE_MIN};
+use crate::startup::{MpaArgs, ReadArgs};
 
 /// Port of rping.
 pub const PORT: u16 = 7174;
@@ -63,9 +64,16 @@ pub struct Common {
     /// Port of the server.
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,
-    /// Shows what is pinged.
+    /// Shows what the ends agreed on, and what is pinged.
     #[arg(short, long)]
     pub verbose: bool,
+    /// Starts MPA without frames, as draft-02 has it: markers and CRCs always, version 0 of DDP
+    /// and RDMAP. The other end has to be told the same.
+    #[arg(long, help_heading = "MPA")]
+    pub immediate: bool,
+    /// How many RDMA Reads at a time.
+    #[command(flatten)]
+    pub reads: ReadArgs,
     /// Seconds without progress until the other end is given up.
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     #[arg(value_parser = crate::options::seconds)]
@@ -87,8 +95,14 @@ pub struct Rounds {
     pub verify: bool,
     /// With MPA's markers in both directions: asks for them in what the server sends, and a server
     /// of this program then does so too.
-    #[arg(long)]
+    #[arg(long, help_heading = "MPA")]
     pub markers: bool,
+    /// Without MPA's CRC, if the other end agrees.
+    #[arg(long, help_heading = "MPA")]
+    pub no_crc: bool,
+    /// How to start.
+    #[command(flatten)]
+    pub mpa: MpaArgs,
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
 
 fn server(context: &Context, common: &Common, persistent: bool) -> anyhow::Result<Server> {
     let told = Box::new(|line: &str| eprintln!("iwping: {line}"));
-    Server::new(context, common.port, persistent, common.timeout, common.verbose, told)
+    Server::new(context, common, persistent, told)
 }
 
 fn client(
@@ -62,7 +62,7 @@ fn client(
     count: u64,
 ) -> anyhow::Result<Client> {
     let remote = host.socket(common.port);
-    Client::new(context, remote, rounds, count, common.timeout, common.verbose)
+    Client::new(context, remote, common, rounds, count)
 }
 
 fn summarize(client: &Client, rounds: &Rounds) {

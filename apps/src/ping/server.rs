@@ -1,14 +1,18 @@
 //! The end that answers pings, of many clients at a time.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, ConnRequest, Context, Listener, Mr, Operation, Qp, SendWr, Wc, WcStatus};
 
-use crate::link::{Channel, End, Id, Watch, check, ended, gather, parameters, piece};
+use crate::link::{Channel, End, Id, SILENT, Watch};
+use crate::link::{check, ended, established, gather, parameters, piece};
 use crate::machine::{Idle, Machine, Step};
+use crate::ping::options::Common;
 use crate::ping::wire::{ADVERT_LEN, Advert, SIZE_MAX, shown};
 use crate::ping::{CHANNEL_SLOTS, READ, READS, WRITE};
+use crate::startup::{ReadArgs, agreement, start};
 
 /// Connection requests that may wait.
 const BACKLOG: usize = 64;
@@ -21,6 +25,8 @@ pub struct Server {
     listener: Listener,
     persistent: bool,
     verbose: bool,
+    immediate: bool,
+    reads: ReadArgs,
     timeout: Duration,
     clients: Vec<Client>,
     idle: Idle,
@@ -43,6 +49,7 @@ struct Client {
     end: End,
     channel: Channel,
     buffer: Mr,
+    is_up: bool,
     state: State,
     /// Octets of the present ping.
     size: u32,
@@ -52,24 +59,29 @@ struct Client {
 }
 
 impl Server {
-    /// Listens on `port`. Unless it is `persistent` the machine finishes with the first client.
+    /// Listens. Unless it is `persistent` the machine finishes with the first client.
     ///
     /// # Errors
     /// If the port is in use.
     pub fn new(
         context: &Context,
-        port: u16,
+        common: &Common,
         persistent: bool,
-        timeout: Duration,
-        verbose: bool,
         on_failure: Box<dyn FnMut(&str) + Send>,
     ) -> anyhow::Result<Self> {
-        let listener = context.listen(port, BACKLOG)?;
+        let &Common { port, verbose, immediate, reads, timeout, .. } = common;
+        let listener = if immediate {
+            context.listen_unframed(port, BACKLOG)?
+        } else {
+            context.listen(port, BACKLOG)?
+        };
         Ok(Self {
             context: context.clone(),
             listener,
             persistent,
             verbose,
+            immediate,
+            reads,
             timeout,
             clients: Vec::new(),
             idle: Idle::default(),
@@ -85,11 +97,33 @@ impl Server {
                 let _ = request.reject(b"busy with other clients: try again later");
                 continue;
             }
-            match Client::accept(&self.context, request, self.timeout) {
+            match self.accept(request) {
                 Ok(client) => self.clients.push(client),
                 Err(error) => (self.on_failure)(&format!("a client was refused: {error:#}")),
             }
         }
+    }
+
+    fn accept(&self, request: ConnRequest) -> anyhow::Result<Client> {
+        let end = End::new(&self.context, usize::from(CHANNEL_SLOTS) * 2)?;
+        let channel = Channel::new(&end, CHANNEL_SLOTS, u32::try_from(ADVERT_LEN)?)?;
+        let buffer = end.memory(usize::try_from(SIZE_MAX)?, Access::LOCAL_WRITE)?;
+        let offer = request.offer();
+        let mut param = parameters(offer.crc, offer.markers_out, READS, &[])?;
+        self.reads.put_into(&mut param);
+        param.start = start(self.immediate);
+        request.accept(&channel.qp, param)?;
+        Ok(Client {
+            end,
+            channel,
+            buffer,
+            is_up: false,
+            state: State::Source,
+            size: 0,
+            rounds: 0,
+            watch: Watch::new(self.timeout),
+            batch: Vec::with_capacity(16),
+        })
     }
 }
 
@@ -122,34 +156,23 @@ impl Machine for Server {
 }
 
 impl Client {
-    fn accept(context: &Context, request: ConnRequest, timeout: Duration) -> anyhow::Result<Self> {
-        let end = End::new(context, usize::from(CHANNEL_SLOTS) * 2)?;
-        let channel = Channel::new(&end, CHANNEL_SLOTS, u32::try_from(ADVERT_LEN)?)?;
-        let buffer = end.memory(usize::try_from(SIZE_MAX)?, Access::LOCAL_WRITE)?;
-        let offer = request.offer();
-        let param = parameters(offer.crc, offer.markers_out, READS, &[])?;
-        request.accept(&channel.qp, param)?;
-        Ok(Self {
-            end,
-            channel,
-            buffer,
-            state: State::Source,
-            size: 0,
-            rounds: 0,
-            watch: Watch::new(timeout),
-            batch: Vec::with_capacity(16),
-        })
-    }
-
     fn step(&mut self, verbose: bool) -> anyhow::Result<Step> {
         self.batch.clear();
         self.end.poll(&mut self.batch);
+        if !self.is_up
+            && let Some(agreed) = established(&self.channel.qp)?
+        {
+            self.is_up = true;
+            if verbose {
+                println!("server {}", agreement(&agreed));
+            }
+        }
         for wc in core::mem::take(&mut self.batch) {
             let id = Id::unpack(wc.wr_id);
             if id.kind == Id::CHANNEL_RECEIVE && wc.status != WcStatus::Success && self.is_between()
             {
                 // The receives are flushed when a client leaves, which it may between rounds.
-                return self.leave();
+                return self.leave(ended(&self.channel.qp));
             }
             if id.kind < Id::FIRST_FREE {
                 if let Some(octets) = self.channel.complete(id, &wc)? {
@@ -163,8 +186,8 @@ impl Client {
             }
         }
         if self.is_between() {
-            if ended(&self.channel.qp).is_some() {
-                return self.leave();
+            if let Some(reason) = ended(&self.channel.qp) {
+                return self.leave(Some(reason));
             }
         } else {
             self.watch.check(Instant::now(), "a client")?;
@@ -172,14 +195,15 @@ impl Client {
         Ok(Step::Running)
     }
 
-    fn leave(&self) -> anyhow::Result<Step> {
+    fn leave(&self, reason: Option<Cow<'static, str>>) -> anyhow::Result<Step> {
         // It is down already, or going.
         let _ = self.channel.qp.disconnect();
+        ensure!(reason.as_deref() != Some(SILENT), "{SILENT}");
         ensure!(self.rounds > 0, "a client left before its first ping");
         Ok(Step::Finished)
     }
 
-    /// Between rounds a client may leave, or take its time.
+    /// Between rounds a client may leave, or take its time; `--keepalive` looks whether it lives.
     fn is_between(&self) -> bool {
         self.state == State::Source
     }

@@ -14,7 +14,8 @@ use ferrowarp_proto::wire::link::VLAN_MAX;
 use rand::TryRngCore;
 
 use crate::arena::{Arena, Buffer};
-use crate::config::Config;
+use crate::channel::Channel;
+use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Port};
 use crate::cq::{Cq, CqRings};
 use crate::device::{self, DeviceSpec, OpenConfig, Opened};
@@ -178,7 +179,22 @@ impl Context {
     /// made with it: [`Cq::refusal`] says why.
     #[must_use]
     pub fn create_cq(&self, capacity: usize) -> Cq {
-        Cq::new(&self.inner, capacity)
+        Cq::new(&self.inner, capacity, None)
+    }
+
+    /// A channel on which completion queues can tell of completions.
+    ///
+    /// # Errors
+    /// The operating system has no file descriptor left.
+    pub fn create_channel(&self) -> std::io::Result<Channel> {
+        Channel::new(&self.inner)
+    }
+
+    /// As [`Context::create_cq`], and the queue can be armed ([`Cq::arm`]) to tell of completions
+    /// on `channel`, which is one of this context.
+    #[must_use]
+    pub fn create_cq_on(&self, channel: &Channel, capacity: usize) -> Cq {
+        Cq::new(&self.inner, capacity, Some(channel))
     }
 
     /// A zeroed buffer to register, in huge pages if there are any.
@@ -259,6 +275,10 @@ impl Inner {
                 return ready();
             }
         }
+    }
+
+    pub(crate) const fn drive_mode(&self) -> DriveMode {
+        self.config.drive
     }
 
     fn partner(&self) -> Option<Arc<Shard>> {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ferrowarp_proto::verbs::arm::{Arm, Notify};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 
+use crate::channel::{Bell, Channel};
 use crate::context::Inner;
-use crate::error::LimitError;
+use crate::error::{ArmError, LimitError};
 use crate::gate::Gate;
 use crate::limits::{Grant, Resource};
 use crate::ring::{Consumer, Peek, Producer};
@@ -32,11 +34,13 @@ struct Shared {
 }
 
 impl Cq {
-    // req: RDMAP-294
-    pub(crate) fn new(context: &Arc<Inner>, capacity: usize) -> Self {
+    pub(crate) fn new(context: &Arc<Inner>, capacity: usize, channel: Option<&Channel>) -> Self {
         let grant = context.ledger.take(Resource::CqEntries, capacity);
         let capacity = if grant.is_ok() { capacity } else { 0 };
-        let (feed, consumer) = Feed::new(capacity);
+        let (mut feed, consumer) = Feed::new(capacity);
+        feed.alarm = channel
+            .filter(|channel| channel.belongs_to(context))
+            .map(|channel| Box::new(Alarm::on(channel.bell())));
         let overrun = Arc::clone(&feed.overrun);
         // After closing there is no shard to fill it: the queue stays empty.
         let id = context.shard.control(|machine, _| machine.add_cq(feed));
@@ -87,8 +91,25 @@ impl Cq {
         self.shared.grant.as_ref().err().copied()
     }
 
-    pub(crate) fn id(&self) -> CqId {
+    /// The name that events of its channel carry.
+    #[must_use]
+    pub fn id(&self) -> CqId {
         self.shared.id
+    }
+
+    /// Asks to be told, once, on the queue's channel, of the next completion from now on, or of
+    /// the next that the peer asked for with a solicited event or that failed. What is in the
+    /// queue already is not told of: poll once more afterwards, before you wait. Of two wishes
+    /// that stand the wider one counts.
+    ///
+    /// Waits for one pass of another thread at most.
+    ///
+    /// # Errors
+    /// [`ArmError`].
+    pub fn arm(&self, notify: Notify) -> Result<(), ArmError> {
+        let id = self.shared.id;
+        let armed = self.shared.context.shard.control(|machine, _| machine.arm_cq(id, notify));
+        if armed.ok_or(ArmError::Gone)? { Ok(()) } else { Err(ArmError::NoChannel) }
     }
 
     pub(crate) fn belongs_to(&self, context: &Arc<Inner>) -> bool {
@@ -109,12 +130,29 @@ pub(crate) struct Feed {
     overrun: Arc<AtomicBool>,
     /// Listed in [`CqRings::staged`].
     staged: bool,
+    /// For those that can be armed.
+    alarm: Option<Box<Alarm>>,
+}
+
+/// What a queue with a channel was asked to tell of.
+struct Alarm {
+    arm: Arm,
+    bell: Arc<Bell>,
+    /// To be rung when the completions are shown.
+    due: bool,
+}
+
+impl Alarm {
+    fn on(bell: &Arc<Bell>) -> Self {
+        Self { arm: Arm::default(), bell: Arc::clone(bell), due: false }
+    }
 }
 
 impl Feed {
     fn new(capacity: usize) -> (Self, Consumer<Wc>) {
         let (ring, consumer) = crate::ring::ring(capacity);
-        (Self { ring, overrun: Arc::new(AtomicBool::new(false)), staged: false }, consumer)
+        let overrun = Arc::new(AtomicBool::new(false));
+        (Self { ring, overrun, staged: false, alarm: None }, consumer)
     }
 }
 
@@ -186,8 +224,21 @@ impl CqRings {
             if let Some(Some(feed)) = self.feeds.get_mut(cq.0 as usize) {
                 feed.staged = false;
                 feed.ring.publish();
+                if let Some(alarm) = &mut feed.alarm
+                    && std::mem::take(&mut alarm.due)
+                {
+                    alarm.bell.ring(cq);
+                }
             }
         }
+    }
+
+    /// Arms a queue; false if it has no channel.
+    pub(crate) fn arm(&mut self, cq: CqId, notify: Notify) -> bool {
+        let Some(Some(feed)) = self.feeds.get_mut(cq.0 as usize) else { return false };
+        let Some(alarm) = &mut feed.alarm else { return false };
+        alarm.arm.arm(notify);
+        true
     }
 
     /// Marks a queue as overrun.
@@ -206,6 +257,9 @@ impl Completions for CqRings {
         };
         if feed.ring.stage(wc).is_err() {
             return false;
+        }
+        if let Some(alarm) = &mut feed.alarm {
+            alarm.due |= alarm.arm.tells_of(&wc);
         }
         if !feed.staged {
             feed.staged = true;

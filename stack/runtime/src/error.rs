@@ -97,6 +97,17 @@ pub enum CreateError {
     Srq(#[from] SrqError),
 }
 
+/// Why a completion queue could not be armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArmError {
+    /// It has nowhere to tell.
+    #[error("the completion queue has no channel of this context: make it with `create_cq_on`")]
+    NoChannel,
+    /// The context was closed.
+    #[error("the context is closed")]
+    Gone,
+}
+
 /// Why memory could not be allocated or registered.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {

@@ -148,6 +148,12 @@
 //! # }
 //! ```
 //!
+//! # Sleeping until there is something
+//!
+//! A [`Channel`] tells of completions on queues that were armed for it ([`Cq::arm`]), of any or of
+//! those alone that the peer asked for with a solicited event. It has a file descriptor to be
+//! polled with others, and [`Channel::wait`].
+//!
 //! # Clean-up
 //!
 //! Clean-up order does not matter: every handle keeps alive what it needs. Success of a request is
@@ -159,6 +165,8 @@
 //!   application does, in private data or in a Send.
 //! - *Flow control.* Nor does one count receive buffers: a Send that finds none ends the
 //!   connection. Post before the peer sends, or agree on credits; [`Srq::arm`] warns in time.
+//!   Queue pairs that share a receive queue may empty it for each other, unless [`Srq::cap`] says
+//!   how many buffers each may hold.
 //! - *When octets are there.* A receive buffer is defined from the completion of the receive on,
 //!   the sink of an RDMA Read from the Read's completion on, and the target of an RDMA Write when a
 //!   Send posted after it completes at its receiver. Looking at the octets themselves is no proof,
@@ -172,9 +180,10 @@
 //! - *Read depths.* [`ConnParam`] says how many Reads this end serves and issues at a time; with
 //!   revision 2 of MPA the ends agree, else the application sees to it that neither issues more
 //!   than the other serves.
-//! - *The end.* [`Qp::disconnect`] at either end ends the connection in good order; that both are
-//!   done with their work is the application's to know. A connection that the peer abused is ended
-//!   by the stack, with a Terminate.
+//! - *The end.* [`Qp::close`] at either end ends the connection when what was posted there is done;
+//!   that the other end is done with its own is the application's to know. [`Qp::half_close`] and
+//!   [`ConnParam::half_close`] let each end finish in its own time, [`Qp::disconnect`] flushes what
+//!   is not done. A connection that the peer abused is ended by the stack, with a Terminate.
 //! - *What is exposed.* Every region and window belongs to a protection domain, or to one queue
 //!   pair of it. Only memory of this process can be registered: a [`Buffer`], or by
 //!   [`Pd::register_raw`] what the caller vouches for.
@@ -190,6 +199,8 @@ mod sync;
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(not(loom))]
+mod channel;
 #[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]
@@ -238,11 +249,12 @@ mod thread;
 #[cfg(not(loom))]
 pub use self::{
     arena::Buffer,
+    channel::Channel,
     config::{Config, DriveMode},
     context::Context,
     counters::{Counters, Port},
     cq::Cq,
-    error::{CreateError, LimitError, MemoryError, OpenError},
+    error::{ArmError, CreateError, LimitError, MemoryError, OpenError},
     limits::Limits,
     listener::{ConnRequest, Listener},
     mr::Mr,
@@ -260,11 +272,12 @@ pub use ferrowarp_proto::{
     ddp::regions::Stag,
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{AtomicOp, ImmediateData, Operation, Payload, SgList, Sge},
+    verbs::arm::Notify,
     verbs::cm::{
         Abort, Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData, Rtr,
         RtrKinds, Start, Terminate, Version,
     },
     verbs::qp::{QpState, SrqError, SrqId},
-    verbs::wc::{QpId, Wc, WcOpcode, WcStatus},
+    verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus},
     verbs::wr::{Bind, PostError, RecvWr, SendWr},
 };

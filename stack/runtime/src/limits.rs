@@ -12,7 +12,6 @@ use crate::error::LimitError;
 /// Bounds of one context, beside [`Config::regions_max`](crate::Config::regions_max) and
 /// [`Config::qps_max`](crate::Config::qps_max). The defaults suit a program that is alone on its
 /// machine; who shares it with others sets them lower.
-// req: DDP-214, DDP-217, RDMAP-291, RDMAP-295
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Octets registered at a time, in all regions together.
@@ -92,6 +91,7 @@ impl Ledger {
         count: usize,
     ) -> Result<Grant, LimitError> {
         let (cell, limit, wanted) = (&self.taken[what as usize], self.limit(what), count as u64);
+        // req: DDP-214, DDP-217, RDMAP-291, RDMAP-294, RDMAP-295
         let fits = |used: u64| used.checked_add(wanted).filter(|&sum| sum <= limit);
         match cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => Ok(Grant { ledger: Arc::clone(self), what, count: wanted }),

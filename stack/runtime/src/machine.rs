@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::verbs::arm::Notify;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, RequestId};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
@@ -32,6 +33,8 @@ pub(crate) trait Machine: Send {
 
     fn add_cq(&mut self, feed: Feed) -> CqId;
     fn remove_cq(&mut self, cq: CqId);
+    /// False if the queue has no channel.
+    fn arm_cq(&mut self, cq: CqId, notify: Notify) -> bool;
 
     fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError>;
     /// Ties the rings to a queue pair just created.
@@ -41,6 +44,7 @@ pub(crate) trait Machine: Send {
     fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError>;
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;
     fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError>;
+    fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError>;
     fn destroy_srq(&mut self, srq: SrqId);
 
     /// `unframed`: what comes has no start-up frames.
@@ -62,6 +66,9 @@ pub(crate) trait Machine: Send {
     ) -> Result<(), CmError>;
     fn reject(&mut self, now: Instant, request: RequestId, data: &[u8]) -> Result<(), CmError>;
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
+    /// In good order: what was posted is taken first. `half`: the peer may go on for as long as it
+    /// likes.
+    fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError>;
     fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError>;
     fn stream_send(&mut self, qp: QpId, octets: &[u8]) -> Result<usize, CmError>;
     fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError>;
@@ -127,6 +134,17 @@ impl<D: Device> EngineMachine<D> {
         taken
     }
 
+    /// Takes what was posted to a queue pair and to shared receive queues before a connection of
+    /// FPDUs begins, as the first of them may be here already and need a receive, or before one
+    /// ends in good order. The bell still rings for what is left. True if the queue pair had any.
+    fn take_posted(&mut self, qp: QpId) -> bool {
+        self.serve_shared();
+        match self.links.get_mut(qp.index as usize) {
+            Some(Some(link)) if link.id == qp => link.serve(&mut self.engine).0,
+            _ => false,
+        }
+    }
+
     /// Takes what was posted to shared receive queues. True if there was any.
     fn serve_shared(&mut self) -> bool {
         let Self { engine, srqs, .. } = self;
@@ -155,9 +173,16 @@ impl<D: Device> EngineMachine<D> {
                 }
                 self.inform(qp, event);
             }
+            Event::PeerFinished { qp } => {
+                if let Some(link) = self.link(qp) {
+                    link.qp.refuse_reads();
+                }
+                self.inform(qp, event);
+            }
             Event::Streaming { qp }
             | Event::ConnectFailed { qp, .. }
-            | Event::Disconnected { qp, .. } => {
+            | Event::Disconnected { qp, .. }
+            | Event::TerminateReceived { qp, .. } => {
                 self.inform(qp, event);
             }
             Event::SrqLimit { srq, left, most } => {
@@ -203,6 +228,8 @@ where
     #[inline]
     fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool {
         let now = self.advance(now);
+        // Before the bells: a buffer posted before the peer was told to send is there in time.
+        self.engine.fetch();
         let mut busy = !self.srqs.is_empty() && self.serve_shared();
         bells.answer(|index| busy |= self.serve(index, bells));
         busy |= self.engine.drive(now);
@@ -232,6 +259,10 @@ where
 
     fn remove_cq(&mut self, cq: CqId) {
         self.engine.completions_mut().remove(cq);
+    }
+
+    fn arm_cq(&mut self, cq: CqId, notify: Notify) -> bool {
+        self.engine.completions_mut().arm(cq, notify)
     }
 
     fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError> {
@@ -269,6 +300,10 @@ where
         let armed = self.engine.arm_srq(srq, limit);
         self.route_events(self.now);
         armed
+    }
+
+    fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError> {
+        self.engine.cap_srq(srq, cap)
     }
 
     fn destroy_srq(&mut self, srq: SrqId) {
@@ -314,6 +349,7 @@ where
         param: &ConnParam,
     ) -> Result<(), CmError> {
         let now = self.advance(now);
+        self.take_posted(qp);
         let result = self.engine.accept(now, request, qp, param);
         // The queue pair may be usable at once: show that it is only with what was agreed.
         self.route_events(now);
@@ -336,6 +372,7 @@ where
 
     fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError> {
         let now = self.advance(now);
+        self.take_posted(qp);
         let result = self.engine.start_fpdus(now, qp, param);
         self.route_events(now);
         self.show_state(qp);
@@ -345,6 +382,16 @@ where
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
         let now = self.advance(now);
         let result = self.engine.disconnect(now, qp);
+        self.show_state(qp);
+        result
+    }
+
+    fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError> {
+        let now = self.advance(now);
+        // Whatever is in the ring has room in the engine's queue.
+        while self.take_posted(qp) {}
+        let result =
+            if half { self.engine.half_close(now, qp) } else { self.engine.close(now, qp) };
         self.show_state(qp);
         result
     }

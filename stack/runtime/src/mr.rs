@@ -27,7 +27,7 @@ const UNALIGNED: &str = "a word's address is a multiple of eight";
 /// of that queue pair or a Send with Invalidate of its peer ends it. [`Mr::enable`] gives it
 /// another one. How the peer learns of address, STag and length is the application's affair: the
 /// protocol has no message for that.
-// req: RDMAP-008, RDMAP-009, RDMAP-011, RDMAP-042, DDP-007, DDP-008
+// req: RDMAP-011, DDP-008
 pub struct Mr {
     context: Arc<Inner>,
     stag: Stag,
@@ -173,7 +173,7 @@ impl Mr {
     /// Withdraws all access at once, that of windows bound to the region too. When this returns, no
     /// peer changes the memory any more and none reads it: it waits until no pass of the shard
     /// uses it. Requests that name the region fail, and connections whose peer does are ended.
-    // req: DDP-197, DDP-210, RDMAP-043, RDMAP-281
+    // req: DDP-210, RDMAP-043, RDMAP-281
     pub fn revoke(&mut self) {
         let Inner { regions, shard, .. } = &*self.context;
         regions.invalidate(self.stag);
@@ -189,7 +189,7 @@ impl Mr {
     ///
     /// # Panics
     /// Never: a region can be enabled as long as it exists.
-    // req: RDMAP-007, RDMAP-280, RDMAP-323
+    // req: RDMAP-007, RDMAP-280
     pub fn enable(&mut self, access: Access) -> Stag {
         self.revoke();
         let enabled = self.context.regions.enable(self.stag, access | Access::LOCAL_READ);

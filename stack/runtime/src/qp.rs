@@ -160,6 +160,11 @@ impl Shared {
         self.ord.store(ord, Ordering::Release);
     }
 
+    /// The peer answers no more.
+    pub(crate) fn refuse_reads(&self) {
+        self.ord.store(0, Ordering::Release);
+    }
+
     /// The context closes: nothing more is accepted.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
@@ -187,6 +192,7 @@ impl Shared {
             0 => QpState::Idle,
             1 => QpState::Connecting,
             2 => QpState::Rts,
+            3 => QpState::Closing,
             _ => QpState::Error,
         }
     }
@@ -224,7 +230,8 @@ const fn encode(state: QpState) -> u8 {
         QpState::Idle => 0,
         QpState::Connecting => 1,
         QpState::Rts => 2,
-        QpState::Error => 3,
+        QpState::Closing => 3,
+        QpState::Error => 4,
     }
 }
 
@@ -405,8 +412,35 @@ impl Qp {
         self.manage(|machine, now, qp| machine.connect(now, qp, remote, &param))
     }
 
-    /// Ends the connection in good order: what completed successfully still arrives, outstanding
-    /// requests complete as flushed.
+    /// Ends the connection in good order: what was posted before is carried out and completes,
+    /// nothing more can be posted but receives, and when both ends have closed
+    /// [`Event::Disconnected`] says so with [`EndReason::Local`]. Waits for nothing itself:
+    /// dropping the queue pair or the context before the event flushes what is not done.
+    ///
+    /// A peer that neither acknowledges nor sends anything for [`Config::linger`] is not waited
+    /// for any longer; the reason is then `TimedOut`, if it has not acknowledged everything.
+    ///
+    /// # Errors
+    /// `Gone` if it has no connection, or after the context was closed.
+    ///
+    /// [`EndReason::Local`]: crate::EndReason::Local
+    /// [`Config::linger`]: crate::Config::linger
+    pub fn close(&self) -> Result<(), CmError> {
+        self.manage(|machine, now, qp| machine.close(now, qp, false))
+    }
+
+    /// As [`Qp::close`] for this end's half alone: what the peer sends is received until it closes
+    /// in turn. Its RDMA Reads are not answered any more. Silent for two minutes and a half it is
+    /// given up.
+    ///
+    /// # Errors
+    /// `WrongState` if it is not connected; `Gone`.
+    pub fn half_close(&self) -> Result<(), CmError> {
+        self.manage(|machine, now, qp| machine.close(now, qp, true))
+    }
+
+    /// Ends the connection now: what completed successfully still arrives, outstanding requests
+    /// complete as flushed.
     ///
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.

@@ -23,7 +23,8 @@ const LIMIT_COUNT_MAX: usize = 8;
 /// of its queue pairs are gone.
 ///
 /// It may run empty: a message that finds none then ends its connection, as with a queue of its
-/// own. [`Srq::arm`] tells before it comes to that, and who took most.
+/// own. [`Srq::arm`] tells before it comes to that, and who took most; [`Srq::cap`] bounds what
+/// each may take.
 #[derive(Clone)]
 pub struct Srq {
     shared: Arc<Shared>,
@@ -108,6 +109,21 @@ impl Srq {
         let id = self.shared.id;
         let armed = self.shared.context.shard.control(|machine, _| machine.arm_srq(id, limit));
         armed.unwrap_or(Err(SrqError::NoSuchSrq))
+    }
+
+    /// Lets each queue pair hold at most `cap` buffers at a time, so that a peer that sends more
+    /// than its fair share cannot empty the queue for the others. A buffer is held from when a
+    /// message takes it until another is posted in its place; of several holders who took first is
+    /// relieved first. A message beyond the cap ends its connection, as one that finds the queue
+    /// empty does: to its queue pair the cap is what the length of a receive queue of its own would
+    /// be. 0, as at first: each may hold all.
+    ///
+    /// # Errors
+    /// `NoSuchSrq` after the context was closed.
+    pub fn cap(&self, cap: usize) -> Result<(), SrqError> {
+        let id = self.shared.id;
+        let capped = self.shared.context.shard.control(|machine, _| machine.cap_srq(id, cap));
+        capped.unwrap_or(Err(SrqError::NoSuchSrq))
     }
 
     /// The oldest limit event not yet taken. Does not drive.

@@ -173,6 +173,8 @@ fn a_shared_receive_queue_feeds_its_queue_pairs_and_says_when_it_runs_low() {
     let ((a, first), _) = connect_qps(&right, left.qp(), first);
     let ((b, second), _) = connect_qps(&right, left.qp(), second);
     srq.arm(4).unwrap();
+    // Who keeps up never meets it.
+    srq.cap(6).unwrap();
     let mut next = 8;
     for round in 0..50 {
         a.post_send(send(1, inline(b"from a"))).unwrap();
@@ -197,6 +199,15 @@ fn a_shared_receive_queue_feeds_its_queue_pairs_and_says_when_it_runs_low() {
     right.completions(&left, 5);
     let limit = srq.next_limit().expect("three are left");
     assert_eq!((limit.left, limit.most.map(|(qp, _)| qp)), (3, Some(first.id())));
+    // The sixth is the last it may hold; what is left is for others.
+    for wr_id in 5..7 {
+        a.post_send(send(wr_id, inline(b"flood"))).unwrap();
+    }
+    right.completions(&left, 1);
+    let Event::Disconnected { reason, .. } = event(&first) else { panic!() };
+    assert_eq!(reason.error(), Some((1, 2, 2)));
+    b.post_send(send(8, inline(b"from b"))).unwrap();
+    assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);
     drop((first, second));
     drop(srq);
 }

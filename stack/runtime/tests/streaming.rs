@@ -45,3 +45,26 @@ fn speak(drive: DriveMode) {
     assert_eq!(right.completions(&left, 1)[0].byte_len, 4);
     assert_eq!(a.stream_send(b"late"), Err(CmError::WrongState));
 }
+
+/// Without frames the initiator does not wait: its first message may be there before the responder
+/// has made up its mind, and finds the receive that was posted before that.
+#[test]
+fn what_was_posted_before_accept_is_there_for_what_came_before_it() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = (left.qp(), right.qp());
+    let listener = right.context.listen_unframed(PORT, 4).unwrap();
+    let param = || ConnParam { start: Start::Immediate, ..ConnParam::default() };
+    a.connect(server(), param()).unwrap();
+    let request = listener.accept_timeout(PATIENCE).expect("a request");
+    a.wait_established(PATIENCE).unwrap();
+    a.post_send(send(3, inline(b"early"))).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].wr_id, 3);
+    for _ in 0..100 {
+        left.context.drive();
+        right.context.drive();
+    }
+    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    b.post_recv(recv(9, inbox.sge(0, 64))).unwrap();
+    request.accept(&b, param()).unwrap();
+    assert_eq!(right.completions(&left, 1)[0].byte_len, 5);
+}

@@ -62,6 +62,18 @@ fn arp_request(mac: [u8; 6]) -> Vec<u8> {
     frame
 }
 
+/// A datagram to everybody, with so many octets of payload.
+fn datagram(mac: [u8; 6], payload_len: usize) -> Vec<u8> {
+    let total = u16::try_from(28 + payload_len).unwrap();
+    let mut frame = Vec::new();
+    frame.extend([0xff; 6]);
+    frame.extend(mac);
+    frame.extend([8, 0, 0x45, 0]);
+    frame.extend(total.to_be_bytes());
+    frame.resize(14 + usize::from(total), 0);
+    frame
+}
+
 /// Talks with the kernel behind `interface`: a datagram in, ARP out and in.
 fn talk(device: &mut DpdkDevice, interface: &str, payload_len: usize) -> DpdkRx {
     let mac = device.capabilities().mac;
@@ -108,6 +120,32 @@ fn tap_carries_jumbo_frames_whole() {
         assert_eq!(netif::mtu("fwtap1").unwrap(), 9000);
         let frame = talk(&mut device, "fwtap1", 8972);
         assert_eq!(frame.head().len(), 9014);
+    });
+}
+
+#[test]
+fn a_frame_that_tap_does_not_send_stops_nothing() {
+    in_namespace(|| {
+        let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+        let mut device = one("tap:fwtap3", &config).unwrap();
+        let send_mtu = device.capabilities().send_mtu;
+        assert_eq!((device.capabilities().mtu, send_mtu), (9000, 1500));
+        let mac = device.capabilities().mac;
+        let send = |device: &mut DpdkDevice, payload_len: usize| {
+            let mut frame = device.allocate(Pool::Data).unwrap();
+            let octets = datagram(mac, payload_len);
+            frame.room()[..octets.len()].copy_from_slice(&octets);
+            frame.set_len(octets.len());
+            device.transmit(frame);
+            device.flush();
+        };
+        ip("link set fwtap3 up");
+        send(&mut device, 8972);
+        assert_eq!(device.counters().tx_too_long, 1);
+        // What it says it sends it does send, and what comes behind.
+        send(&mut device, usize::from(send_mtu) - 28);
+        assert_eq!((device.counters().tx_frames, device.transmit_backlog()), (1, 0));
+        talk(&mut device, "fwtap3", 8972);
     });
 }
 

@@ -250,7 +250,14 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
         })?;
     }
     let mac = stack_mac(info.mac, &info.driver);
-    let capabilities = Capabilities { mac, mtu: config.mtu, checksum };
+    let send_mtu = config.mtu.min(send_mtu_max(&info.driver));
+    if send_mtu < config.mtu {
+        tracing::info!(
+            "{spec} receives packets of {} octets and sends {send_mtu} at most",
+            config.mtu
+        );
+    }
+    let capabilities = Capabilities { mac, mtu: config.mtu, send_mtu, checksum };
     Ok(DpdkDevice::new(queue, pools, config.tx_queue(), capabilities, device()))
 }
 
@@ -269,6 +276,14 @@ fn stack_mac(port: [u8; 6], driver: &str) -> [u8; 6] {
     } else {
         port
     }
+}
+
+/// Octets of the largest IP packet a driver sends.
+///
+/// `net_tap` receives whatever its interface takes, but stops sending at a frame above the MTU it
+/// was started with, and that it lets nobody raise.
+fn send_mtu_max(driver: &str) -> u16 {
+    if driver == "net_tap" { 1500 } else { u16::MAX }
 }
 
 fn tap_is_possible(spec: &DeviceSpec, name: &str) -> Result<(), DeviceError> {

@@ -19,6 +19,8 @@ pub struct DeviceCounters {
     pub tx_frames: u64,
     /// Dropped because the transmit queue was full.
     pub tx_dropped: u64,
+    /// Dropped because the port sends no frame of that length.
+    pub tx_too_long: u64,
     /// Flushes after which frames stayed queued because the port took no more.
     pub tx_deferred: u64,
     /// Allocations refused because the data pool was drained.
@@ -31,6 +33,11 @@ pub struct DeviceCounters {
 
 /// Frames up to so many octets are taken for headers only: Ethernet, IPv6, TCP with all options.
 const CONTROL_BYTES_MAX: u16 = 14 + 40 + 60;
+
+/// Octets of the longest frame with an IP packet of `mtu` octets: Ethernet's header and a tag.
+pub(super) fn frame_max(mtu: u16) -> usize {
+    usize::from(mtu) + 14 + 4
+}
 
 /// Most octets asked of the caches ahead: processors follow longer runs by themselves.
 const PREFETCH_BYTES_MAX: u16 = 2048;
@@ -148,8 +155,8 @@ impl DpdkDevice {
     /// As a port without a stack: the control and reserve pools go.
     #[must_use]
     pub fn into_raw(self) -> RawPort {
-        let Self { rx, tx, pools, queue_max, name, .. } = self;
-        RawPort::new((rx, tx), pools.data, queue_max, name)
+        let Self { rx, tx, pools, queue_max, capabilities, name, .. } = self;
+        RawPort::new((rx, tx), pools.data, queue_max, frame_max(capabilities.send_mtu), name)
     }
 
     /// The device as it was named, for reports.
@@ -245,8 +252,12 @@ impl Device for DpdkDevice {
 
     #[inline]
     fn transmit(&mut self, frame: DpdkTx) {
-        if self.queue.len() < self.queue_max {
-            let len = u16::try_from(frame.0.octets().len()).unwrap_or(u16::MAX);
+        let len = frame.0.octets().len();
+        if len > frame_max(self.capabilities.send_mtu) {
+            // It would stand at the head of the queue for ever.
+            self.counters.tx_too_long += 1;
+        } else if self.queue.len() < self.queue_max {
+            let len = u16::try_from(len).unwrap_or(u16::MAX);
             if len > CONTROL_BYTES_MAX {
                 self.likely_len = len;
             }

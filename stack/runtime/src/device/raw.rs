@@ -37,6 +37,9 @@ pub struct RawCounters {
     pub sent: u64,
     /// Dropped because too many waited for the port, or by [`RawPort::drop_waiting`].
     pub overrun: u64,
+    /// Dropped because the port sends no frame of that length: over `tap` none with more than
+    /// 1500 octets of IP packet.
+    pub too_long: u64,
 }
 
 /// One queue of a port, for a program that passes frames on. It sees all frames on the wire,
@@ -48,6 +51,8 @@ pub struct RawPort {
     spare: Stash,
     waiting: Vec<TxMbuf>,
     waiting_max: usize,
+    /// Octets of the longest frame the port sends.
+    frame_max: usize,
     counters: RawCounters,
     name: String,
 }
@@ -72,11 +77,12 @@ impl RawPort {
         (rx, tx): (RxQueue, TxQueue),
         spare: Stash,
         waiting_max: usize,
+        frame_max: usize,
         name: String,
     ) -> Self {
         let waiting = Vec::with_capacity(waiting_max);
         let counters = RawCounters::default();
-        Self { rx, tx, spare, waiting, waiting_max, counters, name }
+        Self { rx, tx, spare, waiting, waiting_max, frame_max, counters, name }
     }
 
     /// The device as it was named.
@@ -126,10 +132,12 @@ impl RawPort {
         self.spare.copy(octets.len(), |room| room.copy_from_slice(octets)).map(RawFrame)
     }
 
-    /// Lines a frame up for the next [`RawPort::flush`]. If too many wait it is dropped and
-    /// counted.
+    /// Lines a frame up for the next [`RawPort::flush`]. If too many wait, or it is longer than
+    /// the port sends, it is dropped and counted.
     pub fn send(&mut self, frame: RawFrame) {
-        if self.waiting.len() < self.waiting_max {
+        if frame.octets().len() > self.frame_max {
+            self.counters.too_long += 1;
+        } else if self.waiting.len() < self.waiting_max {
             self.waiting.push(frame.0);
         } else {
             self.counters.overrun += 1;

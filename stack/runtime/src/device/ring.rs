@@ -64,7 +64,8 @@ pub(super) fn open_pair(
             promiscuous: false,
             checksum: false,
         })?;
-        let capabilities = Capabilities { mac: own_mac(), mtu: config.mtu, checksum };
+        let (mac, mtu) = (own_mac(), config.mtu);
+        let capabilities = Capabilities { mac, mtu, send_mtu: mtu, checksum };
         let queue = queues.pop().ok_or(dpdk_sys::Error::NoPort)?;
         Ok(DpdkDevice::new(queue, pools, config.tx_queue(), capabilities, name.to_owned()))
     };

@@ -1,0 +1,202 @@
+//! The options that say how MPA starts, the same for all programs, and what came of them.
+
+use anyhow::ensure;
+use clap::{Args, ValueEnum};
+use ferrowarp::{Agreed, ConnParam, RtrKinds, Start};
+
+/// RDMA Reads that an end serves, or issues, at a time: at most so many.
+const READS_MAX: i64 = 128;
+/// The revision that says of itself how many RDMA Reads are served, and who speaks first.
+const ENHANCED: u8 = 2;
+
+/// How many RDMA Reads this end has at a time; atomic operations count among them.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct ReadArgs {
+    /// RDMA Reads and atomic operations that this end serves at a time (IRD), 1 to 128. With MPA
+    /// revision 2 the ends tell each other, and a server raises its IRD to what a client issues;
+    /// with revisions 0 and 1 each end has to know what the other one serves.
+    #[arg(long, value_name = "N", help_heading = "MPA")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=READS_MAX))]
+    pub ird: Option<u16>,
+    /// RDMA Reads and atomic operations that this end issues at a time (ORD), 1 to 128. Those
+    /// above it wait in the send queue. With MPA revision 2 it is lowered to what the other end
+    /// serves.
+    #[arg(long, value_name = "N", help_heading = "MPA")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=READS_MAX))]
+    pub ord: Option<u16>,
+}
+
+impl ReadArgs {
+    /// Puts what was said in place of what is there.
+    pub fn put_into(self, param: &mut ConnParam) {
+        param.ird = self.ird.unwrap_or(param.ird);
+        param.ord = self.ord.unwrap_or(param.ord);
+    }
+}
+
+/// A ready-to-receive message by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReadyKind {
+    /// A Send without octets.
+    Send,
+    /// An RDMA Write without octets.
+    Write,
+    /// An RDMA Read without octets; takes one of the RDMA Reads at a time.
+    Read,
+}
+
+/// What an initiator asks for; responders answer whatever they are asked.
+#[derive(Clone, Debug, Default, Args)]
+pub struct MpaArgs {
+    /// MPA revision to ask for: 2 (RFC 6581, the ends agree on IRD and ORD), 1 (RFC 5044), or 0
+    /// (RDMA Consortium: markers and CRCs always, version 0 of DDP and RDMAP, neither atomic
+    /// operations nor immediate data) [default: 2].
+    #[arg(long, value_name = "REVISION", help_heading = "MPA")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(ENHANCED)))]
+    pub mpa_revision: Option<u8>,
+    /// Either end may speak first once the connection is up: the stack of this end then sends a
+    /// ready-to-receive message of its own, of a kind named here that the other end knows, too
+    /// (MPA revision 2 only).
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,..", help_heading = "MPA")]
+    pub peer_to_peer: Vec<ReadyKind>,
+}
+
+impl MpaArgs {
+    /// The revision that is asked for.
+    #[must_use]
+    pub fn revision(&self) -> u8 {
+        self.mpa_revision.unwrap_or(ENHANCED)
+    }
+
+    /// Refuses what no single option shows to be wrong. `crc`: they were not declined.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub fn check(&self, crc: bool, immediate: bool) -> anyhow::Result<()> {
+        ensure!(
+            !immediate || self.mpa_revision.is_none_or(|revision| revision == 0),
+            "--immediate starts as revision 0 does: leave --mpa-revision away"
+        );
+        let revision = if immediate { 0 } else { self.revision() };
+        ensure!(
+            self.peer_to_peer.is_empty() || revision == ENHANCED,
+            "--peer-to-peer needs MPA revision {ENHANCED}"
+        );
+        ensure!(crc || revision > 0, "MPA revision 0 always has CRCs: leave --no-crc away");
+        Ok(())
+    }
+
+    /// Puts what is asked for into the parameters of an initiator.
+    pub fn put_into(&self, param: &mut ConnParam) {
+        param.revision = self.revision();
+        if !self.peer_to_peer.is_empty() {
+            let has = |kind| self.peer_to_peer.contains(&kind);
+            param.peer_to_peer = true;
+            param.rtr = RtrKinds {
+                send: has(ReadyKind::Send),
+                write: has(ReadyKind::Write),
+                read: has(ReadyKind::Read),
+            };
+        }
+    }
+}
+
+/// How a connection starts, with or without frames.
+#[must_use]
+pub const fn start(immediate: bool) -> Start {
+    if immediate { Start::Immediate } else { Start::Frames }
+}
+
+/// What the ends agreed on, in one line, from this end's point of view.
+#[must_use]
+pub fn agreement(agreed: &Agreed) -> String {
+    let on = |value| if value { "on" } else { "off" };
+    format!(
+        "agreed: MPA revision {}, CRC {}, markers received {}, markers sent {}, IRD {}, ORD {}",
+        agreed.revision,
+        on(agreed.crc),
+        on(agreed.markers_in),
+        on(agreed.markers_out),
+        agreed.ird,
+        agreed.ord,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        reads: ReadArgs,
+        #[command(flatten)]
+        mpa: MpaArgs,
+    }
+
+    fn line(text: &str) -> Result<Line, clap::Error> {
+        Line::try_parse_from(["x"].into_iter().chain(text.split_whitespace()))
+    }
+
+    fn param(text: &str) -> ConnParam {
+        let line = line(text).unwrap();
+        let mut param = ConnParam { ird: 5, ord: 6, ..ConnParam::default() };
+        line.mpa.put_into(&mut param);
+        line.reads.put_into(&mut param);
+        param
+    }
+
+    #[test]
+    fn what_is_said_takes_the_place_of_what_is_there() {
+        let as_is = param("");
+        assert_eq!((as_is.ird, as_is.ord, as_is.revision), (5, 6, 2));
+        assert_eq!((as_is.peer_to_peer, as_is.rtr), (false, RtrKinds::ALL));
+        let said = param("--ird 128 --ord 1 --mpa-revision 1");
+        assert_eq!((said.ird, said.ord, said.revision), (128, 1, 1));
+        assert_eq!(param("--mpa-revision 0").revision, 0);
+        let peers = param("--peer-to-peer send,read");
+        assert!(peers.peer_to_peer);
+        assert_eq!(peers.rtr, RtrKinds { send: true, write: false, read: true });
+        let write = RtrKinds { send: false, write: true, read: false };
+        assert_eq!(param("--peer-to-peer write").rtr, write);
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused() {
+        for wrong in [
+            "--ird 0",
+            "--ird 129",
+            "--ord 0",
+            "--ord 129",
+            "--mpa-revision 3",
+            "--mpa-revision -1",
+            "--peer-to-peer",
+            "--peer-to-peer shout",
+        ] {
+            assert!(line(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for (text, crc, immediate, is_good) in [
+            ("", true, false, true),
+            ("", false, false, true),
+            ("", true, true, true),
+            ("", false, true, false),
+            ("--mpa-revision 0", true, true, true),
+            ("--mpa-revision 0", true, false, true),
+            ("--mpa-revision 0", false, false, false),
+            ("--mpa-revision 1", true, true, false),
+            ("--mpa-revision 1", false, false, true),
+            ("--mpa-revision 1 --peer-to-peer write", true, false, false),
+            ("--peer-to-peer write", true, true, false),
+            ("--mpa-revision 2 --peer-to-peer write", true, false, true),
+        ] {
+            let checked = line(text).unwrap().mpa.check(crc, immediate);
+            assert_eq!(checked.is_ok(), is_good, "{text}, CRC {crc}, immediate {immediate}");
+        }
+    }
+}

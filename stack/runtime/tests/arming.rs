@@ -1,0 +1,172 @@
+//! Completion queues that tell of completions when they are asked to.
+
+mod support;
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use ferrowarp::{
+    Access, ArmError, Channel, Context, Cq, DriveMode, Mr, Notify, Operation, Qp, QpOptions,
+};
+use support::*;
+
+/// The right end's receive queue tells on a channel.
+struct Armed {
+    left: End,
+    right: End,
+    channel: Channel,
+    cq: Cq,
+    a: Qp,
+    b: Qp,
+    inbox: Mr,
+}
+
+impl Armed {
+    fn new(drive: DriveMode) -> Self {
+        let (left, right) = ends(drive);
+        let channel = right.context.create_channel().unwrap();
+        let cq = right.context.create_cq_on(&channel, 64);
+        let options =
+            QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 16, max_recv_wr: 16 };
+        let b = right.pd.create_qp(&right.context, &options).unwrap();
+        let (a, b) = connect_qps(&right, left.qp(), b).0;
+        let inbox = right.mr(64, Access::LOCAL_WRITE);
+        for wr_id in 0..16 {
+            b.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+        }
+        Self { left, right, channel, cq, a, b, inbox }
+    }
+
+    /// A message arrives.
+    fn send(&mut self, solicited: bool) {
+        let before = self.right.context.counters().engine.completions;
+        let operation = Operation::Send { payload: inline(b"x"), solicited, invalidate: None };
+        self.a.post_send(request(1, operation)).unwrap();
+        let right = self.right.context.clone();
+        until(&self.left.context, &self.right.context, || {
+            right.counters().engine.completions > before
+        });
+    }
+
+    /// Polls until what has arrived is there, and posts as much again.
+    fn drain(&mut self) -> u64 {
+        let mut found = Vec::new();
+        while self.cq.poll(&mut found) > 0 {}
+        for wc in &found {
+            self.b.post_recv(recv(wc.wr_id, self.inbox.sge(0, 64))).unwrap();
+        }
+        found.len() as u64
+    }
+}
+
+// req-test: RDMAP-017, RDMAP-174
+#[test]
+fn only_solicited_messages_are_told_of_and_all_are_there() {
+    let mut armed = Armed::new(DriveMode::Inline);
+    armed.cq.arm(Notify::Solicited).unwrap();
+    for _ in 0..3 {
+        armed.send(false);
+    }
+    assert_eq!(armed.channel.next_event(), None);
+    assert_eq!(armed.channel.wait(Duration::from_millis(20)), None);
+    armed.send(true);
+    assert_eq!(armed.channel.next_event(), Some(armed.cq.id()));
+    assert_eq!(armed.drain(), 4);
+    // Once per arming.
+    armed.send(true);
+    assert_eq!(armed.channel.next_event(), None);
+    assert_eq!(armed.drain(), 1);
+    // What was there before is not told of; what fails is.
+    armed.send(true);
+    armed.cq.arm(Notify::Solicited).unwrap();
+    assert_eq!((armed.channel.next_event(), armed.drain()), (None, 1));
+    armed.b.disconnect().unwrap();
+    assert_eq!(armed.channel.wait(PATIENCE), Some(armed.cq.id()));
+}
+
+#[test]
+fn any_completion_is_told_of_when_that_was_asked_for() {
+    let mut armed = Armed::new(DriveMode::Inline);
+    armed.cq.arm(Notify::Next).unwrap();
+    armed.cq.arm(Notify::Solicited).unwrap();
+    armed.send(false);
+    armed.send(false);
+    assert_eq!(armed.channel.next_event(), Some(armed.cq.id()));
+    assert_eq!(armed.channel.next_event(), None);
+    assert_eq!(armed.drain(), 2);
+}
+
+#[test]
+fn several_queues_share_a_channel_and_its_descriptor() {
+    let (left, right) = ends(DriveMode::Inline);
+    let channel = right.context.create_channel().unwrap();
+    let cqs = [0, 1].map(|_| right.context.create_cq_on(&channel, 16));
+    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    let pairs = cqs.each_ref().map(|cq| {
+        let options = QpOptions { send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
+        let b = right.pd.create_qp(&right.context, &options).unwrap();
+        let pair = connect_qps(&right, left.qp(), b).0;
+        pair.1.post_recv(recv(1, inbox.sge(0, 64))).unwrap();
+        cq.arm(Notify::Next).unwrap();
+        pair
+    });
+    for (a, _) in &pairs {
+        a.post_send(send(1, inline(b"x"))).unwrap();
+    }
+    for_a_while(&left.context, &right.context, Duration::from_millis(50));
+    let mut rang = [channel.next_event().unwrap(), channel.next_event().unwrap()];
+    rang.sort_unstable_by_key(|cq| cq.0);
+    assert_eq!(rang, cqs.each_ref().map(Cq::id));
+    assert_eq!(channel.next_event(), None);
+    // Readable once there is an event. Nobody asks for that one: the test has eaten its octet.
+    let mut pipe = std::fs::File::from(channel.as_fd().try_clone_to_owned().unwrap());
+    pairs[0].1.post_recv(recv(2, inbox.sge(0, 64))).unwrap();
+    cqs[0].arm(Notify::Next).unwrap();
+    pairs[0].1.disconnect().unwrap();
+    pipe.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn a_queue_without_a_channel_cannot_be_armed() {
+    let (left, right) = contexts(DriveMode::Inline);
+    let channel = right.create_channel().unwrap();
+    assert_eq!(left.create_cq(4).arm(Notify::Next), Err(ArmError::NoChannel));
+    assert_eq!(left.create_cq_on(&channel, 4).arm(Notify::Next), Err(ArmError::NoChannel));
+    let cq = right.create_cq_on(&channel, 4);
+    assert_eq!(cq.arm(Notify::Next), Ok(()));
+    Context::close(right);
+    assert_eq!(cq.arm(Notify::Next), Err(ArmError::Gone));
+}
+
+/// Requests and answers between two threads that sleep while they wait: not one event is lost.
+#[test]
+fn threads_that_sleep_are_woken() {
+    let armed = Armed::new(DriveMode::Helper);
+    let rounds = 200;
+    std::thread::scope(|scope| {
+        let a = &armed.a;
+        let (here, there) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            for wr_id in 0..rounds {
+                a.post_send(send(wr_id, inline(b"x"))).unwrap();
+                there.recv().unwrap();
+            }
+        });
+        let mut seen = 0;
+        while seen < rounds {
+            armed.cq.arm(Notify::Next).unwrap();
+            let mut found = Vec::new();
+            if armed.cq.poll(&mut found) == 0 {
+                let rang = armed.channel.wait(PATIENCE);
+                assert_eq!(rang, Some(armed.cq.id()), "an event was lost after {seen}");
+                armed.cq.poll(&mut found);
+            }
+            for wc in found {
+                armed.b.post_recv(recv(wc.wr_id, armed.inbox.sge(0, 64))).unwrap();
+                seen += 1;
+                here.send(()).unwrap();
+            }
+        }
+    });
+}

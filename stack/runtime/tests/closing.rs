@@ -1,0 +1,75 @@
+//! Ends in good order over `ring`.
+
+mod support;
+
+use ferrowarp::{
+    Access, ConnParam, DriveMode, EndReason, Event, PostError, Qp, QpState, WcOpcode, WcStatus,
+};
+use support::*;
+
+fn connect_outliving(left: &End, right: &End) -> (Qp, Qp) {
+    let (a, b) = (left.qp(), right.qp());
+    let listener = right.context.listen(PORT, 1).unwrap();
+    let param = || ConnParam { half_close: true, ..ConnParam::default() };
+    a.connect(server(), param()).unwrap();
+    listener.accept_timeout(PATIENCE).unwrap().accept(&b, param()).unwrap();
+    a.wait_established(PATIENCE).unwrap();
+    b.wait_established(PATIENCE).unwrap();
+    (a, b)
+}
+
+#[test]
+fn what_was_posted_before_closing_arrives_and_completes() {
+    for drive in [DriveMode::Inline, DriveMode::Helper] {
+        let (left, right) = ends(drive);
+        let (a, b) = connect(&left, &right);
+        let len = 100_000;
+        let source = left.mr(len, Access::LOCAL_READ);
+        let sink = left.mr(len, Access::LOCAL_WRITE);
+        let remote = right.mr(len, Access::REMOTE_WRITE | Access::REMOTE_READ);
+        let inbox = right.mr(64, Access::LOCAL_WRITE);
+        source.write(0, &pattern(len, 7));
+        b.post_recv(recv(9, inbox.sge(0, 64))).unwrap();
+        let all = u32::try_from(len).unwrap();
+        // As many as the queue holds, none of which was looked at before.
+        let mut posts: Vec<_> =
+            (0..126).map(|wr_id| write(wr_id, source.sge(0, all), &remote, 0)).collect();
+        posts.push(read(126, sink.sge(0, all), &remote, 0));
+        posts.push(send(127, inline(b"last words")));
+        assert_eq!(a.post_sends(posts), (128, None));
+        a.close().unwrap();
+        assert_eq!(a.post_send(send(128, inline(b"late"))), Err(PostError::WrongState));
+        let done = left.completions(&right, 128);
+        assert!(done.iter().all(|wc| wc.status == WcStatus::Success));
+        assert_eq!(contents(&sink), pattern(len, 7));
+        let got = right.completions(&left, 1);
+        assert_eq!((got[0].wr_id, got[0].opcode), (9, WcOpcode::Recv));
+        assert!(matches!(event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
+        assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+        assert_eq!((a.state(), b.state()), (QpState::Error, QpState::Error));
+    }
+}
+
+#[test]
+fn each_half_closes_for_itself() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect_outliving(&left, &right);
+    let inbox = left.mr(64, Access::LOCAL_WRITE);
+    let remote = left.mr(64, Access::ALL);
+    // The responder may speak once it has heard the initiator.
+    a.post_send(write(0, inbox.sge(0, 0), &remote, 0)).unwrap();
+    a.post_recv(recv(1, inbox.sge(0, 64))).unwrap();
+    a.half_close().unwrap();
+    assert_eq!(a.state(), QpState::Closing);
+    left.completions(&right, 1);
+    assert_eq!(event(&b), Event::PeerFinished { qp: b.id() });
+    assert_eq!(b.state(), QpState::Rts);
+    assert_eq!(b.post_send(read(1, inbox.sge(0, 4), &remote, 0)), Err(PostError::NoReads));
+    b.post_send(send(2, inline(b"my turn"))).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
+    assert_eq!(contents(&inbox)[..7], *b"my turn");
+    b.close().unwrap();
+    assert!(matches!(event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
+    assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::Local, .. }));
+    assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);
+}
