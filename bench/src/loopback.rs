@@ -145,6 +145,7 @@ pub fn pair(mtu: u16) -> [LoopDevice; 2] {
         capabilities: Capabilities {
             mac: [2, 0, 0, 0, 0, host],
             mtu,
+            send_mtu: mtu,
             checksum: ChecksumMode::NotNeeded,
         },
         data: shelf(DATA_COUNT, mtu),

@@ -35,11 +35,14 @@ struct Options {
     /// Runs of each cell; the figures are their medians
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds of each connection before anything is measured
-    #[arg(long, default_value_t = 5.0)]
+    /// Seconds of each connection before anything is measured, at least
+    #[arg(long, default_value_t = 3.0)]
     warm_up: f64,
+    /// Round trips of each connection before anything is measured, at least
+    #[arg(long, default_value_t = 600.0)]
+    warm_up_rounds: f64,
     /// Seconds that are measured
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 4.0)]
     seconds: f64,
     /// Decides the faults
     #[arg(long, default_value_t = 1)]
@@ -113,6 +116,7 @@ fn plan(options: &Options) -> Result<Plan> {
         cells: cells.collect(),
         rounds: options.rounds,
         warm_up_s: options.warm_up,
+        warm_up_rounds: options.warm_up_rounds,
         seconds: options.seconds,
         rate: options.rate.clone(),
         queue: options.queue.clone(),
@@ -124,7 +128,8 @@ fn plan(options: &Options) -> Result<Plan> {
     if options.quick {
         plan.cells = vec![Cell { loss_percent: 0.1, rtt_ms: 1.0 }];
         plan.rate = "200mbit".to_owned();
-        (plan.rounds, plan.warm_up_s, plan.seconds, plan.connections) = (1, 0.2, 0.5, 100);
+        (plan.rounds, plan.seconds, plan.connections) = (1, 0.5, 100);
+        (plan.warm_up_s, plan.warm_up_rounds) = (0.2, 0.0);
     }
     ensure!(plan.rounds > 0 && !plan.cells.is_empty(), "nothing to measure");
     Ok(plan)

@@ -66,8 +66,11 @@ pub struct Plan {
     pub cells: Vec<Cell>,
     /// How often each is measured with each pairing.
     pub rounds: usize,
-    /// Seconds of each connection before anything is measured.
+    /// Seconds of each connection before anything is measured, at least.
     pub warm_up_s: f64,
+    /// Round trips of each connection before anything is measured, at least: congestion control
+    /// that left slow start early takes hundreds of them to find the rate of a long wire.
+    pub warm_up_rounds: f64,
     /// Seconds that are measured.
     pub seconds: f64,
     /// Rate of the wire, as `iwlink` takes it.
@@ -82,6 +85,14 @@ pub struct Plan {
     pub tcp_end: PathBuf,
     /// The wire.
     pub iwlink: PathBuf,
+}
+
+impl Plan {
+    /// Seconds of a connection over this wire before anything is measured.
+    #[must_use]
+    pub fn warm_up_s(&self, cell: Cell) -> f64 {
+        self.warm_up_s.max(self.warm_up_rounds * cell.rtt_ms / 1000.0)
+    }
 }
 
 /// What one run says.

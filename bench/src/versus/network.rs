@@ -119,14 +119,15 @@ pub fn measure(plan: &Plan, cell: Cell, pairing: Pairing, seed: u64) -> Result<S
             move_tap(&wire_home, namespace, index)?;
         }
     }
-    let window = ["--warm-up", &plan.warm_up_s.to_string(), "--seconds", &plan.seconds.to_string()];
+    let warm_up_s = plan.warm_up_s(cell);
+    let window = ["--warm-up", &warm_up_s.to_string(), "--seconds", &plan.seconds.to_string()];
     let receive = [&["receive"], &window[..]].concat();
     let mut command = ends[1].program(plan, &wire_home, 1, &receive);
     let mut receiver = Running::start(&mut command, dir.file("receiver"))?;
     receiver.wait_for("listening", READY).context("the receiver")?;
     let mut command = ends[0].program(plan, &wire_home, 0, &["send"]);
     let sender = Running::start(&mut command, dir.file("sender"))?;
-    let patience = GRACE + Duration::from_secs_f64(plan.warm_up_s + plan.seconds);
+    let patience = GRACE + Duration::from_secs_f64(warm_up_s + plan.seconds);
     let told = || format!("sender: {}", sender.output().unwrap_or_default().trim());
     receiver.wait_for("octets", patience).with_context(told)?;
     let line = last_json(&receiver.output()?)?;

@@ -155,6 +155,7 @@ pub fn json(
         "seed": plan.seed,
         "rounds": plan.rounds,
         "warm_up_s": plan.warm_up_s,
+        "warm_up_rounds": plan.warm_up_rounds,
         "seconds": plan.seconds,
         "goodput": figures,
         "connections": set_ups,
@@ -165,19 +166,22 @@ pub fn json(
 #[must_use]
 pub fn method(plan: &Plan) -> String {
     format!(
-        "Goodput: octets of messages that reach the receiver in {} s after {} s of warm-up, in \
-         Gb/s, the median of {} runs (in brackets the least, the most, and the share of what \
-         kernel to kernel gave). One connection carries RDMA Sends of 65,504 octets in full FPDUs \
-         with CRC. Our ends are verbs programs; the kernel's ends are plain sockets that send and \
-         take the same octets, after a start-up exchange that an independent peer makes. Between \
-         the ends stands `iwlink`: {} with {} octets of queue, the loss and half of the round \
-         trip each way, the same seeds for all pairings. Our end meets it over memif, the kernel \
-         over a tap in a namespace of its own (fresh for each run), so that each end crosses one \
-         device. {} The kernel's congestion control is CUBIC, by a setting of its \
-         routes; its buffers and all else are the machine's. Offloads of the kernel: {}.\n",
+        "Goodput: octets of messages that reach the receiver in {} s after a warm-up, in Gb/s, \
+         the median of {} runs (in brackets the least, the most, and the share of what kernel \
+         to kernel gave). The warm-up of each connection is {} s, and {} round trips where \
+         those are longer: a CUBIC that left slow start early takes that long to find the \
+         rate. One connection carries RDMA Sends of 65,504 octets in full FPDUs with CRC. Our \
+         ends are verbs programs; the kernel's ends are plain sockets that send and take the \
+         same octets, after a start-up exchange that an independent peer makes. Between the \
+         ends stands `iwlink`: {} with {} octets of queue, the loss and half of the round trip \
+         each way, the same seeds for all pairings. Our end meets it over memif, the kernel \
+         over a tap in a namespace of its own (fresh for each run), so that each end crosses \
+         one device. {} The kernel's congestion control is CUBIC, by a setting of its routes; \
+         its buffers and all else are the machine's. Offloads of the kernel: {}.\n",
         plan.seconds,
-        plan.warm_up_s,
         plan.rounds,
+        plan.warm_up_s,
+        plan.warm_up_rounds,
         plan.rate,
         plan.queue,
         if network::cores().is_some() {
@@ -203,6 +207,7 @@ mod tests {
             cells: vec![cell(0.0, 1.0), cell(1.0, 1.0), cell(0.0, 20.0)],
             rounds: 3,
             warm_up_s: 1.0,
+            warm_up_rounds: 100.0,
             seconds: 2.0,
             rate: "1gbit".to_owned(),
             queue: "256K".to_owned(),
