@@ -1,0 +1,165 @@
+# Sourced by scripts/siw-guest: the guest's kernel and initramfs, made once and kept.
+# shellcheck shell=bash
+# shellcheck disable=SC2154  # root_dir and scratch are those of setup.sh, which is sourced first
+
+siw_cache=${XDG_CACHE_HOME:-${HOME:-$scratch}/.cache}/ferrowarp/siw-guest
+siw_fragment=$root_dir/tests/interop/kernel.fragment
+# Beside the checkout, where somebody has built it already.
+siw_shared=$root_dir/../shared/siw-guest/bzImage
+
+# Programs of the guest, from the host's packages. Its small tools are busybox.
+siw_programs=(dash ip tc rdma rping ucmatose rdma_server rdma_client ibv_devices ibv_devinfo
+    ib_write_bw ib_read_bw ib_send_bw ib_write_lat ib_read_lat ib_send_lat)
+
+siw_packages=(qemu-system-x86 busybox-static cpio gzip util-linux iproute2 tcpdump rdmacm-utils
+    ibverbs-utils ibverbs-providers perftest gcc libc6-dev libibverbs-dev librdmacm-dev)
+siw_kernel_packages=(linux-source-6.12 xz-utils make gcc libc6-dev bc bison flex libelf-dev)
+
+# Status where something is absent that could not be installed: nothing is wrong with what is here.
+siw_absent=77
+
+# Says which of the named programs are absent; false if any is.
+siw_need() {
+    local program absent=()
+    for program in "$@"; do
+        command -v "$program" >/dev/null || absent+=("$program")
+    done
+    [ ${#absent[@]} -gt 0 ] || return 0
+    say "error: absent: ${absent[*]}; this line installs what the guest needs:" >&2
+    say "  apt-get install ${siw_packages[*]}" >&2
+    return "$siw_absent"
+}
+
+# Path of the kernel; builds it if it is nowhere.
+siw_kernel() {
+    if [ -n "${FERROWARP_SIW_KERNEL-}" ]; then
+        [ -r "$FERROWARP_SIW_KERNEL" ] || die "FERROWARP_SIW_KERNEL: cannot read it"
+        printf '%s\n' "$FERROWARP_SIW_KERNEL"
+        return
+    fi
+    local built
+    built=$siw_cache/bzImage-$(sha256sum <"$siw_fragment" | cut -c 1-16)
+    if [ ! -s "$built" ]; then
+        if [ -s "$siw_shared" ]; then
+            realpath "$siw_shared"
+            return
+        fi
+        siw_build_kernel "$built" >&2 || return
+    fi
+    printf '%s\n' "$built"
+}
+
+# Builds the kernel from Debian's sources into the file "$1".
+siw_build_kernel() {
+    local out=$1 source work log=$siw_cache/build.log
+    mkdir -p "$siw_cache"
+    exec 9>"$siw_cache/lock"
+    flock 9
+    # Another run may have built it meanwhile.
+    [ ! -s "$out" ] || return 0
+    install_packages "${siw_kernel_packages[@]}"
+    source=$(find /usr/src -maxdepth 1 -name 'linux-source-*.tar.xz' | sort -V | tail -n 1)
+    if [ -z "$source" ] || ! siw_has make gcc bc bison flex xz; then
+        say "error: Debian's kernels come without siw, so one is built, once; this line installs"
+        say "what that needs (or set FERROWARP_SIW_KERNEL to a bzImage with siw in it):"
+        say "  apt-get install ${siw_kernel_packages[*]}"
+        return "$siw_absent"
+    fi
+    say "building a kernel with siw from $source, once: 5 to 10 minutes; log: $log"
+    work=$scratch/linux
+    mkdir "$work"
+    if ! (
+        set -e
+        tar -xf "$source" -C "$work" --strip-components=1
+        cd "$work"
+        make tinyconfig
+        scripts/kconfig/merge_config.sh -m .config "$siw_fragment"
+        make olddefconfig
+        grep -q '^CONFIG_RDMA_SIW=y' .config
+        make -j"$(nproc)" bzImage
+        mv arch/x86/boot/bzImage "$out.new"
+        mv "$out.new" "$out"
+    ) >"$log" 2>&1; then
+        rm -rf -- "$work"
+        tail -n 5 "$log"
+        die "the kernel could not be built; the whole log is $log"
+    fi
+    rm -rf -- "$work"
+}
+
+siw_has() {
+    local program
+    for program in "$@"; do
+        command -v "$program" >/dev/null || return
+    done
+}
+
+# Path of the initramfs; makes it if what goes in has changed.
+siw_initramfs() {
+    local program files=() sources=() key out
+    for program in "${siw_programs[@]}"; do
+        files+=("$(command -v "$program")")
+    done
+    files+=("$(siw_one_of /usr/lib/*/libibverbs/libsiw-rdmav*.so)")
+    # rping cancels a thread, which takes this library without naming it.
+    files+=("$(siw_one_of /usr/lib/x86_64-linux-gnu/libgcc_s.so.1 /lib/*/libgcc_s.so.1)")
+    [ ! -r "$root_dir/tests/interop/siw_peer.c" ] ||
+        mapfile -t sources < <(find "$root_dir/tests/interop" -name '*.[ch]' | sort)
+    key=$({
+        cat "${BASH_SOURCE[0]}" "$root_dir/scripts/lib/siw-init" "${sources[@]}" /bin/busybox \
+            "${files[@]}"
+        ldd "${files[@]}" | awk '/=> \// {print $3}' | sort -u | xargs cat
+    } | sha256sum | cut -c 1-16)
+    out=$siw_cache/initramfs-$key.cpio.gz
+    if [ ! -s "$out" ]; then
+        mkdir -p "$siw_cache"
+        siw_fill "$scratch/guest" "${files[@]}"
+        if [ ${#sources[@]} -gt 0 ]; then
+            siw_compile "$scratch/guest/usr/bin/siw_peer" "${sources[@]}" >&2
+        fi
+        (cd "$scratch/guest" && find . | cpio --quiet -o -H newc -R 0:0 | gzip -1) >"$out.$$"
+        mv "$out.$$" "$out"
+        rm -rf -- "$scratch/guest"
+    fi
+    printf '%s\n' "$out"
+}
+
+# The first of the named files that is there.
+siw_one_of() {
+    local file
+    for file in "$@"; do
+        [ ! -e "$file" ] || { printf '%s\n' "$file"; return; }
+    done
+    die "absent: $1; apt-get install ${siw_packages[*]}"
+}
+
+# Puts the guest's files below the folder "$1": programs into usr/bin, libraries where they are.
+siw_fill() {
+    local root=$1 file
+    shift
+    mkdir -p "$root"/{bin,usr/bin,etc/libibverbs.d}
+    for file in $(ldd "$@" | awk '/=> \// {print $3} $1 ~ /^\/lib.*\/ld-/ {print $1}' | sort -u); do
+        install -D "$file" "$root$file"
+    done
+    for file in "$@"; do
+        case $file in
+        *.so | *.so.*) install -D "$file" "$root$file" ;;
+        *) install "$file" "$root/usr/bin/" ;;
+        esac
+    done
+    echo "driver siw" >"$root/etc/libibverbs.d/siw.driver"
+    install /bin/busybox "$root/bin/busybox"
+    ln -s ../usr/bin/dash "$root/bin/sh"
+    install "$root_dir/scripts/lib/siw-init" "$root/init"
+}
+
+# Compiles the other end of iwperf, for the guest, into the file "$1".
+siw_compile() {
+    local out=$1 source units=()
+    shift
+    for source in "$@"; do
+        [[ $source = *.h ]] || units+=("$source")
+    done
+    gcc -O2 -Wall -Wextra -Werror -o "$out" "${units[@]}" -lrdmacm -libverbs -lpthread ||
+        die "tests/interop/siw_peer.c could not be compiled; apt-get install libibverbs-dev librdmacm-dev"
+}

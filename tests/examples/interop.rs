@@ -1,0 +1,75 @@
+//! The stack against Linux's siw in a guest: the matrix, case by case. `scripts/interop` runs it.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use ferrowarp_tests::interop::{matrix, run};
+use ferrowarp_tests::process::TempDir;
+use ferrowarp_tests::{capture, netns, process};
+
+#[derive(Parser)]
+struct Options {
+    /// Prints the names of the cases, and which belong to the small matrix.
+    #[arg(long)]
+    list: bool,
+    /// Only cases whose name contains this; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    only: Vec<String>,
+    /// The small matrix.
+    #[arg(long)]
+    quick: bool,
+    /// Where captures and logs stay; without it they are removed.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match interop(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn interop(options: &Options) -> io::Result<bool> {
+    let chosen = |name: &str| {
+        options.only.is_empty() || options.only.iter().any(|pattern| name.contains(pattern))
+    };
+    let mut cases = matrix::all();
+    cases.retain(|case| chosen(&case.name) && (case.is_quick || !options.quick));
+    if options.list {
+        for case in &cases {
+            println!("{}{}", case.name, if case.is_quick { " (quick)" } else { "" });
+        }
+        return Ok(true);
+    }
+    if cases.is_empty() {
+        return Err(io::Error::other("no case has such a name: --list shows them"));
+    }
+    let absent = netns::missing().or_else(capture::missing);
+    if let Some(reason) = absent {
+        return Err(io::Error::other(reason));
+    }
+    for program in ["iwping", "iwperf", "examples/interop_end"] {
+        if process::program(program).is_none() {
+            return Err(io::Error::other(format!("{program} was not built; see FERROWARP_BIN")));
+        }
+    }
+    let temporary = TempDir::new()?;
+    let folder = options.keep.clone().unwrap_or_else(|| temporary.path().to_path_buf());
+    fs::create_dir_all(&folder)?;
+    let rows = run::run(&cases, &folder)?;
+    let failed = run::failed(&rows);
+    let seconds: f32 = rows.iter().map(|row| row.took.as_secs_f32()).sum();
+    println!("{} passed, {} failed, {seconds:.0} s", rows.len() - failed.len(), failed.len());
+    for name in &failed {
+        println!("failed: {name}");
+    }
+    Ok(failed.is_empty())
+}

@@ -1,0 +1,475 @@
+//! An exchange over an established connection: see tests/interop/exchange_steps.c for who says
+//! what.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use ferrowarp::{
+    Access, Context, EndReason, Event, Mr, Operation, Payload, Qp, RecvWr, SendWr, Wc, WcStatus,
+};
+use ferrowarp_apps::link::{End, gather, piece};
+
+use crate::steps::{BURST_MAX, BURST_PIECE, Kind, OFFSET_MAX, Step, region_len, steps};
+use crate::{Fault, Options, Role};
+
+const NOTE_MAGIC: u32 = 0x4E4F_5445;
+const NOTE_LEN: usize = 64;
+/// Receives for notes: one that is being read, and two that may have come meanwhile.
+const NOTE_SLOTS: u64 = 3;
+const WINDOW_LEN: usize = 64;
+/// What memory holds that nobody has written.
+const UNTOUCHED: u8 = 0xA5;
+const DEPTH: usize = BURST_MAX + 16;
+/// How long anything may take.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// What completions are for.
+const NOTE: usize = 0;
+const STEP: usize = 1;
+const SENT: usize = 2;
+const DONE: usize = 3;
+
+/// What the ends tell each other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Note {
+    step: u32,
+    /// Ready: what is to be invalidated.
+    stag: u32,
+    address: u64,
+    /// Checked: octets that were wrong.
+    errors: u64,
+    /// The first note of each end: its regions.
+    tx_address: u64,
+    rx_address: u64,
+    len: u64,
+    tx_stag: u32,
+    rx_stag: u32,
+}
+
+impl Note {
+    fn emit(&self) -> [u8; NOTE_LEN] {
+        let mut out = [0; NOTE_LEN];
+        let fields = [
+            (u64::from(NOTE_MAGIC), 4),
+            (self.step.into(), 4),
+            (self.stag.into(), 4),
+            (self.address, 8),
+            (self.errors, 8),
+            (self.tx_address, 8),
+            (self.rx_address, 8),
+            (self.len, 8),
+            (self.tx_stag.into(), 4),
+            (self.rx_stag.into(), 4),
+        ];
+        let mut at = 0;
+        for (value, len) in fields {
+            out[at..at + len].copy_from_slice(&value.to_be_bytes()[8 - len..]);
+            at += len;
+        }
+        out
+    }
+
+    fn parse(octets: &[u8; NOTE_LEN]) -> Option<Self> {
+        let word = |at| u32::from_be_bytes(octets[at..at + 4].try_into().expect("four octets"));
+        let long = |at| u64::from_be_bytes(octets[at..at + 8].try_into().expect("eight octets"));
+        (word(0) == NOTE_MAGIC).then(|| Self {
+            step: word(4),
+            stag: word(8),
+            address: long(12),
+            errors: long(20),
+            tx_address: long(28),
+            rx_address: long(36),
+            len: long(44),
+            tx_stag: word(52),
+            rx_stag: word(56),
+        })
+    }
+}
+
+/// One end of an exchange.
+pub(crate) struct Exchange<'a> {
+    options: &'a Options,
+    is_initiator: bool,
+    end: End,
+    /// The connection.
+    pub(crate) qp: Qp,
+    tx: Mr,
+    rx: Mr,
+    notes: Mr,
+    window: Option<Mr>,
+    peer: Note,
+    ord: u16,
+    notes_due: u64,
+    notes_posted: u64,
+    notes_read: u64,
+    /// Completions so far, by what they are for, and the last one of a step.
+    counts: [u64; 4],
+    arrived: Option<Wc>,
+    /// What the last Send with Invalidate invalidated at the other end.
+    stale: (u32, u64),
+    steps: u64,
+    octets: u64,
+}
+
+impl<'a> Exchange<'a> {
+    /// Prepares an end, not yet connected.
+    pub(crate) fn new(
+        context: &Context,
+        options: &'a Options,
+        is_initiator: bool,
+    ) -> anyhow::Result<Self> {
+        let end = End::new(context, 4 * DEPTH)?;
+        let len = region_len(options);
+        let notes_len = usize::try_from(NOTE_SLOTS)? * NOTE_LEN;
+        let mut exchange = Self {
+            options,
+            is_initiator,
+            qp: end.queue_pair(DEPTH, DEPTH)?,
+            tx: end.memory(len, Access::ALL)?,
+            rx: end.memory(len, Access::ALL)?,
+            notes: end.memory(notes_len, Access::LOCAL_WRITE)?,
+            end,
+            window: None,
+            peer: Note::default(),
+            ord: 0,
+            notes_due: 0,
+            notes_posted: 0,
+            notes_read: 0,
+            counts: [0; 4],
+            arrived: None,
+            stale: (0, 0),
+            steps: 0,
+            octets: 0,
+        };
+        // The first note, and those of the end that acts first.
+        exchange.expect_notes(1)?;
+        if is_initiator {
+            exchange.expect_notes(2 * steps(options).len() as u64)?;
+        }
+        Ok(exchange)
+    }
+
+    /// All steps, from the first note to the end of the connection. `ord`: RDMA Reads that may be
+    /// outstanding.
+    pub(crate) fn run(&mut self, ord: u16) -> anyhow::Result<()> {
+        self.ord = ord;
+        let offer = Note {
+            tx_address: self.tx.addr(),
+            rx_address: self.rx.addr(),
+            len: self.rx.len() as u64,
+            tx_stag: self.tx.rkey(),
+            rx_stag: self.rx.rkey(),
+            ..Note::default()
+        };
+        if self.is_initiator {
+            self.send_note(&offer)?;
+            self.peer = self.take_note()?;
+            self.act()?;
+            self.watch()?;
+        } else {
+            self.peer = self.take_note()?;
+            self.send_note(&offer)?;
+            self.watch()?;
+            self.act()?;
+        }
+        self.finish()?;
+        println!("result: steps={} octets={}", self.steps, self.octets);
+        Ok(())
+    }
+
+    // Completions and notes.
+
+    /// Drives the stack until `count` completions of a kind have come.
+    fn wait(&mut self, kind: usize, count: u64) -> anyhow::Result<()> {
+        let deadline = Instant::now() + WAIT_MAX;
+        let mut batch = Vec::new();
+        let mut failed = None;
+        while self.counts[kind] < count {
+            // What was waited for may have come with the end of the connection right behind it.
+            if let Some(Wc { opcode, status, .. }) = failed {
+                let reason = self.qp.next_event();
+                bail!("step {}: {opcode:?}: {status} ({reason:?})", self.steps);
+            }
+            batch.clear();
+            self.end.poll(&mut batch);
+            for wc in &batch {
+                let of = usize::try_from(wc.wr_id)?;
+                if wc.status != WcStatus::Success {
+                    failed = failed.or(Some(*wc));
+                    continue;
+                }
+                if of == STEP {
+                    self.arrived = Some(*wc);
+                }
+                self.counts[of] += 1;
+            }
+            ensure!(Instant::now() < deadline, "nothing came in step {}", self.steps);
+        }
+        Ok(())
+    }
+
+    fn receive(&self, kind: usize, mr: &Mr, offset: usize, len: usize) -> anyhow::Result<()> {
+        let sge = piece(mr, offset as u64, u32::try_from(len)?);
+        let wr_id = kind as u64;
+        self.qp.post_recv(RecvWr { wr_id, sg_list: [sge].into_iter().collect() })?;
+        Ok(())
+    }
+
+    fn post(&self, kind: usize, operation: Operation) -> anyhow::Result<()> {
+        let wr_id = kind as u64;
+        self.qp.post_send(SendWr { wr_id, operation, signaled: true, fence: false })?;
+        Ok(())
+    }
+
+    /// Posts receives for `count` notes that come; a few at a time.
+    fn expect_notes(&mut self, count: u64) -> anyhow::Result<()> {
+        self.notes_due += count;
+        while self.notes_posted < self.notes_due.min(self.notes_read + NOTE_SLOTS) {
+            let slot = usize::try_from(self.notes_posted % NOTE_SLOTS)?;
+            self.receive(NOTE, &self.notes, slot * NOTE_LEN, NOTE_LEN)?;
+            self.notes_posted += 1;
+        }
+        Ok(())
+    }
+
+    fn take_note(&mut self) -> anyhow::Result<Note> {
+        self.wait(NOTE, self.notes_read + 1)?;
+        let slot = usize::try_from(self.notes_read % NOTE_SLOTS)?;
+        let mut octets = [0; NOTE_LEN];
+        self.notes.read(slot * NOTE_LEN, &mut octets);
+        self.notes_read += 1;
+        self.expect_notes(0)?;
+        Note::parse(&octets).context("something else came in place of a note")
+    }
+
+    fn send_note(&mut self, note: &Note) -> anyhow::Result<()> {
+        let payload = Payload::Inline(note.emit().into_iter().collect());
+        self.post(SENT, Operation::Send { payload, solicited: false, invalidate: None })
+    }
+
+    // The end that acts.
+
+    /// Messages of `by` for which there is a receive behind all steps: the responder's last note,
+    /// which says that all is over, or the Send whose fault is the STag.
+    fn behind(&self, by: Role) -> u64 {
+        u64::from(match self.options.fault {
+            None => by == Role::Responder,
+            Some(Fault::Invalidate) => by == self.options.fault_by,
+            Some(_) => false,
+        })
+    }
+
+    fn act(&mut self) -> anyhow::Result<()> {
+        let all = steps(self.options);
+        for step in &all {
+            let ready = self.take_note()?;
+            if step.number as usize + 1 == all.len() && !self.is_initiator {
+                self.expect_notes(self.behind(Role::Initiator))?;
+            }
+            ensure!(ready.step == step.number, "the other end is ready for step {}", ready.step);
+            self.act_step(step, &ready)?;
+            let checked = self.take_note()?;
+            let (errors, number) = (checked.errors, step.number);
+            ensure!(errors == 0, "the other end found {errors} errors in step {number}");
+            self.steps += 1;
+            self.octets += step.len(self.ord) as u64;
+        }
+        Ok(())
+    }
+
+    fn act_step(&mut self, step: &Step, ready: &Note) -> anyhow::Result<()> {
+        fill(&self.tx, step.source, step.size, step, self.is_initiator);
+        let payload = gather(piece(&self.tx, step.source as u64, u32::try_from(step.size)?));
+        match step.kind {
+            Kind::Send { solicited, invalidates } => {
+                if invalidates {
+                    self.stale = (ready.stag, ready.address);
+                }
+                let invalidate = invalidates.then_some(ready.stag);
+                self.post(DONE, Operation::Send { payload, solicited, invalidate })?;
+                return self.wait(DONE, self.counts[DONE] + 1);
+            }
+            Kind::Write => {
+                let remote = self.peer.rx_address + step.sink as u64;
+                let rkey = self.peer.rx_stag;
+                self.post(DONE, Operation::Write { payload, rkey, remote })?;
+                self.wait(DONE, self.counts[DONE] + 1)?;
+            }
+            Kind::Read => self.read(step, step.size)?,
+            Kind::Burst => self.read(step, BURST_PIECE)?,
+        }
+        let payload = Payload::empty();
+        self.post(DONE, Operation::Send { payload, solicited: false, invalidate: None })?;
+        self.wait(DONE, self.counts[DONE] + 1)
+    }
+
+    /// Reads a step's octets in pieces of one length, all at a time, and checks them.
+    fn read(&mut self, step: &Step, len: usize) -> anyhow::Result<()> {
+        let whole = step.len(self.ord);
+        let mut count = 0;
+        for at in (0..whole).step_by(len.max(1)) {
+            let sink = piece(&self.rx, (step.sink + at) as u64, u32::try_from(len)?);
+            let remote = self.peer.tx_address + (step.source + at) as u64;
+            self.post(DONE, Operation::Read { sink, rkey: self.peer.tx_stag, remote })?;
+            count += 1;
+        }
+        self.wait(DONE, self.counts[DONE] + count)?;
+        let errors = mismatches(&self.rx, step.sink, whole, step, !self.is_initiator);
+        ensure!(errors == 0, "{errors} octets of what was read are wrong");
+        Ok(())
+    }
+
+    // The passive end.
+
+    fn watch(&mut self) -> anyhow::Result<()> {
+        let all = steps(self.options);
+        for step in &all {
+            let is_last = step.number as usize + 1 == all.len();
+            self.watch_step(step, is_last)?;
+        }
+        Ok(())
+    }
+
+    fn watch_step(&mut self, step: &Step, is_last: bool) -> anyhow::Result<()> {
+        let mut ready = Note { step: step.number, ..Note::default() };
+        if let Kind::Send { invalidates: true, .. } = step.kind {
+            // Only what belongs to one connection can be invalidated over it.
+            let buffer = self.end.context.allocate(WINDOW_LEN)?;
+            let window = self.end.pd.register_for(&self.qp, buffer, Access::ALL)?;
+            (ready.stag, ready.address) = (window.rkey(), window.addr());
+            self.window = Some(window);
+        }
+        self.rx.fill(0, self.rx.len(), UNTOUCHED);
+        let is_fetched = matches!(step.kind, Kind::Read | Kind::Burst);
+        if is_fetched {
+            let len = self.tx.len() - OFFSET_MAX;
+            fill(&self.tx, step.source, len, step, self.is_initiator);
+        }
+        let expected = if let Kind::Send { .. } = step.kind { step.size } else { 0 };
+        self.receive(STEP, &self.rx, step.sink, expected)?;
+        self.send_note(&ready)?;
+        self.wait(STEP, self.counts[STEP] + 1)?;
+        self.check_arrival(step, expected, &ready)?;
+        let mut checked = Note { step: step.number, ..Note::default() };
+        if !is_fetched {
+            checked.errors = mismatches(&self.rx, step.sink, step.size, step, !self.is_initiator);
+            for beside in [step.sink - 1, step.sink + step.size] {
+                let mut octet = [0];
+                self.rx.read(beside, &mut octet);
+                checked.errors += u64::from(octet != [UNTOUCHED]);
+            }
+        }
+        if is_last {
+            let count = 2 * steps(self.options).len() as u64;
+            self.expect_notes(if self.is_initiator {
+                self.behind(Role::Responder)
+            } else {
+                count
+            })?;
+        }
+        self.send_note(&checked)?;
+        ensure!(checked.errors == 0, "{} octets of {step:?} are wrong", checked.errors);
+        self.steps += 1;
+        Ok(())
+    }
+
+    /// A step's message came as it was sent: its length, its event, what it invalidated.
+    fn check_arrival(&self, step: &Step, expected: usize, ready: &Note) -> anyhow::Result<()> {
+        let wc = self.arrived.context("a step came without a completion")?;
+        let len = usize::try_from(wc.byte_len)?;
+        ensure!(len == expected, "{len} octets came in {step:?}");
+        let (solicited, invalidates) = match step.kind {
+            Kind::Send { solicited, invalidates } => (solicited, invalidates),
+            _ => (false, false),
+        };
+        ensure!(wc.solicited == solicited, "{step:?} came with solicited {}", wc.solicited);
+        let invalidated = invalidates.then_some(ready.stag);
+        ensure!(wc.invalidated == invalidated, "{step:?} invalidated {:?}", wc.invalidated);
+        Ok(())
+    }
+
+    // The fault, and the end.
+
+    fn commit(&self, fault: Fault) -> anyhow::Result<()> {
+        let Note { rx_address, tx_address, len, rx_stag, .. } = self.peer;
+        // Another slot than any of the STags that are in use.
+        let wrong = rx_stag ^ 0x00FF_FF00;
+        let source = || gather(piece(&self.tx, 0, 64));
+        let send = |invalidate| Operation::Send { payload: source(), solicited: false, invalidate };
+        let write = |rkey, remote| Operation::Write { payload: source(), rkey, remote };
+        self.post(
+            DONE,
+            match fault {
+                Fault::Write => write(wrong, rx_address),
+                Fault::Read => {
+                    let sink = piece(&self.rx, 0, 64);
+                    Operation::Read { sink, rkey: wrong, remote: tx_address }
+                }
+                Fault::Invalidate => send(Some(wrong)),
+                Fault::Send => send(None),
+                Fault::Bounds => write(rx_stag, rx_address + len - 32),
+                Fault::Stale => write(self.stale.0, self.stale.1),
+            },
+        )
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        let is_ours = (self.options.fault_by == Role::Initiator) == self.is_initiator;
+        match self.options.fault {
+            None if self.is_initiator => {
+                self.take_note()?;
+                self.qp.disconnect()?;
+            }
+            None => self.send_note(&Note::default())?,
+            Some(fault) if is_ours => self.commit(fault)?,
+            Some(_) => {}
+        }
+        self.wait_end()
+    }
+
+    /// Waits until the connection is down, and says why it is.
+    fn wait_end(&self) -> anyhow::Result<()> {
+        loop {
+            let event = self.qp.wait_event(WAIT_MAX).context("the connection does not end")?;
+            if let Event::Disconnected { reason, .. } = event {
+                println!("ended: {}", told(&reason));
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A reason in words, with all that a Terminate says.
+fn told(reason: &EndReason) -> String {
+    let (name, terminate) = match reason {
+        EndReason::TerminateSent(terminate) => ("terminate-sent", terminate),
+        EndReason::TerminateUnsent(terminate) => ("terminate-unsent", terminate),
+        EndReason::TerminateReceived(terminate) => ("terminate-received", terminate),
+        other => return format!("{other:?}"),
+    };
+    let (layer, error_type, code) = terminate.cause();
+    format!("{name} {layer}/{error_type}/{code:02x} segment={:?}", terminate.segment_len)
+}
+
+/// Octets between copies to and from registered memory.
+const COPY_LEN: usize = 4096;
+
+fn fill(mr: &Mr, offset: usize, len: usize, step: &Step, by_initiator: bool) {
+    let mut scratch = [0; COPY_LEN];
+    for at in (0..len).step_by(COPY_LEN) {
+        let piece = &mut scratch[..COPY_LEN.min(len - at)];
+        step.pattern(by_initiator).fill(at, piece);
+        mr.write(offset + at, piece);
+    }
+}
+
+fn mismatches(mr: &Mr, offset: usize, len: usize, step: &Step, by_initiator: bool) -> u64 {
+    let mut scratch = [0; COPY_LEN];
+    let mut errors = 0;
+    for at in (0..len).step_by(COPY_LEN) {
+        let piece = &mut scratch[..COPY_LEN.min(len - at)];
+        mr.read(offset + at, piece);
+        errors += step.pattern(by_initiator).mismatches(at, piece);
+    }
+    errors
+}

@@ -1,0 +1,209 @@
+//! One end of an exchange, on the stack; the other one is `siw_peer exchange` in the guest
+//! (tests/interop/exchange.h says what it tries). Prints lines of `key=value`, and ends with
+//! status 0 only if all went as it should.
+
+mod exchange;
+mod steps;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Parser, ValueEnum};
+use ferrowarp::{Agreed, ConnParam, ConnRequest, ConnectError, Context, Event, Qp};
+use ferrowarp_apps::device::DeviceArgs;
+use ferrowarp_apps::network::Host;
+use ferrowarp_apps::startup::{MpaArgs, ReadArgs, agreement};
+
+use crate::exchange::Exchange;
+
+/// How long the set-up of a connection may take.
+const CONNECT_MAX: Duration = Duration::from_secs(30);
+
+/// What one end does wrong after everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Fault {
+    /// An RDMA Write to an STag that was never given out.
+    Write,
+    /// An RDMA Read of such an STag.
+    Read,
+    /// A Send that invalidates such an STag.
+    Invalidate,
+    /// A Send for which there is no receive.
+    Send,
+    /// An RDMA Write beyond the end of the region.
+    Bounds,
+    /// An RDMA Write to the STag that was invalidated last.
+    Stale,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Role {
+    Initiator,
+    Responder,
+}
+
+/// One end of an exchange with `siw_peer exchange`.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Address of the other end; without it this one listens.
+    host: Option<Host>,
+    /// Port of the end that listens.
+    #[arg(long, default_value_t = 4796)]
+    port: u16,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    reads: ReadArgs,
+    #[command(flatten)]
+    mpa: MpaArgs,
+    /// Asks for markers.
+    #[arg(long)]
+    markers: bool,
+    /// Asks for no CRC.
+    #[arg(long)]
+    no_crc: bool,
+    /// Octets of private data that this end sends.
+    #[arg(long, default_value_t = 0)]
+    private: usize,
+    /// Octets of private data that have to come.
+    #[arg(long, default_value_t = 0)]
+    expect_private: usize,
+    /// The end that listens rejects.
+    #[arg(long)]
+    reject: bool,
+    /// Leaves RDMA Reads away.
+    #[arg(long)]
+    no_reads: bool,
+    /// Octets of the messages.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 1000, 65536])]
+    sizes: Vec<usize>,
+    /// What goes wrong at the end.
+    #[arg(long, value_enum)]
+    fault: Option<Fault>,
+    /// Who does it.
+    #[arg(long, value_enum, default_value = "responder")]
+    fault_by: Role,
+}
+
+/// What private data are for; the first of their octets says so.
+#[derive(Clone, Copy)]
+enum Private {
+    Request = 1,
+    Reply = 2,
+    Reject = 3,
+}
+
+impl Private {
+    #[expect(clippy::cast_possible_truncation, reason = "modulo 256")]
+    const fn octet(self, index: usize) -> u8 {
+        (self as usize + 7 * index) as u8
+    }
+
+    fn octets(self, len: usize) -> impl Iterator<Item = u8> {
+        (0..len).map(move |index| self.octet(index))
+    }
+
+    /// Refuses octets that are not those the other end was to send.
+    fn check(self, octets: &[u8], expected: usize) -> anyhow::Result<()> {
+        let len = octets.len();
+        ensure!(len == expected, "{len} octets of private data came, not {expected}");
+        let is_right = octets.iter().copied().eq(self.octets(len));
+        ensure!(is_right, "the private data are not those that were sent");
+        Ok(())
+    }
+}
+
+impl Options {
+    fn param(&self, private: Private) -> ConnParam {
+        let mut param = ConnParam {
+            crc: !self.no_crc,
+            markers: self.markers,
+            private_data: private.octets(self.private).collect(),
+            ..ConnParam::default()
+        };
+        self.mpa.put_into(&mut param);
+        self.reads.put_into(&mut param);
+        param
+    }
+}
+
+fn main() -> ExitCode {
+    let options: Options = ferrowarp_apps::parse();
+    ferrowarp_apps::exit("interop_end", || {
+        let context = options.device.open(1)?;
+        match options.host {
+            Some(host) => connect(&options, &context, host.socket(options.port)),
+            None => listen(&options, &context),
+        }
+    })
+}
+
+fn connect(options: &Options, context: &Context, remote: SocketAddr) -> anyhow::Result<()> {
+    let mut exchange = Exchange::new(context, options, true)?;
+    exchange.qp.connect(remote, options.param(Private::Request))?;
+    match wait_established(&exchange.qp)? {
+        Ok(agreed) => {
+            ensure!(!options.reject, "the connection was not rejected");
+            Private::Reply.check(&agreed.private_data, options.expect_private)?;
+            exchange.run(agreed.ord)
+        }
+        Err((error, private_data)) => {
+            ensure!(options.reject && error == ConnectError::Rejected, "cannot connect: {error}");
+            Private::Reject.check(&private_data, options.expect_private)?;
+            println!("rejected: private={}", private_data.len());
+            Ok(())
+        }
+    }
+}
+
+fn listen(options: &Options, context: &Context) -> anyhow::Result<()> {
+    let listener = context.listen(options.port, 4)?;
+    println!("listening on port {}", options.port);
+    let request = listener.accept_timeout(CONNECT_MAX).context("nobody connects")?;
+    let offer = request.offer();
+    println!("asked: ird={} ord={} private={}", offer.ird, offer.ord, offer.private_data.len());
+    Private::Request.check(&offer.private_data, options.expect_private)?;
+    if options.reject {
+        let octets: Vec<u8> = Private::Reject.octets(options.private).collect();
+        request.reject(&octets)?;
+        println!("rejected");
+        // The peer's answer to the reject, which may be the end of the connection, is awaited.
+        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        while context.connection_count() > 0 && std::time::Instant::now() < deadline {
+            context.drive();
+        }
+        return Ok(());
+    }
+    accept(options, context, request)
+}
+
+fn accept(options: &Options, context: &Context, request: ConnRequest) -> anyhow::Result<()> {
+    let mut exchange = Exchange::new(context, options, false)?;
+    request.accept(&exchange.qp, options.param(Private::Reply))?;
+    match wait_established(&exchange.qp)? {
+        Ok(agreed) => exchange.run(agreed.ord),
+        Err((error, _)) => bail!("the connection failed: {error}"),
+    }
+}
+
+type Failed = (ConnectError, Vec<u8>);
+
+/// Waits until a connection is up, and says what was agreed; or why it cannot be, and what the
+/// peer's application said to that.
+fn wait_established(qp: &Qp) -> anyhow::Result<Result<Box<Agreed>, Failed>> {
+    loop {
+        match qp.wait_event(CONNECT_MAX).context("no answer")? {
+            Event::Established { agreed, .. } => {
+                println!("{}", agreement(&agreed));
+                return Ok(Ok(agreed));
+            }
+            Event::ConnectFailed { error, private_data, .. } => {
+                return Ok(Err((error, private_data.to_vec())));
+            }
+            Event::Disconnected { reason, .. } => bail!("ended in set-up: {reason:?}"),
+            _ => {}
+        }
+    }
+}

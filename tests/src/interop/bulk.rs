@@ -1,0 +1,168 @@
+//! Bulk in both directions and both roles: iwperf against siw_peer, the other end of its control
+//! exchange, every octet verified at its sink.
+
+use std::io;
+use std::time::Duration;
+
+use crate::interop::case::{Case, PATIENCE, Route, Version, failure};
+use crate::interop::faults::RECOVERING;
+use crate::interop::lab::{Lab, failed};
+use crate::interop::ping::ended_well;
+
+/// Port of iwperf.
+const PORT: u16 = 18515;
+/// Octets of a case, about, in the big matrix and in the small one; small messages are fewer.
+const OCTETS: u64 = 64 << 20;
+const OCTETS_QUICK: u64 = 4 << 20;
+/// Messages of a case on each queue pair.
+const MESSAGES: std::ops::RangeInclusive<u64> = 8..=1000;
+/// Octets that the slots of a case may take of a region: the guest has 512 MiB, and two regions.
+const SLOTS: u64 = 128 << 20;
+/// How long a case may take: the emulated guest moves 50 to 500 Mb/s.
+const BULK_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    /// iwperf to `siw_peer perf-server`.
+    Ours,
+    /// `siw_peer perf-client` to `iwperf server`.
+    Theirs,
+}
+
+const CLIENTS: [(Client, &str); 2] = [(Client::Ours, "by-us"), (Client::Theirs, "by-siw")];
+
+/// A run.
+#[derive(Clone, Copy, Debug)]
+struct Bulk {
+    client: Client,
+    test: &'static str,
+    size: u64,
+    messages: u64,
+    qps: u64,
+    both: bool,
+}
+
+impl Bulk {
+    /// As many messages as make up `octets` over all queue pairs.
+    fn new(client: Client, test: &'static str, size: u64, qps: u64, octets: u64) -> Self {
+        let messages = (octets / size / qps).clamp(*MESSAGES.start(), *MESSAGES.end());
+        Self { client, test, size, messages, qps, both: false }
+    }
+
+    /// Octets in one direction.
+    const fn octets(&self) -> u64 {
+        self.messages * self.qps * self.size
+    }
+}
+
+/// Each test, size and role; several queue pairs, both directions, other paths.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |name: String, route: Route, quick: bool, run: Bulk| {
+        let case = Case::new(name, route, move |lab| bulk(lab, run)).quick(quick);
+        // The queue of the guest's interface overflows, and so does its window: it is slower than
+        // we are.
+        cases.push(case.explained(&RECOVERING).explained(&["window_full"]));
+    };
+    for (client, role) in CLIENTS {
+        for test in ["write-bw", "read-bw", "send-bw"] {
+            for size in [1, 3, 1461, 65536, 1_048_577, 4_194_304] {
+                let quick = size == 1_048_577;
+                let octets = if quick { OCTETS_QUICK } else { OCTETS };
+                let run = Bulk::new(client, test, size, 1, octets);
+                add(format!("bulk/{test}/{role}/{size}"), Route::PLAIN, quick, run);
+            }
+            for (qps, size, quick) in [(16, 100_001, true), (4, 4_194_304, false), (16, 777, false)]
+            {
+                let octets = if quick { OCTETS_QUICK } else { 2 * OCTETS };
+                let run = Bulk { both: true, ..Bulk::new(client, test, size, qps, octets) };
+                let name = format!("bulk/{test}/{role}/{qps}-queue-pairs-both-ways/{size}");
+                add(name, Route::PLAIN, quick && test == "write-bw", run);
+            }
+            for route in [Route::PLAIN.mtu(576), Route::PLAIN.v6(), Route::PLAIN.v6().mtu(9000)] {
+                let path = route.to_string().replace(' ', "-").to_lowercase();
+                let run = Bulk { both: true, ..Bulk::new(client, test, 250_001, 2, OCTETS) };
+                add(format!("bulk/{test}/{role}/{path}"), route, false, run);
+            }
+        }
+        for test in ["write-lat", "read-lat", "send-lat"] {
+            let run = Bulk::new(client, test, 4097, 1, OCTETS_QUICK);
+            let quick = test == "write-lat";
+            add(format!("bulk/{test}/{role}"), Route::PLAIN, quick, run);
+        }
+    }
+    cases
+}
+
+fn bulk(lab: &mut Lab, run: Bulk) -> io::Result<String> {
+    let told = match run.client {
+        Client::Ours => by_us(lab, &run)?,
+        Client::Theirs => by_siw(lab, &run)?,
+    };
+    let (ways, qps) = (if run.both { 2 } else { 1 }, run.qps);
+    Ok(format!("{} octets over {qps} queue pairs verified{told}", run.octets() * ways))
+}
+
+fn by_us(lab: &mut Lab, run: &Bulk) -> io::Result<String> {
+    let family = if lab.route().version == Version::V6 { "--ipv6" } else { "" };
+    let server = lab.guest.start(&format!("siw_peer perf-server --sessions 1 {family}"))?;
+    lab.guest.does(&format!("listening {PORT}"))?;
+    let Bulk { test, size, messages, .. } = run;
+    let depth = (SLOTS / size / run.qps).clamp(1, 16);
+    let mut line = format!("{test} {} --verify -s {size} -n {messages} -t {depth}", lab.theirs());
+    if run.qps > 1 {
+        line += &format!(" -q {}", run.qps);
+    }
+    if run.both {
+        line += " -b";
+    }
+    lab.does("iwperf", &line, BULK_PATIENCE)?;
+    let server = server.finish(PATIENCE);
+    ended_well("siw_peer", &server)?;
+    // iwperf has checked what came to it, and says so by its exit status.
+    let is_fetch = test.starts_with("read");
+    let expected = if is_fetch && !run.both { 0 } else { run.octets() };
+    let verified = value(&server.output, "verified")?;
+    if verified != expected {
+        return Err(failure(format!("siw_peer verified {verified} octets, not {expected}")));
+    }
+    Ok(String::new())
+}
+
+fn by_siw(lab: &mut Lab, run: &Bulk) -> io::Result<String> {
+    let server = lab.serve("iwperf", "server --once", "waiting for clients")?;
+    let Bulk { test, size, messages, qps, .. } = run;
+    let mut line = format!("siw_peer perf-client {} {test} --verify", lab.ours());
+    line += &format!(" --size {size} --iters {messages} --qps {qps} --tx-depth 16");
+    if run.both {
+        line += " --bidirectional";
+    }
+    let client = lab.guest.run(&line, BULK_PATIENCE)?;
+    let client_ended = ended_well("siw_peer", &client);
+    // Our own last words tell more, if we failed.
+    let server = server.finish(PATIENCE)?;
+    if !server.success() {
+        return Err(failed("iwperf", &server));
+    }
+    client_ended?;
+    // Pings and pongs are verified at their own sinks.
+    let both = run.both || matches!(*test, "write-lat" | "send-lat");
+    let expected = run.octets() * if both { 2 } else { 1 };
+    let verified = value(&client.output, "verified")?;
+    if verified != expected {
+        return Err(failure(format!("{verified} octets were verified, not {expected}")));
+    }
+    let rate =
+        client.output.split("mbit_s=").nth(1).and_then(|rest| rest.split([' ', '\n']).next());
+    Ok(format!(", {} Mb/s", rate.unwrap_or("?")))
+}
+
+/// The value of `key=` in the line `result: ...`.
+fn value(output: &str, key: &str) -> io::Result<u64> {
+    let line = output.lines().find(|line| line.starts_with("result: "));
+    let mut pairs = line.unwrap_or_default().split(' ').filter_map(|word| word.split_once('='));
+    let found = pairs.find(|(name, _)| *name == key).and_then(|(_, value)| value.parse().ok());
+    found.ok_or_else(|| failure(format!("siw_peer did not tell {key}")))
+}

@@ -1,0 +1,73 @@
+//! Runs cases, one after the other, and prints how each went.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::capture::{self, Capture};
+use crate::interop::case::Case;
+use crate::interop::lab::Lab;
+use crate::interop::verdict;
+
+/// How it went.
+#[derive(Debug)]
+pub struct Row {
+    /// Name of the case.
+    pub name: String,
+    /// What came of it, or why it failed.
+    pub outcome: Result<String, String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Runs `cases` over one guest, with logs and captures in a folder each below `folder`; prints a
+/// line for each as it ends.
+///
+/// # Errors
+/// If the guest does not come up, or nothing can be printed.
+pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
+    let mut lab = Lab::open(folder)?;
+    println!("siw of Linux {} ({})", lab.guest.fact("kernel"), lab.guest.fact("accel"));
+    let width = cases.iter().map(|case| case.name.len()).max().unwrap_or_default();
+    let mut rows = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        let own = folder.join(case.name.replace('/', "."));
+        fs::create_dir_all(&own)?;
+        let began = Instant::now();
+        let mut outcome = run_case(case, &mut lab, &own);
+        if outcome.as_ref().is_err_and(|error| error.kind() == capture::GAPS) {
+            // Nothing is known then of what was on the wire.
+            outcome = run_case(case, &mut lab, &own);
+        }
+        let outcome = outcome.map_err(|error| error.to_string());
+        let took = began.elapsed();
+        let (word, told) = match &outcome {
+            Ok(told) => ("ok", told),
+            Err(reason) => ("FAILED", reason),
+        };
+        let (number, count, seconds) = (index + 1, cases.len(), took.as_secs_f32());
+        println!("{number:3}/{count} {word:6} {:width$} {seconds:5.1} s  {told}", case.name);
+        io::stdout().flush()?;
+        rows.push(Row { name: case.name.clone(), outcome, took });
+    }
+    Ok(rows)
+}
+
+fn run_case(case: &Case, lab: &mut Lab, folder: &Path) -> io::Result<String> {
+    lab.set_up(case.route, folder)?;
+    let file = folder.join("wire.pcap");
+    let (namespace, interface) = (lab.namespace(), lab.guest.fact("interface"));
+    let capture = Capture::within(&namespace, &interface, case.packets_max, file)?;
+    let told = (case.body)(lab);
+    let file = capture.stop()?;
+    let told = told?;
+    let judged = verdict::judge(case, &file, lab.ours())?;
+    Ok(format!("{told}; {judged}"))
+}
+
+/// The names of the cases that failed.
+#[must_use]
+pub fn failed(rows: &[Row]) -> Vec<&str> {
+    rows.iter().filter(|row| row.outcome.is_err()).map(|row| row.name.as_str()).collect()
+}

@@ -1,0 +1,178 @@
+//! Exchanges of `interop_end` with `siw_peer exchange`: how connections start, each form of Send in
+//! unaligned memory, and the Terminates of either end.
+
+use std::io;
+
+use crate::interop::case::{Case, PATIENCE, Route, Version, failure};
+use crate::interop::lab::{Lab, failed, last_line};
+use crate::interop::ping::ended_well;
+
+/// Port of exchanges.
+const PORT: u16 = 4796;
+const END: &str = "examples/interop_end";
+/// Messages of a case that is about something else.
+const SHORT: &str = "--sizes 64";
+/// Empty, tiny, one and several segments, and 4 MiB.
+const ALL_SIZES: &str = "--sizes 0,1,2,3,1000,1461,65535,1000001,4194304";
+
+/// Who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    Ours,
+    Theirs,
+}
+
+const CLIENTS: [(Client, &str); 2] = [(Client::Ours, "by-us"), (Client::Theirs, "by-siw")];
+
+/// What the ends of an exchange are told, and what ours has to say.
+#[derive(Clone)]
+struct Exchange {
+    client: Client,
+    /// Options of both ends, of ours, of theirs.
+    both: String,
+    ours: String,
+    theirs: String,
+    /// What our end has to print.
+    expected: String,
+}
+
+impl Exchange {
+    fn new(client: Client, both: impl Into<String>) -> Self {
+        let empty = String::new;
+        Self { client, both: both.into(), ours: empty(), theirs: empty(), expected: empty() }
+    }
+
+    fn ours(self, options: impl Into<String>) -> Self {
+        Self { ours: options.into(), ..self }
+    }
+
+    fn theirs(self, options: impl Into<String>) -> Self {
+        Self { theirs: options.into(), ..self }
+    }
+
+    fn expects(self, text: impl Into<String>) -> Self {
+        Self { expected: text.into(), ..self }
+    }
+}
+
+/// All of them.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |name: String, exchange: Exchange, quick: bool| {
+        let is_rejected = exchange.both.contains("--reject");
+        let case = Case::new(name, Route::PLAIN, move |lab| run(lab, &exchange)).quick(quick);
+        cases.push(if is_rejected { case.without_fpdus() } else { case });
+    };
+    for (client, role) in CLIENTS {
+        let exchange = |both: &str| Exchange::new(client, both);
+        add(format!("exchange/all-sizes/{role}"), exchange(ALL_SIZES), false);
+        add(format!("exchange/some-sizes/{role}"), exchange("--sizes 0,1,1461,65535"), true);
+        private_data(client, role, &mut add);
+        for depth in [1, 2, 16, 128] {
+            let reads = format!("{SHORT} --ird {depth} --ord {depth}");
+            let agreed = format!("IRD {depth}, ORD {depth}\n");
+            let quick = depth == 128;
+            add(format!("startup/reads-{depth}/{role}"), exchange(&reads).expects(agreed), quick);
+        }
+        let no_crc = exchange(SHORT).ours("--no-crc");
+        add(format!("startup/no-crc-wanted/{role}"), no_crc.expects("agreed: "), false);
+        terminates(client, role, &mut add);
+    }
+    let by_us = || Exchange::new(Client::Ours, SHORT);
+    let old = Exchange::new(Client::Ours, "--no-reads --sizes 1,65535").ours("--mpa-revision 1");
+    add("startup/revision-1".into(), old.expects("agreed: MPA revision 1, "), true);
+    for kind in ["write", "read"] {
+        let ready = by_us().ours(format!("--peer-to-peer {kind}"));
+        add(format!("startup/peer-to-peer-{kind}"), ready, kind == "write");
+    }
+    cases.push(Case::new("startup/peer-to-peer-send", Route::PLAIN, ready_by_send).without_fpdus());
+    cases
+}
+
+/// siw knows no ready-to-receive message that is a Send, and we say so. It never serves another
+/// connection after that, and goes with its guest.
+fn ready_by_send(lab: &mut Lab) -> io::Result<String> {
+    let _server = lab.guest.start(&format!("siw_peer exchange {SHORT}"))?;
+    lab.guest.does(&format!("listening {PORT}"))?;
+    let line = format!("{} {SHORT} --peer-to-peer send", lab.theirs());
+    let ended = lab.run(END, &line, PATIENCE)?;
+    if ended.success() || !ended.output.contains("no ready-to-receive message") {
+        return Err(failed("interop_end", &ended));
+    }
+    lab.guest.cut()?;
+    Ok(last_line(&ended.output).to_owned())
+}
+
+/// Private data of request, reply and reject. siw takes 252 octets, which with the four of
+/// revision 2 make 256, and sends 251: it announces none of 252.
+fn private_data(client: Client, role: &str, add: &mut impl FnMut(String, Exchange, bool)) {
+    for (ours, theirs) in [(1, 2), (252, 251)] {
+        let says = format!("--private {ours} --expect-private {theirs}");
+        let hears = format!("--private {theirs} --expect-private {ours}");
+        let both = |options| Exchange::new(client, options).ours(&says).theirs(&hears);
+        let quick = ours == 252;
+        add(format!("startup/private-{ours}/{role}"), both(SHORT), quick);
+        let reject = both("--reject").expects("rejected");
+        add(format!("startup/reject-{ours}/{role}"), reject, quick);
+    }
+}
+
+/// Each error by either end; layer, type and code of the Terminate that answers it. What is to be
+/// invalidated by mistake comes with a message, for which there is a receive. siw then fails that
+/// receive, and neither says so nor closes: there is no such case with a fault of ours.
+fn terminates(client: Client, role: &str, add: &mut impl FnMut(String, Exchange, bool)) {
+    for (fault, code) in [
+        ("write", "1/1/00"),
+        ("read", "0/1/00"),
+        ("invalidate", "0/2/09"),
+        ("send", "1/2/02"),
+        ("bounds", "1/1/01"),
+        ("stale", "1/1/00"),
+    ] {
+        for fault_by in ["initiator", "responder"] {
+            let is_ours = (client == Client::Ours) == (fault_by == "initiator");
+            if is_ours && fault == "invalidate" {
+                continue;
+            }
+            let end = if is_ours { "received" } else { "sent" };
+            let both = format!("{SHORT} --fault {fault} --fault-by {fault_by}");
+            let exchange = Exchange::new(client, both).expects(format!("terminate-{end} {code}"));
+            let quick = fault == "write" && client == Client::Ours;
+            let whose = if is_ours { "ours" } else { "theirs" };
+            add(format!("terminate/{fault}-{whose}/{role}"), exchange, quick);
+        }
+    }
+}
+
+fn run(lab: &mut Lab, exchange: &Exchange) -> io::Result<String> {
+    let Exchange { client, both, ours, theirs, expected } = exchange;
+    let (output, theirs) = match client {
+        Client::Ours => {
+            let family = if lab.route().version == Version::V6 { "--ipv6" } else { "" };
+            let line = format!("siw_peer exchange {family} {both} {theirs}");
+            let server = lab.guest.start(&line)?;
+            lab.guest.does(&format!("listening {PORT}"))?;
+            let line = format!("{} {both} {ours}", lab.theirs());
+            let client = lab.run(END, &line, PATIENCE)?;
+            (client, server.finish(PATIENCE))
+        }
+        Client::Theirs => {
+            let server = lab.serve(END, &format!("{both} {ours}"), "listening on port")?;
+            let line = format!("siw_peer exchange {} {both} {theirs}", lab.ours());
+            let client = lab.guest.run(&line, PATIENCE)?;
+            (server.finish(PATIENCE)?, client)
+        }
+    };
+    if !output.success() {
+        let (ours, theirs) = (failed("interop_end", &output), last_line(&theirs.output));
+        return Err(failure(format!("{ours}; siw_peer says: {theirs}")));
+    }
+    ended_well("siw_peer", &theirs)?;
+    if !output.output.contains(expected) {
+        return Err(failure(format!("no '{expected}' in: {}", output.output.trim())));
+    }
+    let starts = ["result: ", "ended: ", "rejected"];
+    let said = output.output.lines().filter(|line| starts.iter().any(|s| line.starts_with(s)));
+    Ok(said.collect::<Vec<_>>().join(", "))
+}
