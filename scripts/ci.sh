@@ -8,6 +8,7 @@
 #   test     unit and integration tests of every package, with overflow checks
 #   doc      documentation, warnings denied
 #   device   the stack over tap and memif, and the programs (root for all of it)
+#   interop  the stack against Linux's siw in a guest, the small matrix (root and QEMU)
 #   loom     the lock-free rings under loom
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
 #   deny     licences and advisories, where cargo-deny is installed
@@ -73,6 +74,17 @@ device)
     cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
         --no-fail-fast --test peer --test tap --test hostile \
         --test memif --test programs --test iwlink --test kernel_tcp
+    ;;
+interop)
+    has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
+    is_root || skip "not root, and only root may make a network namespace"
+    command -v qemu-system-x86_64 >/dev/null || skip "no QEMU; apt-get install qemu-system-x86"
+    [ -c /dev/net/tun ] || skip "no /dev/net/tun: this kernel has no tap interfaces"
+    status=0
+    scripts/siw-guest --build >/dev/null || status=$?
+    [ "$status" -ne 77 ] || skip "no guest: what it needs is absent and could not be installed"
+    [ "$status" -eq 0 ] || exit "$status"
+    scripts/interop --quick
     ;;
 loom)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"

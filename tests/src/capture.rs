@@ -13,6 +13,9 @@ use std::time::Duration;
 
 use crate::process::{self, Running};
 
+/// The kind of error of a capture that the machine was too busy for.
+pub const GAPS: io::ErrorKind = io::ErrorKind::InvalidData;
+
 /// A tcpdump at work.
 #[derive(Debug)]
 pub struct Capture {
@@ -28,9 +31,39 @@ impl Capture {
     /// If tcpdump cannot be started or does not come up.
     pub fn start(interface: &str, port: u16, file: PathBuf) -> io::Result<Self> {
         let mut command = Command::new("tcpdump");
+        command.arg(format!("tcp port {port}"));
+        Self::begin(command, interface, 0, file)
+    }
+
+    /// Starts to capture all TCP on `interface` of the network namespace `namespace`, at most
+    /// `packets_max` packets.
+    ///
+    /// # Errors
+    /// If tcpdump cannot be started or does not come up.
+    pub fn within(
+        namespace: &str,
+        interface: &str,
+        packets_max: u32,
+        file: PathBuf,
+    ) -> io::Result<Self> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, "tcpdump", "tcp"]);
+        command.args(["-c", &packets_max.to_string()]);
+        // Nothing is longer there, and the buffer has room for the more packets.
+        Self::begin(command, interface, 9216, file)
+    }
+
+    /// With at most `octets_max` of each packet; 0: all that there can be.
+    fn begin(
+        mut command: Command,
+        interface: &str,
+        octets_max: u32,
+        file: PathBuf,
+    ) -> io::Result<Self> {
         // 64 MiB of buffer: with the usual 2 MiB in slots of the largest packet it loses packets.
-        command.args(["-i", interface, "-n", "-s", "0", "-B", "65536", "--immediate-mode", "-U"]);
-        command.args(["-Z", "root", "-w"]).arg(&file).arg(format!("tcp port {port}"));
+        command.args(["-i", interface, "-n", "-B", "65536", "--immediate-mode", "-U"]);
+        command.args(["-s", &octets_max.to_string()]);
+        command.args(["-Z", "root", "-w"]).arg(&file);
         let mut tcpdump = Running::start(&mut command, file.with_extension("log"))?;
         tcpdump.wait_for("listening on", Duration::from_secs(20))?;
         Ok(Self { tcpdump, file })
@@ -39,7 +72,7 @@ impl Capture {
     /// Ends the capture; returns the file.
     ///
     /// # Errors
-    /// If packets were lost, so that no verdict could be trusted.
+    /// Of the kind [`GAPS`] if packets were lost, so that no verdict could be trusted.
     pub fn stop(self) -> io::Result<PathBuf> {
         // What the kernel has already seen is still on its way through the buffer.
         std::thread::sleep(Duration::from_millis(300));
@@ -48,7 +81,7 @@ impl Capture {
         if ended.output.contains("\n0 packets dropped by kernel") {
             return Ok(self.file);
         }
-        Err(io::Error::other(format!("the capture has gaps: {}", ended.output)))
+        Err(io::Error::new(GAPS, format!("the capture has gaps: {}", ended.output)))
     }
 }
 
@@ -68,6 +101,12 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// FPDUs, with and without CRC.
+    #[must_use]
+    pub fn fpdus(&self) -> usize {
+        self.segments.values().sum()
+    }
+
     /// Nothing is wrong and there was something to judge.
     #[must_use]
     pub fn clean(&self) -> bool {

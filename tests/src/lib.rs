@@ -8,6 +8,7 @@
 //! - [`fuzz`]: bodies of the fuzz targets.
 //! - [`raw`]: one engine and a peer made of hand-written segments.
 //! - [`sim`]: two engines in virtual time, from one seed.
+//! - [`interop`]: the stack against Linux's siw in a guest.
 //! - [`process`]: temporary folders and programs that end in time.
 //! - [`trace`]: packet traces, scripts of segments in and out.
 
@@ -17,6 +18,7 @@ pub mod capture;
 pub mod compliance;
 pub mod frame;
 pub mod fuzz;
+pub mod interop;
 #[cfg(feature = "device")]
 pub mod link;
 pub mod netns;

@@ -42,7 +42,19 @@ impl Stack {
     /// If anything of it fails.
     #[must_use]
     pub fn on_tap(interface: &str) -> Self {
-        let stack = Self::on(&format!("tap:{interface}"), STACK);
+        Self::on_tap_with(interface, |_| {})
+    }
+
+    /// As [`Stack::on_tap`], with other settings.
+    ///
+    /// # Panics
+    /// If anything of it fails.
+    #[must_use]
+    pub fn on_tap_with(interface: &str, change: impl FnOnce(&mut Config)) -> Self {
+        let device = format!("tap:{interface}").parse().expect("a device's name");
+        let mut config = Config::new(device, IpAddr::V4(STACK), prefix_len(STACK.into()));
+        change(&mut config);
+        let stack = Self::open(config);
         netns::ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", interface]).expect("address");
         netns::ip(&["link", "set", interface, "up"]).expect("up");
         stack

@@ -179,9 +179,14 @@ fn reserved_fields_are_sent_as_zero() {
     assert_eq!(ulpdus.len(), 9);
     for ulpdu in ulpdus {
         assert_eq!((ulpdu[0] & 0x3c, ulpdu[1] & 0x30), (0, 0));
+        // All else is as it has to be.
+        assert_eq!((ulpdu[0] & 0x03, ulpdu[1] >> 6), (1, 1));
         // Neither Send nor Read Request name an STag to invalidate.
         assert!(ulpdu[0] & 0x80 != 0 || ulpdu[2..6] == [0; 4]);
     }
+    bed.put_ulpdu(&segment_of_write(0xdead_beef, 0, true, b"x"));
+    let terminate = &bed.ulpdus()[0];
+    assert_eq!(terminate[..6], [0x41, 0x47, 0, 0, 0, 0]);
 }
 
 // req-test: DDP-045, RDMAP-058, RDMAP-060
@@ -346,6 +351,9 @@ fn a_message_of_nothing_is_one_segment_whose_target_is_not_looked_at() {
     assert_eq!(bed.ulpdus(), [segment_of_write(0xdead_beef, u64::MAX, true, b"")]);
     let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(2, WcStatus::Success)]);
+    // With an octet it is.
+    bed.put_ulpdu(&segment_of_write(0xdead_beef, 0, true, b"x"));
+    assert_eq!(bed.terminate().cause(), (1, 1, 0));
 }
 
 // req-test: DDP-103, RDMAP-047, RDMAP-179

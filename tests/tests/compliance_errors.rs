@@ -31,6 +31,9 @@ fn what_belongs_to_others_is_not_invalidated_read_or_written() {
     assert!(bed.arena.regions().pd_of(stag).is_some());
     for (ulpdu, cause) in [(0, (1, 1, 2)), (1, (0, 1, 3))] {
         let mut bed = self::bed();
+        let own = bed.register(2000, 64, Access::ALL, false);
+        bed.put_ulpdu(&write(own, 2000, b"own"));
+        assert_eq!(bed.arena.read(2000, 3), b"own");
         let stag = others(&bed);
         let bad = [write(stag, 1000, b"x"), read(1, stag, 1000, 1, 0)];
         bed.put_ulpdu(&bad[ulpdu]);
@@ -88,6 +91,38 @@ fn a_read_beyond_its_region_is_refused() {
     bed.put_ulpdu(&read(1, stag, 4096, 64, 0));
     bed.put_ulpdu(&read(2, stag, 4159, 1, 0));
     assert_eq!(opcodes(&mut bed), [2, 2]);
+    // One of nothing is not checked.
+    bed.put_ulpdu(&read(3, 0xdead_beef, u64::MAX, 0, 0));
+    assert_eq!(opcodes(&mut bed), [2]);
+    // Any other is, as a whole and before anything of it is sent.
+    let stag = bed.register(8192, 4000, Access::REMOTE_READ, false);
+    bed.put_ulpdu(&read(4, stag, 8192, 4001, 0));
+    assert_eq!(bed.terminate().cause(), (0, 1, 1));
+}
+
+/// An error of DDP in a Read Request, and one of RDMAP in a message as long as a Read Request: only
+/// of a request that RDMAP refuses its own header goes back.
+// req-test: RDMAP-091, RDMAP-129, RDMAP-131, RDMAP-258, RDMAP-259
+#[test]
+fn only_a_read_request_that_rdmap_refuses_is_copied_with_its_own_header() {
+    let mut out_of_turn = read(1, 0, 0, 10, 0x123);
+    out_of_turn[17] = 1;
+    let invalidating = send_as(opcode::SEND_INVALIDATE, 1, 0x1234_5678, &[7; 28]);
+    assert_eq!(out_of_turn.len(), invalidating.len());
+    let refused = read(1, 0x1234_5678, 0, 10, 0x123);
+    for (bad, cause, copied) in [
+        (out_of_turn, (1, 2, 4), 18..18),
+        (invalidating, (0, 2, 9), 18..18),
+        (refused, (0, 1, 0), 18..46),
+    ] {
+        let mut bed = bed();
+        bed.receive(1, 0, 64);
+        bed.put_ulpdu(&bad);
+        let told = bed.terminate();
+        assert_eq!(told.cause(), cause);
+        assert_eq!(told.ddp_header, bad[..18]);
+        assert_eq!(told.rdma_header, bad[copied]);
+    }
 }
 
 // req-test: RDMAP-100, RDMAP-280

@@ -59,7 +59,9 @@ fn an_stag_that_nobody_has_is_refused() {
 // req-test: DDP-173, DDP-188, DDP-205
 #[test]
 fn an_stag_of_another_domain_is_refused() {
-    let (mut bed, [_, _, foreign]) = with_regions();
+    let (mut bed, [own, _, foreign]) = with_regions();
+    bed.put_ulpdu(&segment_of_write(own, 4096, true, b"y"));
+    assert_eq!(bed.arena.read(4096, 1), b"y");
     refused(&mut bed, &segment_of_write(foreign, 4224, true, b"x"), (1, 1, 2));
 }
 
@@ -133,7 +135,10 @@ fn a_queue_that_is_not_there_or_empty_is_refused() {
     // Behind the last of the buffers.
     let mut bed = self::bed();
     bed.receive(1, 0, 64);
-    refused(&mut bed, &segment_of_send(2, 0, true, b"x"), (1, 2, 2));
+    bed.receive(2, 0, 64);
+    bed.put_ulpdu(&segment_of_send(1, 0, true, b""));
+    assert_eq!(bed.done().len(), 1);
+    refused(&mut bed, &segment_of_send(3, 0, true, b"x"), (1, 2, 2));
 }
 
 // req-test: DDP-146, DDP-148, DDP-149, DDP-179, DDP-180
@@ -148,7 +153,10 @@ fn a_number_or_offset_out_of_turn_is_refused() {
     for wr_id in 1..=3 {
         bed.receive(wr_id, 0, 64);
     }
-    bed.put_ulpdu(&segment_of_send(1, 0, true, b""));
+    for msn in [1, 2] {
+        bed.put_ulpdu(&segment_of_send(msn, 0, true, b""));
+    }
+    assert_eq!(bed.done().len(), 2);
     refused(&mut bed, &segment_of_send(1, 0, true, b"x"), (1, 2, 3));
     for mo in [1u32, 64, u32::MAX] {
         let mut bed = self::bed();

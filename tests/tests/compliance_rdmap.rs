@@ -85,7 +85,22 @@ fn messages_leave_in_the_order_of_posting() {
         expected.push([3, 0, 1][number as usize % 3]);
     }
     expected.truncate(14);
-    assert_eq!(opcodes(&mut bed), expected);
+    let messages = bed.messages();
+    let stags: Vec<_> = messages
+        .iter()
+        .filter_map(|(header, _)| match header {
+            Header::Tagged { opcode: opcode::WRITE, stag, .. } => Some(*stag),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(stags, [1, 4, 7, 10, 13].map(|number| THEIRS + number));
+    let seen: Vec<_> = messages
+        .iter()
+        .map(|(header, _)| match header {
+            Header::Tagged { opcode, .. } | Header::Untagged { opcode, .. } => *opcode,
+        })
+        .collect();
+    assert_eq!(seen, expected);
     bed.put_ulpdu(&response(bed.local, 0, true, b"r"));
     assert_eq!(opcodes(&mut bed), [1]);
 }
@@ -213,6 +228,10 @@ fn a_read_of_nothing_is_answered_whatever_it_names() {
     assert_eq!(ulpdus[0][30..34], [0; 4]);
     bed.put_ulpdu(&response(0, 0, true, b""));
     assert_eq!(statuses(&mut bed), [(1, WcStatus::Success)]);
+    // One of something is looked at before anything of it is sent.
+    let stag = bed.register(8192, 4000, Access::REMOTE_READ, false);
+    bed.put_ulpdu(&read(2, stag, 8192, 4001, 0));
+    assert_eq!(bed.terminate().cause(), (0, 1, 1));
 }
 
 // req-test: RDMAP-081, RDMAP-084, RDMAP-153, RDMAP-164, RDMAP-009
@@ -289,7 +308,7 @@ fn no_more_reads_than_agreed_are_taken() {
     }
 }
 
-// req-test: RDMAP-231, RDMAP-235, RDMAP-237
+// req-test: RDMAP-082, RDMAP-231, RDMAP-235, RDMAP-237
 #[test]
 fn no_more_reads_than_agreed_are_asked_for() {
     for ord in [1u8, 3, 8] {
@@ -349,8 +368,8 @@ fn a_send_uses_one_buffer_and_tells_its_length() {
     for (msn, len) in (1..).zip(lens) {
         bed.put_ulpdu(&send(msn, &vec![7; len]));
     }
-    let seen: Vec<_> = bed.done().iter().map(|wc| wc.byte_len as usize).collect();
-    assert_eq!(seen, lens);
+    let seen: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.byte_len as usize)).collect();
+    assert!(seen.into_iter().eq((1..).zip(lens)), "each its own, in the order of posting");
     bed.put_ulpdu(&send(5, b"one too many"));
     assert_eq!(bed.terminate().cause(), (1, 2, 2));
 }

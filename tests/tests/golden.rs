@@ -272,7 +272,7 @@ fn a_marker_that_points_elsewhere_ends_the_stream() {
     exchange(&["21-marker-astray", "17-markers"]);
 }
 
-// req-test: MPA-142, RDMAP-056
+// req-test: MPA-085, MPA-142, RDMAP-056
 #[test]
 fn a_start_without_frames() {
     exchange(&["18-immediate-start", "01-start-revision-1"]);

@@ -7,11 +7,15 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use ferrowarp::{
-    Abort, Access, ConnParam, EndReason, Event, Listener, Mr, Qp, QpState, Sge, Version, WcStatus,
+    Abort, Access, Config, ConnParam, EndReason, Event, Listener, Mr, Qp, QpState, Sge, Version,
+    WcStatus,
 };
 use ferrowarp_tests::peer::{self, Header, Peer, ReadRequest, Startup, opcode};
 use ferrowarp_tests::stack::{PATIENCE, STACK, Stack, gather, post_recv, post_send};
 use ferrowarp_tests::{netns, skip};
+
+#[path = "hostile/extensions.rs"]
+mod extensions;
 
 const PORT: u16 = 4791;
 /// Length of each region and each receive buffer.
@@ -40,7 +44,11 @@ struct Stags {
 
 impl Bed {
     fn new() -> Self {
-        let stack = Stack::on_tap("fw0");
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let stack = Stack::on_tap_with("fw0", change);
         let listener = stack.context.listen(PORT, 4).unwrap();
         let other = stack.context.alloc_pd();
         let len = LEN as usize;

@@ -38,6 +38,8 @@ impl Bed {
         let pools = PoolSizes { data: 256, reserve: 16, control: 256 };
         let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
         let mut config = EngineConfig::new(address(1), 24, 7);
+        // Who rejects closes first.
+        config.reject_hold_ns = 0;
         change(&mut config);
         let arena = Rc::new(Arena::new(1 << 16));
         let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));

@@ -31,7 +31,12 @@ struct Bed {
 
 impl Bed {
     fn new(v6: bool) -> Self {
-        let mut world = World::new(&WorldOptions { ipv6: v6, ..WorldOptions::new(7) });
+        Self::over(&WorldOptions { ipv6: v6, ..WorldOptions::new(7) })
+    }
+
+    fn over(options: &WorldOptions) -> Self {
+        let v6 = options.ipv6;
+        let mut world = World::new(options);
         let init =
             || QpInit { pd: 1, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 8, max_recv_wr: 8 };
         let (now, remote) = (world.now, world.socket(1, PORT));
@@ -199,6 +204,30 @@ fn an_established_connection_only_fits_its_segments() {
         } else {
             assert_eq!((bed.counted(), counters.emss_changes), ((3, 4), 1));
             assert_eq!(bed.world.ends[0].engine.emss(bed.qp), Some(576 - 52));
+        }
+    }
+}
+
+#[test]
+fn a_port_that_sends_less_than_it_receives_asks_for_the_most_and_sends_less() {
+    for v6 in [false, true] {
+        let options = WorldOptions { ipv6: v6, mtu: 9000, ..WorldOptions::new(7) };
+        let mut bed = Bed::over(&WorldOptions { send_mtu: 1500, ..options });
+        let syn = bed.segment();
+        let l4 = L3 + if v6 { 40 } else { 20 };
+        let mss: u16 = if v6 { 8940 } else { 8960 };
+        assert_eq!(syn[l4 + 20..l4 + 24], [&[2, 4][..], &mss.to_be_bytes()].concat());
+        bed.establish();
+        // No search for a larger path changes it.
+        for len in [30_000, 30_001] {
+            bed.write(len);
+            let octets = bed.world.ends[0].arena.read(0, len);
+            assert!(bed.world.run_until(120 * SECOND, |world| {
+                world.ends[1].arena.read(0, len) == octets && !world.step()
+            }));
+            let emss = bed.world.ends[0].engine.emss(bed.qp);
+            assert_eq!(emss, Some(if v6 { 1428 } else { 1448 }));
+            bed.world.now = bed.world.now + 600 * SECOND;
         }
     }
 }

@@ -82,6 +82,13 @@ fn iwperf_refuses_in_one_line() {
             "loop write-bw --cores 4095",
             "loop write-bw --cores 0,1,2",
             "loop write-bw --cores x",
+            "loop write-bw --mpa-revision 3",
+            "loop write-bw --mpa-revision 0 --no-crc",
+            "loop write-bw --mpa-revision 1 --peer-to-peer write",
+            "loop write-bw --peer-to-peer nonsense",
+            "loop atomic-bw --mpa-revision 0",
+            "loop write-bw --ird 0",
+            "loop write-bw --ord 129",
             "loop write-bw -n 10 --json /nonexistent/folder/file.json",
             "server",
             "server --dev nosuchdevice --ip 198.18.0.1/24",
@@ -109,6 +116,15 @@ fn iwping_refuses_in_one_line() {
             "loop -C x",
             "loop -S 0",
             "loop -S 99999999999",
+            "loop --mpa-revision 3",
+            "loop --mpa-revision 2 --immediate",
+            "loop --mpa-revision 0 --no-crc",
+            "loop --immediate --no-crc",
+            "loop --immediate --peer-to-peer write",
+            "loop --mpa-revision 0 --peer-to-peer write",
+            "loop --ird 0",
+            "loop --ord 129",
+            "server --ird 200 --dev ring --ip 198.18.0.1/24",
             "client",
             "client nonsense --dev ring --ip 198.18.0.2/24",
             "server --dev nosuchdevice --ip 198.18.0.1/24",
@@ -168,6 +184,13 @@ fn the_loops_run() {
     }
     let ended = run(&iwping, "loop -C 5 -S 1000 -V");
     assert!(ended.success(), "{}", ended.output);
+    for start in ["--mpa-revision 0", "--mpa-revision 1", "--mpa-revision 2", "--immediate"] {
+        let ended = run(&iwping, &format!("loop -C 5 -S 1000 -V -v {start}"));
+        assert!(ended.success(), "{start}: {}", ended.output);
+        let revision = start.strip_prefix("--mpa-revision ").unwrap_or("0");
+        let told = format!("agreed: MPA revision {revision}, CRC on");
+        assert!(ended.output.contains(&told), "{start}: {}", ended.output);
+    }
 
     let file = dir.file("real");
     let program = std::fs::read(&iwperf).unwrap();

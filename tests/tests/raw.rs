@@ -5,8 +5,8 @@ use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::mpa::startup::{self, Wishes};
 use ferrowarp_proto::time::MICROSECOND;
-use ferrowarp_proto::verbs::cm::{EndReason, Event};
-use ferrowarp_proto::verbs::qp::QpState;
+use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
@@ -411,4 +411,19 @@ fn a_rejected_peer_may_send_the_rest_of_its_stream() {
     peer.settle(&mut bed);
     assert!(!peer.reset);
     assert_eq!(bed.engine.connection_count(), 0);
+}
+
+#[test]
+fn a_full_table_is_told_with_the_setting_that_bounds_it() {
+    let mut bed = Bed::new(|config| config.connections_max = 1);
+    let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 1, max_recv_wr: 1 };
+    let remote = (address(0), 9).into();
+    let mut connect = || {
+        let qp = bed.engine.create_qp(init).unwrap();
+        bed.engine.connect(bed.now, qp, remote, &ConnParam::default())
+    };
+    assert_eq!(connect(), Ok(()));
+    let refused = connect().unwrap_err();
+    assert_eq!(refused, CmError::TooManyConnections);
+    assert!(refused.to_string().contains("`limits.connections_max`"), "{refused}");
 }

@@ -91,6 +91,9 @@ fn the_limit_tells_once_and_names_who_took_most_before_the_queue_is_empty() {
     assert_eq!(event(&mut world, 1), limit);
     settle(&mut world);
     assert_eq!(world.ends[1].engine.next_event(), None, "told once");
+    let taken = |qp: [QpId; 2]| world.ends[1].engine.srq_taken(qp[1]);
+    assert_eq!([taken(qps[0]), taken(qps[1])], [4, 1]);
+    assert_eq!(world.ends[0].engine.srq_taken(qps[0][0]), 0, "it has no shared queue");
     // The other stream still gets buffers.
     post(&mut world, 0, qps[1][0], send(1, b"meek", None));
     assert_eq!(completions(&mut world, 1, CqId(1), 2)[1].status, WcStatus::Success);
@@ -117,6 +120,65 @@ fn an_empty_queue_ends_the_stream_that_finds_it_so_and_no_other() {
     refill(&mut world, srq, region, 9);
     post(&mut world, 0, qps[1][0], send(0, b"more", None));
     assert_eq!(completions(&mut world, 1, CqId(1), 1)[0].wr_id, 9);
+}
+
+// req-test: RDMAP-297, DDP-218
+#[test]
+fn who_holds_as_many_as_it_may_is_ended_and_the_others_go_on() {
+    let (mut world, qps, srq, region) = bed(2, 8);
+    world.ends[1].engine.cap_srq(srq, 3).unwrap();
+    let flood = |world: &mut World, count: u64| {
+        for wr_id in 0..count {
+            post(world, 0, qps[0][0], send(wr_id, b"flood", None));
+        }
+        settle(world);
+    };
+    let held = |world: &World| [0, 1].map(|of: usize| world.ends[1].engine.srq_held(qps[of][1]));
+    flood(&mut world, 2);
+    post(&mut world, 0, qps[1][0], send(0, b"meek", None));
+    settle(&mut world);
+    flood(&mut world, 1);
+    assert_eq!(held(&world), [3, 1]);
+    // Who took first is relieved first, and what is replaced may be taken again: a program that
+    // keeps up never meets the cap.
+    for wr_id in 8..11 {
+        refill(&mut world, srq, region, wr_id);
+    }
+    assert_eq!(held(&world), [1, 0]);
+    for wr_id in 11..40 {
+        flood(&mut world, 2);
+        refill(&mut world, srq, region, wr_id);
+        refill(&mut world, srq, region, wr_id);
+    }
+    assert_eq!(held(&world), [1, 0]);
+    flood(&mut world, 2);
+    assert_eq!((held(&world), world.ends[1].engine.srq_room(srq)), ([3, 0], 64 - 5));
+    assert_eq!(world.ends[1].engine.next_event(), None, "a full share is no error");
+    // One more is refused, though buffers are left.
+    flood(&mut world, 1);
+    assert_eq!(end_of(&mut world, 1), (qps[0][1], Some((1, 2, 2))));
+    assert_eq!(end_of(&mut world, 0), (qps[0][0], Some((1, 2, 2))));
+    assert_eq!(world.ends[1].engine.counters().srq_caps_reached, 1);
+    assert_eq!(world.ends[1].engine.srq_room(srq), 64 - 5, "they are for others");
+    for wr_id in 1..=3 {
+        post(&mut world, 0, qps[1][0], send(wr_id, b"meek", None));
+    }
+    let done = completions(&mut world, 1, CqId(1), 4);
+    assert!(done.iter().all(|wc| wc.status == WcStatus::Success));
+    // What one that is gone had taken is replaced all the same; without a cap all may be taken.
+    let now = world.now;
+    world.ends[1].engine.destroy_qp(now, qps[0][1]);
+    for wr_id in 50..53 {
+        refill(&mut world, srq, region, wr_id);
+    }
+    assert_eq!(world.ends[1].engine.srq_held(qps[1][1]), 3);
+    world.ends[1].engine.cap_srq(srq, 0).unwrap();
+    for wr_id in 4..9 {
+        post(&mut world, 0, qps[1][0], send(wr_id, b"meek", None));
+    }
+    completions(&mut world, 1, CqId(1), 5);
+    assert_eq!(world.ends[1].engine.srq_room(srq), 64);
+    assert_eq!(world.ends[1].engine.srq_held(qps[1][1]), 8);
 }
 
 #[test]
@@ -159,6 +221,7 @@ fn calls_that_make_no_sense_are_refused() {
     assert_eq!(engine.destroy_srq(small), Ok(()));
     assert_eq!(engine.post_srq_recv(small, buffer()), Err(PostError::NoSuchSrq));
     assert_eq!(engine.arm_srq(small, 1), Err(SrqError::NoSuchSrq));
+    assert_eq!(engine.cap_srq(small, 1), Err(SrqError::NoSuchSrq));
     assert_eq!(engine.attach_srq(foreign, small), Err(SrqError::NoSuchSrq));
     let now = world.now;
     world.ends[1].engine.destroy_qp(now, qps[0][1]);

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use ferrowarp_proto::engine::Counters;
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
+use ferrowarp_tests::sim::extensions;
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::link::{Bursts, Faults};
 use ferrowarp_tests::sim::mutate::Mutator;
@@ -233,6 +234,50 @@ fn forged_segments() {
         let lasts_ns = chance.random_range(0..200 * MILLISECOND);
         rough::forged(&options, mutator, gentle, lasts_ns, 30, capture);
     });
+}
+
+/// Atomic operations and Immediate Data on connections that end in mid-flight, in many ways.
+#[test]
+fn extensions_on_connections_that_end() {
+    let name = "extensions-on-connections-that-end";
+    let total = Mutex::new(extensions::Report::default());
+    seeds::each(name, env!("CARGO_TARGET_TMPDIR"), 400, |seed, capture| {
+        let mut chance = SmallRng::seed_from_u64(seed ^ 0x7306);
+        let conns = chance.random_range(1..5);
+        let mut options = WorldOptions {
+            arena_len: extensions::arena_len(conns),
+            ipv6: chance.random_bool(0.5),
+            mtu: some_mtu(&mut chance),
+            tcp: [some_end(&mut chance), some_end(&mut chance)],
+            keepalive_ns: Some(5 * SECOND),
+            ..WorldOptions::new(seed)
+        };
+        options.faults.loss = chance.random_range(0.0..0.05);
+        options.faults.duplicate = chance.random_range(0.0..0.05);
+        options.faults.reorder = chance.random_range(0.0..0.1);
+        options.faults.delay_ns = chance.random_range(0..300_000);
+        options.place_early = chance.random_bool(0.3);
+        let incidents = chance.random_range(1..8);
+        options.incidents = chance.random_bool(0.3).then_some((incidents, 20 * MILLISECOND));
+        let mut world = World::new(&options);
+        if let Some(path) = capture {
+            eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
+            world.capture_to(&path);
+        }
+        if chance.random_bool(0.4) {
+            world.mutator = Some(Mutator::seeded(seed, 10, true));
+        } else {
+            world.watch();
+        }
+        let report = extensions::run(&mut world, conns, 3, 40, 100 * MILLISECOND);
+        let mut total = total.lock().expect("nobody panics with it");
+        total.asked += report.asked;
+        total.completed += report.completed;
+        total.received += report.received;
+    });
+    let total = total.into_inner().expect("nobody panicked with it");
+    // Some were cut short, and of these not all had happened.
+    assert!(total.received > 0 && total.completed < total.asked, "{total:?}");
 }
 
 // req-test: DDP-244

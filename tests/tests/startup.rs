@@ -2,7 +2,7 @@
 //! each ready-to-receive message, with the first octet, and after octets of the applications' own.
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::time::SECOND;
+use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{
     Agreed, CmError, ConnParam, ConnectError, EndReason, Event, RtrKinds, Start,
 };
@@ -267,5 +267,93 @@ fn a_request_without_frames_can_be_rejected() {
     match event(&mut world, 0) {
         Event::ConnectFailed { error: ConnectError::Protocol, .. } => {}
         other => panic!("{other:?}"),
+    }
+}
+
+/// FPDUs that an end has sent.
+fn sent(world: &World, end: usize) -> u64 {
+    world.ends[end].engine.counters().fpdus_out
+}
+
+/// Nudges of an initiator that hears nothing.
+const NUDGES: u64 = 5;
+
+/// Lets half a second go by.
+fn wait(world: &mut World) {
+    world.run_until(SECOND / 2, |_| false);
+}
+
+#[test]
+fn an_initiator_that_fell_silent_after_its_first_message_nudges() {
+    let quiet = ConnParam::default();
+    let marked = ConnParam { markers: true, ..ConnParam::default() };
+    for (theirs, nudges) in [(&quiet, NUDGES), (&marked, 0)] {
+        let mut world = World::new(&WorldOptions::new(8));
+        let qps = begin(&mut world, &marked, theirs);
+        for (end, &qp) in qps.iter().enumerate() {
+            established(&mut world, end);
+            post_receive(&mut world, end, qp, 0);
+            post_receive(&mut world, end, qp, 1);
+        }
+        speaks(&mut world, 0, qps, 0, b"is anybody there?");
+        assert_eq!(sent(&world, 0), 1);
+        wait(&mut world);
+        assert_eq!(sent(&world, 0), 1 + nudges);
+        // It has come, and was nothing to anybody.
+        assert_eq!(world.ends[1].engine.counters().fpdus_in, 1 + nudges);
+        assert_eq!(world.ends[1].queues.poll(CQ), None);
+        speaks(&mut world, 0, qps, 1, b"I see");
+        speaks(&mut world, 1, qps, 0, b"yes");
+        wait(&mut world);
+        assert_eq!((sent(&world, 0), sent(&world, 1)), (2 + nudges, 1), "never again");
+    }
+}
+
+#[test]
+fn a_nudge_waits_for_the_acknowledgement_of_what_was_overlooked() {
+    let mut options = WorldOptions::new(10);
+    options.faults.delay_ns = 15 * MILLISECOND;
+    let mut world = World::new(&options);
+    let qps = begin(&mut world, &ConnParam::default(), &ConnParam::default());
+    for (end, &qp) in qps.iter().enumerate() {
+        established(&mut world, end);
+        post_receive(&mut world, end, qp, 0);
+    }
+    // On its way when the time for the first nudge has come.
+    speaks(&mut world, 0, qps, 0, b"is anybody there?");
+    assert_eq!(sent(&world, 0), 1);
+    wait(&mut world);
+    let heard = world.ends[1].engine.counters().fpdus_in;
+    assert_eq!((sent(&world, 0), heard), (1 + NUDGES, 1 + NUDGES));
+}
+
+#[test]
+fn nobody_nudges_a_peer_that_answers_twice() {
+    let mut world = World::new(&WorldOptions::new(11));
+    let qps = begin(&mut world, &ConnParam::default(), &ConnParam::default());
+    for (end, &qp) in qps.iter().enumerate() {
+        established(&mut world, end);
+        post_receive(&mut world, end, qp, 0);
+    }
+    speaks(&mut world, 0, qps, 0, b"is anybody there?");
+    speaks(&mut world, 1, qps, 0, b"yes");
+    wait(&mut world);
+    assert_eq!((sent(&world, 0), sent(&world, 1)), (2, 1));
+}
+
+#[test]
+fn who_has_said_nothing_or_said_it_late_does_not_nudge() {
+    for markers in [false, true] {
+        let mut world = World::new(&WorldOptions::new(9));
+        let param = ConnParam { markers, ..ConnParam::default() };
+        let qps = begin(&mut world, &param, &param);
+        for (end, &qp) in qps.iter().enumerate() {
+            established(&mut world, end);
+            post_receive(&mut world, end, qp, 0);
+        }
+        wait(&mut world);
+        speaks(&mut world, 0, qps, 0, b"late");
+        wait(&mut world);
+        assert_eq!((sent(&world, 0), sent(&world, 1)), (1, 0));
     }
 }

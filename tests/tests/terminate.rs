@@ -1,13 +1,13 @@
 //! How streams end over an error: who says what, and what becomes of work and connection.
 
-use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::verbs::cm::{Abort, EndReason, Event, Terminate, Version};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged};
-use ferrowarp_proto::wire::rdmap::Opcode;
+use ferrowarp_proto::wire::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
 use ferrowarp_tests::raw::{Bed, CQ, PD, Peer, framed, inbox, nothing, untagged};
 
@@ -29,17 +29,53 @@ struct Live {
 }
 
 fn live() -> Live {
-    let mut bed = Bed::new(|config| config.partial_fpdus_max = 1);
+    live_of(1)
+}
+
+/// With so many buffers for FPDUs that come in pieces.
+fn live_of(partial_fpdus: usize) -> Live {
+    let mut bed = Bed::new(|config| config.partial_fpdus_max = partial_fpdus);
     let mut peer = Peer::connect(&mut bed, 5000, 1460);
     let qp = peer.set_up(&mut bed);
     let stag = bed.arena.register(SHARED, 4096, Access::ALL, PD);
     Live { bed, peer, qp, stag }
 }
 
+/// As [`Live::work`], with so many buffers for FPDUs that come in pieces.
+fn work(partial_fpdus: usize) -> Live {
+    live_of(partial_fpdus).at_work()
+}
+
+/// How this end comes to end a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Over a tagged segment that may not be placed.
+    Placement,
+    /// Over an opcode that RDMAP does not know.
+    Opcode,
+    /// Over an FPDU that is damaged.
+    Crc,
+    /// With a Terminate that the application asked for.
+    Forced,
+    /// Without one.
+    Disconnected,
+}
+
+impl End {
+    /// Terminates that this end sends.
+    const fn says(self) -> u64 {
+        if matches!(self, Self::Disconnected) { 0 } else { 1 }
+    }
+}
+
 impl Live {
     /// Receives 1 to 3; Reads 4 and 5, which the peer never answers; a Write behind them.
     fn work() -> Self {
-        let mut live = live();
+        live().at_work()
+    }
+
+    fn at_work(self) -> Self {
+        let mut live = self;
         live.peer.send(&mut live.bed, &nothing());
         for wr_id in 1..=3 {
             let wr = inbox(&live.bed, wr_id);
@@ -88,11 +124,45 @@ impl Live {
 
     /// Why the stream ended, which is said once.
     fn reason(&mut self) -> EndReason {
+        self.reason_and(|event| assert_eq!(event, None))
+    }
+
+    /// The same, and what is said after it.
+    fn reason_and(&mut self, check: impl FnOnce(Option<Event>)) -> EndReason {
         assert_eq!(self.bed.engine.qp_state(self.qp), QpState::Error);
         let event = self.bed.engine.next_event();
         let Some(Event::Disconnected { qp, reason }) = event else { panic!("{event:?}") };
-        assert_eq!((qp, self.bed.engine.next_event()), (self.qp, None));
+        assert_eq!(qp, self.qp);
+        check(self.bed.engine.next_event());
+        assert_eq!(self.bed.engine.next_event(), None);
         reason
+    }
+
+    /// Has this end end the stream, says `pieces`, the first of them in the same segment as what
+    /// is wrong, if anything is. The Terminate that this end sent.
+    fn end_with(&mut self, end: End, pieces: &[&[u8]]) -> Option<Terminate> {
+        let bad = match end {
+            End::Placement => self.write_to(UNKNOWN, b"x"),
+            End::Opcode => framed(14, |out| out[..2].copy_from_slice(&[0xc1, 0x4d]), b""),
+            End::Crc => {
+                let mut damaged = nothing();
+                *damaged.last_mut().unwrap() ^= 1;
+                damaged
+            }
+            End::Forced | End::Disconnected => Vec::new(),
+        };
+        let (now, qp, engine) = (self.bed.now, self.qp, &mut self.bed.engine);
+        match end {
+            End::Forced => engine.terminate(now, qp, Abort::Stream).unwrap(),
+            End::Disconnected => engine.disconnect(now, qp).unwrap(),
+            _ => {}
+        }
+        let first = pieces.first().copied().unwrap_or_default();
+        self.say(&[&bad, first].concat());
+        for piece in pieces.iter().skip(1) {
+            self.say(piece);
+        }
+        self.told()
     }
 
     fn completions(&self) -> Vec<(u64, WcStatus)> {
@@ -141,7 +211,6 @@ fn behind_an_error_nothing_is_placed_and_work_is_flushed_once() {
     // In the same segment, and in later ones.
     live.say(&[&bad[..], &good, &send, &bad].concat());
     live.say(&good);
-    live.say(&last_word());
     let told = live.told().expect("a Terminate");
     assert_eq!((told.cause(), told.segment_len), ((1, 1, 0), Some(15)));
     assert_eq!(told.ddp_header(), &bad[2..16]);
@@ -235,18 +304,142 @@ fn a_terminate_with_fin_or_ahead_of_its_turn() {
     assert_eq!(live.reason(), EndReason::TerminateReceived(told));
 }
 
-#[test]
-fn terminates_that_cross_end_the_stream_once() {
-    let mut live = Live::work();
-    let bad = live.write_to(UNKNOWN, b"x");
-    // The peer's is on its way when ours leaves, in the next segment and in the same one.
-    live.say(&bad);
-    live.say(&last_word());
-    let told = live.told().expect("ours");
-    assert_eq!(live.reason(), EndReason::TerminateSent(told));
-    assert_eq!(live.completions(), ALL_FLUSHED);
+/// Ends the stream at this end, says `pieces`, and expects the peer's Terminate to be told, once,
+/// besides this end's own error; but for that, what comes behind the end changes nothing.
+fn is_told_too(mut live: Live, end: End, pieces: &[&[u8]], what: &str) {
+    let told = live.end_with(end, pieces);
+    let reason = live.reason_and(|event| {
+        let Some(Event::TerminateReceived { qp: _, told: Some(told) }) = event else {
+            panic!("{what}: {event:?}")
+        };
+        assert_eq!((told.cause(), told.segment_len), ((1, 1, 1), Some(15)), "{what}");
+        assert_eq!(told.ddp_header(), &LAST_WORD[6..], "{what}");
+    });
+    match told {
+        Some(told) if end != End::Forced => {
+            assert_eq!(reason, EndReason::TerminateSent(told), "{what}");
+        }
+        _ => assert_eq!(reason, EndReason::Local, "{what}"),
+    }
+    assert_eq!(live.completions(), ALL_FLUSHED, "{what}");
+    assert_eq!(live.shared(), [0; 8], "{what}");
+    let counters = live.bed.engine.counters();
+    assert_eq!((counters.terminates_out, counters.terminates_in), (end.says(), 1), "{what}");
     live.closes();
+}
 
+// req-test: RDMAP-192, RDMAP-044
+#[test]
+fn of_terminates_that_cross_the_peers_is_told_too() {
+    for end in [End::Placement, End::Opcode, End::Forced, End::Disconnected] {
+        let live = Live::work();
+        let bad = live.write_to(UNKNOWN, b"x");
+        let good = [live.write_to(live.stag, b"late"), untagged(SEND, 0, 1, b"late")].concat();
+        let last = last_word();
+        let both = [&good[..], &bad, &last].concat();
+        // More than one is not told, and nothing that follows matters.
+        let twice = [&last[..], &last, &good, &[0xff; 9]].concat();
+        is_told_too(live, end, &[&last], "alone");
+        is_told_too(Live::work(), end, &[&twice, &last, &bad], "twice");
+        is_told_too(work(64), end, &[&both], "behind what would be placed, and what is wrong");
+        let octets: Vec<_> = both.chunks(1).collect();
+        is_told_too(work(64), end, &octets, "octet by octet");
+    }
+}
+
+#[test]
+fn a_terminate_that_crosses_may_come_ahead_of_its_turn_or_with_fin() {
+    let mut live = Live::work();
+    live.end_with(End::Placement, &[]);
+    let (first, seq) = (nothing(), live.peer.seq);
+    let next = seq + u32::try_from(first.len()).unwrap();
+    live.peer.put(&live.bed, Flags::ACK | Flags::FIN, Options::default(), next, &last_word());
+    live.peer.settle(&mut live.bed);
+    live.reason();
+    live.say(&first);
+    live.peer.settle(&mut live.bed);
+    let event = live.bed.engine.next_event();
+    assert!(matches!(event, Some(Event::TerminateReceived { told: Some(_), .. })), "{event:?}");
+    assert_eq!(live.bed.engine.unfinished_count(), 0);
+}
+
+#[test]
+fn a_terminate_that_crosses_and_breaks_the_rules_is_told_as_such() {
+    for (msn, octets) in [(1, &LAST_WORD[..3]), (2, &LAST_WORD)] {
+        let mut live = Live::work();
+        live.end_with(End::Placement, &[&untagged(Opcode::Terminate, 2, msn, octets)]);
+        live.reason_and(|event| {
+            let Some(Event::TerminateReceived { told: None, .. }) = event else {
+                panic!("{event:?}")
+            };
+        });
+        assert_eq!(live.completions(), ALL_FLUSHED);
+        live.closes();
+    }
+}
+
+/// What cannot be told from any octets is none.
+#[test]
+fn behind_our_terminate_damage_ends_the_search_for_the_peers() {
+    let last = last_word();
+    let mut bad = last.clone();
+    *bad.last_mut().unwrap() ^= 1;
+    let behind = [&bad[..], &last].concat();
+    let spoiled = [&LAST_WORD[..], &last].concat();
+    for (end, octets) in [
+        (End::Placement, &behind),
+        (End::Forced, &spoiled),
+        // This end's error was one of MPA: no FPDU is found any more (RFC 5044 section 8).
+        (End::Crc, &last),
+    ] {
+        let mut live = Live::work();
+        let told = live.end_with(end, &[octets, &last]);
+        assert!(told.is_some());
+        live.reason();
+        assert_eq!(live.completions(), ALL_FLUSHED);
+        assert_eq!(live.bed.engine.counters().terminates_in, 0);
+        live.closes();
+    }
+}
+
+#[test]
+fn buffers_for_what_is_cut_are_for_streams_that_go_on() {
+    let mut live = work(4);
+    let mut others: Vec<_> =
+        (1..=5).map(|at| Peer::connect(&mut live.bed, 5000 + at, 1460)).collect();
+    let qps: Vec<_> = others.iter_mut().map(|peer| peer.set_up(&mut live.bed)).collect();
+    // All of them have ended here and wait in the middle of an FPDU: two may have a buffer.
+    for (peer, qp) in others.iter_mut().zip(&qps).take(3) {
+        peer.send(&mut live.bed, &nothing());
+        live.bed.engine.disconnect(live.bed.now, *qp).unwrap();
+        peer.send(&mut live.bed, &last_word()[..9]);
+    }
+    // One that was in the middle when its end came gives its buffer up: there are too few.
+    others[3].send(&mut live.bed, &last_word()[..9]);
+    live.bed.engine.disconnect(live.bed.now, qps[3]).unwrap();
+    // Two streams that go on find buffers.
+    others[4].send(&mut live.bed, &nothing()[..9]);
+    live.say(&nothing()[..9]);
+    for (peer, qp) in [(&mut others[4], qps[4]), (&mut live.peer, live.qp)] {
+        peer.send(&mut live.bed, &nothing()[9..]);
+        assert_eq!(live.bed.engine.qp_state(qp), QpState::Rts);
+    }
+    for peer in &mut others[..4] {
+        peer.send(&mut live.bed, &last_word()[9..]);
+    }
+    let ends = std::iter::from_fn(|| live.bed.engine.next_event());
+    let told: Vec<_> = ends
+        .filter_map(|event| match event {
+            Event::TerminateReceived { qp, .. } => Some(qp),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, qps[..2]);
+    assert_eq!(live.bed.engine.counters().assembly_exhausted, 0);
+}
+
+#[test]
+fn a_terminate_that_came_first_is_the_end() {
     let mut live = Live::work();
     let bad = live.write_to(UNKNOWN, b"x");
     live.say(&[last_word(), bad].concat());
@@ -269,7 +462,7 @@ fn an_error_right_before_the_peers_fin_is_told() {
 
 #[test]
 fn what_arrives_behind_our_own_end_changes_nothing() {
-    for octets in [last_word(), live().write_to(UNKNOWN, b"x")] {
+    for octets in [untagged(SEND, 0, 1, b"late"), live().write_to(UNKNOWN, b"x")] {
         let mut live = Live::work();
         live.bed.engine.disconnect(live.bed.now, live.qp).unwrap();
         live.say(&octets);
@@ -400,4 +593,31 @@ fn a_crc_mismatch_is_an_error_of_mpa() {
     assert_eq!(live.reason().error(), Some((2, 0, 2)));
     assert_eq!(live.shared(), [0; 8]);
     live.closes();
+}
+
+/// What a Read asked for goes away before its turn, and the window then has room for the answer
+/// but not for the Terminate in its place.
+#[test]
+fn a_terminate_waits_for_more_room_than_the_answer_it_replaces() {
+    let Live { mut bed, mut peer, stag, .. } = live();
+    peer.send(&mut bed, &nothing());
+    peer.settle(&mut bed);
+    peer.offers = 0;
+    let request =
+        ReadRequest { sink_stag: 1, sink_to: 0, len: 8, source_stag: stag, source_to: SHARED };
+    let mut payload = [0; READ_REQUEST_LEN];
+    request.emit(&mut payload);
+    peer.send(&mut bed, &untagged(Opcode::ReadRequest, 1, 1, &payload));
+    assert!(bed.arena.regions().invalidate(stag));
+    // The answer would have as many octets.
+    peer.offers = 28;
+    peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &[]);
+    peer.settle(&mut bed);
+    peer.offers = 0xffff;
+    peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &[]);
+    peer.settle(&mut bed);
+    // Opcode, layer and type, code, and the whole request.
+    assert_eq!((peer.heard[3], &peer.heard[20..24]), (0x47, &[0x01, 0, 0xe0, 0][..]));
+    assert_eq!(peer.heard.len(), fpdu::fpdu_len(18 + 4 + 2 + 18 + READ_REQUEST_LEN));
+    assert!(peer.finished);
 }

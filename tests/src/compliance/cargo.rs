@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::scan::{Kind, Tag};
@@ -49,6 +49,13 @@ impl Target {
         Some(Self { package, name, device: needs_device || !WITHOUT_DPDK.contains(&package) })
     }
 
+    /// The folder of its package.
+    #[must_use]
+    pub fn folder(&self) -> &'static str {
+        let found = PACKAGES.into_iter().find(|(_, package)| *package == self.package);
+        found.map_or("", |(folder, _)| folder)
+    }
+
     /// `cargo test` for this target in the workspace at `root`.
     #[must_use]
     pub fn command(&self, root: &Path) -> Command {
@@ -64,6 +71,57 @@ impl Target {
         }
         command
     }
+}
+
+/// The folder of the package that a source is part of, and the root of that package's library.
+#[must_use]
+pub fn library(file: &str) -> Option<(&'static str, String)> {
+    let (folder, _) = PACKAGES.into_iter().find(|(folder, _)| file.starts_with(folder))?;
+    Some((folder, format!("{folder}src/lib.rs")))
+}
+
+/// What selects `targets` on the command line of cargo.
+#[must_use]
+pub fn selection(targets: &BTreeSet<Target>) -> Vec<&str> {
+    let packages: BTreeSet<_> = targets.iter().map(|target| target.package).collect();
+    let mut words: Vec<_> = packages.into_iter().flat_map(|package| ["-p", package]).collect();
+    if targets.iter().any(|target| target.name == "--lib") {
+        words.push("--lib");
+    }
+    for target in targets.iter().filter(|target| target.name != "--lib") {
+        words.extend(["--test", target.name.as_str()]);
+    }
+    if targets.iter().any(|target| target.device && target.package == "ferrowarp-tests") {
+        words.extend(["--features", "ferrowarp-tests/device"]);
+    }
+    words
+}
+
+/// Where cargo says that it has put the programs of `targets`.
+#[must_use]
+pub fn programs(output: &str, targets: &BTreeSet<Target>) -> BTreeMap<Target, PathBuf> {
+    let mut found = BTreeMap::new();
+    for line in output.lines() {
+        let Some(rest) = line.trim_start().strip_prefix("Executable ") else { continue };
+        let Some((_, path)) = rest.rsplit_once(" (") else { continue };
+        let path = PathBuf::from(path.trim_end_matches(')'));
+        let file = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let Some((stem, _)) = file.as_deref().and_then(|file| file.rsplit_once('-')) else {
+            continue;
+        };
+        let is_library = rest.starts_with("unittests src/lib.rs");
+        let target = targets.iter().find(|target| {
+            if target.name == "--lib" {
+                is_library && stem == target.package.replace('-', "_")
+            } else {
+                !is_library && stem == target.name
+            }
+        });
+        if let Some(target) = target {
+            found.insert(target.clone(), path);
+        }
+    }
+    found
 }
 
 /// The tests among `tags`, by target.
@@ -107,6 +165,30 @@ mod tests {
         assert_eq!(name("tests/tests/tidy.rs"), tidy);
         assert_eq!(name("scripts/x.rs"), None);
         assert!(Target::of(root(), "tests/tests/tap.rs").is_some_and(|target| target.device));
+    }
+
+    #[test]
+    fn programs_are_found_by_what_cargo_says() {
+        let target = |package, name: &str| Target { package, name: name.to_owned(), device: false };
+        let targets = BTreeSet::from([
+            target("ferrowarp-link", "--lib"),
+            target("ferrowarp-proto", "--lib"),
+            target("ferrowarp-tests", "golden"),
+        ]);
+        let words = "-p ferrowarp-link -p ferrowarp-proto -p ferrowarp-tests --lib --test golden";
+        assert_eq!(selection(&targets).join(" "), words);
+        let output = [
+            "   Compiling x",
+            "  Executable unittests src/lib.rs (/t/deps/ferrowarp_proto-1a)",
+            "  Executable unittests src/lib.rs (/t/deps/ferrowarp_tests-2b)",
+            "  Executable tests/golden.rs (/t/deps/golden-3c)",
+        ]
+        .join("\n");
+        let found = programs(&output, &targets);
+        let paths: Vec<_> = found.values().map(|path| path.to_str().unwrap()).collect();
+        assert_eq!(paths, ["/t/deps/ferrowarp_proto-1a", "/t/deps/golden-3c"]);
+        let lib = library("stack/proto/src/mpa/fpdu.rs").unwrap();
+        assert_eq!(lib, ("stack/proto/", "stack/proto/src/lib.rs".to_owned()));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! - [`ledger`]: rules, tags, exceptions and what is open, joined and judged.
 //! - [`cargo`]: running the tests that guard a rule.
 //! - [`mutate`]: ways to break a tagged line.
+//! - [`switch`]: many mutants in one build.
 //! - [`golden`]: headers and exchanges written down octet by octet.
 //! - [`bed`]: the stack and a peer of a test's making.
 //! - [`replay`]: the stack against such an exchange.
@@ -20,6 +21,7 @@ pub mod messages;
 pub mod mutate;
 pub mod replay;
 pub mod scan;
+pub mod switch;
 
 /// The root of the workspace.
 ///

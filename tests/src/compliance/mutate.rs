@@ -6,6 +6,10 @@
 use std::ops::Range;
 
 use super::scan;
+use text::another_number;
+pub(super) use text::mask;
+
+mod text;
 
 /// Operators and words, and what each is replaced by.
 const SWAPS: [(&str, &str); 38] = [
@@ -49,18 +53,41 @@ const SWAPS: [(&str, &str); 38] = [
     ("wrapping_add", "wrapping_sub"),
 ];
 
-/// Lines of a tagged function's body up to which each of them may be broken.
-const BODY_LINES_MAX: usize = 30;
+/// Lines of a tagged function's body up to which each of them is broken. A longer one does more
+/// than obey one rule: it is broken as a whole, and by its lines only if that does not compile.
+const BODY_LINES_MAX: usize = 4;
+/// Lines of a body beyond which its tag stands too far from what obeys.
+const SPARE_LINES_MAX: usize = 30;
 
-/// A source with one thing broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A value of many types.
+const DEFAULT: &str = "Default::default()";
+
+/// One thing broken in a source.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mutant {
-    /// Index of the first line that differs.
-    pub line: usize,
-    /// That line before, and what became of it.
+    /// Index of the first line that is replaced, from zero.
+    pub start: usize,
+    /// Index of the first line behind these.
+    pub end: usize,
+    /// What stands there instead.
+    pub with: String,
+    /// The lines before, and what became of them.
     pub what: String,
-    /// The whole source.
-    pub text: String,
+    /// It may change nothing, or something else than what the tag is about: to be tried only if no
+    /// other mutant of the rule compiles.
+    pub spare: bool,
+}
+
+impl Mutant {
+    /// The whole source with this broken.
+    #[must_use]
+    pub fn text(&self, source: &str) -> String {
+        let lines: Vec<_> = source.lines().collect();
+        let mut broken: Vec<&str> = lines[..self.start].to_vec();
+        broken.extend(self.with.lines());
+        broken.extend(&lines[self.end..]);
+        broken.join("\n") + "\n"
+    }
 }
 
 /// All mutants of what begins at line `target` of `text`, in the order of its lines.
@@ -76,7 +103,8 @@ pub fn mutants(text: &str, target: usize) -> Vec<Mutant> {
     if heading.is_some_and(|heading| heading.is_function) {
         let body = bench.body(&region);
         bench.replace_body(&region, &body);
-        if body.len() <= BODY_LINES_MAX {
+        if body.len() <= SPARE_LINES_MAX {
+            bench.spare = body.len() > BODY_LINES_MAX;
             for line in body {
                 bench.swap_words(line);
                 bench.change_numbers(line);
@@ -84,7 +112,10 @@ pub fn mutants(text: &str, target: usize) -> Vec<Mutant> {
             }
         }
     } else if first.contains("struct ") && first.ends_with('{') {
-        bench.swap_fields(&region);
+        // Elsewhere the order of fields means nothing.
+        if bench.is_wire(target) {
+            bench.swap_fields(&region);
+        }
     } else {
         bench.condition(&region);
         bench.delete(&region);
@@ -105,13 +136,15 @@ struct Bench<'a> {
     /// The same without strings and comments, octet for octet.
     masked: Vec<String>,
     found: Vec<Mutant>,
+    /// What is made now is to spare.
+    spare: bool,
 }
 
 impl<'a> Bench<'a> {
     fn new(text: &'a str) -> Self {
         let lines: Vec<_> = text.lines().collect();
         let masked = lines.iter().map(|line| mask(line)).collect();
-        Self { lines, masked, found: Vec::new() }
+        Self { lines, masked, found: Vec::new(), spare: false }
     }
 
     /// The lines of what begins at `target`: of a block only its head, else to the last bracket.
@@ -141,8 +174,9 @@ impl<'a> Bench<'a> {
     /// The line after `index` goes on with the same statement.
     fn goes_on(&self, index: usize) -> bool {
         let next = self.masked.get(index + 1).map_or("", |line| line.trim_start());
-        let ends = self.masked[index].trim_end().ends_with([';', ',', '}', '{']);
-        !ends && (next.starts_with(['.', '?', '+', '-', '&', '|', '=']))
+        let line = self.masked[index].trim_end();
+        let ends = line.ends_with([';', ',', '}', '{']);
+        line.ends_with(" =") || !ends && (next.starts_with(['.', '?', '+', '-', '&', '|', '=']))
     }
 
     /// The lines inside a function whose head is `head`.
@@ -160,15 +194,18 @@ impl<'a> Bench<'a> {
     fn add(&mut self, range: Range<usize>, with: &str, what: &str) {
         let before = self.lines[range.clone()].iter().map(|line| line.trim());
         let before = before.collect::<Vec<_>>().join(" ");
-        let mut lines: Vec<&str> = self.lines[..range.start].to_vec();
-        lines.extend(with.lines());
-        lines.extend(&self.lines[range.end..]);
-        let text = lines.join("\n") + "\n";
-        if self.found.iter().any(|mutant| mutant.text == text) {
+        let is_known = |mutant: &Mutant| {
+            (mutant.start..mutant.end) == range && mutant.with.lines().eq(with.lines())
+        };
+        if self.lines[range.clone()].iter().copied().eq(with.lines())
+            || self.found.iter().any(is_known)
+        {
             return;
         }
         let what = format!("{before}  =>  {what}");
-        self.found.push(Mutant { line: range.start, what, text });
+        let Range { start, end } = range;
+        let (with, spare) = (with.to_owned(), self.spare);
+        self.found.push(Mutant { start, end, with, what, spare });
     }
 
     fn replace_line(&mut self, line: usize, with: &str) {
@@ -290,9 +327,13 @@ impl<'a> Bench<'a> {
         if !is_name(name) || masked.contains(" => ") {
             return;
         }
-        for with in [format!("!({value})"), "Default::default()".to_owned()] {
+        let spare = self.spare;
+        for (with, may_be_the_same) in [(format!("!({value})"), false), (DEFAULT.to_owned(), true)]
+        {
+            self.spare = spare || may_be_the_same;
             self.replace_line(line, &format!("{indent}{name}: {with},"));
         }
+        self.spare = spare;
     }
 
     /// An arm of a match is never taken.
@@ -302,6 +343,12 @@ impl<'a> Bench<'a> {
             let text = self.lines[line];
             self.replace_line(line, &format!("{} if false{}", &text[..at], &text[at..]));
         }
+    }
+
+    /// The structure that begins at line `target` lies in memory as it is written.
+    fn is_wire(&self, target: usize) -> bool {
+        let above = self.lines[..target].iter().rev().map(|line| line.trim_start());
+        above.take_while(|line| line.starts_with(['#', '/'])).any(|line| line.contains("repr(C"))
     }
 
     /// Two fields of one type change places.
@@ -348,53 +395,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Another number than `word`, if that is one.
-fn another_number(word: &str) -> Option<String> {
-    let digits = word.replace('_', "");
-    if let Some(hex) = digits.strip_prefix("0x") {
-        let end = hex.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(hex.len());
-        let value = u128::from_str_radix(&hex[..end], 16).ok()?;
-        return Some(format!("{:#x}{}", value ^ 1, &hex[end..]));
-    }
-    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-    let value: u128 = digits[..end].parse().ok()?;
-    Some(format!("{}{}", value + 1, &digits[end..]))
-}
-
-/// The line with strings, characters and comments blanked, octet for octet.
-fn mask(line: &str) -> String {
-    let mut out = line.as_bytes().to_vec();
-    let mut at = 0;
-    let mut in_string = false;
-    while at < out.len() {
-        let next = out.get(at + 1).copied();
-        match out[at] {
-            b'\\' if in_string => {
-                out[at] = b' ';
-                if let Some(escaped) = out.get_mut(at + 1) {
-                    *escaped = b' ';
-                }
-                at += 1;
-            }
-            b'"' => in_string = !in_string,
-            b'/' if !in_string && next == Some(b'/') => {
-                out[at..].fill(b' ');
-                break;
-            }
-            b'\'' if !in_string && (next == Some(b'\\') || out.get(at + 2) == Some(&b'\'')) => {
-                let end = out[at + 2..].iter().position(|&octet| octet == b'\'');
-                let end = end.map_or(out.len(), |end| at + 2 + end + 1);
-                out[at..end].fill(b' ');
-                at = end - 1;
-            }
-            _ if in_string => out[at] = b' ',
-            _ => {}
-        }
-        at += 1;
-    }
-    String::from_utf8_lossy(&out).trim_end().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,8 +402,8 @@ mod tests {
     fn whats(text: &str, target: usize) -> Vec<String> {
         let made = mutants(text, target);
         for mutant in &made {
-            assert_ne!(mutant.text, text);
-            assert!(mutant.text.ends_with('\n'));
+            assert_ne!(mutant.text(text), text);
+            assert!(mutant.text(text).ends_with('\n'));
         }
         made.into_iter()
             .map(|mutant| mutant.what.split_once("  =>  ").unwrap().1.to_owned())
@@ -422,7 +422,7 @@ mod tests {
             "if a < 3 {",
         ];
         assert_eq!(whats(text, 1), expected);
-        assert!(mutants(text, 1)[0].text.contains("    if !(a < 2) {\n"));
+        assert!(mutants(text, 1)[0].text(text).contains("    if !(a < 2) {\n"));
     }
 
     #[test]
@@ -430,19 +430,20 @@ mod tests {
         let text = "fn f() {\n    self.x(\n        0x80,\n    );\n    h();\n}\n";
         let found = whats(text, 1);
         assert_eq!(found, ["left out", "0x81,"]);
-        assert_eq!(mutants(text, 1)[0].text, "fn f() {\n    h();\n}\n");
+        assert_eq!(mutants(text, 1)[0].text(text), "fn f() {\n    h();\n}\n");
         let text = "fn f() {\n    let x = a\n        .b();\n    x\n}\n";
         assert_eq!(whats(text, 1), ["!(value)"]);
-        assert!(mutants(text, 1)[0].text.contains("let x = !(a\n        .b());"));
+        assert!(mutants(text, 1)[0].text(text).contains("let x = !(a\n        .b());"));
     }
 
     #[test]
     fn items_are_broken_as_a_whole() {
         let text = "impl A {\n    fn f(&self) -> bool {\n        self.a\n    }\n}\n";
         assert_eq!(whats(text, 1), ["nothing but { true }", "nothing but { false }"]);
-        let text = "struct A {\n    a: u32,\n    b: u32,\n    c: u8,\n}\n";
-        assert_eq!(whats(text, 0), ["changed places"]);
-        assert!(mutants(text, 0)[0].text.starts_with("struct A {\n    b: u32,\n    a: u32,\n"));
+        let text = "#[repr(C)]\nstruct A {\n    a: u32,\n    b: u32,\n    c: u8,\n}\n";
+        assert_eq!(whats(text, 1), ["changed places"]);
+        assert!(mutants(text, 1)[0].text(text).contains("struct A {\n    b: u32,\n    a: u32,\n"));
+        assert_eq!(mutants(&text[11..], 0), []);
         assert_eq!(whats("const A: u8 = 7;\n", 0), ["const A: u8 = 8;"]);
     }
 

@@ -160,7 +160,8 @@ fn target(lines: &[&str], start: usize) -> Option<usize> {
 /// What a line begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Heading<'a> {
-    name: &'a str,
+    /// Its name.
+    pub(super) name: &'a str,
     /// A function.
     pub(super) is_function: bool,
 }

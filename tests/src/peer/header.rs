@@ -153,9 +153,12 @@ impl Header {
             .ok_or_else(|| broken("an untagged header cut short"))?;
         let (invalidate, qn) = (be32(header, 2), be32(header, 6));
         let expected_qn = match opcode {
-            opcode::SEND..=opcode::SEND_SOLICITED_INVALIDATE => 0,
-            opcode::READ_REQUEST => 1,
+            opcode::SEND..=opcode::SEND_SOLICITED_INVALIDATE
+            | opcode::IMMEDIATE
+            | opcode::IMMEDIATE_SOLICITED => 0,
+            opcode::READ_REQUEST | opcode::ATOMIC_REQUEST => 1,
             opcode::TERMINATE => 2,
+            opcode::ATOMIC_RESPONSE => 3,
             _ => return Err(broken(format!("opcode {opcode} in an untagged segment"))),
         };
         if qn != expected_qn {
@@ -212,6 +215,83 @@ impl ReadRequest {
             source_stag: be32(octets, 16),
             source_to: be64(octets, 20),
         })
+    }
+}
+
+/// An Atomic Request's own header, 52 octets (RFC 7306 section 4.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AtomicRequest {
+    /// Operation: 0 addition, 1 swap, 2 comparison and swap.
+    pub operation: u8,
+    /// Comes back in the response.
+    pub id: u32,
+    /// The word's region.
+    pub stag: u32,
+    /// Its tagged offset.
+    pub to: u64,
+    /// What is added or swapped in, and its mask.
+    pub data: [u64; 2],
+    /// What is expected, and its mask.
+    pub compare: [u64; 2],
+}
+
+impl AtomicRequest {
+    /// The 52 octets.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut octets = vec![0, 0, 0, self.operation];
+        octets.extend_from_slice(&self.id.to_be_bytes());
+        octets.extend_from_slice(&self.stag.to_be_bytes());
+        let words = [self.to, self.data[0], self.data[1], self.compare[0], self.compare[1]];
+        octets.extend(words.iter().flat_map(|word| word.to_be_bytes()));
+        octets
+    }
+
+    pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
+        let octets: &[u8; 52] =
+            payload.try_into().map_err(|_| broken("an Atomic Request that has not 52 octets"))?;
+        if !last || mo != 0 {
+            return Err(broken("an Atomic Request in more than one segment"));
+        }
+        if octets[..3] != [0; 3] || octets[3] > 2 {
+            return Err(broken(format!("atomic operation {:02x?}", &octets[..4])));
+        }
+        Ok(Self {
+            operation: octets[3],
+            id: be32(octets, 4),
+            stag: be32(octets, 8),
+            to: be64(octets, 12),
+            data: [be64(octets, 20), be64(octets, 28)],
+            compare: [be64(octets, 36), be64(octets, 44)],
+        })
+    }
+}
+
+/// An Atomic Response's own header, 12 octets (RFC 7306 section 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicResponse {
+    /// The request's.
+    pub id: u32,
+    /// The word as it was before.
+    pub original: u64,
+}
+
+impl AtomicResponse {
+    /// The 12 octets.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut octets = self.id.to_be_bytes().to_vec();
+        octets.extend_from_slice(&self.original.to_be_bytes());
+        octets
+    }
+
+    pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
+        let octets: &[u8; 12] =
+            payload.try_into().map_err(|_| broken("an Atomic Response that has not 12 octets"))?;
+        if !last || mo != 0 {
+            return Err(broken("an Atomic Response in more than one segment"));
+        }
+        Ok(Self { id: be32(octets, 0), original: be64(octets, 4) })
     }
 }
 

@@ -4,7 +4,7 @@
 //! independent judge of both roles. It is strict about what it receives (CRC, padding, versions,
 //! reserved bits, MSN and MO sequence, bounds) and can be told to send anything at all.
 //!
-//! Source: RFC 5040, RFC 5041, RFC 5044, RFC 6581.
+//! Source: RFC 5040, RFC 5041, RFC 5044, RFC 6581, RFC 7306.
 
 mod header;
 mod markers;
@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-pub use header::{Header, ReadRequest, Terminate, opcode, turn_versions};
+pub use header::{
+    AtomicRequest, AtomicResponse, Header, ReadRequest, Terminate, opcode, turn_versions,
+};
 use markers::Reader;
 pub use markers::marked_fpdu;
 pub use startup::{Frame, Role, Startup};
@@ -58,7 +60,7 @@ pub struct Peer {
     pub ulpdu_len_max: usize,
     /// The buffer behind [`PEER_STAG`]; tagged offsets start at 0.
     pub memory: Vec<u8>,
-    /// Sends that arrived whole, in order.
+    /// Sends and Immediate Data that arrived whole, in order.
     pub sends: Vec<Received>,
     /// RDMA Writes that arrived whole.
     pub writes: usize,
@@ -66,6 +68,10 @@ pub struct Peer {
     pub responses: usize,
     /// Read Requests served.
     pub reads_served: usize,
+    /// Atomic Requests that arrived. They are not answered.
+    pub atomics: Vec<AtomicRequest>,
+    /// Atomic Responses that arrived.
+    pub originals: Vec<AtomicResponse>,
     /// The Terminate that arrived, if one did.
     pub terminate: Option<Terminate>,
     /// FPDUs that arrived.
@@ -73,15 +79,15 @@ pub struct Peer {
     /// The largest ULPDU that arrived.
     pub largest_ulpdu: usize,
     open_send: Option<Received>,
-    next_msn_out: [u32; 3],
-    next_msn_in: [u32; 3],
+    next_msn_out: [u32; 4],
+    next_msn_in: [u32; 4],
     finished: bool,
 }
 
 /// A Send that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// One of the four Sends ([`opcode`]).
+    /// One of the four Sends, or of the two forms of Immediate Data ([`opcode`]).
     pub opcode: u8,
     /// STag to invalidate; 0 for the forms without.
     pub invalidate: u32,
@@ -167,12 +173,14 @@ impl Peer {
             writes: 0,
             responses: 0,
             reads_served: 0,
+            atomics: Vec::new(),
+            originals: Vec::new(),
             terminate: None,
             fpdus: 0,
             largest_ulpdu: 0,
             open_send: None,
-            next_msn_out: [1; 3],
-            next_msn_in: [1; 3],
+            next_msn_out: [1; 4],
+            next_msn_in: [1; 4],
             finished: false,
         })
     }
@@ -388,6 +396,12 @@ impl Peer {
                 }
                 match opcode {
                     opcode::READ_REQUEST => self.answer(ReadRequest::decode(payload, last, mo)?)?,
+                    opcode::ATOMIC_REQUEST => {
+                        self.atomics.push(AtomicRequest::decode(payload, last, mo)?);
+                    }
+                    opcode::ATOMIC_RESPONSE => {
+                        self.originals.push(AtomicResponse::decode(payload, last, mo)?);
+                    }
                     opcode::TERMINATE => self.terminate = Some(Terminate::decode(payload)?),
                     _ => self.collect(opcode, last, invalidate, mo, payload)?,
                 }
@@ -518,6 +532,10 @@ impl Peer {
             invalidate,
             octets: Vec::new(),
         });
+        let is_immediate = matches!(opcode, opcode::IMMEDIATE | opcode::IMMEDIATE_SOLICITED);
+        if is_immediate && (!last || payload.len() != 8) {
+            return Err(broken("immediate data that are not 8 octets"));
+        }
         if message.octets.len() != mo as usize || message.opcode != opcode {
             return Err(broken(format!("Send segment at {mo} is out of turn")));
         }

@@ -31,6 +31,11 @@ pub(super) fn close(world: &mut World, sides: &[[Side; 2]]) {
     for pair in sides {
         world.ends[0].engine.disconnect(now, pair[0].qp).expect("connected");
     }
+    check_ended(world, sides);
+}
+
+/// Every connection comes to its end: each queue pair and each buffer once.
+pub(super) fn check_ended(world: &mut World, sides: &[[Side; 2]]) {
     let gone = world.run_until(100 * SECOND, |world| {
         world.ends.iter().all(|end| end.engine.connection_count() == 0)
     });
@@ -42,7 +47,7 @@ pub(super) fn close(world: &mut World, sides: &[[Side; 2]]) {
             ended += 1;
         }
         assert_eq!(ended, sides.len(), "each queue pair of end {index} learns of its end once");
-        let mut flushed = 0;
+        let mut flushed: usize = sides.iter().map(|pair| pair[index].flushed).sum();
         for cq in 0..16 {
             while let Some(wc) = end.queues.poll(CqId(cq)) {
                 assert_eq!((wc.status, wc.opcode), (WcStatus::Flushed, WcOpcode::Recv));

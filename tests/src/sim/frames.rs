@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame, frame_room,
+    Capabilities, ChecksumMode, ChecksumState, Device, MTU_MIN, Pool, Retained, RxFrame, TxFrame,
+    frame_room,
 };
 
 /// A received frame: a head of a chosen length, and the rest in another run.
@@ -117,7 +118,12 @@ impl HeapDevice {
     #[must_use]
     pub fn new(mac: [u8; 6], mtu: u16, sizes: PoolSizes, head_len: usize) -> Self {
         Self {
-            capabilities: Capabilities { mac, mtu, checksum: ChecksumMode::Software },
+            capabilities: Capabilities {
+                mac,
+                mtu,
+                send_mtu: mtu,
+                checksum: ChecksumMode::Software,
+            },
             sizes,
             lent_data: Lent::default(),
             lent_control: Lent::default(),
@@ -126,6 +132,11 @@ impl HeapDevice {
             inbound: Queue::default(),
             outbound: Queue::default(),
         }
+    }
+
+    /// Packets of more octets are not sent, whatever is received.
+    pub fn send_at_most(&mut self, octets: u16) {
+        self.capabilities.send_mtu = self.capabilities.mtu.min(octets);
     }
 
     /// Checksums are neither made nor checked.
@@ -186,6 +197,9 @@ impl Device for HeapDevice {
     }
 
     fn transmit(&mut self, frame: HeapTx) {
+        // Ethernet's header, and a tag. What is below the least MTU headers alone may exceed.
+        let frame_max = usize::from(self.capabilities.send_mtu.max(MTU_MIN)) + 18;
+        assert!(frame.buffer.octets.len() <= frame_max, "a port is given what it sends");
         self.outbound.borrow_mut().push_back(frame.buffer.octets.clone());
     }
 

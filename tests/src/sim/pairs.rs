@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{EndReason, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
@@ -19,7 +19,7 @@ const PORT: u16 = 7174;
 /// # Panics
 /// If they cannot be connected.
 pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] {
-    let param = ConnParam::default();
+    let params = [0, 1].map(|end| world.param(end));
     let cq = CqId(number);
     let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 64, max_recv_wr: 64 };
     let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("room"));
@@ -29,12 +29,12 @@ pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] 
     // There already after the first time.
     let _ = world.ends[1].engine.listen(PORT, 8);
     let (now, remote) = (world.now, world.socket(1, PORT));
-    world.ends[0].engine.connect(now, qps[0], remote, &param).expect("idle");
+    world.ends[0].engine.connect(now, qps[0], remote, &params[0]).expect("idle");
     let Event::ConnectRequest { request, .. } = event(world, 1) else {
         panic!("no request");
     };
     let now = world.now;
-    world.ends[1].engine.accept(now, request, qps[1], &param).expect("the request is fresh");
+    world.ends[1].engine.accept(now, request, qps[1], &params[1]).expect("the request is fresh");
     for end in 0..2 {
         assert!(matches!(event(world, end), Event::Established { .. }));
     }

@@ -251,8 +251,14 @@ impl Rough {
                     assert!(!side.has_ended, "end {end} is told twice of the end");
                     side.has_ended = true;
                 }
+                Event::TerminateReceived { qp, told } => {
+                    assert_eq!((qp, side.has_ended), (side.qp, true));
+                    assert!(told.is_some(), "end {end}: a Terminate that breaks the rules");
+                }
                 Event::CqOverrun { .. } | Event::SrqLimit { .. } => panic!("unexpected {event:?}"),
-                Event::Streaming { .. } => panic!("nobody asked for that"),
+                Event::Streaming { .. } | Event::PeerFinished { .. } => {
+                    panic!("nobody asked for that")
+                }
             }
         }
     }

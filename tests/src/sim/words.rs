@@ -1,35 +1,55 @@
-//! Atomic operations in the workload, and their oracle: each is carried out once, and what they
-//! fetch fits one order.
+//! Atomic operations in the workload, and their oracle: each is carried out once, in its turn among
+//! the Reads, and what they fetch fits one order.
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp, apply};
 use rand::Rng;
 
+use super::history::History;
 use super::world::World;
 
 /// Octets at the start of each arena that are words.
 pub(super) const WORDS_LEN: usize = 16 * 1024;
-/// Where the word is that all connections count with.
-const SHARED: usize = 0;
+/// Words that all connections use: one for each operation, and one for all of them.
+pub(super) const SHARED_COUNT: usize = 4;
+
+/// What is done to a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Touch {
+    Atomic(AtomicOp),
+    /// A Read, which sees what was made of the word by what was asked before, and nothing else.
+    Look,
+    /// A Write behind a fence: what was asked before does not see it.
+    Set(u64),
+}
 
 /// What an operation has to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     /// Just this: the word belongs to the connection.
     Own(u64),
-    /// What no other one fetches: each adds 1 to the word of all connections.
-    Shared,
+    /// What some order of all operations on the word explains: its number, and this operation.
+    Shared(usize, Option<AtomicOp>),
+    /// Nothing.
+    Nothing,
 }
 
 /// The words at the peer of one end, as its oracle knows them.
-#[derive(Default)]
 struct Known {
     /// By connection: the word that it has for itself, with all that was posted carried out.
     own: Vec<u64>,
-    /// Additions posted to the shared word, and what those that completed fetched.
-    added: u64,
-    fetched: Vec<u64>,
-    /// By connection: the latest of these.
-    latest: Vec<Option<u64>>,
+    /// By connection: the latest that was posted for it was to set it.
+    is_set: Vec<bool>,
+    shared: [Contest; SHARED_COUNT],
+}
+
+/// A word that many use, and what they are told of it.
+#[derive(Default)]
+pub(super) struct Contest {
+    history: History,
+    /// What the latest completion made of the word.
+    seen: u64,
+    /// What the latest operation that was posted may make of it.
+    hoped: u64,
 }
 
 /// The oracle, of both ends.
@@ -37,7 +57,13 @@ pub(super) struct Words([Known; 2]);
 
 /// Where the word of connection `conn` is.
 const fn own(conn: usize) -> usize {
-    ATOMIC_LEN * (1 + conn)
+    ATOMIC_LEN * (SHARED_COUNT + conn)
+}
+
+/// A word of an arena.
+pub(super) fn word(world: &World, end: usize, at: usize) -> u64 {
+    let octets = world.ends[end].arena.read(at, ATOMIC_LEN);
+    u64::from_ne_bytes(octets.try_into().expect("a word"))
 }
 
 /// A mask that is often all, and sometimes none, of the word.
@@ -49,46 +75,129 @@ fn mask(chance: &mut impl Rng) -> u64 {
     }
 }
 
+impl Contest {
+    /// The first user is one that sees and changes the word at once.
+    pub(super) const fn observe(&mut self) {
+        self.history.observe();
+    }
+
+    /// Nothing that a user asked for happens from now on.
+    pub(super) fn close(&mut self, user: usize) {
+        self.history.close(user);
+    }
+
+    /// Somebody else uses the word.
+    pub(super) fn user(&mut self) -> usize {
+        self.history.user()
+    }
+
+    /// Draws the next operation of a user of shared word `number`; `None` is a Read.
+    ///
+    /// What is swapped in is like nothing else, so that there is hardly a choice in the order.
+    pub(super) fn draw(
+        &mut self,
+        chance: &mut impl Rng,
+        number: usize,
+        user: usize,
+    ) -> Option<AtomicOp> {
+        let kind = if number < 3 { number } else { chance.random_range(0..3) };
+        let op = match kind {
+            _ if chance.random_bool(0.15) => None,
+            0 => Some(AtomicOp::fetch_add(chance.random())),
+            1 => Some(AtomicOp::swap(chance.random())),
+            _ => {
+                let compare = if chance.random_bool(0.7) { self.seen } else { self.hoped };
+                self.hoped = chance.random();
+                Some(AtomicOp::cmp_swap(compare, self.hoped))
+            }
+        };
+        self.history.ask(user, op);
+        op
+    }
+
+    /// The oldest operation of a user completed.
+    pub(super) fn complete(&mut self, user: usize, op: Option<AtomicOp>, fetched: u64) {
+        self.history.complete(user, fetched);
+        self.seen = op.map_or(fetched, |op| apply(op, fetched));
+    }
+
+    /// A user sees the word as it is.
+    pub(super) fn witness(&mut self, user: usize, word: u64) {
+        self.history.ask(user, None);
+        self.history.complete(user, word);
+    }
+
+    /// Some order explains all that is known, and the word as it is.
+    pub(super) fn conclude(&self, last: u64) {
+        self.history.conclude(last);
+    }
+
+    /// Operations asked for, and those of them that completed.
+    pub(super) fn len(&self) -> (usize, usize) {
+        self.history.len()
+    }
+}
+
 impl Words {
     /// For `conns` connections. All words are 0.
     pub(super) fn new(conns: usize) -> Self {
         assert!(own(conns) <= WORDS_LEN, "too many connections");
-        let known = || Known { own: vec![0; conns], latest: vec![None; conns], ..Known::default() };
+        let known = || {
+            let mut shared: [Contest; SHARED_COUNT] = Default::default();
+            for contest in &mut shared {
+                for conn in 0..conns {
+                    assert_eq!(contest.user(), conn);
+                }
+            }
+            Known { own: vec![0; conns], is_set: vec![false; conns], shared }
+        };
         Self([known(), known()])
     }
 
-    /// Draws the next operation of a connection of `end`: what to do, where at the peer, and what
-    /// it has to fetch.
+    /// Draws what a connection of `end` does next: what, where at the peer, and what it has to
+    /// fetch.
     pub(super) fn draw(
         &mut self,
         chance: &mut impl Rng,
         end: usize,
         conn: usize,
-    ) -> (AtomicOp, u64, Expected) {
+    ) -> (Touch, u64, Expected) {
         let known = &mut self.0[end];
-        if chance.random_bool(0.3) {
-            known.added += 1;
-            return (AtomicOp::fetch_add(1), SHARED as u64, Expected::Shared);
+        if chance.random_bool(0.5) {
+            let number = chance.random_range(0..SHARED_COUNT);
+            let op = known.shared[number].draw(chance, number, conn);
+            let touch = op.map_or(Touch::Look, Touch::Atomic);
+            return (touch, (ATOMIC_LEN * number) as u64, Expected::Shared(number, op));
         }
         let word = &mut known.own[conn];
-        let op = match chance.random_range(0..3) {
+        let at = own(conn) as u64;
+        let op = match chance.random_range(0..5) {
             0 => AtomicOp::FetchAdd { add: chance.random(), boundaries: !mask(chance) },
             1 => AtomicOp::Swap { swap: chance.random(), mask: mask(chance) },
-            _ => AtomicOp::CmpSwap {
+            2 => AtomicOp::CmpSwap {
                 compare: if chance.random_bool(0.7) { *word } else { chance.random() },
                 compare_mask: mask(chance),
                 swap: chance.random(),
                 swap_mask: mask(chance),
             },
+            // Of two Writes to one place that are under way together the older one may win.
+            3 if !known.is_set[conn] => {
+                *word = chance.random();
+                known.is_set[conn] = true;
+                return (Touch::Set(*word), at, Expected::Nothing);
+            }
+            _ => {
+                known.is_set[conn] = false;
+                return (Touch::Look, at, Expected::Own(*word));
+            }
         };
+        known.is_set[conn] = false;
         let original = std::mem::replace(word, apply(op, *word));
-        (op, own(conn) as u64, Expected::Own(original))
+        (Touch::Atomic(op), at, Expected::Own(original))
     }
 
     /// An operation completed: what it fetched is what it had to.
-    pub(super) fn check(&mut self, end: usize, conn: usize, expected: Expected, fetched: &[u8]) {
-        let fetched = u64::from_ne_bytes(fetched.try_into().expect("a word"));
-        let known = &mut self.0[end];
+    pub(super) fn check(&mut self, end: usize, conn: usize, expected: Expected, fetched: u64) {
         match expected {
             Expected::Own(original) => {
                 assert_eq!(
@@ -96,31 +205,24 @@ impl Words {
                     "connection {conn} of end {end} fetched another word"
                 );
             }
-            Expected::Shared => {
-                let latest = known.latest[conn].replace(fetched);
-                assert!(latest < Some(fetched), "{fetched} came after {latest:?}");
-                known.fetched.push(fetched);
+            Expected::Shared(number, op) => {
+                self.0[end].shared[number].complete(conn, op, fetched);
             }
+            Expected::Nothing => {}
         }
     }
 
-    /// All completed: nothing was carried out twice, and nothing was left out.
-    pub(super) fn conclude(&mut self, world: &World) {
-        for (end, known) in self.0.iter_mut().enumerate() {
-            let word = |at| {
-                let octets = world.ends[1 - end].arena.read(at, ATOMIC_LEN);
-                u64::from_ne_bytes(octets.try_into().expect("a word"))
-            };
-            assert_eq!(word(SHARED), known.added, "the shared word of end {}", 1 - end);
-            known.fetched.sort_unstable();
-            assert!(
-                known.fetched.iter().copied().eq(0..known.added),
-                "{} additions fetched {:?}",
-                known.added,
-                known.fetched
-            );
+    /// All completed and arrived: nothing was carried out twice, and nothing was left out.
+    pub(super) fn conclude(&self, world: &World) {
+        for (end, known) in self.0.iter().enumerate() {
+            for (number, contest) in known.shared.iter().enumerate() {
+                let (asked, completed) = contest.len();
+                assert_eq!(asked, completed, "shared word {number} of end {}", 1 - end);
+                contest.conclude(word(world, 1 - end, ATOMIC_LEN * number));
+            }
             for (conn, &expected) in known.own.iter().enumerate() {
-                assert_eq!(word(own(conn)), expected, "the word of connection {conn}");
+                let found = word(world, 1 - end, own(conn));
+                assert_eq!(found, expected, "the word of connection {conn}");
             }
         }
     }

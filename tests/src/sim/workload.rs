@@ -3,20 +3,26 @@
 
 use std::collections::VecDeque;
 
-use ferrowarp_proto::ddp::atomic::ATOMIC_LEN;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::cm::{ConnectError, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
-use ferrowarp_proto::verbs::wr::{ImmediateData, Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, WcOpcode};
+use ferrowarp_proto::verbs::wr::{ImmediateData, RecvWr, Sge};
 use rand::Rng;
 
-use super::closing::{check_stats, close};
+use self::completions::poll;
+use self::requests::post;
+
+use super::closing::{check_ended, check_stats, close};
 use super::incident::Incident;
+use super::link::Faults;
 use super::pane::Pane;
 use super::words::{Expected, WORDS_LEN, Words};
 use super::world::World;
+
+mod completions;
+mod requests;
 
 /// Port of the passive end.
 pub const PORT: u16 = 18515;
@@ -74,7 +80,7 @@ struct Posted {
     slot: usize,
     library_slot: usize,
     library_offset: usize,
-    /// What an atomic operation has to fetch.
+    /// What an operation on a word has to fetch.
     word: Option<Expected>,
 }
 
@@ -85,6 +91,7 @@ struct Message {
     len: usize,
     immediate: Option<ImmediateData>,
     invalidate: Option<u32>,
+    solicited: bool,
 }
 
 /// One end of one connection, and what its oracle knows.
@@ -102,49 +109,12 @@ pub(super) struct Side {
     /// Receive buffers that were used and are to be posted again.
     used: usize,
     pub(super) received: usize,
+    /// Receive buffers that were flushed.
+    pub(super) flushed: usize,
     /// Number of its latest message that was delivered, plus one.
     delivered: usize,
     /// Shows the targets to the peer, in runs with windows.
     pane: Option<Pane>,
-}
-
-/// What to post next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Send,
-    Read,
-    Write,
-    /// Never inline.
-    GatherWrite,
-    Atomic,
-    Immediate,
-    WriteImmediate,
-    /// About its own window.
-    Own,
-}
-
-impl Kind {
-    fn draw(world: &mut World) -> Self {
-        // What RFC 7306 added is of the IETF's version alone.
-        let count = if world.param(0).revision == 0 { 8 } else { 10 };
-        match world.chance.random_range(0..count) {
-            0 | 1 => Self::Send,
-            2 | 3 => Self::Read,
-            4 | 5 => Self::Write,
-            6 | 7 => Self::GatherWrite,
-            8 => Self::Atomic,
-            _ if world.chance.random_bool(0.5) => Self::Immediate,
-            _ => Self::WriteImmediate,
-        }
-    }
-
-    const fn uses_receive(self) -> bool {
-        matches!(self, Self::Send | Self::Immediate | Self::WriteImmediate)
-    }
-
-    const fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::GatherWrite | Self::WriteImmediate)
-    }
 }
 
 /// What a run did.
@@ -224,10 +194,39 @@ fn run_on(world: &mut World, mut sides: Vec<[Side; 2]>, per_side: usize) -> Repo
     report.elapsed_ns = world.now.since(start);
     report.frames = world.frames;
     world.wakes = [None; 2];
-    words.conclude(world);
     check_stats(world, &sides);
-    close(world, &sides);
+    words.conclude(world);
+    if world.chance.random_bool(0.5) {
+        finish(world, &mut sides, &mut words, per_side);
+    } else {
+        close(world, &sides);
+    }
     report
+}
+
+/// Ends every connection with work under way: what was posted before arrives and completes. The
+/// other end has none, and closes in turn.
+fn finish(world: &mut World, sides: &mut [[Side; 2]], words: &mut Words, per_side: usize) {
+    world.heal();
+    // Not so bad that nothing moves for the linger time.
+    world.damage(Faults { loss: 0.02, delay_ns: 10_000, ..Faults::NONE });
+    let mut report = Report::default();
+    for (conn, pair) in sides.iter_mut().enumerate() {
+        post(world, pair, words, (0, conn), per_side + DEPTH);
+        let now = world.now;
+        world.ends[0].engine.close(now, pair[0].qp).expect("connected");
+    }
+    world.run_until(600 * SECOND, |world| {
+        for end in 0..2 {
+            poll(world, sides, words, end, &mut report);
+        }
+        sides.iter().all(|pair| pair[0].posted.is_empty() && pair[0].sends.is_empty())
+    });
+    let left: usize = sides.iter().map(|[side, _]| side.posted.len() + side.sends.len()).sum();
+    assert_eq!(left, 0, "requests posted before the end, or their messages, were lost");
+    world.heal();
+    check_ended(world, sides);
+    words.conclude(world);
 }
 
 fn is_busy(world: &World, end: usize) -> bool {
@@ -261,10 +260,11 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
     let mut pairs = Vec::new();
     for conn in 0..conns {
         let now = world.now;
-        let active = world.ends[0].engine.create_qp(init(conn)).expect("room");
+        let mut active = world.ends[0].engine.create_qp(init(conn)).expect("room");
         world.ends[0].engine.connect(now, active, remote, &params[0]).expect("idle");
         let passive = world.ends[1].engine.create_qp(init(conn)).expect("room");
         let mut up = [false; 2];
+        let mut asked = false;
         let connected = world.run_until(100 * SECOND, |world| {
             for (end, up) in up.iter_mut().enumerate() {
                 while let Some(event) = world.ends[end].engine.next_event() {
@@ -275,6 +275,14 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
                                 .engine
                                 .accept(now, request, passive, &params[1])
                                 .expect("the request is fresh");
+                            asked = true;
+                        }
+                        // Every question for the neighbour was lost: once more.
+                        Event::ConnectFailed { error: ConnectError::TimedOut, .. } if !asked => {
+                            let (now, engine) = (world.now, &mut world.ends[0].engine);
+                            engine.destroy_qp(now, active);
+                            active = engine.create_qp(init(conn)).expect("room");
+                            engine.connect(now, active, remote, &params[0]).expect("idle");
                         }
                         Event::Established { .. } => *up = true,
                         other => panic!("unexpected {other:?}"),
@@ -294,6 +302,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
             receives: 0,
             used: 0,
             received: 0,
+            flushed: 0,
             delivered: 0,
             pane: None,
         };
@@ -327,212 +336,6 @@ fn post_receive(world: &mut World, side: &mut Side, end: usize, conn: usize) {
     let wr = RecvWr { wr_id: side.receives as u64, sg_list };
     world.ends[end].engine.post_recv(side.qp, wr).expect("room for the buffer");
     side.receives += 1;
-}
-
-/// Posts as much as flow control between the two ends admits.
-fn post(
-    world: &mut World,
-    pair: &mut [Side; 2],
-    words: &mut Words,
-    (end, conn): (usize, usize),
-    per_side: usize,
-) {
-    while pair[end].next_number < per_side && pair[end].posted.len() < DEPTH {
-        let (number, slot) = (pair[end].next_number, pair[end].next_number % SLOT_COUNT);
-        let mut kind = Kind::draw(world);
-        // Of Writes to one place that are under way together the older one may win.
-        let is_settled = pair[end].writes[slot].is_none_or(|(last, _)| last < pair[end].delivered);
-        if kind.writes() && world.places_early() && !is_settled {
-            kind = Kind::Send;
-        }
-        let has_pane = pair[end].pane.is_some();
-        let own = pair[end].pane.as_mut().filter(|_| world.chance.random_bool(0.2));
-        let own = own.and_then(Pane::wants);
-        if own.is_some() {
-            kind = Kind::Own;
-        }
-        // A receive buffer must be there: the peer's posted ones minus those under way.
-        let peer = &pair[1 - end];
-        let credit = peer.receives - peer.received > pair[end].sends.len();
-        if kind.uses_receive() && !credit {
-            return;
-        }
-        let len = match world.chance.random_range(0..4) {
-            0 => world.chance.random_range(0..64),
-            1 => world.chance.random_range(0..2_000),
-            _ => world.chance.random_range(0..=SLOT_LEN),
-        };
-        let source_slot = number % DEPTH;
-        let source = place(conn, Area::Source, source_slot);
-        let octets = pattern(end, conn, number, len);
-        let len32 = u32::try_from(len).expect("a slot");
-        let stag = pair[end].stag;
-        let payload = if len <= 64 && kind != Kind::GatherWrite && world.chance.random_bool(0.5) {
-            Payload::Inline(octets.iter().copied().collect())
-        } else {
-            world.ends[end].arena.write(source, &octets);
-            let cut = len32 / 3;
-            Payload::Gather(
-                [
-                    Sge { addr: source as u64, len: cut, lkey: stag },
-                    Sge { addr: source as u64 + u64::from(cut), len: len32 - cut, lkey: stag },
-                ]
-                .into_iter()
-                .collect(),
-            )
-        };
-        let library_slot = world.chance.random_range(0..SLOT_COUNT);
-        let library_offset = world.chance.random_range(0..=SLOT_LEN - len);
-        let rkey = pair[1 - end].stag;
-        let sink = |len| {
-            let start = place(conn, Area::Sink, number % DEPTH);
-            Sge { addr: start as u64, len, lkey: stag }
-        };
-        let target = place(conn, Area::Target, slot) as u64;
-        let data = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-        let solicited = world.chance.random_bool(0.5);
-        let mut word = None;
-        let mut operation = match kind {
-            Kind::Own => own.expect("just seen"),
-            Kind::Send => Operation::Send { payload, solicited: false, invalidate: None },
-            Kind::Read => {
-                let remote = (place(conn, Area::Library, library_slot) + library_offset) as u64;
-                Operation::Read { sink: sink(len32), rkey, remote }
-            }
-            Kind::Write | Kind::GatherWrite => Operation::Write { payload, rkey, remote: target },
-            Kind::Atomic => {
-                let (op, remote, expected) = words.draw(&mut world.chance, end, conn);
-                word = Some(expected);
-                Operation::Atomic { op, sink: sink(8), rkey, remote }
-            }
-            Kind::Immediate => Operation::Immediate { data, solicited },
-            Kind::WriteImmediate => {
-                Operation::WriteImmediate { payload, rkey, remote: target, data, solicited }
-            }
-        };
-        if has_pane
-            && world.chance.random_bool(0.3)
-            && let Some(pane) = &mut pair[1 - end].pane
-        {
-            pane.lend(&mut operation, number, slot * SLOT_LEN);
-        }
-        let (opcode, len) = (WcOpcode::from(&operation), operation.len());
-        let len = usize::try_from(len).expect("a slot");
-        if kind.uses_receive() {
-            let immediate = (kind != Kind::Send).then_some(data);
-            let invalidate = match operation {
-                Operation::Send { invalidate, .. } => invalidate,
-                _ => None,
-            };
-            pair[end].sends.push_back(Message { number, len, immediate, invalidate });
-        }
-        if opcode == WcOpcode::Write {
-            pair[end].writes[slot] = Some((number, len));
-        }
-        let signaled = world.chance.random_bool(0.7) || number + 1 == per_side;
-        let fence = world.chance.random_bool(0.1);
-        let wr = SendWr { wr_id: number as u64, operation, signaled, fence };
-        let qp = pair[end].qp;
-        if world.ends[end].engine.post_send(qp, wr).is_err() {
-            panic!("the send queue of end {end} refused request {number}");
-        }
-        pair[end].next_number += 1;
-        pair[end].posted.push_back(Posted {
-            number,
-            signaled,
-            opcode,
-            len,
-            slot: number % DEPTH,
-            library_slot,
-            library_offset,
-            word,
-        });
-    }
-}
-
-fn poll(
-    world: &mut World,
-    sides: &mut [[Side; 2]],
-    words: &mut Words,
-    end: usize,
-    report: &mut Report,
-) {
-    for cq in 0..16 {
-        while let Some(wc) = world.ends[end].queues.poll(CqId(cq)) {
-            assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
-            let conn = sides.iter().position(|pair| pair[end].qp == wc.qp).expect("a known QP");
-            if wc.opcode.is_receive() {
-                check_receive(world, &mut sides[conn], end, conn, &wc);
-                continue;
-            }
-            let side = &mut sides[conn][end];
-            loop {
-                let posted = side.posted.pop_front().expect("a completion without a request");
-                report.completed += 1;
-                report.octets += posted.len as u64;
-                if posted.opcode == WcOpcode::Read {
-                    check_read(world, end, conn, &posted);
-                }
-                if let WcOpcode::Bind | WcOpcode::Invalidate = posted.opcode {
-                    let pane = side.pane.as_mut().expect("a run with windows");
-                    pane.posted_done(&world.ends[end]);
-                }
-                if let Some(expected) = posted.word {
-                    let sink = place(conn, Area::Sink, posted.slot);
-                    let fetched = world.ends[end].arena.read(sink, ATOMIC_LEN);
-                    words.check(end, conn, expected, &fetched);
-                }
-                if posted.number as u64 == wc.wr_id {
-                    assert!(posted.signaled, "request {} asked for no completion", wc.wr_id);
-                    assert_eq!((posted.opcode, posted.len), (wc.opcode, wc.byte_len as usize));
-                    break;
-                }
-                assert!(!posted.signaled, "request {} was skipped", posted.number);
-            }
-        }
-    }
-}
-
-/// A Send or Immediate Data arrived: it is the oldest under way, its octets are right, and every
-/// Write before it is in memory.
-fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usize, wc: &Wc) {
-    let from = 1 - end;
-    let wr_id = wc.wr_id;
-    assert_eq!(wr_id, pair[end].received as u64, "receive buffers complete in order");
-    pair[end].received += 1;
-    let sent = pair[from].sends.pop_front().expect("a message that nobody sent");
-    let number = sent.number;
-    pair[from].delivered = number + 1;
-    assert_eq!(wc.immediate, sent.immediate, "immediate data of message {number}");
-    assert_eq!(wc.opcode == WcOpcode::Recv, sent.immediate.is_none(), "kind of message {number}");
-    // Immediate Data leave the buffer as it is.
-    let len = if sent.immediate.is_some() { 0 } else { sent.len };
-    assert_eq!(wc.byte_len as usize, len, "length of message {number}");
-    if let Some(pane) = &mut pair[end].pane {
-        pane.received(&world.ends[end], number, wc, sent.invalidate);
-    }
-    let slot = usize::try_from(wr_id).expect("small") % DEPTH;
-    let got = world.ends[end].arena.read(place(conn, Area::Receive, slot), len);
-    assert!(got == pattern(from, conn, number, len), "octets of message {number} differ");
-    for (slot, write) in pair[from].writes.iter().enumerate() {
-        let Some((written, len)) = *write else { continue };
-        // The Write of one with immediate data has its number.
-        if written <= number {
-            let got = world.ends[end].arena.read(place(conn, Area::Target, slot), len);
-            assert!(
-                got == pattern(from, conn, written, len),
-                "Write {written} is not in memory when message {number} is delivered"
-            );
-        }
-    }
-    pair[end].used += 1;
-}
-
-fn check_read(world: &World, end: usize, conn: usize, posted: &Posted) {
-    let whole = pattern(1 - end, conn, 1_000_000 + posted.library_slot, SLOT_LEN);
-    let expected = &whole[posted.library_offset..posted.library_offset + posted.len];
-    let got = world.ends[end].arena.read(place(conn, Area::Sink, posted.slot), posted.len);
-    assert!(got == expected, "octets of Read {} differ", posted.number);
 }
 
 fn check_events(world: &mut World) {

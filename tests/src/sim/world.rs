@@ -114,6 +114,8 @@ pub struct WorldOptions {
     pub seed: u64,
     /// MTU of both ports.
     pub mtu: u16,
+    /// Octets of the largest packet they send, if that is less.
+    pub send_mtu: u16,
     /// What the wire does, both ways.
     pub faults: Faults,
     /// Pools of both ports.
@@ -165,6 +167,7 @@ impl WorldOptions {
         Self {
             seed,
             mtu: 1500,
+            send_mtu: u16::MAX,
             faults,
             pools: PoolSizes { data: 1024, reserve: 16, control: 64 },
             head_len: usize::MAX,
@@ -193,6 +196,7 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     let host = u8::try_from(index + 1).expect("two ends");
     let mac = [2, 0, 0, 0, 0, host];
     let mut device = HeapDevice::new(mac, options.mtu, options.pools, options.head_len);
+    device.send_at_most(options.send_mtu);
     if options.repair_checksums {
         device.trust_the_wire();
     }

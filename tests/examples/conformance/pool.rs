@@ -1,0 +1,105 @@
+//! Which rules can be drawn, and why the others cannot.
+
+use std::collections::BTreeMap;
+
+use ferrowarp_tests::compliance::cargo::Target;
+use ferrowarp_tests::compliance::catalogue::CATALOGUES;
+use ferrowarp_tests::compliance::ledger::{Ledger, Standing};
+use ferrowarp_tests::compliance::root;
+use ferrowarp_tests::compliance::scan::{Kind, Tag};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+
+/// Targets that take too long for a run over each mutant.
+const SLOW: [&str; 2] = ["simulation", "smoltcp"];
+
+/// The package that needs libdpdk and nothing else of a machine.
+const RUNTIME: &str = "ferrowarp";
+
+/// Rules, and the part of the machine that there is to try them on.
+#[derive(Clone, Copy)]
+pub(crate) struct Pool<'a> {
+    /// The rules.
+    pub(crate) ledger: &'a Ledger,
+    /// There is libdpdk.
+    pub(crate) dpdk: bool,
+}
+
+impl<'a> Pool<'a> {
+    fn is_usable(self, target: &Target) -> bool {
+        let is_there = !target.device || (self.dpdk && target.package == RUNTIME);
+        is_there && !SLOW.contains(&target.name.as_str())
+    }
+
+    /// The tests that guard a rule, and are soon done.
+    pub(crate) fn guards(self, id: &'a str) -> impl Iterator<Item = &'a Tag> {
+        self.tagged(id, Kind::Test)
+    }
+
+    /// The places that obey a rule, in code that such tests run.
+    pub(crate) fn places(self, id: &'a str) -> impl Iterator<Item = &'a Tag> {
+        self.tagged(id, Kind::Code)
+    }
+
+    fn tagged(self, id: &'a str, kind: Kind) -> impl Iterator<Item = &'a Tag> {
+        self.ledger.tagged(id, kind).filter(move |tag| {
+            Target::of(root(), &tag.file).is_some_and(|target| self.is_usable(&target))
+        })
+    }
+
+    /// Why a rule is never drawn; `None` if it may be.
+    fn hindrance(self, id: &'a str) -> Option<&'static str> {
+        let ledger = self.ledger;
+        match ledger.standing(id) {
+            Standing::Excepted => return Some("excepted, each with its reason"),
+            Standing::Open => return Some("without a test yet"),
+            Standing::Tested => {}
+        }
+        if ledger.tagged(id, Kind::Code).next().is_none() {
+            Some("obeyed by no line in particular: their tests look at the whole")
+        } else if self.places(id).next().is_none() {
+            Some("obeyed by code that needs libdpdk, which is not there or not enough")
+        } else if self.guards(id).next().is_none() {
+            Some("guarded only by tests over devices or by long ones")
+        } else {
+            None
+        }
+    }
+
+    /// The rules that bind the stack and begin with `only`, counted by what hinders them.
+    pub(crate) fn census(self, only: &str) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for row in self.ledger.rows.iter().filter(|row| row.binds() && row.id.starts_with(only)) {
+            *counts.entry(self.hindrance(&row.id).unwrap_or_default()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Rules that can be drawn, in the order of chance and as evenly as may be over the catalogues.
+    pub(crate) fn draw(self, count: usize, only: &str, chance: &mut SmallRng) -> Vec<&'a str> {
+        let mut piles: Vec<Vec<&str>> = CATALOGUES
+            .iter()
+            .map(|(document, _)| {
+                let mut ids: Vec<_> = self
+                    .ledger
+                    .rows
+                    .iter()
+                    .filter(|row| {
+                        row.binds() && row.document == *document && row.id.starts_with(only)
+                    })
+                    .map(|row| row.id.as_str())
+                    .filter(|id| self.hindrance(id).is_none())
+                    .collect();
+                ids.shuffle(chance);
+                ids
+            })
+            .collect();
+        let mut drawn = Vec::new();
+        while drawn.len() < count && piles.iter().any(|pile| !pile.is_empty()) {
+            for pile in &mut piles {
+                drawn.extend(pile.pop().filter(|_| drawn.len() < count));
+            }
+        }
+        drawn
+    }
+}

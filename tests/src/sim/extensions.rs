@@ -1,0 +1,338 @@
+//! RFC 7306 where connections end in mid-flight: several at a time use the same words, of which
+//! the processors of their ends make use, too, and each that ended is followed by another one.
+//!
+//! An atomic operation that completed was carried out once, in its turn among the Reads; one that
+//! did not may have been carried out, but not twice, nor behind one that was not, nor after the end
+//! that has the word was told that the connection is over. Messages arrive in the order in which
+//! they were posted, Immediate Data among the Sends, as far as they do.
+
+use std::collections::VecDeque;
+
+use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
+use ferrowarp_proto::ddp::memory::Memory;
+use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::verbs::cm::Abort;
+use ferrowarp_proto::verbs::wc::{CqId, QpId, WcOpcode};
+use ferrowarp_proto::verbs::wr::ImmediateData;
+use rand::Rng;
+
+use self::contests::Contests;
+use self::setup::{connect, take_events};
+use super::closing::check_nothing_left;
+use super::words::{SHARED_COUNT, word};
+use super::world::World;
+
+mod completions;
+mod contests;
+mod requests;
+mod setup;
+
+/// Port of the first connection; each has its own.
+const PORT: u16 = 20_049;
+const PD: u32 = 9;
+/// Requests and buffers outstanding.
+const DEPTH: usize = 8;
+/// Octets of a Send, and of a receive buffer.
+const MESSAGE_LEN: usize = 16;
+/// Octets of what is read beside the words: more than a segment holds.
+const LIBRARY_LEN: usize = 4000;
+/// Octets of what is the same for all connections.
+const COMMON_LEN: usize = ATOMIC_LEN * SHARED_COUNT + LIBRARY_LEN;
+/// Octets of what a connection has for itself: see [`Area`].
+const OWN_LEN: usize = DEPTH * (LIBRARY_LEN + 2 * ATOMIC_LEN + MESSAGE_LEN);
+/// Connections that are replaced, at most, until one goes well.
+const LIVES_MAX: usize = 60;
+
+/// What a connection has for itself.
+#[derive(Clone, Copy)]
+enum Area {
+    /// Sinks of Reads and atomic operations.
+    Sink,
+    /// Targets of Writes with Immediate Data.
+    Target,
+    /// Receive buffers.
+    Receive,
+}
+
+fn place(conn: usize, area: Area, number: u64) -> usize {
+    let (before, len, count) = match area {
+        Area::Sink => (0, LIBRARY_LEN, DEPTH),
+        // The sender does not know yet which of its latest Writes were noticed.
+        Area::Target => (LIBRARY_LEN, ATOMIC_LEN, 2 * DEPTH),
+        Area::Receive => (LIBRARY_LEN + 2 * ATOMIC_LEN, MESSAGE_LEN, DEPTH),
+    };
+    let slot = usize::try_from(number).expect("small") % count;
+    COMMON_LEN + conn * OWN_LEN + DEPTH * before + slot * len
+}
+
+/// Octets of arena that `conns` connections need.
+#[must_use]
+pub const fn arena_len(conns: usize) -> usize {
+    COMMON_LEN + conns * OWN_LEN
+}
+
+fn library() -> Vec<u8> {
+    (0..LIBRARY_LEN).map(|at| u8::try_from(at % 251).expect("an octet")).collect()
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    /// To a word; `None` is a Read.
+    Touch { word: usize, op: Option<AtomicOp> },
+    /// A Read of the first octets of the library.
+    Browse { len: u32 },
+    /// To tell the peer something.
+    Message,
+    /// What the peer has to refuse.
+    Offence,
+}
+
+struct Posted {
+    number: u64,
+    opcode: WcOpcode,
+    task: Task,
+}
+
+/// Something that the peer is told.
+#[derive(Clone, Copy)]
+struct Message {
+    data: ImmediateData,
+    opcode: WcOpcode,
+    solicited: bool,
+}
+
+/// One end of a connection.
+struct Side {
+    qp: QpId,
+    /// The words and the library.
+    common: u32,
+    /// Everything else.
+    own: u32,
+    /// Its number as a user of each of the peer's words.
+    users: [usize; SHARED_COUNT],
+    posted: VecDeque<Posted>,
+    posted_count: u64,
+    messages: Vec<Message>,
+    receives: u64,
+    received: u64,
+    accepted: bool,
+    is_up: bool,
+    has_ended: bool,
+    /// An operation on a word, or a Read, did not complete: none does behind it.
+    is_broken: bool,
+    /// A request was refused.
+    is_shut: bool,
+}
+
+/// What is to become of a connection.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// It is not up yet.
+    Unknown,
+    /// Its end comes.
+    Dies(Instant),
+    /// Its end was made, and is to be known by then.
+    Ends(Instant),
+    /// It is to do all its work.
+    Lives,
+}
+
+impl Fate {
+    const fn date(self) -> Option<Instant> {
+        match self {
+            Self::Dies(date) | Self::Ends(date) => Some(date),
+            Self::Unknown | Self::Lives => None,
+        }
+    }
+}
+
+/// A connection, and those before it in its place.
+struct Seat {
+    sides: [Side; 2],
+    /// Those that are still to end in mid-flight.
+    deaths: usize,
+    lives: usize,
+    fate: Fate,
+    is_over: bool,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Operations on words that were asked for.
+    pub asked: usize,
+    /// Of these, those that completed.
+    pub completed: usize,
+    /// Messages that arrived.
+    pub received: u64,
+}
+
+/// Runs `conns` connections at a time, in each place `deaths` that end in mid-flight and one that
+/// does not; each end of each has `per_side` requests. Faults of the wire last for `lasts_ns`.
+///
+/// # Panics
+/// When an oracle objects.
+pub fn run(world: &mut World, conns: usize, deaths: usize, per_side: u64, lasts_ns: u64) -> Report {
+    let mut contests = Contests::new();
+    let mut report = Report::default();
+    for end in 0..2 {
+        world.ends[end].arena.write(ATOMIC_LEN * SHARED_COUNT, &library());
+    }
+    let mut seats = Vec::new();
+    for conn in 0..conns {
+        world.ends[1].engine.listen(port(conn), 4).expect("the port is free");
+        seats.push(Seat::new(world, &mut contests, conn, deaths));
+    }
+    let heals = world.now + lasts_ns;
+    let done = world.run_until(4000 * SECOND, |world| {
+        if world.now >= heals {
+            world.heal();
+        }
+        contests.watch(world);
+        if world.chance.random_bool(0.1) {
+            let end = world.chance.random_range(0..2);
+            contests.act(world, end);
+        }
+        take_events(world, &mut seats, &mut contests);
+        for (conn, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| !seat.is_over) {
+            seat.work(world, &mut contests, conn, per_side, &mut report);
+        }
+        // What has passed wakes nobody.
+        let dates = seats.iter().filter_map(|seat| seat.fate.date()).chain([heals]);
+        world.wakes[0] = dates.filter(|&date| date > world.now).min();
+        seats.iter().all(|seat| seat.is_over)
+    });
+    assert!(done, "neither complete nor over");
+    world.wakes = [None; 2];
+    world.heal();
+    let gone = world.run_until(200 * SECOND, |world| {
+        world.ends.iter().all(|end| end.engine.connection_count() == 0)
+    });
+    assert!(gone, "connections stay after the end");
+    for (end, words) in contests.words.iter().enumerate() {
+        for (number, contest) in words.iter().enumerate() {
+            contest.conclude(word(world, end, ATOMIC_LEN * number));
+            let (asked, completed) = contest.len();
+            report.asked += asked;
+            report.completed += completed;
+        }
+    }
+    check_nothing_left(world);
+    report
+}
+
+fn port(conn: usize) -> u16 {
+    PORT + u16::try_from(conn).expect("few connections")
+}
+
+impl Seat {
+    fn new(world: &mut World, contests: &mut Contests, conn: usize, deaths: usize) -> Self {
+        let sides = connect(world, contests, conn);
+        Self { sides, deaths, lives: 1, fate: Fate::Unknown, is_over: false }
+    }
+
+    /// Posts, polls, and sees to its end and to the next one.
+    fn work(
+        &mut self,
+        world: &mut World,
+        contests: &mut Contests,
+        conn: usize,
+        per_side: u64,
+        report: &mut Report,
+    ) {
+        for end in 0..2 {
+            self.poll(world, contests, end, conn);
+            while self.post(world, contests, (end, conn), per_side) {}
+        }
+        let [active, passive] = &self.sides;
+        let is_told = active.has_ended && (passive.has_ended || !passive.accepted);
+        let is_up = self.sides.iter().all(|side| side.is_up);
+        if is_told && self.sides.iter().all(|side| side.posted.is_empty()) {
+            let is_complete = self.is_complete(per_side);
+            self.bury(world, report);
+            if self.deaths == 0 && is_complete {
+                self.is_over = true;
+                return;
+            }
+            self.deaths = self.deaths.saturating_sub(usize::from(is_up));
+            self.lives += 1;
+            assert!(self.lives < LIVES_MAX, "no connection goes well");
+            self.sides = connect(world, contests, conn);
+            self.fate = Fate::Unknown;
+        } else if is_up {
+            self.see_to_its_end(world, conn, per_side);
+        }
+    }
+
+    fn see_to_its_end(&mut self, world: &mut World, conn: usize, per_side: u64) {
+        let now = world.now;
+        match self.fate {
+            Fate::Unknown if self.deaths == 0 => self.fate = Fate::Lives,
+            Fate::Unknown => {
+                let patience = world.chance.random_range(0..5 * MILLISECOND);
+                self.fate = Fate::Dies(now + patience);
+            }
+            Fate::Dies(date) if now >= date => {
+                self.fate = Fate::Ends(now + 5 * SECOND);
+                let end = world.chance.random_range(0..2);
+                self.make_an_end(world, end, conn);
+            }
+            Fate::Ends(date) if now >= date => self.disconnect(world),
+            Fate::Lives if self.is_complete(per_side) => self.disconnect(world),
+            _ => {}
+        }
+    }
+
+    /// Ends the connection in one of many ways.
+    fn make_an_end(&mut self, world: &mut World, end: usize, conn: usize) {
+        let (now, qp) = (world.now, self.sides[end].qp);
+        let engine = &mut world.ends[end].engine;
+        // It may have ended already.
+        let _ = match world.chance.random_range(0..5) {
+            0 => engine.disconnect(now, qp),
+            1 => engine.close(now, qp),
+            2 => {
+                world.ends[end].arena.regions().invalidate(self.sides[end].common);
+                Ok(())
+            }
+            3 if self.offend(world, end, conn) => Ok(()),
+            _ => world.ends[end].engine.terminate(now, qp, Abort::Operation),
+        };
+    }
+
+    fn disconnect(&self, world: &mut World) {
+        for (end, side) in self.sides.iter().enumerate() {
+            let _ = world.ends[end].engine.disconnect(world.now, side.qp);
+        }
+    }
+
+    /// All requests of both ends have completed, and all messages arrived.
+    fn is_complete(&self, per_side: u64) -> bool {
+        (0..2).all(|end| {
+            let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
+            let is_done = side.posted_count == per_side && side.posted.is_empty();
+            is_done
+                && !side.is_shut
+                && !side.is_broken
+                && peer.received == side.messages.len() as u64
+        })
+    }
+
+    /// Forgets a connection that has ended at both ends.
+    fn bury(&self, world: &mut World, report: &mut Report) {
+        for (end, side) in self.sides.iter().enumerate() {
+            report.received += side.received;
+            world.ends[end].engine.destroy_qp(world.now, side.qp);
+            let regions = world.ends[end].arena.regions();
+            for stag in [side.common, side.own] {
+                regions.invalidate(stag);
+                regions.release(stag);
+            }
+        }
+    }
+}
+
+fn cq(conn: usize) -> CqId {
+    CqId(u32::try_from(conn).expect("few connections"))
+}

@@ -1,0 +1,90 @@
+//! What completes, and the oracles that look at it.
+
+use ferrowarp_proto::verbs::wc::{Wc, WcOpcode, WcStatus};
+
+use super::setup::post_receive;
+use super::{Area, Contests, MESSAGE_LEN, Seat, Task, cq, library, place};
+use crate::sim::words::word;
+use crate::sim::world::World;
+
+impl Seat {
+    pub(super) fn poll(
+        &mut self,
+        world: &mut World,
+        contests: &mut Contests,
+        end: usize,
+        conn: usize,
+    ) {
+        while let Some(wc) = world.ends[end].queues.poll(cq(conn)) {
+            if wc.qp != self.sides[end].qp {
+                assert_eq!((wc.status, wc.opcode), (WcStatus::Flushed, WcOpcode::Recv));
+            } else if wc.opcode.is_receive() {
+                self.check_receive(world, end, conn, &wc);
+            } else {
+                self.check_request(world, contests, end, conn, &wc);
+            }
+        }
+    }
+
+    /// A request completed: it is the oldest one, and did what it had to.
+    fn check_request(
+        &mut self,
+        world: &World,
+        contests: &mut Contests,
+        end: usize,
+        conn: usize,
+        wc: &Wc,
+    ) {
+        let side = &mut self.sides[end];
+        let posted = side.posted.pop_front().expect("a completion without a request");
+        assert_eq!((posted.number, posted.opcode), (wc.wr_id, wc.opcode), "out of order");
+        let is_answered = !matches!(posted.task, Task::Message);
+        if wc.status != WcStatus::Success {
+            side.is_broken |= is_answered;
+            return;
+        }
+        let sink = place(conn, Area::Sink, posted.number);
+        assert!(!is_answered || !side.is_broken, "request {} overtook one", posted.number);
+        match posted.task {
+            Task::Touch { word: number, op } => {
+                let fetched = word(world, end, sink);
+                contests.words[1 - end][number].complete(side.users[number], op, fetched);
+            }
+            Task::Browse { len } => {
+                let len = len as usize;
+                let got = world.ends[end].arena.read(sink, len);
+                assert!(got == library()[..len], "octets of Read {} differ", posted.number);
+            }
+            Task::Message => {}
+            Task::Offence => panic!("request {} asked for what is not there", posted.number),
+        }
+    }
+
+    /// A message arrived: it is the oldest under way, and all of it is right.
+    fn check_receive(&mut self, world: &mut World, end: usize, conn: usize, wc: &Wc) {
+        if wc.status != WcStatus::Success {
+            return;
+        }
+        let number = self.sides[end].received;
+        assert_eq!(wc.wr_id, number, "receive buffers complete in order");
+        let index = usize::try_from(number).expect("small");
+        let sent = *self.sides[1 - end].messages.get(index).expect("a message that nobody sent");
+        let is_send = sent.opcode == WcOpcode::Send;
+        assert_eq!(wc.opcode == WcOpcode::Recv, is_send, "kind of message {number}");
+        assert_eq!(wc.immediate, (!is_send).then_some(sent.data), "data of message {number}");
+        assert_eq!(wc.solicited, sent.solicited, "event of message {number}");
+        let len = if is_send { MESSAGE_LEN } else { 0 };
+        assert_eq!(wc.byte_len as usize, len, "length of message {number}");
+        let (area, copies) = match sent.opcode {
+            WcOpcode::Send => (Area::Receive, 2),
+            WcOpcode::Write => (Area::Target, 1),
+            _ => (Area::Target, 0),
+        };
+        let expected = sent.data.repeat(copies);
+        let got = world.ends[end].arena.read(place(conn, area, number), expected.len());
+        assert_eq!(got, expected, "octets of message {number}");
+        let side = &mut self.sides[end];
+        side.received += 1;
+        post_receive(world, side, end, conn);
+    }
+}

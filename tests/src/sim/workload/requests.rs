@@ -1,0 +1,180 @@
+//! What is posted, drawn at random.
+
+use ferrowarp_proto::verbs::wc::WcOpcode;
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+use rand::Rng;
+
+use super::{Area, DEPTH, Message, Posted, SLOT_COUNT, SLOT_LEN, Side, pattern, place};
+use crate::sim::pane::Pane;
+use crate::sim::words::{Touch, Words};
+use crate::sim::world::World;
+
+/// What to post next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Send,
+    Read,
+    Write,
+    /// Never inline.
+    GatherWrite,
+    /// Atomic operations, and what else is done to words.
+    Word,
+    Immediate,
+    WriteImmediate,
+    /// About its own window.
+    Own,
+}
+
+impl Kind {
+    fn draw(world: &mut World) -> Self {
+        // What RFC 7306 added is of the IETF's version alone.
+        let count = if world.param(0).revision == 0 { 8 } else { 11 };
+        match world.chance.random_range(0..count) {
+            0 | 1 => Self::Send,
+            2 | 3 => Self::Read,
+            4 | 5 => Self::Write,
+            6 | 7 => Self::GatherWrite,
+            8 | 9 => Self::Word,
+            _ if world.chance.random_bool(0.5) => Self::Immediate,
+            _ => Self::WriteImmediate,
+        }
+    }
+
+    const fn uses_receive(self) -> bool {
+        matches!(self, Self::Send | Self::Immediate | Self::WriteImmediate)
+    }
+
+    const fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::GatherWrite | Self::WriteImmediate)
+    }
+}
+
+/// Posts as much as flow control between the two ends admits.
+pub(super) fn post(
+    world: &mut World,
+    pair: &mut [Side; 2],
+    words: &mut Words,
+    (end, conn): (usize, usize),
+    per_side: usize,
+) {
+    while pair[end].next_number < per_side && pair[end].posted.len() < DEPTH {
+        let (number, slot) = (pair[end].next_number, pair[end].next_number % SLOT_COUNT);
+        let mut kind = Kind::draw(world);
+        // Of Writes to one place that are under way together the older one may win.
+        let is_settled = pair[end].writes[slot].is_none_or(|(last, _)| last < pair[end].delivered);
+        if kind.writes() && world.places_early() && !is_settled {
+            kind = Kind::Send;
+        }
+        let has_pane = pair[end].pane.is_some();
+        let own = pair[end].pane.as_mut().filter(|_| world.chance.random_bool(0.2));
+        let own = own.and_then(Pane::wants);
+        if own.is_some() {
+            kind = Kind::Own;
+        }
+        // A receive buffer must be there: the peer's posted ones minus those under way.
+        let peer = &pair[1 - end];
+        let credit = peer.receives - peer.received > pair[end].sends.len();
+        if kind.uses_receive() && !credit {
+            return;
+        }
+        let len = match world.chance.random_range(0..4) {
+            0 => world.chance.random_range(0..64),
+            1 => world.chance.random_range(0..2_000),
+            _ => world.chance.random_range(0..=SLOT_LEN),
+        };
+        let source_slot = number % DEPTH;
+        let source = place(conn, Area::Source, source_slot);
+        let octets = pattern(end, conn, number, len);
+        let len32 = u32::try_from(len).expect("a slot");
+        let stag = pair[end].stag;
+        let payload = if len <= 64 && kind != Kind::GatherWrite && world.chance.random_bool(0.5) {
+            Payload::Inline(octets.iter().copied().collect())
+        } else {
+            world.ends[end].arena.write(source, &octets);
+            let cut = len32 / 3;
+            Payload::Gather(
+                [
+                    Sge { addr: source as u64, len: cut, lkey: stag },
+                    Sge { addr: source as u64 + u64::from(cut), len: len32 - cut, lkey: stag },
+                ]
+                .into_iter()
+                .collect(),
+            )
+        };
+        let library_slot = world.chance.random_range(0..SLOT_COUNT);
+        let library_offset = world.chance.random_range(0..=SLOT_LEN - len);
+        let rkey = pair[1 - end].stag;
+        let sink = |len| {
+            let start = place(conn, Area::Sink, number % DEPTH);
+            Sge { addr: start as u64, len, lkey: stag }
+        };
+        let target = place(conn, Area::Target, slot) as u64;
+        let data = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let solicited = world.chance.random_bool(0.5);
+        let mut fence = world.chance.random_bool(0.1);
+        let mut touched = None;
+        let mut operation = match kind {
+            Kind::Own => own.expect("just seen"),
+            Kind::Send => Operation::Send { payload, solicited, invalidate: None },
+            Kind::Read => {
+                let remote = (place(conn, Area::Library, library_slot) + library_offset) as u64;
+                Operation::Read { sink: sink(len32), rkey, remote }
+            }
+            Kind::Write | Kind::GatherWrite => Operation::Write { payload, rkey, remote: target },
+            Kind::Word => {
+                let (touch, remote, expected) = words.draw(&mut world.chance, end, conn);
+                touched = Some(expected);
+                match touch {
+                    Touch::Atomic(op) => Operation::Atomic { op, sink: sink(8), rkey, remote },
+                    Touch::Look => Operation::Read { sink: sink(8), rkey, remote },
+                    Touch::Set(word) => {
+                        fence = true;
+                        let payload = Payload::Inline(word.to_ne_bytes().into_iter().collect());
+                        Operation::Write { payload, rkey, remote }
+                    }
+                }
+            }
+            Kind::Immediate => Operation::Immediate { data, solicited },
+            Kind::WriteImmediate => {
+                Operation::WriteImmediate { payload, rkey, remote: target, data, solicited }
+            }
+        };
+        if has_pane
+            && touched.is_none()
+            && world.chance.random_bool(0.3)
+            && let Some(pane) = &mut pair[1 - end].pane
+        {
+            pane.lend(&mut operation, number, slot * SLOT_LEN);
+        }
+        let (opcode, len) = (WcOpcode::from(&operation), operation.len());
+        let len = usize::try_from(len).expect("a slot");
+        if kind.uses_receive() {
+            let immediate = (kind != Kind::Send).then_some(data);
+            let invalidate = match operation {
+                Operation::Send { invalidate, .. } => invalidate,
+                _ => None,
+            };
+            pair[end].sends.push_back(Message { number, len, immediate, invalidate, solicited });
+        }
+        if kind.writes() {
+            pair[end].writes[slot] = Some((number, len));
+        }
+        let signaled = world.chance.random_bool(0.7) || number + 1 == per_side;
+        let wr = SendWr { wr_id: number as u64, operation, signaled, fence };
+        let qp = pair[end].qp;
+        if world.ends[end].engine.post_send(qp, wr).is_err() {
+            panic!("the send queue of end {end} refused request {number}");
+        }
+        pair[end].next_number += 1;
+        pair[end].posted.push_back(Posted {
+            number,
+            signaled,
+            opcode,
+            len,
+            slot: number % DEPTH,
+            library_slot,
+            library_offset,
+            word: touched,
+        });
+    }
+}

@@ -1,0 +1,253 @@
+//! Ends in good order between two engines.
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::time::SECOND;
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::qp::{QpInit, QpState};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcStatus};
+use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_tests::sim::link::Faults;
+use ferrowarp_tests::sim::world::{World, WorldOptions};
+
+const PORT: u16 = 7174;
+const PD: u32 = 3;
+const CQ: CqId = CqId(0);
+/// Requests of an end.
+const COUNT: u32 = 50;
+/// Octets of each.
+const LEN: u32 = 3000;
+/// Where the peer's Sends and Writes, and the answers to Reads go.
+const RECEIVED: usize = 1 << 20;
+const WRITTEN: usize = 2 << 20;
+const READ: usize = 3 << 20;
+
+/// Two ends with 50 requests on each that was asked to have some, none of which has left.
+struct Pair {
+    world: World,
+    qps: [QpId; 2],
+    stags: [u32; 2],
+}
+
+impl Pair {
+    fn new(seed: u64, faults: Faults) -> Self {
+        let mut world = World::new(&WorldOptions { arena_len: 4 << 20, ..WorldOptions::new(seed) });
+        let stags = [0, 1].map(|end| world.ends[end].arena.register(0, 4 << 20, Access::ALL, PD));
+        world.ends[1].engine.listen(PORT, 1).unwrap();
+        let (now, remote) = (world.now, world.socket(1, PORT));
+        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 64, max_recv_wr: 64 };
+        let qps = [0, 1].map(|end| world.ends[end].engine.create_qp(init).unwrap());
+        world.ends[0].engine.connect(now, qps[0], remote, &ConnParam::default()).unwrap();
+        let mut up = 0;
+        world.run_until(30 * SECOND, |world| {
+            for end in 0..2 {
+                match world.ends[end].engine.next_event() {
+                    Some(Event::ConnectRequest { request, .. }) => {
+                        let now = world.now;
+                        let param = ConnParam::default();
+                        world.ends[1].engine.accept(now, request, qps[1], &param).unwrap();
+                    }
+                    Some(Event::Established { .. }) => up += 1,
+                    Some(other) => panic!("{other:?}"),
+                    None => {}
+                }
+            }
+            up == 2
+        });
+        assert_eq!(up, 2);
+        for end in 0..2 {
+            let library: Vec<u8> = (0..LEN).map(|at| u8::try_from(at % 251).unwrap()).collect();
+            world.ends[end].arena.write(0, &library);
+            for slot in 0..u64::from(COUNT) {
+                let addr = RECEIVED as u64 + slot * u64::from(LEN);
+                let sge = Sge { addr, len: LEN, lkey: stags[end] };
+                let wr = RecvWr { wr_id: 1000 + slot, sg_list: [sge].into_iter().collect() };
+                world.ends[end].engine.post_recv(qps[end], wr).unwrap();
+            }
+        }
+        // The responder may speak once it has heard the initiator.
+        let operation = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
+        let hello = SendWr { wr_id: 0, operation, signaled: false, fence: false };
+        world.ends[0].engine.post_send(qps[0], hello).unwrap();
+        world.run_until(SECOND, |_| false);
+        world.damage(faults);
+        Self { world, qps, stags }
+    }
+
+    /// Posts work of every kind on an end, or only such as needs no answer; returns how many are
+    /// for receives of the peer.
+    fn post(&mut self, end: usize, asks: bool) -> usize {
+        let (lkey, rkey) = (self.stags[end], self.stags[1 - end]);
+        let mut sends = 0;
+        for wr_id in 0..COUNT {
+            let gathered = Sge { addr: 0, len: LEN, lkey };
+            let payload = Payload::Gather([gathered].into_iter().collect());
+            let offset = u64::from(wr_id) * u64::from(LEN);
+            let sink = Sge { addr: READ as u64 + offset, len: LEN, lkey };
+            let operation = match wr_id % 5 {
+                0 if asks => Operation::Read { sink, rkey, remote: 0 },
+                1 => Operation::Write { payload, rkey, remote: WRITTEN as u64 + offset },
+                2 if asks => {
+                    let sink = Sge { addr: READ as u64 + offset + offset % 8, len: 8, lkey };
+                    let op = AtomicOp::fetch_add(1);
+                    Operation::Atomic { op, sink, rkey, remote: (4 << 20) - 8 }
+                }
+                _ => Operation::Send { payload, solicited: false, invalidate: None },
+            };
+            sends += usize::from(matches!(operation, Operation::Send { .. }));
+            let wr = SendWr {
+                wr_id: u64::from(wr_id),
+                operation,
+                signaled: true,
+                fence: wr_id % 7 == 0,
+            };
+            self.world.ends[end].engine.post_send(self.qps[end], wr).unwrap();
+        }
+        sends
+    }
+
+    fn close(&mut self, end: usize) {
+        let now = self.world.now;
+        self.world.ends[end].engine.close(now, self.qps[end]).unwrap();
+    }
+
+    /// Until both are told of the end: why, and what completed.
+    fn ended(&mut self) -> [(EndReason, Vec<Wc>); 2] {
+        let mut reasons = [None; 2];
+        let mut done = [const { Vec::new() }; 2];
+        self.world.run_until(100 * SECOND, |world| {
+            for end in 0..2 {
+                done[end].extend(std::iter::from_fn(|| world.ends[end].queues.poll(CQ)));
+                match world.ends[end].engine.next_event() {
+                    Some(Event::Disconnected { reason, .. }) => {
+                        assert_eq!(reasons[end].replace(reason), None, "told once");
+                    }
+                    Some(other) => panic!("{other:?}"),
+                    None => {}
+                }
+            }
+            reasons.iter().all(Option::is_some)
+                && world.ends.iter().all(|end| end.engine.connection_count() == 0)
+        });
+        let [left, right] = done;
+        [(reasons[0].expect("told"), left), (reasons[1].expect("told"), right)]
+    }
+
+    /// What an end has posted was carried out at the other one.
+    fn check(&self, end: usize, sends: usize, asks: bool) {
+        let [ours, theirs] = [end, 1 - end].map(|end| &self.world.ends[end].arena);
+        let library = ours.read(0, LEN as usize);
+        for slot in 0..sends {
+            let at = RECEIVED + slot * LEN as usize;
+            assert_eq!(theirs.read(at, LEN as usize), library, "Send {slot} of end {end}");
+        }
+        for wr_id in 0..COUNT as usize {
+            let offset = wr_id * LEN as usize;
+            match wr_id % 5 {
+                0 if asks => assert_eq!(ours.read(READ + offset, LEN as usize), library),
+                1 => assert_eq!(theirs.read(WRITTEN + offset, LEN as usize), library),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Requests that succeeded, in order.
+fn succeeded(done: &[Wc]) -> Vec<u64> {
+    let sent = done.iter().filter(|wc| !wc.opcode.is_receive());
+    sent.map(|wc| {
+        assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        wc.wr_id
+    })
+    .collect()
+}
+
+fn received(done: &[Wc]) -> usize {
+    let good = |wc: &&Wc| wc.opcode.is_receive() && wc.status == WcStatus::Success;
+    done.iter().filter(good).count()
+}
+
+const BAD: Faults = Faults { loss: 0.05, delay_ns: 50_000, ..Faults::NONE };
+
+// req-test: RDMAP-239
+#[test]
+fn all_that_was_posted_completes_before_the_stream_closes() {
+    for (seed, faults) in [(1, Faults::NONE), (2, BAD), (3, BAD), (4, BAD)] {
+        let mut pair = Pair::new(seed, faults);
+        let sends = pair.post(0, true);
+        pair.close(0);
+        let [(left, ours), (right, theirs)] = pair.ended();
+        assert_eq!((left, right), (EndReason::Local, EndReason::PeerClosed));
+        assert_eq!(succeeded(&ours), (0..u64::from(COUNT)).collect::<Vec<_>>());
+        assert_eq!(received(&theirs), sends);
+        assert_eq!(ours.len() + theirs.len(), 3 * COUNT as usize, "each once");
+        pair.check(0, sends, true);
+    }
+}
+
+#[test]
+fn both_may_close_at_once() {
+    for (seed, faults) in [(1, Faults::NONE), (2, BAD), (3, BAD), (4, BAD)] {
+        let mut pair = Pair::new(seed, faults);
+        let sends = [0, 1].map(|end| pair.post(end, false));
+        pair.close(0);
+        pair.close(1);
+        let ended = pair.ended();
+        for (end, (reason, done)) in ended.iter().enumerate() {
+            assert_eq!(*reason, EndReason::Local);
+            assert_eq!(succeeded(done), (0..u64::from(COUNT)).collect::<Vec<_>>());
+            assert_eq!(received(done), sends[1 - end]);
+            pair.check(end, sends[end], false);
+        }
+    }
+}
+
+#[test]
+fn who_is_closed_to_finishes_what_needs_no_answer() {
+    let mut pair = Pair::new(5, Faults::NONE);
+    let (qp, lkey, rkey) = (pair.qps[1], pair.stags[1], pair.stags[0]);
+    for wr_id in 0..COUNT {
+        let payload = Payload::Gather([Sge { addr: 0, len: LEN, lkey }].into_iter().collect());
+        let remote = WRITTEN as u64 + u64::from(wr_id) * u64::from(LEN);
+        let operation = Operation::Write { payload, rkey, remote };
+        let wr = SendWr { wr_id: u64::from(wr_id), operation, signaled: true, fence: false };
+        pair.world.ends[1].engine.post_send(qp, wr).unwrap();
+    }
+    pair.close(0);
+    let [(left, _), (right, theirs)] = pair.ended();
+    assert_eq!((left, right), (EndReason::Local, EndReason::PeerClosed));
+    assert_eq!(succeeded(&theirs).len(), COUNT as usize);
+    let [library, written] = [(1, 0), (0, WRITTEN + 49 * LEN as usize)]
+        .map(|(end, at)| pair.world.ends[end].arena.read(at, LEN as usize));
+    assert_eq!(library, written);
+}
+
+#[test]
+fn reads_that_cross_the_end_are_flushed_and_nobody_waits_for_them() {
+    let mut flushed = 0;
+    for seed in 0..20 {
+        let mut pair = Pair::new(seed, Faults { delay_ns: 100_000, ..Faults::NONE });
+        pair.post(0, true);
+        pair.close(0);
+        pair.world.run_until(100_000 * seed, |_| false);
+        if pair.world.ends[1].engine.qp_state(pair.qps[1]) != QpState::Rts {
+            // The end was here before.
+            break;
+        }
+        pair.post(1, true);
+        pair.close(1);
+        let begun = pair.world.now;
+        let ended = pair.ended();
+        // Before anybody's patience is over.
+        assert!(pair.world.now.since(begun) < 3 * SECOND, "{seed}");
+        for (reason, done) in ended {
+            let sent: Vec<_> = done.iter().filter(|wc| !wc.opcode.is_receive()).collect();
+            assert_eq!(reason, EndReason::Local, "{seed}");
+            assert!(sent.iter().map(|wc| wc.wr_id).eq(0..u64::from(COUNT)), "each once, in order");
+            let good = |wc: &&Wc| wc.status == WcStatus::Success;
+            let first = sent.iter().take_while(|wc| good(wc)).count();
+            assert!(sent[first..].iter().all(|wc| wc.status == WcStatus::Flushed));
+            flushed += sent.len() - first;
+        }
+    }
+    assert!(flushed > 0, "none crossed it");
+}

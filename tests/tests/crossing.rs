@@ -1,0 +1,147 @@
+//! Both ends of a connection find an error at the same time, in virtual time: each sends a
+//! Terminate, and each is told of both.
+
+use ferrowarp_proto::time::{MICROSECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{EndReason, Event, Terminate};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
+use ferrowarp_tests::sim::link::Faults;
+use ferrowarp_tests::sim::pairs::*;
+use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
+
+/// Octets of each Write.
+const LEN: u32 = 10_000;
+/// Where Writes go that must not get there.
+const LATE: usize = 1 << 20;
+
+/// Two ends, connected.
+struct Pair {
+    world: World,
+    qps: [QpId; 2],
+    stags: [u32; 2],
+}
+
+impl Pair {
+    fn new(options: &WorldOptions) -> Self {
+        let mut world = World::new(options);
+        let qps = connect(&mut world, 0, None);
+        let stags = [0, 1].map(|end| register(&world, end, 0, 4 << 20));
+        for end in 0..2 {
+            let octets: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8 + 1).collect();
+            world.ends[end].arena.write(0, &octets);
+            for wr_id in 100..104 {
+                let wr = receive(wr_id, stags[end], 1 << 19, 4096);
+                world.ends[end].engine.post_recv(qps[end], wr).unwrap();
+            }
+        }
+        Self { world, qps, stags }
+    }
+
+    fn write(&mut self, end: usize, wr_id: u64, remote: usize) {
+        let sge = Sge { addr: 0, len: LEN, lkey: self.stags[end] };
+        let payload = Payload::Gather([sge].into_iter().collect());
+        let remote = remote as u64;
+        let operation = Operation::Write { payload, rkey: self.stags[1 - end], remote };
+        post(&mut self.world, end, self.qps[end], request_of(wr_id, operation));
+    }
+
+    /// A Write that is right, a message that is wrong, and another Write.
+    fn err(&mut self, end: usize, in_rdmap: bool) {
+        self.write(end, 1, 1 << 18);
+        let bad = if in_rdmap { send(2, b"x", Some(7)) } else { write(2, b"x", 7, 0) };
+        post(&mut self.world, end, self.qps[end], bad);
+        self.write(end, 3, LATE);
+    }
+
+    /// What each end was told: of its end, and of a Terminate after it.
+    fn told(&mut self) -> [(EndReason, Option<Terminate>); 2] {
+        let world = &mut self.world;
+        let gone = world.run_until(60 * SECOND, |world| {
+            world.ends.iter().all(|end| end.engine.unfinished_count() == 0)
+        });
+        assert!(gone, "a connection stays");
+        [0, 1].map(|end| {
+            let Event::Disconnected { reason, .. } = event(world, end) else { panic!("no end") };
+            let more = world.ends[end].engine.next_event().map(|event| match event {
+                Event::TerminateReceived { qp, told } if qp == self.qps[end] => told.unwrap(),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(world.ends[end].engine.next_event(), None);
+            (reason, more)
+        })
+    }
+
+    /// All work has ended, each piece once, and nothing was placed behind an error.
+    fn check(&mut self, end: usize) {
+        let mut seen: Vec<_> = std::iter::from_fn(|| self.world.ends[end].queues.poll(CqId(0)))
+            .map(|wc| (wc.wr_id, wc.status))
+            .collect();
+        seen.sort_by_key(|(wr_id, _)| *wr_id);
+        let wr_ids: Vec<_> = seen.iter().map(|(wr_id, _)| *wr_id).collect();
+        assert_eq!(wr_ids, [1, 2, 3, 100, 101, 102, 103]);
+        assert!(seen[3..].iter().all(|(_, status)| *status == WcStatus::Flushed), "{seen:?}");
+        let late = self.world.ends[end].arena.read(LATE, LEN as usize);
+        assert!(late.iter().all(|&octet| octet == 0), "placed behind an error");
+    }
+}
+
+// req-test: RDMAP-192, RDMAP-253
+#[test]
+fn who_errs_at_the_same_time_is_told_of_both_errors() {
+    for errs_in_rdmap in [[false, false], [true, true], [true, false]] {
+        let mut pair = Pair::new(&WorldOptions::new(3));
+        for (end, in_rdmap) in errs_in_rdmap.into_iter().enumerate() {
+            pair.err(end, in_rdmap);
+        }
+        let [(left, to_left), (right, to_right)] = pair.told();
+        let [left, right] = [left, right].map(|reason| match reason {
+            EndReason::TerminateSent(told) => told,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!((to_left, to_right), (Some(right), Some(left)));
+        for (end, found) in [(1, left), (0, right)] {
+            let cause = if errs_in_rdmap[end] { (0, 2, 9) } else { (1, 1, 0) };
+            assert_eq!((found.cause(), found.segment_len.is_some()), (cause, true));
+        }
+        (0..2).for_each(|end| pair.check(end));
+    }
+}
+
+#[test]
+fn on_any_wire_each_terminate_is_told_to_who_it_was_sent_to() {
+    let faults = Faults {
+        loss: 0.05,
+        duplicate: 0.02,
+        delay_ns: 50 * MICROSECOND,
+        jitter_ns: 50 * MICROSECOND,
+        ..Faults::NONE
+    };
+    let mut crossed = 0;
+    for seed in 0..100 {
+        let has_markers = seed % 2 == 0;
+        let end = EndOptions { markers: has_markers, ..EndOptions::DEFAULT };
+        let options =
+            WorldOptions { tcp: [end; 2], place_early: has_markers, ..WorldOptions::new(seed) };
+        let mut pair = Pair::new(&options);
+        pair.world.damage(faults);
+        pair.err(0, seed % 3 == 0);
+        // The later it is, the fewer cross.
+        pair.world.run_until(seed * MICROSECOND, |_| false);
+        pair.err(1, seed % 5 == 0);
+        let [left, right] = pair.told();
+        for ((reason, late), (other, _)) in [(left, right), (right, left)] {
+            match (reason, other) {
+                (EndReason::TerminateSent(_), EndReason::TerminateSent(told)) => {
+                    assert_eq!(late, Some(told), "{seed}");
+                    crossed += 1;
+                }
+                (EndReason::TerminateSent(sent), EndReason::TerminateReceived(told))
+                | (EndReason::TerminateReceived(told), EndReason::TerminateSent(sent)) => {
+                    assert_eq!((sent, late), (told, None), "{seed}");
+                }
+                other => panic!("{seed}: {other:?}"),
+            }
+        }
+    }
+    assert!(crossed > 20, "{crossed} of 200");
+}

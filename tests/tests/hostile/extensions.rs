@@ -1,0 +1,329 @@
+//! The same for RFC 7306: atomic operations and Immediate Data that break a rule, and those of a
+//! peer on a connection that has none.
+
+use ferrowarp::{AtomicOp, Operation, WcOpcode};
+use ferrowarp_tests::peer::{AtomicRequest, AtomicResponse};
+use ferrowarp_tests::stack::{post, post_read};
+
+use super::*;
+
+/// A word of the peer, as the stack's requests name it.
+const REMOTE: (u32, u64) = (peer::PEER_STAG, 64);
+
+/// An addition of 5 on queue 1.
+fn atomic(stag: u32, to: u64) -> Vec<u8> {
+    adding(5, stag, to, 1)
+}
+
+fn adding(add: u64, stag: u32, to: u64, msn: u32) -> Vec<u8> {
+    let request = AtomicRequest { id: 77, stag, to, data: [add, 0], ..AtomicRequest::default() };
+    untagged(opcode::ATOMIC_REQUEST, 1, msn, 0, &request.encode())
+}
+
+fn operation(code: u8, stag: u32, to: u64) -> Vec<u8> {
+    changed(atomic(stag, to), 18 + 3, code)
+}
+
+fn response(id: u32, msn: u32) -> Vec<u8> {
+    let octets = AtomicResponse { id, original: 9 }.encode();
+    untagged(opcode::ATOMIC_RESPONSE, 3, msn, 0, &octets)
+}
+
+fn immediate(msn: u32, octets: &[u8]) -> Vec<u8> {
+    untagged(opcode::IMMEDIATE, 0, msn, 0, octets)
+}
+
+fn solicited(msn: u32, octets: &[u8]) -> Vec<u8> {
+    untagged(opcode::IMMEDIATE_SOLICITED, 0, msn, 0, octets)
+}
+
+/// The same message on another queue.
+fn on_queue(ulpdu: Vec<u8>, qn: u8) -> Vec<u8> {
+    changed(ulpdu, 9, qn)
+}
+
+/// The first segment of a message that goes on.
+fn unfinished(ulpdu: Vec<u8>) -> Vec<u8> {
+    changed(ulpdu, 0, 0x01)
+}
+
+/// At another offset of its message.
+fn moved(ulpdu: Vec<u8>) -> Vec<u8> {
+    changed(ulpdu, 17, 8)
+}
+
+fn longer(ulpdu: Vec<u8>) -> Vec<u8> {
+    [&ulpdu[..], b"x"].concat()
+}
+
+fn shorter(mut ulpdu: Vec<u8>) -> Vec<u8> {
+    ulpdu.pop();
+    ulpdu
+}
+
+/// Those about words. `plain` is a region with all rights but that of atomic operations.
+fn atomic_cases(stags: &Stags, plain: u32) -> Vec<Case> {
+    let Stags { open, base, closed, foreign, unknown } = *stags;
+    let end = base + u64::from(LEN);
+    let good = atomic(open, base);
+    // Leaves the word as it is.
+    let none = |msn| adding(0, open, base, msn);
+    vec![
+        ("an operation that is none", vec![], operation(3, open, base), (0, 2, 6)),
+        ("the last operation", vec![], operation(15, open, base), (0, 2, 6)),
+        ("an operation that is none, nowhere", vec![], operation(3, 0, base), (0, 2, 6)),
+        ("a word: an unknown STag", vec![], atomic(unknown, base), (0, 1, 0)),
+        ("a word: STag 0", vec![], atomic(0, base), (0, 1, 0)),
+        ("a word: before the region", vec![], atomic(open, base - 8), (0, 1, 1)),
+        ("a word: half in the region", vec![], atomic(open, end - 4), (0, 1, 1)),
+        ("a word: behind the region", vec![], atomic(open, end), (0, 1, 1)),
+        ("a word: no right at all", vec![], atomic(closed, base), (0, 1, 2)),
+        ("a word: all rights but this", vec![], atomic(plain, base), (0, 1, 2)),
+        ("a word: another domain", vec![], atomic(foreign, base), (0, 1, 3)),
+        ("a word: around the end of all offsets", vec![], atomic(open, u64::MAX - 6), (0, 1, 4)),
+        ("a word across two", vec![], atomic(open, base + 4), (0, 2, 0xFF)),
+        ("a word one octet on", vec![none(1)], adding(5, open, base + 9, 2), (0, 2, 0xFF)),
+        ("an Atomic Request with a tail", vec![], longer(good.clone()), (1, 2, 5)),
+        ("an Atomic Request in two segments", vec![], unfinished(good.clone()), (1, 2, 5)),
+        ("an Atomic Request cut short", vec![], shorter(good.clone()), (0, 2, 7)),
+        ("an Atomic Request at an offset", vec![], moved(good.clone()), (1, 2, 4)),
+        ("an Atomic Request left out", vec![], adding(5, open, base, 2), (1, 2, 3)),
+        ("an Atomic Request twice", vec![none(1)], none(1), (1, 2, 3)),
+        ("a Read with an Atomic Request's number", vec![none(1)], read(open, base, 5), (1, 2, 3)),
+        ("an Atomic Request on queue 0", vec![], on_queue(good.clone(), 0), (0, 2, 6)),
+        ("an Atomic Request on queue 2", vec![], on_queue(good.clone(), 2), (0, 2, 6)),
+        ("an Atomic Request on queue 3", vec![], on_queue(good.clone(), 3), (0, 2, 6)),
+        ("an Atomic Request on queue 4", vec![], on_queue(good, 4), (1, 2, 1)),
+        ("an Atomic Request, tagged", vec![], changed(write(open, base, 52), 1, 0x4A), (0, 2, 6)),
+        ("an Atomic Response nobody asked for", vec![], response(1, 1), (1, 2, 2)),
+        ("an Atomic Response on queue 0", vec![], on_queue(response(1, 1), 0), (0, 2, 6)),
+        ("an Atomic Response on queue 1", vec![], on_queue(response(1, 1), 1), (0, 2, 6)),
+        ("an Atomic Response, tagged", vec![], changed(write(open, base, 12), 1, 0x4B), (0, 2, 6)),
+        ("a Send on queue 3", vec![], on_queue(send(b"x"), 3), (0, 2, 6)),
+        ("the first opcode behind", vec![], changed(send(b"x"), 1, 0x4C), (0, 2, 6)),
+    ]
+}
+
+/// Those about Immediate Data.
+fn immediate_cases(stags: &Stags) -> Vec<Case> {
+    let Stags { open, base, .. } = *stags;
+    let good = || immediate(1, b"8 octets");
+    let all = || (1..4).map(|msn| solicited(msn, b"8 octets")).collect::<Vec<_>>();
+    let tagged = |opcode| changed(write(open, base, 8), 1, opcode);
+    vec![
+        ("no immediate data", vec![], immediate(1, b""), (0, 2, 7)),
+        ("immediate data cut short", vec![], shorter(good()), (0, 2, 7)),
+        ("immediate data with event, cut short", vec![], solicited(1, b"four"), (0, 2, 7)),
+        ("immediate data with a tail", vec![], longer(good()), (1, 2, 5)),
+        ("immediate data like a Send", vec![], solicited(1, &[7; 1000]), (1, 2, 5)),
+        ("immediate data in two segments", vec![], unfinished(good()), (1, 2, 5)),
+        ("immediate data at an offset", vec![], moved(good()), (1, 2, 4)),
+        ("immediate data left out", vec![], immediate(2, b"8 octets"), (1, 2, 3)),
+        ("no immediate data's number", vec![], immediate(0, b"8 octets"), (1, 2, 3)),
+        ("immediate data twice", vec![good()], good(), (1, 2, 3)),
+        ("immediate data with a Send's number", vec![send(b"x")], good(), (1, 2, 3)),
+        ("a Send with their number", vec![good()], send(b"x"), (1, 2, 3)),
+        ("immediate data and no buffer", all(), immediate(4, b"8 octets"), (1, 2, 2)),
+        ("immediate data with event, no buffer", all(), solicited(4, b"8 octets"), (1, 2, 2)),
+        ("immediate data far ahead", vec![], immediate(1000, b"8 octets"), (1, 2, 2)),
+        ("immediate data on queue 1", vec![], on_queue(good(), 1), (0, 2, 6)),
+        ("immediate data on queue 2", vec![], on_queue(good(), 2), (0, 2, 6)),
+        ("immediate data on queue 3", vec![], on_queue(good(), 3), (0, 2, 6)),
+        ("immediate data on queue 4", vec![], on_queue(good(), 4), (1, 2, 1)),
+        ("immediate data, tagged", vec![], tagged(0x48), (0, 2, 6)),
+        ("immediate data with event, tagged", vec![], tagged(0x49), (0, 2, 6)),
+    ]
+}
+
+/// The messages of RFC 7306, none of which breaks a rule of it, and what they get on a connection
+/// that has none of them.
+fn unknown_cases(stags: &Stags, version: Version) -> Vec<Case> {
+    let Stags { open, base, .. } = *stags;
+    // The IETF's version without RFC 7306 knows the opcode and lacks the queue.
+    let queue = if version == Version::Ietf { (1, 2, 1) } else { (0, 2, 6) };
+    vec![
+        ("off: immediate data", vec![], immediate(1, b"8 octets"), (0, 2, 6)),
+        ("off: immediate data with event", vec![], solicited(1, b"8 octets"), (0, 2, 6)),
+        (
+            "off: immediate data behind a Send",
+            vec![send(b"x")],
+            immediate(2, b"12345678"),
+            (0, 2, 6),
+        ),
+        ("off: an Atomic Request", vec![], atomic(open, base), (0, 2, 6)),
+        ("off: an Atomic Response", vec![], response(1, 1), queue),
+        ("off: an operation that is none", vec![], operation(3, open, base), (0, 2, 6)),
+    ]
+}
+
+/// What the peer answers to an atomic operation on `id`, or to a Read and then that.
+fn answer_cases(id: u32) -> Vec<(bool, Case)> {
+    let good = || response(id, 1);
+    let read = Header::Tagged { opcode: opcode::READ_RESPONSE, last: true, stag: 0, to: 0 };
+    let alone = [
+        ("another identifier", vec![], response(id ^ 1, 1), (0, 2, 6)),
+        ("a response twice", vec![good()], good(), (1, 2, 3)),
+        ("one response more", vec![good()], response(id, 2), (1, 2, 2)),
+        ("no response's number", vec![], response(id, 0), (1, 2, 3)),
+        ("a response left out", vec![], response(id, 2), (1, 2, 2)),
+        ("a response at an offset", vec![], moved(good()), (1, 2, 4)),
+        ("a response with a tail", vec![], longer(good()), (1, 2, 5)),
+        ("a response in two segments", vec![], unfinished(good()), (1, 2, 5)),
+        ("a response cut short", vec![], shorter(good()), (0, 2, 7)),
+        ("a Read Response instead", vec![], read.encode(b"12345678"), (0, 2, 6)),
+    ];
+    let behind_read = [("a response before the Read's", vec![], good(), (0, 2, 6))];
+    let alone = alone.into_iter().map(|case| (false, case));
+    alone.chain(behind_read.into_iter().map(|case| (true, case))).collect()
+}
+
+/// Sends what a case has, and checks all that comes of it.
+fn check(bed: &Bed, version: Version, case: Case, answered: &mut u64) {
+    let (name, earlier, ulpdu, expected) = case;
+    let (qp, mut peer) = bed.connect(version);
+    for ulpdu in earlier {
+        peer.put_ulpdu(&ulpdu).unwrap();
+    }
+    peer.put_ulpdu(&ulpdu).unwrap();
+    check_answer(&qp, &mut peer, name, ulpdu, expected);
+    bed.check_receives(name);
+    *answered += 1;
+    assert_eq!(bed.stack.context.counters().engine.terminates_out, *answered, "{name}");
+}
+
+fn check_answer(qp: &Qp, peer: &mut Peer, name: &str, mut ulpdu: Vec<u8>, expected: (u8, u8, u8)) {
+    peer.serve_until(|peer| peer.terminate.is_some())
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    let told = peer.terminate.clone().unwrap();
+    assert_eq!(told.cause(), expected, "{name}");
+    if peer.rdmac {
+        peer::turn_versions(&mut ulpdu);
+    }
+    check_copies(name, &told, &ulpdu);
+    match qp.wait_event(PATIENCE) {
+        Some(Event::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
+            assert_eq!(sent.cause(), expected, "{name}");
+        }
+        event => panic!("{name}: {event:?}"),
+    }
+    assert!(!peer.serve_one().unwrap_or(false), "{name}: more after the Terminate");
+}
+
+fn is_zero(mr: &Mr) -> bool {
+    let mut found = vec![0xEE; LEN as usize];
+    mr.read(0, &mut found);
+    found.iter().all(|octet| *octet == 0)
+}
+
+#[test]
+fn each_broken_rule_of_the_extensions_has_its_answer() {
+    if !Path::new("/dev/net/tun").exists() {
+        return skip("no /dev/net/tun, so no tap devices");
+    }
+    if !netns::inside("extensions::each_broken_rule_of_the_extensions_has_its_answer") {
+        return;
+    }
+    let bed = Bed::new();
+    let rights = Access::ALL.bits() & !Access::REMOTE_ATOMIC.bits();
+    let plain = bed.stack.memory(LEN as usize, Access::from_bits(rights));
+    let stags = bed.stags();
+    let mut answered = 0;
+    for case in atomic_cases(&stags, plain.rkey()).into_iter().chain(immediate_cases(&stags)) {
+        check(&bed, Version::Ietf, case, &mut answered);
+    }
+    // The Consortium's version has nothing of it.
+    for case in unknown_cases(&stags, Version::Rdmac) {
+        check(&bed, Version::Rdmac, case, &mut answered);
+    }
+
+    // More requests than IRD, which is 2, in one segment: there is no time to answer the first.
+    let requests: Vec<_> = (1..5).map(|msn| adding(5, stags.open, stags.base, msn)).collect();
+    let (qp, mut peer) = bed.connect(Version::Ietf);
+    let octets: Vec<u8> = requests.iter().flat_map(|ulpdu| peer.next_fpdu(ulpdu)).collect();
+    peer.put(&octets).unwrap();
+    check_answer(&qp, &mut peer, "more than IRD", requests[2].clone(), (1, 2, 2));
+    assert_eq!(peer.originals, [], "nothing is answered any more");
+    bed.check_receives("more than IRD");
+
+    // After all of that nothing was changed, and the next connection works.
+    assert!(is_zero(&bed.open) && is_zero(&plain) && is_zero(&bed.foreign));
+    let (_qp, mut peer) = bed.connect(Version::Ietf);
+    for msn in 1..3 {
+        peer.put_ulpdu(&adding(5, stags.open, stags.base, msn)).unwrap();
+    }
+    peer.serve_until(|peer| peer.originals.len() == 2).unwrap();
+    assert_eq!(peer.originals, [0, 5].map(|original| AtomicResponse { id: 77, original }));
+    assert_eq!(bed.open.load_word(0), 10);
+    for (msn, message) in [(1, immediate(1, b"8 octets")), (2, solicited(2, b"and more"))] {
+        peer.put_ulpdu(&message).unwrap();
+        let wc = bed.stack.completed();
+        assert_eq!((wc.wr_id, wc.opcode), (msn - 1, WcOpcode::RecvImmediate));
+        assert_eq!((wc.immediate, wc.solicited), (message[18..].try_into().ok(), msn == 2));
+    }
+}
+
+#[test]
+fn a_connection_without_the_extensions_knows_none_of_them() {
+    if !Path::new("/dev/net/tun").exists() {
+        return skip("no /dev/net/tun, so no tap devices");
+    }
+    if !netns::inside("extensions::a_connection_without_the_extensions_knows_none_of_them") {
+        return;
+    }
+    let bed = Bed::with(|config| config.extensions = false);
+    let mut answered = 0;
+    for case in unknown_cases(&bed.stags(), Version::Ietf) {
+        check(&bed, Version::Ietf, case, &mut answered);
+    }
+    assert!(is_zero(&bed.open));
+}
+
+#[test]
+fn each_wrong_answer_to_an_atomic_operation_has_its_own() {
+    if !Path::new("/dev/net/tun").exists() {
+        return skip("no /dev/net/tun, so no tap devices");
+    }
+    if !netns::inside("extensions::each_wrong_answer_to_an_atomic_operation_has_its_own") {
+        return;
+    }
+    let bed = Bed::new();
+    let sink = bed.stack.memory(16, Access::LOCAL_WRITE);
+    for index in 0..answer_cases(0).len() {
+        let (qp, mut peer) = bed.connect(Version::Ietf);
+        // Until the initiator's first FPDU the responder may not send.
+        peer.put_ulpdu(&write(0, 0, 0)).unwrap();
+        let (is_behind_read, _) = answer_cases(0)[index];
+        let (rkey, remote) = REMOTE;
+        if is_behind_read {
+            post_read(&qp, 10, sink.sge(8, 8), rkey, remote);
+            // Not answered.
+            assert_eq!(peer.take_ulpdu().unwrap().unwrap()[1], 0x40 | opcode::READ_REQUEST);
+        }
+        let op = AtomicOp::fetch_add(3);
+        post(&qp, 11, Operation::Atomic { op, sink: sink.sge(0, 8), rkey, remote });
+        let request = peer.take_ulpdu().unwrap().unwrap();
+        assert_eq!(request[1], 0x40 | opcode::ATOMIC_REQUEST);
+        let id = u32::from_be_bytes(request[22..26].try_into().unwrap());
+        let (_, (name, earlier, ulpdu, expected)) = answer_cases(id).swap_remove(index);
+        let is_answered = !earlier.is_empty();
+        for ulpdu in earlier.iter().chain([&ulpdu]) {
+            peer.put_ulpdu(ulpdu).unwrap();
+        }
+        if is_answered {
+            let wc = bed.stack.completed();
+            assert_eq!((wc.wr_id, wc.opcode, sink.load_word(0)), (11, WcOpcode::FetchAdd, 9));
+        }
+        check_answer(&qp, &mut peer, name, ulpdu, expected);
+        let open: &[u64] = match (is_answered, is_behind_read) {
+            (true, _) => &[],
+            (false, true) => &[10, 11],
+            (false, false) => &[11],
+        };
+        let ended = bed.stack.completions(3 + open.len());
+        let is_flushed = ended.iter().all(|wc| wc.status == WcStatus::Flushed);
+        let requests = ended.iter().filter(|wc| !wc.opcode.is_receive());
+        assert!(is_flushed && requests.map(|wc| wc.wr_id).eq(open.iter().copied()), "{name}");
+        assert_eq!(sink.load_word(0), if is_answered { 9 } else { 0 }, "{name}");
+        sink.write(0, &[0; 8]);
+    }
+}

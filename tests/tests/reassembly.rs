@@ -1,0 +1,86 @@
+//! What the sources of fragments are told that had to be given up.
+
+use ferrowarp_proto::net::icmp_error::{Cause, IcmpError};
+use ferrowarp_proto::time::SECOND;
+use ferrowarp_tests::compliance::bed::{Bed, PORT};
+
+/// Octets of a segment's first fragment, behind the IP header.
+const FIRST_LEN: usize = 800;
+
+/// Part of a segment of the peer's, which is cut in two.
+fn fragment(bed: &Bed, id: u16, is_first: bool) -> Vec<u8> {
+    let frame = bed.frame(|_| {}, &[7; 1200]);
+    let (headers, segment) = frame.split_at(34);
+    let (first, rest) = segment.split_at(FIRST_LEN);
+    let place = if is_first { 0x2000 } else { u16::try_from(FIRST_LEN / 8).unwrap() };
+    let octets = if is_first { first } else { rest };
+    let mut out = [headers, octets].concat();
+    out[16..18].copy_from_slice(&u16::try_from(20 + octets.len()).unwrap().to_be_bytes());
+    out[18..20].copy_from_slice(&id.to_be_bytes());
+    out[20..22].copy_from_slice(&place.to_be_bytes());
+    out[24..26].fill(0);
+    let words = out[14..34].chunks_exact(2);
+    let sum: u32 = words.map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    out[24..26].copy_from_slice(&(!sum).to_be_bytes());
+    out
+}
+
+/// A fragment arrives: the errors that are sent.
+fn errors(bed: &mut Bed, frame: Vec<u8>) -> Vec<IcmpError> {
+    bed.engine.device().inbound.borrow_mut().push_back(frame);
+    bed.engine.drive(bed.now);
+    let sent: Vec<Vec<u8>> = bed.engine.device().outbound.borrow_mut().drain(..).collect();
+    sent.iter().filter_map(|frame| IcmpError::parse(&frame[14..]).ok()).collect()
+}
+
+fn connected() -> Bed {
+    Bed::started(1460, 4, 4)
+}
+
+// req-test: MPA-171
+#[test]
+fn who_sends_more_fragments_than_fit_is_told_which_size_needs_none() {
+    let mut bed = connected();
+    // So many packets are waited for at a time.
+    for id in 0..64 {
+        let frame = fragment(&bed, id, true);
+        assert_eq!(errors(&mut bed, frame), []);
+    }
+    let frame = fragment(&bed, 64, true);
+    let told = errors(&mut bed, frame);
+    assert_eq!(told.len(), 1);
+    let len = u16::try_from(20 + FIRST_LEN).unwrap();
+    assert_eq!(told[0].cause, Cause::TooBig { mtu: Some(len) });
+    assert_eq!(told[0].tuple.remote.port(), PORT);
+    // A flood is not answered one for one.
+    let mut count = 1;
+    for id in 65..1000 {
+        let frame = fragment(&bed, id, true);
+        count += errors(&mut bed, frame).len();
+    }
+    assert_eq!(count, 100);
+    assert_eq!(bed.engine.counters().icmp_errors_out, 100);
+    bed.now = bed.now + SECOND;
+    let frame = fragment(&bed, 1000, true);
+    assert_eq!(errors(&mut bed, frame).len(), 1);
+}
+
+#[test]
+fn who_never_sends_the_rest_is_told_when_time_is_over() {
+    let mut bed = connected();
+    let frame = fragment(&bed, 1, true);
+    assert_eq!(errors(&mut bed, frame), []);
+    bed.now = bed.now + 15 * SECOND;
+    let frame = fragment(&bed, 2, false);
+    let told = errors(&mut bed, frame);
+    assert_eq!(told.iter().map(|told| told.cause).collect::<Vec<_>>(), [Cause::TimeExceeded]);
+    // Without its first fragment a packet has nobody who could be told.
+    bed.now = bed.now + 15 * SECOND;
+    let frame = fragment(&bed, 3, true);
+    assert_eq!(errors(&mut bed, frame), []);
+    // What fits is put together, and nobody is told anything.
+    let frame = fragment(&bed, 3, false);
+    assert_eq!(errors(&mut bed, frame), []);
+    assert_eq!(bed.engine.counters().packets_reassembled, 1);
+}
