@@ -2,7 +2,11 @@
  * DPDK's burst-level and bulk functions are static inline; these give them symbols. A call costs
  * about 1.5 ns, so nothing that works on one field of one mbuf belongs here: that is src/mbuf.rs.
  */
+/* For fopencookie. */
+#define _GNU_SOURCE
 #include "wrapper.h"
+
+#include <stdio.h>
 
 /*
  * Often another core has written the frames: their metadata and headers are asked for all at once,
@@ -76,6 +80,39 @@ unsigned int fw_lcore_id(void)
 int fw_errno(void)
 {
 	return rte_errno;
+}
+
+/* Where DPDK's log went before it was listened to. */
+static FILE *log_before;
+
+static ssize_t log_write(void *line, const char *text, size_t len)
+{
+	((fw_log_line *)line)(text, len, (uint32_t)rte_log_cur_msg_loglevel(),
+			      (uint32_t)rte_log_cur_msg_logtype());
+	return (ssize_t)len;
+}
+
+/*
+ * Has DPDK's log handed to a function, each line as it is written and in the thread that wrote it.
+ * Returns 0, or less if there is no memory for it.
+ */
+int fw_log_to(fw_log_line *line)
+{
+	static const cookie_io_functions_t functions = { .write = log_write };
+	FILE *stream = fopencookie((void *)line, "w", functions);
+
+	if (stream == NULL)
+		return -ENOMEM;
+	/* With a buffer, one thread's lines could be handed over by another. */
+	setvbuf(stream, NULL, _IONBF, 0);
+	log_before = rte_log_get_stream();
+	return rte_openlog_stream(stream);
+}
+
+void fw_log_show(const char *text, size_t len)
+{
+	fwrite(text, 1, len, log_before);
+	fflush(log_before);
 }
 
 uint64_t fw_layout_value(enum fw_layout which)

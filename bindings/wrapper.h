@@ -2,13 +2,16 @@
 #ifndef FERROWARP_DPDK_WRAPPER_H
 #define FERROWARP_DPDK_WRAPPER_H
 
+#include <rte_alarm.h>
 #include <rte_dev.h>
 #include <rte_devargs.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_eth_ring.h>
 #include <rte_ethdev.h>
+#include <rte_interrupts.h>
 #include <rte_lcore.h>
+#include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
 #include <rte_ring.h>
@@ -31,6 +34,11 @@ unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int
 void fw_mempool_flush_own_cache(struct rte_mempool *pool);
 unsigned int fw_lcore_id(void);
 int fw_errno(void);
+
+/* A line of DPDK's log: text that is not NUL-terminated, level, and type of who wrote it. */
+typedef void fw_log_line(const char *text, size_t len, uint32_t level, uint32_t type);
+int fw_log_to(fw_log_line *line);
+void fw_log_show(const char *text, size_t len);
 
 /* The same facts as C sees them, for the tests of the Rust side. */
 enum fw_layout {

@@ -57,6 +57,8 @@ pub enum Error {
     PortInfo(Errno),
     /// The port refused its configuration.
     PortConfigure(Errno),
+    /// DPDK's log could not be listened to.
+    Log(Errno),
     /// The port carries at most this many octets of IP packet.
     MtuTooLarge {
         /// What the port can do.
@@ -104,6 +106,7 @@ impl fmt::Display for Error {
                 "no unused port was found (at most {} can be open: close some)",
                 crate::sys::RTE_MAX_ETHPORTS
             ),
+            Self::Log(errno) => write!(f, "the log of DPDK cannot be listened to: {errno}"),
             Self::PortInfo(errno) => write!(f, "the port tells nothing about itself: {errno}"),
             Self::PortConfigure(errno) => write!(f, "the port refused its set-up: {errno}"),
             Self::MtuTooLarge { max } => write!(f, "the port's largest MTU is {max}"),

@@ -23,6 +23,7 @@ pub mod port;
 pub mod ring;
 pub mod sys;
 pub mod thread;
+mod vanishing;
 
 pub use eal::{Eal, EalConfig, Hugepages, LogLevel, Memory};
 pub use error::{Errno, Error};

@@ -10,6 +10,7 @@ use crate::mbuf::{Mbuf, TxMbuf};
 use crate::mempool::Mempool;
 use crate::ring::Ring;
 use crate::sys;
+use crate::vanishing::{self, Gate};
 
 /// Most frames one call moves.
 pub const BURST: usize = BURST_C as usize;
@@ -93,6 +94,8 @@ pub struct Port(Attached);
 struct Attached {
     id: u16,
     started: bool,
+    /// Its driver may unmap the rings at any time.
+    vanishes: bool,
     /// What to unplug once the port is closed; ports that came with EAL's arguments stay.
     plug: Option<(Bus, CString)>,
     /// What the port refers to, given up after it is closed.
@@ -132,13 +135,7 @@ impl Eal {
             unsafe { sys::rte_eal_hotplug_remove(bus.name().as_ptr(), name.as_ptr()) };
             return Err(Error::NoPort);
         }
-        Ok(Port(Attached {
-            id,
-            started: false,
-            plug: Some((bus, name)),
-            _rings: Vec::new(),
-            _pools: Vec::new(),
-        }))
+        Ok(Port(Attached::new(id, Some((bus, name)), Vec::new())))
     }
 
     /// Takes the first port that came with EAL's arguments and that nobody owns.
@@ -155,13 +152,7 @@ impl Eal {
                 return Err(Error::NoPort);
             }
             if own(found) {
-                return Ok(Port(Attached {
-                    id: found,
-                    started: false,
-                    plug: None,
-                    _rings: Vec::new(),
-                    _pools: Vec::new(),
-                }));
+                return Ok(Port(Attached::new(found, None, Vec::new())));
             }
             id = found + 1;
         }
@@ -215,7 +206,7 @@ impl Port {
         }
         let rings = receive.iter().chain(transmit).map(Arc::clone).collect();
         let plug = Some((Bus::Virtual, plug));
-        Ok(Self(Attached { id, started: false, plug, _rings: rings, _pools: Vec::new() }))
+        Ok(Self(Attached::new(id, plug, rings)))
     }
 
     /// What the port says about itself.
@@ -231,16 +222,10 @@ impl Port {
         if status != 0 {
             return Err(Error::PortInfo(Errno::from_return(status)));
         }
-        let driver = if raw.driver_name.is_null() {
-            String::new()
-        } else {
-            // SAFETY: a static string of the driver.
-            unsafe { CStr::from_ptr(raw.driver_name) }.to_string_lossy().into_owned()
-        };
         let tx = sys::FW_TX_OFFLOAD_IPV4_CKSUM | sys::FW_TX_OFFLOAD_TCP_CKSUM;
         let rx = sys::FW_RX_OFFLOAD_IPV4_CKSUM | sys::FW_RX_OFFLOAD_TCP_CKSUM;
         Ok(PortInfo {
-            driver,
+            driver: driver(&raw).to_string_lossy().into_owned(),
             mac: mac.addr_bytes,
             max_mtu: raw.max_mtu,
             tx_checksum: raw.tx_offload_capa & tx == tx,
@@ -261,6 +246,10 @@ impl Port {
         {
             let _control = control();
             port.configure(config)?;
+            port.vanishes = driver(&port.raw_info()?) == vanishing::DRIVER;
+            if port.vanishes {
+                vanishing::listen()?;
+            }
             // SAFETY: the port is configured and has all its queues.
             check(unsafe { sys::rte_eth_dev_start(port.id) }, Error::PortStart)?;
             port.started = true;
@@ -273,12 +262,22 @@ impl Port {
         let port = Arc::new(port);
         let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
         let queues = (0..queues).map(|queue| {
-            let rx = RxQueue { port: Arc::clone(&port), queue };
-            let tx = TxQueue { port: Arc::clone(&port), queue };
+            let gate = || port.vanishes.then(Gate::new);
+            let rx = RxQueue { port: Arc::clone(&port), queue, gate: gate() };
+            let tx = TxQueue { port: Arc::clone(&port), queue, gate: gate() };
             (rx, tx)
         });
         Ok(queues.collect())
     }
+}
+
+/// The name of a port's driver; empty if it has none.
+fn driver(info: &sys::rte_eth_dev_info) -> &'static CStr {
+    if info.driver_name.is_null() {
+        return c"";
+    }
+    // SAFETY: a static string of the driver, and drivers stay loaded.
+    unsafe { CStr::from_ptr(info.driver_name) }
 }
 
 fn check(status: i32, error: impl FnOnce(Errno) -> Error) -> Result<(), Error> {
@@ -286,6 +285,10 @@ fn check(status: i32, error: impl FnOnce(Errno) -> Error) -> Result<(), Error> {
 }
 
 impl Attached {
+    fn new(id: u16, plug: Option<(Bus, CString)>, rings: Vec<Arc<Ring>>) -> Self {
+        Self { id, started: false, vanishes: false, plug, _rings: rings, _pools: Vec::new() }
+    }
+
     fn raw_info(&self) -> Result<sys::rte_eth_dev_info, Error> {
         let mut info = sys::rte_eth_dev_info::default();
         // SAFETY: an attached port (this value owns it) and a structure to fill.
@@ -345,6 +348,9 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
+        if self.vanishes {
+            vanishing::settle();
+        }
         let _control = control();
         if self.started {
             // SAFETY: a started port; the queues that used it are gone.
@@ -368,6 +374,8 @@ impl Drop for Attached {
 pub struct RxQueue {
     port: Arc<Attached>,
     queue: u16,
+    /// If the port's memory may vanish.
+    gate: Option<Gate>,
 }
 
 impl RxQueue {
@@ -377,10 +385,15 @@ impl RxQueue {
     pub fn burst(&mut self, max: usize, mut take: impl FnMut(Mbuf)) -> usize {
         let mut frames = [core::ptr::null_mut::<sys::rte_mbuf>(); BURST];
         let wanted = u16::try_from(max).unwrap_or(u16::MAX).min(BURST_C);
-        // SAFETY: a started port (kept by the `Arc`), a queue with one owner that is borrowed
-        // mutably, and room for `wanted` pointers.
-        let count =
-            unsafe { sys::fw_rx_burst(self.port.id, self.queue, frames.as_mut_ptr(), wanted) };
+        let count = match self.gate.as_mut().map(Gate::enter) {
+            Some(None) => 0,
+            // SAFETY: a started port (kept by the `Arc`) whose memory stays while the burst is
+            // inside, a queue with one owner that is borrowed mutably, and room for `wanted`
+            // pointers.
+            None | Some(Some(_)) => unsafe {
+                sys::fw_rx_burst(self.port.id, self.queue, frames.as_mut_ptr(), wanted)
+            },
+        };
         for &frame in &frames[..usize::from(count)] {
             let Some(frame) = NonNull::new(frame) else { continue };
             // SAFETY: the port gave the frame away, and nobody writes a received frame.
@@ -422,6 +435,8 @@ impl RxQueue {
 pub struct TxQueue {
     port: Arc<Attached>,
     queue: u16,
+    /// If the port's memory may vanish.
+    gate: Option<Gate>,
 }
 
 impl TxQueue {
@@ -435,9 +450,15 @@ impl TxQueue {
             let wanted = u16::try_from(rest.len()).unwrap_or(u16::MAX);
             // `TxMbuf` is one non-null pointer to an mbuf.
             let first = rest.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
-            // SAFETY: a started port (kept by the `Arc`), a queue with one owner that is
-            // borrowed mutably, and `wanted` live mbufs.
-            let taken = unsafe { sys::fw_tx_burst(self.port.id, self.queue, first, wanted) };
+            let taken = match self.gate.as_mut().map(Gate::enter) {
+                Some(None) => 0,
+                // SAFETY: a started port (kept by the `Arc`) whose memory stays while the burst
+                // is inside, a queue with one owner that is borrowed mutably, and `wanted` live
+                // mbufs.
+                None | Some(Some(_)) => unsafe {
+                    sys::fw_tx_burst(self.port.id, self.queue, first, wanted)
+                },
+            };
             if taken == 0 {
                 break;
             }

@@ -24,15 +24,17 @@ const SIZE: u32 = 4096;
 /// How long a transfer runs before something happens to it.
 const UNDER_WAY: Duration = Duration::from_secs(2);
 
-/// What we send to a peer that is no more, and sends nothing; what is sent while the link is down
-/// is not captured, and missed by the analysis afterwards.
-const UNANSWERED: [&str; 6] = [
+/// What we send to a peer that is no more, and sends nothing. What is sent while the link is down
+/// is not captured, and missed by the analysis afterwards; nor is what passes just as it comes up,
+/// before the kernel has told the capture.
+const UNANSWERED: [&str; 7] = [
     "retransmission",
     "fast_retransmission",
     "spurious_retransmission",
     "duplicate_ack",
     "keep_alive",
     "lost_segment",
+    "ack_lost_segment",
 ];
 
 /// Each end and the link between them, in mid-transfer, in both roles.

@@ -1,0 +1,266 @@
+//! Ports whose memory goes while they run.
+//!
+//! `net_memif` unmaps its rings in DPDK's interrupt thread as soon as the peer is gone, and asks
+//! nobody first: a burst that is in the middle of them dies of SIGSEGV. DPDK has no lock and no
+//! event for that. But the driver logs a line for whatever its socket brings, the end included,
+//! before it acts on it and in the thread that will. So its log is listened to, at every level: at
+//! a line of the interrupt thread no burst may begin any more, and the thread waits there until
+//! none is under way (or [`PATIENCE`] is over). An alarm, which DPDK runs in that same thread,
+//! lets bursts begin again: by then the driver is done with whatever it was told.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::error::{Errno, Error};
+use crate::sys;
+
+/// How often the driver looks for the end of a burst, and how long it waits between looks: it gives
+/// a burst a quarter of a second and more. One takes microseconds, some milliseconds if it is
+/// preempted. Looks are counted, because a process that was stopped has not had the time.
+const PATIENCE: (u32, Duration) = (4000, Duration::from_micros(20));
+
+/// How long a port that is being closed waits for the driver.
+const SETTLING: Duration = Duration::from_secs(1);
+
+/// The bursts of this process on ports whose memory may go.
+static BURSTS: Bursts = Bursts::new();
+
+/// The driver that unmaps, as `rte_eth_dev_info` names it.
+pub(crate) const DRIVER: &CStr = c"net_memif";
+
+/// Who is in the rings, and whether anybody may be.
+#[derive(Debug)]
+struct Bursts {
+    /// None may begin.
+    resting: AtomicBool,
+    queues: Mutex<Vec<Weak<UnderWay>>>,
+}
+
+/// Whether a burst is under way at one side of one queue. On a line of its own, which only the
+/// queue's owner writes.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct UnderWay(AtomicBool);
+
+/// Passed through by each burst at one side of a queue.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    bursts: &'static Bursts,
+    under_way: Arc<UnderWay>,
+}
+
+/// A burst under way.
+#[derive(Debug)]
+pub(crate) struct Inside<'a>(&'a UnderWay);
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        BURSTS.gate()
+    }
+
+    /// Lets a burst begin, unless the driver may be unmapping. About 10 ns.
+    #[inline]
+    pub(crate) fn enter(&mut self) -> Option<Inside<'_>> {
+        // Sequentially consistent, as in `Bursts::rest`: either this sees that bursts rest, or
+        // the driver's thread sees that one is under way.
+        self.under_way.0.store(true, Ordering::SeqCst);
+        let inside = Inside(&self.under_way);
+        (!self.bursts.resting.load(Ordering::SeqCst)).then_some(inside)
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Release);
+    }
+}
+
+impl Bursts {
+    const fn new() -> Self {
+        Self { resting: AtomicBool::new(false), queues: Mutex::new(Vec::new()) }
+    }
+
+    fn gate(&'static self) -> Gate {
+        let under_way = Arc::<UnderWay>::default();
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.retain(|queue| queue.strong_count() != 0);
+        queues.push(Arc::downgrade(&under_way));
+        Gate { bursts: self, under_way }
+    }
+
+    /// Lets no burst begin, and waits until none is under way, or [`PATIENCE`] is over.
+    fn rest(&self) {
+        self.resting.store(true, Ordering::SeqCst);
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut looks, interval) = PATIENCE;
+        for queue in queues.iter().filter_map(Weak::upgrade) {
+            while queue.0.load(Ordering::SeqCst) && looks > 0 {
+                // A burst that was preempted may wait for this very core.
+                std::thread::sleep(interval);
+                looks -= 1;
+            }
+        }
+    }
+
+    fn resume(&self) {
+        self.resting.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Returns once the driver is done with what it was last told: before a port is closed, lest two
+/// threads take it apart.
+pub(crate) fn settle() {
+    let give_up = Instant::now() + SETTLING;
+    while BURSTS.resting.load(Ordering::SeqCst) && Instant::now() < give_up {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What is told apart in the log.
+#[derive(Debug)]
+struct Listener {
+    /// The driver's number among those who log.
+    driver: u32,
+    /// The level up to which its lines are shown. Levels grow with detail.
+    shown: u32,
+    /// The level up to which everybody's lines are shown.
+    shown_of_all: u32,
+}
+
+static LISTENER: OnceLock<Result<Listener, Error>> = OnceLock::new();
+
+/// Begins to listen to DPDK's log. What was shown before is shown where it was.
+///
+/// # Errors
+/// [`Error::Log`], for good.
+pub(crate) fn listen() -> Result<(), Error> {
+    let outcome = LISTENER.get_or_init(|| {
+        // SAFETY: a string; a loaded driver's type exists, and is found by its name.
+        let driver = unsafe { sys::rte_log_register(c"pmd.net.memif".as_ptr()) };
+        let driver = log(driver)?;
+        // SAFETY: reads a number.
+        let shown_of_all = unsafe { sys::rte_log_get_global_level() };
+        // SAFETY: reads a number of a registered type.
+        let shown = unsafe { sys::rte_log_get_level(driver) };
+        let shown = log(shown)?;
+        // The first alarm of a process is registered, which may log: not while the driver waits.
+        log(resume_soon())?;
+        // SAFETY: a function that lives as long as the process, and takes whatever it is given.
+        log(unsafe { sys::fw_log_to(Some(line)) })?;
+        // SAFETY: a registered type.
+        log(unsafe { sys::rte_log_set_level(driver, sys::RTE_LOG_DEBUG) })?;
+        // SAFETY: stores a number.
+        unsafe { sys::rte_log_set_global_level(sys::RTE_LOG_DEBUG) };
+        Ok(Listener { driver, shown, shown_of_all })
+    });
+    outcome.as_ref().map(|_| ()).map_err(|error| *error)
+}
+
+/// What the calls of DPDK's log answer: a number, or less than 0.
+fn log(status: i32) -> Result<u32, Error> {
+    u32::try_from(status).map_err(|_| Error::Log(Errno::from_return(status)))
+}
+
+/// Has bursts begin again when the interrupt thread is done with what it is doing. Less than 0 if
+/// there is no memory for it.
+fn resume_soon() -> i32 {
+    /// Microseconds, the least there are.
+    const SOON: u64 = 1;
+    // SAFETY: EAL runs, and the function takes any argument.
+    unsafe { sys::rte_eal_alarm_set(SOON, Some(resume), core::ptr::null_mut()) }
+}
+
+extern "C" fn resume(_: *mut c_void) {
+    BURSTS.resume();
+}
+
+/// Takes a line of the log, in the thread that wrote it.
+///
+/// # Safety
+/// `text` points to `len` octets.
+unsafe extern "C" fn line(text: *const libc::c_char, len: usize, level: u32, kind: u32) {
+    let Some(Ok(listener)) = LISTENER.get() else { return };
+    let is_driver = kind == listener.driver;
+    let shown = if is_driver { listener.shown } else { u32::MAX };
+    if level <= shown.min(listener.shown_of_all) {
+        // SAFETY: the caller's promise.
+        unsafe { sys::fw_log_show(text, len) };
+    }
+    // The driver also logs in threads that burst, open and close, and unmaps in none of those but
+    // the last.
+    // SAFETY: compares the thread with one that EAL knows.
+    if is_driver && unsafe { sys::rte_thread_is_intr() } != 0 {
+        BURSTS.rest();
+        if resume_soon() < 0 {
+            BURSTS.resume();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_inside_while_bursts_rest() {
+        static TESTED: Bursts = Bursts::new();
+        static INSIDE: AtomicU32 = AtomicU32::new(0);
+        static PASSED: AtomicU32 = AtomicU32::new(0);
+        static DONE: AtomicBool = AtomicBool::new(false);
+        let mut seen = false;
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut gate = TESTED.gate();
+                    while !DONE.load(Ordering::Relaxed) {
+                        let Some(_inside) = gate.enter() else { continue };
+                        INSIDE.fetch_add(1, Ordering::Relaxed);
+                        PASSED.fetch_add(1, Ordering::Relaxed);
+                        INSIDE.fetch_sub(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for _ in 0..5 {
+                let before = PASSED.load(Ordering::Relaxed);
+                while PASSED.load(Ordering::Relaxed) == before {
+                    std::thread::yield_now();
+                }
+                TESTED.rest();
+                let rested = PASSED.load(Ordering::Relaxed);
+                let until = Instant::now() + Duration::from_millis(10);
+                while Instant::now() < until {
+                    seen |= INSIDE.load(Ordering::Relaxed) != 0;
+                }
+                seen |= PASSED.load(Ordering::Relaxed) != rested;
+                TESTED.resume();
+            }
+            DONE.store(true, Ordering::Relaxed);
+        });
+        assert!(!seen, "bursts begun or under way");
+    }
+
+    #[test]
+    fn a_burst_that_does_not_end_holds_the_driver_up_for_a_while_only() {
+        static TESTED: Bursts = Bursts::new();
+        let (mut stuck, mut other) = (TESTED.gate(), TESTED.gate());
+        let inside = stuck.enter();
+        assert!(inside.is_some());
+        let began = Instant::now();
+        TESTED.rest();
+        let (looks, interval) = PATIENCE;
+        assert!(began.elapsed() >= looks * interval);
+        assert!(other.enter().is_none());
+        drop(inside);
+        drop(stuck);
+        TESTED.resume();
+        assert!(other.enter().is_some());
+        let began = Instant::now();
+        TESTED.rest();
+        assert!(began.elapsed() < looks * interval, "a queue that is gone holds nobody up");
+    }
+}
