@@ -59,9 +59,9 @@ struct Mutate {
     /// Also rules of the runtime, which needs libdpdk.
     #[arg(long)]
     dpdk: bool,
-    /// Only rules whose ID begins so.
-    #[arg(long, default_value = "")]
-    only: String,
+    /// Only rules whose ID begins with one of these, separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
 }
 
 fn main() -> ExitCode {

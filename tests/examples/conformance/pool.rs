@@ -66,17 +66,17 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// The rules that bind the stack and begin with `only`, counted by what hinders them.
-    pub(crate) fn census(self, only: &str) -> BTreeMap<&'static str, usize> {
+    /// The rules that bind the stack and begin with one of `only`, counted by what hinders them.
+    pub(crate) fn census(self, only: &[String]) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
-        for row in self.ledger.rows.iter().filter(|row| row.binds() && row.id.starts_with(only)) {
+        for row in self.ledger.rows.iter().filter(|row| row.binds() && begins(&row.id, only)) {
             *counts.entry(self.hindrance(&row.id).unwrap_or_default()).or_default() += 1;
         }
         counts
     }
 
     /// Rules that can be drawn, in the order of chance and as evenly as may be over the catalogues.
-    pub(crate) fn draw(self, count: usize, only: &str, chance: &mut SmallRng) -> Vec<&'a str> {
+    pub(crate) fn draw(self, count: usize, only: &[String], chance: &mut SmallRng) -> Vec<&'a str> {
         let mut piles: Vec<Vec<&str>> = CATALOGUES
             .iter()
             .map(|(document, _)| {
@@ -84,9 +84,7 @@ impl<'a> Pool<'a> {
                     .ledger
                     .rows
                     .iter()
-                    .filter(|row| {
-                        row.binds() && row.document == *document && row.id.starts_with(only)
-                    })
+                    .filter(|row| row.binds() && row.document == *document && begins(&row.id, only))
                     .map(|row| row.id.as_str())
                     .filter(|id| self.hindrance(id).is_none())
                     .collect();
@@ -102,4 +100,9 @@ impl<'a> Pool<'a> {
         }
         drawn
     }
+}
+
+/// Whether an ID begins with one of these; with none, any does.
+fn begins(id: &str, with: &[String]) -> bool {
+    with.is_empty() || with.iter().any(|prefix| id.starts_with(prefix.as_str()))
 }

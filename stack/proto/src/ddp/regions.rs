@@ -169,6 +169,7 @@ impl RegionTable {
         let owner = Owner::new(what.pd, what.access, what.stream.is_some());
         slot.owner.store(owner.0, Ordering::Relaxed);
         slot.stream.store(what.stream.unwrap_or(StreamId::NONE).0, Ordering::Relaxed);
+        // req: RDMAP-042
         slot.base.store(what.base, Ordering::Relaxed);
         slot.len.store(what.len, Ordering::Relaxed);
         slot.backing.store(what.backing, Ordering::Relaxed);
@@ -242,7 +243,8 @@ impl RegionTable {
         }
         let owner = Owner(slot.owner.load(Ordering::Relaxed));
         let reach = reach.into();
-        // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206, RDMAP-276, RDMAP-277
+        // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206, RDMAP-276, RDMAP-277, DDP-187
+        // req: RDMAP-271, RDMAP-327, RDMAP-332
         if owner.scope() != u64::from(reach.pd) && !slot.is_tied_to(owner, reach) {
             return Err(MemoryFault::NotAssociated);
         }

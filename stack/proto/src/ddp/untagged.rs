@@ -132,11 +132,11 @@ impl BufferQueue {
             .map_err(|fault| UntaggedFault::Local { wr_id, fault })?;
         // req: DDP-097, DDP-118
         self.filled = end;
-        // req: DDP-042, DDP-043
+        // req: DDP-042, DDP-043, RDMAP-016, RDMAP-220
         if !header.last {
             return Ok(None);
         }
-        // req: DDP-002, DDP-003, DDP-005, RDMAP-173, RDMAP-180, RDMAP-346
+        // req: DDP-002, DDP-003, DDP-005, RDMAP-173, RDMAP-180, RDMAP-208, RDMAP-346
         self.buffers.pop_front();
         // req: DDP-083, DDP-149
         self.msn += 1;

@@ -171,9 +171,11 @@ pub(super) fn finish<R, T, M, C>(
         if peer_finished {
             qp.stream.stop();
             let reason = if qp.ended_here { EndReason::Local } else { EndReason::PeerClosed };
+            // req: DDP-029, DDP-030
             verbs.enter_error(index, reason);
             conn.end_stream(assembly);
         }
     }
+    // req: MPA-146, DDP-132
     conn.tcb.close();
 }

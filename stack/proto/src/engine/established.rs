@@ -252,7 +252,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// MULPDU of a queue pair's connection at present: the longest ULPDU whose FPDU fits one
     /// segment wherever markers fall; 128 to 64,768 octets. `None` without a connection.
-    // req: MPA-010, MPA-016, MPA-042
+    // req: MPA-010, MPA-016, MPA-042, DDP-018
     #[must_use]
     pub fn mulpdu(&self, qp: QpId) -> Option<usize> {
         let index = self.verbs.get(self.verbs.index(qp)?)?.conn?;

@@ -158,6 +158,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     if let Some(conn) = self.connections.get_mut(index) {
                         conn.tcb.settle_held(&mut self.holds);
                     }
+                    // req: MPA-054, MPA-147, MPA-152
                     self.take_fin(now, index);
                 }
                 Notice::Window => self.grow_window(now, index),
@@ -231,6 +232,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let ended = 'octets: loop {
             if let Some(missing) = receiver.missing() {
                 let take = missing.min(octets.len());
+                // req: MPA-132, MPA-136
                 receiver.extend(take, |out| frame.copy_out(octets.start, out));
                 octets.start += take;
                 let verdict = match receiver.whole(crc, assembly) {
@@ -241,6 +243,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         verbs.counters.fpdus_assembled += 1;
                         let verdict =
                             if is_rtr { Verdict::Good } else { verbs.take_ulpdu(qp, ulpdu) };
+                        // req: MPA-050
                         receiver.finish(assembly);
                         verdict
                     }
@@ -282,6 +285,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     self.take_last_word(index, frame, octets);
                     return;
                 };
+                // req: MPA-135, MPA-137
                 receiver.begin(buffer);
             }
             if octets.is_empty() {
@@ -328,6 +332,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             Ok(Indication::Terminated(told)) => {
                 self.counters.terminates_in += 1;
                 let reason = told.map_or(EndReason::BadTerminate, EndReason::TerminateReceived);
+                // req: RDMAP-044, RDMAP-196
                 self.enter_error(index, reason);
                 Verdict::Ended
             }
@@ -360,7 +365,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             }
         };
         if may_speak {
-            // req: MPA-151, MPA-161
+            // req: MPA-151, MPA-161, MPA-162
             return self.fail_stream(index, fault, &[]);
         }
         let (Some(stream), _) = self.stream_of(index) else { return Verdict::Ended };
@@ -404,7 +409,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 
     /// Ends a stream over a fault of the peer's, with a Terminate.
     pub(super) fn end_with(&mut self, index: u32, told: Terminate) {
+        // req: DDP-151
         self.counters.terminates_out += 1;
+        // req: DDP-137, DDP-162, DDP-200
+        // req: RDMAP-037, RDMAP-041, RDMAP-135, RDMAP-148, RDMAP-175
         self.enter_error(index, EndReason::TerminateSent(told));
     }
 
@@ -419,6 +427,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         let told = qp.stream.fail(fault, ulpdu);
         if let Some((wr_id, too_long)) = Stream::faulty_buffer(fault) {
             let status = if too_long { WcStatus::LocalLength } else { WcStatus::LocalProtection };
+            // req: RDMAP-033
             self.fail_receive(index, wr_id, status);
         }
         if let Some(told) = told {

@@ -94,6 +94,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 // A minimal FPDU is built whole even if it has to be cut; none is packed that has.
                 Transmit::Fresh { room } => match ready {
                     Ready::Record(len) if len as usize <= room => (Pool::Data, room),
+                    // req: MPA-102, MPA-109, MPA-121
                     _ => (Pool::Data, room.max(conn.framing.least_room())),
                 },
             };
@@ -242,6 +243,7 @@ where
         if !qp.stream.ready() {
             break;
         }
+        // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
         let room = payload.len() - used;
         let phase = start.map(|start| markers::advance(start, used));
         let mut ulpdu_max = Framing::ulpdu_max(room, phase);

@@ -147,6 +147,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         let index = self.index(qp).ok_or(PostError::NoSuchQp)?;
         let qp = self.qps.get_mut(index).ok_or(PostError::NoSuchQp)?;
         let len = wr.operation.len();
+        // req: DDP-095, RDMAP-002
         if len > u64::from(MESSAGE_LEN_MAX) {
             return Err(PostError::TooLong);
         }
@@ -215,6 +216,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         let id = self.id(index);
         let Some(qp) = self.qps.get_mut(index) else { return true };
         while let Some((request, outcome)) = qp.stream.requester.completed() {
+            // req: RDMAP-031, RDMAP-035
             if request.signaled || outcome != Outcome::Success {
                 let wc = send_completion(id, request, outcome, None);
                 if !self.completions.push(qp.init.send_cq, wc) {
@@ -238,7 +240,9 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     ) -> bool {
         let status = WcStatus::Success;
         let wc = Wc {
+            // req: DDP-117, RDMAP-023, RDMAP-171
             byte_len: filled.len,
+            // req: RDMAP-032
             solicited,
             invalidated,
             ..recv_completion(self.id(index), filled.wr_id, status)
@@ -283,7 +287,9 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         if qp.state == QpState::Error {
             return;
         }
+        // req: RDMAP-256
         let was_connected = qp.state.is_connected();
+        // req: DDP-027, DDP-123, RDMAP-252
         qp.state = QpState::Error;
         if let EndReason::TerminateReceived(told) = reason {
             qp.refused = match (told.layer, told.error_type) {
@@ -297,6 +303,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             }
             self.events.push_back(Event::Disconnected { qp: id, reason });
         }
+        // req: DDP-139, RDMAP-194, RDMAP-247
         self.start_flush(index);
     }
 

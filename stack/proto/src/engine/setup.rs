@@ -151,6 +151,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             QpState::Rts | QpState::Closing => {
                 qp.stream.stop();
+                // req: DDP-142
                 self.verbs.enter_error(qp_index, EndReason::Local);
                 self.wind_down(now, index);
             }

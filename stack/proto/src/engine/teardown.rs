@@ -52,6 +52,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 EndReason::Reset if was_closed => EndReason::PeerClosed,
                 _ => reason,
             };
+            // req: DDP-021, DDP-134, DDP-136, RDMAP-244
             self.verbs.enter_error(qp_index, reason);
         }
     }
@@ -107,6 +108,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         conn.tcb.release(std::mem::take(&mut conn.held_len));
         // Half-closed it had no end.
         if !conn.closing || conn.patience == ENDLESS {
+            // req: DDP-032, RDMAP-248, RDMAP-249, RDMAP-254
             conn.closing = true;
             conn.patience = now + self.config.linger_ns;
         }
@@ -163,6 +165,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     pub(super) fn end_told(&mut self, now: Instant, index: u32, was_told: bool) {
         if was_told {
+            // req: RDMAP-251
             self.wind_down(now, index);
         } else {
             self.abort(index);

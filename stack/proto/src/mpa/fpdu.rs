@@ -58,9 +58,10 @@ pub fn seal(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
 /// # Panics
 /// If `out` is shorter than [`markers::wire_len`], or `ulpdu_len` above 65,535.
 pub fn seal_marked(out: &mut [u8], ulpdu_len: usize, phase: usize, crc: bool) -> usize {
+    // req: MPA-002
     complete(out, ulpdu_len);
     let total = markers::spread(out, phase, fpdu_len(ulpdu_len));
-    // req: MPA-087, MPA-089, MPA-096
+    // req: MPA-087, MPA-089, MPA-095, MPA-096
     put_crc(out, total, crc);
     total
 }
@@ -116,7 +117,7 @@ pub fn split(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Damage>
     let total = fpdu_len(ulpdu_len);
     let Some(fpdu) = octets.get(..total) else { return Ok(None) };
     if crc {
-        // req: MPA-060, MPA-123, MPA-125, MPA-149, DDP-025, DDP-135
+        // req: MPA-059, MPA-060, MPA-123, MPA-125, MPA-149, DDP-025, DDP-135
         check(fpdu)?;
     }
     Ok(Some((&fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len], total)))

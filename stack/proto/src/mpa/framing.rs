@@ -99,6 +99,7 @@ impl Framing {
     #[must_use]
     pub const fn ulpdu_max(room: usize, phase: Option<usize>) -> usize {
         let content = match phase {
+            // req: MPA-041, MPA-043, MPA-117, DDP-015, DDP-094
             None => room - room % 4,
             Some(phase) => markers::content_max(phase, room),
         };

@@ -23,6 +23,7 @@ const BETWEEN: usize = PERIOD - MARKER_LEN;
 /// Most octets that markers add to an FPDU of [`FPDU_LEN_MAX`] octets.
 pub const OVERHEAD_MAX: usize = MARKER_LEN * FPDU_LEN_MAX.div_ceil(BETWEEN);
 /// Pointers of an FPDU that opens with a marker count from its length field, behind that marker.
+// req: MPA-066
 const POINTS_AT_LENGTH: bool = true;
 
 /// Where a direction's markers lie: at this sequence number and every [`PERIOD`] octets from it,
@@ -64,6 +65,7 @@ const fn lead_len(phase: usize) -> usize {
 }
 
 /// Markers within an FPDU that begins at `phase` and has `content` octets besides.
+// req: MPA-082
 const fn count(phase: usize, content: usize) -> usize {
     content.saturating_sub(before_marker(phase)).div_ceil(BETWEEN)
 }
@@ -102,7 +104,7 @@ pub const fn mulpdu(emss: usize) -> usize {
 #[expect(clippy::cast_possible_truncation, reason = "no FPDU that is sent is that long")]
 const fn pointer(phase: usize, at: usize) -> u16 {
     let base = if POINTS_AT_LENGTH { lead_len(phase) } else { 0 };
-    // req: MPA-068, MPA-076, MPA-079, MPA-080
+    // req: MPA-068, MPA-073, MPA-076, MPA-079, MPA-080
     at.saturating_sub(base) as u16
 }
 
@@ -183,7 +185,7 @@ pub fn split<'a>(
 
 /// Where an FPDU begins within `run`, octets of the stream from `phase` on: found by the first
 /// marker that points to one. The octets before it belong to FPDUs that nothing here locates.
-// req: MPA-069, MPA-072, MPA-124, MPA-126, MPA-128
+// req: MPA-065, MPA-069, MPA-072, MPA-124, MPA-126, MPA-128
 #[must_use]
 pub fn find_start(run: &[u8], phase: usize) -> Option<usize> {
     let places = (before_marker(phase)..).step_by(PERIOD);

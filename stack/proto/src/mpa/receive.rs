@@ -118,6 +118,7 @@ impl Receiver {
                 .map_or(LENGTH_LEN, |length| fpdu_len(usize::from(u16::from_be_bytes(*length)))),
             Some(marked) => markers::wanted(partial, marked.phase),
         };
+        // req: MPA-039, MPA-083, MPA-131, MPA-138
         Some(wanted - partial.len())
     }
 
@@ -252,6 +253,7 @@ impl Marked {
     ) -> Result<Option<(&'a [u8], usize)>, Damage> {
         let found = markers::split(octets, self.phase, crc, scratch)?;
         if let Some((_, used)) = found {
+            // req: MPA-001, MPA-127
             self.phase = markers::advance(self.phase, used);
         }
         Ok(found)

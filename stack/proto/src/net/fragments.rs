@@ -267,6 +267,7 @@ impl Fragments {
     }
 
     /// Gives up the oldest packets but `key` until what is left fits.
+    // req: MPA-172
     fn make_room(&mut self, key: &Key) {
         while self.octets > self.config.octets_max {
             let Some(at) = self.packets.iter().position(|partial| partial.key != *key) else {
@@ -361,6 +362,7 @@ impl Partial {
         }
         self.congested |= is_congested(packet);
         self.len += piece.octets.len();
+        // req: MPA-168, MPA-170
         self.pieces.insert(at, piece);
         Added::New
     }

@@ -103,13 +103,14 @@ impl Fault {
     // req: DDP-166, DDP-167, RDMAP-095
     const fn triple(self, version: Version) -> (u8, u8, u8) {
         match self {
+            // req: DDP-183
             Self::Crc => (MPA, 0, 2),
             Self::Marker => (MPA, 0, 3),
             Self::TooManyReads => (MPA, 0, 6),
             Self::NoCommonRtr => (MPA, 0, 7),
             // A segment shorter than its header has no code of its own in DDP; the choice here
             // is RDMAP's "catastrophic error of this stream".
-            // req: RDMAP-107
+            // req: MPA-049, RDMAP-107
             Self::Header(HeaderError::Truncated) => (RDMAP, 2, 7),
             Self::Header(HeaderError::VersionTagged) => (DDP, 1, 4),
             Self::Header(HeaderError::VersionUntagged) => (DDP, 2, 6),
@@ -118,12 +119,14 @@ impl Fault {
             Self::Control(ControlError::Opcode) | Self::UnexpectedOpcode => (RDMAP, 2, 6),
             // req: DDP-176, DDP-177
             Self::QueueNumber => (DDP, 2, 1),
+            // req: DDP-170
             Self::Tagged(fault) => (DDP, 1, tagged_code(fault)),
             Self::Untagged(fault) => match fault {
                 UntaggedFault::NoBuffer => (DDP, 2, 2),
                 UntaggedFault::MsnRange => (DDP, 2, 3),
                 UntaggedFault::MessageOffset => (DDP, 2, 4),
                 UntaggedFault::TooLong { .. } => (DDP, 2, 5),
+                // req: DDP-169
                 UntaggedFault::Local { .. } => (DDP, LOCAL, 0),
             },
             Self::ReadRequestTooLong | Self::HeaderTooLong => (DDP, 2, 5),
@@ -138,6 +141,7 @@ impl Fault {
             Self::InvalidateForeign => (RDMAP, 1, 9),
             // req: RDMAP-109
             Self::InvalidateUnknown | Self::InvalidateShared => (RDMAP, 2, 9),
+            // req: RDMAP-096
             Self::LocalCatastrophic => (RDMAP, LOCAL, 0),
             Self::Asked(Abort::Stream) => (RDMAP, 2, 7),
             // req: RDMAP-108
@@ -161,10 +165,11 @@ fn is_read_request(ulpdu: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> bool {
 /// DDP has no code for missing rights; an STag that does not allow the access is as good as none.
 const fn tagged_code(fault: MemoryFault) -> u8 {
     match fault {
+        // req: RDMAP-333
         MemoryFault::InvalidStag | MemoryFault::AccessRights => 0,
         MemoryFault::Bounds => 1,
         MemoryFault::NotAssociated => 2,
-        // req: DDP-174
+        // req: DDP-174, DDP-159
         MemoryFault::Wrap => 3,
     }
 }
@@ -174,7 +179,7 @@ const fn tagged_code(fault: MemoryFault) -> u8 {
 // req: RDMAP-328, RDMAP-330
 const fn read_code(fault: MemoryFault, version: Version) -> u8 {
     match (fault, version) {
-        // req: RDMAP-098
+        // req: RDMAP-098, RDMAP-270
         (MemoryFault::InvalidStag, _) | (MemoryFault::NotAssociated, Version::Rdmac) => 0,
         // req: RDMAP-099
         (MemoryFault::Bounds, _) => 1,
@@ -182,7 +187,7 @@ const fn read_code(fault: MemoryFault, version: Version) -> u8 {
         (MemoryFault::AccessRights, _) => 2,
         // req: RDMAP-101
         (MemoryFault::NotAssociated, Version::Ietf) => 3,
-        // req: RDMAP-102
+        // req: RDMAP-102, RDMAP-274
         (MemoryFault::Wrap, _) => 4,
     }
 }

@@ -162,7 +162,7 @@ impl Responder {
         let room = u32::try_from(out.len() - TAGGED_LEN).unwrap_or(u32::MAX);
         let len = left.min(room);
         let header = Tagged {
-            // req: RDMAP-006
+            // req: RDMAP-006, RDMAP-143
             last: len == left,
             rsvd_ulp: Opcode::ReadResponse.control(version),
             // req: RDMAP-079
@@ -174,6 +174,7 @@ impl Responder {
         if len > 0 {
             let at = request.source_to + u64::from(*answered);
             let stag = request.source_stag;
+            // req: RDMAP-074, RDMAP-342
             let body = &mut out[TAGGED_LEN..TAGGED_LEN + len as usize];
             match memory.regions().resolve(stag, reach, Access::REMOTE_READ, at, body.len()) {
                 Ok(place) => memory.fetch(place, body),

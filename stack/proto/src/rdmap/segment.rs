@@ -61,6 +61,7 @@ impl<M: Memory> Maker<'_, M> {
             mo: low_half(part.offset),
         };
         header.emit(self.version, self.out);
+        // req: RDMAP-075, RDMAP-343
         self.fetch(payload, part.offset, UNTAGGED_LEN, len)?;
         Ok(Made { len: UNTAGGED_LEN + len, payload_len: len, last })
     }
@@ -76,14 +77,17 @@ impl<M: Memory> Maker<'_, M> {
     ) -> Result<Made, MemoryFault> {
         let (len, last) = chunk(part.left, self.out.len() - TAGGED_LEN);
         let header = Tagged {
+            // req: DDP-103, DDP-104
             last,
             rsvd_ulp: Opcode::Write.control(self.version),
-            // req: DDP-064, RDMAP-139
+            // req: DDP-064, RDMAP-053, RDMAP-139
             stag: rkey,
             // req: DDP-101
             to: remote.wrapping_add(part.offset),
         };
+        // req: RDMAP-019
         header.emit(self.version, self.out);
+        // req: RDMAP-073, RDMAP-340
         self.fetch(payload, part.offset, TAGGED_LEN, len)?;
         Ok(Made { len: TAGGED_LEN + len, payload_len: len, last })
     }
@@ -106,6 +110,7 @@ impl<M: Memory> Maker<'_, M> {
             // req: RDMAP-022
             source_to: remote,
         };
+        // req: RDMAP-071
         request.emit(&mut self.out[UNTAGGED_LEN..]);
         self.check_sink(sink)?;
         Ok(whole(READ_REQUEST_LEN))
@@ -136,6 +141,7 @@ impl<M: Memory> Maker<'_, M> {
     /// The header of an untagged message of one segment.
     fn untagged(&mut self, opcode: Opcode, queue: u32, msn: u32) {
         let rsvd_ulp = opcode.control(self.version);
+        // req: RDMAP-341
         let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue, msn, mo: 0 };
         header.emit(self.version, self.out);
     }
@@ -170,6 +176,7 @@ impl<M: Memory> Maker<'_, M> {
 }
 
 /// A message that is a header of `len` octets.
+// req: RDMAP-047
 const fn whole(len: usize) -> Made {
     Made { len: UNTAGGED_LEN + len, payload_len: len, last: true }
 }

@@ -155,7 +155,7 @@ impl Stream {
         match (header, opcode) {
             // req: RDMAP-036, RDMAP-134
             (Header::Tagged(header), Opcode::Write) => self.place_write(memory, &header, payload),
-            // req: RDMAP-162
+            // req: RDMAP-162, DDP-054
             (Header::Tagged(header), Opcode::ReadResponse) => {
                 self.place_response(memory, &header, payload)
             }
@@ -165,7 +165,7 @@ impl Stream {
                 (QN_SEND, Opcode::Send { invalidate, solicited }) => {
                     self.place_send(memory, &header, payload, invalidate, solicited)
                 }
-                // req: RDMAP-146, RDMAP-154
+                // req: RDMAP-146, RDMAP-154, DDP-091
                 (QN_READ_REQUEST, Opcode::ReadRequest) => {
                     self.responder.accept(memory, self.reach, &header, payload)?;
                     Ok(Indication::ReadRequested)
@@ -178,7 +178,7 @@ impl Stream {
 
     /// Places the payload of a ULPDU ahead of its turn, if that needs no order: an RDMA Write, and
     /// nothing wrong with it. False: it is to be handled in its turn.
-    // req: MPA-006, MPA-007
+    // req: MPA-006, MPA-007, RDMAP-012
     pub fn place_ahead(&self, memory: &impl Memory, ulpdu: &[u8]) -> bool {
         if self.failed {
             return false;
@@ -196,7 +196,7 @@ impl Stream {
         payload: &[u8],
     ) -> Result<Indication, Fault> {
         // STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
-        // req: DDP-106, DDP-160
+        // req: DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
         if !payload.is_empty() {
             let place = memory
                 .regions()
@@ -247,7 +247,7 @@ impl Stream {
         // Before the buffer is used up: a message that is refused must not take it along.
         let invalidated = (invalidate && header.last).then_some(header.rsvd_ulp_rest);
         if let Some(stag) = invalidated {
-            // req: RDMAP-103, RDMAP-184, RDMAP-266, RDMAP-329
+            // req: RDMAP-103, RDMAP-184, RDMAP-185, RDMAP-266, RDMAP-329, RDMAP-331
             memory.regions().check_invalidate(stag, self.reach).map_err(|fault| match fault {
                 InvalidateFault::Unknown => Fault::InvalidateUnknown,
                 InvalidateFault::Foreign => Fault::InvalidateForeign,
@@ -309,6 +309,7 @@ impl Stream {
         // Behind these nobody knows where an FPDU begins.
         self.deaf = matches!(fault, Fault::Crc | Fault::Marker);
         let told = fault.terminate(self.version, segment);
+        // req: DDP-140, DDP-165, RDMAP-245, RDMAP-334
         self.terminate = Some(Box::new(told));
         Some(told)
     }
@@ -385,6 +386,7 @@ impl Stream {
     /// [`BuildError`]; the stream has then failed.
     pub fn build(&mut self, memory: &impl Memory, out: &mut [u8]) -> Result<usize, BuildError> {
         if let Some(told) = self.terminate.take() {
+            // req: RDMAP-260
             return Ok(self.build_terminate(&told, out));
         }
         match self.speaker() {
@@ -428,11 +430,13 @@ impl Stream {
             last: true,
             rsvd_ulp: Opcode::Terminate.control(self.version),
             rsvd_ulp_rest: 0,
+            // req: RDMAP-345
             queue: QN_TERMINATE,
             msn: 1,
             mo: 0,
         };
         header.emit(self.version, out);
+        // req: RDMAP-010
         told.emit(&mut out[UNTAGGED_LEN..]);
         UNTAGGED_LEN + told.wire_len()
     }

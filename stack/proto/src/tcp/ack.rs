@@ -24,6 +24,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if ack > self.snd.nxt || ack < self.snd.una - self.snd.max_wnd {
             self.stats.bad_acks += 1;
             self.challenge(now, seg);
+            // req: MPA-028
             return false;
         }
         if self.ecn.on {

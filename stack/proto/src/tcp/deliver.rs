@@ -51,6 +51,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             InTurn::Held { octets, .. } => seq_len(octets),
             InTurn::Taken { len, .. } => *len,
         };
+        // req: MPA-004, MPA-033, MPA-053
         self.rcv.nxt += len;
         self.take_fin();
         self.refresh();
@@ -101,6 +102,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.stats.held += 1;
         // An offset into a frame is below 64 KiB.
         let offset = u32::try_from(offset).unwrap_or(0);
+        // req: MPA-023
         self.reassembly.insert(pool, early.block, Some(held), offset);
         self.note_fin(early.fin);
         self.refresh();
@@ -188,12 +190,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             // The head was received before: the first copy wins.
             let known = end.min(self.rcv.nxt);
             twice = Some((start, known)).filter(|_| start < known);
+            // req: MPA-026, MPA-029, MPA-031, DDP-033, DDP-113
             start = self.rcv.nxt;
             end = end.max(start);
         }
         let right = self.peer.fin.map_or(self.rcv.edge, |fin| self.rcv.edge.min(fin));
         let mut fin = None;
         if end > right {
+            // req: MPA-025
             end = start.max(right);
         } else if seg.flags.has(Flags::FIN) {
             fin = Some(end);
@@ -222,6 +226,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // counts as not received, and the peer sends it again.
         let skip = (from - seg.seq) as usize;
         let octets = seg.payload.start + skip..seg.payload.start + skip + (to - from) as usize;
+        // req: MPA-034, DDP-013, DDP-024, DDP-114, DDP-116
         if from != self.rcv.nxt {
             self.out_of_order(twice);
             if !self.reassembly.admits((from, to), self.cfg.max_held_frames.into()) {
@@ -229,6 +234,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 return Delivered::Nothing;
             }
             self.plan = Plan::Answer(Early { block: (from, to), fin });
+            // req: MPA-003, MPA-032, MPA-052
             return Delivered::Early { frame, seq: from, octets };
         }
         let gap_filled = !self.reassembly.is_empty();
@@ -267,11 +273,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.peer.finished || self.peer.fin != Some(self.rcv.nxt) {
             return;
         }
+        // req: DDP-128
         self.peer.finished = true;
         self.rcv.nxt += 1;
         self.rcv.edge = self.rcv.edge.max(self.rcv.nxt);
         self.rcv.due = true;
         self.step(Event::Fin);
+        // req: MPA-012
         self.notify(Notice::PeerClosed);
         if self.state == State::TimeWait {
             self.linger(self.heard_at);
@@ -299,6 +307,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let is_open = limit >= self.cfg.recv_window.min(limit_max);
         self.window_wanted = self.round.need(now, end, limit_max);
         if self.window_wanted > limit && is_open {
+            // req: DDP-242
             self.notify(Notice::Window);
         }
         self.begin_round(now);

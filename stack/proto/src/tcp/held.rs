@@ -226,6 +226,7 @@ impl<R: RxFrame> HoldPool<R> {
         let copies = len < SMALL_LEN || self.frames >= self.frames_max / 2;
         let block = if copies || !self.admits_frame(share) { self.block(len, share) } else { None };
         if let Some(mut block) = block {
+            // req: MPA-167, MPA-173, MPA-174
             frame.copy_out(octets.start, &mut block[..len]);
             return Some((Held::Copied(Copied { block, len }), 0));
         }

@@ -165,6 +165,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let old = val.wrapping_sub(self.ts.recent).cast_signed() < 0;
         if old && Timestamps::coarse(now).wrapping_sub(self.ts.recent_at) < TIMESTAMP_LIFE {
             self.drop_old(now, seg);
+            // req: MPA-027
             return false;
         }
         true
@@ -290,6 +291,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if self.state == State::TimeWait {
                 // An old RST must not cut TIME-WAIT short (RFC 1337).
             } else if seg.seq == self.rcv.nxt {
+                // req: MPA-148
                 self.notify(Notice::Reset);
                 self.kill();
             } else if seg.seq > self.rcv.nxt && seg.seq < self.rcv.edge {

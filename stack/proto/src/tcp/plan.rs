@@ -195,6 +195,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.watch_front(now, seq, len);
             }
             let record = self.board.get(index)?;
+            // req: DDP-019
             let len = record.len.min(u32::from(self.emss));
             // The first record goes out even if the window shrank below it.
             let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
@@ -208,6 +209,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// A record that waits for the window: whole if it fits, in pieces by the silly-window rule.
     #[cold]
     pub(super) fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Resend> {
+        // req: MPA-040, MPA-120
         let len = self.board.get(index)?.len.min(u32::from(self.emss));
         let usable = self.snd.usable();
         let len = if len <= usable {

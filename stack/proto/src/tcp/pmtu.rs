@@ -239,6 +239,7 @@ impl PathMtu {
         };
         // RFC 8201 section 4; and what would have passed was not refused.
         let is_possible = u32::from(told) < error.packet_len && !(self.is_v6 && told < LEAST[1]);
+        // req: MPA-163
         let told = told.max(self.floor);
         if !cfg.icmp || !is_possible {
             return false;

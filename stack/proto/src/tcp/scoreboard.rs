@@ -230,11 +230,13 @@ impl<T: Clone> Board<T> {
         let rest = Record {
             seq: record.seq + len,
             len: record.len - len,
+            // req: MPA-101, MPA-104, MPA-176, DDP-020
             offset: record.offset + len,
             marks: record.marks,
             sent_at: record.sent_at,
             frame: record.frame.clone(),
         };
+        // req: MPA-106
         record.len = len;
         self.records.insert(index + 1, rest);
     }

@@ -142,8 +142,9 @@ impl Header {
             Ok(Self::Tagged(Tagged {
                 last,
                 rsvd_ulp: wire.rsvd_ulp,
+                // req: DDP-061
                 stag: wire.stag.get(),
-                // req: DDP-065, DDP-157
+                // req: DDP-065, DDP-157, RDMAP-136, RDMAP-137
                 to: wire.to.get(),
             }))
         } else {
@@ -152,6 +153,7 @@ impl Header {
             Ok(Self::Untagged(Untagged {
                 last,
                 rsvd_ulp: wire.rsvd_ulp,
+                // req: DDP-072, DDP-119, RDMAP-076, RDMAP-344
                 rsvd_ulp_rest: wire.rsvd_ulp_rest.get(),
                 // req: DDP-076, DDP-144
                 queue: wire.queue.get(),
@@ -189,13 +191,13 @@ impl Tagged {
     /// If `out` is shorter.
     pub fn emit(&self, version: Version, out: &mut [u8]) {
         let wire = TaggedWire {
-            // req: DDP-044, DDP-051
+            // req: DDP-044, DDP-051, RDMAP-051
             control: CONTROL_TAGGED | last_bit(self.last) | version.bits(),
-            // req: DDP-052, DDP-053, DDP-055, RDMAP-024
+            // req: DDP-052, DDP-053, DDP-055, RDMAP-024, DDP-056
             rsvd_ulp: self.rsvd_ulp,
             // req: DDP-057, DDP-060, DDP-062, DDP-063
             stag: self.stag.into(),
-            // req: DDP-101
+            // req: DDP-101, DDP-006, DDP-066
             to: self.to.into(),
         };
         out[..TAGGED_LEN].copy_from_slice(wire.as_bytes());

@@ -59,7 +59,7 @@ impl Opcode {
     /// # Errors
     /// [`ControlError`].
     pub const fn parse(control: u8, version: Version) -> Result<Self, ControlError> {
-        // req: RDMAP-055, RDMAP-105, RDMAP-264, RDMAP-269
+        // req: RDMAP-055, RDMAP-056, RDMAP-105, RDMAP-264, RDMAP-269
         if control >> 6 != version.bits() {
             return Err(ControlError::Version);
         }
@@ -68,6 +68,7 @@ impl Opcode {
             0 => Self::Write,
             1 => Self::ReadRequest,
             2 => Self::ReadResponse,
+            // req: RDMAP-065
             3 => Self::Send { invalidate: false, solicited: false },
             4 => Self::Send { invalidate: true, solicited: false },
             5 => Self::Send { invalidate: false, solicited: true },
@@ -94,11 +95,15 @@ impl Opcode {
     #[must_use]
     pub const fn control(self, version: Version) -> u8 {
         let code = match self {
+            // req: RDMAP-062
             Self::Write => 0,
+            // req: RDMAP-063
             Self::ReadRequest => 1,
+            // req: RDMAP-064
             Self::ReadResponse => 2,
             Self::Send { invalidate: false, solicited: false } => 3,
             Self::Send { invalidate: true, solicited: false } => 4,
+            // req: RDMAP-067
             Self::Send { invalidate: false, solicited: true } => 5,
             Self::Send { invalidate: true, solicited: true } => 6,
             Self::Terminate => 7,
@@ -148,9 +153,12 @@ impl ReadRequest {
         let wire = ReadRequestWire::ref_from_bytes(octets).ok()?;
         Some(Self {
             sink_stag: wire.sink_stag.get(),
+            // req: RDMAP-081, RDMAP-164
             sink_to: wire.sink_to.get(),
+            // req: RDMAP-153
             len: wire.len.get(),
             source_stag: wire.source_stag.get(),
+            // req: RDMAP-084
             source_to: wire.source_to.get(),
         })
     }

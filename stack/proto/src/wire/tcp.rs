@@ -265,6 +265,7 @@ impl Segment {
             return Err(ParseError::BadHeaderLength);
         }
         let options = Options::parse(tcp.get(TCP_LEN..header_len).ok_or(ParseError::Truncated)?)?;
+        // req: MPA-024
         if verify && tcp_sum(frame, &ip) != 0xffff {
             return Err(ParseError::BadTcpChecksum);
         }

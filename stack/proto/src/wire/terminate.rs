@@ -75,6 +75,7 @@ impl Terminate {
         // req: RDMAP-089, RDMAP-258
         self.segment_len = Some(u16::try_from(segment.len()).unwrap_or(u16::MAX));
         self.ddp = [0; UNTAGGED_LEN];
+        // req: RDMAP-026
         self.ddp[..there].copy_from_slice(&segment[..there]);
         // req: RDMAP-090, RDMAP-130, RDMAP-131, DDP-163
         self.ddp_len = small(len);
@@ -83,7 +84,7 @@ impl Terminate {
 
     /// The same with length, DDP header and RDMAP header of the Read Request that caused it: a
     /// whole ULPDU of 46 octets.
-    // req: RDMAP-124, RDMAP-125
+    // req: RDMAP-124, RDMAP-125, RDMAP-126
     #[must_use]
     pub fn of_read_request(self, segment: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> Self {
         let mut told = self.of_segment(segment);

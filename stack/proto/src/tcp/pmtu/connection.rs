@@ -41,12 +41,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn update_emss(&mut self) {
         // The peer told at least 64 and the path takes 68: more than the options' 12 is left.
+        // req: MPA-008, DDP-014
         let mss = self.snd.mss.min(self.pmtu.size() - self.fixed_headers());
         self.emss = mss - self.options_octets();
     }
 
     fn path_changed(&mut self) {
         let before = self.emss;
+        // req: MPA-118
         self.update_emss();
         if self.emss != before {
             self.notify(Notice::Emss);
