@@ -17,7 +17,7 @@
 //! `ecn` what the network marked, `pacing` when it leaves; `plan` decides what leaves next and
 //! `output` writes it, `pmtu` finds the path's size; `deliver` hands payload up, `receive` offers
 //! the window and schedules ACKs, `growth` widens it; `reassembly` keeps what arrived early, in
-//! memory of `held`; `state` is the transition table.
+//! memory of `held`; `state` is the transition table, `facts` what can be asked.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
 //! 9937, 9438, 9406, 3168, 8257.
@@ -30,6 +30,7 @@ mod config;
 mod congestion;
 mod deliver;
 mod ecn;
+mod facts;
 mod growth;
 mod held;
 mod input;
@@ -69,7 +70,7 @@ pub use state::State;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{FourTuple, HeaderTemplate, TIMESTAMPS_LEN};
+use crate::wire::tcp::{HeaderTemplate, TIMESTAMPS_LEN};
 use calm::Calm;
 use challenge::Challenges;
 use congestion::Congestion;
@@ -84,7 +85,7 @@ use receive::{Limits, Peer, Receive, Reports};
 use recovery::{Recovery, Tail};
 use rtt::{Rtt, Timing};
 use scoreboard::Scoreboard;
-use send::{Fin, Own, Send};
+use send::{Own, Send};
 use state::Event;
 use timer::{Moment, NEVER, RareTimers, Timers};
 
@@ -247,11 +248,6 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     stats: Stats,
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low half")]
-const fn low_half(octets: u64) -> u32 {
-    octets as u32
-}
-
 /// Octets at the start of a [`Tcb`] that hold all its state that segments of a calm connection
 /// touch, the addresses of [`HeaderTemplate`] left out: three cache lines.
 pub const HOT_LEN: usize = 192;
@@ -332,152 +328,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn deadline(&self) -> Option<Instant> {
         let earliest = self.timers.earliest();
         (earliest != NEVER).then_some(earliest)
-    }
-
-    // Getters.
-
-    /// State.
-    #[must_use]
-    pub fn state(&self) -> State {
-        self.state
-    }
-
-    /// True once the connection is gone and no RST is left to send: it may be dropped.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.state == State::Closed && !self.due.reset
-    }
-
-    /// Counters.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let (octets_in, octets_out) = self.octets();
-        let Traffic { segments_in, segments_out } = self.traffic;
-        Stats { segments_in, segments_out, octets_in, octets_out, ..self.stats }
-    }
-
-    /// Octets handed up and sent, by how far the sequence numbers have gone since they were
-    /// counted; SYN and FIN are none.
-    fn octets(&self) -> (u64, u64) {
-        let total = |counted: u64, position: Seq, first: Seq| {
-            let more = position.distance(first + low_half(counted));
-            counted + u64::try_from(more).unwrap_or(0)
-        };
-        let taken = if self.peer.finished { self.peer.fin } else { None };
-        let arrived = taken.unwrap_or(self.rcv.nxt);
-        let sent = self.own.fin_seq.unwrap_or(self.snd.nxt);
-        let Stats { octets_in, octets_out, .. } = self.stats;
-        (total(octets_in, arrived, self.peer.irs + 1), total(octets_out, sent, self.own.iss + 1))
-    }
-
-    /// Counts octets up to here. To be called once in a round trip, so that sequence numbers do
-    /// not go half-way round in between.
-    fn count_octets(&mut self) {
-        (self.stats.octets_in, self.stats.octets_out) = self.octets();
-    }
-
-    /// Both ends.
-    #[must_use]
-    pub fn tuple(&self) -> FourTuple {
-        self.template.tuple()
-    }
-
-    /// True if both ends are those of `tuple`.
-    #[inline]
-    #[must_use]
-    pub fn is_between(&self, tuple: &FourTuple) -> bool {
-        self.template.is_between(tuple)
-    }
-
-    /// EMSS: most payload octets of a data segment, options taken off.
-    #[inline]
-    #[must_use]
-    pub fn emss(&self) -> usize {
-        usize::from(self.emss)
-    }
-
-    /// Octets before the payload in a data frame: Ethernet, IP, TCP, options. Fixed once
-    /// established.
-    #[inline]
-    #[must_use]
-    pub fn header_len(&self) -> usize {
-        self.template.base_len() + if self.ts_on { TIMESTAMPS_LEN } else { 0 }
-    }
-
-    /// Lengths of link and network header of every frame, for
-    /// [`crate::device::TxFrame::request_checksum`]; the TCP header of a data frame takes the
-    /// rest of [`Tcb::header_len`].
-    #[must_use]
-    pub fn layer_lens(&self) -> (usize, usize) {
-        self.template.layer_lens()
-    }
-
-    /// True while records are written and not acknowledged, sent or not.
-    #[must_use]
-    pub fn unsent_or_unacked(&self) -> bool {
-        !self.board.is_empty()
-    }
-
-    /// How many nanoseconds ago octets were sent for the first time last, to 0.1 ms.
-    #[must_use]
-    pub fn spoke_before(&self, now: Instant) -> u64 {
-        self.sent_at.age(now)
-    }
-
-    /// True if everything written is acknowledged, and the FIN too if there is one.
-    #[must_use]
-    pub fn all_acked(&self) -> bool {
-        self.board.is_empty() && matches!(self.snd.fin, Fin::None | Fin::Acked)
-    }
-
-    /// Pieces accepted out of order that wait for their turn.
-    #[inline]
-    #[must_use]
-    pub fn held_pieces(&self) -> usize {
-        self.reassembly.len()
-    }
-
-    /// Next sequence number expected from the peer.
-    #[must_use]
-    pub fn rcv_nxt(&self) -> Seq {
-        self.rcv.nxt
-    }
-
-    /// Oldest sequence number not acknowledged.
-    #[must_use]
-    pub fn snd_una(&self) -> Seq {
-        self.snd.una
-    }
-
-    /// Sequence number that the next new octet will have.
-    #[must_use]
-    pub fn written_nxt(&self) -> Seq {
-        self.board.end().unwrap_or(self.snd.nxt)
-    }
-
-    /// When the peer was last heard.
-    #[must_use]
-    pub fn heard_at(&self) -> Instant {
-        self.heard_at
-    }
-
-    /// When the peer last acknowledged something, or something was sent with nothing outstanding;
-    /// up to 66 us late.
-    #[must_use]
-    pub fn progress_at(&self, now: Instant) -> Instant {
-        self.progress_at.instant(now)
-    }
-
-    /// Smoothed round-trip time in nanoseconds, 0 before the first measurement.
-    #[must_use]
-    pub fn srtt_ns(&self) -> u64 {
-        self.rtt.srtt()
-    }
-
-    /// Congestion window in octets.
-    #[must_use]
-    pub fn cwnd(&self) -> u32 {
-        self.cc.window()
     }
 
     // Internals shared by the parts.

@@ -1,0 +1,220 @@
+//! What the two sides of a queue pair share: the rings of its requests, its state, its events.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
+
+use crossbeam::queue::ArrayQueue;
+use crossbeam::utils::CachePadded;
+use ferrowarp_proto::rdmap::operation::MESSAGE_LEN_MAX;
+use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::qp::QpState;
+use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr};
+
+use crate::gate::Gate;
+use crate::ring::Producer;
+
+/// Events a queue pair keeps: set-up, end, and an overrun of each completion queue.
+const EVENT_COUNT_MAX: usize = 8;
+
+/// What the application's and the shard's sides of a queue pair share.
+pub(crate) struct Shared {
+    state: AtomicU8,
+    /// RDMA Reads and atomic operations the connection may have under way.
+    ord: AtomicU16,
+    /// The connection has the operations of RFC 7306.
+    extensions: AtomicBool,
+    closed: AtomicBool,
+    sends: Side<SendWr>,
+    recvs: Side<RecvWr>,
+    events: ArrayQueue<Event>,
+}
+
+/// The application's side of one work queue.
+struct Side<T> {
+    poster: Gate<Poster<T>>,
+    /// Requests that left the queue; written by the shard.
+    retired: CachePadded<AtomicU64>,
+}
+
+struct Poster<T> {
+    ring: Producer<T>,
+    posted: u64,
+    retired_seen: u64,
+    max: u64,
+}
+
+impl<T> Side<T> {
+    fn new(ring: Producer<T>, max: usize) -> Self {
+        let poster = Poster { ring, posted: 0, retired_seen: 0, max: max as u64 };
+        Self { poster: Gate::new(poster), retired: CachePadded::new(AtomicU64::new(0)) }
+    }
+
+    /// Puts requests in the ring until one is refused; returns how many, and that error.
+    ///
+    /// Requests go from the iterator to their slot in one move: they are checked by reference.
+    #[inline]
+    fn post(
+        &self,
+        wrs: impl IntoIterator<Item = T>,
+        check: impl Fn(&T) -> Result<(), PostError>,
+    ) -> (usize, Option<PostError>) {
+        let mut poster = self.poster.enter();
+        let mut count = 0;
+        let mut error = None;
+        for wr in wrs {
+            if let Err(refused) = check(&wr).and_then(|()| poster.find_room(&self.retired)) {
+                error = Some(refused);
+                break;
+            }
+            if poster.ring.stage(wr).is_err() {
+                error = Some(PostError::QueueFull);
+                break;
+            }
+            poster.posted += 1;
+            count += 1;
+        }
+        poster.ring.publish();
+        (count, error)
+    }
+}
+
+impl<T> Poster<T> {
+    #[inline]
+    fn find_room(&mut self, retired: &AtomicU64) -> Result<(), PostError> {
+        if self.posted - self.retired_seen >= self.max {
+            self.retired_seen = retired.load(Ordering::Acquire);
+            if self.posted - self.retired_seen >= self.max {
+                return Err(PostError::QueueFull);
+            }
+        }
+        // The shard takes a request out of the ring before it retires it: the ring has room too.
+        Ok(())
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        sends: Producer<SendWr>,
+        max_send_wr: usize,
+        recvs: Producer<RecvWr>,
+        max_recv_wr: usize,
+    ) -> Self {
+        Self {
+            state: AtomicU8::new(encode(QpState::Idle)),
+            ord: AtomicU16::new(0),
+            extensions: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            sends: Side::new(sends, max_send_wr),
+            recvs: Side::new(recvs, max_recv_wr),
+            events: ArrayQueue::new(EVENT_COUNT_MAX),
+        }
+    }
+
+    pub(crate) fn set_state(&self, state: QpState) {
+        if !self.closed.load(Ordering::Relaxed) {
+            self.state.store(encode(state), Ordering::Release);
+        }
+    }
+
+    /// What the connection was set up with.
+    pub(crate) fn agree(&self, ord: u16, extensions: bool) {
+        self.extensions.store(extensions, Ordering::Release);
+        self.ord.store(ord, Ordering::Release);
+    }
+
+    /// The peer answers no more.
+    pub(crate) fn refuse_reads(&self) {
+        self.ord.store(0, Ordering::Release);
+    }
+
+    /// The context closes: nothing more is accepted.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.state.store(encode(QpState::Error), Ordering::Release);
+    }
+
+    /// Queues an event; a ninth unread one is dropped.
+    pub(crate) fn inform(&self, event: Event) {
+        let _ = self.events.push(event);
+    }
+
+    #[inline]
+    pub(crate) fn retire(&self, sends: u64, recvs: u64) {
+        // Stored only when changed: the application's core keeps the line otherwise.
+        for (cell, value) in [(&self.sends.retired, sends), (&self.recvs.retired, recvs)] {
+            if cell.load(Ordering::Relaxed) != value {
+                cell.store(value, Ordering::Release);
+            }
+        }
+    }
+
+    /// The oldest event not yet taken.
+    pub(super) fn next_event(&self) -> Option<Event> {
+        self.events.pop()
+    }
+
+    /// Puts send requests in their ring until one is refused; returns how many, and why.
+    #[inline]
+    pub(super) fn post_sends(
+        &self,
+        wrs: impl IntoIterator<Item = SendWr>,
+    ) -> (usize, Option<PostError>) {
+        self.sends.post(wrs, |wr| self.check_send(wr))
+    }
+
+    /// Puts receive requests in their ring until one is refused; returns how many, and why.
+    #[inline]
+    pub(super) fn post_recvs(
+        &self,
+        wrs: impl IntoIterator<Item = RecvWr>,
+    ) -> (usize, Option<PostError>) {
+        self.recvs.post(wrs, |_| Ok(()))
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> QpState {
+        match self.state.load(Ordering::Acquire) {
+            0 => QpState::Idle,
+            1 => QpState::Connecting,
+            2 => QpState::Rts,
+            3 => QpState::Closing,
+            _ => QpState::Error,
+        }
+    }
+
+    /// The checks of a send request that need no engine.
+    #[inline]
+    fn check_send(&self, wr: &SendWr) -> Result<(), PostError> {
+        if wr.operation.is_extension() && !self.extensions.load(Ordering::Relaxed) {
+            return Err(PostError::Unsupported);
+        }
+        match &wr.operation {
+            Operation::Send { payload, .. }
+            | Operation::Write { payload, .. }
+            | Operation::WriteImmediate { payload, .. } => check_len(payload),
+            Operation::Immediate { .. } => Ok(()),
+            operation if operation.is_misfit() => Err(PostError::Misfit),
+            Operation::Read { .. } | Operation::Atomic { .. } => {
+                if self.ord.load(Ordering::Relaxed) == 0 {
+                    return Err(PostError::NoReads);
+                }
+                Ok(())
+            }
+            Operation::Bind(_) | Operation::Invalidate { .. } => Ok(()),
+        }
+    }
+}
+
+#[inline]
+fn check_len(payload: &Payload) -> Result<(), PostError> {
+    if payload.len() > u64::from(MESSAGE_LEN_MAX) { Err(PostError::TooLong) } else { Ok(()) }
+}
+
+const fn encode(state: QpState) -> u8 {
+    match state {
+        QpState::Idle => 0,
+        QpState::Connecting => 1,
+        QpState::Rts => 2,
+        QpState::Closing => 3,
+        QpState::Error => 4,
+    }
+}
