@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use crate::error::{Errno, Error};
 use crate::sys;
 
-/// How often the driver looks for the end of a burst, and how long it waits between looks: it gives
-/// a burst a quarter of a second and more. One takes microseconds, some milliseconds if it is
-/// preempted. Looks are counted, because a process that was stopped has not had the time.
+/// How often the driver looks for the end of a burst, and how long it waits between looks: 80 ms at
+/// least, and several times that by most clocks. A burst takes microseconds, some milliseconds if
+/// it is preempted. Looks are counted, because a process that was stopped has not had the time.
 const PATIENCE: (u32, Duration) = (4000, Duration::from_micros(20));
 
 /// How long a port that is being closed waits for the driver.
