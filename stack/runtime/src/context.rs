@@ -20,6 +20,7 @@ use crate::counters::{Counters, Port};
 use crate::cq::{Cq, CqRings};
 use crate::device::{self, DeviceSpec, OpenConfig, Opened};
 use crate::error::{MemoryError, OpenError};
+use crate::events::{EventChannel, Events};
 use crate::limits::Ledger;
 use crate::listener::Listener;
 use crate::machine::EngineMachine;
@@ -44,11 +45,12 @@ pub(crate) struct Inner {
     pub(crate) shard: Arc<Shard>,
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) events: Arc<Events>,
     arena: Arena,
     pd_next: AtomicU32,
     driver: Mutex<Option<Driver>>,
     /// The other end of a pair inside the process: one thread may be all that drives both.
-    partner: OnceLock<Weak<Shard>>,
+    partner: OnceLock<(Weak<Shard>, DriveMode)>,
     linger: Duration,
     config: Config,
 }
@@ -99,8 +101,9 @@ impl Context {
         let left = Self::over(left.0, left.1)?;
         let right = Self::over(right.0, right.1)?;
         // Set once, just here.
-        let _ = left.inner.partner.set(Arc::downgrade(&right.inner.shard));
-        let _ = right.inner.partner.set(Arc::downgrade(&left.inner.shard));
+        let name = |inner: &Inner| (Arc::downgrade(&inner.shard), inner.drive_mode());
+        let _ = left.inner.partner.set(name(&right.inner));
+        let _ = right.inner.partner.set(name(&left.inner));
         Ok((left, right))
     }
 
@@ -138,13 +141,15 @@ impl Context {
         engine_config.held_octets_max = config.limits.held_octets_max;
         let memory = HostMemory::new(Arc::clone(&regions));
         let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));
-        let machine = Box::new(EngineMachine::new(engine));
+        let events = Events::new();
+        let machine = Box::new(EngineMachine::new(engine, Arc::clone(&events)));
         let shard = Arc::new(Shard::new(machine, config.drive, qps_max));
         let driver = Driver::start(&shard, config.drive).map_err(OpenError::Thread)?;
         let inner = Inner {
             shard,
             regions,
             ledger: Ledger::new(config.limits),
+            events,
             arena: Arena::default(),
             pd_next: AtomicU32::new(1),
             driver: Mutex::new(driver),
@@ -188,6 +193,15 @@ impl Context {
     /// The operating system has no file descriptor left.
     pub fn create_channel(&self) -> std::io::Result<Channel> {
         Channel::new(&self.inner)
+    }
+
+    /// The channel that tells of everything but completions: of connection events, connection
+    /// requests, limits of shared receive queues and asynchronous errors. There is one.
+    ///
+    /// # Errors
+    /// The operating system has no file descriptor left.
+    pub fn event_channel(&self) -> std::io::Result<EventChannel> {
+        EventChannel::open(&self.inner)
     }
 
     /// As [`Context::create_cq`], and the queue can be armed ([`Cq::arm`]) to tell of completions
@@ -281,8 +295,19 @@ impl Inner {
         self.config.drive
     }
 
+    /// A call that waits may sleep: others drive this end, and the other end if it is in this
+    /// process.
+    pub(crate) fn can_sleep(&self) -> bool {
+        let is_driven = |mode| mode != DriveMode::Inline;
+        is_driven(self.drive_mode())
+            && self
+                .partner
+                .get()
+                .is_none_or(|(shard, mode)| is_driven(*mode) || shard.strong_count() == 0)
+    }
+
     fn partner(&self) -> Option<Arc<Shard>> {
-        self.partner.get().and_then(Weak::upgrade)
+        self.partner.get().and_then(|(shard, _)| shard.upgrade())
     }
 
     /// Drives both ends from this thread as long as `more` holds, for at most `limit`.
@@ -310,6 +335,7 @@ impl Inner {
         let known = || self.shard.control(|machine, _| machine.connection_count()) > Some(0);
         self.drive_while(GRACE.min(self.linger), known);
         self.shard.stop();
+        self.events.close();
     }
 }
 

@@ -216,6 +216,8 @@ pub mod device;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod events;
+#[cfg(not(loom))]
 mod lane;
 #[cfg(not(loom))]
 mod limits;
@@ -255,6 +257,7 @@ pub use self::{
     counters::{Counters, Port},
     cq::Cq,
     error::{ArmError, CreateError, LimitError, MemoryError, OpenError},
+    events::{AsyncEvent, EventChannel},
     limits::Limits,
     listener::{ConnRequest, Listener},
     mr::Mr,

@@ -7,14 +7,26 @@ use crossbeam::queue::ArrayQueue;
 use ferrowarp_proto::verbs::cm::{Agreed, CmError, ConnParam, RequestId};
 
 use crate::context::Inner;
+use crate::events::{AsyncEvent, Source};
 use crate::qp::Qp;
 
 /// Requests that wait to be taken; shared with the shard.
 pub(crate) struct Backlog {
     queue: ArrayQueue<(RequestId, Box<Agreed>)>,
+    source: Arc<Source>,
 }
 
 impl Backlog {
+    fn new(port: u16, capacity: usize) -> Self {
+        let source = Source::new();
+        source.name(AsyncEvent::ConnectRequest { port });
+        Self { queue: ArrayQueue::new(capacity.max(1)), source }
+    }
+
+    pub(crate) const fn source(&self) -> &Arc<Source> {
+        &self.source
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.queue.capacity()
     }
@@ -39,7 +51,7 @@ impl Listener {
         backlog: usize,
         unframed: bool,
     ) -> Result<Self, CmError> {
-        let backlog = Arc::new(Backlog { queue: ArrayQueue::new(backlog.max(1)) });
+        let backlog = Arc::new(Backlog::new(port, backlog));
         let shared = Arc::clone(&backlog);
         context
             .shard
@@ -63,11 +75,15 @@ impl Listener {
         })
     }
 
-    /// Waits for a request, driving the shard as its mode asks (and that of the other end of a
-    /// pair made by [`crate::Context::ring_pair`]).
+    /// Waits for a request. Sleeps, unless the shard is driven by the application alone
+    /// ([`DriveMode::Inline`]): then it drives meanwhile, and the other end of a pair made by
+    /// [`Context::ring_pair`] as well. `None` after `timeout`, or once the context is closed.
+    ///
+    /// [`DriveMode::Inline`]: crate::DriveMode::Inline
+    /// [`Context::ring_pair`]: crate::Context::ring_pair
     #[must_use]
     pub fn accept_timeout(&self, timeout: Duration) -> Option<ConnRequest> {
-        self.context.wait(timeout, || self.take())
+        self.context.wait_for(self.backlog.source(), timeout, || self.take())
     }
 
     fn take(&self) -> Option<ConnRequest> {
@@ -86,6 +102,7 @@ impl Drop for Listener {
                 let _ = machine.reject(now, request, &[]);
             }
         });
+        self.context.events.forget(self.backlog.source());
     }
 }
 

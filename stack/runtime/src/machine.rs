@@ -15,6 +15,7 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use crate::counters::{Counters, Port};
 use crate::cq::{CqRings, Feed};
 use crate::doorbell::Doorbells;
+use crate::events::{AsyncEvent, Events, Teller};
 use crate::lane::Link;
 use crate::listener::Backlog;
 use crate::memory::HostMemory;
@@ -89,17 +90,19 @@ pub(crate) struct EngineMachine<D: Device> {
     links: Vec<Option<Link>>,
     srqs: Vec<(SrqId, SrqEnd)>,
     listeners: HashMap<u16, Arc<Backlog>>,
+    teller: Teller,
     /// The latest moment the engine was told.
     now: Instant,
 }
 
 impl<D: Device> EngineMachine<D> {
-    pub(crate) fn new(engine: Engine<D, HostMemory, CqRings>) -> Self {
+    pub(crate) fn new(engine: Engine<D, HostMemory, CqRings>, events: Arc<Events>) -> Self {
         Self {
             engine,
             links: Vec::new(),
             srqs: Vec::new(),
             listeners: HashMap::new(),
+            teller: Teller::new(events),
             now: Instant::ZERO,
         }
     }
@@ -160,11 +163,12 @@ impl<D: Device> EngineMachine<D> {
     fn route(&mut self, now: Instant, event: Event) {
         match event {
             Event::ConnectRequest { port, request, offer } => {
-                let taken =
-                    self.listeners.get(&port).is_some_and(|backlog| backlog.push(request, offer));
-                if !taken {
+                match self.listeners.get(&port) {
+                    Some(backlog) if backlog.push(request, offer) => {
+                        self.teller.tell(backlog.source());
+                    }
                     // The listener ended, or its queue is full of requests that ended.
-                    let _ = self.engine.reject(now, request, &[]);
+                    _ => drop(self.engine.reject(now, request, &[])),
                 }
             }
             Event::Established { qp, ref agreed } => {
@@ -188,6 +192,7 @@ impl<D: Device> EngineMachine<D> {
             Event::SrqLimit { srq, left, most } => {
                 if let Some((_, end)) = self.srqs.iter().find(|(id, _)| *id == srq) {
                     end.inform(SrqLimit { left, most });
+                    self.teller.tell(end.source());
                 }
             }
             Event::CqOverrun { cq } => {
@@ -195,16 +200,21 @@ impl<D: Device> EngineMachine<D> {
                 for link in self.links.iter().flatten().filter(|link| link.uses(cq)) {
                     link.qp.set_state(self.engine.qp_state(link.id));
                     link.qp.inform(event.clone());
+                    self.teller.tell(link.qp.source());
                 }
+                self.teller.tell_error(AsyncEvent::CqOverrun { cq });
             }
         }
     }
 
     /// Shows the state first: whoever reads the event acts on it.
-    fn inform(&self, qp: QpId, event: Event) {
+    fn inform(&mut self, qp: QpId, event: Event) {
         self.show_state(qp);
-        if let Some(link) = self.link(qp) {
+        if let Some(Some(link)) = self.links.get(qp.index as usize)
+            && link.id == qp
+        {
             link.qp.inform(event);
+            self.teller.tell(link.qp.source());
         }
     }
 
@@ -234,6 +244,10 @@ where
         bells.answer(|index| busy |= self.serve(index, bells));
         busy |= self.engine.drive(now);
         busy |= self.route_events(now);
+        if !self.teller.is_done() {
+            self.teller.tell_rest();
+            busy = true;
+        }
         self.settle();
         busy
     }
@@ -270,6 +284,7 @@ where
     }
 
     fn attach(&mut self, link: Link) {
+        link.qp.source().name(AsyncEvent::Connection { qp: link.id });
         let index = link.id.index as usize;
         if index >= self.links.len() {
             self.links.resize_with(index + 1, || None);
@@ -287,6 +302,7 @@ where
 
     fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError> {
         let id = self.engine.create_srq(pd, end.max())?;
+        end.source().name(AsyncEvent::SrqLimit { srq: id });
         self.srqs.push((id, end));
         Ok(id)
     }
@@ -405,8 +421,9 @@ where
 
     fn disconnect_all(&mut self, now: Instant) {
         let now = self.advance(now);
-        for port in std::mem::take(&mut self.listeners).into_keys() {
+        for (port, backlog) in std::mem::take(&mut self.listeners) {
             self.engine.unlisten(port);
+            backlog.source().end();
         }
         for link in self.links.iter().flatten() {
             // Queue pairs that are not connected have nothing to end.
@@ -426,5 +443,12 @@ where
     fn counters(&self) -> Counters {
         let device = self.engine.device().port_counters();
         Counters { engine: *self.engine.counters(), device }
+    }
+}
+
+impl<D: Device> Drop for EngineMachine<D> {
+    fn drop(&mut self) {
+        // The context is closed.
+        self.links.iter().flatten().for_each(|link| link.qp.source().end());
     }
 }

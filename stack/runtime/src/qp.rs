@@ -335,14 +335,18 @@ impl Qp {
         self.shared.next_event()
     }
 
-    /// Waits until the connection is up, driving the shard as its mode asks (and that of the
-    /// other end of a pair made by [`Context::ring_pair`]). Takes the event.
+    /// Waits until the connection is up, and takes the event. Sleeps, unless the shard is driven by
+    /// the application alone ([`DriveMode::Inline`]): then it drives meanwhile, and the other end
+    /// of a pair made by [`Context::ring_pair`] as well.
     ///
     /// # Errors
-    /// Why it could not be set up; `TimedOut` if that is not known after `timeout`.
+    /// Why it could not be set up; `TimedOut` if that is not known after `timeout`, or once the
+    /// context is closed.
+    ///
+    /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     pub fn wait_established(&self, timeout: Duration) -> Result<Agreed, ConnectError> {
         self.context
-            .wait(timeout, || match self.next_event()? {
+            .wait_for(self.shared.source(), timeout, || match self.next_event()? {
                 Event::Established { agreed, .. } => Some(Ok(*agreed)),
                 Event::ConnectFailed { error, .. } => Some(Err(error)),
                 Event::Disconnected { .. } => Some(Err(ConnectError::Reset)),
@@ -351,10 +355,10 @@ impl Qp {
             .unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    /// Waits for the next event, driving as [`Qp::wait_established`] does.
+    /// Waits for the next event, as [`Qp::wait_established`] does.
     #[must_use]
     pub fn wait_event(&self, timeout: Duration) -> Option<Event> {
-        self.context.wait(timeout, || self.next_event())
+        self.context.wait_for(self.shared.source(), timeout, || self.next_event())
     }
 }
 
@@ -362,6 +366,7 @@ impl Drop for Qp {
     fn drop(&mut self) {
         let id = self.id;
         self.context.shard.control(|machine, now| machine.destroy_qp(now, id));
+        self.context.events.forget(self.shared.source());
         self.context.shard.drive();
     }
 }

@@ -11,6 +11,7 @@ use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
 use crate::context::Inner;
 use crate::error::CreateError;
+use crate::events::Source;
 use crate::gate::Gate;
 use crate::limits::{Grant, Resource};
 use crate::ring::{Consumer, Producer};
@@ -50,6 +51,7 @@ pub(crate) struct SrqShared {
     /// Buffers that left the queue; written by the shard.
     retired: CachePadded<AtomicU64>,
     limits: ArrayQueue<SrqLimit>,
+    source: Arc<Source>,
 }
 
 /// Fewer buffers are left than [`Srq::arm`] said.
@@ -74,6 +76,7 @@ impl Srq {
         let link = Arc::new(SrqShared {
             retired: CachePadded::new(AtomicU64::new(0)),
             limits: ArrayQueue::new(LIMIT_COUNT_MAX),
+            source: Source::new(),
         });
         let end = SrqEnd { ring: taken, link: Arc::clone(&link), taken: 0, max: max_wr };
         let id = context.shard.control(|machine, _| machine.create_srq(pd, end));
@@ -132,7 +135,11 @@ impl Srq {
         self.shared.link.limits.pop()
     }
 
-    pub(crate) fn id(&self) -> SrqId {
+    /// The name that events of the context carry ([`AsyncEvent::SrqLimit`]).
+    ///
+    /// [`AsyncEvent::SrqLimit`]: crate::AsyncEvent::SrqLimit
+    #[must_use]
+    pub fn id(&self) -> SrqId {
         self.shared.id
     }
 
@@ -147,6 +154,7 @@ impl Drop for Shared {
         let id = self.id;
         // Its queue pairs hold it: none is left.
         self.context.shard.control(|machine, _| machine.destroy_srq(id));
+        self.context.events.forget(&self.link.source);
     }
 }
 
@@ -184,6 +192,10 @@ impl SrqEnd {
         if self.link.retired.load(Ordering::Relaxed) != retired {
             self.link.retired.store(retired, Ordering::Release);
         }
+    }
+
+    pub(crate) fn source(&self) -> &Arc<Source> {
+        &self.link.source
     }
 
     pub(crate) fn inform(&self, limit: SrqLimit) {

@@ -1,5 +1,6 @@
 //! What the two sides of a queue pair share: the rings of its requests, its state, its events.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
@@ -9,6 +10,7 @@ use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr};
 
+use crate::events::Source;
 use crate::gate::Gate;
 use crate::ring::Producer;
 
@@ -26,6 +28,7 @@ pub(crate) struct Shared {
     sends: Side<SendWr>,
     recvs: Side<RecvWr>,
     events: ArrayQueue<Event>,
+    source: Arc<Source>,
 }
 
 /// The application's side of one work queue.
@@ -106,6 +109,7 @@ impl Shared {
             sends: Side::new(sends, max_send_wr),
             recvs: Side::new(recvs, max_recv_wr),
             events: ArrayQueue::new(EVENT_COUNT_MAX),
+            source: Source::new(),
         }
     }
 
@@ -130,6 +134,11 @@ impl Shared {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.state.store(encode(QpState::Error), Ordering::Release);
+    }
+
+    /// Tells of the events.
+    pub(crate) const fn source(&self) -> &Arc<Source> {
+        &self.source
     }
 
     /// Queues an event; a ninth unread one is dropped.

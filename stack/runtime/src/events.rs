@@ -1,0 +1,270 @@
+//! Events of a context: what happened where, on one channel with one descriptor.
+//!
+//! A source (a queue pair, a listener, a shared receive queue, a completion queue) keeps its own
+//! events; the channel only names the sources that have some. A source stands in it at most once,
+//! so its memory is bounded by the sources that exist.
+//!
+//! The shard never waits here: it takes a lock only if that is free, and where it is not it tells
+//! in its next pass ([`Teller`]).
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrowarp_proto::verbs::qp::SrqId;
+use ferrowarp_proto::verbs::wc::{CqId, QpId};
+
+use crate::context::Inner;
+use source::{GONE, NO_TICKET};
+
+mod source;
+
+pub(crate) use source::{Source, Teller};
+
+/// Something happened, and where. What it was is asked of the source itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// A queue pair has events: take them with [`Qp::next_event`] until there are none.
+    ///
+    /// [`Qp::next_event`]: crate::Qp::next_event
+    Connection {
+        /// The queue pair ([`Qp::id`](crate::Qp::id)).
+        qp: QpId,
+    },
+    /// A listener has connection requests: take them with [`Listener::poll`] until there are none.
+    ///
+    /// [`Listener::poll`]: crate::Listener::poll
+    ConnectRequest {
+        /// The listener's port ([`Listener::port`](crate::Listener::port)).
+        port: u16,
+    },
+    /// A shared receive queue fell below its limit: see [`Srq::next_limit`].
+    ///
+    /// [`Srq::next_limit`]: crate::Srq::next_limit
+    SrqLimit {
+        /// The queue ([`Srq::id`](crate::Srq::id)).
+        srq: SrqId,
+    },
+    /// A completion queue overran: its queue pairs are in error.
+    CqOverrun {
+        /// The queue ([`Cq::id`](crate::Cq::id)).
+        cq: CqId,
+    },
+}
+
+/// Tells of the events of a context that are not completions. Clones name the same one: there is
+/// one channel for each context.
+///
+/// An event names its source; what happened is taken from the source, until it has no more. Events
+/// of one source that were not yet taken are told of once. If the source was emptied by other
+/// means meanwhile ([`Qp::wait_event`], say), the event finds nothing there. Nothing is lost by
+/// asking for the channel late: what happened before is told of as well.
+///
+/// The file descriptor ([`AsFd`]) is readable while events wait. It is for `poll` and its kin
+/// alone: events are taken by [`EventChannel::next_event`]. In mode [`DriveMode::Inline`] nothing
+/// happens while the application sleeps on it.
+///
+/// [`Qp::wait_event`]: crate::Qp::wait_event
+/// [`DriveMode::Inline`]: crate::DriveMode::Inline
+#[derive(Clone)]
+pub struct EventChannel {
+    context: Arc<Inner>,
+    wakeup: Arc<Wakeup>,
+}
+
+impl EventChannel {
+    pub(crate) fn open(context: &Arc<Inner>) -> std::io::Result<Self> {
+        let wakeup = context.events.wakeup()?;
+        Ok(Self { context: Arc::clone(context), wakeup })
+    }
+
+    /// The oldest event not yet taken. Does not wait and does not drive.
+    #[must_use]
+    pub fn next_event(&self) -> Option<AsyncEvent> {
+        self.context.events.lock().take()
+    }
+
+    /// Waits for an event, for `timeout` at most, and takes it. Sleeps, unless the shard is driven
+    /// by the application alone ([`DriveMode::Inline`]): then it drives meanwhile. `None` at once
+    /// if the context is closed.
+    ///
+    /// [`DriveMode::Inline`]: crate::DriveMode::Inline
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {
+        if !self.context.can_sleep() {
+            return self.context.wait(timeout, || self.next_event());
+        }
+        self.context.events.wait(timeout)
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.reader.as_fd()
+    }
+}
+
+/// Makes the descriptor readable: holds one octet while events wait.
+///
+/// A socket, because that can be told never to block: whatever the application does with the
+/// descriptor, the shard goes on.
+struct Wakeup {
+    reader: UnixStream,
+    writer: UnixStream,
+}
+
+impl Wakeup {
+    fn new() -> std::io::Result<Self> {
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(true)?;
+        writer.set_nonblocking(true)?;
+        Ok(Self { reader, writer })
+    }
+
+    fn set(&self) {
+        // There is room for one octet.
+        let _ = (&self.writer).write(&[0]);
+    }
+
+    fn clear(&self) {
+        // Empty only if the application took the octet itself.
+        let _ = (&self.reader).read(&mut [0]);
+    }
+}
+
+/// The sources of a context that have something to tell.
+pub(crate) struct Events {
+    ready: Mutex<Ready>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Ready {
+    /// By ticket, and so in the order of their events.
+    waiting: BTreeMap<u64, (AsyncEvent, Option<Arc<Source>>)>,
+    last_ticket: u64,
+    wakeup: Option<Arc<Wakeup>>,
+    closed: bool,
+}
+
+impl Ready {
+    /// Lines a source up, unless it is in line or gone.
+    fn put_source(&mut self, event: AsyncEvent, source: &Arc<Source>) -> bool {
+        if source.ticket.load(Ordering::Relaxed) != NO_TICKET {
+            return false;
+        }
+        let ticket = self.put(event, Some(Arc::clone(source)));
+        source.ticket.store(ticket, Ordering::Relaxed);
+        true
+    }
+
+    /// Lines an event up that has no source of its own, unless it is in line.
+    fn put_error(&mut self, event: AsyncEvent) -> bool {
+        let is_new = self.waiting.values().all(|(waiting, _)| *waiting != event);
+        if is_new {
+            self.put(event, None);
+        }
+        is_new
+    }
+
+    fn put(&mut self, event: AsyncEvent, source: Option<Arc<Source>>) -> u64 {
+        if self.waiting.is_empty()
+            && let Some(wakeup) = &self.wakeup
+        {
+            wakeup.set();
+        }
+        self.last_ticket += 1;
+        self.waiting.insert(self.last_ticket, (event, source));
+        self.last_ticket
+    }
+
+    fn take(&mut self) -> Option<AsyncEvent> {
+        let (_, (event, source)) = self.waiting.pop_first()?;
+        // Before the application looks at the source: what happens from here on is told of again.
+        if let Some(source) = source {
+            source.ticket.store(NO_TICKET, Ordering::Relaxed);
+        }
+        self.after_removal();
+        Some(event)
+    }
+
+    fn after_removal(&self) {
+        if self.waiting.is_empty()
+            && let Some(wakeup) = &self.wakeup
+        {
+            wakeup.clear();
+        }
+    }
+}
+
+impl Events {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { ready: Mutex::default(), wake: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ready> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The descriptor, made when it is first asked for.
+    fn wakeup(&self) -> std::io::Result<Arc<Wakeup>> {
+        let mut ready = self.lock();
+        if let Some(wakeup) = &ready.wakeup {
+            return Ok(Arc::clone(wakeup));
+        }
+        let wakeup = Arc::new(Wakeup::new()?);
+        if !ready.waiting.is_empty() {
+            wakeup.set();
+        }
+        ready.wakeup = Some(Arc::clone(&wakeup));
+        Ok(wakeup)
+    }
+
+    fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {
+        let end = Instant::now().checked_add(timeout);
+        let mut ready = self.lock();
+        loop {
+            if let Some(event) = ready.take() {
+                return Some(event);
+            }
+            if ready.closed {
+                return None;
+            }
+            ready = match time_left(end) {
+                None => self.wake.wait(ready).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return None,
+                Some(left) => {
+                    self.wake.wait_timeout(ready, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Nothing happens any more: whoever waits returns.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_all();
+    }
+
+    /// A source goes: it is told of no more.
+    pub(crate) fn forget(&self, source: &Source) {
+        let mut ready = self.lock();
+        let ticket = source.ticket.swap(GONE, Ordering::Relaxed);
+        if ready.waiting.remove(&ticket).is_some() {
+            ready.after_removal();
+        }
+    }
+}
+
+/// What is left until `end`; `None`: there is no end.
+fn time_left(end: Option<Instant>) -> Option<Duration> {
+    end.map(|end| end.saturating_duration_since(Instant::now()))
+}
+
+#[cfg(test)]
+mod tests;

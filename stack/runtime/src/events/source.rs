@@ -1,0 +1,207 @@
+//! Sources of events, the threads that sleep on them, and the shard's end.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use super::{AsyncEvent, Events, time_left};
+use crate::context::Inner;
+
+pub(super) const NO_TICKET: u64 = 0;
+/// The source tells nothing any more.
+pub(super) const GONE: u64 = u64::MAX;
+
+/// Something whose events are told of, and the threads that sleep until it has one.
+pub(crate) struct Source {
+    /// Its name, known when the shard has made what it stands for.
+    event: OnceLock<AsyncEvent>,
+    /// Its place in line, [`NO_TICKET`] or [`GONE`]. Changed under the lock of [`Events`] only.
+    pub(super) ticket: AtomicU64,
+    /// Listed in [`Teller::untold`].
+    untold: AtomicBool,
+    /// Has no more events, ever.
+    ended: AtomicBool,
+    sleepers: Mutex<Vec<Thread>>,
+}
+
+impl Source {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            event: OnceLock::new(),
+            ticket: AtomicU64::new(NO_TICKET),
+            untold: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            sleepers: Mutex::default(),
+        })
+    }
+
+    /// Before its first event.
+    pub(crate) fn name(&self, event: AsyncEvent) {
+        // Each is made and named once.
+        let _ = self.event.set(event);
+    }
+
+    /// Sleeps until `ready` has something, the source ends, or `timeout` has passed.
+    ///
+    /// Nothing is overlooked: an event is put where `ready` finds it before [`Source::wake`] takes
+    /// the lock. If that was before this thread was listed, `ready` is asked after that; else the
+    /// thread is found in the list, and does not park again.
+    pub(crate) fn sleep<T>(
+        &self,
+        timeout: Duration,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let end = Instant::now().checked_add(timeout);
+        let _listed = Listed::enter(self);
+        loop {
+            let ended = self.ended.load(Ordering::Acquire);
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+            if ended {
+                return None;
+            }
+            match time_left(end) {
+                None => std::thread::park(),
+                Some(Duration::ZERO) => return None,
+                Some(left) => std::thread::park_timeout(left),
+            }
+        }
+    }
+
+    pub(super) fn lock_sleepers(&self) -> MutexGuard<'_, Vec<Thread>> {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is no event after those that were put so far.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.lock_sleepers().iter().for_each(Thread::unpark);
+    }
+
+    /// Wakes who sleeps here; false if the lock is taken at the moment.
+    fn wake(&self) -> bool {
+        let Some(sleepers) = try_lock(&self.sleepers) else { return false };
+        sleepers.iter().for_each(Thread::unpark);
+        true
+    }
+}
+
+/// A thread in the list of those that sleep.
+struct Listed<'a>(&'a Source);
+
+impl<'a> Listed<'a> {
+    fn enter(source: &'a Source) -> Self {
+        source.lock_sleepers().push(std::thread::current());
+        Self(source)
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let own = std::thread::current().id();
+        let mut sleepers = self.0.lock_sleepers();
+        if let Some(at) = sleepers.iter().position(|sleeper| sleeper.id() == own) {
+            sleepers.swap_remove(at);
+        }
+    }
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// The shard's end: tells without ever waiting.
+pub(crate) struct Teller {
+    events: Arc<Events>,
+    /// Sources that found a lock taken, each once.
+    untold: Vec<Arc<Source>>,
+    /// Likewise.
+    untold_errors: Vec<AsyncEvent>,
+}
+
+impl Teller {
+    pub(crate) const fn new(events: Arc<Events>) -> Self {
+        Self { events, untold: Vec::new(), untold_errors: Vec::new() }
+    }
+
+    /// A source has an event: to be called when the event is where the application finds it.
+    #[cold]
+    pub(crate) fn tell(&mut self, source: &Arc<Source>) {
+        if !self.try_tell(source) && !source.untold.swap(true, Ordering::Relaxed) {
+            self.untold.push(Arc::clone(source));
+        }
+    }
+
+    /// Something happened that no source stands for.
+    #[cold]
+    pub(crate) fn tell_error(&mut self, event: AsyncEvent) {
+        if !self.try_tell_error(event) && !self.untold_errors.contains(&event) {
+            self.untold_errors.push(event);
+        }
+    }
+
+    /// Whether all was told; what was not is tried again by [`Teller::tell_rest`].
+    #[inline]
+    pub(crate) const fn is_done(&self) -> bool {
+        self.untold.is_empty() && self.untold_errors.is_empty()
+    }
+
+    /// Tells what could not be told before.
+    #[cold]
+    pub(crate) fn tell_rest(&mut self) {
+        for source in std::mem::take(&mut self.untold) {
+            source.untold.store(false, Ordering::Relaxed);
+            self.tell(&source);
+        }
+        for event in std::mem::take(&mut self.untold_errors) {
+            self.tell_error(event);
+        }
+    }
+
+    fn try_tell(&self, source: &Arc<Source>) -> bool {
+        let Some(&event) = source.event.get() else { return true };
+        if !source.wake() {
+            return false;
+        }
+        let Some(mut ready) = try_lock(&self.events.ready) else { return false };
+        if ready.put_source(event, source) {
+            self.events.wake.notify_one();
+        }
+        true
+    }
+
+    fn try_tell_error(&self, event: AsyncEvent) -> bool {
+        let Some(mut ready) = try_lock(&self.events.ready) else { return false };
+        if ready.put_error(event) {
+            self.events.wake.notify_one();
+        }
+        true
+    }
+}
+
+/// How long a call that waits looks by itself before it sleeps: most of what is waited for comes
+/// sooner than a thread falls asleep and wakes again.
+const LOOK: Duration = Duration::from_micros(50);
+
+impl Inner {
+    /// Waits until `ready` has something that `source` tells of, for `timeout` at most. Sleeps if
+    /// it may, and drives meanwhile if not.
+    pub(crate) fn wait_for<T>(
+        &self,
+        source: &Source,
+        timeout: Duration,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if !self.can_sleep() {
+            return self.wait(timeout, ready);
+        }
+        let look = timeout.min(LOOK);
+        self.wait(look, &mut ready).or_else(|| source.sleep(timeout - look, ready))
+    }
+}

@@ -1,0 +1,273 @@
+//! Everything but completions is told of on one channel, and who waits for it sleeps.
+
+mod support;
+
+use std::fs;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use ferrowarp::{
+    Access, AsyncEvent, ConnParam, Context, DriveMode, EndReason, Event, EventChannel, Qp,
+    QpOptions,
+};
+use support::*;
+
+/// What the channel tells until nothing is left, in order.
+fn told(channel: &EventChannel) -> Vec<AsyncEvent> {
+    std::iter::from_fn(|| channel.next_event()).collect()
+}
+
+fn connection(qp: &Qp) -> AsyncEvent {
+    AsyncEvent::Connection { qp: qp.id() }
+}
+
+#[test]
+fn an_event_names_what_happened_where() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (here, there) =
+        (left.context.event_channel().unwrap(), right.context.event_channel().unwrap());
+    let (left_side, right_side) = (left.context.clone(), right.context.clone());
+    let settle = || for_a_while(&left_side, &right_side, Duration::from_millis(20));
+
+    let listener = right.context.listen(PORT, 8).unwrap();
+    let (a, b, c) = (left.qp(), left.qp(), left.qp());
+    for qp in [&a, &b, &c] {
+        qp.connect(server(), ConnParam::default()).unwrap();
+    }
+    settle();
+    // Three requests, one event.
+    assert_eq!(told(&there), [AsyncEvent::ConnectRequest { port: PORT }]);
+    let requests: Vec<_> = std::iter::from_fn(|| listener.poll()).collect();
+    assert_eq!(requests.len(), 3);
+
+    // A shared receive queue, and a completion queue too small for what its queue pair gets.
+    let srq = right.pd.create_srq(16).unwrap();
+    let small = right.context.create_cq(1);
+    let options = |cq| QpOptions { send_cq: cq, recv_cq: cq, max_send_wr: 8, max_recv_wr: 8 };
+    let shared = right.pd.create_qp_with_srq(&right.context, &options(&right.cq), &srq).unwrap();
+    let overrun = right.pd.create_qp(&right.context, &options(&small)).unwrap();
+    let plain = right.qp();
+    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    for wr_id in 0..8 {
+        srq.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+        overrun.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+    }
+    srq.arm(8).unwrap();
+    for (request, qp) in requests.into_iter().zip([&shared, &overrun, &plain]) {
+        request.accept(qp, ConnParam::default()).unwrap();
+    }
+    settle();
+    let mut up = told(&there);
+    up.sort_by_key(|event| format!("{event:?}"));
+    let mut expected = [&shared, &overrun, &plain].map(connection);
+    expected.sort_by_key(|event| format!("{event:?}"));
+    assert_eq!(up, expected);
+    assert_eq!(told(&here).len(), 3);
+
+    // Requests are answered in the order they came, so `a` leads to `shared`, `b` to `overrun`.
+    a.post_send(send(1, inline(b"x"))).unwrap();
+    settle();
+    assert_eq!(told(&there), [AsyncEvent::SrqLimit { srq: srq.id() }]);
+    assert_eq!(srq.next_limit().map(|limit| limit.left), Some(7));
+    b.post_send(send(1, inline(b"x"))).unwrap();
+    b.post_send(send(2, inline(b"x"))).unwrap();
+    settle();
+    assert!(small.overrun());
+    let told_of = told(&there);
+    assert!(told_of.contains(&AsyncEvent::CqOverrun { cq: small.id() }), "{told_of:?}");
+    assert!(told_of.contains(&connection(&overrun)), "{told_of:?}");
+
+    // Several events of one queue pair are told of once; they are with the queue pair.
+    c.disconnect().unwrap();
+    settle();
+    assert_eq!(told(&there), [connection(&plain)]);
+    assert!(matches!(plain.next_event(), Some(Event::Established { .. })));
+    assert!(matches!(
+        plain.next_event(),
+        Some(Event::Disconnected { reason: EndReason::PeerClosed, .. })
+    ));
+}
+
+#[test]
+fn what_happened_before_the_channel_was_made_is_told_of() {
+    let (left, right) = ends(DriveMode::Inline);
+    let listener = right.context.listen(PORT, 1).unwrap();
+    let a = left.qp();
+    a.connect(server(), ConnParam::default()).unwrap();
+    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    let channel = right.context.event_channel().unwrap();
+    let mut descriptor = fs::File::from(channel.as_fd().try_clone_to_owned().unwrap()).take(1);
+    assert_eq!(descriptor.read(&mut [0; 8]).unwrap(), 1);
+    assert_eq!(channel.next_event(), Some(AsyncEvent::ConnectRequest { port: PORT }));
+    // It is the same channel, however often it is asked for.
+    let again = right.context.event_channel().unwrap();
+    assert_eq!(again.as_fd().as_raw_fd(), channel.as_fd().as_raw_fd());
+    drop(listener);
+}
+
+#[test]
+fn what_is_gone_is_not_told_of() {
+    let (left, right) = ends(DriveMode::Inline);
+    let channel = left.context.event_channel().unwrap();
+    let (a, b) = connect(&left, &right);
+    b.disconnect().unwrap();
+    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    drop(a);
+    assert_eq!(channel.next_event(), None);
+}
+
+/// Time that a thread of this process has run, by the scheduler's account.
+fn cpu_time(thread: &str) -> Duration {
+    let account = fs::read_to_string(format!("/proc/{thread}/schedstat")).unwrap();
+    Duration::from_nanos(account.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Whether a thread of this process sleeps at this moment: it neither runs nor waits for a
+/// processor, as one does that only yields.
+fn is_asleep(thread: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().trim_start().starts_with('S')
+}
+
+/// Runs `wait` on a thread of its own, and `happen` a second later. The thread sleeps until then,
+/// and returns soon after.
+fn sleeps(what: &str, wait: impl FnOnce() -> bool + Send, happen: impl FnOnce()) {
+    const LOOKS: u32 = 50;
+    const INTERVAL: Duration = Duration::from_millis(20);
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiter = scope.spawn(move || {
+            let own = fs::read_link("/proc/thread-self").unwrap();
+            tell.send(own.to_str().unwrap().to_owned()).unwrap();
+            assert!(wait(), "nothing came");
+            Instant::now()
+        });
+        let thread = told.recv().unwrap();
+        let start = Instant::now();
+        while !is_asleep(&thread) && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(INTERVAL);
+        }
+        let before = cpu_time(&thread);
+        let mut awake = 0;
+        for _ in 0..LOOKS {
+            std::thread::sleep(INTERVAL);
+            awake += u32::from(!is_asleep(&thread));
+        }
+        let used = cpu_time(&thread) - before;
+        happen();
+        let happened = Instant::now();
+        let woke = waiter.join().unwrap().saturating_duration_since(happened);
+        assert!(awake <= LOOKS / 10, "{what}: awake {awake} times of {LOOKS}");
+        assert!(used < LOOKS * INTERVAL / 20, "{what}: {used:?} on a processor");
+        assert!(woke < Duration::from_secs(10), "{what}: woke {woke:?} late");
+    });
+}
+
+fn nobody_burns_a_core(drive: DriveMode) {
+    let (left, right) = ends(drive);
+    let listener = right.context.listen(PORT, 8).unwrap();
+    let channel = right.context.event_channel().unwrap();
+    let (a, b) = (left.qp(), right.qp());
+    let call = |qp: &Qp| qp.connect(server(), ConnParam::default()).unwrap();
+    let mut request = None;
+    let wait = || {
+        request = listener.accept_timeout(PATIENCE);
+        request.is_some()
+    };
+    sleeps("accept_timeout", wait, || call(&a));
+    let wait = || a.wait_established(PATIENCE).is_ok();
+    sleeps("wait_established", wait, || {
+        request.take().unwrap().accept(&b, ConnParam::default()).unwrap();
+    });
+    assert!(b.wait_established(PATIENCE).is_ok());
+    let wait = || matches!(a.wait_event(PATIENCE), Some(Event::Disconnected { .. }));
+    sleeps("wait_event", wait, || b.disconnect().unwrap());
+    assert!(b.wait_event(PATIENCE).is_some());
+    let _ = told(&channel);
+    let c = left.qp();
+    let wait = || channel.wait(PATIENCE) == Some(AsyncEvent::ConnectRequest { port: PORT });
+    sleeps("EventChannel::wait", wait, || call(&c));
+}
+
+#[test]
+fn a_server_that_waits_uses_no_processor_with_a_helper() {
+    nobody_burns_a_core(DriveMode::Helper);
+}
+
+#[test]
+fn a_server_that_waits_uses_no_processor_beside_a_dedicated_thread() {
+    nobody_burns_a_core(DriveMode::Dedicated { core: 0 });
+}
+
+/// Two threads that do nothing but sleep on their channels, and handle what these name: not one
+/// connection is forgotten.
+#[test]
+fn sleeping_on_the_channel_loses_nothing() {
+    const ROUNDS: usize = 100;
+    let (left, right) = ends(DriveMode::Helper);
+    let listener = right.context.listen(PORT, 16).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let channel = right.context.event_channel().unwrap();
+            let (mut open, mut served) = (Vec::new(), 0);
+            while served < ROUNDS {
+                match channel.wait(PATIENCE).expect("a request or an end was lost") {
+                    AsyncEvent::ConnectRequest { .. } => {
+                        while let Some(request) = listener.poll() {
+                            let qp = right.qp();
+                            request.accept(&qp, ConnParam::default()).unwrap();
+                            open.push(qp);
+                        }
+                    }
+                    AsyncEvent::Connection { qp } => {
+                        let at = open.iter().position(|open| open.id() == qp).unwrap();
+                        while let Some(event) = open[at].next_event() {
+                            if matches!(event, Event::Disconnected { .. }) {
+                                open.swap_remove(at);
+                                served += 1;
+                                break;
+                            }
+                        }
+                    }
+                    event => panic!("{event:?}"),
+                }
+            }
+        });
+        let channel = left.context.event_channel().unwrap();
+        for round in 0..ROUNDS {
+            let qp = left.qp();
+            qp.connect(server(), ConnParam::default()).unwrap();
+            let mut ended = false;
+            while !ended {
+                let event = channel.wait(PATIENCE);
+                assert_eq!(event, Some(connection(&qp)), "lost in round {round}");
+                while let Some(event) = qp.next_event() {
+                    match event {
+                        Event::Established { .. } => qp.disconnect().unwrap(),
+                        Event::Disconnected { .. } => ended = true,
+                        event => panic!("{event:?}"),
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn closing_wakes_who_waits() {
+    let (left, right) = ends(DriveMode::Helper);
+    let listener = right.context.listen(PORT, 1).unwrap();
+    let channel = right.context.event_channel().unwrap();
+    let qp = right.qp();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(listener.accept_timeout(Duration::MAX).is_none()));
+        scope.spawn(|| assert!(qp.wait_event(Duration::MAX).is_none()));
+        scope.spawn(|| assert!(channel.wait(Duration::MAX).is_none()));
+        std::thread::sleep(Duration::from_millis(100));
+        Context::close(right.context.clone());
+    });
+    assert!(start.elapsed() < PATIENCE);
+    drop(left);
+}
