@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use ferrowarp_proto::ddp::memory::Access;
@@ -140,8 +141,13 @@ impl Peer {
     /// Has `port`, and no connection.
     #[must_use]
     pub fn stranger(port: u16) -> Self {
-        let local =
-            FourTuple { local: (address(0), port).into(), remote: (address(1), PORT).into() };
+        Self::of(address(0), port)
+    }
+
+    /// Has an address and a port, and no connection.
+    #[must_use]
+    pub fn of(source: IpAddr, port: u16) -> Self {
+        let local = FourTuple { local: (source, port).into(), remote: (address(1), PORT).into() };
         let template = HeaderTemplate::new(MACS[0], MACS[1], local);
         let seq = Seq(0xffff_ff00);
         let (heard, lens) = (Vec::new(), Vec::new());
@@ -163,6 +169,13 @@ impl Peer {
     /// Connects from `port`, telling a segment size.
     pub fn connect(bed: &mut Bed, port: u16, mss: u16) -> Self {
         let mut peer = Self::stranger(port);
+        peer.shake_hands(bed, mss);
+        peer
+    }
+
+    /// TCP's handshake, telling a segment size.
+    pub fn shake_hands(&mut self, bed: &mut Bed, mss: u16) {
+        let peer = self;
         let options =
             Options { mss: Some(mss), wscale: Some(0), sack_permitted: true, ..Options::default() };
         peer.put(bed, Flags::SYN, options, peer.seq, &[]);
@@ -171,7 +184,6 @@ impl Peer {
         peer.listen(bed);
         peer.put(bed, Flags::ACK, Options::default(), peer.seq, &[]);
         bed.pass();
-        peer
     }
 
     /// Puts one segment on the wire.
@@ -240,11 +252,7 @@ impl Peer {
     /// # Panics
     /// If it does not come about.
     pub fn set_up(&mut self, bed: &mut Bed) -> QpId {
-        let request =
-            startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
-        let mut octets = vec![0; request.wire_len()];
-        request.emit(&mut octets);
-        self.send(bed, &octets);
+        self.send(bed, &request());
         let request = bed.request();
         let qp = bed.qp();
         bed.engine
@@ -256,6 +264,16 @@ impl Peer {
         self.heard.clear();
         qp
     }
+}
+
+/// The start-up request of a peer.
+#[must_use]
+pub fn request() -> Vec<u8> {
+    let request =
+        startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
+    let mut octets = vec![0; request.wire_len()];
+    request.emit(&mut octets);
+    octets
 }
 
 /// An FPDU with `payload` behind a header that `emit` writes.

@@ -593,7 +593,7 @@ fn time_wait_gives_way_only_to_what_is_taken() {
     // The backlog is full.
     let mut other = Peer::honest(6000);
     other.syn(&mut bed);
-    other.send(&mut bed, Flags::default(), &[]);
+    other.send(&mut bed, Flags::default(), &request());
     let mut new = Peer::honest(5000);
     new.seq = old.seq + 500;
     new.ts.0 = old.ts.0 + 1;

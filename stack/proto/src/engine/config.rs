@@ -34,6 +34,11 @@ pub struct EngineConfig {
     pub half_open_max: usize,
     /// The same for each listener.
     pub half_open_per_listener_max: usize,
+    /// Connections of peers whose handshake is complete and whose start-up request is not, at a
+    /// time, over all listeners. Beyond it one of them is reset: of the peer address (or IPv6 /64)
+    /// that has most of them, the oldest. A peer is safe from others that connect `n` times a second
+    /// for `awaiting_request_max / n` seconds at least. Well below `connections_max`.
+    pub awaiting_request_max: usize,
     /// Cookies sent in a second, at most.
     pub cookies_per_second: u32,
     /// Connections in TIME-WAIT at a time; the oldest gives way.
@@ -67,7 +72,8 @@ pub struct EngineConfig {
     /// peer to close first; 0: it follows at once. Linux's siw may overlook a reply that it finds
     /// together with FIN.
     pub reject_hold_ns: u64,
-    /// Patience with the start-up exchange, in nanoseconds.
+    /// Time for the start-up exchange, in nanoseconds: from the SYN until the whole of the peer's
+    /// frame is here, however it arrives.
     pub startup_timeout_ns: u64,
     /// Patience with a peer after we have ended a connection, in nanoseconds: from the end, or from
     /// the last octet that it acknowledged, until it has closed as well.
@@ -89,6 +95,7 @@ impl EngineConfig {
             connections_max: 16_384,
             half_open_max: 1024,
             half_open_per_listener_max: 512,
+            awaiting_request_max: 4096,
             cookies_per_second: 100_000,
             time_wait_max: 4096,
             challenges_per_second: 500_000,

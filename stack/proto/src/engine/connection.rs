@@ -1,6 +1,7 @@
 //! A connection: TCP below, and above it either the start-up exchange or MPA in full operation.
 
 use crate::device::{Retained, RxFrame};
+use crate::engine::awaiting::Ticket;
 use crate::engine::resolve::Hop;
 use crate::engine::slab::Slab;
 use crate::engine::wheel::Armed;
@@ -117,8 +118,10 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) held_len: u32,
     /// Octets by which its receive window has grown.
     pub(super) window_growth: u32,
-    /// The listener that it came in by.
+    /// The listener that it came in by, until it is decided on.
     pub(super) listener: Option<u16>,
+    /// Its place among those that await a request.
+    pub(super) ticket: Option<Ticket>,
     /// In the list of those in TIME-WAIT.
     pub(super) in_time_wait: bool,
     /// FPDUs may be sent: not at the responder until the initiator's first one was validated

@@ -40,6 +40,9 @@ pub struct Counters {
     /// SYNs, and ACKs that would have completed a handshake, dropped because a listener's backlog
     /// was full.
     pub backlog_overflows: u64,
+    /// Connections whose peers had not sent a whole start-up request, reset because too many such
+    /// were.
+    pub requests_evicted: u64,
     /// SYNs answered with a cookie because too many connections were half open.
     pub cookies_sent: u64,
     /// SYNs dropped because the rate of cookies is limited.

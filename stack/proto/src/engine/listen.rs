@@ -1,12 +1,19 @@
 //! Ports that take connections, and how many may be on their way in.
 //!
-//! Three bounds. `backlog`: connections whose handshake is done and which the application has not
-//! decided on; with it full, SYNs are dropped, and so are the ACKs that would complete a
-//! handshake, since the peer sends again. `half_open_max`: connections whose handshake is not
-//! done, per listener and over all; beyond it, SYN cookies take the place of state ([`Cookies`]).
-//! And cookies are sent at a limited rate.
+//! Four bounds, one for each stage of a connection on its way in.
 //!
-//! [`Cookies`]: super::cookie::Cookies
+//! | stage                              | bound                                  | beyond it          |
+//! |------------------------------------|----------------------------------------|--------------------|
+//! | SYN                                | `cookies_per_second`                   | dropped            |
+//! | handshake not complete (half open) | `half_open_max`, and per listener      | SYN cookies        |
+//! | request not complete               | `awaiting_request_max`                 | one of them resets |
+//! | request complete, not decided      | `backlog` of the listener              | see below          |
+//!
+//! With the backlog full, SYNs are dropped, and so are the ACKs that would complete a handshake,
+//! since the peer sends again; a request that completes meanwhile waits for room. Only a peer that
+//! has said what it wants takes a place that the application has to free: a peer that is silent
+//! after the handshake, stops within its request or sends it byte by byte holds nobody up, and has
+//! `startup_timeout_ns` in all. See [`super::awaiting`] for who is reset.
 
 use crate::ddp::memory::Memory;
 use crate::device::{Device, Pool, TxFrame};
@@ -25,14 +32,21 @@ use crate::wire::tcp::{Flags, HeaderTemplate, Segment};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Listener {
     backlog: usize,
-    /// Connections that are established, and not accepted or rejected yet.
-    waiting: usize,
+    /// Connections whose request was offered to the application, and not accepted or rejected yet.
+    undecided: usize,
     /// Connections whose handshake is not complete.
     half_open: usize,
     /// Until when an ACK of no connection may bring a cookie back.
     cookies_until: Instant,
     /// What comes begins without start-up frames.
     unframed: bool,
+}
+
+impl Listener {
+    /// The application has as many requests to decide on as it asked for.
+    const fn is_full(&self) -> bool {
+        self.undecided >= self.backlog
+    }
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -62,7 +76,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Err(CmError::PortInUse(port));
         }
         let cookies_until = Instant::ZERO;
-        let listener = Listener { backlog, waiting: 0, half_open: 0, cookies_until, unframed };
+        let listener = Listener { backlog, undecided: 0, half_open: 0, cookies_until, unframed };
         self.listeners.insert(port, listener);
         Ok(())
     }
@@ -83,12 +97,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.connections.get(index).is_some_and(|conn| conn.listener == Some(port))
             })
             .collect();
+        // Before they leave: nothing more is offered in the place of one that goes.
+        self.listeners.remove(&port);
         for index in waiting {
-            // The next listener on the port counts its own.
-            self.leave_backlog(index);
             self.abort(index);
         }
-        self.listeners.remove(&port);
     }
 
     /// A segment of no connection: true if a listener saw to it (RFC 9293 section 3.10.7.2), false
@@ -120,7 +133,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn take_syn(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) {
         let port = syn.tuple.local.port();
         let Some(listener) = self.listeners.get(&port) else { return };
-        if listener.waiting >= listener.backlog {
+        if listener.is_full() {
             self.verbs.counters.backlog_overflows += 1;
             return;
         }
@@ -201,7 +214,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return false;
         };
         let port = ack.tuple.local.port();
-        if self.listeners.get(&port).is_none_or(|listener| listener.waiting >= listener.backlog) {
+        if self.listeners.get(&port).is_none_or(Listener::is_full) {
             self.verbs.counters.backlog_overflows += 1;
             return true;
         }
@@ -235,7 +248,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if let Some(listener) = self.listeners.get(&segment.tuple.local.port())
             && conn.tcb.gives_way_to(segment)
         {
-            if listener.waiting >= listener.backlog {
+            if listener.is_full() {
                 // The new one would be dropped, and nothing be won.
                 self.verbs.counters.backlog_overflows += 1;
                 return false;
@@ -250,7 +263,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return true;
         };
         let Some(listener) = self.listeners.get(&port) else { return true };
-        if listener.waiting >= listener.backlog {
+        if listener.is_full() {
             self.verbs.counters.backlog_overflows += 1;
             return false;
         }
@@ -264,27 +277,72 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// A handshake is complete: what a listener began waits for a decision now.
+    /// A handshake is complete: what a listener began has to be decided on if its request is here
+    /// already, or else awaits that.
     pub(super) fn leave_half_open(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.established = true;
         let Some(port) = conn.listener else { return };
         self.half_open = self.half_open.saturating_sub(1);
-        if let Some(listener) = self.listeners.get_mut(&port) {
-            listener.half_open = listener.half_open.saturating_sub(1);
-            listener.waiting += 1;
+        let Some(listener) = self.listeners.get_mut(&port) else { return };
+        listener.half_open = listener.half_open.saturating_sub(1);
+        if listener.unframed || matches!(conn.phase, Phase::AwaitDecision(_)) {
+            listener.undecided += 1;
+            return;
+        }
+        conn.ticket = self.awaiting.enter(conn.tcb.tuple().remote.ip(), index);
+        if self.awaiting.silent_count() > self.config.awaiting_request_max
+            && let Some(victim) = self.awaiting.victim()
+        {
+            self.verbs.counters.requests_evicted += 1;
+            self.abort(victim);
         }
     }
 
-    /// The connection is no longer counted at its listener.
+    /// A request is complete. False if it has to wait until the backlog has room for it.
+    pub(super) fn enter_backlog(&mut self, index: u32) -> bool {
+        let Some(conn) = self.connections.get_mut(index) else { return false };
+        // Before the end of the handshake is seen to there was room, and it is counted then.
+        let (Some(port), true) = (conn.listener, conn.ticket.is_some()) else { return true };
+        let Some(listener) = self.listeners.get_mut(&port) else { return true };
+        let remote = conn.tcb.tuple().remote.ip();
+        if listener.is_full() {
+            self.awaiting.complete(conn.ticket, remote, port, index);
+            return false;
+        }
+        self.awaiting.leave(conn.ticket.take(), remote, port, index);
+        listener.undecided += 1;
+        true
+    }
+
+    /// The connection is no longer counted at its listener: it was decided on, or ends.
     pub(super) fn leave_backlog(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Some(port) = conn.listener.take() else { return };
+        if let Some(ticket) = conn.ticket.take() {
+            self.awaiting.leave(Some(ticket), conn.tcb.tuple().remote.ip(), port, index);
+            return;
+        }
         let was_half_open = !conn.established;
         self.half_open = self.half_open.saturating_sub(usize::from(was_half_open));
-        if let Some(listener) = self.listeners.get_mut(&port) {
-            let count = if was_half_open { &mut listener.half_open } else { &mut listener.waiting };
-            *count = count.saturating_sub(1);
+        let Some(listener) = self.listeners.get_mut(&port) else { return };
+        if was_half_open {
+            listener.half_open = listener.half_open.saturating_sub(1);
+            return;
+        }
+        listener.undecided = listener.undecided.saturating_sub(1);
+        self.offer_waiting(port);
+    }
+
+    /// Offers requests that wait for room in the backlog, in the order in which their connections
+    /// were established.
+    fn offer_waiting(&mut self, port: u16) {
+        while self.listeners.get(&port).is_some_and(|listener| !listener.is_full())
+            && let Some(index) = self.awaiting.next_complete(port)
+        {
+            self.take_awaited(index);
+            // Offered, or refused: in neither case it still waits.
+            debug_assert!(self.awaiting.next_complete(port) != Some(index), "one at a time");
         }
     }
 }

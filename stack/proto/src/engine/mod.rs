@@ -7,6 +7,7 @@
 //! [`Engine::next_event`] and found in the completion queues.
 
 mod arrive;
+mod awaiting;
 mod closing;
 mod config;
 mod connection;
@@ -43,6 +44,7 @@ pub use usage::Usage;
 
 use crate::ddp::memory::Memory;
 use crate::device::{Capabilities, Device};
+use crate::engine::awaiting::Awaiting;
 use crate::engine::connection::{Connections, ENDLESS};
 use crate::engine::cookie::Cookies;
 use crate::engine::limit::BlurredLimit;
@@ -111,6 +113,8 @@ pub struct Engine<D: Device, M, C> {
     /// The connection of the last segment found by four-tuple; may be gone.
     latest: u32,
     listeners: HashMap<u16, Listener, KeyedHash>,
+    /// Connections of theirs whose peers have not sent a whole request.
+    awaiting: Awaiting,
     link: Link,
     routing: Routing,
     neighbours: Neighbours,
@@ -187,6 +191,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             hash,
             latest: 0,
             listeners: HashMap::with_hasher(hash),
+            awaiting: Awaiting::new(hash),
             link: Link { mac: capabilities.mac, vlan: config.vlan },
             routing: Routing::new(&config.addresses, &config.routes),
             neighbours: Neighbours::new(config.neighbours, config.seed),

@@ -168,14 +168,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             // What comes without frames is looked at once the connection is up.
             Phase::AwaitRequest { .. } if is_unframed => {}
             Phase::AwaitReply(awaits) if awaits.start != Start::Frames => {}
-            Phase::AwaitRequest { inbox } => match Startup::parse(inbox, FrameKind::Request) {
-                Ok(None) => {}
-                Ok(Some((request, used))) => {
-                    let early = inbox.split_off(used);
-                    self.take_request(index, request, early);
-                }
-                Err(_) => self.refuse_startup(index),
-            },
+            Phase::AwaitRequest { .. } => self.take_awaited(index),
             Phase::AwaitReply(awaits) => match Startup::parse(&awaits.inbox, FrameKind::Reply) {
                 Ok(None) => {}
                 Ok(Some((reply, used))) => {
@@ -193,13 +186,31 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
+    /// Looks for the request in what a peer that began the connection has sent, and offers it to
+    /// the application if the backlog has room.
+    pub(super) fn take_awaited(&mut self, index: u32) {
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let Phase::AwaitRequest { inbox } = &mut conn.phase else { return };
+        let (request, used) = match Startup::parse(inbox, FrameKind::Request) {
+            Ok(None) => return,
+            Ok(Some(parsed)) => parsed,
+            Err(_) => return self.refuse_startup(index),
+        };
+        if startup::review(&request).is_err() {
+            return self.refuse_startup(index);
+        }
+        if !self.enter_backlog(index) {
+            return;
+        }
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let Phase::AwaitRequest { inbox } = &mut conn.phase else { return };
+        let early = inbox.split_off(used);
+        self.take_request(index, request, early);
+    }
+
     fn take_request(&mut self, index: u32, request: Startup, early: Vec<u8>) {
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
-        if startup::review(&request).is_err() {
-            self.refuse_startup(index);
-            return;
-        }
         let tuple = conn.tcb.tuple();
         let offer = Agreed {
             peer: tuple.remote,
@@ -330,6 +341,7 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
         phase,
         qp: None,
         listener: None,
+        ticket: None,
         hop: Hop::unknown(),
         in_time_wait: false,
         gate_open: false,

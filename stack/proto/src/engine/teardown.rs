@@ -40,6 +40,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             _ => ConnectError::TimedOut,
         };
         self.fail_connect(index, error, PrivateData::new());
+        self.leave_backlog(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.end_stream(&mut self.assembly);
         if let Some(qp_index) = conn.qp
@@ -102,6 +103,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Ends the stream: what arrives is discarded but for a Terminate, FIN follows the last octet,
     /// and the connection is reset if the peer has not closed too within the linger time.
     pub(super) fn wind_down(&mut self, now: Instant, index: u32) {
+        self.leave_backlog(index);
         self.await_last_word(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         // Nobody wants the octets that were kept; what follows them is discarded as well.
@@ -118,6 +120,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Resets the connection.
     pub(super) fn abort(&mut self, index: u32) {
+        self.leave_backlog(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.end_stream(&mut self.assembly);
         conn.outbox = None;

@@ -14,6 +14,9 @@ pub struct Usage {
     pub connections: usize,
     /// Connections whose handshake a peer began and has not completed.
     pub half_open: usize,
+    /// Connections whose handshake is complete and whose start-up request is not, or waits for room
+    /// in the backlog.
+    pub awaiting_request: usize,
     /// Connections found by their four-tuple.
     pub tuples: usize,
     /// Received frames held out of order.
@@ -37,6 +40,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Usage {
             connections: self.connections.len(),
             half_open: self.half_open,
+            awaiting_request: self.awaiting.len(),
             tuples: self.by_tuple.len(),
             held_frames: self.holds.frames(),
             held_octets: self.holds.octets(),

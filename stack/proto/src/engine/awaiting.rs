@@ -1,0 +1,172 @@
+//! Connections whose handshake is complete and whose peers have not sent a whole start-up request:
+//! how many there are, and which of them is reset when they are too many.
+//!
+//! A flood of handshakes must not evict an honest peer before it has had the round trip or two that
+//! its request takes. So the victim is the oldest connection of the peer address that has most of
+//! them: one address evicts its own connections, and many share the bound evenly. Addresses fall
+//! into groups by a keyed hash, an IPv6 peer with its /64, so that the count takes no memory per
+//! address and nobody can choose whose group to be in.
+
+use core::hash::{BuildHasher, Hash, Hasher};
+use core::net::IpAddr;
+use core::num::NonZeroU64;
+use std::collections::BTreeSet;
+
+use crate::net::keyed::KeyedHash;
+
+/// Groups of peer addresses.
+const GROUPS: usize = 256;
+
+/// A connection's place: later ones have larger numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(NonZeroU64);
+
+/// See the [module's documentation](self).
+///
+/// Cost of each operation: logarithmic in the number of connections; of a victim, a look at each
+/// group besides.
+pub(super) struct Awaiting {
+    hash: KeyedHash,
+    /// Without a whole request, by group and age.
+    silent: BTreeSet<(u8, Ticket, u32)>,
+    /// How many of each group.
+    counts: [u32; GROUPS],
+    /// With a whole request that waits for room in the backlog, by port and age.
+    complete: BTreeSet<(u16, Ticket, u32)>,
+    last: Ticket,
+}
+
+impl Awaiting {
+    pub(super) const fn new(hash: KeyedHash) -> Self {
+        Self {
+            hash,
+            silent: BTreeSet::new(),
+            counts: [0; GROUPS],
+            complete: BTreeSet::new(),
+            last: Ticket(NonZeroU64::MIN),
+        }
+    }
+
+    /// Connections, those with a whole request included.
+    pub(super) fn len(&self) -> usize {
+        self.silent.len() + self.complete.len()
+    }
+
+    /// Connections without a whole request.
+    pub(super) fn silent_count(&self) -> usize {
+        self.silent.len()
+    }
+
+    /// The handshake of a connection is complete.
+    pub(super) fn enter(&mut self, remote: IpAddr, index: u32) -> Option<Ticket> {
+        self.last = Ticket(self.last.0.saturating_add(1));
+        let group = self.group(remote);
+        self.silent.insert((group, self.last, index));
+        self.counts[usize::from(group)] += 1;
+        Some(self.last)
+    }
+
+    /// The request of a connection is whole, and waits for room in the backlog of `port`.
+    pub(super) fn complete(
+        &mut self,
+        ticket: Option<Ticket>,
+        remote: IpAddr,
+        port: u16,
+        index: u32,
+    ) {
+        if let Some(ticket) = ticket
+            && self.remove_silent(ticket, remote, index)
+        {
+            self.complete.insert((port, ticket, index));
+        }
+    }
+
+    /// A connection awaits nothing any more.
+    pub(super) fn leave(&mut self, ticket: Option<Ticket>, remote: IpAddr, port: u16, index: u32) {
+        if let Some(ticket) = ticket
+            && !self.remove_silent(ticket, remote, index)
+        {
+            self.complete.remove(&(port, ticket, index));
+        }
+    }
+
+    /// The connection to be reset when there are too many: see the module's documentation.
+    pub(super) fn victim(&self) -> Option<u32> {
+        let (group, _) =
+            self.counts.iter().zip(0..=u8::MAX).map(|(n, g)| (g, n)).max_by_key(|&(_, n)| n)?;
+        self.silent.range((group, Ticket(NonZeroU64::MIN), 0)..).next().map(|&(_, _, index)| index)
+    }
+
+    /// The oldest connection to `port` whose request waits for room in the backlog.
+    pub(super) fn next_complete(&self, port: u16) -> Option<u32> {
+        let &(of, _, index) = self.complete.range((port, Ticket(NonZeroU64::MIN), 0)..).next()?;
+        (of == port).then_some(index)
+    }
+
+    fn remove_silent(&mut self, ticket: Ticket, remote: IpAddr, index: u32) -> bool {
+        let group = self.group(remote);
+        let was_there = self.silent.remove(&(group, ticket, index));
+        self.counts[usize::from(group)] -= u32::from(was_there);
+        was_there
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "part of a hash")]
+    fn group(&self, remote: IpAddr) -> u8 {
+        let mut hasher = self.hash.build_hasher();
+        match remote {
+            IpAddr::V4(remote) => remote.hash(&mut hasher),
+            IpAddr::V6(remote) => (remote.to_bits() >> 64).hash(&mut hasher),
+        }
+        hasher.finish() as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use super::Awaiting;
+    use crate::net::keyed::KeyedHash;
+
+    const PORT: u16 = 7174;
+
+    fn v4(last: u8) -> IpAddr {
+        Ipv4Addr::new(198, 18, 0, last).into()
+    }
+
+    #[test]
+    fn the_oldest_of_the_address_with_most_connections_is_the_victim() {
+        let mut awaiting = Awaiting::new(KeyedHash::new(1));
+        awaiting.enter(v4(1), 100);
+        let tickets: Vec<_> = (0..3).map(|index| awaiting.enter(v4(2), index)).collect();
+        assert_eq!(awaiting.victim(), Some(0));
+        awaiting.leave(tickets[0], v4(2), PORT, 0);
+        assert_eq!((awaiting.victim(), awaiting.len()), (Some(1), 3));
+    }
+
+    #[test]
+    fn hosts_of_one_ipv6_prefix_are_one_peer() {
+        let mut awaiting = Awaiting::new(KeyedHash::new(1));
+        let host = |net: u16, host: u16| Ipv6Addr::new(0x2001, 2, 0, net, 0, 0, 0, host).into();
+        awaiting.enter(host(1, 1), 100);
+        awaiting.enter(host(2, 1), 0);
+        awaiting.enter(host(2, 2), 1);
+        assert_eq!(awaiting.victim(), Some(0));
+    }
+
+    #[test]
+    fn whole_requests_are_no_victims_and_leave_in_order() {
+        let mut awaiting = Awaiting::new(KeyedHash::new(1));
+        let tickets = [5, 3].map(|index| awaiting.enter(v4(1), index));
+        for (ticket, index) in tickets.into_iter().zip([5, 3]) {
+            awaiting.complete(ticket, v4(1), PORT, index);
+        }
+        assert_eq!((awaiting.victim(), awaiting.silent_count(), awaiting.len()), (None, 0, 2));
+        assert_eq!(
+            (awaiting.next_complete(PORT), awaiting.next_complete(PORT - 1)),
+            (Some(5), None)
+        );
+        awaiting.leave(tickets[0], v4(1), PORT, 5);
+        assert_eq!(awaiting.next_complete(PORT), Some(3));
+    }
+}
