@@ -1,5 +1,5 @@
 //! A try-lock: nobody sleeps, drivers pass by when somebody is inside, and callers who must get in
-//! go before them.
+//! go before them, unless they lost their core.
 //!
 //! It is the lock of a shard, and by [`Gate::quiesce`] its clock of quiescence as well.
 
@@ -10,13 +10,24 @@ use crossbeam::utils::CachePadded;
 
 use crate::sync::{AtomicU32, Cell, Ordering, relax};
 
+/// How often in a row a driver gives way. A driver that does nothing else comes by every few
+/// nanoseconds, so this is the better part of a microsecond: several times what a waiter that runs
+/// needs to see that the gate is free, and little beside the pass that follows.
+#[cfg(not(loom))]
+const GIVE_WAY_COUNT_MAX: u32 = 128;
+/// Loom tries every order: the fewer the better.
+#[cfg(loom)]
+const GIVE_WAY_COUNT_MAX: u32 = 1;
+
 /// A value for one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Gate<T> {
     /// 1 while somebody is inside.
     taken: CachePadded<AtomicU32>,
-    /// Callers of [`Gate::enter`] that wait; [`Gate::try_enter`] lets them go first.
+    /// Callers of [`Gate::enter`] that wait; [`Gate::try_enter`] lets them go first, for a while.
     waiting: AtomicU32,
+    /// Times that [`Gate::try_enter`] has let them go first since it last did not.
+    gave_way: AtomicU32,
     value: Cell<T>,
 }
 
@@ -36,17 +47,31 @@ impl<T> Gate<T> {
         Self {
             taken: CachePadded::new(AtomicU32::new(0)),
             waiting: AtomicU32::new(0),
+            gave_way: AtomicU32::new(0),
             value: Cell::new(value),
         }
     }
 
-    /// Enters if nobody is inside and nobody waits. One uncontended atomic exchange.
+    /// Enters if nobody is inside, unless somebody waits: those go first, but whoever waits may be
+    /// off its core, so at most [`GIVE_WAY_COUNT_MAX`] times in a row. One uncontended atomic
+    /// exchange.
     #[inline]
     pub(crate) fn try_enter(&self) -> Option<Inside<'_, T>> {
-        if self.waiting.load(Ordering::Relaxed) != 0 {
+        if self.waiting.load(Ordering::Relaxed) != 0 && self.gives_way() {
             return None;
         }
         self.attempt()
+    }
+
+    /// True as long as those that wait are to go first. After each time that they did not, they
+    /// are given the same time again.
+    #[cold]
+    fn gives_way(&self) -> bool {
+        let gives = self.gave_way.fetch_add(1, Ordering::Relaxed) < GIVE_WAY_COUNT_MAX;
+        if !gives {
+            self.gave_way.store(0, Ordering::Relaxed);
+        }
+        gives
     }
 
     /// Enters as soon as whoever is inside leaves. Costs as much as `try_enter` when nobody is.
@@ -128,6 +153,21 @@ mod tests {
     }
 
     #[test]
+    fn waiter_that_lost_its_core_does_not_stop_drivers() {
+        let gate = Gate::new(0);
+        // What another thread has done when it is taken off its core inside `enter`.
+        gate.waiting.fetch_add(1, Ordering::Relaxed);
+        for pass in 0..3 {
+            let refused = (0..10_000).take_while(|_| gate.try_enter().is_none()).count();
+            assert_eq!(refused, GIVE_WAY_COUNT_MAX as usize, "before pass {pass}");
+        }
+        // Back on its core it is the next to enter, whoever else drives.
+        let driver = gate.try_enter();
+        assert!(driver.is_none());
+        assert!(gate.attempt().is_some());
+    }
+
+    #[test]
     fn threads_never_lose_an_update() {
         let gate = Gate::new(0_u64);
         std::thread::scope(|scope| {
@@ -159,6 +199,30 @@ mod proofs {
             }
             thread.join().unwrap();
             assert_eq!(*gate.enter(), 2);
+        });
+    }
+
+    /// A caller that waits and a driver that gives way, and after a while does not: both get in,
+    /// one at a time, and nobody is left counted as waiting.
+    #[test]
+    fn drivers_that_stop_giving_way_lose_nobody() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new(0));
+            let waiter = {
+                let gate = Arc::clone(&gate);
+                thread::spawn(move || *gate.enter() += 1)
+            };
+            let mut passes = 0;
+            for _ in 0..=GIVE_WAY_COUNT_MAX + 1 {
+                if let Some(mut inside) = gate.try_enter() {
+                    *inside += 1;
+                    passes += 1;
+                }
+            }
+            waiter.join().unwrap();
+            assert_eq!(*gate.enter(), 1 + passes);
+            assert_eq!(gate.waiting.load(Ordering::Relaxed), 0);
+            assert!(gate.try_enter().is_some());
         });
     }
 
