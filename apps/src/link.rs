@@ -75,11 +75,11 @@ impl End {
     /// An end whose connections have at most `requests` outstanding, all together.
     ///
     /// # Errors
-    /// If there is no memory for the queue.
+    /// If the queue is over a limit of the context.
     pub fn new(context: &Context, requests: usize) -> anyhow::Result<Self> {
         Ok(Self {
             pd: context.alloc_pd(),
-            cq: context.create_cq(requests),
+            cq: context.create_cq(requests)?,
             context: context.clone(),
         })
     }

@@ -102,7 +102,8 @@ impl Stack {
     fn open(mut config: Config) -> Self {
         config.drive = DriveMode::Helper;
         let context = Context::open(config).expect("the device can be opened");
-        let (pd, cq) = (context.alloc_pd(), context.create_cq(1024));
+        let pd = context.alloc_pd();
+        let cq = context.create_cq(1024).expect("within the limits");
         Self { context, pd, cq }
     }
 

@@ -26,7 +26,7 @@ struct End {
 
 impl End {
     fn new(context: Context, len: usize) -> Self {
-        let (pd, cq) = (context.alloc_pd(), context.create_cq(1024));
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(1024).expect("a queue"));
         let options =
             QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 2 * DEPTH, max_recv_wr: 1 };
         let qp = pd.create_qp(&context, &options).expect("a queue pair");

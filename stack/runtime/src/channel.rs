@@ -1,17 +1,20 @@
 //! Channels on which completion queues tell that there is something: for applications that sleep.
 //!
-//! Arming goes through the gate of the shard, as all control does: no pass is under way when a
-//! queue is armed, so a completion was either shown before, and a poll finds it, or comes after
-//! and is told of. A queue that is never armed pays one test per completion.
+//! A queue is armed by its arm word ([`crate::arm`]), past the gate of the shard. A queue without a
+//! channel pays one test per completion, one with a channel a fence per pass that completes
+//! something.
 
 use std::collections::VecDeque;
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use ferrowarp_proto::verbs::arm::Notify;
 use ferrowarp_proto::verbs::wc::CqId;
 
+use crate::arm::{ArmWord, Covers};
 use crate::config::DriveMode;
 use crate::context::Inner;
 
@@ -23,7 +26,9 @@ use crate::context::Inner;
 /// event names its queue.
 ///
 /// The file descriptor ([`AsFd`]) is readable while events wait. It is for `poll` and its kin
-/// alone: events are taken by [`Channel::next_event`].
+/// alone: events are taken by [`Channel::next_event`]. Where the application alone drives
+/// ([`DriveMode::Inline`]) nothing happens while it sleeps on the descriptor, which never becomes
+/// readable by itself: [`Channel::wait`] drives meanwhile.
 ///
 /// [`Context::create_cq_on`]: crate::Context::create_cq_on
 /// [`Cq::arm`]: crate::Cq::arm
@@ -38,13 +43,13 @@ pub(crate) struct Bell {
     /// Queues with something to tell, each once, oldest first.
     rang: Mutex<VecDeque<CqId>>,
     wake: Condvar,
-    /// Holds one octet while `rang` is not empty.
-    reader: PipeReader,
-    writer: PipeWriter,
+    /// Holds one byte while `rang` is not empty.
+    reader: UnixStream,
+    writer: UnixStream,
 }
 
 impl Bell {
-    /// A queue has something to tell. One lock and at most one octet written, only for queues that
+    /// A queue has something to tell. One lock and at most one byte written, only for queues that
     /// were armed.
     #[cold]
     pub(crate) fn ring(&self, cq: CqId) {
@@ -53,7 +58,7 @@ impl Bell {
             return;
         }
         if rang.is_empty() {
-            // There is room for one octet, so this neither waits nor fails.
+            // There is room for one byte.
             let _ = (&self.writer).write_all(&[0]);
         }
         rang.push_back(cq);
@@ -62,24 +67,84 @@ impl Bell {
 
     fn take(&self, rang: &mut VecDeque<CqId>) -> Option<CqId> {
         let cq = rang.pop_front()?;
+        self.took(rang);
+        Some(cq)
+    }
+
+    /// An event was taken out.
+    fn took(&self, rang: &VecDeque<CqId>) {
         if rang.is_empty() {
             // Written when the first came.
             let _ = (&self.reader).read_exact(&mut [0]);
         }
-        Some(cq)
+    }
+
+    /// The queue goes: so does its event.
+    fn forget(&self, cq: CqId) {
+        let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = rang.iter().position(|&rang| rang == cq) {
+            rang.remove(at);
+            self.took(&rang);
+        }
+    }
+}
+
+/// How a completion queue notifies its channel. Shared by the queue and the shards that feed it.
+pub(crate) struct CqNotify {
+    word: ArmWord,
+    bell: Arc<Bell>,
+    /// Set before anything is published.
+    id: OnceLock<CqId>,
+}
+
+impl CqNotify {
+    pub(crate) fn on(channel: &Channel) -> Self {
+        Self { word: ArmWord::default(), bell: Arc::clone(&channel.bell), id: OnceLock::new() }
+    }
+
+    /// Names the queue.
+    pub(crate) fn name(&self, id: CqId) {
+        // Named once, when the shard takes it on.
+        let _ = self.id.set(id);
+    }
+
+    /// See [`ArmWord::arm`].
+    pub(crate) fn arm(&self, notify: Notify) {
+        self.word.arm(notify);
+    }
+
+    /// A shard has published something: notifies if it was asked to. See [`ArmWord::claim`].
+    #[inline]
+    pub(crate) fn published(&self, covers: Covers) {
+        if self.word.claim(covers) {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        if let Some(&id) = self.id.get() {
+            self.bell.ring(id);
+        }
+    }
+
+    /// The queue goes, and no shard feeds it any more.
+    pub(crate) fn forget(&self) {
+        if let Some(&id) = self.id.get() {
+            self.bell.forget(id);
+        }
     }
 }
 
 impl Channel {
     pub(crate) fn new(context: &Arc<Inner>) -> std::io::Result<Self> {
-        let (reader, writer) = std::io::pipe()?;
+        let (reader, writer) = UnixStream::pair()?;
+        // Nobody waits here, not even if the application has read from its descriptor.
+        reader.set_nonblocking(true)?;
+        writer.set_nonblocking(true)?;
         let (rang, wake) = (Mutex::default(), Condvar::new());
         let bell = Arc::new(Bell { rang, wake, reader, writer });
         Ok(Self { bell, context: Arc::clone(context) })
-    }
-
-    pub(crate) const fn bell(&self) -> &Arc<Bell> {
-        &self.bell
     }
 
     pub(crate) fn belongs_to(&self, context: &Arc<Inner>) -> bool {
@@ -92,17 +157,20 @@ impl Channel {
         self.bell.take(&mut self.bell.rang.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits for an event, for `timeout` at most, and takes it. Sleeps, unless the shard is driven
-    /// by the application alone ([`DriveMode::Inline`]): then it drives meanwhile.
+    /// Waits for an event, for `timeout` at most ([`Duration::MAX`]: for ever), and takes it.
+    /// Sleeps, unless the shard is driven by the application alone ([`DriveMode::Inline`]): then
+    /// it drives meanwhile.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<CqId> {
         if self.context.drive_mode() == DriveMode::Inline {
             return self.context.wait(timeout, || self.next_event());
         }
-        let end = Instant::now() + timeout;
+        // `None`: no clock shows that time.
+        let end = Instant::now().checked_add(timeout);
         let mut rang = self.bell.rang.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let left = end.saturating_duration_since(Instant::now());
+            let left =
+                end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if let Some(cq) = self.bell.take(&mut rang) {
                 return Some(cq);
             }
@@ -115,6 +183,8 @@ impl Channel {
     }
 }
 
+/// Readable while events wait. In mode [`DriveMode::Inline`] only the application's own calls make
+/// events: without them the descriptor never becomes readable.
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.reader.as_fd()

@@ -19,7 +19,7 @@ use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Port};
 use crate::cq::{Cq, CqRings};
 use crate::device::{self, DeviceSpec, OpenConfig, Opened};
-use crate::error::{MemoryError, OpenError};
+use crate::error::{CreateError, MemoryError, OpenError};
 use crate::events::{EventChannel, Events};
 use crate::limits::Ledger;
 use crate::listener::Listener;
@@ -180,10 +180,10 @@ impl Context {
     /// A completion queue for at least `capacity` completions. Choose as many as requests can be
     /// outstanding on all its queue pairs: if it overruns, those end in error.
     ///
-    /// If all queues together would hold more than the configuration allows, no queue pair can be
-    /// made with it: [`Cq::refusal`] says why.
-    #[must_use]
-    pub fn create_cq(&self, capacity: usize) -> Cq {
+    /// # Errors
+    /// `Limit` if all queues together would hold more than the configuration allows; `Gone` after
+    /// closing.
+    pub fn create_cq(&self, capacity: usize) -> Result<Cq, CreateError> {
         Cq::new(&self.inner, capacity, None)
     }
 
@@ -206,8 +206,10 @@ impl Context {
 
     /// As [`Context::create_cq`], and the queue can be armed ([`Cq::arm`]) to tell of completions
     /// on `channel`, which is one of this context.
-    #[must_use]
-    pub fn create_cq_on(&self, channel: &Channel, capacity: usize) -> Cq {
+    ///
+    /// # Errors
+    /// As [`Context::create_cq`]; `Gone` also if the channel is of another context.
+    pub fn create_cq_on(&self, channel: &Channel, capacity: usize) -> Result<Cq, CreateError> {
         Cq::new(&self.inner, capacity, Some(channel))
     }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferrowarp_proto::verbs::arm::{Arm, Notify};
+use ferrowarp_proto::verbs::arm::Notify;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 
-use crate::channel::{Bell, Channel};
+use crate::arm::Covers;
+use crate::channel::{Channel, CqNotify};
 use crate::context::Inner;
-use crate::error::{ArmError, LimitError};
+use crate::error::{ArmError, CreateError};
 use crate::gate::Gate;
 use crate::limits::{Grant, Resource};
 use crate::ring::{Consumer, Peek, Producer};
@@ -28,31 +29,38 @@ struct Shared {
     ring: Gate<Consumer<Wc>>,
     peek: Peek<Wc>,
     overrun: Arc<AtomicBool>,
+    /// If it was made on a channel.
+    notify: Option<Arc<CqNotify>>,
     context: Arc<Inner>,
-    /// Its entries, or why there are none for it.
-    grant: Result<Grant, LimitError>,
+    _grant: Grant,
 }
 
 impl Cq {
-    pub(crate) fn new(context: &Arc<Inner>, capacity: usize, channel: Option<&Channel>) -> Self {
-        let grant = context.ledger.take(Resource::CqEntries, capacity);
-        let capacity = if grant.is_ok() { capacity } else { 0 };
+    /// Fails if `channel` is of another context, if its entries are over a limit, or after closing.
+    pub(crate) fn new(
+        context: &Arc<Inner>,
+        capacity: usize,
+        channel: Option<&Channel>,
+    ) -> Result<Self, CreateError> {
+        if channel.is_some_and(|channel| !channel.belongs_to(context)) {
+            return Err(CreateError::Gone);
+        }
+        let grant = context.ledger.take(Resource::CqEntries, capacity)?;
         let (mut feed, consumer) = Feed::new(capacity);
-        feed.alarm = channel
-            .filter(|channel| channel.belongs_to(context))
-            .map(|channel| Box::new(Alarm::on(channel.bell())));
+        let notify = channel.map(|channel| Arc::new(CqNotify::on(channel)));
+        feed.alarm = notify.clone().map(Alarm::new);
         let overrun = Arc::clone(&feed.overrun);
-        // After closing there is no shard to fill it: the queue stays empty.
         let id = context.shard.control(|machine, _| machine.add_cq(feed));
         let shared = Shared {
-            id: id.unwrap_or(CqId(u32::MAX)),
+            id: id.ok_or(CreateError::Gone)?,
             peek: consumer.peek(),
             ring: Gate::new(consumer),
             overrun,
+            notify,
             context: Arc::clone(context),
-            grant,
+            _grant: grant,
         };
-        Self { shared: Arc::new(shared) }
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Appends completions to `out`, oldest first, and returns how many: at most the spare
@@ -79,37 +87,33 @@ impl Cq {
     }
 
     /// True once a completion found the queue full: the queue pairs that use it are in error,
-    /// what it holds stays to be polled.
+    /// what it holds stays to be polled. An armed queue is notified of it, whatever it was armed
+    /// for.
     #[must_use]
     pub fn overrun(&self) -> bool {
-        self.shared.overrun.load(Ordering::Relaxed)
+        self.shared.overrun.load(Ordering::Acquire)
     }
 
-    /// Why no queue pair can be made with it: its entries were over a limit.
-    #[must_use]
-    pub fn refusal(&self) -> Option<LimitError> {
-        self.shared.grant.as_ref().err().copied()
-    }
-
-    /// The name that events of its channel carry.
+    /// The name that events of its channel carry. It may be given to another queue once this one
+    /// is gone, and so are its events that nobody took.
     #[must_use]
     pub fn id(&self) -> CqId {
         self.shared.id
     }
 
     /// Asks to be told, once, on the queue's channel, of the next completion from now on, or of
-    /// the next that the peer asked for with a solicited event or that failed. What is in the
-    /// queue already is not told of: poll once more afterwards, before you wait. Of two wishes
-    /// that stand the wider one counts.
+    /// the next that the peer asked for with a solicited event or that failed; or that the queue
+    /// has overrun. What is in the queue already is not told of: poll once more afterwards, before
+    /// you wait. Of two wishes that stand the wider one counts.
     ///
-    /// Waits for one pass of another thread at most.
+    /// Waits for nobody: one atomic operation and a fence.
     ///
     /// # Errors
     /// [`ArmError`].
     pub fn arm(&self, notify: Notify) -> Result<(), ArmError> {
-        let id = self.shared.id;
-        let armed = self.shared.context.shard.control(|machine, _| machine.arm_cq(id, notify));
-        if armed.ok_or(ArmError::Gone)? { Ok(()) } else { Err(ArmError::NoChannel) }
+        let alarm = self.shared.notify.as_ref().ok_or(ArmError::NoChannel)?;
+        alarm.arm(notify);
+        if self.shared.context.shard.has_ended() { Err(ArmError::Gone) } else { Ok(()) }
     }
 
     pub(crate) fn belongs_to(&self, context: &Arc<Inner>) -> bool {
@@ -119,8 +123,14 @@ impl Cq {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let id = self.id;
-        self.context.shard.control(|machine, _| machine.remove_cq(id));
+        let (id, notify) = (self.id, &self.notify);
+        self.context.shard.control(|machine, _| {
+            machine.remove_cq(id);
+            // Before another queue can be given its place, and its name.
+            if let Some(notify) = notify {
+                notify.forget();
+            }
+        });
     }
 }
 
@@ -131,20 +141,19 @@ pub(crate) struct Feed {
     /// Listed in [`CqRings::staged`].
     staged: bool,
     /// For those that can be armed.
-    alarm: Option<Box<Alarm>>,
+    alarm: Option<Alarm>,
 }
 
-/// What a queue with a channel was asked to tell of.
+/// A shard's way to notify of completions in a queue that was made on a channel.
 struct Alarm {
-    arm: Arm,
-    bell: Arc<Bell>,
-    /// To be rung when the completions are shown.
-    due: bool,
+    notify: Arc<CqNotify>,
+    /// What has been staged since completions were last shown.
+    staged: Option<Covers>,
 }
 
 impl Alarm {
-    fn on(bell: &Arc<Bell>) -> Self {
-        Self { arm: Arm::default(), bell: Arc::clone(bell), due: false }
+    const fn new(notify: Arc<CqNotify>) -> Self {
+        Self { notify, staged: None }
     }
 }
 
@@ -187,8 +196,12 @@ impl CqRings {
             self.feeds.push(None);
             self.staged.reserve(self.feeds.len());
         }
+        let id = CqId(u32::try_from(index).expect("bounded by memory, each queue has a ring"));
+        if let Some(alarm) = &feed.alarm {
+            alarm.notify.name(id);
+        }
         self.feeds[index] = Some(feed);
-        CqId(u32::try_from(index).expect("bounded by memory, each queue has a ring"))
+        id
     }
 
     pub(crate) fn remove(&mut self, cq: CqId) {
@@ -225,26 +238,22 @@ impl CqRings {
                 feed.staged = false;
                 feed.ring.publish();
                 if let Some(alarm) = &mut feed.alarm
-                    && std::mem::take(&mut alarm.due)
+                    && let Some(covers) = alarm.staged.take()
                 {
-                    alarm.bell.ring(cq);
+                    alarm.notify.published(covers);
                 }
             }
         }
     }
 
-    /// Arms a queue; false if it has no channel.
-    pub(crate) fn arm(&mut self, cq: CqId, notify: Notify) -> bool {
-        let Some(Some(feed)) = self.feeds.get_mut(cq.0 as usize) else { return false };
-        let Some(alarm) = &mut feed.alarm else { return false };
-        alarm.arm.arm(notify);
-        true
-    }
-
-    /// Marks a queue as overrun.
+    /// Marks a queue as overrun, and notifies whoever waits for a completion of any kind: its
+    /// queue pairs have failed, and more may never come.
     pub(crate) fn mark_overrun(&self, cq: CqId) {
         if let Some(Some(feed)) = self.feeds.get(cq.0 as usize) {
-            feed.overrun.store(true, Ordering::Relaxed);
+            feed.overrun.store(true, Ordering::Release);
+            if let Some(alarm) = &feed.alarm {
+                alarm.notify.published(Covers::ANY);
+            }
         }
     }
 }
@@ -259,7 +268,8 @@ impl Completions for CqRings {
             return false;
         }
         if let Some(alarm) = &mut feed.alarm {
-            alarm.due |= alarm.arm.tells_of(&wc);
+            let covers = Covers::completion(wc.is_solicited());
+            alarm.staged = Some(alarm.staged.map_or(covers, |staged| staged.min(covers)));
         }
         if !feed.staged {
             feed.staged = true;

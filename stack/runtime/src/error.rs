@@ -83,14 +83,16 @@ pub struct LimitError {
     pub wanted: u64,
 }
 
-/// Why a queue pair or a shared receive queue could not be made.
+/// Why a queue pair, a completion queue or a shared receive queue could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     /// A limit is reached.
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// Something that was named is of another context or domain, or the context is closed.
-    #[error("a queue or a domain is of another context or domain, or the context is closed")]
+    #[error(
+        "a queue, a channel or a domain is of another context or domain, or the context is closed"
+    )]
     Gone,
     /// The shared receive queue does not take it.
     #[error(transparent)]
@@ -101,7 +103,7 @@ pub enum CreateError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArmError {
     /// It has nowhere to tell.
-    #[error("the completion queue has no channel of this context: make it with `create_cq_on`")]
+    #[error("the completion queue has no channel: make it with `create_cq_on`")]
     NoChannel,
     /// The context was closed.
     #[error("the context is closed")]

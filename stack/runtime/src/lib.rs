@@ -28,8 +28,8 @@
 //!     let patience = Duration::from_secs(5);
 //!
 //!     // Each end: a protection domain, a completion queue, memory and a queue pair.
-//!     let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64));
-//!     let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64));
+//!     let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64)?);
+//!     let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64)?);
 //!     let mr_l = pd_l.register(left.allocate(4096)?, Access::LOCAL_WRITE)?;
 //!     let mr_r = pd_r.register(right.allocate(4096)?, Access::ALL)?;
 //!     let (max_send_wr, max_recv_wr) = (16, 16);
@@ -105,8 +105,8 @@
 //! # };
 //! # let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
 //! # let patience = Duration::from_secs(5);
-//! # let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64));
-//! # let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64));
+//! # let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64)?);
+//! # let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64)?);
 //! # let (max_send_wr, max_recv_wr) = (16, 16);
 //! # let qp_l = pd_l.create_qp(
 //! #     &left,
@@ -192,6 +192,7 @@
 
 #![cfg_attr(loom, allow(dead_code, reason = "proofs use a part of the lock-free modules"))]
 
+mod arm;
 mod doorbell;
 mod gate;
 mod ring;

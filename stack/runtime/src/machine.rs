@@ -7,7 +7,6 @@ use std::sync::Arc;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::arm::Notify;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, RequestId};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
@@ -34,8 +33,6 @@ pub(crate) trait Machine: Send {
 
     fn add_cq(&mut self, feed: Feed) -> CqId;
     fn remove_cq(&mut self, cq: CqId);
-    /// False if the queue has no channel.
-    fn arm_cq(&mut self, cq: CqId, notify: Notify) -> bool;
 
     fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError>;
     /// Ties the rings to a queue pair just created.
@@ -196,12 +193,13 @@ impl<D: Device> EngineMachine<D> {
                 }
             }
             Event::CqOverrun { cq } => {
-                self.engine.completions_mut().mark_overrun(cq);
                 for link in self.links.iter().flatten().filter(|link| link.uses(cq)) {
                     link.qp.set_state(self.engine.qp_state(link.id));
                     link.qp.inform(event.clone());
                     self.teller.tell(link.qp.source());
                 }
+                // Last: whoever is woken by it finds all that.
+                self.engine.completions_mut().mark_overrun(cq);
                 self.teller.tell_error(AsyncEvent::CqOverrun { cq });
             }
         }
@@ -273,10 +271,6 @@ where
 
     fn remove_cq(&mut self, cq: CqId) {
         self.engine.completions_mut().remove(cq);
-    }
-
-    fn arm_cq(&mut self, cq: CqId, notify: Notify) -> bool {
-        self.engine.completions_mut().arm(cq, notify)
     }
 
     fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError> {

@@ -62,9 +62,6 @@ impl Qp {
         if !pd.belongs_to(inner) || !send_cq.belongs_to(inner) || !recv_cq.belongs_to(inner) {
             return Err(CreateError::Gone);
         }
-        if let Some(refusal) = send_cq.refusal().or(recv_cq.refusal()) {
-            return Err(refusal.into());
-        }
         if srq.is_some_and(|srq| !srq.belongs_to(inner, pd.id())) {
             return Err(CreateError::Gone);
         }

@@ -26,6 +26,8 @@ pub(crate) struct Shard {
     /// The helper naps and wants to be woken.
     napping: AtomicBool,
     helper: std::sync::OnceLock<std::thread::Thread>,
+    /// Nothing advances it any more.
+    ended: AtomicBool,
 }
 
 impl Shard {
@@ -38,6 +40,7 @@ impl Shard {
             driven: CachePadded::new(AtomicU64::new(0)),
             napping: AtomicBool::new(false),
             helper: std::sync::OnceLock::new(),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -129,7 +132,13 @@ impl Shard {
     /// Takes the machine out, so that nothing runs any more and the device is closed with it.
     pub(crate) fn stop(&self) {
         let machine = self.gate.enter().take();
+        self.ended.store(true, Ordering::Release);
         drop(machine);
+    }
+
+    /// True once nothing advances it any more: it was closed.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 }
 

@@ -3,12 +3,12 @@
 #[cfg(loom)]
 pub(crate) use loom::{
     sync::Arc,
-    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::Arc,
-    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 /// A cell whose accesses loom checks for races. Outside proofs it costs nothing.

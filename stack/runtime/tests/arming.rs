@@ -7,7 +7,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, ArmError, Channel, Context, Cq, DriveMode, Mr, Notify, Operation, Qp, QpOptions,
+    Access, ArmError, Channel, Context, Cq, CreateError, DriveMode, Mr, Notify, Operation, Qp,
+    QpOptions, QpState, WcStatus,
 };
 use support::*;
 
@@ -26,7 +27,7 @@ impl Armed {
     fn new(drive: DriveMode) -> Self {
         let (left, right) = ends(drive);
         let channel = right.context.create_channel().unwrap();
-        let cq = right.context.create_cq_on(&channel, 64);
+        let cq = right.context.create_cq_on(&channel, 64).unwrap();
         let options =
             QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 16, max_recv_wr: 16 };
         let b = right.pd.create_qp(&right.context, &options).unwrap();
@@ -101,7 +102,7 @@ fn any_completion_is_told_of_when_that_was_asked_for() {
 fn several_queues_share_a_channel_and_its_descriptor() {
     let (left, right) = ends(DriveMode::Inline);
     let channel = right.context.create_channel().unwrap();
-    let cqs = [0, 1].map(|_| right.context.create_cq_on(&channel, 16));
+    let cqs = [0, 1].map(|_| right.context.create_cq_on(&channel, 16).unwrap());
     let inbox = right.mr(64, Access::LOCAL_WRITE);
     let pairs = cqs.each_ref().map(|cq| {
         let options = QpOptions { send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
@@ -119,7 +120,7 @@ fn several_queues_share_a_channel_and_its_descriptor() {
     rang.sort_unstable_by_key(|cq| cq.0);
     assert_eq!(rang, cqs.each_ref().map(Cq::id));
     assert_eq!(channel.next_event(), None);
-    // Readable once there is an event. Nobody asks for that one: the test has eaten its octet.
+    // Readable once there is an event. Nobody asks for that one: the test has eaten its byte.
     let mut pipe = std::fs::File::from(channel.as_fd().try_clone_to_owned().unwrap());
     pairs[0].1.post_recv(recv(2, inbox.sge(0, 64))).unwrap();
     cqs[0].arm(Notify::Next).unwrap();
@@ -131,12 +132,72 @@ fn several_queues_share_a_channel_and_its_descriptor() {
 fn a_queue_without_a_channel_cannot_be_armed() {
     let (left, right) = contexts(DriveMode::Inline);
     let channel = right.create_channel().unwrap();
-    assert_eq!(left.create_cq(4).arm(Notify::Next), Err(ArmError::NoChannel));
-    assert_eq!(left.create_cq_on(&channel, 4).arm(Notify::Next), Err(ArmError::NoChannel));
-    let cq = right.create_cq_on(&channel, 4);
+    assert_eq!(left.create_cq(4).unwrap().arm(Notify::Next), Err(ArmError::NoChannel));
+    assert_eq!(left.create_cq_on(&channel, 4).err(), Some(CreateError::Gone), "another context's");
+    let cq = right.create_cq_on(&channel, 4).unwrap();
     assert_eq!(cq.arm(Notify::Next), Ok(()));
     Context::close(right);
     assert_eq!(cq.arm(Notify::Next), Err(ArmError::Gone));
+}
+
+/// The queue fills with completions that nobody asked to be notified of, and no other follows.
+#[test]
+fn overrun_notifies_a_queue_armed_for_solicited_completions() {
+    let (left, right) = ends(DriveMode::Inline);
+    let channel = right.context.create_channel().unwrap();
+    let cq = right.context.create_cq_on(&channel, 4).unwrap();
+    let options = QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 16 };
+    let b = right.pd.create_qp(&right.context, &options).unwrap();
+    let (a, b) = connect_qps(&right, left.qp(), b).0;
+    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    for wr_id in 0..16 {
+        b.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+    }
+    cq.arm(Notify::Solicited).unwrap();
+    for wr_id in 0..4 {
+        a.post_send(send(wr_id, inline(b"x"))).unwrap();
+    }
+    assert!(left.completions(&right, 4).iter().all(|wc| wc.status == WcStatus::Success));
+    for_a_while(&left.context, &right.context, Duration::from_millis(5));
+    assert_eq!((channel.next_event(), cq.overrun()), (None, false));
+    a.post_send(send(4, inline(b"x"))).unwrap();
+    until(&left.context, &right.context, || cq.overrun());
+    assert_eq!(channel.next_event(), Some(cq.id()));
+    assert_eq!((channel.next_event(), b.state()), (None, QpState::Error));
+    // Those that were received, and those that the end of the queue pair flushes.
+    let mut found = Vec::new();
+    until(&left.context, &right.context, || {
+        cq.poll(&mut found);
+        found.len() == 16
+    });
+    assert!(found[..4].iter().all(|wc| wc.status == WcStatus::Success));
+}
+
+/// Names of queues are used again; what the last bearer left in the channel is not.
+#[test]
+fn queue_with_a_used_name_gets_no_event_of_its_forerunner() {
+    let mut armed = Armed::new(DriveMode::Inline);
+    let other = armed.right.context.create_cq_on(&armed.channel, 4).unwrap();
+    armed.cq.arm(Notify::Next).unwrap();
+    armed.send(false);
+    let name = armed.cq.id();
+    // Its event waits; queue pair and queue go.
+    let Armed { right, channel, cq, b, .. } = armed;
+    drop((b, cq));
+    let heir = right.context.create_cq_on(&channel, 4).unwrap();
+    assert_eq!(heir.id(), name, "or this shows nothing");
+    assert_eq!(channel.next_event(), None);
+    drop((heir, other));
+}
+
+#[test]
+fn waiting_has_no_end_if_none_was_set() {
+    for drive in [DriveMode::Inline, DriveMode::Helper] {
+        let mut armed = Armed::new(drive);
+        armed.cq.arm(Notify::Next).unwrap();
+        armed.send(false);
+        assert_eq!(armed.channel.wait(Duration::MAX), Some(armed.cq.id()));
+    }
 }
 
 /// Requests and answers between two threads that sleep while they wait: not one event is lost.

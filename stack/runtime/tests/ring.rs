@@ -223,7 +223,7 @@ fn a_queue_takes_as_many_requests_as_it_was_made_for() {
 fn an_overrun_ends_its_own_queue_pairs_only() {
     let (left, right) = ends(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
-    let small = left.context.create_cq(4);
+    let small = left.context.create_cq(4).unwrap();
     let options =
         ferrowarp::QpOptions { send_cq: &small, recv_cq: &small, max_send_wr: 64, max_recv_wr: 4 };
     let over = left.pd.create_qp(&left.context, &options).unwrap();

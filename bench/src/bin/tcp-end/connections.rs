@@ -37,7 +37,7 @@ pub(crate) fn ring(count: usize, batch: usize) -> Result<f64> {
         |host| Config::new(DeviceSpec::Ring, IpAddr::V4(Ipv4Addr::new(198, 18, 65, host)), 24);
     let (left, right) =
         Context::ring_pair(config(1), config(2)).map_err(|error| anyhow!("{error}"))?;
-    let (left, right) = (Ours::new(left), Ours::new(right));
+    let (left, right) = (Ours::new(left)?, Ours::new(right)?);
     let listener = right.context.listen(PORT, batch)?;
     let mut acceptor = Acceptor { end: &right, listener, open: Vec::new(), done: 0 };
     let mut connector = Connector::new(&left, SocketAddrV4::new(OURS, PORT), count, batch);
@@ -101,7 +101,7 @@ fn on_tap() -> Result<Ours> {
     let context = Context::open(config).map_err(|error| anyhow!("{error}"))?;
     netns::ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", INTERFACE])?;
     netns::ip(&["link", "set", INTERFACE, "up"])?;
-    Ok(Ours::new(context))
+    Ours::new(context)
 }
 
 fn kernel_connects(address: SocketAddrV4, count: usize, batch: usize) -> Result<()> {
@@ -176,9 +176,9 @@ struct Ours {
 }
 
 impl Ours {
-    fn new(context: Context) -> Self {
-        let (pd, cq) = (context.alloc_pd(), context.create_cq(64));
-        Self { context, pd, cq }
+    fn new(context: Context) -> Result<Self> {
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(64)?);
+        Ok(Self { context, pd, cq })
     }
 
     fn qp(&self) -> Result<Qp> {

@@ -40,7 +40,7 @@ pub(crate) fn config(dev: &str, ip: Ipv4Addr) -> Result<Config> {
 
 fn open(dev: &str, ip: Ipv4Addr) -> Result<Ready> {
     let context = Context::open(config(dev, ip)?).map_err(|error| anyhow!("{error}"))?;
-    let (pd, cq) = (context.alloc_pd(), context.create_cq(4 * DEPTH));
+    let (pd, cq) = (context.alloc_pd(), context.create_cq(4 * DEPTH)?);
     let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };
     let qp = pd.create_qp(&context, &options)?;
     let mr = pd.register(context.allocate(MESSAGE_LEN)?, Access::LOCAL_WRITE)?;

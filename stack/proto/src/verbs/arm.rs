@@ -1,4 +1,4 @@
-//! Completion queues that tell of a completion, once, when they were asked to.
+//! Completion notification: which completions an application can ask to be notified of.
 
 use crate::verbs::wc::{Wc, WcStatus};
 
@@ -17,38 +17,6 @@ impl Wc {
     #[must_use]
     pub const fn is_solicited(&self) -> bool {
         self.solicited || !matches!(self.status, WcStatus::Success)
-    }
-}
-
-/// What a completion queue was asked to tell of.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Arm {
-    wanted: Option<Notify>,
-}
-
-impl Arm {
-    /// Tell of the next such completion that is appended from now on. A wish for any completion is
-    /// not narrowed by a later one for solicited ones.
-    pub const fn arm(&mut self, notify: Notify) {
-        if !matches!(self.wanted, Some(Notify::Next)) {
-            self.wanted = Some(notify);
-        }
-    }
-
-    /// A completion was appended: true if it is to be told of. Nothing more is told of then, until
-    /// armed again.
-    // req: RDMAP-017, RDMAP-174
-    #[inline]
-    pub const fn tells_of(&mut self, wc: &Wc) -> bool {
-        let tells = match self.wanted {
-            None => false,
-            Some(Notify::Next) => true,
-            Some(Notify::Solicited) => wc.is_solicited(),
-        };
-        if tells {
-            self.wanted = None;
-        }
-        tells
     }
 }
 
@@ -71,21 +39,9 @@ mod tests {
     }
 
     #[test]
-    fn each_wish_is_granted_once() {
-        let plain = wc(WcStatus::Success, false);
-        let solicited = wc(WcStatus::Success, true);
-        let failed = wc(WcStatus::Flushed, false);
-        let mut arm = Arm::default();
-        assert!(!arm.tells_of(&solicited), "nobody asked");
-        arm.arm(Notify::Next);
-        assert!(arm.tells_of(&plain) && !arm.tells_of(&plain));
-        for told in [solicited, failed] {
-            arm.arm(Notify::Solicited);
-            assert!(!arm.tells_of(&plain) && arm.tells_of(&told) && !arm.tells_of(&told));
-        }
-        for wishes in [[Notify::Next, Notify::Solicited], [Notify::Solicited, Notify::Next]] {
-            wishes.into_iter().for_each(|notify| arm.arm(notify));
-            assert!(arm.tells_of(&plain), "the wider wish counts");
-        }
+    fn completions_in_error_count_as_solicited() {
+        assert!(!wc(WcStatus::Success, false).is_solicited());
+        assert!(wc(WcStatus::Success, true).is_solicited());
+        assert!(wc(WcStatus::Flushed, false).is_solicited());
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn new(context: Context) -> Self {
-        let (pd, cq) = (context.alloc_pd(), context.create_cq(4096));
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(4096).unwrap());
         Self { context, pd, cq }
     }
 

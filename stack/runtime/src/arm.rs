@@ -1,0 +1,219 @@
+//! The arm word of a completion queue: which completion somebody asked to be notified of.
+//!
+//! Arming and notifying take no lock. Whoever arms writes the word and polls then; a producer
+//! publishes its completions and looks at the word then. With a fence between the two steps on
+//! both sides at least one of them sees the other: the completion is found by polling, or it is
+//! notified of, or both. Any number of shards may feed the queue: the one that clears the word
+//! notifies. Queues without a channel have no such word and pay for no fence.
+
+use ferrowarp_proto::verbs::arm::Notify;
+
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// Nobody asked.
+const NONE: u32 = 0;
+/// The next solicited completion, or the next in error.
+const SOLICITED: u32 = 1;
+/// The next completion. Wishes are ordered by what they cover.
+const NEXT: u32 = 2;
+
+/// What a completion queue was asked to notify of. See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct ArmWord {
+    wish: AtomicU32,
+}
+
+/// The least wish that covers what a producer has published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Covers(u32);
+
+impl Covers {
+    /// A completion that is asked for with a solicited event or is in error, if `solicited`; any
+    /// other is covered by a wish for the next alone.
+    #[inline]
+    pub(crate) const fn completion(solicited: bool) -> Self {
+        Self(if solicited { SOLICITED } else { NEXT })
+    }
+
+    /// What both wishes cover: the end of the queue's service.
+    pub(crate) const ANY: Self = Self(SOLICITED);
+}
+
+impl ArmWord {
+    /// Asks to be notified of the next such completion that is published from now on; of two
+    /// wishes that stand the wider one counts. The caller polls the queue afterwards: what was
+    /// published before the wish could be seen is found then. True if there was no wish before.
+    pub(crate) fn arm(&self, notify: Notify) -> bool {
+        let wish = match notify {
+            Notify::Solicited => SOLICITED,
+            Notify::Next => NEXT,
+        };
+        let before = self.wish.fetch_max(wish, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        before == NONE
+    }
+
+    /// Called by a producer after it has published what `covers` stands for. True if a wish covers
+    /// it: this producer, and no other, notifies.
+    // req: RDMAP-017, RDMAP-174
+    #[inline]
+    pub(crate) fn claim(&self, covers: Covers) -> bool {
+        fence(Ordering::SeqCst);
+        let mut wish = self.wish.load(Ordering::Relaxed);
+        while wish >= covers.0 {
+            let claimed =
+                self.wish.compare_exchange(wish, NONE, Ordering::AcqRel, Ordering::Relaxed);
+            match claimed {
+                Ok(_) => return true,
+                Err(now) => wish = now,
+            }
+        }
+        false
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PLAIN: Covers = Covers::completion(false);
+    const ASKED_FOR: Covers = Covers::completion(true);
+
+    #[test]
+    fn each_wish_is_granted_once() {
+        let word = ArmWord::default();
+        assert!(!word.claim(ASKED_FOR), "nobody asked");
+        assert!(word.arm(Notify::Next));
+        assert!(word.claim(PLAIN) && !word.claim(PLAIN));
+        assert!(word.arm(Notify::Solicited));
+        assert!(!word.claim(PLAIN), "not asked for by the peer");
+        assert!(word.claim(ASKED_FOR) && !word.claim(Covers::ANY));
+    }
+
+    #[test]
+    fn the_wider_wish_counts() {
+        for wishes in [[Notify::Next, Notify::Solicited], [Notify::Solicited, Notify::Next]] {
+            let word = ArmWord::default();
+            assert_eq!(wishes.map(|wish| word.arm(wish)), [true, false]);
+            assert!(word.claim(PLAIN) && !word.claim(ASKED_FOR));
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod proofs {
+    use loom::thread;
+
+    use super::*;
+    use crate::ring::{Peek, Producer, ring};
+    use crate::sync::Arc;
+
+    const PLAIN: Covers = Covers::completion(false);
+    const ASKED_FOR: Covers = Covers::completion(true);
+
+    /// A shard that feeds the queue. True if it notified.
+    fn feed(word: &ArmWord, ring: &mut Producer<u32>, covers: Covers) -> bool {
+        ring.stage(1).unwrap();
+        ring.publish();
+        word.claim(covers)
+    }
+
+    /// Arm, then poll, then sleep: true if the application would sleep.
+    fn sleeps(word: &ArmWord, notify: Notify, rings: &[Peek<u32>]) -> bool {
+        assert!(word.arm(notify));
+        rings.iter().all(Peek::is_empty)
+    }
+
+    /// Whoever sleeps is notified of a completion of any shard, by one shard for one wish.
+    #[test]
+    fn no_completion_of_two_shards_is_missed() {
+        loom::model(|| {
+            let word = Arc::new(ArmWord::default());
+            let ((mut here, taken_here), (mut there, taken_there)) = (ring(1), ring(1));
+            let peeks = [taken_here.peek(), taken_there.peek()];
+            let shard = {
+                let word = Arc::clone(&word);
+                thread::spawn(move || feed(&word, &mut there, PLAIN))
+            };
+            let application = {
+                let word = Arc::clone(&word);
+                thread::spawn(move || sleeps(&word, Notify::Next, &peeks))
+            };
+            let notified = [feed(&word, &mut here, PLAIN), shard.join().unwrap()];
+            let sleeps = application.join().unwrap();
+            let count = notified.into_iter().filter(|&notified| notified).count();
+            assert!(count <= 1, "one wish, {count} notifications");
+            assert!(!sleeps || count == 1, "asleep, and nobody notified");
+            // What nobody used up still stands, and only that.
+            assert_eq!(word.claim(Covers::ANY), count == 0);
+        });
+    }
+
+    /// A plain completion of one shard does not use up the wish for a solicited one, which the
+    /// other shard has.
+    #[test]
+    fn plain_completions_leave_the_wish_for_solicited_ones() {
+        loom::model(|| {
+            let word = Arc::new(ArmWord::default());
+            let ((mut here, _taken_here), (mut there, taken_there)) = (ring(1), ring(1));
+            let peek = [taken_there.peek()];
+            let shard = {
+                let word = Arc::clone(&word);
+                thread::spawn(move || feed(&word, &mut there, ASKED_FOR))
+            };
+            let application = {
+                let word = Arc::clone(&word);
+                thread::spawn(move || sleeps(&word, Notify::Solicited, &peek))
+            };
+            assert!(!feed(&word, &mut here, PLAIN), "nobody asked for it");
+            let notified = shard.join().unwrap();
+            assert!(!application.join().unwrap() || notified, "asleep, and nobody notified");
+            assert_eq!(word.claim(Covers::ANY), !notified);
+        });
+    }
+
+    /// A queue that overruns publishes no completion: whoever arms and looks whether it has
+    /// overrun, or sleeps, learns of it.
+    #[test]
+    fn no_overrun_is_missed() {
+        loom::model(|| {
+            let word = Arc::new(ArmWord::default());
+            let overrun = Arc::new(AtomicU32::new(0));
+            let shards = [(); 2].map(|()| {
+                let (word, overrun) = (Arc::clone(&word), Arc::clone(&overrun));
+                thread::spawn(move || {
+                    overrun.store(1, Ordering::Relaxed);
+                    word.claim(Covers::ANY)
+                })
+            });
+            assert!(word.arm(Notify::Solicited));
+            let seen = overrun.load(Ordering::Relaxed) == 1;
+            let notified = shards.map(|shard| shard.join().unwrap());
+            let count = notified.into_iter().filter(|&notified| notified).count();
+            assert!(count <= 1, "one wish, {count} notifications");
+            assert!(seen || count == 1, "asleep, and nobody notified");
+        });
+    }
+
+    /// A wish is widened while a producer looks: whoever sleeps then is notified of a completion
+    /// that only the wider wish covers.
+    #[test]
+    fn a_wish_that_is_widened_is_seen() {
+        loom::model(|| {
+            let word = Arc::new(ArmWord::default());
+            assert!(word.arm(Notify::Solicited));
+            let (mut here, taken) = ring(1);
+            let peek = taken.peek();
+            let application = {
+                let word = Arc::clone(&word);
+                thread::spawn(move || {
+                    assert!(!word.arm(Notify::Next));
+                    peek.is_empty()
+                })
+            };
+            let notified = feed(&word, &mut here, PLAIN);
+            let sleeps = application.join().unwrap();
+            assert!(!sleeps || notified, "asleep, and nobody notified");
+        });
+    }
+}
