@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
-use ferrowarp::device::DeviceSpec;
+use ferrowarp::device::{ChecksumMode, DeviceSpec};
 use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
 
 use crate::machine::Placement;
@@ -48,7 +48,7 @@ impl DeviceArgs {
         config.routes = self.network.routes()?;
         config.vlan = self.network.vlan;
         config.mtu = self.mtu;
-        config.checksum = self.checksum;
+        config.checksum = self.checksum.then_some(ChecksumMode::Software);
         config.tcp = self.tcp.settings();
         config.drive = DriveMode::Inline;
         let windows = u32::from(connections).clamp(config.pools.windows, WINDOWS_MAX);

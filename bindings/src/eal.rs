@@ -22,9 +22,14 @@ pub(crate) fn control() -> MutexGuard<'static, ()> {
 
 struct State {
     memory: Memory,
-    pci: Vec<String>,
     extra: Vec<String>,
+    adopted: bool,
 }
+
+/// A PCI address that no machine has: the last function of the last device of the last bus. It
+/// stands on EAL's list of allowed devices so that the list is not empty: with an empty one every
+/// card would be taken over, and without PCI altogether none could be plugged in later.
+const NO_CARD: &str = "ffff:ff:1f.7";
 
 /// Whether EAL takes its memory from huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +46,7 @@ pub enum Hugepages {
 /// What EAL got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Huge pages, taken as needed.
+    /// Huge pages.
     Hugepages,
     /// Ordinary pages: more TLB misses, and no use for real network cards.
     Ordinary,
@@ -56,7 +61,9 @@ pub struct EalConfig {
     pub hugepages: Hugepages,
     /// What the process will need, in MiB; huge pages are used only if that much is free.
     pub memory_mib: u32,
-    /// PCI addresses (`0000:01:00.0`) EAL may take over. Empty: it does not look at PCI at all.
+    /// PCI addresses (`0000:01:00.0`) EAL takes over as it starts, and by whose needs it chooses
+    /// between physical and virtual addresses. Others can be plugged in later ([`Eal::plug`]); no
+    /// card is touched that is not named.
     pub pci: Vec<String>,
     /// Further EAL arguments, as they are; they win over what this type would choose.
     pub extra: Vec<String>,
@@ -155,11 +162,11 @@ impl EalConfig {
         if !self.has_argument(&["--log-level"]) {
             arguments.push(format!("--log-level={}", self.log_level.name()));
         }
-        if self.pci.is_empty() && !self.has_argument(&["-a", "-b", "--allow", "--block"]) {
+        const CARDS: [&str; 5] = ["-a", "-b", "--allow", "--block", "--no-pci"];
+        if self.pci.is_empty() && !self.has_argument(&CARDS) {
             // Without it every card the kernel does not use, and some it does, is taken over.
-            if !self.has_argument(&["--no-pci"]) {
-                arguments.push("--no-pci".to_owned());
-            }
+            arguments.push("-a".to_owned());
+            arguments.push(NO_CARD.to_owned());
         }
         for address in &self.pci {
             arguments.push("-a".to_owned());
@@ -177,7 +184,9 @@ pub struct Eal {
 }
 
 impl Eal {
-    /// Starts EAL, or returns the one that runs.
+    /// Starts EAL, or returns the one that runs, also if it was the program that started it: then
+    /// it is used as it is, and what `config` says of memory, cards and the log means nothing. The
+    /// program's own call of `rte_eal_init` must have returned before, with success.
     ///
     /// The work is done on a thread of its own, because `rte_eal_init` pins its caller to one
     /// CPU. Takes 0.1 to 0.2 s, most of it loading driver plug-ins. Leaves no file behind.
@@ -185,7 +194,7 @@ impl Eal {
     /// # Errors
     /// [`Error::EalInit`] for good: DPDK cannot be initialised twice. [`Error::NoHugepages`]
     /// likewise. [`Error::EalStartedOtherwise`] if it runs and `config` asks for other extra
-    /// arguments, or for a PCI device that the running one may not touch.
+    /// arguments.
     pub fn init(config: &EalConfig) -> Result<Self, Error> {
         let outcome = STATE.get_or_init(|| {
             let config = config.clone();
@@ -197,9 +206,7 @@ impl Eal {
                 .unwrap_or(Err(Error::EalInit(Errno(libc::EFAULT))))
         });
         let state = outcome.as_ref().map_err(|error| *error)?;
-        let same_extra = config.extra.is_empty() || config.extra == state.extra;
-        let pci_allowed = config.pci.iter().all(|address| state.pci.contains(address));
-        if !(same_extra && pci_allowed) {
+        if !(config.extra.is_empty() || config.extra == state.extra) {
             return Err(Error::EalStartedOtherwise);
         }
         Ok(Self { _private: () })
@@ -209,6 +216,17 @@ impl Eal {
     #[must_use]
     pub fn running() -> Option<Self> {
         matches!(STATE.get(), Some(Ok(_))).then_some(Self { _private: () })
+    }
+
+    /// Whether these are the extra arguments it was started with.
+    pub fn was_started_with<'a>(self, extra: impl IntoIterator<Item = &'a str>) -> bool {
+        matches!(STATE.get(), Some(Ok(state)) if extra.into_iter().eq(state.extra.iter()))
+    }
+
+    /// Whether the program had started it before [`Eal::init`] was called.
+    #[must_use]
+    pub fn is_adopted(self) -> bool {
+        matches!(STATE.get(), Some(Ok(State { adopted: true, .. })))
     }
 
     /// What kind of memory it uses.
@@ -222,6 +240,11 @@ impl Eal {
 }
 
 fn start(config: EalConfig) -> Result<State, Error> {
+    // EAL knows its cores from its start on, and none before.
+    // SAFETY: reads a number.
+    if unsafe { sys::rte_lcore_count() } != 0 {
+        return Ok(adopt());
+    }
     let memory = choose_memory(&config)?;
     let arguments = config
         .arguments(memory)
@@ -240,7 +263,17 @@ fn start(config: EalConfig) -> Result<State, Error> {
     let outcome = if parsed < 0 { Err(Error::EalInit(Errno::last())) } else { Ok(()) };
     remove_runtime_folder();
     outcome?;
-    Ok(State { memory, pci: config.pci, extra: config.extra })
+    Ok(State { memory, extra: config.extra, adopted: false })
+}
+
+/// The EAL that the program started. Its folder and files are the program's.
+fn adopt() -> State {
+    // SAFETY: reads a setting of the EAL that runs.
+    let memory = match unsafe { sys::rte_eal_has_hugepages() } {
+        0 => Memory::Ordinary,
+        _ => Memory::Hugepages,
+    };
+    State { memory, extra: Vec::new(), adopted: true }
 }
 
 /// With shared configuration off EAL makes a folder and puts nothing into it. Taking it away at
@@ -342,11 +375,73 @@ mod tests {
 
     #[test]
     fn no_card_is_touched_unless_named() {
-        let none = EalConfig::default().arguments(Memory::Ordinary);
-        assert!(none.contains(&"--no-pci".to_owned()));
+        let allowed = |config: &EalConfig| {
+            let arguments = config.arguments(Memory::Ordinary);
+            // A card named later can be plugged in only if EAL has the bus.
+            assert!(!arguments.contains(&"--no-pci".to_owned()));
+            let pairs = arguments.windows(2).filter(|pair| pair[0] == "-a");
+            pairs.map(|pair| pair[1].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(allowed(&EalConfig::default()), [NO_CARD]);
         let one = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
-        let one = one.arguments(Memory::Ordinary);
-        assert!(!one.contains(&"--no-pci".to_owned()));
-        assert!(one.windows(2).any(|pair| pair == ["-a", "0000:01:00.0"]));
+        assert_eq!(allowed(&one), ["0000:01:00.0"]);
+        let card = std::path::Path::new("/sys/bus/pci/devices").join(NO_CARD);
+        assert!(!card.exists());
+    }
+
+    /// Runs in a process of its own, where the program starts EAL before it comes here.
+    #[test]
+    fn an_eal_that_the_program_started_is_adopted() {
+        const CHILD: &str = "FERROWARP_TEST_HOST_EAL";
+        let name = "eal::tests::an_eal_that_the_program_started_is_adopted";
+        if std::env::var_os(CHILD).is_none() {
+            let output = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--nocapture"])
+                .env(CHILD, "1")
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+            return;
+        }
+        assert!(Eal::running().is_none());
+        let prefix = format!("--file-prefix=host-{}", std::process::id());
+        let arguments = [
+            "host",
+            "--no-huge",
+            "-m",
+            "64",
+            "--no-shconf",
+            "--no-telemetry",
+            "--no-pci",
+            "--iova-mode=va",
+            "--log-level=critical",
+            &prefix,
+            "--vdev=net_null0",
+        ];
+        let mut arguments: Vec<*mut libc::c_char> =
+            arguments.iter().map(|text| CString::new(*text).unwrap().into_raw()).collect();
+        let count = i32::try_from(arguments.len()).unwrap();
+        arguments.push(core::ptr::null_mut());
+        // SAFETY: `count` strings and NULL, leaked; nothing has started EAL in this process.
+        let status = unsafe { sys::rte_eal_init(count, Vec::leak(arguments).as_mut_ptr()) };
+        assert!(status >= 0);
+        remove_runtime_folder();
+
+        let config = EalConfig { hugepages: Hugepages::Always, ..EalConfig::default() };
+        let eal = Eal::init(&config).unwrap();
+        assert!(eal.is_adopted());
+        assert_eq!(eal.memory(), Memory::Ordinary);
+        let extra = EalConfig { extra: vec!["--vdev=net_null1".into()], ..EalConfig::default() };
+        assert_eq!(Eal::init(&extra).unwrap_err(), Error::EalStartedOtherwise);
+        // Devices of our own, and the program's by its name; both are closed and can be had again.
+        for _ in 0..2 {
+            let own = eal.plug(crate::Bus::Virtual, "net_null_own", "").unwrap();
+            drop(own);
+        }
+        let host = eal.take_port("net_null0").unwrap();
+        assert_eq!(host.info().unwrap().driver, "net_null");
+        assert_eq!(eal.take_port("net_null0").unwrap_err(), Error::NoPort);
+        drop(host);
     }
 }

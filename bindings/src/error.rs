@@ -35,7 +35,7 @@ impl fmt::Display for Errno {
 pub enum Error {
     /// `rte_eal_init` failed. It cannot be tried again in this process.
     EalInit(Errno),
-    /// EAL runs already, with other extra arguments or without the PCI device now asked for.
+    /// EAL runs already, with other extra arguments.
     EalStartedOtherwise,
     /// No huge page is free and the configuration insists on them.
     NoHugepages,

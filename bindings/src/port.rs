@@ -85,7 +85,8 @@ pub(crate) struct Attached {
 }
 
 impl Eal {
-    /// Attaches a device and returns its port.
+    /// Attaches a device and returns its port, at any time: cards need not be named when EAL is
+    /// started. In an EAL that the program started, what it has attached already is taken as it is.
     ///
     /// `name` is `driver` and a suffix of one's own for [`Bus::Virtual`] (`net_tap_x`), an
     /// address for [`Bus::Pci`]; `arguments` is the driver's `key=value,...`.
@@ -100,6 +101,13 @@ impl Eal {
         if bus == Bus::Virtual && !driver_exists(&name) {
             return Err(Error::NoDriver);
         }
+        if self.is_adopted()
+            && let Some(id) = port_named(&name)
+        {
+            // The program has attached it, so it stays attached.
+            let port = own(id).then(|| Port(Attached::new(id, None, Vec::new())));
+            return port.ok_or(Error::NoPort);
+        }
         // SAFETY: EAL runs (`self`), three strings that live through the call, and no other
         // control call is under way.
         let status = unsafe {
@@ -108,15 +116,29 @@ impl Eal {
         if status != 0 {
             return Err(Error::Plug(Errno::from_return(status)));
         }
-        let mut id = 0;
-        // SAFETY: a string and a number to write.
-        let status = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) };
-        if status != 0 || !own(id) {
-            // SAFETY: as for plugging in.
-            unsafe { sys::rte_eal_hotplug_remove(bus.name().as_ptr(), name.as_ptr()) };
-            return Err(Error::NoPort);
+        match port_named(&name) {
+            Some(id) if own(id) => Ok(Port(Attached::new(id, Some((bus, name)), Vec::new()))),
+            // It was here before, and somebody has it.
+            Some(_) => Err(Error::NoPort),
+            None => {
+                // SAFETY: as for plugging in.
+                unsafe { sys::rte_eal_hotplug_remove(bus.name().as_ptr(), name.as_ptr()) };
+                Err(Error::NoPort)
+            }
         }
-        Ok(Port(Attached::new(id, Some((bus, name)), Vec::new())))
+    }
+
+    /// Takes the port of this name, which somebody else has attached: EAL's arguments, or the
+    /// program that started EAL. The port is closed when its last queue goes; the device stays
+    /// attached.
+    ///
+    /// # Errors
+    /// [`Error::NoPort`] if there is none of that name, or it is taken.
+    pub fn take_port(self, name: &str) -> Result<Port, Error> {
+        let name = CString::new(name).map_err(|_| Error::BadName)?;
+        let _control = control();
+        let id = port_named(&name).filter(|&id| own(id)).ok_or(Error::NoPort)?;
+        Ok(Port(Attached::new(id, None, Vec::new())))
     }
 
     /// Takes the first port that came with EAL's arguments and that nobody owns.
@@ -138,6 +160,14 @@ impl Eal {
             id = found + 1;
         }
     }
+}
+
+/// The number of the port that has this name.
+fn port_named(name: &CStr) -> Option<u16> {
+    let mut id = 0;
+    // SAFETY: a string and a number to write.
+    let status = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) };
+    (status == 0).then_some(id)
 }
 
 /// Marks a port as owned; false if it was.

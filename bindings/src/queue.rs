@@ -4,6 +4,7 @@
 use core::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::eal::control;
 use crate::mbuf::{Mbuf, TxMbuf};
 use crate::port::Attached;
 use crate::sys;
@@ -68,9 +69,12 @@ impl RxQueue {
         usize::from(count)
     }
 
-    /// Whether the port's link is up, without waiting.
+    /// Whether the port's link is up, without waiting for it to settle. A control call: waits for
+    /// other control calls of the process, which may take 0.1 s, and not for every pass.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
+        // Drivers change their links and their statistics while ports are set up and closed.
+        let _control = control();
         let mut link = sys::rte_eth_link::default();
         // SAFETY: a started port and a structure to fill.
         let status = unsafe { sys::rte_eth_link_get_nowait(self.port.id, &raw mut link) };
@@ -78,9 +82,10 @@ impl RxQueue {
     }
 
     /// What the port counts about frames it could not pass on, as far as its driver does. A
-    /// control call, not for every pass.
+    /// control call, as [`RxQueue::link_is_up`].
     #[must_use]
     pub fn losses(&self) -> PortLosses {
+        let _control = control();
         let mut stats = sys::rte_eth_stats::default();
         // SAFETY: a started port and a structure to fill.
         let status = unsafe { sys::rte_eth_stats_get(self.port.id, &raw mut stats) };

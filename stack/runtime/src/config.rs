@@ -3,14 +3,16 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
 
-use crate::device::{DeviceSpec, PoolNeeds};
+use crate::device::{DeviceSpec, Hugepages, OpenConfig, PoolNeeds};
 use crate::limits::Limits;
 use crate::tcp::TcpSettings;
 
 /// Who advances a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DriveMode {
     /// The application's polling calls. Without them nothing moves, not even acknowledgements.
     #[default]
@@ -26,6 +28,7 @@ pub enum DriveMode {
 
 /// Settings of a context. Start from [`Config::new`] and change what differs.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// The port to run on.
     pub device: DeviceSpec,
@@ -45,8 +48,16 @@ pub struct Config {
     /// [`MTU_MIN`]: crate::device::MTU_MIN
     /// [`MTU_MAX`]: crate::device::MTU_MAX
     pub mtu: u16,
-    /// Compute and check TCP and IPv4 checksums also where the device needs none.
-    pub checksum: bool,
+    /// Who computes and checks TCP and IPv4 checksums. `None`: nobody on `ring`, whose peer is in
+    /// the same memory, and the stack elsewhere. `Offload` leaves it to a card, and is refused
+    /// where the port cannot do it.
+    pub checksum: Option<ChecksumMode>,
+    /// Huge pages for frames or not. The first device of the process decides; an EAL that the
+    /// program started has decided already.
+    pub hugepages: Hugepages,
+    /// Frames each direction of `ring` holds, a power of two (less one). Those of the left end
+    /// count.
+    pub ring_slots: u32,
     /// How TCP behaves.
     pub tcp: TcpSettings,
     /// What the device's pools must suffice for.
@@ -77,13 +88,16 @@ impl Config {
     #[must_use]
     pub fn new(device: DeviceSpec, address: IpAddr, prefix_len: u8) -> Self {
         let pools = PoolNeeds::of(&device);
+        let OpenConfig { mtu, checksum, hugepages, ring_slots, .. } = OpenConfig::default();
         Self {
             device,
             addresses: vec![InterfaceAddress { ip: address, prefix_len }],
             routes: Vec::new(),
             vlan: None,
-            mtu: 1500,
-            checksum: false,
+            mtu,
+            checksum,
+            hugepages,
+            ring_slots,
             tcp: TcpSettings::default(),
             pools,
             drive: DriveMode::Inline,
@@ -94,5 +108,40 @@ impl Config {
             linger: Duration::from_secs(5),
             seed: None,
         }
+    }
+}
+
+impl Config {
+    /// How the device is opened.
+    pub(crate) fn opening(&self) -> OpenConfig {
+        OpenConfig {
+            mtu: self.mtu,
+            checksum: self.checksum,
+            pools: self.pools,
+            ring_slots: self.ring_slots,
+            hugepages: self.hugepages,
+            ..OpenConfig::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_of_the_device_arrives() {
+        let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24);
+        let defaults = format!("{:?}", OpenConfig::default());
+        assert_eq!(format!("{:?}", config.opening()), defaults);
+        config.mtu = 9000;
+        config.checksum = Some(ChecksumMode::Offload);
+        config.hugepages = Hugepages::Never;
+        config.ring_slots = 64;
+        config.pools.windows = 7;
+        let opening = config.opening();
+        assert_eq!((opening.mtu, opening.checksum), (9000, Some(ChecksumMode::Offload)));
+        assert_eq!((opening.hugepages, opening.ring_slots), (Hugepages::Never, 64));
+        assert_eq!(opening.pools.windows, 7);
     }
 }

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
-use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, Routing};
 use ferrowarp_proto::verbs::cm::CmError;
@@ -18,7 +17,7 @@ use crate::channel::Channel;
 use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Port};
 use crate::cq::{Cq, CqRings};
-use crate::device::{self, DeviceSpec, OpenConfig, Opened};
+use crate::device::{self, DeviceSpec, Opened};
 use crate::error::{CreateError, MemoryError, OpenError};
 use crate::events::{EventChannel, Events};
 use crate::limits::Ledger;
@@ -65,7 +64,7 @@ impl Context {
         if config.device.is_pair() {
             return Err(OpenError::Pair);
         }
-        match device::open(&config.device, &open_config(&config))? {
+        match device::open(&config.device, &config.opening())? {
             Opened::One(device) => Self::over(device, config),
             Opened::Pair(..) => Err(OpenError::Pair),
         }
@@ -80,7 +79,7 @@ impl Context {
         check(&left)?;
         check(&right)?;
         let Opened::Pair(left_device, right_device) =
-            device::open(&DeviceSpec::Ring, &open_config(&left))?
+            device::open(&DeviceSpec::Ring, &left.opening())?
         else {
             return Err(OpenError::Pair);
         };
@@ -357,15 +356,6 @@ fn pause(busy: bool, idle: &mut u32) {
         *idle = 0;
     } else {
         crate::sync::relax(idle);
-    }
-}
-
-fn open_config(config: &Config) -> OpenConfig {
-    OpenConfig {
-        mtu: config.mtu,
-        checksum: config.checksum.then_some(ChecksumMode::Software),
-        pools: config.pools,
-        ..OpenConfig::default()
     }
 }
 

@@ -27,8 +27,9 @@ pub struct Limits {
     /// Connections at a time whose handshake a peer began and has not completed; beyond it peers
     /// are answered without keeping anything.
     pub half_open_max: usize,
-    /// Octets of memory for what connections hold out of order, all together; beyond it what comes
-    /// ahead of its turn is dropped.
+    /// Octets of memory for segments that came ahead of their turn, over all connections, beside
+    /// half of the port's spare frames; taken as needed, and kept: 16 MiB. Beyond it such segments
+    /// are dropped.
     pub held_octets_max: usize,
 }
 

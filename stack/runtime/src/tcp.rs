@@ -23,11 +23,11 @@ pub struct TcpSettings {
     /// What the window may grow to by need, at most 1 GiB: 6 MiB, which is 1 Gb/s over 48 ms.
     pub recv_window_max: u32,
     /// By how much the windows of all connections together may have grown: 1 GiB. They are
-    /// promises, not memory: what `held_octets_max` and the port's frames cannot keep is dropped.
+    /// promises, not memory: what [`Limits::held_octets_max`] and the port's frames cannot keep is
+    /// dropped.
+    ///
+    /// [`Limits::held_octets_max`]: crate::Limits::held_octets_max
     pub window_growth_max: u64,
-    /// Memory for segments that came ahead of their turn, over all connections, beside half of the
-    /// port's spare frames; taken as needed, and kept: 16 MiB.
-    pub held_octets_max: usize,
     /// Silence after which an idle peer is probed; `None`, the default: never (RFC 9293 section
     /// 3.8.4, which asks for two hours at least if on by default).
     pub keepalive: Option<Duration>,
@@ -47,7 +47,6 @@ impl Default for TcpSettings {
             recv_window: 256 << 10,
             recv_window_max: 6 << 20,
             window_growth_max: 1 << 30,
-            held_octets_max: 16 << 20,
             keepalive: None,
             keepalive_interval: Duration::from_secs(75),
             user_timeout: Duration::from_secs(120),
@@ -58,7 +57,6 @@ impl Default for TcpSettings {
 impl TcpSettings {
     pub(crate) fn apply(&self, config: &mut EngineConfig) {
         config.window_growth_max = self.window_growth_max;
-        config.held_octets_max = self.held_octets_max;
         let tcp = &mut config.tcp;
         tcp.congestion = self.congestion;
         tcp.ecn = self.ecn;
@@ -98,14 +96,13 @@ mod tests {
             recv_window: 1,
             recv_window_max: 2,
             window_growth_max: 3,
-            held_octets_max: 4,
             keepalive: Some(Duration::from_nanos(5)),
             keepalive_interval: Duration::from_nanos(6),
             user_timeout: Duration::MAX,
         };
         let mut config = EngineConfig::new(Ipv4Addr::new(198, 18, 0, 1).into(), 24, 0);
         settings.apply(&mut config);
-        assert_eq!((config.window_growth_max, config.held_octets_max), (3, 4));
+        assert_eq!(config.window_growth_max, 3);
         let tcp = &config.tcp;
         assert_eq!((tcp.congestion, tcp.ecn), (settings.congestion, settings.ecn));
         assert!(!tcp.pacing);

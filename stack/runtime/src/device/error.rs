@@ -104,6 +104,21 @@ pub enum DeviceError {
         /// Why.
         source: std::io::Error,
     },
+    /// There is no such card.
+    #[error("{device}: no card has this address (`lspci -D` lists them)")]
+    NoCard {
+        /// The device as named.
+        device: String,
+    },
+    /// The kernel has left the card alone, and DPDK finds none of those.
+    #[error(
+        "{device}: the card has no driver in the kernel (bind it to vfio-pci, or to the driver \
+         that DPDK's own works with)"
+    )]
+    UnboundCard {
+        /// The device as named.
+        device: String,
+    },
     /// The folder for the socket does not exist.
     #[error("{device}: there is no folder {} (make it, or choose another)", folder.display())]
     NoFolder {
@@ -149,6 +164,12 @@ pub enum DeviceError {
     /// Checksums were to be left out towards a peer that checks them.
     #[error("{device}: checksums can be left out on ring and memif only")]
     ChecksumNeeded {
+        /// The device as named.
+        device: String,
+    },
+    /// The program has no such port.
+    #[error("{device}: the program has attached no port of this name, or it is open already")]
+    NoHostPort {
         /// The device as named.
         device: String,
     },

@@ -20,6 +20,7 @@ mod spec;
 
 pub use dpdk_sys::{Hugepages, LogLevel};
 pub use error::DeviceError;
+pub use ferrowarp_proto::device::ChecksumMode;
 pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
 pub use open::{OpenConfig, Opened, open};
 pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};

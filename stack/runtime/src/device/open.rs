@@ -1,9 +1,12 @@
 //! From a name to a running device.
 
+use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dpdk_sys::{Bus, Eal, EalConfig, Hugepages, LogLevel, Memory, Port, PortConfig, netif};
+use dpdk_sys::{
+    Bus, Eal, EalConfig, HEADROOM, Hugepages, LogLevel, Memory, Port, PortConfig, netif,
+};
 use ferrowarp_proto::device::{Capabilities, ChecksumMode};
 
 use crate::device::error::DeviceError;
@@ -11,7 +14,7 @@ use crate::device::memif;
 use crate::device::pools::{MTU_MAX, MTU_MIN, PoolNeeds};
 use crate::device::port::DpdkDevice;
 use crate::device::ring;
-use crate::device::spec::DeviceSpec;
+use crate::device::spec::{DeviceSpec, only_device};
 
 /// Least octets of a frame's first run, which all headers lie in.
 const RUN_MIN: u16 = 128;
@@ -105,13 +108,28 @@ fn start(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError> {
         }
         _ => {}
     }
-    let eal = Eal::init(&eal).map_err(DeviceError::Environment)?;
+    let started = match Eal::init(&eal) {
+        // It runs: a device can be plugged in all the same.
+        Err(dpdk_sys::Error::EalStartedOtherwise) if late_device(spec).is_some() => {
+            Eal::init(&EalConfig::default())
+        }
+        started => started,
+    };
+    let eal = started.map_err(DeviceError::Environment)?;
     SAID.call_once(|| {
         if eal.memory() == Memory::Ordinary {
             tracing::info!("no huge pages: frames lie in ordinary memory");
         }
     });
     Ok(eal)
+}
+
+/// The device that is plugged in if EAL was started without it.
+fn late_device(spec: &DeviceSpec) -> Option<(Bus, &str, &str)> {
+    match spec {
+        DeviceSpec::Eal { arguments } => only_device(arguments),
+        _ => None,
+    }
 }
 
 /// What is particular to one kind of port.
@@ -121,6 +139,8 @@ struct Kind {
     descriptors: (u16, u16),
     /// Least octets of frame the driver wants in a receive buffer, whatever the MTU.
     receive_room_min: u16,
+    /// It may be a card, which counts the room of receive buffers in steps of [`CARD_STEP`].
+    is_card: bool,
     /// The port takes an MTU.
     sets_mtu: bool,
     /// Checksums may be left out.
@@ -145,6 +165,7 @@ fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<Kind, Devi
         port,
         descriptors,
         receive_room_min: 0,
+        is_card: false,
         sets_mtu: false,
         is_memory: false,
         kernel_side: None,
@@ -189,14 +210,32 @@ fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<Kind, Devi
             Ok(Kind { sets_mtu: true, receive_room_min, ..plain(port, (2048, 2048)) })
         }
         DeviceSpec::Pci { address } => {
+            let card = Path::new("/sys/bus/pci/devices").join(address);
+            if !card.exists() {
+                return Err(DeviceError::NoCard { device: device() });
+            }
+            if !card.join("driver").exists() {
+                return Err(DeviceError::UnboundCard { device: device() });
+            }
             let port = eal
                 .plug(Bus::Pci, address, "")
                 .map_err(|source| DeviceError::Port { device: device(), source })?;
-            Ok(Kind { sets_mtu: true, ..plain(port, (512, 512)) })
+            Ok(Kind { sets_mtu: true, is_card: true, ..plain(port, (512, 512)) })
         }
-        DeviceSpec::Eal { .. } => {
-            let port = eal.next_port().map_err(|_| DeviceError::NoPort { device: device() })?;
-            Ok(plain(port, (512, 512)))
+        DeviceSpec::Port { name } => {
+            let port =
+                eal.take_port(name).map_err(|_| DeviceError::NoHostPort { device: device() })?;
+            Ok(Kind { is_card: true, ..plain(port, (512, 512)) })
+        }
+        DeviceSpec::Eal { arguments } => {
+            let port = match late_device(spec) {
+                Some((bus, name, rest)) if !eal.was_started_with(arguments.split_whitespace()) => {
+                    eal.plug(bus, name, rest)
+                        .map_err(|source| DeviceError::Port { device: device(), source })?
+                }
+                _ => eal.next_port().map_err(|_| DeviceError::NoPort { device: device() })?,
+            };
+            Ok(Kind { is_card: true, ..plain(port, (512, 512)) })
         }
     }
 }
@@ -226,7 +265,8 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
     };
     let (rx_descriptors, tx_descriptors) = kind.descriptors;
     let sizes = config.pools.sizes(config.mtu, rx_descriptors, tx_descriptors);
-    let receive_room = config.receive_room.unwrap_or(sizes.room).min(sizes.room);
+    let whole = if kind.is_card { card_room(sizes.room) } else { sizes.room };
+    let receive_room = config.receive_room.map_or(whole, |room| room.min(sizes.room));
     let receive_room = receive_room.max(kind.receive_room_min).max(RUN_MIN);
     let (pools, receive) = ring::pools(eal, &sizes, receive_room).map_err(error)?;
     let port = PortConfig {
@@ -259,6 +299,16 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
     }
     let capabilities = Capabilities { mac, mtu: config.mtu, send_mtu, checksum };
     Ok(DpdkDevice::new(queue, pools, config.tx_queue(), capabilities, device()))
+}
+
+/// Steps in which many cards (those of igb, ixgbe and their kin) are told the room of a receive
+/// buffer, in octets. They round down, and a frame longer than that arrives in pieces.
+const CARD_STEP: u16 = 1024;
+
+/// Octets of frame in a card's receive buffers, that frames of `room` octets stay whole.
+fn card_room(room: u16) -> u16 {
+    let whole = room.checked_next_multiple_of(CARD_STEP);
+    whole.filter(|whole| whole.checked_add(HEADROOM).is_some()).unwrap_or(room)
 }
 
 /// The address the stack sends from.
@@ -372,4 +422,21 @@ fn explain(
 
 pub(super) fn no_driver(device: String, driver: &'static str) -> DeviceError {
     DeviceError::NoDriver { device, driver, package: driver.replace('_', "-") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_frames_fit_one_buffer_of_a_card_that_counts_in_kibibytes() {
+        for mtu in (MTU_MIN..=MTU_MAX).step_by(61).chain([1500, 9000]) {
+            let room = PoolNeeds::default().sizes(mtu, 512, 512).room;
+            let card = card_room(room);
+            assert!(card >= room && card.checked_add(HEADROOM).is_some(), "MTU {mtu}");
+            let counted = card / CARD_STEP * CARD_STEP;
+            assert!(counted >= mtu + 18 || mtu > 64_000, "MTU {mtu}: {counted}");
+        }
+        assert_eq!(card_room(PoolNeeds::default().sizes(1500, 512, 512).room), 2048);
+    }
 }

@@ -84,6 +84,7 @@ impl PoolNeeds {
             | DeviceSpec::AfPacket { .. }
             | DeviceSpec::AfXdp { .. }
             | DeviceSpec::Pci { .. }
+            | DeviceSpec::Port { .. }
             | DeviceSpec::Eal { .. } => 8 << 20,
         };
         Self { path_bytes, ..Self::default() }

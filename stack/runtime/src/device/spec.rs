@@ -3,6 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use dpdk_sys::Bus;
+
 use crate::device::error::DeviceError;
 
 /// Longest name of a network interface, from the kernel's `IFNAMSIZ` less the NUL.
@@ -26,8 +28,9 @@ pub enum MemifRole {
 /// A device by name.
 ///
 /// The text forms are `ring`, `memif:SOCKET[,server|client]`, `tap:NAME`, `af_packet:IFACE`,
-/// `af_xdp:IFACE`, `pci:BDF` and `eal:ARGS`; `Display` gives them back.
+/// `af_xdp:IFACE`, `pci:BDF`, `port:NAME` and `eal:ARGS`; `Display` gives them back.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeviceSpec {
     /// A pair of ports inside the process. Needs no privilege.
     Ring,
@@ -58,7 +61,14 @@ pub enum DeviceSpec {
         /// Its address in full form, `0000:01:00.0`.
         address: String,
     },
-    /// Whatever port the arguments to EAL make.
+    /// A port that the program itself has attached, in an EAL that it started. It must leave the
+    /// port to the stack: neither set it up nor touch its queues.
+    Port {
+        /// The port's name, as `rte_eth_dev_get_name_by_port` gives it.
+        name: String,
+    },
+    /// Whatever port the arguments to EAL make. If EAL runs already, with others, they may be one
+    /// device alone (`--vdev=NAME,..` or `-a ADDRESS`), which is then plugged in.
     Eal {
         /// The arguments, parted by white space.
         arguments: String,
@@ -71,6 +81,21 @@ impl DeviceSpec {
     pub fn is_pair(&self) -> bool {
         *self == Self::Ring
     }
+}
+
+/// The device that arguments to EAL name, if they name one and nothing else: its bus, its name, and
+/// what its driver is told.
+pub(super) fn only_device(arguments: &str) -> Option<(Bus, &str, &str)> {
+    const OPTIONS: [(&str, Bus); 3] =
+        [("--vdev", Bus::Virtual), ("--allow", Bus::Pci), ("-a", Bus::Pci)];
+    let arguments = arguments.trim();
+    OPTIONS.into_iter().find_map(|(option, bus)| {
+        let device = arguments.strip_prefix(option)?;
+        let device = device.strip_prefix('=').unwrap_or(device).trim_start();
+        let (name, rest) = device.split_once(',').unwrap_or((device, ""));
+        let is_one = !name.is_empty() && !device.contains(char::is_whitespace);
+        is_one.then_some((bus, name, rest))
+    })
 }
 
 fn interface(name: &str) -> Result<String, &'static str> {
@@ -139,6 +164,8 @@ impl FromStr for DeviceSpec {
             }
             Some(("af_xdp", rest)) => interface(rest).map(|interface| Self::AfXdp { interface }),
             Some(("pci", rest)) => pci(rest).map(|address| Self::Pci { address }),
+            Some(("port", "")) => Err("the port's name is missing"),
+            Some(("port", name)) => Ok(Self::Port { name: name.to_owned() }),
             Some(("eal", rest)) if rest.trim().is_empty() => Err("the arguments are missing"),
             Some(("eal", rest)) => Ok(Self::Eal { arguments: rest.trim().to_owned() }),
             Some(_) => Err("unknown kind"),
@@ -158,6 +185,7 @@ impl fmt::Display for DeviceSpec {
             Self::AfPacket { interface } => write!(f, "af_packet:{interface}"),
             Self::AfXdp { interface } => write!(f, "af_xdp:{interface}"),
             Self::Pci { address } => write!(f, "pci:{address}"),
+            Self::Port { name } => write!(f, "port:{name}"),
             Self::Eal { arguments } => write!(f, "eal:{arguments}"),
         }
     }
@@ -180,6 +208,7 @@ mod tests {
             ("af_packet:veth1", DeviceSpec::AfPacket { interface: "veth1".into() }),
             ("af_xdp:veth1", DeviceSpec::AfXdp { interface: "veth1".into() }),
             ("pci:0000:01:00.0", DeviceSpec::Pci { address: "0000:01:00.0".into() }),
+            ("port:0000:01:00.0", DeviceSpec::Port { name: "0000:01:00.0".into() }),
             (
                 "eal:--vdev=net_null0 -l 1",
                 DeviceSpec::Eal { arguments: "--vdev=net_null0 -l 1".into() },
@@ -214,12 +243,31 @@ mod tests {
             ("pci:1:0.0", "0000:01:00.0"),
             ("pci:00.00:00:0", "0000:01:00.0"),
             ("pci:eth0", "0000:01:00.0"),
+            ("port:", "name is missing"),
             ("eal:  ", "arguments are missing"),
         ];
         for (text, reason) in table {
             let error = text.parse::<DeviceSpec>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
             assert!(!error.contains('\n'), "one line: {error}");
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_one_device_are_told_from_others() {
+        let table = [
+            ("--vdev=net_null0", Some((Bus::Virtual, "net_null0", ""))),
+            ("--vdev net_tap1,iface=x,y=z", Some((Bus::Virtual, "net_tap1", "iface=x,y=z"))),
+            (" -a 0000:01:00.0 ", Some((Bus::Pci, "0000:01:00.0", ""))),
+            ("-a0000:01:00.0,rx=1", Some((Bus::Pci, "0000:01:00.0", "rx=1"))),
+            ("--allow=0000:01:00.0", Some((Bus::Pci, "0000:01:00.0", ""))),
+            ("--vdev=net_null0 -l 1", None),
+            ("--vdev=", None),
+            ("--no-huge", None),
+            ("", None),
+        ];
+        for (arguments, expected) in table {
+            assert_eq!(only_device(arguments), expected, "{arguments}");
         }
     }
 }

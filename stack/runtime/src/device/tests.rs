@@ -429,7 +429,7 @@ fn eal_arguments_are_taken_as_they_are() {
         ("eal:--vdev=net_null0", "opened eal:--vdev=net_null0 Software"),
         ("eal:--no-huge -m 64", "refused eal:--no-huge -m 64: no unused port was found"),
         ("eal:--vdev=net_nosuch0", "did not start"),
-        ("pci:0000:ff:1f.7", "refused pci:0000:ff:1f.7: the device could not be attached"),
+        ("pci:0000:ff:1f.7", "refused pci:0000:ff:1f.7: no card has this address"),
     ];
     for (spec, expected) in table {
         let output = Command::new(std::env::current_exe().unwrap())
@@ -443,6 +443,48 @@ fn eal_arguments_are_taken_as_they_are() {
     }
 }
 
+/// Devices that DPDK was not started with, one after the other and side by side.
+#[test]
+fn devices_can_be_opened_later() {
+    let _turn = turn();
+    let config = OpenConfig::default();
+    drop(pair(&config));
+    for _ in 0..2 {
+        let first = one("eal:--vdev=net_null_a,size=64", &config).unwrap();
+        let mut second = one("eal:--vdev net_null_b,size=100", &config).unwrap();
+        let frames = receive(&mut second, 8);
+        assert!(frames.len() == 8 && frames.iter().all(|frame| frame.len() == 100));
+        assert!(one("eal:--vdev=net_null_a,size=64", &config).is_err(), "it is in use");
+        drop((first, second));
+    }
+}
+
+/// A device that is no network card: DPDK finds it on its bus, and has no driver for it.
+#[test]
+fn a_card_named_later_is_looked_for_on_its_bus() {
+    let _turn = turn();
+    let config = OpenConfig::default();
+    drop(pair(&config));
+    let other = std::fs::read_dir("/sys/bus/pci/devices").ok().and_then(|mut devices| {
+        devices.find_map(|device| {
+            let device = device.ok()?;
+            let class = std::fs::read_to_string(device.path().join("class")).ok()?;
+            // Storage, or of no class, in the hands of the kernel: no driver of DPDK takes it.
+            let is_other = class.starts_with("0x01") || class.starts_with("0xff");
+            let is_held = device.path().join("driver").exists();
+            (is_other && is_held).then(|| device.file_name().into_string().ok())?
+        })
+    });
+    let Some(other) = other else {
+        eprintln!("skipped: this machine has no PCI device but cards");
+        return;
+    };
+    let error = one(&format!("pci:{other}"), &config).unwrap_err().to_string();
+    // Not that there is no such device, nor that DPDK was started without it.
+    assert!(error.contains("could not be attached"), "{error}");
+    assert!(!error.contains("No such device"), "{error}");
+}
+
 #[test]
 fn each_obstacle_is_told_in_one_line() {
     let _turn = turn();
@@ -454,10 +496,12 @@ fn each_obstacle_is_told_in_one_line() {
         ("af_packet:no-such-if".to_owned(), "no network interface `no-such-if`"),
         ("af_xdp:no-such-if".to_owned(), "no network interface `no-such-if`"),
         ("tap:lo".to_owned(), "exists already"),
-        ("pci:0000:ff:1f.7".to_owned(), "already runs with other arguments"),
-        ("eal:--vdev=net_null7".to_owned(), "already runs with other arguments"),
+        ("pci:0000:ff:1f.7".to_owned(), "no card has this address"),
+        ("port:net_null7".to_owned(), "no port of this name"),
+        ("eal:--vdev=net_nosuch7".to_owned(), "no poll-mode driver"),
+        ("eal:--vdev=net_null7 -l 1".to_owned(), "already runs with other arguments"),
     ];
-    // The environment must run for the last two to mean anything.
+    // The environment must run for the last few to mean anything.
     drop(pair(&config));
     for (spec, expected) in table {
         let error = one(&spec, &config).unwrap_err().to_string();
