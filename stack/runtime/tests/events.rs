@@ -43,7 +43,7 @@ fn an_event_names_what_happened_where() {
 
     // A shared receive queue, and a completion queue too small for what its queue pair gets.
     let srq = right.pd.create_srq(16).unwrap();
-    let small = right.context.create_cq(1);
+    let small = right.context.create_cq(1).unwrap();
     let options = |cq| QpOptions { send_cq: cq, recv_cq: cq, max_send_wr: 8, max_recv_wr: 8 };
     let shared = right.pd.create_qp_with_srq(&right.context, &options(&right.cq), &srq).unwrap();
     let overrun = right.pd.create_qp(&right.context, &options(&small)).unwrap();
