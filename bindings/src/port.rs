@@ -354,16 +354,15 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if self.vanishes {
-            vanishing::settle();
-        }
         let _control = control();
-        if self.started {
-            // SAFETY: a started port; the queues that used it are gone.
-            unsafe { sys::rte_eth_dev_stop(self.id) };
+        if self.vanishes {
+            if !vanishing::close(self.id, self.started) {
+                return;
+            }
+        } else {
+            // SAFETY: this value owns the port; the queues that used it are gone.
+            unsafe { vanishing::stop_and_close(self.id, self.started) };
         }
-        // SAFETY: a stopped port that this value owns.
-        unsafe { sys::rte_eth_dev_close(self.id) };
         if let Some((bus, name)) = &self.plug {
             // SAFETY: the name it was plugged in with; its port is closed.
             unsafe { sys::rte_eal_hotplug_remove(bus.name().as_ptr(), name.as_ptr()) };

@@ -6,12 +6,14 @@
 //! before it acts on it and in the thread that will. So its log is listened to, at every level: at
 //! a line of the interrupt thread no burst may begin any more, and the thread waits there until
 //! none is under way (or [`PATIENCE`] is over). An alarm, which DPDK runs in that same thread,
-//! lets bursts begin again: by then the driver is done with whatever it was told.
+//! lets bursts begin again: by then the driver is done with whatever it was told. Ports are closed
+//! in that thread as well.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{Errno, Error};
 use crate::sys;
@@ -21,8 +23,8 @@ use crate::sys;
 /// it is preempted. Looks are counted, because a process that was stopped has not had the time.
 const PATIENCE: (u32, Duration) = (4000, Duration::from_micros(20));
 
-/// How long a port that is being closed waits for the driver.
-const SETTLING: Duration = Duration::from_secs(1);
+/// How long closing a port waits for the driver's thread, which does nothing that takes long.
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// The bursts of this process on ports whose memory may go.
 static BURSTS: Bursts = Bursts::new();
@@ -110,13 +112,54 @@ impl Bursts {
     }
 }
 
-/// Returns once the driver is done with what it was last told: before a port is closed, lest two
-/// threads take it apart.
-pub(crate) fn settle() {
-    let give_up = Instant::now() + SETTLING;
-    while BURSTS.resting.load(Ordering::SeqCst) && Instant::now() < give_up {
-        std::thread::sleep(Duration::from_millis(1));
+/// A port to be closed, and whom to tell.
+struct Closing {
+    port: u16,
+    started: bool,
+    done: Sender<()>,
+}
+
+/// Stops and closes a port in the thread in which its driver acts, lest two threads take it apart:
+/// the driver frees the rings both when the peer goes and when the port is closed, and neither
+/// looks whether the other is under way. In one thread they come one after the other, and the
+/// driver takes its events back as it closes.
+///
+/// False if that thread has not come to it for [`CLOSING`]: it still may, so the port is nobody's.
+pub(crate) fn close(port: u16, started: bool) -> bool {
+    let (done, closed) = channel();
+    let closing = Box::into_raw(Box::new(Closing { port, started, done }));
+    // SAFETY: EAL runs, and the function takes what is made for it above, once.
+    let status = unsafe { sys::rte_eal_alarm_set(SOON, Some(close_now), closing.cast()) };
+    if status < 0 {
+        // No memory for the alarm. A port that stays open does no harm but to whoever wants it.
+        // SAFETY: made above, and given to nobody.
+        drop(unsafe { Box::from_raw(closing) });
+        return false;
     }
+    closed.recv_timeout(CLOSING).is_ok()
+}
+
+extern "C" fn close_now(closing: *mut c_void) {
+    // SAFETY: `close` made it for this one call.
+    let Closing { port, started, done } = *unsafe { Box::from_raw(closing.cast::<Closing>()) };
+    // SAFETY: an attached port whose queues are gone; who asked for this owns it, and waits or
+    // has given it up.
+    unsafe { stop_and_close(port, started) };
+    // Whoever asked may have given up.
+    let _ = done.send(());
+}
+
+/// Stops a port, if it was started, and closes it.
+///
+/// # Safety
+/// An attached port that the caller owns, whose queues nobody uses.
+pub(crate) unsafe fn stop_and_close(port: u16, started: bool) {
+    if started {
+        // SAFETY: the caller's promise.
+        unsafe { sys::rte_eth_dev_stop(port) };
+    }
+    // SAFETY: the caller's promise; it is stopped.
+    unsafe { sys::rte_eth_dev_close(port) };
 }
 
 /// What is told apart in the log.
@@ -164,11 +207,12 @@ fn log(status: i32) -> Result<u32, Error> {
     u32::try_from(status).map_err(|_| Error::Log(Errno::from_return(status)))
 }
 
+/// When an alarm is due, in microseconds: the least there are.
+const SOON: u64 = 1;
+
 /// Has bursts begin again when the interrupt thread is done with what it is doing. Less than 0 if
 /// there is no memory for it.
 fn resume_soon() -> i32 {
-    /// Microseconds, the least there are.
-    const SOON: u64 = 1;
     // SAFETY: EAL runs, and the function takes any argument.
     unsafe { sys::rte_eal_alarm_set(SOON, Some(resume), core::ptr::null_mut()) }
 }
@@ -203,6 +247,7 @@ unsafe extern "C" fn line(text: *const libc::c_char, len: usize, level: u32, kin
 #[cfg(test)]
 mod tests {
     use core::sync::atomic::AtomicU32;
+    use std::time::Instant;
 
     use super::*;
 

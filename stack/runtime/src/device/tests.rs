@@ -335,6 +335,30 @@ fn memif_joins_two_ports() {
     assert!(!std::path::Path::new(&path.0).exists(), "the socket goes with its server");
 }
 
+/// The driver takes a port apart when its peer goes as well as when it is closed.
+#[test]
+fn both_ends_of_memif_may_close_at_the_same_moment() {
+    let _turn = turn();
+    for round in 0..30 {
+        let path = SocketPath::new(&format!("close{round}"));
+        let config = OpenConfig::default();
+        let server = one(&format!("memif:{},server", path.0), &config).unwrap();
+        let client = one(&format!("memif:{},client", path.0), &config).unwrap();
+        wait_for_link(&[&server, &client]);
+        let moment = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for end in [server, client] {
+                let moment = &moment;
+                scope.spawn(move || {
+                    moment.wait();
+                    drop(end);
+                });
+            }
+        });
+        assert!(!std::path::Path::new(&path.0).exists(), "the server's socket goes with it");
+    }
+}
+
 #[test]
 fn memif_carries_jumbo_frames_whole_or_in_runs() {
     let _turn = turn();
