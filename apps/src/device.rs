@@ -51,6 +51,8 @@ impl DeviceArgs {
         config.checksum = self.checksum.then_some(ChecksumMode::Software);
         config.tcp = self.tcp.settings();
         config.drive = DriveMode::Inline;
+        // The programs end by dropping what they have.
+        config.drop_linger = config.linger;
         let windows = u32::from(connections).clamp(config.pools.windows, WINDOWS_MAX);
         config.pools.windows = windows;
         Ok(config)

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::{Errno, Error};
-use crate::sys;
+use crate::{fork, sys};
 
 /// Serialises the control path: DPDK's hotplug and port set-up are not safe between threads.
 static CONTROL: Mutex<()> = Mutex::new(());
@@ -194,8 +194,12 @@ impl Eal {
     /// # Errors
     /// [`Error::EalInit`] for good: DPDK cannot be initialised twice. [`Error::NoHugepages`]
     /// likewise. [`Error::EalStartedOtherwise`] if it runs and `config` asks for other extra
-    /// arguments.
+    /// arguments. [`Error::Forked`] in a child of the process in which it runs.
     pub fn init(config: &EalConfig) -> Result<Self, Error> {
+        if fork::is_child() {
+            return Err(Error::Forked);
+        }
+        fork::watch();
         let outcome = STATE.get_or_init(|| {
             let config = config.clone();
             std::thread::Builder::new()
@@ -212,10 +216,11 @@ impl Eal {
         Ok(Self { _private: () })
     }
 
-    /// The running EAL, if it was started.
+    /// The running EAL, if it was started, and in this process.
     #[must_use]
     pub fn running() -> Option<Self> {
-        matches!(STATE.get(), Some(Ok(_))).then_some(Self { _private: () })
+        let runs = matches!(STATE.get(), Some(Ok(_))) && !fork::is_child();
+        runs.then_some(Self { _private: () })
     }
 
     /// Whether these are the extra arguments it was started with.

@@ -37,6 +37,8 @@ pub enum Error {
     EalInit(Errno),
     /// EAL runs already, with other extra arguments.
     EalStartedOtherwise,
+    /// This process was forked from one in which EAL runs.
+    Forked,
     /// No huge page is free and the configuration insists on them.
     NoHugepages,
     /// All of DPDK's thread slots are taken.
@@ -89,6 +91,11 @@ impl fmt::Display for Error {
                 f,
                 "DPDK's environment already runs with other arguments (open this device first, or \
                  in a process of its own)"
+            ),
+            Self::Forked => write!(
+                f,
+                "DPDK runs in the process that this one was forked from (open devices after fork, \
+                 or in a program that is executed anew)"
             ),
             Self::NoHugepages => {
                 write!(f, "too few huge pages are free (raise /proc/sys/vm/nr_hugepages)")

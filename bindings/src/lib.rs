@@ -16,6 +16,7 @@
 
 pub mod eal;
 pub mod error;
+pub mod fork;
 pub mod mbuf;
 pub mod mempool;
 pub mod netif;
@@ -28,6 +29,7 @@ mod vanishing;
 
 pub use eal::{Eal, EalConfig, Hugepages, LogLevel, Memory};
 pub use error::{Errno, Error};
+pub use fork::is_child;
 pub use mbuf::{Mbuf, RetainedMbuf, RxChecksum, TxMbuf};
 pub use mempool::{HEADROOM, Mempool, MempoolConfig};
 pub use port::{Bus, Port, PortConfig, PortInfo};

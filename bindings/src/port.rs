@@ -8,8 +8,8 @@ use crate::error::{Errno, Error};
 use crate::mempool::Mempool;
 use crate::queue::{self, RxQueue, TxQueue};
 use crate::ring::Ring;
-use crate::sys;
 use crate::vanishing;
+use crate::{fork, sys};
 
 /// Ports somebody owns, by number.
 static OWNED: Mutex<[bool; sys::RTE_MAX_ETHPORTS as usize]> =
@@ -354,6 +354,9 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         let _control = control();
         if self.vanishes {
             if !vanishing::close(self.id, self.started) {

@@ -41,6 +41,9 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        if crate::fork::is_child() {
+            return;
+        }
         let mut object = core::ptr::null_mut();
         // SAFETY: both ports are closed (they hold the `Arc`s), so this is the only user.
         while unsafe { sys::fw_ring_dequeue(self.raw(), &raw mut object, 1) } == 1 {

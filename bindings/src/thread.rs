@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::eal::{Eal, control};
 use crate::error::{Errno, Error};
-use crate::{mempool, sys};
+use crate::{fork, mempool, sys};
 
 /// Threads that a [`ThreadRegistration`] stands for.
 static REGISTERED: AtomicUsize = AtomicUsize::new(0);
@@ -78,7 +78,8 @@ pub fn is_registered() -> bool {
 
 impl Drop for ThreadRegistration {
     fn drop(&mut self) {
-        if !self.owned {
+        // A child has copies of the caches, whose frames are its parent's.
+        if !self.owned || fork::is_child() {
             return;
         }
         // Caches belong to the slot: whatever stays there is lost until another thread gets it.

@@ -74,9 +74,15 @@ pub struct Config {
     pub extensions: bool,
     /// What else it may take of the machine.
     pub limits: Limits,
-    /// How long closing waits for the peers to acknowledge completed work; and how long an ended
-    /// connection waits for a peer that acknowledges nothing more, before it is reset.
+    /// How long closing waits for the peers to acknowledge completed work ([`Context::close`]); and
+    /// how long an ended connection waits for a peer that acknowledges nothing more, before it is
+    /// reset.
+    ///
+    /// [`Context::close`]: crate::Context::close
     pub linger: Duration,
+    /// How long dropping the last handle of a context waits for the same, if that is less: 1 s. A
+    /// program that ends by dropping its handles, and has nothing else to do, takes more.
+    pub drop_linger: Duration,
     /// Seed for STags, ports and sequence numbers; `None` takes one from the operating system,
     /// which is what anything but a test wants: STags must be hard to guess.
     pub seed: Option<u64>,
@@ -106,6 +112,7 @@ impl Config {
             extensions: true,
             limits: Limits::default(),
             linger: Duration::from_secs(5),
+            drop_linger: Duration::from_secs(1),
             seed: None,
         }
     }

@@ -33,7 +33,17 @@ const MTU_MIN_V6: u16 = 1280;
 
 /// An open device with an address: where everything else is made. Clones name the same one.
 ///
-/// When the last clone and everything made from it are gone, closes as [`Context::close`] does.
+/// When the last clone and everything made from it are gone, closes as [`Context::close`] does, but
+/// waits for the peers for [`Config::drop_linger`] at most: mostly a round trip, one second if a
+/// peer does not acknowledge what has completed. Call `close` to wait for [`Config::linger`], and to
+/// know how it ended.
+///
+/// # Fork
+///
+/// A context belongs to the process that opened it. In a child made by `fork` nothing works any
+/// more: calls answer as after closing, nothing is received or sent, and dropping the handles leaves
+/// the parent's device and connections alone. Contents of registered memory are a copy. A child
+/// opens devices of its own after executing a program anew, or if its parent had opened none.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,
@@ -50,7 +60,6 @@ pub(crate) struct Inner {
     driver: Mutex<Option<Driver>>,
     /// The other end of a pair inside the process: one thread may be all that drives both.
     partner: OnceLock<(Weak<Shard>, DriveMode)>,
-    linger: Duration,
     config: Config,
 }
 
@@ -117,6 +126,7 @@ impl Context {
         D::Retained: Send,
     {
         check(&config)?;
+        dpdk_sys::fork::watch();
         let seeds = match config.seed {
             Some(seed) => [seed, seed.rotate_left(32) ^ 0x5bd1_e995],
             None => [draw()?, draw()?],
@@ -153,7 +163,6 @@ impl Context {
             pd_next: AtomicU32::new(1),
             driver: Mutex::new(driver),
             partner: OnceLock::new(),
-            linger: config.linger,
             config,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -263,13 +272,17 @@ impl Context {
     /// work (at most [`Config::linger`]), then closes the device. Whatever was made from the
     /// context does nothing from then on. A process that exits without closing or dropping breaks
     /// the promise that completed work arrives.
-    pub fn close(self) {
-        self.inner.shut();
+    ///
+    /// Returns whether the peers have acknowledged all completed work; false also if it was closed
+    /// before.
+    pub fn close(self) -> bool {
+        self.inner.shut(self.inner.config.linger)
     }
 }
 
 impl Inner {
-    /// Polls `ready` until it has something or `timeout` has passed, driving between.
+    /// Polls `ready` until it has something or `timeout` has passed, driving between. Does not wait
+    /// in a child of the process, where nothing happens.
     pub(crate) fn wait<T>(
         &self,
         timeout: Duration,
@@ -280,6 +293,9 @@ impl Inner {
         loop {
             if let Some(value) = ready() {
                 return Some(value);
+            }
+            if dpdk_sys::is_child() {
+                return None;
             }
             let mut busy = self.shard.drive();
             if let Some(partner) = self.partner() {
@@ -324,25 +340,33 @@ impl Inner {
         }
     }
 
-    /// See [`Context::close`]. Does nothing the second time.
-    fn shut(&self) {
+    /// See [`Context::close`], with so long to linger. Does nothing the second time. True if the
+    /// peers have acknowledged everything.
+    fn shut(&self, linger: Duration) -> bool {
+        if dpdk_sys::is_child() {
+            // The device is the parent's: it must not be closed with the last handle here.
+            std::mem::forget(Arc::clone(&self.shard));
+            return false;
+        }
         // From here on this thread drives, whatever the mode.
         let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(driver);
-        self.shard.control(|machine, now| machine.disconnect_all(now));
+        let was_open = self.shard.control(|machine, now| machine.disconnect_all(now)).is_some();
         let unfinished = || self.shard.control(|machine, _| machine.unfinished_count()) > Some(0);
-        self.drive_while(self.linger, unfinished);
+        self.drive_while(linger, unfinished);
+        let all_acknowledged = was_open && !unfinished();
         // The peer may not have got the last acknowledgement and send its FIN again.
         let known = || self.shard.control(|machine, _| machine.connection_count()) > Some(0);
-        self.drive_while(GRACE.min(self.linger), known);
+        self.drive_while(GRACE.min(linger), known);
         self.shard.stop();
         self.events.close();
+        all_acknowledged
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shut();
+        self.shut(self.config.drop_linger.min(self.config.linger));
     }
 }
 

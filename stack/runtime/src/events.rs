@@ -96,7 +96,7 @@ impl EventChannel {
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {
-        if !self.context.can_sleep() {
+        if !self.context.can_sleep() || dpdk_sys::is_child() {
             return self.context.wait(timeout, || self.next_event());
         }
         self.context.events.wait(timeout)
@@ -253,6 +253,10 @@ impl Events {
 
     /// A source goes: it is told of no more.
     pub(crate) fn forget(&self, source: &Source) {
+        if dpdk_sys::is_child() {
+            // Nobody tells here, and the lock may have been taken at the fork.
+            return;
+        }
         let mut ready = self.lock();
         let ticket = source.ticket.swap(GONE, Ordering::Relaxed);
         if ready.waiting.remove(&ticket).is_some() {

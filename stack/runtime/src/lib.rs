@@ -157,7 +157,8 @@
 //! # Clean-up
 //!
 //! Clean-up order does not matter: every handle keeps alive what it needs. Success of a request is
-//! a promise: closing or dropping lingers until the peer has acknowledged what was completed.
+//! a promise: closing or dropping lingers, for a bounded time, until the peer has acknowledged what
+//! was completed.
 //!
 //! # What the protocol leaves to the application
 //!

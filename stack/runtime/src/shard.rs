@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
+use dpdk_sys::is_child;
 use ferrowarp_proto::time::Instant;
 
 use crate::clock::Clock;
@@ -61,6 +62,9 @@ impl Shard {
     /// One pass, unless somebody is inside. True if it found anything to do.
     #[inline]
     pub(crate) fn advance(&self) -> bool {
+        if is_child() {
+            return false;
+        }
         crate::thread::known_to_dpdk();
         let Some(mut machine) = self.gate.try_enter() else {
             return false;
@@ -71,8 +75,11 @@ impl Shard {
         machine.pass(self.clock.now(), &self.bells)
     }
 
-    /// Acts on the machine. `None` after closing.
+    /// Acts on the machine. `None` after closing, and in a child of the process.
     pub(crate) fn control<R>(&self, act: impl FnOnce(&mut dyn Machine, Instant) -> R) -> Option<R> {
+        if is_child() {
+            return None;
+        }
         crate::thread::known_to_dpdk();
         let mut machine = self.gate.enter();
         let machine = machine.as_mut()?;
@@ -117,6 +124,10 @@ impl Shard {
 
     /// Returns once every pass that runs now has ended; later passes see what the caller wrote.
     pub(crate) fn quiesce(&self) {
+        if is_child() {
+            // No pass runs here, and the gate may have been taken at the fork.
+            return;
+        }
         self.gate.quiesce();
     }
 

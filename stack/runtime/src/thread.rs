@@ -77,6 +77,11 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            if dpdk_sys::is_child() {
+                // The thread is the parent's.
+                std::mem::forget(thread);
+                return;
+            }
             thread.thread().unpark();
             // It panicked: said already, and there is nothing to undo here.
             let _ = thread.join();

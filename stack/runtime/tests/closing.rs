@@ -2,8 +2,12 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
+use ferrowarp::device::{self, DeviceSpec, OpenConfig, Opened};
 use ferrowarp::{
-    Access, ConnParam, DriveMode, EndReason, Event, PostError, Qp, QpState, WcOpcode, WcStatus,
+    Access, ConnParam, Context, DriveMode, EndReason, Event, PostError, Qp, QpState, WcOpcode,
+    WcStatus,
 };
 use support::*;
 
@@ -72,4 +76,62 @@ fn each_half_closes_for_itself() {
     assert!(matches!(event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
     assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::Local, .. }));
     assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);
+}
+
+/// A write that is complete here, towards a peer that nobody drives any more.
+fn unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration {
+    let Opened::Pair(here, there) =
+        device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap()
+    else {
+        panic!("ring is a pair")
+    };
+    let mut left_config = config(1, DriveMode::Inline);
+    left_config.linger = linger;
+    let left = Context::over(here, left_config).unwrap();
+    let right = Context::over(there, config(2, DriveMode::Inline)).unwrap();
+    let (left, right) = (End::new(left), End::new(right));
+    let listener = right.context.listen(PORT, 1).unwrap();
+    let (a, b) = (left.qp(), right.qp());
+    a.connect(server(), ConnParam::default()).unwrap();
+    let mut request = None;
+    until(&left.context, &right.context, || {
+        request = listener.poll();
+        request.is_some()
+    });
+    request.unwrap().accept(&b, ConnParam::default()).unwrap();
+    until(&left.context, &right.context, || a.state() == QpState::Rts && b.state() == QpState::Rts);
+    let source = left.mr(64, Access::LOCAL_READ);
+    let sink = right.mr(64, Access::REMOTE_WRITE);
+    a.post_send(write(1, source.sge(0, 64), &sink, 0)).unwrap();
+    let mut wcs = Vec::new();
+    let start = Instant::now();
+    while left.cq.poll(&mut wcs) == 0 {
+        assert!(start.elapsed() < PATIENCE, "it completes without the peer");
+    }
+    assert_eq!(wcs[0].status, WcStatus::Success);
+    let End { context, pd, cq } = left;
+    drop((a, source, pd, cq));
+    let start = Instant::now();
+    act(context);
+    start.elapsed()
+}
+
+#[test]
+fn dropping_the_last_handle_waits_for_a_bounded_time() {
+    let took = unacknowledged(Duration::from_secs(60), drop);
+    assert!(took < Duration::from_secs(30), "{took:?}");
+}
+
+#[test]
+fn closing_waits_as_long_as_asked_and_says_how_it_ended() {
+    const LINGER: Duration = Duration::from_millis(1_500);
+    let took = unacknowledged(LINGER, |context| assert!(!context.close()));
+    assert!(took >= LINGER, "{took:?}");
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    a.disconnect().unwrap();
+    drop((a, b));
+    let again = left.context.clone();
+    assert!(left.context.close());
+    assert!(!again.close(), "it is closed already");
 }

@@ -198,7 +198,7 @@ impl Inner {
         timeout: Duration,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        if !self.can_sleep() {
+        if !self.can_sleep() || dpdk_sys::is_child() {
             return self.wait(timeout, ready);
         }
         let look = timeout.min(LOOK);
