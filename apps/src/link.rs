@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferrowarp::{
-    Access, Agreed, ConnParam, ConnectError, Context, Cq, EndReason, Event, Mr, Operation, Payload,
-    Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr, SgList, Sge, Wc, WcStatus,
-    proto::rdmap::operation::INLINE_LEN_MAX,
+    Access, Agreed, ConnParam, ConnectError, Context, Cq, EndReason, Event, INLINE_LEN_MAX, Mr,
+    Operation, Payload, Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr, SgList, Sge, Wc,
+    WcStatus,
 };
 
 /// How long the other end may take to close.
@@ -228,6 +228,7 @@ const fn why(reason: EndReason) -> &'static str {
         EndReason::TerminateReceived(_) => "the other end sent a Terminate; its output says more",
         EndReason::BadTerminate => "the other end sent a Terminate that cannot be read",
         EndReason::LocalError => "a request failed at this end",
+        _ => "the connection ended",
     }
 }
 

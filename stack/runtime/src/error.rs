@@ -9,6 +9,7 @@ use crate::device::DeviceError;
 
 /// Why a context could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The device could not be opened.
     #[error(transparent)]
@@ -85,6 +86,7 @@ pub struct LimitError {
 
 /// Why a queue pair, a completion queue or a shared receive queue could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CreateError {
     /// A limit is reached.
     #[error(transparent)]
@@ -101,6 +103,7 @@ pub enum CreateError {
 
 /// Why a completion queue could not be armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ArmError {
     /// It has nowhere to tell.
     #[error("the completion queue has no channel: make it with `create_cq_on`")]
@@ -112,6 +115,7 @@ pub enum ArmError {
 
 /// Why memory could not be allocated or registered.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MemoryError {
     /// The operating system maps no more memory.
     #[error("no memory could be mapped: {0} (ask for less, or deregister some)")]

@@ -214,6 +214,8 @@ mod counters;
 #[cfg(not(loom))]
 mod cq;
 #[cfg(not(loom))]
+mod debug;
+#[cfg(not(loom))]
 pub mod device;
 #[cfg(not(loom))]
 mod error;
@@ -270,17 +272,19 @@ pub use self::{
     tcp::{CongestionControl, EcnMode, TcpSettings},
 };
 #[cfg(not(loom))]
-pub use ferrowarp_proto as proto;
-#[cfg(not(loom))]
 pub use ferrowarp_proto::{
     ddp::memory::Access,
-    ddp::regions::Stag,
+    ddp::regions::{RegisterError, Stag},
+    engine::Counters as EngineCounters,
     net::routing::{InterfaceAddress, Route},
-    rdmap::operation::{AtomicOp, ImmediateData, Operation, Payload, SgList, Sge},
+    rdmap::operation::{
+        AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, Operation, Payload,
+        SGE_COUNT_MAX, SgList, Sge,
+    },
     verbs::arm::Notify,
     verbs::cm::{
-        Abort, Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PrivateData, Rtr,
-        RtrKinds, Start, Terminate, Version,
+        Abort, Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX,
+        PrivateData, Rtr, RtrKinds, Start, Terminate, Version,
     },
     verbs::qp::{QpState, SrqError, SrqId},
     verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus},

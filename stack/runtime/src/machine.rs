@@ -202,6 +202,7 @@ impl<D: Device> EngineMachine<D> {
                 self.engine.completions_mut().mark_overrun(cq);
                 self.teller.tell_error(AsyncEvent::CqOverrun { cq });
             }
+            event => debug_assert!(false, "{event:?} is routed nowhere"),
         }
     }
 

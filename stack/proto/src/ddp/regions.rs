@@ -66,6 +66,7 @@ pub struct Registration {
 
 /// Why a region could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// Every slot is taken.
     #[error(

@@ -96,6 +96,7 @@ impl Operation {
 
 /// An operation of RDMAP (RFC 5040 section 1.2, RFC 7306 sections 4 and 5).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Operation {
     /// Send, in its four forms.
     Send {

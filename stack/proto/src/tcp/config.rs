@@ -7,6 +7,7 @@ use crate::wire::tcp::MAX_WSCALE;
 
 /// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Algorithm {
     /// NewReno (RFC 5681).
     NewReno,
@@ -20,6 +21,7 @@ pub enum Algorithm {
 
 /// Explicit congestion notification (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EcnMode {
     /// Neither asked for nor agreed to.
     Off,

@@ -20,6 +20,7 @@ pub type PrivateData = ArrayVec<u8, PRIVATE_DATA_LEN_MAX>;
 
 /// How a connection becomes one of FPDUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Start {
     /// A request frame of the initiator and a reply frame of the responder agree on it.
     #[default]
@@ -141,6 +142,7 @@ pub struct Agreed {
 
 /// Why a connection could not be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// Nobody listens there.
     #[error("connection refused: nobody listens on that address and port")]
@@ -173,6 +175,7 @@ pub enum ConnectError {
 
 /// Why a call of connection management failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CmError {
     /// Another listener has the port.
     #[error("port {0} is in use by another listener; choose another")]
@@ -205,6 +208,7 @@ pub enum CmError {
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EndReason {
     /// We asked for it.
     Local,
@@ -249,6 +253,7 @@ impl EndReason {
 
 /// Something that happened, for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// A peer asks to connect to the listener on `port`.
     ConnectRequest {

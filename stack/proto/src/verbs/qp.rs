@@ -52,6 +52,7 @@ pub struct SrqId {
 
 /// Why a call about a shared receive queue failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SrqError {
     /// No such queue.
     #[error("no such shared receive queue")]

@@ -26,6 +26,7 @@ impl From<QpId> for StreamId {
 
 /// What a completion is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WcOpcode {
     /// A Send of any form.
     Send,
@@ -77,6 +78,7 @@ impl From<&Operation> for WcOpcode {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WcStatus {
     /// As asked.
     #[error("success")]

@@ -28,6 +28,7 @@ pub struct RecvWr {
 
 /// Why a request was not accepted. Nothing of it was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PostError {
     /// The queue already holds as many requests as it was created for.
     #[error("the queue is full; poll completions before posting more")]

@@ -20,7 +20,9 @@ mod spec;
 
 pub use dpdk_sys::{Hugepages, LogLevel};
 pub use error::DeviceError;
-pub use ferrowarp_proto::device::ChecksumMode;
+pub use ferrowarp_proto::device::{
+    Capabilities, ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame,
+};
 pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
 pub use open::{OpenConfig, Opened, open};
 pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};

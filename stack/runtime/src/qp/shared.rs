@@ -209,6 +209,7 @@ impl Shared {
                 Ok(())
             }
             Operation::Bind(_) | Operation::Invalidate { .. } => Ok(()),
+            _ => Err(PostError::Unsupported),
         }
     }
 }

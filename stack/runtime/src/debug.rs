@@ -1,0 +1,85 @@
+//! How handles show themselves: by name and state, without asking the shard.
+
+use std::fmt;
+
+use crate::channel::Channel;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::events::EventChannel;
+use crate::listener::{ConnRequest, Listener};
+use crate::qp::{Qp, QpOptions};
+use crate::srq::Srq;
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = self.config();
+        f.debug_struct("Context")
+            .field("device", &format_args!("{}", config.device))
+            .field("addresses", &config.addresses)
+            .field("drive", &config.drive)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cq")
+            .field("id", &self.id())
+            .field("overrun", &self.overrun())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Qp")
+            .field("id", &self.id())
+            .field("state", &self.state())
+            .field("send_cq", &self.send_cq().id())
+            .field("recv_cq", &self.recv_cq().id())
+            .field("srq", &self.srq().map(Srq::id))
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for QpOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { send_cq, recv_cq, max_send_wr, max_recv_wr } = self;
+        f.debug_struct("QpOptions")
+            .field("send_cq", send_cq)
+            .field("recv_cq", recv_cq)
+            .field("max_send_wr", max_send_wr)
+            .field("max_recv_wr", max_recv_wr)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("port", &self.port()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ConnRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnRequest").field("offer", self.offer()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for EventChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventChannel").finish_non_exhaustive()
+    }
+}
