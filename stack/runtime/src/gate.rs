@@ -1,7 +1,7 @@
 //! A try-lock: nobody sleeps, drivers pass by when somebody is inside, and callers who must get in
 //! go before them, unless they lost their core.
 //!
-//! It is the lock of a shard, and by [`Gate::quiesce`] its clock of quiescence as well.
+//! It is the lock of a shard.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -103,12 +103,6 @@ impl<T> Gate<T> {
         let free = self.taken.load(Ordering::Relaxed) == 0
             && self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         free.then(|| Inside { gate: self, _value: PhantomData })
-    }
-
-    /// Returns once whoever is inside has left. Whoever enters later sees all that the caller
-    /// wrote before: going in and out once does both.
-    pub(crate) fn quiesce(&self) {
-        drop(self.enter());
     }
 }
 
@@ -226,7 +220,8 @@ mod proofs {
         });
     }
 
-    /// Deregistration: a pass that saw the valid STag has left before the memory is freed.
+    /// Going in and out once outlasts whoever is inside, and whoever enters later sees what was
+    /// written before.
     #[test]
     fn quiescence_outlasts_every_pass_that_saw_the_region() {
         loom::model(|| {
@@ -246,7 +241,7 @@ mod proofs {
                 })
             };
             stag.store(0, Ordering::Relaxed);
-            gate.quiesce();
+            drop(gate.enter());
             // SAFETY: as above: this stands for freeing the memory.
             memory.with_mut(|octet| unsafe { *octet = 0 });
             pass.join().unwrap();

@@ -195,7 +195,9 @@
 
 mod arm;
 mod doorbell;
+mod epoch;
 mod gate;
+mod invalidation;
 mod ring;
 mod sync;
 

@@ -10,6 +10,7 @@ use ferrowarp_proto::verbs::wr::Sge;
 use crate::arena::Buffer;
 use crate::context::Inner;
 use crate::error::MemoryError;
+use crate::invalidation;
 use crate::limits::{Grant, Resource};
 use crate::memory::Span;
 
@@ -20,7 +21,8 @@ const UNALIGNED: &str = "a word's address is a multiple of eight";
 ///
 /// Its octets are copied in and out; no reference to them exists, because the peer may write
 /// there at any moment. Dropping it invalidates the STag and every window bound to it, waits until
-/// no pass of the shard uses the memory any more, and frees it.
+/// no pass uses the memory any more (at most two passes and the beginning of the next of the
+/// slowest shard), and frees it.
 ///
 /// The STag stays valid however often it is used, until [`Mr::revoke`] or the drop, or, if it was
 /// registered for one queue pair alone ([`Pd::register_for`](crate::Pd::register_for)), a request
@@ -171,21 +173,16 @@ impl Mr {
     }
 
     /// Withdraws all access at once, that of windows bound to the region too. When this returns, no
-    /// peer changes the memory any more and none reads it: it waits until no pass of the shard
-    /// uses it. Requests that name the region fail, and connections whose peer does are ended.
+    /// peer changes the memory any more and none reads it: it waits until no pass uses it. Requests
+    /// that name the region fail, and connections whose peer does are ended.
     // req: DDP-210, RDMAP-043, RDMAP-281
     pub fn revoke(&mut self) {
         let Inner { regions, shard, .. } = &*self.context;
-        regions.invalidate(self.stag);
-        shard.quiesce();
-        // No window is bound to it from here on.
-        if regions.invalidate_windows(self.stag) {
-            shard.quiesce();
-        }
+        invalidation::revoke_region(regions, self.stag, || shard.wait_for_passes());
     }
 
-    /// Gives the region an STag again, the next key of the one before, after whatever ended that;
-    /// if nothing has, it is revoked first. This end may always read, `access` says what else.
+    /// Gives the region an STag again, which the one before does not tell, after whatever ended
+    /// that; if nothing has, it is revoked first. This end may always read, `access` says what else.
     ///
     /// # Panics
     /// Never: a region can be enabled as long as it exists.

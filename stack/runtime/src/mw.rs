@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::ddp::regions::{Bind, Stag};
+use ferrowarp_proto::ddp::regions::{Bind, Stag, WindowKeys};
 use ferrowarp_proto::verbs::wr::Operation;
 
 use crate::context::Inner;
 use crate::error::MemoryError;
+use crate::invalidation;
 use crate::mr::Mr;
 
 /// A memory window (verbs: type 2): an STag that shows a part of a region to the peer of one queue
@@ -21,13 +22,18 @@ use crate::mr::Mr;
 /// It holds no memory: its region may be dropped at any time.
 pub struct Mw {
     context: Arc<Inner>,
+    /// The STag of the request made last.
     stag: Stag,
+    /// The tag that the next request gets is this one's.
+    tag: Stag,
+    keys: WindowKeys,
 }
 
 impl Mw {
     pub(crate) fn allocate(context: &Arc<Inner>, pd: u32) -> Result<Self, MemoryError> {
         let stag = context.regions.allocate_window(pd)?;
-        Ok(Self { context: Arc::clone(context), stag })
+        let keys = context.regions.window_keys();
+        Ok(Self { context: Arc::clone(context), stag, tag: stag, keys })
     }
 
     /// The STag of the binding made last, for the peer.
@@ -37,15 +43,18 @@ impl Mw {
     }
 
     /// A request to bind the window to octets `offset..offset + len` of a region that was
-    /// registered with [`Access::WINDOW_BIND`], under the next key: [`Mw::rkey`] has it from now
-    /// on. The peer counts from the octet's address, as in the region, or from 0.
+    /// registered with [`Access::WINDOW_BIND`], under another STag, which those before do not tell:
+    /// [`Mw::rkey`] has it from now on. The peer counts from the octet's address, as in the region,
+    /// or from 0.
     ///
     /// The window must not be bound, and the region be of the same domain and give this end the
     /// right to write if the peer gets it; else the request completes with
-    /// [`WcStatus::Bind`](crate::WcStatus::Bind) and the connection ends.
+    /// [`WcStatus::Bind`](crate::WcStatus::Bind) and the connection ends. So does one that is still
+    /// queued when [`Mw::revoke`] is called, or when 256 more were made.
     ///
     /// # Panics
     /// If the octets leave the region.
+    // req: RDMAP-283
     #[must_use]
     pub fn bind(
         &mut self,
@@ -56,26 +65,27 @@ impl Mw {
         zero_based: bool,
     ) -> Operation {
         let addr = region.addr_of(offset, len);
-        self.stag = self.stag & !0xff | self.stag.wrapping_add(1) & 0xff;
+        self.stag = self.keys.next(&self.context.regions, self.tag);
+        self.tag = self.stag;
         let (rkey, lkey) = (self.stag, region.lkey());
         Operation::Bind(Bind { rkey, lkey, addr, len: len as u64, access, zero_based })
     }
 
     /// Takes the window back whatever its queue pair does: after this nobody reaches the memory
-    /// through it. Waits until no pass of the shard uses it any more. True if it was bound.
+    /// through it, and requests to bind it that are queued still fail. Waits until no pass uses it
+    /// any more. True if it was bound.
     pub fn revoke(&mut self) -> bool {
-        let was_bound = self.context.regions.unbind(self.stag);
-        self.context.shard.quiesce();
+        let Inner { regions, shard, .. } = &*self.context;
+        let wait = || shard.wait_for_passes();
+        let (tag, was_bound) = invalidation::revoke_window(regions, &mut self.keys, self.tag, wait);
+        self.tag = tag;
         was_bound
     }
 }
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        self.context.regions.retire_window(self.stag);
-        // A binding that began before is done after this.
-        self.context.shard.quiesce();
-        self.revoke();
-        self.context.regions.release(self.stag);
+        let Inner { regions, shard, .. } = &*self.context;
+        invalidation::end_window(regions, self.tag, || shard.wait_for_passes());
     }
 }

@@ -9,6 +9,7 @@ use ferrowarp_proto::time::Instant;
 use crate::clock::Clock;
 use crate::config::DriveMode;
 use crate::doorbell::Doorbells;
+use crate::epoch::{self, PassEpoch, Passes};
 use crate::gate::Gate;
 use crate::machine::Machine;
 
@@ -19,6 +20,7 @@ use crate::machine::Machine;
 /// itself.
 pub(crate) struct Shard {
     gate: Gate<Option<Box<dyn Machine>>>,
+    epoch: PassEpoch,
     bells: Doorbells,
     clock: Clock,
     mode: DriveMode,
@@ -35,6 +37,7 @@ impl Shard {
     pub(crate) fn new(machine: Box<dyn Machine>, mode: DriveMode, qps_max: usize) -> Self {
         Self {
             gate: Gate::new(Some(machine)),
+            epoch: PassEpoch::new(),
             bells: Doorbells::new(qps_max),
             clock: Clock::start(),
             mode,
@@ -69,6 +72,7 @@ impl Shard {
         let Some(mut machine) = self.gate.try_enter() else {
             return false;
         };
+        self.epoch.observe();
         let Some(machine) = machine.as_mut() else {
             return false;
         };
@@ -82,6 +86,7 @@ impl Shard {
         }
         crate::thread::known_to_dpdk();
         let mut machine = self.gate.enter();
+        self.epoch.observe();
         let machine = machine.as_mut()?;
         let result = act(machine.as_mut(), self.clock.now());
         machine.settle();
@@ -123,12 +128,12 @@ impl Shard {
     }
 
     /// Returns once every pass that runs now has ended; later passes see what the caller wrote.
-    pub(crate) fn quiesce(&self) {
+    pub(crate) fn wait_for_passes(&self) {
         if is_child() {
             // No pass runs here, and the gate may have been taken at the fork.
             return;
         }
-        self.gate.quiesce();
+        epoch::wait_for_passes(std::iter::once(self));
     }
 
     /// Queue pairs that have a bell.
@@ -150,6 +155,16 @@ impl Shard {
     /// True once nothing advances it any more: it was closed.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+}
+
+impl Passes for Shard {
+    fn epoch(&self) -> &PassEpoch {
+        &self.epoch
+    }
+
+    fn observe_if_idle(&self) -> bool {
+        self.gate.try_enter().map(|_inside| self.epoch.observe()).is_some()
     }
 }
 

@@ -4,15 +4,18 @@
 //! (RFC 5041 section 8.2): regions are registered either way, windows are always bound to the one
 //! stream whose queue pair bound them. Only an STag of one stream can be invalidated by a peer.
 
+mod keys;
+mod slot;
 mod stag;
+mod sync;
 mod windows;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::Mutex;
-
+use self::slot::{EVER_BOUND, Owner, Slot};
 use self::stag::{Control, Name};
+use self::sync::{Mutex, MutexGuard, Ordering};
 use crate::ddp::memory::{Access, MemoryFault, Place};
 
+pub use self::keys::WindowKeys;
 pub use self::windows::{Bind, InvalidateFault};
 
 /// A steering tag: names a region or a window to both ends. Low 8 bits are the key, the rest
@@ -78,61 +81,6 @@ pub enum RegisterError {
     Wrap,
 }
 
-/// One STag. Fields are written while `stag` is 0 and published by storing the STag last.
-#[derive(Default)]
-#[repr(align(64))]
-struct Slot {
-    /// 0 while no access is allowed.
-    stag: AtomicU32,
-    /// What occupies the slot, valid or not: see [`Name`].
-    name: AtomicU32,
-    /// [`Owner`].
-    owner: AtomicU64,
-    base: AtomicU64,
-    len: AtomicU64,
-    backing: AtomicU64,
-    /// The stream that it is good for, if it is for one alone.
-    stream: AtomicU64,
-    /// Window: the slot of its region.
-    parent: AtomicU32,
-    /// Region: windows bound to it.
-    windows: AtomicU32,
-}
-
-/// Rights, whether the STag is for one stream alone, and the domain, in one word.
-#[derive(Clone, Copy)]
-struct Owner(u64);
-
-impl Owner {
-    /// The STag is good for one stream alone.
-    const TIED: u64 = 1 << 32;
-    const ACCESS_SHIFT: u32 = 40;
-
-    fn new(pd: u32, access: Access, is_tied: bool) -> Self {
-        let tied = if is_tied { Self::TIED } else { 0 };
-        Self(u64::from(access.bits()) << Self::ACCESS_SHIFT | tied | u64::from(pd))
-    }
-
-    const fn access(self) -> Access {
-        Access::from_bits(self.0.to_be_bytes()[2])
-    }
-
-    /// Domain and tie.
-    const fn scope(self) -> u64 {
-        self.0 & (Self::TIED | u32::MAX as u64)
-    }
-
-    const fn is_tied(self) -> bool {
-        self.0 & Self::TIED != 0
-    }
-
-    /// The domain.
-    fn pd(self) -> u32 {
-        let [_, _, _, _, a, b, c, d] = self.0.to_be_bytes();
-        u32::from_be_bytes([a, b, c, d])
-    }
-}
-
 /// All regions and windows of a context. Look-up is a mask and a comparison; it takes no lock.
 pub struct RegionTable {
     slots: Box<[Slot]>,
@@ -155,7 +103,7 @@ impl RegionTable {
         }
     }
 
-    /// Registers a region in a randomly chosen free slot, with a random key.
+    /// Registers a region in a randomly chosen free slot, with a random tag and key.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -166,16 +114,15 @@ impl RegionTable {
         }
         let stag = self.draw()?;
         let slot = self.slot(stag);
+        let claimed = slot.claim().expect("a free slot is valid for nobody");
         // req: DDP-192, DDP-198, RDMAP-325, RDMAP-326
         let owner = Owner::new(what.pd, what.access, what.stream.is_some());
-        slot.owner.store(owner.0, Ordering::Relaxed);
-        slot.stream.store(what.stream.unwrap_or(StreamId::NONE).0, Ordering::Relaxed);
+        slot.set_owner(owner, what.stream.unwrap_or(StreamId::NONE));
         // req: RDMAP-042
-        slot.base.store(what.base, Ordering::Relaxed);
-        slot.len.store(what.len, Ordering::Relaxed);
-        slot.backing.store(what.backing, Ordering::Relaxed);
+        slot.set_range(what.base, what.len, what.backing);
+        slot.windows.fetch_and(!EVER_BOUND, Ordering::Relaxed);
         slot.name.store(Name::region(stag).0, Ordering::Release);
-        slot.stag.store(stag, Ordering::Release);
+        slot.publish(claimed, stag);
         Ok(stag)
     }
 
@@ -184,43 +131,37 @@ impl RegionTable {
     // req: DDP-197, RDMAP-323
     pub fn invalidate(&self, stag: Stag) -> bool {
         let slot = self.slot(stag);
-        if stag == 0 || slot.stag.load(Ordering::Acquire) != stag {
-            return false;
-        }
-        // Before the exchange: after it the window may be bound elsewhere at any moment.
-        let name = Name(slot.name.load(Ordering::Relaxed));
-        let parent = slot.parent.load(Ordering::Relaxed);
-        let was_valid =
-            slot.stag.compare_exchange(stag, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if was_valid && name.is_window() {
-            self.slots[parent as usize].windows.fetch_sub(1, Ordering::AcqRel);
-        }
-        was_valid
+        slot.valid(stag).is_some_and(|state| self.end(slot, state))
     }
 
-    /// Makes an invalidated region usable again with these rights, under the next key; the STag
-    /// that it had stays unusable. The caller guarantees that no look-up begun before the
-    /// invalidation is still using the region. `None` if it is no region, or is valid.
-    // req: RDMAP-280, RDMAP-323
+    /// Makes an invalidated region usable again with these rights, under an STag of the same slot
+    /// that cannot be told from the one before; that one stays unusable. The caller guarantees that
+    /// no look-up begun before the invalidation is still using the region. `None` if it is no
+    /// region, or is valid.
+    // req: RDMAP-280, RDMAP-283, RDMAP-323
     pub fn enable(&self, stag: Stag, access: Access) -> Option<Stag> {
         let slot = self.slot(stag);
-        let is_region = slot.name.load(Ordering::Acquire) == Name::region(stag).0;
-        if !is_region || slot.stag.load(Ordering::Acquire) != 0 {
+        if slot.name() != Name::region(stag) {
             return None;
         }
-        let next = stag::with_next_key(stag);
-        let owner = Owner(slot.owner.load(Ordering::Relaxed));
+        let claimed = slot.claim()?;
+        let next = self.lock().redraw(stag, self.index_mask);
+        let owner = slot.owner();
         let owner = Owner::new(owner.pd(), access, owner.is_tied());
         slot.owner.store(owner.0, Ordering::Relaxed);
-        slot.stag.store(next, Ordering::Release);
+        slot.windows.fetch_and(!EVER_BOUND, Ordering::Relaxed);
+        slot.name.store(Name::region(next).0, Ordering::Release);
+        slot.publish(claimed, next);
         Some(next)
     }
 
     /// Gives the slot of an invalidated region or window back. The caller guarantees that no
     /// look-up begun before the invalidation is still using it, and that no window is bound to it.
     pub fn release(&self, stag: Stag) {
-        self.slot(stag).name.store(0, Ordering::Release);
-        self.lock().give_back((stag >> 8) & self.index_mask);
+        let slot = self.slot(stag);
+        slot.former.store(0, Ordering::Release);
+        slot.name.store(0, Ordering::Release);
+        self.lock().give_back(self.index(stag));
     }
 
     /// Checks an access of `len` octets at `to`, in the order of [`MemoryFault`], and returns the
@@ -239,43 +180,29 @@ impl RegionTable {
     ) -> Result<Place, MemoryFault> {
         let slot = self.slot(stag);
         // req: DDP-058, DDP-155, DDP-171
-        if stag == 0 || slot.stag.load(Ordering::Acquire) != stag {
+        let Some(state) = slot.valid(stag) else {
             return Err(MemoryFault::InvalidStag);
-        }
-        let owner = Owner(slot.owner.load(Ordering::Relaxed));
-        let reach = reach.into();
-        // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206, RDMAP-276, RDMAP-277, DDP-187
-        // req: RDMAP-271, RDMAP-327, RDMAP-332
-        if owner.scope() != u64::from(reach.pd) && !slot.is_tied_to(owner, reach) {
-            return Err(MemoryFault::NotAssociated);
-        }
-        // req: DDP-156, DDP-209
-        if !owner.access().allows(needed) {
-            return Err(MemoryFault::AccessRights);
-        }
-        // req: DDP-185
-        let end = to.checked_add(len as u64).ok_or(MemoryFault::Wrap)?;
-        let base = slot.base.load(Ordering::Relaxed);
-        let region_end = base + slot.len.load(Ordering::Relaxed);
-        // req: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207, RDMAP-272, RDMAP-273, RDMAP-278
-        if to < base || end > region_end {
-            return Err(MemoryFault::Bounds);
-        }
-        Ok(Place::new(slot.backing.load(Ordering::Relaxed), to - base, len))
+        };
+        let found = slot.check(reach.into(), needed, to, len);
+        // Last: what was read may be a mixture if the STag has come to mean something else.
+        if slot.is_still(state) { found } else { Err(MemoryFault::InvalidStag) }
     }
 
     /// The protection domain of a valid STag.
     #[must_use]
     pub fn pd_of(&self, stag: Stag) -> Option<u32> {
         let slot = self.slot(stag);
-        if stag == 0 || slot.stag.load(Ordering::Acquire) != stag {
-            return None;
-        }
-        Some(Owner(slot.owner.load(Ordering::Relaxed)).pd())
+        let state = slot.valid(stag)?;
+        let owner = slot.owner();
+        slot.is_still(state).then(|| owner.pd())
+    }
+
+    fn index(&self, stag: Stag) -> u32 {
+        (stag >> 8) & self.index_mask
     }
 
     fn slot(&self, stag: Stag) -> &Slot {
-        &self.slots[((stag >> 8) & self.index_mask) as usize]
+        &self.slots[self.index(stag) as usize]
     }
 
     /// An STag for a free slot, now taken.
@@ -283,7 +210,7 @@ impl RegionTable {
         self.lock().draw(self.index_mask).ok_or(RegisterError::TableFull)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Control> {
+    fn lock(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -295,12 +222,37 @@ impl RegionTable {
 }
 
 impl Slot {
-    /// The STag is for the asker's stream alone.
-    fn is_tied_to(&self, owner: Owner, reach: Reach) -> bool {
-        owner.scope() == Owner::TIED | u64::from(reach.pd)
-            && self.stream.load(Ordering::Relaxed) == reach.stream.0
+    /// Checks an access against the fields.
+    #[inline]
+    fn check(
+        &self,
+        reach: Reach,
+        needed: Access,
+        to: u64,
+        len: usize,
+    ) -> Result<Place, MemoryFault> {
+        let owner = self.owner();
+        // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206, RDMAP-276, RDMAP-277, DDP-187
+        // req: RDMAP-271, RDMAP-327, RDMAP-332
+        if owner.scope() != u64::from(reach.pd) && !self.is_tied_to(owner, reach) {
+            return Err(MemoryFault::NotAssociated);
+        }
+        // req: DDP-156, DDP-209
+        if !owner.access().allows(needed) {
+            return Err(MemoryFault::AccessRights);
+        }
+        // req: DDP-185
+        let end = to.checked_add(len as u64).ok_or(MemoryFault::Wrap)?;
+        let base = self.base.load(Ordering::Relaxed);
+        // Fields of two bindings do not belong together: their sum may wrap.
+        let region_end = base.wrapping_add(self.len.load(Ordering::Relaxed));
+        // req: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207, RDMAP-272, RDMAP-273, RDMAP-278
+        if to < base || end > region_end {
+            return Err(MemoryFault::Bounds);
+        }
+        Ok(Place::new(self.backing.load(Ordering::Relaxed), to - base, len))
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -260,7 +260,7 @@ impl Stream {
         if let Some(stag) = invalidated {
             // The STag is dead before the application hears of the message.
             // req: RDMAP-007, RDMAP-183, RDMAP-337
-            memory.regions().invalidate(stag);
+            memory.regions().invalidate_remote(stag, self.reach);
         }
         Ok(Indication::Received { filled, solicited, invalidated })
     }

@@ -1,15 +1,11 @@
 //! How STags are made: a slot by chance, a tag by chance, a key.
 
 use core::hash::Hasher as _;
+use std::collections::BTreeSet;
 
 use siphasher::sip::SipHasher13;
 
 use super::Stag;
-
-/// The same STag with the next key.
-pub(super) const fn with_next_key(stag: Stag) -> Stag {
-    stag & !0xff | (stag.wrapping_add(1) & 0xff)
-}
 
 /// What occupies a slot, whatever its key and whether it is valid: the STag without its key, and
 /// what it is. 0: nothing.
@@ -34,21 +30,27 @@ impl Name {
         Self(stag & !0xff | Self::RETIRED)
     }
 
+    /// An STag that has this name.
+    pub(super) const fn stag(self) -> Stag {
+        self.0 & !0xff
+    }
+
     pub(super) const fn is_window(self) -> bool {
         self.0 & 0xff >= Self::WINDOW
     }
 }
 
-/// Free slots and the chance that picks them; control path only.
+/// Free slots, slots of windows, and the chance that picks STags; control path only.
 pub(super) struct Control {
     free: Vec<u32>,
-    key: u64,
-    count: u64,
+    pub(super) windows: BTreeSet<u32>,
+    chance: Chance,
 }
 
 impl Control {
     pub(super) fn new(slot_count: u32, key: u64) -> Self {
-        Self { free: (0..slot_count).collect(), key, count: 0 }
+        let windows = BTreeSet::new();
+        Self { free: (0..slot_count).collect(), windows, chance: Chance::new([key, !key]) }
     }
 
     /// Takes a free slot and makes an STag for it; `None` if there is none.
@@ -56,30 +58,66 @@ impl Control {
         if self.free.is_empty() {
             return None;
         }
-        let pick = usize::try_from(self.chance() % self.free.len() as u64)
-            .expect("below the length of a Vec");
+        let pick = self.chance.below(self.free.len());
         let index = self.free.swap_remove(pick);
+        Some(self.tagged(index, index_mask))
+    }
+
+    /// Another STag for the slot of `stag`: tag and key by chance, the tag not the one before.
+    pub(super) fn redraw(&mut self, stag: Stag, index_mask: u32) -> Stag {
+        let index = (stag >> 8) & index_mask;
         loop {
-            let [tag_and_key, _] = halves(self.chance());
-            let tag = (tag_and_key >> 8) & !index_mask;
-            // Whatever key it is given later, it is not 0.
-            if tag | index != 0 {
-                return Some((tag | index) << 8 | tag_and_key & 0xff);
+            let next = self.tagged(index, index_mask);
+            if (next ^ stag) >> 8 != 0 {
+                return next;
             }
         }
     }
 
-    pub(super) fn give_back(&mut self, index: u32) {
-        self.free.push(index);
+    fn tagged(&mut self, index: u32, index_mask: u32) -> Stag {
+        loop {
+            let [tag_and_key, _] = halves(self.chance.next());
+            let tag = (tag_and_key >> 8) & !index_mask;
+            // Whatever key it is given later, it is not 0.
+            if tag | index != 0 {
+                return (tag | index) << 8 | tag_and_key & 0xff;
+            }
+        }
     }
 
-    /// A keyed pseudo-random function of a counter: who has seen some STags learns nothing of the
-    /// next ones.
-    fn chance(&mut self) -> u64 {
+    /// A source of chance for somebody else.
+    pub(super) fn fork(&mut self) -> Chance {
+        Chance::new([self.chance.next(), self.chance.next()])
+    }
+
+    pub(super) fn give_back(&mut self, index: u32) {
+        self.windows.remove(&index);
+        self.free.push(index);
+    }
+}
+
+/// A keyed pseudo-random function of a counter: who has seen some of its values learns nothing of
+/// the next ones.
+pub(super) struct Chance {
+    keys: [u64; 2],
+    count: u64,
+}
+
+impl Chance {
+    const fn new(keys: [u64; 2]) -> Self {
+        Self { keys, count: 0 }
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
         self.count += 1;
-        let mut hasher = SipHasher13::new_with_keys(self.key, !self.key);
+        let mut hasher = SipHasher13::new_with_keys(self.keys[0], self.keys[1]);
         hasher.write_u64(self.count);
         hasher.finish()
+    }
+
+    /// A number below `bound`, which is small against 2^64.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).expect("below a usize")
     }
 }
 

@@ -21,9 +21,14 @@ fn ask(table: &RegionTable, stag: Stag, reach: Reach) -> Result<(), MemoryFault>
     table.resolve(stag, reach, Access::REMOTE_WRITE, 0x1010, 1).map(|_| ())
 }
 
+/// As a consumer may choose keys that has them count.
+fn with_next_key(stag: Stag) -> Stag {
+    stag & !0xff | stag.wrapping_add(1) & 0xff
+}
+
 fn bind(window: Stag, region: Stag) -> Bind {
     Bind {
-        rkey: stag::with_next_key(window),
+        rkey: with_next_key(window),
         lkey: region,
         addr: 0x1010,
         len: 0x20,
@@ -108,19 +113,91 @@ fn an_invalidated_stag_is_dead_at_once_and_its_slot_comes_back() {
 
 // req-test: RDMAP-280, RDMAP-323
 #[test]
-fn a_region_goes_off_and_on_again_with_other_rights_under_the_next_key() {
+fn a_region_goes_off_and_on_again_with_other_rights_under_another_stag() {
     let table = RegionTable::new(2, 9);
     let first = table.register(&WHAT).unwrap();
     assert_eq!(table.enable(first, Access::ALL), None, "it is valid");
     table.invalidate(first);
     let second = table.enable(first, Access::REMOTE_READ).unwrap();
-    assert_eq!((second ^ first) & !0xff, 0);
     assert!(ask(&table, first, OURS).is_err());
     assert_eq!(ask(&table, second, OURS), Err(MemoryFault::AccessRights));
     assert!(table.resolve(second, OURS, Access::REMOTE_READ, 0x1000, 1).is_ok());
     table.invalidate(second);
+    assert_eq!(table.enable(first, Access::ALL), None, "it is called otherwise now");
     table.release(second);
     assert_eq!(table.enable(second, Access::ALL), None, "it is gone");
+}
+
+/// Whoever has seen all STags of a region cannot tell the next one, and none comes back by turns.
+// req-test: RDMAP-283
+#[test]
+fn stag_after_enable_is_drawn_by_chance() {
+    const COUNT: usize = 4_000;
+    let table = RegionTable::new(4, 11);
+    let mut stag = table.register(&WHAT).unwrap();
+    let mut stags = vec![stag];
+    for _ in 1..COUNT {
+        table.invalidate(stag);
+        stag = table.enable(stag, Access::ALL).unwrap();
+        stags.push(stag);
+    }
+    let steps: HashSet<_> = stags.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
+    assert!(steps.len() > COUNT - 20, "{} different steps", steps.len());
+    assert!(stags.iter().collect::<HashSet<_>>().len() > COUNT - 20);
+    // Within five standard deviations, for each of the 30 bits that do not choose the slot.
+    for bit in (0..8).chain(10..32) {
+        let flips = stags.windows(2).filter(|w| (w[0] ^ w[1]) >> bit & 1 == 1).count();
+        assert!(flips.abs_diff(COUNT / 2) < 160, "bit {bit} flips {flips} times");
+    }
+}
+
+// req-test: RDMAP-283
+#[test]
+fn window_keys_do_not_repeat_and_come_in_no_order() {
+    let table = RegionTable::new(4, 12);
+    let region = table.register(&WHAT).unwrap();
+    let first = table.allocate_window(3).unwrap();
+    let mut keys = table.window_keys();
+    let mut other = table.window_keys();
+    let mut stag = first;
+    let mut stags = Vec::new();
+    for _ in 0..4 * 256 {
+        stag = keys.next(&table, stag);
+        table.bind(&Bind { rkey: stag, ..bind(first, region) }, OURS).unwrap();
+        assert!(table.invalidate(stag));
+        stags.push(stag);
+    }
+    assert_eq!(stags.iter().collect::<HashSet<_>>().len(), stags.len(), "an STag came twice");
+    for turn in stags.chunks(256) {
+        assert_eq!(turn.iter().map(|stag| stag >> 8).collect::<HashSet<_>>().len(), 1);
+        let steps: HashSet<_> = turn.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
+        // 255 steps of a random order have about 170 different values, a fixed step has one.
+        assert!(steps.len() > 120, "{} different steps", steps.len());
+    }
+    let same = (0..256).filter(|&at| other.next(&table, stag) & 0xff == stags[at] & 0xff).count();
+    assert!(same < 16, "two windows have the same order");
+}
+
+#[test]
+fn renamed_window_is_bound_under_the_tag_before_unless_it_was_revoked() {
+    let table = RegionTable::new(8, 1);
+    let region = table.register(&WHAT).unwrap();
+    let first = table.allocate_window(3).unwrap();
+    let second = table.rename_window(first, false);
+    assert_ne!(first >> 8, second >> 8);
+    for tag in [first, second] {
+        let queued = bind(tag, region);
+        table.bind(&queued, OURS).unwrap();
+        table.invalidate_local(queued.rkey, OURS).unwrap();
+    }
+    let third = table.rename_window(second, true);
+    for tag in [first, second] {
+        let fault = table.bind(&bind(tag, region), OURS);
+        assert_eq!(fault, Err(MemoryFault::InvalidStag), "a binding queued before");
+    }
+    assert_eq!(table.invalidate_local(second, OURS), Ok(()), "it is invalid already");
+    assert_eq!(table.invalidate_local(first, OURS), Err(MemoryFault::InvalidStag));
+    table.bind(&bind(third, region), OURS).unwrap();
 }
 
 // req-test: RDMAP-182, RDMAP-265, RDMAP-266, RDMAP-282
@@ -178,7 +255,7 @@ fn a_window_shows_its_part_of_the_region_to_its_stream() {
     assert_eq!(ask(&table, stag, OURS), Err(MemoryFault::InvalidStag));
     assert_eq!(table.invalidate_local(stag, OURS), Ok(()), "the peer may have been first");
     // Bound again, to be counted from 0, for another stream.
-    let again = Bind { rkey: stag::with_next_key(stag), zero_based: true, ..request };
+    let again = Bind { rkey: with_next_key(stag), zero_based: true, ..request };
     table.bind(&again, SIBLING).unwrap();
     let place = table.resolve(again.rkey, SIBLING, Access::REMOTE_READ, 0, 0x20).unwrap();
     assert_eq!(place.backing(), 77 + 0x10);
@@ -247,7 +324,11 @@ fn windows_end_with_their_region_and_retired_ones_are_not_bound_again() {
     assert!(table.invalidate_windows(region));
     let reached = requests.map(|request| ask(&table, request.rkey, OURS).is_ok());
     assert_eq!(reached, [false, false, true]);
-    assert!(!table.invalidate_windows(region), "none is left");
+    assert_eq!(table.window_count(region), 0);
+    assert!(table.invalidate_windows(region), "look-ups by them may be under way");
+    let again = table.enable(region, Access::ALL).unwrap();
+    table.invalidate(again);
+    assert!(!table.invalidate_windows(again), "none was bound since");
 
     table.retire_window(windows[2]);
     assert!(table.unbind(windows[2]) && !table.unbind(windows[2]));
@@ -271,7 +352,7 @@ fn invalidations_race_for_each_stag_and_one_wins() {
         });
         assert_eq!((wins, table.window_count(region)), (1, 0));
         assert!(ask(&table, request.rkey, OURS).is_err());
-        request.rkey = stag::with_next_key(request.rkey);
+        request.rkey = with_next_key(request.rkey);
     }
 }
 

@@ -5,14 +5,13 @@
 //! pair alone; a posted request, the peer's Send with Invalidate, or the end of its region takes
 //! it back, and it can be bound again.
 //!
-//! Binding and invalidating by request happen in the pass of the shard that owns the stream, and
-//! only that stream gets past the check of association: no other look-up uses fields that change
-//! under it.
+//! Binding takes the slot for itself while it writes the fields, and a look-up that meets them half
+//! written fails (see `slot`): the shard that binds need not be the one that looks.
 
-use core::sync::atomic::Ordering;
-
+use super::slot::{EVER_BOUND, Owner, Slot, State};
 use super::stag::Name;
-use super::{Owner, Reach, RegionTable, RegisterError, Stag, StreamId};
+use super::sync::Ordering;
+use super::{Reach, RegionTable, RegisterError, Stag, StreamId, WindowKeys};
 use crate::ddp::memory::{Access, MemoryFault};
 
 /// A request to bind a window.
@@ -53,10 +52,33 @@ impl RegionTable {
     pub fn allocate_window(&self, pd: u32) -> Result<Stag, RegisterError> {
         let stag = self.draw()?;
         let slot = self.slot(stag);
-        slot.owner.store(Owner::new(pd, Access::default(), true).0, Ordering::Relaxed);
-        slot.stream.store(StreamId::NONE.0, Ordering::Relaxed);
+        let claimed = slot.claim().expect("a free slot is valid for nobody");
+        slot.set_owner(Owner::new(pd, Access::default(), true), StreamId::NONE);
         slot.name.store(Name::window(stag).0, Ordering::Release);
+        slot.publish(claimed, 0);
+        self.lock().windows.insert(self.index(stag));
         Ok(stag)
+    }
+
+    /// Keys for a window of this table, in an order that nobody can guess.
+    #[must_use]
+    pub fn window_keys(&self) -> WindowKeys {
+        WindowKeys::new(self.lock().fork())
+    }
+
+    /// Gives a window a new tag, for requests to bind it from now on; a binding in force is not
+    /// touched. With `revoke` no request under the tag before binds it any more, without it those
+    /// queued already do. Returns an STag with the new tag; its key was never valid.
+    // req: RDMAP-283
+    pub fn rename_window(&self, window: Stag, revoke: bool) -> Stag {
+        let slot = self.slot(window);
+        let mut control = self.lock();
+        let before = slot.name();
+        let renamed = control.redraw(before.stag(), self.index_mask);
+        let former = if revoke { Name::retired(before.stag()) } else { before };
+        slot.former.store(former.0, Ordering::Release);
+        slot.name.store(Name::window(renamed).0, Ordering::Release);
+        renamed
     }
 
     /// Binds a window for the stream that asks.
@@ -66,12 +88,11 @@ impl RegionTable {
     /// refuses.
     pub fn bind(&self, bind: &Bind, reach: Reach) -> Result<(), MemoryFault> {
         let window = self.slot(bind.rkey);
-        if window.name.load(Ordering::Acquire) != Name::window(bind.rkey).0
-            || window.stag.load(Ordering::Acquire) != 0
-        {
+        let asked = Name::window(bind.rkey);
+        if (window.name() != asked && window.former() != asked) || window.state().is_valid() {
             return Err(MemoryFault::InvalidStag);
         }
-        if Owner(window.owner.load(Ordering::Relaxed)).pd() != reach.pd {
+        if window.owner().pd() != reach.pd {
             return Err(MemoryFault::NotAssociated);
         }
         let mut needed = Access::WINDOW_BIND;
@@ -80,16 +101,17 @@ impl RegionTable {
         }
         let len = usize::try_from(bind.len).map_err(|_| MemoryFault::Bounds)?;
         let place = self.resolve(bind.lkey, reach, needed, bind.addr, len)?;
-        let owner = Owner::new(reach.pd, bind.access.remote(), true);
-        window.owner.store(owner.0, Ordering::Relaxed);
-        window.stream.store(reach.stream.0, Ordering::Relaxed);
+        // Another shard may be binding it, too.
+        let claimed = window.claim().ok_or(MemoryFault::InvalidStag)?;
+        window.set_owner(Owner::new(reach.pd, bind.access.remote(), true), reach.stream);
         let base = if bind.zero_based { 0 } else { bind.addr };
-        window.base.store(base, Ordering::Relaxed);
-        window.len.store(bind.len, Ordering::Relaxed);
-        window.backing.store(place.backing() + place.offset(), Ordering::Relaxed);
-        window.parent.store((bind.lkey >> 8) & self.index_mask, Ordering::Relaxed);
-        self.slot(bind.lkey).windows.fetch_add(1, Ordering::AcqRel);
-        window.stag.store(bind.rkey, Ordering::Release);
+        window.set_range(base, bind.len, place.backing() + place.offset());
+        window.parent.store(self.index(bind.lkey), Ordering::Relaxed);
+        let region = self.slot(bind.lkey);
+        if region.windows.fetch_add(1, Ordering::AcqRel) & EVER_BOUND == 0 {
+            region.windows.fetch_or(EVER_BOUND, Ordering::AcqRel);
+        }
+        window.publish(claimed, bind.rkey);
         Ok(())
     }
 
@@ -102,22 +124,22 @@ impl RegionTable {
     /// for this stream alone; `AccessRights`: windows are bound to the region.
     pub fn invalidate_local(&self, stag: Stag, reach: Reach) -> Result<(), MemoryFault> {
         let slot = self.slot(stag);
-        let name = slot.name.load(Ordering::Acquire);
-        if name != Name::region(stag).0 && name != Name::window(stag).0 {
+        if !slot.is_called(stag) {
             return Err(MemoryFault::InvalidStag);
         }
-        let owner = Owner(slot.owner.load(Ordering::Relaxed));
-        if !slot.is_tied_to(owner, reach) {
+        let state = slot.state();
+        if !slot.is_tied_to(slot.owner(), reach) {
             return Err(MemoryFault::NotAssociated);
         }
-        let valid = slot.stag.load(Ordering::Acquire);
-        if valid != 0 && valid != stag {
+        if state.is_valid() && state.stag() != stag {
             return Err(MemoryFault::InvalidStag);
         }
-        if slot.windows.load(Ordering::Acquire) > 0 {
+        if slot.window_count() > 0 {
             return Err(MemoryFault::AccessRights);
         }
-        self.invalidate(stag);
+        if state.is_valid() {
+            self.end(slot, state);
+        }
         Ok(())
     }
 
@@ -127,14 +149,27 @@ impl RegionTable {
     /// [`InvalidateFault`].
     // req: RDMAP-182, RDMAP-265, RDMAP-266, RDMAP-282
     pub fn check_invalidate(&self, stag: Stag, reach: Reach) -> Result<(), InvalidateFault> {
+        self.invalidatable(stag, reach).map(|_| ())
+    }
+
+    /// Invalidates at the request of the peer of this stream, as far as it may: see
+    /// [`RegionTable::check_invalidate`]. True if the STag was valid.
+    pub fn invalidate_remote(&self, stag: Stag, reach: Reach) -> bool {
+        let valid = self.invalidatable(stag, reach);
+        valid.is_ok_and(|state| self.end(self.slot(stag), state))
+    }
+
+    fn invalidatable(&self, stag: Stag, reach: Reach) -> Result<State, InvalidateFault> {
         let slot = self.slot(stag);
-        if stag == 0 || slot.stag.load(Ordering::Acquire) != stag {
+        let state = slot.valid(stag).ok_or(InvalidateFault::Unknown)?;
+        let owner = slot.owner();
+        let is_tied = slot.is_tied_to(owner, reach);
+        if !slot.is_still(state) {
             return Err(InvalidateFault::Unknown);
         }
-        let owner = Owner(slot.owner.load(Ordering::Relaxed));
-        if slot.is_tied_to(owner, reach) {
-            let has_windows = slot.windows.load(Ordering::Acquire) > 0;
-            return if has_windows { Err(InvalidateFault::Shared) } else { Ok(()) };
+        if is_tied {
+            let has_windows = slot.window_count() > 0;
+            return if has_windows { Err(InvalidateFault::Shared) } else { Ok(state) };
         }
         let is_shared = owner.pd() == reach.pd && !owner.is_tied();
         Err(if is_shared { InvalidateFault::Shared } else { InvalidateFault::Foreign })
@@ -143,21 +178,27 @@ impl RegionTable {
     /// Windows bound to a region.
     #[must_use]
     pub fn window_count(&self, region: Stag) -> u32 {
-        self.slot(region).windows.load(Ordering::Acquire)
+        self.slot(region).window_count()
     }
 
-    /// Invalidates every window bound to a region that was invalidated, and says whether there was
-    /// one. The caller guarantees that no binding begun before the invalidation is under way.
-    /// Looks at the whole table if there was one.
+    /// Invalidates every window bound to a region that was invalidated. True if one has been bound
+    /// since the region's STag became valid, now or by somebody else before: then a look-up by it
+    /// may still be under way. The caller guarantees that no binding begun before the region's
+    /// invalidation is. Looks at all windows of the table if there was one.
     pub fn invalidate_windows(&self, region: Stag) -> bool {
-        if self.window_count(region) == 0 {
+        if self.slot(region).windows.load(Ordering::Acquire) & EVER_BOUND == 0 {
             return false;
         }
-        let index = (region >> 8) & self.index_mask;
-        for slot in &self.slots {
-            let is_window = Name(slot.name.load(Ordering::Acquire)).is_window();
-            if is_window && slot.parent.load(Ordering::Acquire) == index {
-                self.invalidate(slot.stag.load(Ordering::Acquire));
+        let parent = self.index(region);
+        for &index in &self.lock().windows {
+            let slot = &self.slots[index as usize];
+            loop {
+                let state = slot.state();
+                // If it is bound elsewhere meanwhile, the state is another one.
+                let is_ours = slot.parent.load(Ordering::Relaxed) == parent;
+                if !state.is_valid() || !is_ours || self.end(slot, state) {
+                    break;
+                }
             }
         }
         true
@@ -167,12 +208,38 @@ impl RegionTable {
     /// binding it is under way, calls [`RegionTable::unbind`], waits again for look-ups, and
     /// releases it.
     pub fn retire_window(&self, window: Stag) {
-        self.slot(window).name.store(Name::retired(window).0, Ordering::Release);
+        let slot = self.slot(window);
+        slot.former.store(0, Ordering::Release);
+        slot.name.store(Name::retired(slot.name().stag()).0, Ordering::Release);
     }
 
     /// Invalidates a window whatever its key. True if it was bound.
     pub fn unbind(&self, window: Stag) -> bool {
         let slot = self.slot(window);
-        self.invalidate(slot.stag.load(Ordering::Acquire))
+        let state = slot.state();
+        state.is_valid() && self.end(slot, state)
+    }
+
+    /// Ends the validity that `state` says, and the count of its region if it is a window's. False
+    /// if another has, whatever is valid now.
+    pub(super) fn end(&self, slot: &Slot, state: State) -> bool {
+        let is_window = slot.name().is_window();
+        // Of this state: else the exchange fails.
+        let parent = slot.parent.load(Ordering::Relaxed);
+        let ended = slot.end(state);
+        if ended && is_window {
+            self.slots[parent as usize].windows.fetch_sub(1, Ordering::AcqRel);
+        }
+        ended
+    }
+}
+
+impl Slot {
+    /// The STag, whatever its key, is this slot's, or was a window's of it until a moment ago.
+    fn is_called(&self, stag: Stag) -> bool {
+        let (name, former) = (self.name(), self.former());
+        name == Name::region(stag)
+            || [name, former].contains(&Name::window(stag))
+            || former == Name::retired(stag)
     }
 }

@@ -1,0 +1,186 @@
+//! One entry of the table of regions: a sequence lock without writers that wait.
+//!
+//! The state word carries the valid STag and a version that every change of the entry moves on.
+//! Fields are written only while no STag is valid, behind a release fence; a look-up reads the
+//! state, then the fields, then the state again behind an acquire fence. If both reads agree, all
+//! fields are those that were published with that STag, whichever shard bound it, and however often
+//! the same STag was bound before.
+
+use super::stag::Name;
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use super::{Reach, Stag, StreamId};
+use crate::ddp::memory::Access;
+
+/// One STag.
+#[derive(Default)]
+#[repr(align(64))]
+pub(super) struct Slot {
+    /// [`State`].
+    pub(super) state: AtomicU64,
+    /// [`Owner`].
+    pub(super) owner: AtomicU64,
+    pub(super) base: AtomicU64,
+    pub(super) len: AtomicU64,
+    pub(super) backing: AtomicU64,
+    /// The stream that it is good for, if it is for one alone.
+    pub(super) stream: AtomicU64,
+    /// What occupies the slot, valid or not: see [`Name`].
+    pub(super) name: AtomicU32,
+    /// Window: what it was called before, as far as queued requests may still say so.
+    pub(super) former: AtomicU32,
+    /// Window: the slot of its region.
+    pub(super) parent: AtomicU32,
+    /// Region: windows bound to it, and [`EVER_BOUND`].
+    pub(super) windows: AtomicU32,
+}
+
+/// A window has been bound to the region since its STag became valid.
+pub(super) const EVER_BOUND: u32 = 1 << 31;
+
+/// Version and valid STag, high and low half. The STag is 0 while no access is allowed; the version
+/// is odd while one binder has the slot for itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct State(pub(super) u64);
+
+impl State {
+    const VERSION: u64 = 1 << 32;
+
+    pub(super) fn stag(self) -> Stag {
+        let [_, _, _, _, a, b, c, d] = self.0.to_be_bytes();
+        Stag::from_be_bytes([a, b, c, d])
+    }
+
+    pub(super) fn is_valid(self) -> bool {
+        self.stag() != 0
+    }
+
+    const fn is_claimed(self) -> bool {
+        self.0 & Self::VERSION != 0
+    }
+
+    /// The next version, with this STag.
+    const fn next(self, stag: Stag) -> Self {
+        let version = self.0 & !(Self::VERSION - 1);
+        Self(version.wrapping_add(Self::VERSION) | stag as u64)
+    }
+}
+
+impl Slot {
+    pub(super) fn state(&self) -> State {
+        State(self.state.load(Ordering::Acquire))
+    }
+
+    /// The state, if it says that this STag is valid.
+    #[inline]
+    pub(super) fn valid(&self, stag: Stag) -> Option<State> {
+        let state = self.state();
+        (stag != 0 && state.stag() == stag).then_some(state)
+    }
+
+    /// True if the fields read since `state` was read belong to it.
+    #[inline]
+    pub(super) fn is_still(&self, state: State) -> bool {
+        fence(Ordering::Acquire);
+        self.state.load(Ordering::Relaxed) == state.0
+    }
+
+    /// Takes an invalid slot, to write its fields and [`Slot::publish`]; `None` if it is valid or
+    /// taken.
+    pub(super) fn claim(&self) -> Option<State> {
+        let state = self.state();
+        if state.is_valid() || state.is_claimed() {
+            return None;
+        }
+        let claimed = state.next(0);
+        self.exchange(state, claimed).then(|| {
+            // A look-up that reads one field written from here on sees that the state has moved.
+            fence(Ordering::Release);
+            claimed
+        })
+    }
+
+    /// Makes the STag valid, with the fields written since the slot was claimed.
+    pub(super) fn publish(&self, claimed: State, stag: Stag) {
+        self.state.store(claimed.next(stag).0, Ordering::Release);
+    }
+
+    /// Ends the validity that `state` says; false if another has, whatever is valid now.
+    pub(super) fn end(&self, state: State) -> bool {
+        // Two on: odd is for claims.
+        self.exchange(state, state.next(0).next(0))
+    }
+
+    fn exchange(&self, from: State, to: State) -> bool {
+        self.state.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        Owner(self.owner.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn name(&self) -> Name {
+        Name(self.name.load(Ordering::Acquire))
+    }
+
+    pub(super) fn former(&self) -> Name {
+        Name(self.former.load(Ordering::Acquire))
+    }
+
+    /// The STag is for the asker's stream alone.
+    pub(super) fn is_tied_to(&self, owner: Owner, reach: Reach) -> bool {
+        owner.scope() == Owner::TIED | u64::from(reach.pd)
+            && self.stream.load(Ordering::Relaxed) == reach.stream.0
+    }
+
+    /// Sets who may reach what the slot names.
+    pub(super) fn set_owner(&self, owner: Owner, stream: StreamId) {
+        self.owner.store(owner.0, Ordering::Relaxed);
+        self.stream.store(stream.0, Ordering::Relaxed);
+    }
+
+    /// Sets what the slot shows: where offsets count from, octets, and where they are.
+    pub(super) fn set_range(&self, base: u64, len: u64, backing: u64) {
+        self.base.store(base, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.backing.store(backing, Ordering::Relaxed);
+    }
+
+    /// Windows bound to the region.
+    pub(super) fn window_count(&self) -> u32 {
+        self.windows.load(Ordering::Acquire) & !EVER_BOUND
+    }
+}
+
+/// Rights, whether the STag is for one stream alone, and the domain, in one word.
+#[derive(Clone, Copy)]
+pub(super) struct Owner(pub(super) u64);
+
+impl Owner {
+    /// The STag is good for one stream alone.
+    const TIED: u64 = 1 << 32;
+    const ACCESS_SHIFT: u32 = 40;
+
+    pub(super) fn new(pd: u32, access: Access, is_tied: bool) -> Self {
+        let tied = if is_tied { Self::TIED } else { 0 };
+        Self(u64::from(access.bits()) << Self::ACCESS_SHIFT | tied | u64::from(pd))
+    }
+
+    pub(super) const fn access(self) -> Access {
+        Access::from_bits(self.0.to_be_bytes()[2])
+    }
+
+    /// Domain and tie.
+    pub(super) const fn scope(self) -> u64 {
+        self.0 & (Self::TIED | u32::MAX as u64)
+    }
+
+    pub(super) const fn is_tied(self) -> bool {
+        self.0 & Self::TIED != 0
+    }
+
+    /// The domain.
+    pub(super) fn pd(self) -> u32 {
+        let [_, _, _, _, a, b, c, d] = self.0.to_be_bytes();
+        u32::from_be_bytes([a, b, c, d])
+    }
+}

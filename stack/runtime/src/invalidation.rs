@@ -1,0 +1,123 @@
+//! In which order regions and windows are withdrawn: what makes it safe to free their memory.
+//!
+//! Each function is given the way to wait for the passes that run ([`wait_for_passes`]), so that
+//! its proof runs the sequence itself.
+//!
+//! [`wait_for_passes`]: crate::epoch::wait_for_passes
+
+use ferrowarp_proto::ddp::regions::{RegionTable, Stag, WindowKeys};
+
+use crate::sync::relax;
+
+/// Withdraws a region and every window bound to it. When it returns, no pass uses the memory and
+/// none will: it can be freed.
+pub(crate) fn revoke_region(regions: &RegionTable, region: Stag, mut wait: impl FnMut()) {
+    regions.invalidate(region);
+    // No look-up by the region's STag is under way after this, and no request that was binding a
+    // window to it: each has bound it, or is refused.
+    wait();
+    if regions.invalidate_windows(region) {
+        // Nor one by a window, whoever invalidated it: the peer or the window's owner may have
+        // done so within the pass that is using it.
+        wait();
+    }
+    // Whoever did may not have counted it yet; the slot may count the windows of another soon.
+    let mut attempts = 0;
+    while regions.window_count(region) > 0 {
+        relax(&mut attempts);
+    }
+}
+
+/// Takes a window back: when it returns, nobody reaches memory by it, and requests to bind it that
+/// are queued will fail. Returns an STag of its new tag, and whether it was bound.
+pub(crate) fn revoke_window(
+    regions: &RegionTable,
+    keys: &mut WindowKeys,
+    window: Stag,
+    mut wait: impl FnMut(),
+) -> (Stag, bool) {
+    let renamed = keys.revoke(regions, window);
+    // A request that was carried out before is done after this.
+    wait();
+    let was_bound = regions.unbind(window);
+    // Bound or not: the peer may have invalidated it within the pass that is using it.
+    wait();
+    (renamed, was_bound)
+}
+
+/// Ends a window for good, and gives its slot back.
+pub(crate) fn end_window(regions: &RegionTable, window: Stag, mut wait: impl FnMut()) {
+    regions.retire_window(window);
+    wait();
+    regions.unbind(window);
+    wait();
+    regions.release(window);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use ferrowarp_proto::ddp::memory::Access;
+    use ferrowarp_proto::ddp::regions::{Bind, Reach, Registration, StreamId};
+
+    use super::*;
+
+    const REACH: Reach = Reach { pd: 1, stream: StreamId(1) };
+
+    fn table() -> (RegionTable, Stag, Stag) {
+        let regions = RegionTable::new(4, 1);
+        let access = Access::ALL;
+        let what = Registration { pd: 1, stream: None, base: 0, len: 64, access, backing: 0 };
+        let region = regions.register(&what).unwrap();
+        let window = regions.allocate_window(1).unwrap();
+        (regions, region, window)
+    }
+
+    fn bind(rkey: Stag, lkey: Stag) -> Bind {
+        Bind { rkey, lkey, addr: 0, len: 64, access: Access::REMOTE_WRITE, zero_based: true }
+    }
+
+    /// A pass resolves through a window; its owner revokes the window while the region's owner
+    /// waits for passes. The pass may have begun after that wait did: it needs another.
+    #[test]
+    fn region_outlasts_passes_that_used_a_window_revoked_meanwhile() {
+        let (regions, region, window) = table();
+        regions.bind(&bind(window, region), REACH).unwrap();
+        let mut waits = 0;
+        revoke_region(&regions, region, || {
+            waits += 1;
+            assert_eq!(regions.unbind(window), waits == 1);
+        });
+        assert_eq!(waits, 2);
+        assert_eq!(regions.window_count(region), 0);
+    }
+
+    #[test]
+    fn region_without_windows_is_withdrawn_after_one_wait() {
+        let (regions, region, _) = table();
+        let mut waits = 0;
+        revoke_region(&regions, region, || waits += 1);
+        assert_eq!(waits, 1);
+    }
+
+    #[test]
+    fn binding_queued_before_a_revocation_never_takes_effect() {
+        let (regions, region, first) = table();
+        let mut keys = regions.window_keys();
+        let bound = keys.next(&regions, first);
+        regions.bind(&bind(bound, region), REACH).unwrap();
+        let queued = keys.next(&regions, bound);
+        let (renamed, was_bound) = revoke_window(&regions, &mut keys, queued, || {});
+        assert!(was_bound);
+        assert!(regions.bind(&bind(queued, region), REACH).is_err());
+        assert!(regions.bind(&bind(bound, region), REACH).is_err());
+        assert_eq!(regions.invalidate_local(queued, REACH), Ok(()));
+        let again = keys.next(&regions, renamed);
+        regions.bind(&bind(again, region), REACH).unwrap();
+        end_window(&regions, renamed, || {});
+        assert_eq!(regions.window_count(region), 0);
+        assert!(regions.bind(&bind(again, region), REACH).is_err());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod proofs;

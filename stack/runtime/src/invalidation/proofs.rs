@@ -1,0 +1,296 @@
+//! Every order of a pass that resolves and copies, and of threads that withdraw what it resolves
+//! by: the memory is not touched after it was freed, and windows are counted right. The model's
+//! first thread only starts the others and waits for them: of orders with it loom leaves some out.
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::ddp::regions::{Bind, Reach, RegionTable, Registration, Stag, StreamId};
+use loom::thread;
+
+use super::*;
+use crate::epoch::{PassEpoch, Passes, wait_for_passes};
+use crate::gate::Gate;
+use crate::sync::{Arc, Cell};
+
+const REACH: Reach = Reach { pd: 1, stream: StreamId(1) };
+
+struct Shard {
+    gate: Gate<()>,
+    epoch: PassEpoch,
+}
+
+impl Passes for Shard {
+    fn epoch(&self) -> &PassEpoch {
+        &self.epoch
+    }
+
+    fn observe_if_idle(&self) -> bool {
+        self.gate.try_enter().map(|_inside| self.epoch.observe()).is_some()
+    }
+}
+
+/// Shards, a table, and the memory of its regions by their `backing`.
+struct World<const SHARDS: usize> {
+    shards: [Shard; SHARDS],
+    regions: RegionTable,
+    /// Two pieces of each.
+    memory: [Cell<u32>; 4],
+}
+
+impl<const SHARDS: usize> World<SHARDS> {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            shards: [(); SHARDS].map(|()| Shard { gate: Gate::new(()), epoch: PassEpoch::new() }),
+            regions: RegionTable::new(4, 1),
+            memory: [(); 4].map(|()| Cell::new(0)),
+        })
+    }
+
+    fn register(&self, backing: u64) -> Stag {
+        let what = Registration {
+            pd: 1,
+            stream: None,
+            base: 0x100 * backing,
+            len: 16,
+            access: Access::ALL,
+            backing,
+        };
+        self.regions.register(&what).unwrap()
+    }
+
+    fn bind(&self, rkey: Stag, lkey: Stag, backing: u64) -> bool {
+        let (access, addr) = (Access::REMOTE_WRITE, 0x100 * backing);
+        let bind = Bind { rkey, lkey, addr, len: 8, access, zero_based: true };
+        self.regions.bind(&bind, REACH).is_ok()
+    }
+
+    /// One pass of a shard, unless somebody is inside.
+    fn pass(&self, shard: usize, act: impl FnOnce()) {
+        let shard = &self.shards[shard];
+        if let Some(_inside) = shard.gate.try_enter() {
+            shard.epoch.observe();
+            act();
+        }
+    }
+
+    /// A peer's Write.
+    fn write(&self, stag: Stag, to: u64) {
+        if let Ok(place) = self.regions.resolve(stag, REACH, Access::REMOTE_WRITE, to, 8) {
+            let piece = usize::try_from(2 * place.backing() + place.offset() / 8).unwrap();
+            // SAFETY: loom checks that nobody else touches the cell meanwhile.
+            self.memory[piece].with_mut(|octets| unsafe { *octets += 1 });
+        }
+    }
+
+    fn wait(&self) {
+        wait_for_passes(self.shards.iter());
+    }
+
+    /// What [`crate::Mr`] does when it is dropped; the memory is the arena's again.
+    fn drop_region(&self, region: Stag, backing: usize) {
+        revoke_region(&self.regions, region, || self.wait());
+        assert_eq!(self.regions.window_count(region), 0);
+        for piece in &self.memory[2 * backing..2 * backing + 2] {
+            // SAFETY: as above: this stands for freeing the memory.
+            piece.with_mut(|octets| unsafe { *octets = 0 });
+        }
+        self.regions.release(region);
+    }
+}
+
+/// What one thread does.
+type Act<const SHARDS: usize> = Box<dyn FnOnce(&World<SHARDS>) + Send>;
+
+fn act<const SHARDS: usize>(act: impl FnOnce(&World<SHARDS>) + Send + 'static) -> Act<SHARDS> {
+    Box::new(act)
+}
+
+/// Lets threads act on the world at once, and waits for them.
+fn run<const SHARDS: usize, const THREADS: usize>(
+    world: &Arc<World<SHARDS>>,
+    acts: [Act<SHARDS>; THREADS],
+) {
+    let threads = acts.map(|act| {
+        let world = Arc::clone(world);
+        thread::spawn(move || act(&world))
+    });
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// Two shards, each with a pass, and a region that goes.
+#[test]
+fn region_is_freed_after_the_passes_of_all_shards() {
+    check(2, || {
+        let world = World::<2>::new();
+        let region = world.register(0);
+        run(
+            &world,
+            [
+                act(move |world| world.pass(0, || world.write(region, 0))),
+                act(move |world| world.pass(1, || world.write(region, 8))),
+                act(move |world| world.drop_region(region, 0)),
+            ],
+        );
+    });
+}
+
+/// The next pass of a shard may be another thread's: it sees what the one before has seen.
+#[test]
+fn region_is_freed_whoever_drives_next() {
+    check(2, || {
+        let world = World::<1>::new();
+        let region = world.register(0);
+        run(
+            &world,
+            [
+                act(move |world| world.pass(0, || world.write(region, 0))),
+                act(move |world| world.pass(0, || world.write(region, 0))),
+                act(move |world| world.drop_region(region, 0)),
+            ],
+        );
+    });
+}
+
+/// The window's owner revokes it, the region's owner drops that, a pass writes through it.
+#[test]
+fn region_is_freed_after_passes_by_a_window_that_another_revokes() {
+    check(2, || {
+        let world = World::<1>::new();
+        let region = world.register(0);
+        let window = world.regions.allocate_window(1).unwrap();
+        assert!(world.bind(window, region, 0));
+        run(
+            &world,
+            [
+                act(move |world| world.pass(0, || world.write(window, 0))),
+                act(move |world| drop(world.regions.unbind(window))),
+                act(move |world| world.drop_region(region, 0)),
+            ],
+        );
+    });
+}
+
+/// A request binds a window to a region that is being dropped, and a Write comes by it.
+#[test]
+fn region_is_freed_after_a_binding_in_flight() {
+    check(3, || {
+        let world = World::<1>::new();
+        let region = world.register(0);
+        let window = world.regions.allocate_window(1).unwrap();
+        run(
+            &world,
+            [
+                act(move |world| {
+                    world.pass(0, || drop(world.bind(window, region, 0)));
+                    world.pass(0, || world.write(window, 0));
+                }),
+                act(move |world| world.drop_region(region, 0)),
+            ],
+        );
+        assert!(!world.regions.unbind(window), "the window outlived its region");
+    });
+}
+
+/// The same request is posted again with the same key for another region, while somebody
+/// invalidates: the region that loses a window is the one that had it.
+#[test]
+fn windows_are_counted_where_they_were_bound() {
+    check(3, || {
+        let world = World::<1>::new();
+        let regions = [world.register(0), world.register(1)];
+        let window = world.regions.allocate_window(1).unwrap();
+        assert!(world.bind(window, regions[0], 0));
+        run(
+            &world,
+            [
+                act(move |world| {
+                    world.pass(0, || {
+                        let _ = world.regions.invalidate_local(window, REACH);
+                        world.bind(window, regions[1], 1);
+                    });
+                }),
+                act(move |world| drop(world.regions.invalidate(window))),
+            ],
+        );
+        let bound = u32::from(world.regions.pd_of(window).is_some());
+        let counts = regions.map(|region| world.regions.window_count(region));
+        assert_eq!(counts, [0, bound]);
+        world.drop_region(regions[0], 0);
+        world.drop_region(regions[1], 1);
+    });
+}
+
+/// A window moves from one region to another under the same STag while a second shard looks it
+/// up: the place is that of one of them, never the start of one in the memory of the other.
+#[test]
+fn resolve_never_mixes_two_bindings() {
+    check(2, || {
+        let world = World::<2>::new();
+        let regions = [world.register(0), world.register(1)];
+        let window = world.regions.allocate_window(1).unwrap();
+        let bind = move |world: &World<2>, at: usize| {
+            let (lkey, addr) = (regions[at], 0x100 * at as u64);
+            let access = Access::REMOTE_WRITE;
+            let bind = Bind { rkey: window, lkey, addr, len: 8, access, zero_based: false };
+            world.regions.bind(&bind, REACH).unwrap();
+        };
+        bind(&world, 0);
+        run(
+            &world,
+            [
+                act(move |world| {
+                    world.regions.invalidate_local(window, REACH).unwrap();
+                    bind(world, 1);
+                }),
+                act(move |world| {
+                    for to in [0, 0x100] {
+                        let write = Access::REMOTE_WRITE;
+                        if let Ok(place) = world.regions.resolve(window, REACH, write, to, 8) {
+                            assert_eq!((place.backing(), place.offset()), (to / 0x100, 0));
+                        }
+                    }
+                }),
+            ],
+        );
+    });
+}
+
+/// A window is revoked while a request to bind it is carried out or queued: afterwards it is not
+/// bound, nor by that request ever.
+#[test]
+fn revoked_window_stays_unbound() {
+    check(2, || {
+        let world = World::<1>::new();
+        let region = world.register(0);
+        let window = world.regions.allocate_window(1).unwrap();
+        let mut keys = world.regions.window_keys();
+        let queued = keys.next(&world.regions, window);
+        run(
+            &world,
+            [
+                act(move |world| {
+                    world.pass(0, || {
+                        if world.bind(queued, region, 0) {
+                            world.write(queued, 0);
+                        }
+                    });
+                }),
+                act(move |world| {
+                    revoke_window(&world.regions, &mut keys, queued, || world.wait());
+                    assert_eq!(world.regions.window_count(region), 0);
+                    // SAFETY: loom checks that nobody else touches the cell meanwhile.
+                    world.memory[0].with_mut(|octets| unsafe { *octets = 0 });
+                    assert!(!world.bind(queued, region, 0));
+                }),
+            ],
+        );
+        assert!(world.regions.pd_of(queued).is_none());
+    });
+}
