@@ -238,6 +238,8 @@ mod mr;
 #[cfg(not(loom))]
 mod mw;
 #[cfg(not(loom))]
+mod opaque;
+#[cfg(not(loom))]
 mod pd;
 #[cfg(not(loom))]
 mod qp;

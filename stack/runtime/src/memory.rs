@@ -2,15 +2,17 @@
 //!
 //! Nobody holds a reference to registered memory: the peer may write there at any moment, as a
 //! network adapter would. All access goes through bounds-checked copies of raw octets, for which
-//! any mixture of old and new octets is a valid result.
+//! any mixture of old and new octets is a valid result; why they may race is said in [`opaque`].
 
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp, execute};
 use ferrowarp_proto::ddp::memory::{Memory, Place};
 use ferrowarp_proto::ddp::regions::RegionTable;
+
+use crate::opaque;
 
 /// A run of raw octets that stays mapped as long as whoever made the span promised.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +69,7 @@ impl Span {
         };
         // SAFETY: `Span::new` promises the destination; the source is a slice that cannot
         // overlap memory to which no reference is used.
-        unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), self.start, rest.len()) };
+        unsafe { opaque::copy(rest.as_ptr(), self.start, rest.len()) };
         self.slice(rest.len(), 1).store_release(*last);
     }
 
@@ -77,13 +79,13 @@ impl Span {
         assert_eq!(self.len, out.len(), "lengths differ");
         // SAFETY: `Span::new` promises the source; the destination is a slice that cannot
         // overlap memory to which no reference is used.
-        unsafe { ptr::copy_nonoverlapping(self.start.cast_const(), out.as_mut_ptr(), self.len) };
+        unsafe { opaque::copy(self.start.cast_const(), out.as_mut_ptr(), self.len) };
     }
 
     /// Sets every octet.
     pub(crate) fn fill(self, octet: u8) {
         // SAFETY: `Span::new` promises the destination.
-        unsafe { ptr::write_bytes(self.start, octet, self.len) };
+        unsafe { opaque::fill(self.start, octet, self.len) };
     }
 
     /// The first octet; what its writer wrote before it is visible after this.
@@ -92,7 +94,9 @@ impl Span {
     /// If the span is empty.
     #[inline]
     pub(crate) fn load_acquire(self) -> u8 {
-        self.first().load(Ordering::Acquire)
+        assert!(self.len > 0, "an empty span has no octet");
+        // SAFETY: `Span::new` promises that the octet is readable while the span is used.
+        unsafe { opaque::load_acquire(self.start.cast_const()) }
     }
 
     /// Stores the first octet; whoever sees it sees what was written before.
@@ -101,7 +105,9 @@ impl Span {
     /// If the span is empty.
     #[inline]
     pub(crate) fn store_release(self, octet: u8) {
-        self.first().store(octet, Ordering::Release);
+        assert!(self.len > 0, "an empty span has no octet");
+        // SAFETY: `Span::new` promises that the octet is writable while the span is used.
+        unsafe { opaque::store_release(self.start, octet) };
     }
 
     /// Carries out an atomic operation on the span's octets as one word, with the processor's
@@ -130,16 +136,9 @@ impl Span {
             return None;
         }
         // SAFETY: `Span::new` promises that the octets are mapped and writable while the span is
-        // used; there are eight, and they are aligned. A racing plain copy is what `Span` is for.
+        // used; there are eight, and they are aligned. Nothing but such words is accessed by other
+        // means than machine code (see `opaque`).
         Some(unsafe { AtomicU64::from_ptr(start) })
-    }
-
-    #[inline]
-    fn first(&self) -> &AtomicU8 {
-        assert!(self.len > 0, "an empty span has no octet");
-        // SAFETY: `Span::new` promises that the octet is mapped while the span is used; an octet
-        // has no alignment, and a racing plain copy is what `Span` is for.
-        unsafe { AtomicU8::from_ptr(self.start) }
     }
 }
 
@@ -211,6 +210,62 @@ mod tests {
         span.read(&mut out);
         assert_eq!(out, [0, 0, 1, 2, 3, 0, 0, 0]);
         assert_eq!(span.slice(4, 1).load_acquire(), 3);
+    }
+
+    #[test]
+    fn copies_of_every_length_and_alignment_move_just_their_bytes() {
+        let from: Vec<u8> = (1..=100).collect();
+        for offset in 0..9 {
+            for len in 0..from.len() {
+                let mut octets = vec![0xee; offset + len + 3];
+                let span = span_of(&mut octets).slice(offset, len);
+                span.write(&from[..len]);
+                let mut out = vec![0xdd; len];
+                span.read(&mut out);
+                assert_eq!(out, from[..len]);
+                let (before, rest) = octets.split_at(offset);
+                assert!(before.iter().chain(&rest[len..]).all(|&octet| octet == 0xee));
+                span_of(&mut octets).slice(offset, len).fill(7);
+                let (before, rest) = octets.split_at(offset);
+                assert!(rest[..len].iter().all(|&octet| octet == 7));
+                assert!(before.iter().chain(&rest[len..]).all(|&octet| octet == 0xee));
+            }
+        }
+    }
+
+    /// Under a sanitizer or an interpreter this shows whether racing accesses are allowed to race.
+    #[test]
+    fn accesses_from_many_threads_race_and_the_last_byte_comes_last() {
+        const LEN: usize = 200;
+        let mut words = [0_u64; LEN / 8];
+        // SAFETY: the test uses the span while the array lives and looks at it through the span.
+        let span = unsafe { Span::new(words.as_mut_ptr().cast(), LEN) };
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for round in 1..=200 {
+                    span.write(&[round; LEN]);
+                    while span.slice(0, 1).load_acquire() == round {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    assert!(span.slice(8, 8).load_word().is_some());
+                    assert!(span.slice(16, 8).atomic(AtomicOp::swap(3)).is_some());
+                    span.slice(24, 8).fill(9);
+                }
+            });
+            for round in 1..=200 {
+                while span.slice(LEN - 1, 1).load_acquire() != round {
+                    std::thread::yield_now();
+                }
+                let mut out = [0; LEN];
+                span.read(&mut out);
+                assert!(out[32..].iter().all(|&octet| octet == round), "round {round}: {out:?}");
+                span.slice(0, 1).store_release(0);
+            }
+        });
     }
 
     #[test]

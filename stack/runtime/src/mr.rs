@@ -20,7 +20,8 @@ const UNALIGNED: &str = "a word's address is a multiple of eight";
 /// A registered memory region.
 ///
 /// Its octets are copied in and out; no reference to them exists, because the peer may write
-/// there at any moment. Dropping it invalidates the STag and every window bound to it, waits until
+/// there at any moment, and so may other threads: a copy that meets another has old and new octets
+/// in any mixture. Dropping it invalidates the STag and every window bound to it, waits until
 /// no pass uses the memory any more (at most two passes and the beginning of the next of the
 /// slowest shard), and frees it.
 ///
