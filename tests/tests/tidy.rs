@@ -11,7 +11,7 @@ const LINE_LEN_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 700;
 
 /// Files outside `bindings/src` that may hold unsafe code. Each entry has to need it.
-const UNSAFE_ALLOWED: [&str; 8] = [
+const UNSAFE_ALLOWED: [&str; 9] = [
     "stack/runtime/src/arena.rs",
     "stack/runtime/src/clock.rs",
     "stack/runtime/src/gate.rs",
@@ -20,6 +20,7 @@ const UNSAFE_ALLOWED: [&str; 8] = [
     "stack/runtime/src/opaque.rs",
     "stack/runtime/src/pd.rs",
     "stack/runtime/src/ring.rs",
+    "stack/runtime/src/timer_slack.rs",
 ];
 
 /// Words that do not belong on the main branch, cut in two so that this file passes its own test.

@@ -17,6 +17,7 @@ use ferrowarp_proto::verbs::wc::CqId;
 use crate::arm::{ArmWord, Covers};
 use crate::config::DriveMode;
 use crate::context::Inner;
+use crate::handover::Handover;
 
 /// Takes the events of completion queues made with [`Context::create_cq_on`]. Clones name the same
 /// one.
@@ -92,6 +93,8 @@ impl Bell {
 /// How a completion queue notifies its channel. Shared by the queue and the shards that feed it.
 pub(crate) struct CqNotify {
     word: ArmWord,
+    /// Whoever arms may sleep then: the helper is to look often.
+    handover: Arc<Handover>,
     bell: Arc<Bell>,
     /// Set before anything is published.
     id: OnceLock<CqId>,
@@ -99,7 +102,12 @@ pub(crate) struct CqNotify {
 
 impl CqNotify {
     pub(crate) fn on(channel: &Channel) -> Self {
-        Self { word: ArmWord::default(), bell: Arc::clone(&channel.bell), id: OnceLock::new() }
+        Self {
+            word: ArmWord::default(),
+            handover: Arc::clone(channel.context.shard.handover()),
+            bell: Arc::clone(&channel.bell),
+            id: OnceLock::new(),
+        }
     }
 
     /// Names the queue.
@@ -110,7 +118,9 @@ impl CqNotify {
 
     /// See [`ArmWord::arm`].
     pub(crate) fn arm(&self, notify: Notify) {
-        self.word.arm(notify);
+        if self.word.arm(notify) {
+            self.handover.expect();
+        }
     }
 
     /// A shard has published something: notifies if it was asked to. See [`ArmWord::claim`].
@@ -123,6 +133,7 @@ impl CqNotify {
 
     #[cold]
     fn ring(&self) {
+        self.handover.forget();
         if let Some(&id) = self.id.get() {
             self.bell.ring(id);
         }
@@ -130,6 +141,9 @@ impl CqNotify {
 
     /// The queue goes, and no shard feeds it any more.
     pub(crate) fn forget(&self) {
+        if self.word.claim(Covers::ANY) {
+            self.handover.forget();
+        }
         if let Some(&id) = self.id.get() {
             self.bell.forget(id);
         }
@@ -167,6 +181,11 @@ impl Channel {
         }
         // `None`: no clock shows that time.
         let end = Instant::now().checked_add(timeout);
+        if let Some(cq) = self.next_event() {
+            return Some(cq);
+        }
+        // Whoever drives in this thread's place looks often meanwhile.
+        let _awaiting = self.context.shard.await_news();
         let mut rang = self.bell.rang.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let left =

@@ -43,6 +43,12 @@ impl Doorbells {
         }
     }
 
+    /// True if a bell rings. Whoever has rung before is heard, given a fence between; a bell that
+    /// rings at this moment may be missed.
+    pub(crate) fn any(&self) -> bool {
+        self.summary.iter().any(|summary| summary.load(Ordering::Relaxed) != 0)
+    }
+
     /// Calls `serve` once for each index that rang, and silences it before. Returns whether any
     /// did. One answerer at a time.
     #[inline]

@@ -99,6 +99,11 @@ impl EventChannel {
         if !self.context.can_sleep() || dpdk_sys::is_child() {
             return self.context.wait(timeout, || self.next_event());
         }
+        if let Some(event) = self.next_event() {
+            return Some(event);
+        }
+        // Whoever drives in this thread's place looks often meanwhile.
+        let _awaiting = self.context.shard.await_news();
         self.context.events.wait(timeout)
     }
 }

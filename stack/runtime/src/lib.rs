@@ -197,6 +197,7 @@ mod arm;
 mod doorbell;
 mod epoch;
 mod gate;
+mod handover;
 mod invalidation;
 mod ring;
 mod sync;
@@ -244,6 +245,8 @@ mod pd;
 #[cfg(not(loom))]
 mod qp;
 #[cfg(not(loom))]
+mod schedule;
+#[cfg(not(loom))]
 mod shard;
 #[cfg(not(loom))]
 mod srq;
@@ -251,6 +254,8 @@ mod srq;
 mod tcp;
 #[cfg(not(loom))]
 mod thread;
+#[cfg(not(loom))]
+mod timer_slack;
 
 // req: RDMAP-011, DDP-008, DDP-009, DDP-150, RDMAP-201, RDMAP-202, RDMAP-203
 // req: RDMAP-204, RDMAP-140, RDMAP-355, RDMAP-216, RDMAP-356, RDMAP-200, RDMAP-205

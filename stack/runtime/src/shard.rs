@@ -1,8 +1,9 @@
 //! A shard: the machine that owns an engine, and the one way to advance it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crossbeam::utils::CachePadded;
 use dpdk_sys::is_child;
 use ferrowarp_proto::time::Instant;
 
@@ -11,7 +12,9 @@ use crate::config::DriveMode;
 use crate::doorbell::Doorbells;
 use crate::epoch::{self, PassEpoch, Passes};
 use crate::gate::Gate;
+use crate::handover::{HANDOVER_NS, Handover, Rest};
 use crate::machine::Machine;
+use crate::schedule::{Schedule, Step};
 
 /// One engine with its port queue, advanced by whoever is inside the gate.
 ///
@@ -24,11 +27,8 @@ pub(crate) struct Shard {
     bells: Doorbells,
     clock: Clock,
     mode: DriveMode,
-    /// When the application last drove, in nanoseconds of the clock. Kept in mode `Helper`.
-    driven: CachePadded<AtomicU64>,
-    /// The helper naps and wants to be woken.
-    napping: AtomicBool,
-    helper: std::sync::OnceLock<std::thread::Thread>,
+    /// Between application and helper, in mode `Helper`; in the others it only counts sleepers.
+    handover: Arc<Handover>,
     /// Nothing advances it any more.
     ended: AtomicBool,
 }
@@ -41,9 +41,7 @@ impl Shard {
             bells: Doorbells::new(qps_max),
             clock: Clock::start(),
             mode,
-            driven: CachePadded::new(AtomicU64::new(0)),
-            napping: AtomicBool::new(false),
-            helper: std::sync::OnceLock::new(),
+            handover: Arc::new(Handover::new()),
             ended: AtomicBool::new(false),
         }
     }
@@ -56,7 +54,7 @@ impl Shard {
             DriveMode::Inline => self.advance(),
             DriveMode::Dedicated { .. } => false,
             DriveMode::Helper => {
-                self.driven.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+                self.handover.drives(self.clock.now().as_nanos());
                 self.advance()
             }
         }
@@ -97,34 +95,39 @@ impl Shard {
     #[inline]
     pub(crate) fn ring(&self, index: u32) {
         self.bells.ring(index as usize);
-        if self.mode == DriveMode::Helper && self.napping.load(Ordering::Relaxed) {
-            self.wake();
+        self.handover.posted();
+    }
+
+    /// Between the application and the helper.
+    pub(crate) const fn handover(&self) -> &Arc<Handover> {
+        &self.handover
+    }
+
+    /// The caller is about to sleep until the shard has something for it, and drives no more: a
+    /// helper takes over at once, and looks often as long as the value lives.
+    pub(crate) fn await_news(&self) -> Awaiting<'_> {
+        self.handover.expect();
+        if self.mode == DriveMode::Helper {
+            self.handover.hand_over();
         }
+        Awaiting { handover: &self.handover }
     }
 
-    /// Wakes the helper, unless the application is driving.
-    #[cold]
-    fn wake(&self) {
-        let idle = self.application_idle_ns(self.clock.now());
-        if idle > HANDOVER_NS
-            && self.napping.swap(false, Ordering::AcqRel)
-            && let Some(helper) = self.helper.get()
-        {
-            helper.unpark();
-        }
+    /// What the helper does next.
+    pub(crate) fn next_step(&self, schedule: &mut Schedule) -> Step {
+        let now = self.clock.now().as_nanos();
+        let idle = self.handover.idle_ns(now);
+        schedule.next(now, idle, self.handover.is_expected())
     }
 
-    /// Nanoseconds since the application last drove.
-    pub(crate) fn application_idle_ns(&self, now: Instant) -> u64 {
-        now.as_nanos().saturating_sub(self.driven.load(Ordering::Relaxed))
-    }
-
-    /// The helper sleeps for at most `limit`, or until work is posted.
-    pub(crate) fn nap(&self, limit: std::time::Duration) {
-        let _ = self.helper.set(std::thread::current());
-        self.napping.store(true, Ordering::SeqCst);
-        std::thread::park_timeout(limit);
-        self.napping.store(false, Ordering::Relaxed);
+    /// The helper sleeps for at most `limit`, or until it is to drive.
+    pub(crate) fn nap(&self, rest: Rest, limit: Duration) {
+        self.handover.nap(rest, limit, || match rest {
+            Rest::Awake => true,
+            Rest::Aside => self.handover.idle_ns(self.clock.now().as_nanos()) > HANDOVER_NS,
+            Rest::Brief => self.bells.any(),
+            Rest::Long => self.bells.any() || self.handover.is_expected(),
+        });
     }
 
     /// Returns once every pass that runs now has ended; later passes see what the caller wrote.
@@ -168,5 +171,13 @@ impl Passes for Shard {
     }
 }
 
-/// The helper takes over when the application has not driven for this long.
-pub(crate) const HANDOVER_NS: u64 = 20_000;
+/// Somebody sleeps until the shard has something.
+pub(crate) struct Awaiting<'a> {
+    handover: &'a Handover,
+}
+
+impl Drop for Awaiting<'_> {
+    fn drop(&mut self) {
+        self.handover.forget();
+    }
+}

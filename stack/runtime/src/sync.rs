@@ -4,12 +4,20 @@
 pub(crate) use loom::{
     sync::Arc,
     sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    thread::Thread,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::Arc,
     sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    thread::{Thread, park_timeout},
 };
+
+/// Naps until it is woken: no clock moves in proofs.
+#[cfg(loom)]
+pub(crate) fn park_timeout(_: std::time::Duration) {
+    loom::thread::park();
+}
 
 /// A cell whose accesses loom checks for races. Outside proofs it costs nothing.
 #[derive(Debug)]

@@ -4,11 +4,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use crate::config::DriveMode;
 use crate::device::{PoolNeeds, adopt_thread};
-use crate::shard::{HANDOVER_NS, Shard};
+use crate::schedule::{Schedule, Step};
+use crate::shard::Shard;
+use crate::timer_slack;
 
 /// Threads of the application that get caches at a time. A cache keeps its frames while its thread
 /// does something else: with one for each of many threads none would be left for the thread that
@@ -89,31 +90,21 @@ impl Drop for Driver {
     }
 }
 
-/// Passes without anything to do before the helper naps.
-const IDLE_COUNT_MAX: u32 = 2_000;
-/// First nap; each further one is twice as long, up to [`NAP_MAX`].
-const NAP_MIN: Duration = Duration::from_micros(50);
-const NAP_MAX: Duration = Duration::from_millis(1);
-
-/// Drives while the application does not. Naps while it does, and while there is nothing to do:
-/// a port has no interrupt, so a sleeping helper looks at it once in [`NAP_MAX`].
+/// Drives while the application does not; naps while it does, and while there is nothing to do.
 fn help(shard: &Shard, stop: &AtomicBool) {
-    let mut idle = 0;
-    let mut nap = NAP_MIN;
+    if !timer_slack::minimize() {
+        tracing::warn!("naps of the helper may last longer than they should");
+    }
+    shard.handover().begin(std::thread::current());
+    let mut schedule = Schedule::new(shard.now().as_nanos());
     while !stop.load(Ordering::Relaxed) {
-        if shard.application_idle_ns(shard.now()) > HANDOVER_NS {
-            if shard.advance() {
-                (idle, nap) = (0, NAP_MIN);
-                continue;
+        match shard.next_step(&mut schedule) {
+            Step::Drive => {
+                let busy = shard.advance();
+                schedule.drove(shard.now().as_nanos(), busy);
             }
-            idle += 1;
-            if idle < IDLE_COUNT_MAX {
-                std::hint::spin_loop();
-                continue;
-            }
+            Step::Spin => std::hint::spin_loop(),
+            Step::Nap(rest, limit) => shard.nap(rest, limit),
         }
-        shard.nap(nap);
-        nap = (nap * 2).min(NAP_MAX);
-        idle = IDLE_COUNT_MAX - 10;
     }
 }

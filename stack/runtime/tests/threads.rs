@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,14 +12,15 @@ use support::*;
 /// `rounds` Sends back and forth; each side posts and polls from a thread of its own.
 fn ping_pong(left: &End, right: &End, rounds: u64) {
     let (a, b) = connect(left, right);
+    let posted = &Barrier::new(2);
     std::thread::scope(|scope| {
         for (end, qp, starts) in [(left, &a, true), (right, &b, false)] {
             scope.spawn(move || {
                 let inbox = end.mr(64, Access::LOCAL_WRITE);
                 qp.post_recv(recv(0, inbox.sge(0, 64))).unwrap();
+                // Both sides have posted their buffers.
+                posted.wait();
                 if starts {
-                    // The other side may not have posted its buffer yet.
-                    std::thread::sleep(Duration::from_millis(50));
                     qp.post_send(send(1, inline(&0_u64.to_le_bytes()))).unwrap();
                 }
                 let start = Instant::now();

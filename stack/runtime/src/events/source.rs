@@ -202,6 +202,10 @@ impl Inner {
             return self.wait(timeout, ready);
         }
         let look = timeout.min(LOOK);
-        self.wait(look, &mut ready).or_else(|| source.sleep(timeout - look, ready))
+        self.wait(look, &mut ready).or_else(|| {
+            // Whoever drives in this thread's place looks often meanwhile.
+            let _awaiting = self.shard.await_news();
+            source.sleep(timeout - look, ready)
+        })
     }
 }

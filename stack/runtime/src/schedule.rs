@@ -1,0 +1,208 @@
+//! When the helper drives, and for how long it naps: a function of the time and of what it finds.
+//!
+//! A port has no interrupt, so what arrives is found by looking. While somebody sleeps on the
+//! shard, and for a while after traffic, the helper looks once in [`NAP_BRIEF`]; when nobody waits
+//! its naps grow to [`NAP_LONG_MAX`]. Next to the application that drives it only watches whether
+//! it still does.
+
+use std::time::Duration;
+
+use crate::handover::{HANDOVER_NS, Rest};
+
+/// Time without anything to do before the helper naps: the answer to what was sent may be near.
+const SPIN_NS: u64 = 50_000;
+/// Nap while somebody waits, or did lately. With what it takes to wake two threads it is less than
+/// 100 us from a packet's arrival until a sleeper goes on.
+const NAP_BRIEF: Duration = Duration::from_micros(40);
+/// Traffic keeps naps brief for this long.
+const RECENT_NS: u64 = 20_000_000;
+/// First nap when nobody waits; each further one is twice as long, up to the longest.
+const NAP_LONG_MIN: Duration = Duration::from_micros(100);
+const NAP_LONG_MAX: Duration = Duration::from_millis(1);
+/// First nap next to an application that drives; likewise.
+const NAP_ASIDE_MIN: Duration = Duration::from_micros(20);
+const NAP_ASIDE_MAX: Duration = Duration::from_micros(100);
+
+/// What the helper does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// One pass. Its outcome is told to [`Schedule::drove`].
+    Drive,
+    /// Looks at the clock again.
+    Spin,
+    /// Naps for as long at most.
+    Nap(Rest, Duration),
+}
+
+/// The helper's plan. All times are nanoseconds of one clock.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    /// When a pass last found something to do.
+    busy_at: u64,
+    /// The last pass found nothing, and there was none since.
+    looked: bool,
+    /// Since when the application drives, if it does.
+    aside_since: Option<u64>,
+    nap_aside: Duration,
+    nap_long: Duration,
+}
+
+impl Schedule {
+    pub(crate) const fn new(now: u64) -> Self {
+        Self {
+            busy_at: now,
+            looked: false,
+            aside_since: None,
+            nap_aside: NAP_ASIDE_MIN,
+            nap_long: NAP_LONG_MIN,
+        }
+    }
+
+    /// What to do, given how long ago the application last drove, and whether somebody sleeps until
+    /// the shard has something.
+    pub(crate) fn next(&mut self, now: u64, application_idle_ns: u64, expected: bool) -> Step {
+        if application_idle_ns <= HANDOVER_NS {
+            return self.stand_aside(now, expected);
+        }
+        self.aside_since = None;
+        self.nap_aside = NAP_ASIDE_MIN;
+        let quiet = now.saturating_sub(self.busy_at);
+        if !self.looked || quiet < SPIN_NS {
+            return Step::Drive;
+        }
+        // After each nap one look.
+        self.looked = false;
+        if expected || quiet < RECENT_NS {
+            return Step::Nap(Rest::Brief, NAP_BRIEF);
+        }
+        let nap = self.nap_long;
+        self.nap_long = (nap * 2).min(NAP_LONG_MAX);
+        Step::Nap(Rest::Long, nap)
+    }
+
+    /// A pass was made; it found something to do, or nothing.
+    pub(crate) fn drove(&mut self, now: u64, busy: bool) {
+        self.looked = !busy;
+        if busy {
+            self.busy_at = now;
+            self.nap_long = NAP_LONG_MIN;
+        }
+    }
+
+    /// An application that polled once, because it was woken, may post something and sleep again:
+    /// the first time is waited out awake.
+    fn stand_aside(&mut self, now: u64, expected: bool) -> Step {
+        let since = *self.aside_since.get_or_insert(now);
+        if now.saturating_sub(since) <= HANDOVER_NS {
+            return Step::Spin;
+        }
+        // What was done meanwhile counts as traffic.
+        self.busy_at = now;
+        let max = if expected { NAP_BRIEF } else { NAP_ASIDE_MAX };
+        let nap = self.nap_aside.min(max);
+        self.nap_aside = nap * 2;
+        Step::Nap(Rest::Aside, nap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG_AGO: u64 = u64::MAX;
+
+    /// Runs idle passes for `time`, each taking `pass_ns`; naps last as long as they may. Returns
+    /// passes made, and the naps.
+    fn idle(
+        schedule: &mut Schedule,
+        now: &mut u64,
+        time: Duration,
+        expected: bool,
+    ) -> (u32, Vec<(Rest, Duration)>) {
+        let end = *now + u64::try_from(time.as_nanos()).unwrap();
+        let (mut passes, mut naps) = (0, Vec::new());
+        while *now < end {
+            match schedule.next(*now, LONG_AGO, expected) {
+                Step::Drive => {
+                    *now += 100;
+                    schedule.drove(*now, false);
+                    passes += 1;
+                }
+                Step::Spin => panic!("nobody else drives"),
+                Step::Nap(rest, limit) => {
+                    *now += u64::try_from(limit.as_nanos()).unwrap();
+                    naps.push((rest, limit));
+                }
+            }
+        }
+        (passes, naps)
+    }
+
+    #[test]
+    fn naps_stay_brief_as_long_as_somebody_waits() {
+        let (mut schedule, mut now) = (Schedule::new(0), 0);
+        let (passes, naps) = idle(&mut schedule, &mut now, Duration::from_secs(2), true);
+        assert!(naps.iter().all(|&nap| nap == (Rest::Brief, NAP_BRIEF)));
+        // One look after each nap, besides those made awake.
+        let awake = u32::try_from(SPIN_NS / 100).unwrap();
+        assert!(u32::try_from(naps.len()).unwrap() + awake >= passes);
+    }
+
+    #[test]
+    fn naps_grow_when_nobody_waits_and_nothing_happens() {
+        let (mut schedule, mut now) = (Schedule::new(0), 0);
+        let recent = Duration::from_nanos(RECENT_NS - SPIN_NS);
+        let (_, naps) = idle(&mut schedule, &mut now, recent, false);
+        assert!(naps.iter().all(|&(rest, _)| rest == Rest::Brief), "there was traffic lately");
+        let (passes, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), false);
+        assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Long, NAP_LONG_MAX)));
+        assert!(passes < 1_020, "{passes} looks in a second");
+        // Somebody sleeps, or something arrives: brief again at once.
+        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), true);
+        assert!(naps.iter().all(|&(rest, _)| rest == Rest::Brief));
+        schedule.drove(now, true);
+        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), false);
+        assert!(naps.iter().all(|&(rest, _)| rest == Rest::Brief));
+    }
+
+    #[test]
+    fn application_that_hands_over_is_succeeded_at_once() {
+        let mut schedule = Schedule::new(0);
+        for now in (0..100_000_000).step_by(10_000) {
+            assert_ne!(schedule.next(now, 1_000, true), Step::Drive, "at {now}");
+        }
+        assert_eq!(schedule.next(100_000_000, LONG_AGO, true), Step::Drive);
+    }
+
+    #[test]
+    fn helper_takes_over_from_an_application_that_falls_silent() {
+        // However long it has polled, the helper looks again soon.
+        for polled in [0, 30_000, 1_000_000, 1_000_000_000] {
+            let (mut schedule, mut now) = (Schedule::new(0), 0);
+            while now < polled {
+                match schedule.next(now, 1_000, false) {
+                    Step::Nap(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
+                    _ => now += 1_000,
+                }
+            }
+            let silent_since = now;
+            loop {
+                match schedule.next(now, now - silent_since, false) {
+                    Step::Drive => break,
+                    Step::Spin => now += 1_000,
+                    Step::Nap(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
+                }
+            }
+            assert!(now - silent_since <= 150_000, "{polled}: {} ns", now - silent_since);
+        }
+    }
+
+    #[test]
+    fn single_poll_does_not_send_the_helper_to_sleep() {
+        let mut schedule = Schedule::new(0);
+        for since in (0..=HANDOVER_NS).step_by(1_000) {
+            assert_eq!(schedule.next(since, since, true), Step::Spin);
+        }
+        assert_eq!(schedule.next(HANDOVER_NS + 1, HANDOVER_NS + 1, true), Step::Drive);
+    }
+}
