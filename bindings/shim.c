@@ -72,6 +72,12 @@ void fw_mempool_flush_own_cache(struct rte_mempool *pool)
 		rte_mempool_cache_flush(cache, pool);
 }
 
+/* Without the caches: rte_mempool_avail_count() would walk those of all lcores. */
+unsigned int fw_mempool_uncached(const struct rte_mempool *pool)
+{
+	return rte_mempool_get_ops(pool->ops_index)->get_count(pool);
+}
+
 unsigned int fw_lcore_id(void)
 {
 	return rte_lcore_id();

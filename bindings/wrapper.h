@@ -32,6 +32,7 @@ void fw_mbuf_free(struct rte_mbuf *frame);
 void fw_prefetch_room(const struct rte_mbuf *frame, uint16_t len);
 unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int count);
 void fw_mempool_flush_own_cache(struct rte_mempool *pool);
+unsigned int fw_mempool_uncached(const struct rte_mempool *pool);
 unsigned int fw_lcore_id(void);
 int fw_errno(void);
 

@@ -215,6 +215,11 @@ impl Device for LoopDevice {
     }
 
     #[inline]
+    fn data_left(&self) -> usize {
+        self.data.borrow().len().saturating_sub(RESERVE_COUNT)
+    }
+
+    #[inline]
     fn transmit_room(&self) -> usize {
         WIRE_COUNT - self.outbound.borrow().len()
     }

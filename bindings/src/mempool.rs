@@ -105,6 +105,15 @@ impl Mempool {
         available(self.0.pool)
     }
 
+    /// Mbufs not in use and not in threads' caches either: how many a thread with an empty cache may
+    /// still get. Two loads, cheap enough for every pass.
+    #[inline]
+    #[must_use]
+    pub fn uncached(&self) -> u32 {
+        // SAFETY: the pool lives.
+        unsafe { sys::fw_mempool_uncached(self.raw()) }
+    }
+
     pub(crate) fn raw(&self) -> *mut sys::rte_mempool {
         self.0.pool.as_ptr()
     }

@@ -192,6 +192,11 @@ impl Device for HeapDevice {
         Some(HeapTx { buffer: Rc::new(Buffer { octets, lent: Rc::clone(lent) }) })
     }
 
+    fn data_left(&self) -> usize {
+        let [data, _] = self.drained.get();
+        if data { 0 } else { self.sizes.data.saturating_sub(self.lent_data.get()) }
+    }
+
     fn transmit_room(&self) -> usize {
         64usize.saturating_sub(self.outbound.borrow().len())
     }

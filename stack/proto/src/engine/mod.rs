@@ -23,6 +23,7 @@ mod nudge;
 mod outbound;
 mod path;
 mod queue_pairs;
+mod reclaim;
 mod reject;
 mod resolve;
 mod setup;
@@ -43,13 +44,14 @@ pub use counters::Counters;
 pub use usage::Usage;
 
 use crate::ddp::memory::Memory;
-use crate::device::{Capabilities, Device};
+use crate::device::{Capabilities, Device, frame_room};
 use crate::engine::awaiting::Awaiting;
 use crate::engine::connection::{Connections, ENDLESS};
 use crate::engine::cookie::Cookies;
 use crate::engine::limit::BlurredLimit;
 use crate::engine::listen::Listener;
 use crate::engine::queue_pairs::QueuePairs;
+use crate::engine::reclaim::Reclaim;
 use crate::engine::slab::{RESERVED_MAX, Slab};
 use crate::engine::wheel::{Timer, Wheel};
 use crate::mpa::receive::AssemblyPool;
@@ -58,7 +60,7 @@ use crate::net::keyed::{KeyedHash, Purpose, Secret};
 use crate::net::neighbours::Neighbours;
 use crate::net::rate::RateLimit;
 use crate::net::routing::Routing;
-use crate::tcp::{self, HoldPool};
+use crate::tcp::{self, CopyPool, HoldPool};
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, Event};
 use crate::verbs::qp::{QpInit, QpState};
@@ -124,6 +126,8 @@ pub struct Engine<D: Device, M, C> {
     assembly: AssemblyPool,
     /// What connections hold out of order.
     holds: HoldPool<D::Rx>,
+    /// Sent frames: what each connection may hold, and taking them back.
+    reclaim: Reclaim,
     /// Octets by which receive windows have grown.
     window_growth: u64,
     /// When to look again for windows that are wider than they have to be, and where.
@@ -203,6 +207,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 config.held_octets_max,
                 usize::from(capabilities.mtu).saturating_sub(IPV4_LEN + TCP_LEN),
             ),
+            reclaim: Reclaim::new(CopyPool::new(
+                config.sent_copies_octets_max,
+                frame_room(capabilities.send_mtu),
+            )),
             window_growth: 0,
             reclaim_at: Instant::ZERO,
             reclaim_from: 0,

@@ -36,6 +36,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
         let mut worked = false;
         let mut starved = None;
+        if !self.ready.is_empty() {
+            self.reclaim.begin_pass(self.device.data_left());
+        }
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else { break };
             let Some(conn) = self.connections.get_mut(index) else { continue };
@@ -59,6 +62,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             self.after_tcp(now, index);
         }
+        self.reclaim_if_wanted(now);
         if let Some(first) = starved
             && let Some(at) = self.ready.iter().position(|&index| index == first)
         {
@@ -72,18 +76,21 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         // With the data pool drained an ACK cannot ride on data, and others' progress may hang on
         // it: it goes by itself.
         let mut drained = false;
+        // It holds its share of frames: it goes on when one of them is acknowledged.
+        let mut held_back = false;
         // What comes after the record just built is known already.
         let mut known = None;
         let offload = Offload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
         for _ in 0..SEGMENTS_PER_TURN {
-            let Self { connections, device, verbs, overrun, assembly, .. } = self;
+            let Self { connections, device, verbs, overrun, assembly, reclaim, .. } = self;
             let Some(conn) = connections.get_mut(index) else { return Turn::Done { sent } };
             debug_assert!(known.is_none_or(|known| known == ready(conn, verbs)), "{known:?}");
             let mut ready = known.take().unwrap_or_else(|| ready(conn, verbs));
             if conn.closing && ready == Ready::Nothing {
                 finish(conn, verbs, assembly);
             }
-            if drained {
+            held_back |= ready != Ready::Nothing && reclaim.holds_back(|| conn.tcb.records());
+            if drained || held_back {
                 ready = Ready::Nothing;
             }
             let (pool, room) = match conn.tcb.next_transmit(now, ready) {
@@ -101,6 +108,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let frame = if device.transmit_room() > 0 { device.allocate(pool) } else { None };
             let Some(mut frame) = frame else {
                 verbs.counters.frame_shortages += 1;
+                if device.transmit_room() > 0 && pool != Pool::Control {
+                    reclaim.found_none(conn.tcb.records());
+                }
                 if pool == Pool::Data && !drained {
                     drained = true;
                     continue;
@@ -127,6 +137,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     frame.set_len(len);
                     offload.request(conn, &mut frame, len - payload_len);
                     let retained = frame.retain();
+                    reclaim.take();
                     if conn.tcb.sent(now, retained, payload_len) {
                         device.transmit(frame);
                         verbs.counters.frames_out += 1;

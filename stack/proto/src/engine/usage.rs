@@ -23,6 +23,8 @@ pub struct Usage {
     pub held_frames: usize,
     /// Octets of memory for copies of such.
     pub held_octets: usize,
+    /// Copies of sent frames.
+    pub sent_copies: usize,
     /// Buffers with partial FPDUs.
     pub partial_fpdus: usize,
     /// Octets by which receive windows have grown.
@@ -44,6 +46,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             tuples: self.by_tuple.len(),
             held_frames: self.holds.frames(),
             held_octets: self.holds.octets(),
+            sent_copies: self.reclaim.copies.count(),
             partial_fpdus: self.assembly.taken(),
             window_growth: self.window_growth,
             unresolved: self.unresolved.len(),

@@ -90,6 +90,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         !self.board.is_empty()
     }
 
+    /// Records written and not acknowledged, sent or not: each keeps a frame, or a copy of one.
+    #[inline]
+    #[must_use]
+    pub fn records(&self) -> usize {
+        self.board.len()
+    }
+
     /// How many nanoseconds ago octets were sent for the first time last, to 0.1 ms.
     #[must_use]
     pub fn spoke_before(&self, now: Instant) -> u64 {

@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
+use super::kept::{CopyPool, Kept};
+use crate::device::Retained;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
@@ -31,7 +33,7 @@ const COPY: u8 = 4;
 /// Sent more than once: gives no round-trip sample (Karn).
 const AGAIN: u8 = 8;
 
-/// Octets of one segment, and the frame they first left in.
+/// Octets of one segment, and what keeps them: the frame they first left in, or a copy of it.
 #[derive(Debug)]
 pub(super) struct Record<T> {
     pub(super) seq: Seq,
@@ -41,7 +43,7 @@ pub(super) struct Record<T> {
     marks: u8,
     /// When it was last sent.
     sent_at: Instant,
-    pub(super) frame: T,
+    pub(super) frame: Kept<T>,
 }
 
 impl<T> Record<T> {
@@ -186,6 +188,7 @@ impl<T: Clone> Board<T> {
         sent: bool,
     ) {
         debug_assert!(!self.unsent, "an unsent record goes out before another is written");
+        let frame = Kept::Frame(frame);
         self.records.push_back(Record { seq, len, offset, marks: 0, sent_at: now, frame });
         self.unsent = !sent;
     }
@@ -263,6 +266,29 @@ impl<T: Clone> Board<T> {
     pub(super) fn sent(&mut self, now: Instant, index: usize) {
         self.records[index].sent_at = now;
         self.unsent = index + 1 < self.records.len();
+    }
+}
+
+impl<T: Retained> Board<T> {
+    /// Gives up to `count_max` frames for copies of them, from the first record that has one on, as
+    /// far as `pool` admits; returns how many. Copies are always those of the first records, so
+    /// that the search for where they end is all that this costs besides.
+    pub(super) fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
+        let copied = self.records.partition_point(|record| record.frame.is_copy());
+        let mut count = 0;
+        for record in self.records.range_mut(copied..).take(count_max) {
+            if !pool.admits(copied + count) {
+                break;
+            }
+            record.frame.copy_out(pool);
+            count += 1;
+        }
+        count
+    }
+
+    /// When the first record was last sent, or written if it was never sent.
+    pub(super) fn front_sent_at(&self) -> Option<Instant> {
+        self.records.front().map(|record| record.sent_at)
     }
 }
 

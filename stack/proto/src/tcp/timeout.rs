@@ -209,10 +209,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rare.keepalive = now + self.cfg.keepalive_interval_ns;
     }
 
-    /// The peer no longer answers.
-    fn give_up(&mut self) {
+    /// Ends the connection as if the peer no longer answered: [`Notice::TimedOut`], and a RST.
+    pub fn give_up(&mut self) {
         self.notify(Notice::TimedOut);
         self.due.reset = self.state != State::SynSent;
         self.kill();
+        self.refresh();
     }
 }

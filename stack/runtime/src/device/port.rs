@@ -85,6 +85,12 @@ impl Stash {
         Some(frame)
     }
 
+    /// Frames left, those in threads' caches not counted.
+    #[inline]
+    fn left(&self) -> usize {
+        self.frames.len() + self.pool.uncached() as usize
+    }
+
     fn refill_and_take(&mut self) -> Option<TxMbuf> {
         // Near exhaustion a bulk request takes nothing at all: ask for the last ones singly.
         if !self.pool.allocate(&mut self.frames, self.refill) {
@@ -243,6 +249,11 @@ impl Device for DpdkDevice {
             *drained += 1;
         }
         frame.map(DpdkTx)
+    }
+
+    #[inline]
+    fn data_left(&self) -> usize {
+        self.pools.data.left()
     }
 
     #[inline]

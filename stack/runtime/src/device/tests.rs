@@ -140,6 +140,8 @@ fn pools_drain_apart_and_refill() {
     let (mut a, _b) = pair(&OpenConfig::default());
     let full = a.available();
     let mut held = Vec::new();
+    let left = a.data_left();
+    assert!(left > 0 && left <= full[0] as usize);
     while let Some(frame) = a.allocate(Pool::Data) {
         held.push(frame);
     }
@@ -151,6 +153,7 @@ fn pools_drain_apart_and_refill() {
     }
     assert_eq!(rescue.len(), 64, "the reserve is for retransmission alone");
     assert!(a.allocate(Pool::Data).is_none());
+    assert_eq!(a.data_left(), 0);
     held.pop();
     assert!(a.allocate(Pool::Retransmit).is_some(), "and data serves it first");
     let counters = a.counters();

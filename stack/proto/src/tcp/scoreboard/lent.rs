@@ -3,6 +3,8 @@
 use core::ops::Deref;
 
 use super::{Board, Freed, News, Verdict};
+use crate::device::Retained;
+use crate::tcp::kept::CopyPool;
 use crate::tcp::rack::{Guard, Rack};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -160,5 +162,12 @@ impl<T: Clone + 'static> Scoreboard<T> {
     /// Drops all records, and their memory.
     pub(in crate::tcp) fn clear(&mut self) {
         self.board = None;
+    }
+}
+
+impl<T: Retained> Scoreboard<T> {
+    /// See [`Board::copy_out`].
+    pub(in crate::tcp) fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
+        self.board.as_mut().map_or(0, |board| board.copy_out(pool, count_max))
     }
 }

@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::{News, Scoreboard};
+use crate::tcp::kept::CopyPool;
 use crate::tcp::rack::{Guard, Rack};
+use crate::tcp::tests::Heap;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
@@ -256,6 +258,29 @@ fn memory_is_taken_when_needed_and_given_back() {
     assert!(both.board.holds_memory());
     both.board.release_memory();
     assert!(!both.board.holds_memory());
+}
+
+#[test]
+fn copies_are_of_the_first_records_that_have_frames() {
+    let mut board = Scoreboard::new();
+    let now = Instant::from_nanos(1_000_000);
+    for at in 0..6 {
+        let octets: Vec<u8> = (0..100).map(|octet| octet + 100 * u8::from(at % 2 == 1)).collect();
+        board.push(now, START + at * 100, 100, 0, Heap::new(&octets), true);
+    }
+    let pool = CopyPool::new(5, 1);
+    assert_eq!((board.copy_out(&pool, 1), board.copy_out(&pool, 1)), (1, 1));
+    // The pieces of a record share its copy, and what is acknowledged gives it back.
+    board.cut(1, 40);
+    board.ack(START + 140, None, &mut News::default());
+    assert_eq!((pool.count(), board.len()), (1, 5));
+    assert_eq!(board.get(0).unwrap().frame.octets()[40], 140);
+    // One of them is there already; of five places one connection gets three.
+    assert_eq!((board.copy_out(&pool, 100), pool.count()), (2, 3));
+    let is_copy: Vec<bool> = (0..5).map(|at| board.get(at).unwrap().frame.is_copy()).collect();
+    assert_eq!(is_copy, [true, true, true, false, false]);
+    board.ack(START + 600, None, &mut News::default());
+    assert_eq!((pool.count(), board.copy_out(&pool, 100)), (0, 0));
 }
 
 #[test]

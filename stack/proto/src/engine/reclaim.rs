@@ -1,0 +1,162 @@
+//! Frames of the data pool that connections share: what each may hold, and taking them back from
+//! peers that make no progress.
+//!
+//! A sent frame is kept until it is acknowledged. A peer may stop acknowledging, or close its
+//! window for as long as it answers probes (RFC 9293 section 3.8.6.1), and a few of them could hold
+//! a whole pool. Three things together see to it that the next connection finds a frame:
+//!
+//! - While frames are scarce a connection gets at most twice as many as it leaves to the others.
+//!   Alone it still uses nearly all of the pool.
+//! - A connection that finds none has the frames of those copied out that wait for their
+//!   acknowledgment for longer than a round trip on most paths, as far as memory for copies goes.
+//!   That costs such a connection nothing but the copy.
+//! - With that memory used up as well, whoever has made no progress for the longest time, and for
+//!   some seconds, is reset (RFC 6429 section 5: resource management may do so, though TCP may not of itself),
+//!   one at a time, and only for a connection that has nothing outstanding itself.
+
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::tcp::CopyPool;
+use crate::time::{Instant, MILLISECOND, SECOND};
+use crate::verbs::wc::Completions;
+
+/// While so many frames are left, nobody is held back. Less than the data pool has beyond what may
+/// be in flight.
+const SCARCE_COUNT: usize = 128;
+/// For so long the first of a connection's records has waited, or nothing was acknowledged, before
+/// its frames are copied out.
+const WAIT_NS: u64 = 10 * MILLISECOND;
+/// For so long a connection has made no progress before it may have to give way.
+const STALL_NS: u64 = 5 * SECOND;
+/// How often frames are looked for, at most; how many connections are looked at then, and how many
+/// frames are copied.
+const INTERVAL_NS: u64 = MILLISECOND;
+const LOOKS: usize = 128;
+const COPIES: usize = 64;
+
+/// The search for frames, which goes round all connections.
+#[derive(Debug)]
+pub(super) struct Reclaim {
+    /// Memory for copies.
+    pub(super) copies: CopyPool,
+    /// Frames left in the data pool, counted once in a pass and less those taken since.
+    left: usize,
+    /// A frame was wanted in this pass and there was none.
+    wanted: bool,
+    /// In this round by a connection that has nothing outstanding.
+    is_urgent: bool,
+    /// When to look again.
+    at: Instant,
+    /// The connection to look at next.
+    next: u32,
+    /// Something was copied in this round.
+    has_copied: bool,
+    /// The connection that has made no progress for the longest time, of those looked at in this
+    /// round: since when, and its handle.
+    slowest: Option<(Instant, u32, u32)>,
+}
+
+impl Reclaim {
+    pub(super) const fn new(copies: CopyPool) -> Self {
+        Self {
+            copies,
+            left: usize::MAX,
+            wanted: false,
+            is_urgent: false,
+            at: Instant::ZERO,
+            next: 0,
+            has_copied: false,
+            slowest: None,
+        }
+    }
+
+    /// A pass begins to send: so many frames are left.
+    pub(super) const fn begin_pass(&mut self, left: usize) {
+        self.left = left;
+    }
+
+    /// A connection takes a frame.
+    pub(super) const fn take(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// True if a connection with so many records unacknowledged has to wait for one of them. It has
+    /// at least one then, so that its peer or a timer brings it back.
+    pub(super) fn holds_back(&self, records: impl FnOnce() -> usize) -> bool {
+        self.left < SCARCE_COUNT && records() > 2 * self.left
+    }
+
+    /// A connection with so many records unacknowledged found no frame.
+    #[cold]
+    pub(super) const fn found_none(&mut self, records: usize) {
+        self.wanted = true;
+        self.is_urgent |= records == 0;
+    }
+}
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// After a pass in which a frame was wanted and there was none: takes some back. Cost: bounded,
+    /// and no more than once a millisecond.
+    #[inline]
+    pub(super) fn reclaim_if_wanted(&mut self, now: Instant) {
+        if core::mem::take(&mut self.reclaim.wanted) && now >= self.reclaim.at {
+            self.reclaim_frames(now);
+        }
+    }
+
+    #[cold]
+    fn reclaim_frames(&mut self, now: Instant) {
+        self.reclaim.at = now + INTERVAL_NS;
+        let mut budget = COPIES;
+        for _ in 0..LOOKS.min(self.connections.slot_count()) {
+            let index = self.reclaim.next;
+            self.look_at(now, index, &mut budget);
+            let is_last = index as usize + 1 >= self.connections.slot_count();
+            self.reclaim.next = if is_last { 0 } else { index + 1 };
+            if is_last {
+                self.end_reclaim_round(now);
+            }
+            if budget == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Copies out what waits on a connection, and notes since when it has.
+    fn look_at(&mut self, now: Instant, index: u32, budget: &mut usize) {
+        let generation = self.connections.generation(index);
+        let Some(conn) = self.connections.get_mut(index) else { return };
+        let Some(since) = conn.tcb.waits_since(now).filter(|&since| since + WAIT_NS <= now) else {
+            return;
+        };
+        let count = conn.tcb.copy_out(&self.reclaim.copies, *budget);
+        *budget -= count;
+        self.reclaim.has_copied |= count > 0;
+        self.verbs.counters.frames_copied_out += count as u64;
+        let stalled = (conn.tcb.progress_at(now), index, generation);
+        debug_assert!(since <= stalled.0);
+        if self.reclaim.slowest.is_none_or(|slowest| stalled.0 < slowest.0) {
+            self.reclaim.slowest = Some(stalled);
+        }
+    }
+
+    /// All connections were looked at. If there was nothing to copy, or no memory to copy to, the
+    /// slowest one gives way.
+    fn end_reclaim_round(&mut self, now: Instant) {
+        let has_copied = core::mem::take(&mut self.reclaim.has_copied);
+        let is_urgent = core::mem::take(&mut self.reclaim.is_urgent);
+        let Some((since, index, generation)) = self.reclaim.slowest.take() else { return };
+        if has_copied || !is_urgent || since + STALL_NS > now {
+            return;
+        }
+        if self.connections.current(index, generation).is_some()
+            && let Some(conn) = self.connections.get_mut(index)
+        {
+            conn.tcb.give_up();
+            self.verbs.counters.stalled_reset += 1;
+            self.after_tcp(now, index);
+            self.make_ready(index);
+        }
+    }
+}
