@@ -87,7 +87,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let believable = self.cfg.rto_initial_ns.max(self.rtt.srtt());
             sample = sample.map(|sample| sample.min(believable));
         }
-        self.take_sample(now, sample, &freed);
+        self.take_sample(now, sample, octets, &freed);
         self.rtt.reset_backoff();
         self.retries = 0;
         self.rearmed = false;
@@ -104,8 +104,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         freed.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, seg))
     }
 
-    /// An ACK that freed this measured `sample`.
-    pub(super) fn take_sample(&mut self, now: Instant, sample: Option<u64>, freed: &Freed) {
+    /// An ACK of `octets` that freed this measured `sample`.
+    pub(super) fn take_sample(
+        &mut self,
+        now: Instant,
+        sample: Option<u64>,
+        octets: u32,
+        freed: &Freed,
+    ) {
+        let una = self.snd.una;
+        self.round_flight.on_ack(una - octets, una, self.snd.nxt);
         if let Some(sample) = sample.filter(|_| freed.records > 0) {
             let several = freed.oldest.is_some() && (freed.records > 1 || self.snd.flight() > 0);
             let newest = freed.newest.filter(|_| several).map(|newest| now.since(newest.0));

@@ -290,7 +290,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.count_octets();
         let sample = self.measured_rtt(now, seg, &taken.freed);
         if taken.is_sample {
-            self.take_sample(now, sample, &taken.freed);
+            self.take_sample(now, sample, taken.octets, &taken.freed);
             if let Some(newest) = taken.freed.newest {
                 self.rack.delivered(now, newest);
             }

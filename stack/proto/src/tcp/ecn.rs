@@ -232,7 +232,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.stats.echo_reductions += 1;
         self.ecn.window_reduced(self.snd.nxt, Reduced::ForEcho);
-        self.cc.on_congestion_echo(self.snd.flight(), u32::from(self.emss));
+        let flight = self.loss_flight(self.snd.una, self.snd.flight());
+        self.cc.on_congestion_echo(flight, u32::from(self.emss));
     }
 
     /// An ACK of `ack` with the echo as it was then, and the window as it is offered since.

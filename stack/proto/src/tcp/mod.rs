@@ -85,7 +85,7 @@ use pmtu::PathMtu;
 use rack::Rack;
 use reassembly::Reassembly;
 use receive::{Limits, Peer, Receive, Reports};
-use recovery::{Recovery, Tail};
+use recovery::{Recovery, RoundFlight, Tail};
 use rtt::{Rtt, Timing};
 use scoreboard::Scoreboard;
 use send::{Own, Send};
@@ -233,6 +233,9 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     due: Due,
     plan: Plan,
     tail: Tail,
+    round_flight: RoundFlight,
+    /// When a record was last sent again.
+    resent_at: Moment,
     /// What the receive window should span, by the last round.
     window_wanted: u32,
     rare: RareTimers,

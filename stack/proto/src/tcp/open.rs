@@ -12,7 +12,7 @@ use super::pmtu::PathMtu;
 use super::rack::Rack;
 use super::reassembly::Reassembly;
 use super::receive::{Limits, Peer, Receive, Reports};
-use super::recovery::{Recovery, Tail};
+use super::recovery::{Recovery, RoundFlight, Tail};
 use super::rtt::{Rtt, Timing};
 use super::scoreboard::Scoreboard;
 use super::send::{Own, Send};
@@ -135,6 +135,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             due: Due { syn: true, ..Due::default() },
             plan: Plan::Nothing,
             tail: Tail::new(),
+            round_flight: RoundFlight::new(iss),
+            resent_at: Moment::of(now),
             rare: RareTimers::OFF,
             recovery: Recovery::new(iss),
             rack: Rack::new(),
@@ -169,6 +171,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if let (true, Some((val, _))) = (self.ts_on, syn.options.ts) {
             self.ts.recent = val;
             self.ts.recent_at = Timestamps::coarse(now);
+        }
+        if !self.sack && !self.ts_on {
+            self.rtt.keep_floor();
         }
         self.ecn.negotiate(self.cfg.ecn, syn.flags);
         self.begin_path();

@@ -177,6 +177,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 if index == 0 {
                     self.note_copy(seq);
                 }
+                self.resent_at = Moment::of(now);
                 self.credit.spend(len);
                 self.recovery.on_resend(self.ts.value(now));
                 self.recovery.on_sent(len);
@@ -186,6 +187,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 }
             }
             Why::Tail => {
+                self.resent_at = Moment::of(now);
                 self.board.resent(now, index, true);
                 self.note_probe(now, Probe::Again, Some(seq));
             }

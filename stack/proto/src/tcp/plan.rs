@@ -248,7 +248,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.arm_persist(now);
             return None;
         }
-        if self.snd.flight() == 0 && self.sent_at.age(now) > self.rtt.rto(&self.cfg) {
+        // Sending again is sending, too: the time until a probe repaired a lost tail is not idle.
+        let sent_before = self.sent_at.age(now).min(self.resent_at.age(now));
+        if self.snd.flight() == 0 && sent_before > self.rtt.rto(&self.cfg) {
             self.wake_clock(now);
             if self.cfg.idle_restart {
                 self.cc.on_idle(u32::from(self.emss));

@@ -208,6 +208,39 @@ impl Recovery {
     }
 }
 
+/// FlightSize at the start of the present round trip.
+///
+/// The reduction after a loss is by the flight that the lost octets were part of (RFC 5681 equation
+/// 4). By the time a loss near the end of a flight is found, SND.UNA has moved past most of that
+/// flight, and what is left of it says nothing about what the path held. Per round trip it is the
+/// `pipeACK` of RFC 7661 section 4.2, counted when the round begins instead of when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoundFlight {
+    /// The round ends when more than this is acknowledged.
+    end: Seq,
+    bytes: u32,
+}
+
+impl RoundFlight {
+    pub(super) const fn new(iss: Seq) -> Self {
+        Self { end: iss, bytes: 0 }
+    }
+
+    /// An ACK moved SND.UNA from `una` to `ack`. To be called for the first of each round trip at
+    /// least.
+    #[inline]
+    pub(super) fn on_ack(&mut self, una: Seq, ack: Seq, nxt: Seq) {
+        if ack > self.end {
+            *self = Self { end: nxt, bytes: nxt - una };
+        }
+    }
+
+    /// The flight that the octet at `seq` was part of, `flight` being what is outstanding now.
+    pub(super) fn at(&self, seq: Seq, flight: u32) -> u32 {
+        if seq < self.end { flight.max(self.bytes) } else { flight }
+    }
+}
+
 /// What the last tail-loss probe was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
@@ -233,11 +266,23 @@ pub(super) struct Tail {
     pub(super) ts: u32,
     /// It was the only record in the network.
     pub(super) alone: bool,
+    /// The flight that the record sent again was part of, and the window then: that the probe
+    /// repaired a loss shows later, perhaps after an idle time.
+    pub(super) flight: u32,
+    pub(super) window: u32,
 }
 
 impl Tail {
     pub(super) const fn new() -> Self {
-        Self { probe: Probe::None, end: Seq(0), start: None, ts: 0, alone: false }
+        Self {
+            probe: Probe::None,
+            end: Seq(0),
+            start: None,
+            ts: 0,
+            alone: false,
+            flight: 0,
+            window: 0,
+        }
     }
 
     /// A probe is out, and it is not known what came of it.

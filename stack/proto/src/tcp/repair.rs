@@ -20,7 +20,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(super) fn repair(&mut self, now: Instant, seg: &Segment, duplicate: bool) {
         // What the peer was not known to hold when this ACK came: `RecoverFS` of an episode that
         // it begins.
-        let outstanding = self.snd.flight() - self.board.sacked();
+        let flight = self.snd.flight();
+        let outstanding = flight - self.board.sacked();
         let una = self.snd.una;
         let mut blocks = if self.sack { seg.options.sack.as_slice() } else { &[] };
         let mut twice = None;
@@ -56,7 +57,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 Phase::Fast => false,
                 Phase::Timeout => true,
             };
-            let undone = self.progress(seg, &news);
+            let undone = self.progress(seg, &news, flight);
             if grows && !undone {
                 self.cc.on_ack(&self.ack_info(now, octets, sample));
             }
@@ -72,11 +73,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             0
         };
         if lost > 0 && self.recovery.phase == Phase::Open {
-            self.enter_fast(outstanding);
+            self.enter_fast(outstanding, flight);
         } else if duplicate && self.is_third_duplicate() {
             self.board.lose_first();
             let left = self.recovery.left;
-            self.enter_fast(outstanding);
+            self.enter_fast(outstanding, flight);
             self.recovery.left = left;
         }
         if self.recovery.phase == Phase::Fast && (delivered > 0 || lost > 0) {
@@ -108,9 +109,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Guard { now, min_rtt: self.rtt.min(), echo, ts_offset: self.ts.offset }
     }
 
-    /// The acknowledgment moved during an episode of loss, perhaps to its end. True if it tells
-    /// that there was none.
-    fn progress(&mut self, seg: &Segment, news: &News) -> bool {
+    /// The acknowledgment moved during an episode of loss, perhaps to its end. `flight`: what was
+    /// outstanding before. True if it tells that there was none.
+    fn progress(&mut self, seg: &Segment, news: &News, flight: u32) -> bool {
         if self.recovery.phase == Phase::Open {
             return false;
         }
@@ -120,7 +121,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return true;
         }
         if seg.ack >= self.recovery.point {
-            self.leave_recovery();
+            self.leave_recovery(flight);
         } else if self.recovery.phase == Phase::Fast && !self.sack {
             // A partial ACK: the next hole starts here (RFC 6582 section 3.2, step 5).
             self.board.lose_first();
@@ -131,9 +132,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         false
     }
 
-    /// F-RTO (RFC 5682 section 3.1, step 3): if the ACK after the first new ones brings what was
-    /// sent once, before the timeout, then the timeout was spurious.
+    /// F-RTO (RFC 5682 sections 2.1 and 3.1, step 3): if the ACK after the first new ones brings
+    /// what was sent once, before the timeout, then the timeout was spurious.
     fn tell_spurious(&mut self, news: &News, duplicate: bool) {
+        if self.recovery.frto == Frto::First && duplicate && !self.sack {
+            // Without SACK a duplicate ACK in step 2 says that the timeout was none too early.
+            self.recovery.frto = Frto::Off;
+        }
         if !matches!(self.recovery.frto, Frto::Second { .. }) {
             return;
         }
@@ -141,6 +146,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.undo();
         } else if news.octets > 0 || duplicate {
             self.recovery.frto = Frto::Off;
+            if !self.sack {
+                // Nothing else tells that the new segments have left the network (step 3a of
+                // section 2.1).
+                self.cc.set_window(self.cc.window().max(3 * u32::from(self.emss)));
+            }
         }
     }
 
@@ -165,13 +175,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         verdict.octets
     }
 
-    /// Begins an episode, `outstanding` octets being under way.
-    pub(super) fn enter_fast(&mut self, outstanding: u32) {
+    /// Begins an episode. `outstanding`: octets under way; `flight`: those not acknowledged, both
+    /// before the ACK that tells of the loss.
+    pub(super) fn enter_fast(&mut self, outstanding: u32, flight: u32) {
         self.stats.fast_recoveries += 1;
         let hole = self.board.first_lost().unwrap_or(self.snd.una);
         self.recovery.enter(Phase::Fast, hole, self.snd.nxt, self.cc);
         if !self.ecn.covers(hole) {
-            self.cc.on_loss(self.loss_flight(), u32::from(self.emss));
+            self.cc.on_loss(self.loss_flight(hole, flight), u32::from(self.emss));
         }
         self.ecn.on_loss(self.snd.nxt);
         if let Some(prr) = self.recovery.prr_mut() {
@@ -181,21 +192,22 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.due.tail = false;
     }
 
-    /// FlightSize as the reduction counts it: without what limited transmit let out (RFC 5681
+    /// FlightSize as the reduction for a loss at `seq` counts it, `flight` being what is
+    /// outstanding: all that was under way with it, without what limited transmit let out (RFC 5681
     /// section 3.2, step 2).
-    pub(super) fn loss_flight(&self) -> u32 {
-        self.snd.flight().min(self.cc.window())
+    pub(super) fn loss_flight(&self, seq: Seq, flight: u32) -> u32 {
+        self.round_flight.at(seq, flight).min(self.cc.window())
     }
 
-    /// Ends the episode. Losses beyond its end begin the next.
-    fn leave_recovery(&mut self) {
+    /// Ends the episode. Losses beyond its end begin the next, with `flight` outstanding before.
+    fn leave_recovery(&mut self, flight: u32) {
         if self.recovery.phase == Phase::Fast {
             self.cc.set_window(self.cc.ssthresh());
         }
         self.recovery.leave();
         self.rack.recovered();
         if self.board.resend_waits() {
-            self.enter_fast(self.snd.flight() - self.board.sacked());
+            self.enter_fast(self.snd.flight() - self.board.sacked(), flight);
         }
     }
 
@@ -288,12 +300,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return;
         }
         self.rare.reorder = NEVER;
-        let outstanding = self.snd.flight() - self.board.sacked();
+        let flight = self.snd.flight();
+        let outstanding = flight - self.board.sacked();
         if self.detect_losses(now) == 0 {
             return;
         }
         if self.recovery.phase == Phase::Open {
-            self.enter_fast(outstanding);
+            self.enter_fast(outstanding, flight);
         }
         if self.recovery.phase == Phase::Fast {
             // No ACK measures out what may go.

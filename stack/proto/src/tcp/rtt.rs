@@ -65,6 +65,10 @@ pub(super) struct Rtt {
     windows: u8,
     /// Weight of the probes that were too early of late.
     early: u8,
+    /// The peer has neither SACK nor timestamps. Then no ACK of a segment that was sent twice is a
+    /// measurement (Karn), and nothing tells that a copy was needless: a timeout shorter than the
+    /// peer's delay of ACKs would stay so. The floor is the initial timeout.
+    untold: bool,
 }
 
 /// What every segment needs to know of the estimator, worked out whenever that changes.
@@ -162,7 +166,13 @@ impl Rtt {
             backoff: 0,
             windows: 0,
             early: 0,
+            untold: false,
         }
+    }
+
+    /// The peer has neither SACK nor timestamps.
+    pub(super) const fn keep_floor(&mut self) {
+        self.untold = true;
     }
 
     /// Takes a measurement (RFC 6298 section 2), in integers: the time from the transmission of
@@ -200,7 +210,7 @@ impl Rtt {
     fn update_base(&mut self, cfg: &Config) {
         // The peer may delay an ACK at any time by as much as it has shown, however steady the
         // last samples were.
-        let floor = if self.samples < TRUSTED_SAMPLES {
+        let floor = if self.samples < TRUSTED_SAMPLES || self.untold {
             cfg.rto_initial_ns.max(cfg.rto_min_ns)
         } else {
             let delay = u64::from(self.delay.max()) * MICROSECOND;

@@ -2,7 +2,7 @@
 //! segment is sent so that the peer's answer tells what it lacks.
 
 use super::plan::Resend;
-use super::recovery::{Phase, Probe};
+use super::recovery::{Phase, Probe, Tail};
 use super::send::Fin;
 use super::{NEVER, Plan, Ready, Tcb, Transmit};
 use crate::device::{Retained, RxFrame};
@@ -112,6 +112,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.tail.probe = probe;
         self.tail.end = self.snd.nxt;
         self.tail.start = start;
+        let first = start.unwrap_or(self.snd.una);
+        self.tail.flight = self.loss_flight(first, self.snd.flight());
+        self.tail.window = self.cc.window();
         self.tail.ts = self.ts.value(now);
         self.tail.alone = self.board.sent_len() <= 1;
         self.timers.rto = now + self.rtt.rto(&self.cfg);
@@ -148,7 +151,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if self.recovery.phase == Phase::Open {
                 self.stats.probe_repairs += 1;
                 if !self.ecn.covers(una) {
-                    self.cc.on_loss(self.loss_flight(), u32::from(self.emss));
+                    let Tail { flight, window, .. } = self.tail;
+                    self.cc.on_late_loss(window, flight, u32::from(self.emss));
                 }
                 self.ecn.on_loss(self.snd.nxt);
             }

@@ -104,11 +104,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.stats.timeouts += 1;
         let before = self.recovery.phase;
         self.recovery.enter(Phase::Timeout, self.snd.una, self.snd.nxt, self.cc);
-        if before != Phase::Timeout && self.sack && !self.ts_on {
+        // Timestamps tell at once (Eifel).
+        if before != Phase::Timeout && !self.ts_on {
             self.recovery.frto = Frto::First;
         }
         let first = before == Phase::Open && !self.ecn.covers(self.snd.una);
-        self.cc.on_timeout(self.loss_flight(), u32::from(self.emss), first);
+        let flight = self.loss_flight(self.snd.una, self.snd.flight());
+        self.cc.on_timeout(flight, u32::from(self.emss), first);
         self.ecn.on_loss(self.snd.nxt);
         // Without SACK nothing tells what arrived.
         let patience = if self.sack {

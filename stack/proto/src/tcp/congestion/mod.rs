@@ -170,12 +170,20 @@ impl Congestion {
         window.cwnd = window.cwnd.saturating_add(growth).min(window.ssthresh);
     }
 
-    /// An episode of loss began with `flight` octets outstanding. Window and threshold are reduced
+    /// An episode of loss began; `flight` octets were outstanding along with what was lost. Window and threshold are reduced
     /// at once; whoever repairs the loss may steer the window by [`Congestion::set_window`]
     /// until the episode ends.
     pub(super) fn on_loss(&mut self, flight: u32, mss: u32) {
         self.window.ssthresh = self.threshold(flight, mss);
         self.window.cwnd = self.window.ssthresh;
+    }
+
+    /// As [`Congestion::on_loss`] for a loss that shows late: the window was `window` when it
+    /// happened, and may have fallen back since.
+    pub(super) fn on_late_loss(&mut self, window: u32, flight: u32, mss: u32) {
+        let cwnd = core::mem::replace(&mut self.window.cwnd, window);
+        self.on_loss(flight, mss);
+        self.window.cwnd = cwnd.min(self.window.ssthresh);
     }
 
     /// The retransmission timer fired; `first` unless the window was reduced for the same losses
@@ -184,21 +192,31 @@ impl Congestion {
         if first {
             self.window.ssthresh = self.threshold(flight, mss);
         }
+        self.forget_credit();
         if let Law::Cubic(cubic) = &mut self.law {
             cubic.forget_plateau();
         }
-        self.window.pending = 0;
         self.window.cwnd = mss;
+    }
+
+    /// What was acknowledged before the window was reduced, or fell back, pays for no growth after
+    /// it: congestion avoidance begins anew.
+    fn forget_credit(&mut self) {
+        self.window.pending = 0;
+        match &mut self.law {
+            Law::NewReno(reno) => reno.restart(),
+            Law::Cubic(cubic) => cubic.restart(),
+            Law::Dctcp(dctcp) => dctcp.reno.restart(),
+        }
     }
 
     /// The slow-start threshold after a loss.
     fn threshold(&mut self, flight: u32, mss: u32) -> u32 {
-        self.window.pending = 0;
+        self.forget_credit();
         match &mut self.law {
-            Law::NewReno(reno) => reno.reduce(flight, mss),
-            Law::Cubic(cubic) => cubic.reduce(self.window.cwnd, flight, mss),
-            // Losses count as ever (RFC 8257 section 3.5).
-            Law::Dctcp(dctcp) => dctcp.reno.reduce(flight, mss),
+            Law::Cubic(cubic) => cubic.reduce(self.window.cwnd, mss),
+            // For DCTCP losses count as ever (RFC 8257 section 3.5).
+            Law::NewReno(_) | Law::Dctcp(_) => NewReno::reduce(flight, mss),
         }
     }
 
@@ -208,6 +226,7 @@ impl Congestion {
         match &self.law {
             Law::Dctcp(dctcp) => {
                 self.window.ssthresh = dctcp.reduce(self.window.cwnd).max(2 * mss);
+                self.forget_credit();
             }
             _ => self.window.ssthresh = self.threshold(flight, mss),
         }
@@ -239,21 +258,20 @@ impl Congestion {
         }
         window.ssthresh = window.ssthresh.max(window.cwnd - window.cwnd / 4);
         window.cwnd = restart;
-        if let Law::Cubic(cubic) = &mut self.law {
-            cubic.restart();
-            window.pending = 0;
-        }
+        self.forget_credit();
     }
 
     /// Returns to `prior`, from before a loss that was none (RFC 9438 section 4.9).
     pub(super) fn restore(&mut self, prior: Self) {
         self.window.cwnd = self.window.cwnd.max(prior.window.cwnd);
         self.window.ssthresh = self.window.ssthresh.max(prior.window.ssthresh);
-        let pending = prior.window.pending;
-        // DCTCP's observations go on whatever was lost.
-        if let (Law::Cubic(cubic), Law::Cubic(prior)) = (&mut self.law, prior.law) {
-            *cubic = prior;
-            self.window.pending = pending;
+        self.window.pending = prior.window.pending;
+        match (&mut self.law, prior.law) {
+            (Law::NewReno(reno), Law::NewReno(prior)) => *reno = prior,
+            (Law::Cubic(cubic), Law::Cubic(prior)) => *cubic = prior,
+            // Its observations go on whatever was lost.
+            (Law::Dctcp(dctcp), Law::Dctcp(prior)) => dctcp.reno = prior.reno,
+            _ => unreachable!("a connection keeps its algorithm"),
         }
     }
 }

@@ -22,8 +22,12 @@ impl NewReno {
     }
 
     /// The slow-start threshold after a loss (RFC 5681, equation 4).
-    pub(super) fn reduce(&mut self, flight: u32, mss: u32) -> u32 {
-        self.acked = 0;
+    pub(super) fn reduce(flight: u32, mss: u32) -> u32 {
         (flight / 2).max(2 * mss)
+    }
+
+    /// Congestion avoidance begins anew.
+    pub(super) const fn restart(&mut self) {
+        self.acked = 0;
     }
 }

@@ -50,3 +50,63 @@ fn a_timeout_starts_over_and_can_be_undone() {
     assert_eq!(cc.window(), 14_600);
     assert!(cc.in_slow_start());
 }
+
+/// Appropriate byte counting (RFC 3465 section 2.1) counts from the last change of the window on:
+/// what was acknowledged before an event pays for no growth after it.
+#[test]
+fn no_credit_for_growth_outlives_an_event() {
+    let timeout = |cc: &mut Congestion| {
+        let (flight, threshold) = (cc.window(), cc.ssthresh());
+        cc.on_timeout(flight, MSS, false);
+        cc.on_ack(&ack(threshold - MSS));
+        assert!(!cc.in_slow_start());
+    };
+    let events: [(&str, &dyn Fn(&mut Congestion)); 4] = [
+        ("loss", &|cc| cc.on_loss(cc.window(), MSS)),
+        ("echo", &|cc| cc.on_congestion_echo(cc.window(), MSS)),
+        ("timeout", &timeout),
+        ("idle", &|cc| {
+            cc.on_idle(MSS);
+            let threshold = cc.ssthresh();
+            cc.on_ack(&ack(threshold - cc.window()));
+        }),
+    ];
+    for algorithm in [Algorithm::NewReno, Algorithm::Dctcp] {
+        for (name, event) in events {
+            let mut cc = Congestion::new(algorithm, MSS);
+            cc.on_ack(&ack(100 * MSS));
+            cc.on_loss(cc.window(), MSS);
+            // All of the window but one segment, in pieces that the window absorbs and others.
+            let mut left = cc.window() - MSS;
+            for piece in [10 * MSS, 100].into_iter().cycle() {
+                let piece = piece.min(left);
+                cc.on_ack(&ack(piece));
+                left -= piece;
+                if left == 0 {
+                    break;
+                }
+            }
+            event(&mut cc);
+            let window = cc.window();
+            cc.on_ack(&ack(window - 1));
+            assert_eq!(cc.window(), window, "{algorithm:?} after {name}");
+        }
+    }
+}
+
+/// What an undone timeout took back counts again as it did.
+#[test]
+fn undoing_restores_the_credit() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Dctcp] {
+        let mut cc = Congestion::new(algorithm, MSS);
+        cc.on_ack(&ack(100 * MSS));
+        cc.on_loss(cc.window(), MSS);
+        let window = cc.window();
+        cc.on_ack(&ack(window - MSS));
+        let prior = cc;
+        cc.on_timeout(window, MSS, true);
+        cc.restore(prior);
+        cc.on_ack(&ack(MSS));
+        assert_eq!(cc.window(), window + MSS, "{algorithm:?}");
+    }
+}

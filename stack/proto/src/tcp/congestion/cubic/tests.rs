@@ -125,17 +125,17 @@ impl Model {
         }
     }
 
-    fn loss(&mut self, flight: f64) {
+    fn loss(&mut self) {
         let fast_convergence = (1.0 + BETA) / 2.0;
         self.w_max = if self.cwnd < self.w_max { self.cwnd * fast_convergence } else { self.cwnd };
         self.prior = self.cwnd;
-        self.ssthresh = (flight * BETA).max(2.0);
+        self.ssthresh = (self.cwnd * BETA).max(2.0);
         self.cwnd = self.ssthresh;
         self.epoch = None;
     }
 
-    fn timeout(&mut self, flight: f64) {
-        self.loss(flight);
+    fn timeout(&mut self) {
+        self.loss();
         self.w_max = 0.0;
         self.cwnd = 1.0;
     }
@@ -175,18 +175,19 @@ fn the_integers_follow_the_formulas() {
             match rng.random_range(0..8000) {
                 0..4 => {
                     path.cc.on_loss(flight, mss);
-                    model.loss(segments(flight));
+                    model.loss();
                 }
                 4 => {
                     path.cc.on_timeout(flight, mss, true);
-                    model.timeout(segments(flight));
+                    model.timeout();
                 }
                 _ => {}
             }
-            // Of a window of a few segments, 1 % is less than an ACK's step.
+            // Of a window of a few segments, 1 % is less than an ACK's step; and the window follows
+            // once a 64th of it was acknowledged, in which it grows by up to 0.8 %.
             let error = (path.segments() - model.cwnd).abs() / model.cwnd.max(10.0);
             worst = worst.max(error);
-            assert!(error < 0.01, "seed {seed} step {step}: {} {model:?}", path.segments());
+            assert!(error < 0.018, "seed {seed} step {step}: {} {model:?}", path.segments());
             if path.cc.window() > 1 << 30 {
                 break;
             }
@@ -241,17 +242,22 @@ fn short_paths_grow_as_reno_with_alpha() {
     assert!((28..=32).contains(&rounds), "{rounds}: then a whole segment");
 }
 
-/// Section 4.6: seven tenths of the flight, and at least two segments.
+/// Section 4.6: seven tenths of the window, however little of it was in flight, and at least two
+/// segments.
 #[test]
 fn the_decrease() {
     let mut path = Path::new(MILLISECOND, MSS);
-    path.ack(100_000);
+    path.ack(100_000 - path.cc.window());
     path.cc.on_loss(100_000, MSS);
     assert_eq!((path.cc.window(), path.cc.ssthresh()), (70_000, 70_000));
     path.cc.on_loss(1000, MSS);
+    assert_eq!((path.cc.window(), path.cc.ssthresh()), (49_000, 49_000));
+    path.cc.on_congestion_echo(1000, MSS);
+    assert_eq!((path.cc.window(), path.cc.ssthresh()), (34_300, 34_300));
+    for _ in 0..20 {
+        path.cc.on_loss(1000, MSS);
+    }
     assert_eq!(path.cc.window(), 2 * MSS);
-    path.cc.on_congestion_echo(100_000, MSS);
-    assert_eq!((path.cc.window(), path.cc.ssthresh()), (2 * MSS, 70_000), "never up");
 }
 
 /// Section 4.7: below the former plateau, the next one is lower than the window was.
