@@ -27,7 +27,7 @@ use super::timer::{Moment, NEVER, Timers};
 use super::{Plan, Ready, Tcb, Timestamps, Transmit};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
-use crate::wire::tcp::{Fields, Flags, Options, Segment};
+use crate::wire::tcp::{Ecn, Fields, Flags, Options, Segment};
 
 /// Which segments go the short way, and what else is to be known on it; a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,10 @@ impl Calm {
     const NEWS: u8 = 4;
     /// Tail-loss probes are to be made.
     const PROBES: u8 = 8;
+    /// New octets carry ECT(0).
+    const ECT: u8 = 16;
+    /// A segment larger than EMSS is to probe the path's MTU.
+    const LARGER: u8 = 32;
 
     #[inline]
     pub(super) const fn receives(self) -> bool {
@@ -61,6 +65,16 @@ impl Calm {
     #[inline]
     const fn probes(self) -> bool {
         self.0 & Self::PROBES != 0
+    }
+
+    #[inline]
+    const fn tries_larger(self) -> bool {
+        self.0 & Self::LARGER != 0
+    }
+
+    #[inline]
+    const fn codepoint(self) -> Ecn {
+        if self.0 & Self::ECT == 0 { Ecn::NotCapable } else { Ecn::Capable0 }
     }
 
     /// There is a notice.
@@ -126,6 +140,7 @@ impl<T: Retained> Hot<'_, T> {
             || octets > flight
             || is_duplicate
             || !seg.options.sack.is_empty()
+            || seg.ecn == Ecn::Congested
             || now.since(*self.heard_at) > SILENCE_NS
         {
             return None;
@@ -200,6 +215,7 @@ impl<T: Retained> Hot<'_, T> {
             if was_idle
                 || usable < len.min(self.emss)
                 || *self.credit == Credit::NONE
+                || (len > self.emss && self.calm.tries_larger())
                 || self.board.len() >= self.cfg.max_records.into()
             {
                 return None;
@@ -222,8 +238,8 @@ impl<T: Retained> Hot<'_, T> {
             ack: self.rcv.nxt,
             flags: if push { Flags::ACK | Flags::PSH } else { Flags::ACK },
             window: self.rcv.offer(),
+            ecn: self.calm.codepoint(),
             options: Options::timestamps(ts),
-            ..Fields::default()
         }
     }
 
@@ -281,6 +297,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if taken.is_sample || taken.grows || taken.ends_round {
             self.conclude(now, seg, &taken);
         }
+        #[cfg(test)]
+        tests::Counts::received();
         true
     }
 
@@ -302,6 +320,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         if taken.is_sample {
             self.rearm(now);
+            self.pmtu.look(now);
+            if self.ecn.on {
+                // What was acknowledged since the last look came without ECE.
+                let una = self.snd.una;
+                self.cc.observe(una - taken.octets, una, self.snd.nxt, false);
+            }
         }
         if taken.ends_round {
             self.end_round(now);
@@ -332,6 +356,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline(always)]
     pub(super) fn sent_calm(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
         self.hot().sent(now, retained, len, offset);
+        #[cfg(test)]
+        tests::Counts::sent();
     }
 
     /// To be called at the end of whatever is not the short way: works out what that has to know.
@@ -348,7 +374,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && self.own.fin_seq.is_none()
             && self.snd.fin == Fin::None
             && !self.due.any()
-            && !self.ecn.on;
+            && self.ecn.is_still();
         let is_still = self.recovery.is_calm()
             && self.recovery.duplicates == 0
             && self.board.is_still()
@@ -363,20 +389,20 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && self.rcv.duplicates <= 1;
         let takes_octets =
             self.peer.fin.is_none() && !self.receive_shut && self.reassembly.is_idle();
-        let sends_octets = self.pmtu.is_settled()
-            && self.rare.persist == NEVER
-            && !self.override_silly
-            && self.board.unsent().is_none();
+        let sends_octets =
+            self.rare.persist == NEVER && !self.override_silly && self.board.unsent().is_none();
         let is_calm = is_whole && is_still && is_answered;
         let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
         Calm(
             bit(is_calm && takes_octets, Calm::RECEIVES)
                 | bit(is_calm && sends_octets, Calm::SENDS)
                 | bit(self.notices != 0 || self.state == State::Closed, Calm::NEWS)
-                | bit(self.cfg.tail_loss_probe && self.sack, Calm::PROBES),
+                | bit(self.cfg.tail_loss_probe && self.sack, Calm::PROBES)
+                | bit(self.ecn.codepoint == Ecn::Capable0, Calm::ECT)
+                | bit(self.pmtu.is_due(), Calm::LARGER),
         )
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -130,6 +130,14 @@ impl Ecn {
         self.reduced == Reduced::ForEcho && seq < self.reduced_at
     }
 
+    /// Neither a mark is to be echoed, nor is an echo being answered: segments that bring nothing
+    /// new of congestion may take the fast path.
+    pub(super) fn is_still(&self) -> bool {
+        let echoes =
+            self.echo != Flags::default() || self.owed.as_ref().is_some_and(|o| !o.is_empty());
+        !self.on || (!echoes && !self.cwr_due && self.reduced == Reduced::No)
+    }
+
     /// Marks a segment of new octets.
     #[inline]
     pub(super) fn mark_fresh(&mut self, fields: &mut Fields) {
@@ -192,7 +200,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.ecn.reduced = Reduced::No;
         }
         let echoes = seg.flags.has(Flags::ECE);
-        self.cc.observe(seg.ack - self.snd.una, seg.ack, self.snd.nxt, echoes);
+        self.cc.observe(self.snd.una, seg.ack, self.snd.nxt, echoes);
         if echoes {
             self.take_echo();
         }

@@ -12,7 +12,8 @@
 //!   the size known to pass. After [`TRIES`] losses the size counts as too large.
 //!
 //! When a search has ended below what link and peer allow, it begins anew after
-//! [`PathMtuConfig::raise_ns`]. There is no timer: the time is looked at when something is sent.
+//! [`PathMtuConfig::raise_ns`]. There is no timer: the time is looked at once in a round trip, and
+//! whenever the fast path does not serve.
 
 mod connection;
 
@@ -137,8 +138,9 @@ pub(super) struct PathMtu {
     probe: Option<Box<Probe>>,
     /// Payload of the probe offered to the upper layer.
     planned: u32,
-    /// When something larger may be tried.
+    /// When something larger may be tried, and whether that was found to have passed.
     probe_at: Instant,
+    is_due: bool,
 }
 
 impl PathMtu {
@@ -161,6 +163,7 @@ impl PathMtu {
             probe: None,
             planned: 0,
             probe_at: NEVER,
+            is_due: false,
         };
         if cfg.probe == Probing::Always {
             path.size = limit.min(BASES[0].max(floor));
@@ -179,9 +182,14 @@ impl PathMtu {
         now >= self.probe_at
     }
 
-    /// True if nothing larger will ever be tried, as things are.
-    pub(super) fn is_settled(&self) -> bool {
-        self.probe_at == NEVER
+    /// Looks at the time, once in a round trip: the fast path does not.
+    pub(super) fn look(&mut self, now: Instant) {
+        self.is_due = self.wants_probe(now);
+    }
+
+    /// True if the next segment may be a probe.
+    pub(super) const fn is_due(&self) -> bool {
+        self.is_due
     }
 
     /// True while a probe's fate is open; on the way of every acknowledgment.
@@ -223,6 +231,7 @@ impl PathMtu {
         } else {
             now + cfg.raise_ns
         };
+        self.look(now);
     }
 
     /// The search began, or begins anew: all that was too large once may pass now.

@@ -1,7 +1,42 @@
+use core::cell::Cell;
 use core::mem::{align_of, offset_of, size_of};
+use core::ops::Sub;
 
 use super::super::HOT_LEN;
 use super::super::tests::TestTcb;
+
+/// Segments of this thread's connections that took the fast path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::tcp) struct Counts {
+    pub(in crate::tcp) received: u64,
+    pub(in crate::tcp) sent: u64,
+}
+
+thread_local! {
+    static COUNTS: Cell<Counts> = Cell::default();
+}
+
+impl Counts {
+    pub(in crate::tcp) fn now() -> Self {
+        COUNTS.get()
+    }
+
+    pub(super) fn received() {
+        COUNTS.set(Self { received: COUNTS.get().received + 1, ..COUNTS.get() });
+    }
+
+    pub(super) fn sent() {
+        COUNTS.set(Self { sent: COUNTS.get().sent + 1, ..COUNTS.get() });
+    }
+}
+
+impl Sub for Counts {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self { received: self.received - before.received, sent: self.sent - before.sent }
+    }
+}
 
 /// Offset and length of fields.
 macro_rules! places {

@@ -15,36 +15,41 @@ pub(super) struct Dctcp {
     pub(super) reno: NewReno,
     /// Estimate of the part of octets that are marked, of [`ONE`].
     alpha: u32,
-    /// Octets acknowledged in this window of observation, and those of them with ECE.
-    acked: u32,
+    /// Where this window of observation began, and the octets in it that were acknowledged with
+    /// ECE.
+    start: Seq,
     marked: u32,
-    /// The window of observation ends when more than this is acknowledged.
+    /// It ends when more than this is acknowledged; `None` before the first.
     end: Option<Seq>,
 }
 
 impl Dctcp {
     /// Everything counts as marked at first (section 4.2).
     pub(super) fn new() -> Self {
-        Self { reno: NewReno::default(), alpha: ONE, acked: 0, marked: 0, end: None }
+        Self { reno: NewReno::default(), alpha: ONE, start: Seq(0), marked: 0, end: None }
     }
 
-    /// Notes an ACK of `octets` that lets the flight begin at `una`; `echoes` with ECE (section
-    /// 3.3, steps 1 to 8).
-    pub(super) fn observe(&mut self, octets: u32, una: Seq, nxt: Seq, echoes: bool) {
-        self.acked = self.acked.saturating_add(octets);
+    /// Notes an ACK that moves the flight's begin from `una` to `ack`; `echoes` with ECE (section
+    /// 3.3, steps 1 to 8). What it acknowledges without ECE need not be noted before the window
+    /// ends.
+    pub(super) fn observe(&mut self, una: Seq, ack: Seq, nxt: Seq, echoes: bool) {
         if echoes {
-            self.marked = self.marked.saturating_add(octets);
+            self.marked = self.marked.saturating_add(ack - una);
         }
-        let end = *self.end.get_or_insert(nxt);
-        if una <= end || self.acked == 0 {
+        let Some(end) = self.end else {
+            (self.start, self.end) = (una, Some(nxt));
+            return;
+        };
+        if ack <= end {
             return;
         }
-        let part = u64::from(self.marked) * u64::from(ONE) / u64::from(self.acked);
+        let acked = (ack - self.start).max(1);
+        let part = u64::from(self.marked) * u64::from(ONE) / u64::from(acked);
         let part = u32::try_from(part).unwrap_or(ONE).min(ONE);
         // Shrinks by one at least, so that it comes down to nothing.
         let decay = (self.alpha >> GAIN_BITS).max(u32::from(self.alpha > 0));
         self.alpha = (self.alpha - decay + (part >> GAIN_BITS)).min(ONE);
-        (self.acked, self.marked) = (0, 0);
+        (self.start, self.marked) = (ack, 0);
         self.end = Some(nxt);
     }
 
@@ -65,7 +70,7 @@ mod tests {
         for _ in 0..windows {
             for i in 0..100 {
                 *at += 1000;
-                dctcp.observe(1000, *at, *at + 100_000, i < marked);
+                dctcp.observe(*at - 1000, *at, *at + 100_000, i < marked);
             }
         }
     }

@@ -233,11 +233,12 @@ impl Congestion {
         self.window.cwnd = self.window.cwnd.min(self.window.ssthresh);
     }
 
-    /// Notes for DCTCP how much of what is acknowledged was marked: an ACK of `octets`, `echoes`
-    /// with ECE, after which the flight is from `una` to `nxt`.
-    pub(super) fn observe(&mut self, octets: u32, una: Seq, nxt: Seq, echoes: bool) {
+    /// Notes for DCTCP how much of what is acknowledged was marked: an ACK of `una..ack`, `echoes`
+    /// with ECE, before which the flight was from `una` to `nxt`. Each ACK with ECE is to be noted,
+    /// of those without one in a round trip.
+    pub(super) fn observe(&mut self, una: Seq, ack: Seq, nxt: Seq, echoes: bool) {
         if let Law::Dctcp(dctcp) = &mut self.law {
-            dctcp.observe(octets, una, nxt, echoes);
+            dctcp.observe(una, ack, nxt, echoes);
         }
     }
 

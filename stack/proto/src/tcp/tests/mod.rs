@@ -5,6 +5,7 @@ mod bottleneck;
 mod close;
 mod delivery;
 mod ecn;
+mod fast_path;
 mod handshake;
 mod hostile;
 mod lossy;

@@ -1,0 +1,162 @@
+//! Which connections take the fast path: the share of their segments that header prediction
+//! serves.
+
+use super::pair::Pair;
+use super::recovery::end;
+use super::{Config, Fields, Script};
+use crate::tcp::calm::tests::Counts;
+use crate::tcp::{Algorithm, EcnMode, PathMtuConfig, TooBig};
+use crate::time::{MICROSECOND, MILLISECOND};
+use crate::wire::tcp::{Ecn, Flags};
+
+const ALGORITHMS: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp];
+
+/// The share of segments on the fast path, received ones and sent data, of a bulk transfer over a
+/// clean path.
+fn shares(cfg: &Config) -> [f64; 2] {
+    const RECORDS: u64 = 2000;
+    let mut pair = Pair::new([cfg.clone(), cfg.clone()], 10 * MICROSECOND, 1);
+    pair.server().tcb.open_window();
+    pair.rate = 10_000_000_000;
+    pair.client().checks_board = false;
+    pair.write(1448 * 100);
+    pair.settle(MILLISECOND);
+    let received = |pair: &mut Pair| {
+        let ends = pair.ends.iter().flatten();
+        ends.map(|end| u64::from(end.tcb.stats().segments_in)).sum::<u64>()
+    };
+    let (before, counts) = (received(&mut pair), Counts::now());
+    pair.write(1448 * RECORDS);
+    pair.settle(MILLISECOND);
+    let (after, counts) = (received(&mut pair), Counts::now() - counts);
+    [counts.received as f64 / (after - before) as f64, counts.sent as f64 / RECORDS as f64]
+}
+
+#[test]
+fn connections_with_ecn_take_the_fast_path() {
+    for congestion in ALGORITHMS {
+        for ecn in [EcnMode::Off, EcnMode::Request] {
+            let shares = shares(&Config { congestion, ecn, ..Config::default() });
+            assert!(shares.iter().all(|share| *share > 0.9), "{congestion:?} {ecn:?}: {shares:?}");
+        }
+    }
+}
+
+/// An established client whose peer agreed to ECN.
+fn agreed(congestion: Algorithm) -> Script {
+    let cfg = Config { congestion, ecn: EcnMode::Request, ..Config::default() };
+    let (mut script, _) = Script::connecting(&cfg);
+    let flags = Flags::SYN | Flags::ACK | Flags::ECE;
+    let fields = Fields { flags, options: Script::full_options(), ..script.fields() };
+    script.seq += 1;
+    script.ts = fields.options.ts;
+    script.send(fields);
+    assert!(script.end.tcb.ecn.on);
+    script
+}
+
+/// A record is sent and acknowledged; both go the fast way if `fast`.
+fn exchange(script: &mut Script, flags: Flags, fast: [bool; 2]) {
+    let before = Counts::now();
+    let sent = script.write(1000);
+    assert_eq!(sent[0].ecn, Ecn::Capable0);
+    script.wait_us(100);
+    script.ack = end(&sent[0]);
+    script.ts.as_mut().unwrap().1 = sent[0].options.ts.unwrap().0;
+    let fields = script.fields();
+    script.send(Fields { flags: fields.flags | flags, ..fields });
+    let counts = Counts::now() - before;
+    assert_eq!([counts.sent > 0, counts.received > 0], fast);
+}
+
+/// The peer sends a record; returns whether it went the fast way.
+fn receive(script: &mut Script, ecn: Ecn, flags: Flags) -> bool {
+    let before = Counts::now();
+    let fields = script.fields();
+    script.send_data(Fields { ecn, flags: fields.flags | flags, ..fields }, 100);
+    script.seq += 100;
+    (Counts::now() - before).received > 0
+}
+
+#[test]
+fn an_echo_takes_the_slow_path_until_the_reduction_is_over() {
+    for congestion in ALGORITHMS {
+        let mut script = agreed(congestion);
+        exchange(&mut script, Flags::default(), [true; 2]);
+        exchange(&mut script, Flags::ECE, [true, false]);
+        assert_eq!(script.end.tcb.stats().echo_reductions, 1);
+        // CWR goes with the next segment, whose ACK ends the reduction.
+        exchange(&mut script, Flags::default(), [false; 2]);
+        exchange(&mut script, Flags::default(), [true; 2]);
+    }
+}
+
+#[test]
+fn a_mark_takes_the_slow_path_until_it_is_answered() {
+    for congestion in ALGORITHMS {
+        let mut script = agreed(congestion);
+        assert!(receive(&mut script, Ecn::Capable0, Flags::default()));
+        assert!(!receive(&mut script, Ecn::Congested, Flags::default()));
+        assert_eq!(script.end.tcb.stats().marked_in, 1);
+        assert!(!receive(&mut script, Ecn::Capable0, Flags::default()), "the echo is pending");
+        // DCTCP's echo ends by itself, RFC 3168's by CWR.
+        assert!(!receive(&mut script, Ecn::Capable0, Flags::CWR));
+        script.output();
+        assert!(receive(&mut script, Ecn::Capable0, Flags::default()), "{congestion:?}");
+    }
+}
+
+/// RFC 8257 section 3.3: alpha decays by a sixteenth per window without marks, on whichever path.
+#[test]
+fn dctcp_observes_on_the_fast_path() {
+    let mut script = agreed(Algorithm::Dctcp);
+    let part = |script: &Script| {
+        let mut cc = script.end.tcb.cc;
+        let before = cc.window();
+        cc.on_congestion_echo(0, 1448);
+        f64::from(before - cc.window()) / f64::from(before)
+    };
+    assert!((part(&script) - 0.5).abs() < 0.01, "everything counts as marked at first");
+    for _ in 0..64 {
+        exchange(&mut script, Flags::default(), [true; 2]);
+    }
+    // (15/16)^64 is 0.016; of that a half.
+    assert!(part(&script) < 0.01, "{}", part(&script));
+}
+
+#[test]
+fn a_lowered_path_mtu_leaves_the_fast_path_until_a_probe_is_due() {
+    const RAISE_US: u64 = 1_000_000;
+    let path_mtu = PathMtuConfig { raise_ns: RAISE_US * 1000, ..PathMtuConfig::default() };
+    let cfg = Config { path_mtu, idle_restart: false, ..Config::default() };
+    let mut script = Script::established(&cfg, Script::full_options());
+    script.write(1448 * 4);
+    let start = script.now;
+    let error =
+        TooBig { seq: script.end.tcb.snd.una, ack: None, mtu: Some(1400), packet_len: 1500 };
+    assert!(script.end.tcb.packet_too_big(start, &error));
+    let acknowledge = |script: &mut Script, octets: u64| {
+        let sent = script.write(octets);
+        script.wait_us(100);
+        script.ack = script.end.tcb.snd.nxt;
+        script.ts.as_mut().unwrap().1 = sent.last().unwrap().options.ts.unwrap().0;
+        script.send(script.fields());
+        sent
+    };
+    acknowledge(&mut script, 1348 * 4);
+    let (before, rounds) = (Counts::now(), 20);
+    for _ in 0..rounds {
+        let sent = acknowledge(&mut script, 1348 * 4);
+        assert!(sent.iter().all(|seg| seg.payload.len() == 1348));
+    }
+    let counts = Counts::now() - before;
+    assert!(counts.sent >= 4 * rounds * 9 / 10, "{counts:?}");
+    assert!(counts.received >= rounds * 9 / 10, "{counts:?}");
+    // The time to try a larger size has come: the next segment but one or two does.
+    script.wait_us(RAISE_US);
+    acknowledge(&mut script, 1348 * 4);
+    let sent = acknowledge(&mut script, 1448 * 4);
+    assert!(sent.iter().any(|seg| seg.payload.len() == 1448), "no probe");
+    assert_eq!(script.end.tcb.stats().path_probes, 1);
+    assert_eq!(script.end.tcb.path_mtu(), 1500, "and it passed");
+}
