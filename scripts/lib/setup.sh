@@ -15,9 +15,13 @@ scratch=
 hugepages_file=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 hugepages_before=
 
-# A folder for this run, removed at the end.
+# A folder for this run, removed at the end. Temporary files and DPDK's runtime folders of whatever
+# is started from here on lie in it too, so that what others leave elsewhere is not taken for ours.
 make_scratch() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/ferrowarp.XXXXXX")
+    mkdir "$scratch/tmp" "$scratch/run"
+    # DPDK asks for the latter before it takes /var/run (systemd.exec, RuntimeDirectory=).
+    export TMPDIR=$scratch/tmp RUNTIME_DIRECTORY=$scratch/run
 }
 
 # Namespaces are called fw-test-PID-N; those of a process that is no more were left by a kill.
@@ -54,18 +58,27 @@ undo_at_exit() {
 }
 
 # What a run could leave behind: namespaces, interfaces, DPDK's runtime folders, sockets and
-# programs of ours.
+# programs of ours. Other programs, also those of another checkout that runs at the same time, leave
+# things of the same kinds: they do not count.
 footprint() {
+    local exe name pid target
+    target=$(realpath -m "${CARGO_TARGET_DIR:-$root_dir/target}")
     if command -v ip >/dev/null; then
-        ip netns list 2>/dev/null | awk '{print "namespace", $1}'
-        ip -o link 2>/dev/null | awk -F': ' '{print "interface", $2}'
+        for name in $(ip netns list 2>/dev/null | awk '$1 ~ /^fw-test-[0-9]+-[0-9]+$/ {print $1}'); do
+            # The name has the number of the process that made it; one that lives is ours or not.
+            pid=${name#fw-test-}
+            pid=${pid%-*}
+            case $(readlink "/proc/$pid/exe" 2>/dev/null || true) in
+            '' | "$target"/*) say "namespace $name" ;;
+            esac
+        done
+        # The interfaces of the tests and of the scripts are called fw and something.
+        ip -o link 2>/dev/null | awk -F': ' '$2 ~ /^fw/ {print "interface", $2}'
     fi
-    find /run/dpdk /var/run/dpdk -mindepth 1 -maxdepth 1 -printf 'folder %p\n' 2>/dev/null || true
+    find "${RUNTIME_DIRECTORY:?make_scratch comes first}" -mindepth 2 -maxdepth 2 \
+        -printf 'folder %p\n' 2>/dev/null || true
     find "${TMPDIR:-/tmp}" -maxdepth 2 \( -name 'fw-test-*' -o -name 'memif*.sock' \) \
         -printf 'file %p\n' 2>/dev/null || true
-    # Programs of this checkout; others of the same name are none of ours.
-    local exe target
-    target=$(realpath -m "${CARGO_TARGET_DIR:-$root_dir/target}")
     for exe in /proc/[0-9]*/exe; do
         case $(readlink "$exe" 2>/dev/null) in
         "$target"/*/iwperf | "$target"/*/iwping | "$target"/*/iwcopy)
