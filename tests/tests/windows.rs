@@ -1,7 +1,6 @@
 //! Memory windows and invalidation, between two engines in virtual time.
 
 use ferrowarp_proto::ddp::memory::{Access, MemoryFault};
-use ferrowarp_proto::ddp::regions::Reach;
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Bind, Operation, Payload, Sge};
@@ -41,7 +40,7 @@ fn bind(window: u32, region: u32) -> Bind {
 
 /// Whether a stream of end 1 reaches one octet by the STag.
 fn says(world: &World, stag: u32, qp: QpId) -> Option<MemoryFault> {
-    let reach = Reach { pd: PD, stream: qp.into() };
+    let reach = world.ends[1].engine.qp_reach(qp).expect("a queue pair of end 1");
     regions(world).resolve(stag, reach, Access::REMOTE_WRITE, 0, 1).err()
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use ferrowarp_proto::ddp::regions::RegisterError;
 use ferrowarp_proto::verbs::qp::SrqError;
 
+use crate::arena::Buffer;
 use crate::device::DeviceError;
 
 /// Why a context could not be opened.
@@ -126,4 +127,23 @@ pub enum MemoryError {
     /// A limit is reached.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// The queue pair is of another protection domain or context, or the context is closed.
+    #[error("the queue pair is of another protection domain or context, or the context is closed")]
+    Foreign,
+}
+
+/// A buffer was not registered: why, and the buffer.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RegisterRefused {
+    /// Why.
+    pub error: MemoryError,
+    /// The buffer, as it was.
+    pub buffer: Buffer,
+}
+
+impl From<RegisterRefused> for MemoryError {
+    fn from(refused: RegisterRefused) -> Self {
+        refused.error
+    }
 }

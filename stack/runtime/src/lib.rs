@@ -269,7 +269,7 @@ pub use self::{
     context::Context,
     counters::{Counters, Port},
     cq::Cq,
-    error::{ArmError, CreateError, LimitError, MemoryError, OpenError},
+    error::{ArmError, CreateError, LimitError, MemoryError, OpenError, RegisterRefused},
     events::{AsyncEvent, EventChannel},
     limits::Limits,
     listener::{ConnRequest, Listener},

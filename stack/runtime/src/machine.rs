@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ferrowarp_proto::ddp::regions::Reach;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::time::Instant;
@@ -38,6 +39,8 @@ pub(crate) trait Machine: Send {
     /// Ties the rings to a queue pair just created.
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
+    /// `None` if there is no such queue pair.
+    fn qp_reach(&self, qp: QpId) -> Option<Reach>;
 
     fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError>;
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;
@@ -293,6 +296,10 @@ where
             self.links[qp.index as usize] = None;
         }
         self.engine.destroy_qp(now, qp);
+    }
+
+    fn qp_reach(&self, qp: QpId) -> Option<Reach> {
+        self.engine.qp_reach(qp)
     }
 
     fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError> {

@@ -1,5 +1,6 @@
 //! Memory regions.
 
+use std::fmt;
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
@@ -45,7 +46,6 @@ impl Mr {
         context: &Arc<Inner>,
         reach: Reach,
         span: Span,
-        buffer: Option<Buffer>,
         access: Access,
     ) -> Result<Self, MemoryError> {
         let grant = context.ledger.take(Resource::RegisteredOctets, span.len())?;
@@ -57,7 +57,14 @@ impl Mr {
             access: access | Access::LOCAL_READ,
             backing: span.addr(),
         })?;
-        Ok(Self { context: Arc::clone(context), stag, span, buffer, _grant: grant })
+        Ok(Self { context: Arc::clone(context), stag, span, buffer: None, _grant: grant })
+    }
+
+    /// The buffer that was registered belongs to the region from now on.
+    pub(crate) fn keep(self, buffer: Buffer) -> Self {
+        let mut kept = self;
+        kept.buffer = Some(buffer);
+        kept
     }
 
     /// Address of the first octet; peers count from here, too.
@@ -215,6 +222,16 @@ impl Mr {
             self.context.regions.release(self.stag);
             self.stag = 0;
         }
+    }
+}
+
+impl fmt::Debug for Mr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mr")
+            .field("stag", &format_args!("{:#010x}", self.stag))
+            .field("addr", &format_args!("{:#x}", self.addr()))
+            .field("len", &self.len())
+            .finish_non_exhaustive()
     }
 }
 

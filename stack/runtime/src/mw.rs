@@ -1,5 +1,6 @@
 //! Memory windows.
 
+use std::fmt;
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::memory::Access;
@@ -80,6 +81,13 @@ impl Mw {
         let (tag, was_bound) = invalidation::revoke_window(regions, &mut self.keys, self.tag, wait);
         self.tag = tag;
         was_bound
+    }
+}
+
+impl fmt::Debug for Mw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stag = format_args!("{:#010x}", self.stag);
+        f.debug_struct("Mw").field("stag", &stag).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Protection domains: which regions a queue pair reaches.
 
+use std::fmt;
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::memory::Access;
@@ -7,7 +8,7 @@ use ferrowarp_proto::ddp::regions::Reach;
 
 use crate::arena::Buffer;
 use crate::context::{Context, Inner};
-use crate::error::{CreateError, MemoryError};
+use crate::error::{CreateError, MemoryError, RegisterRefused};
 use crate::memory::Span;
 use crate::mr::Mr;
 use crate::mw::Mw;
@@ -19,6 +20,12 @@ use crate::srq::Srq;
 pub struct Pd {
     context: Arc<Inner>,
     id: u32,
+}
+
+impl fmt::Debug for Pd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pd").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 impl Pd {
@@ -38,19 +45,41 @@ impl Pd {
     /// `access` says what else. No peer can invalidate it: it is shared.
     ///
     /// # Errors
-    /// [`MemoryError::Register`] if the table of regions is full, [`MemoryError::Limit`].
-    pub fn register(&self, buffer: Buffer, access: Access) -> Result<Mr, MemoryError> {
-        Mr::register(&self.context, self.id.into(), buffer.span(), Some(buffer), access)
+    /// [`MemoryError::Register`] if the table of regions is full, [`MemoryError::Limit`]; with the
+    /// buffer.
+    pub fn register(&self, buffer: Buffer, access: Access) -> Result<Mr, RegisterRefused> {
+        self.register_buffer(self.id.into(), buffer, access)
     }
 
     /// Registers a buffer for one queue pair of the domain alone: no other reaches it, here or
-    /// from afar, and its peer can invalidate the STag with a Send with Invalidate.
+    /// from afar, and if `access` gives a peer any right, its peer can invalidate the STag with a
+    /// Send with Invalidate.
     ///
     /// # Errors
-    /// As [`Pd::register`].
-    pub fn register_for(&self, qp: &Qp, buffer: Buffer, access: Access) -> Result<Mr, MemoryError> {
-        let reach = Reach { pd: self.id, stream: qp.id().into() };
-        Mr::register(&self.context, reach, buffer.span(), Some(buffer), access)
+    /// As [`Pd::register`]; [`MemoryError::Foreign`] if the queue pair is of another domain or
+    /// context.
+    pub fn register_for(
+        &self,
+        qp: &Qp,
+        buffer: Buffer,
+        access: Access,
+    ) -> Result<Mr, RegisterRefused> {
+        match qp.reach_in(self) {
+            Some(reach) => self.register_buffer(reach, buffer, access),
+            None => Err(RegisterRefused { error: MemoryError::Foreign, buffer }),
+        }
+    }
+
+    fn register_buffer(
+        &self,
+        reach: Reach,
+        buffer: Buffer,
+        access: Access,
+    ) -> Result<Mr, RegisterRefused> {
+        match Mr::register(&self.context, reach, buffer.span(), access) {
+            Ok(mr) => Ok(mr.keep(buffer)),
+            Err(error) => Err(RegisterRefused { error, buffer }),
+        }
     }
 
     /// A memory window, not bound.
@@ -80,7 +109,7 @@ impl Pd {
     ) -> Result<Mr, MemoryError> {
         // SAFETY: what `Span::new` asks is what the caller promises.
         let span = unsafe { Span::new(start, len) };
-        Mr::register(&self.context, self.id.into(), span, None, access)
+        Mr::register(&self.context, self.id.into(), span, access)
     }
 
     /// Creates a queue pair that reaches the regions of this domain.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferrowarp_proto::ddp::regions::Reach;
 use ferrowarp_proto::verbs::cm::{Abort, Agreed, CmError, ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
@@ -118,6 +119,14 @@ impl Qp {
             srq: srq.cloned(),
             _grant: grant,
         })
+    }
+
+    /// What it reaches, if it is of this domain and its context is open.
+    pub(crate) fn reach_in(&self, pd: &Pd) -> Option<Reach> {
+        if !pd.belongs_to(&self.context) || pd.id() != self.pd.id() {
+            return None;
+        }
+        self.context.shard.control(|machine, _| machine.qp_reach(self.id)).flatten()
     }
 
     /// The name that its completions carry.

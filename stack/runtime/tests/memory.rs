@@ -113,6 +113,47 @@ fn a_region_for_one_queue_pair_serves_no_other_even_here() {
 }
 
 #[test]
+fn memory_is_not_registered_for_a_queue_pair_of_another_domain_or_context() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let buffer = || left.context.allocate(64).unwrap();
+    let other = left.context.alloc_pd();
+    for (pd, qp) in [(&other, &a), (&left.pd, &b)] {
+        let refused = pd.register_for(qp, buffer(), Access::ALL).unwrap_err();
+        assert!(matches!(refused.error, MemoryError::Foreign), "{refused}");
+        assert_eq!(refused.buffer.len(), 64);
+    }
+    left.pd.register_for(&a, buffer(), Access::ALL).unwrap();
+}
+
+/// The request to bind is still queued, behind a Read that holds its fence, when the window is
+/// taken back: it fails, and what the peer was told reaches nothing.
+#[test]
+fn revoked_window_is_not_bound_by_a_queued_request() {
+    let (left, right) = ends(DriveMode::Inline);
+    let (a, _b) = connect(&left, &right);
+    let region = left.mr(4096, Access::ALL);
+    let library = right.mr(64, Access::ALL);
+    let mut window = left.pd.allocate_window().unwrap();
+    a.post_send(read(1, region.sge(0, 8), &library, 0)).unwrap();
+    let bind = window.bind(&region, 0, 64, Access::REMOTE_WRITE, true);
+    a.post_send(ferrowarp::SendWr { fence: true, ..request(2, bind) }).unwrap();
+    left.context.drive();
+    assert!(!window.revoke());
+    let ends: Vec<_> = left.completions(&right, 2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(1, WcStatus::Success), (2, WcStatus::Bind)]);
+    assert_eq!(region.window_count(), 0);
+    // Made anew it is bound.
+    let (a, _b) = connect(&left, &right);
+    let before = window.rkey();
+    let bind = window.bind(&region, 0, 64, Access::REMOTE_WRITE, true);
+    assert_ne!(window.rkey(), before);
+    a.post_send(request(3, bind)).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
+    assert_eq!(region.window_count(), 1);
+}
+
+#[test]
 fn a_window_is_bound_used_taken_back_and_ends_with_its_region() {
     let (left, right) = ends(DriveMode::Inline);
     let source = left.mr(64, Access::ALL);
@@ -297,13 +338,20 @@ fn each_limit_is_named_when_it_is_reached_and_free_again_afterwards() {
 
     let register = |len| pd.register(left.allocate(len).unwrap(), Access::ALL);
     let half = register(4096).unwrap();
-    let Err(error) = register(8192) else { panic!("8192 octets more") };
-    assert!(matches!(error, MemoryError::Limit(_)));
-    refusal(error, "`limits.registered_octets_max`");
+    let mut buffer = left.allocate(8192).unwrap();
+    buffer.write(8188, b"mine");
+    let refused = pd.register(buffer, Access::ALL).unwrap_err();
+    assert!(matches!(refused.error, MemoryError::Limit(_)));
+    refusal(&refused, "`limits.registered_octets_max`");
     drop(half);
-    drop(register(8192).unwrap());
+    // The buffer comes back with the error, and can be registered when there is room.
+    let whole = pd.register(refused.buffer, Access::ALL).unwrap();
+    let mut last = [0; 4];
+    whole.read(8188, &mut last);
+    assert_eq!(&last, b"mine");
+    drop(whole);
     let windows: Vec<_> = (0..8).map(|_| pd.allocate_window().unwrap()).collect();
-    refusal(register(1).err().unwrap(), "`regions_max`");
+    refusal(register(1).unwrap_err(), "`regions_max`");
     drop(windows);
     drop(register(1).unwrap());
 

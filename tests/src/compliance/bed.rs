@@ -531,7 +531,8 @@ impl Bed {
     /// If nobody is connected.
     #[must_use]
     pub fn register_own(&self, at: u64, len: u64, access: Access) -> u32 {
-        self.arena.register_for(at, len, access, PD, self.qp().into())
+        let reach = self.engine.qp_reach(self.qp()).expect("its queue pair is there");
+        self.arena.register_for(at, len, access, PD, reach.stream)
     }
 
     /// What has completed since the last time.

@@ -12,7 +12,7 @@ mod windows;
 
 use self::slot::{EVER_BOUND, Owner, Slot};
 use self::stag::{Control, Name};
-use self::sync::{Mutex, MutexGuard, Ordering};
+use self::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::ddp::memory::{Access, MemoryFault, Place};
 
 pub use self::keys::WindowKeys;
@@ -23,7 +23,8 @@ pub use self::windows::{Bind, InvalidateFault};
 /// has an lkey and an rkey.
 pub type Stag = u32;
 
-/// Names a stream to the table: one queue pair of the context.
+/// Names a stream to the table: one queue pair of one of the engines that share it. Drawn by
+/// [`RegionTable::new_stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamId(pub u64);
 
@@ -86,6 +87,7 @@ pub struct RegionTable {
     slots: Box<[Slot]>,
     index_mask: u32,
     control: Mutex<Control>,
+    streams: AtomicU64,
 }
 
 impl RegionTable {
@@ -100,7 +102,15 @@ impl RegionTable {
             slots: (0..capacity).map(|_| Slot::default()).collect(),
             index_mask: count - 1,
             control: Mutex::new(Control::new(count, seed)),
+            streams: AtomicU64::new(0),
         }
+    }
+
+    /// A name for a stream that no other stream of any engine over this table has or had.
+    // req: DDP-189, RDMAP-277
+    #[must_use]
+    pub fn new_stream(&self) -> StreamId {
+        StreamId(self.streams.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Registers a region in a randomly chosen free slot, with a random tag and key.

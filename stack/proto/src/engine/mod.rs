@@ -44,6 +44,7 @@ pub use counters::Counters;
 pub use usage::Usage;
 
 use crate::ddp::memory::Memory;
+use crate::ddp::regions::Reach;
 use crate::device::{Capabilities, Device, frame_room};
 use crate::engine::awaiting::Awaiting;
 use crate::engine::connection::{Connections, ENDLESS};
@@ -351,6 +352,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             .index(qp)
             .and_then(|index| self.verbs.get(index))
             .map_or(QpState::Error, |qp| qp.state)
+    }
+
+    /// What a queue pair reaches: its domain, and the name of its stream, which no queue pair of
+    /// another engine over the same [`Memory`] has. `None` if there is no such queue pair.
+    #[must_use]
+    pub fn qp_reach(&self, qp: QpId) -> Option<Reach> {
+        self.verbs.reach(qp)
     }
 
     /// Free places in the send queue.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::ddp::memory::Memory;
+use crate::ddp::regions::Reach;
 use crate::ddp::untagged::{Buffer, Filled};
 use crate::engine::connection::ENDLESS;
 use crate::engine::counters::Counters;
@@ -77,8 +78,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     pub(super) fn create(&mut self, init: QpInit) -> Result<QpId, CmError> {
+        // The slot's number is that of other engines' queue pairs, too.
+        let reach = Reach { pd: init.pd, stream: self.memory.regions().new_stream() };
         let qp = Qp {
-            stream: Stream::new(init.pd, init.max_send_wr, init.max_recv_wr),
+            stream: Stream::new(reach, init.max_send_wr, init.max_recv_wr),
             state: QpState::Idle,
             init,
             conn: None,
@@ -96,11 +99,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             nudges: 0,
         };
         let (index, generation) = self.qps.insert(qp).ok_or(CmError::NoResources)?;
-        let id = QpId { index, generation };
-        if let Some(qp) = self.qps.get_mut(index) {
-            qp.stream.set_id(id.into());
-        }
-        Ok(id)
+        Ok(QpId { index, generation })
     }
 
     /// Forgets a queue pair; what is not reported yet never will be.
@@ -110,6 +109,11 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             self.leave_shared(share);
             self.flushing.retain(|&flushing| flushing != index);
         }
+    }
+
+    /// What a queue pair reaches.
+    pub(super) fn reach(&self, qp: QpId) -> Option<Reach> {
+        self.index(qp).and_then(|index| self.get(index)).map(|qp| qp.stream.reach())
     }
 
     pub(super) fn index(&self, qp: QpId) -> Option<u32> {
@@ -423,5 +427,43 @@ const fn recv_completion(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {
         solicited: false,
         invalidated: None,
         immediate: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::ddp::memory::{Access, MemoryFault};
+    use crate::ddp::testing::Arena;
+
+    struct Nowhere;
+
+    impl Completions for Nowhere {
+        fn push(&mut self, _: CqId, _: Wc) -> bool {
+            true
+        }
+    }
+
+    // req-test: RDMAP-277
+    #[test]
+    fn queue_pairs_of_two_engines_are_two_streams_to_their_table() {
+        let arena = Rc::new(Arena::new(64));
+        let cq = CqId(0);
+        let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+        let mut engines = [(); 2].map(|()| QueuePairs::new(Rc::clone(&arena), Nowhere, 4));
+        let qps = [0, 1].map(|at: usize| engines[at].create(init).unwrap());
+        assert_eq!(qps[0], qps[1], "each engine counts its own");
+        let reaches = [0, 1].map(|at: usize| engines[at].reach(qps[at]).unwrap());
+        let stag = arena.register_for(0, 64, Access::ALL, 1, reaches[0].stream);
+        let ask = |reach| arena.regions().resolve(stag, reach, Access::REMOTE_WRITE, 0, 1).err();
+        assert_eq!(reaches.map(ask), [None, Some(MemoryFault::NotAssociated)]);
+        // Nor does the next queue pair of the slot reach it.
+        engines[0].destroy(qps[0]);
+        let next = engines[0].create(init).unwrap();
+        assert_eq!(next.index, qps[0].index);
+        assert_eq!(engines[0].reach(qps[0]), None);
+        assert_eq!(ask(engines[0].reach(next).unwrap()), Some(MemoryFault::NotAssociated));
     }
 }

@@ -2,7 +2,7 @@
 //! among requests, responses and the Terminate.
 
 use crate::ddp::memory::{Access, Memory};
-use crate::ddp::regions::{InvalidateFault, Reach, Stag, StreamId};
+use crate::ddp::regions::{InvalidateFault, Reach, Stag};
 use crate::ddp::untagged::{BufferQueue, Filled, UntaggedFault};
 use crate::rdmap::fault::Fault;
 use crate::rdmap::requester::Requester;
@@ -107,9 +107,10 @@ impl Stream {
         }
     }
 
-    /// Says which stream it is, for the STags that are good for it alone; done once.
-    pub const fn set_id(&mut self, stream: StreamId) {
-        self.reach.stream = stream;
+    /// What it reaches.
+    #[must_use]
+    pub const fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// Fixes what the start-up exchange agreed on. The IETF's version brings RFC 7306 along: see

@@ -1,6 +1,6 @@
 //! Work completions.
 
-use crate::ddp::regions::{Stag, StreamId};
+use crate::ddp::regions::Stag;
 use crate::rdmap::operation::{AtomicOp, Operation};
 use crate::wire::atomic::ImmediateData;
 
@@ -8,20 +8,13 @@ use crate::wire::atomic::ImmediateData;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
-/// Names a queue pair to the engine; never reused for another within 2^32 creations of its slot.
+/// Names a queue pair to its engine; never reused for another within 2^32 creations of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpId {
     /// Slot.
     pub index: u32,
     /// Use of the slot.
     pub generation: u32,
-}
-
-/// Each queue pair is one stream to the table of regions.
-impl From<QpId> for StreamId {
-    fn from(qp: QpId) -> Self {
-        Self(u64::from(qp.generation) << 32 | u64::from(qp.index))
-    }
 }
 
 /// What a completion is for.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ddp::memory::MemoryFault;
+use crate::ddp::regions::StreamId;
 use crate::ddp::sgl::Sge;
 use crate::ddp::testing::Arena;
 use crate::ddp::untagged::Buffer;
