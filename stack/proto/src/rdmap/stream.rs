@@ -252,7 +252,7 @@ impl Stream {
             memory.regions().check_invalidate(stag, self.reach).map_err(|fault| match fault {
                 InvalidateFault::Unknown => Fault::InvalidateUnknown,
                 InvalidateFault::Foreign => Fault::InvalidateForeign,
-                InvalidateFault::Shared => Fault::InvalidateShared,
+                InvalidateFault::Shared | InvalidateFault::NotRemote => Fault::InvalidateShared,
             })?;
         }
         let filled =

@@ -217,6 +217,13 @@ fn a_peer_may_invalidate_only_what_is_for_its_stream_alone() {
     ] {
         assert_eq!(table.check_invalidate(stag, reach), says, "{stag:#x} {reach:?}");
     }
+    let local = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::WINDOW_BIND;
+    let sink = Registration { stream: Some(OURS.stream), access: local, ..WHAT };
+    let sink = table.register(&sink).unwrap();
+    assert_eq!(table.check_invalidate(sink, OURS), Err(InvalidateFault::NotRemote));
+    assert!(!table.invalidate_remote(sink, OURS));
+    assert_eq!(table.check_invalidate(sink, SIBLING), Err(InvalidateFault::Foreign));
+    assert_eq!(table.invalidate_local(sink, OURS), Ok(()));
     let window = table.allocate_window(3).unwrap();
     table.bind(&bind(window, tied), OURS).unwrap();
     assert_eq!(table.check_invalidate(tied, OURS), Err(InvalidateFault::Shared));

@@ -17,7 +17,8 @@ use crate::ddp::memory::{Access, MemoryFault};
 /// A request to bind a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window: its STag as allocated but for the low 8 bits, which are the key from now on.
+    /// The window: its STag as allocated, or renamed ([`RegionTable::rename_window`]), but for the
+    /// low 8 bits, which are the key from now on: [`WindowKeys`] chooses some.
     /// Choose another one than before: what the peer knew then stays unusable.
     pub rkey: Stag,
     /// The region, which must grant [`Access::WINDOW_BIND`].
@@ -42,6 +43,8 @@ pub enum InvalidateFault {
     Foreign,
     /// It is good for all streams of its domain, or windows are bound to it.
     Shared,
+    /// It gives peers no right: the sink of a Read, whose name the Read Request tells.
+    NotRemote,
 }
 
 impl RegionTable {
@@ -166,6 +169,9 @@ impl RegionTable {
         let is_tied = slot.is_tied_to(owner, reach);
         if !slot.is_still(state) {
             return Err(InvalidateFault::Unknown);
+        }
+        if is_tied && owner.access().remote() == Access::default() {
+            return Err(InvalidateFault::NotRemote);
         }
         if is_tied {
             let has_windows = slot.window_count() > 0;
