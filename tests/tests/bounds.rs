@@ -4,13 +4,18 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::net::arp;
-use ferrowarp_proto::time::{MILLISECOND, SECOND};
+use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::link::Link;
+use ferrowarp_proto::wire::rdmap::Opcode;
+use ferrowarp_proto::wire::tcp::{Flags, Options, Segment};
+use ferrowarp_tests::frame::Frame;
+use ferrowarp_tests::raw::{Bed, Peer, inbox, untagged};
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
@@ -141,4 +146,62 @@ fn idle_connections_give_back_what_their_windows_have_grown_by() {
     // What the first was offered it may send, and its window goes on from there.
     write(&mut world, &first, 16);
     assert!(growth(&world) <= BUDGET);
+}
+
+/// A message comes octet by octet, the first one last: what that makes contiguous is handed up over
+/// several passes, and nobody waits for all of it.
+#[test]
+fn a_filled_gap_is_drained_over_several_passes() {
+    const PIECES_PER_PASS: usize = 256;
+    let mut bed = Bed::new(|_| {});
+    let mut peers = [5000, 5001].map(|port| Peer::connect(&mut bed, port, 1460));
+    let qps = [0, 1].map(|index: usize| peers[index].set_up(&mut bed));
+    let send = Opcode::Send { invalidate: false, solicited: false };
+    let fpdu = untagged(send, 0, 1, &[7; 1400]);
+    for (peer, qp) in peers.iter().zip(qps) {
+        bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
+        for at in 1..fpdu.len() {
+            let seq = peer.seq + u32::try_from(at).unwrap();
+            peer.put(&bed, Flags::ACK, Options::default(), seq, &fpdu[at..=at]);
+            if at % 32 == 0 {
+                bed.pass();
+                bed.engine.device().outbound.borrow_mut().clear();
+            }
+        }
+    }
+    bed.settle();
+    let held = |bed: &Bed| bed.engine.held().1 / 256;
+    let mut before = held(&bed);
+    assert_eq!(before, 2 * (fpdu.len() - 1));
+    for peer in &peers {
+        peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &fpdu[..1]);
+    }
+    let mut passes = 0;
+    while before > 0 {
+        bed.engine.device().outbound.borrow_mut().clear();
+        bed.pass();
+        let now = held(&bed);
+        assert!(now < before, "each pass goes on");
+        assert!(before - now <= PIECES_PER_PASS + 2, "{} in one pass", before - now);
+        assert!(now == 0 || bed.engine.deadline() == Some(Instant::ZERO), "there is more to do");
+        before = now;
+        passes += 1;
+    }
+    assert!(passes >= 2 * fpdu.len() / PIECES_PER_PASS, "{passes}");
+    let done: Vec<_> = std::iter::from_fn(|| bed.queues.poll(CQ)).collect();
+    assert_eq!(done.len(), 2);
+    assert!(done.iter().all(|wc| (wc.status, wc.byte_len) == (WcStatus::Success, 1400)));
+    // All of it is acknowledged.
+    for peer in &mut peers {
+        peer.seq += u32::try_from(fpdu.len()).unwrap();
+    }
+    let acks: Vec<_> = bed.engine.device().outbound.borrow_mut().drain(..).collect();
+    for peer in &peers {
+        let is_answer = |frame: &Vec<u8>| {
+            let frame = Frame::from(frame.clone());
+            let segment = Segment::parse(&frame, ChecksumMode::Software).unwrap();
+            segment.ack == peer.seq && segment.options.sack.is_empty()
+        };
+        assert!(acks.iter().any(is_answer));
+    }
 }

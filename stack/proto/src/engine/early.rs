@@ -31,6 +31,9 @@ const WINDOW_IDLE_NS: u64 = 10 * SECOND;
 /// How often such connections are looked for, at most, and how many are looked at.
 const RECLAIM_INTERVAL_NS: u64 = MILLISECOND;
 const RECLAIM_LOOKS: usize = 64;
+/// Pieces held out of order that are handed up in one pass, over all connections. One segment that
+/// fills a gap may make thousands contiguous; the rest follows in the next passes.
+const IN_TURN_MAX: usize = 256;
 
 /// A frame with a segment: as the port received it, or put together from fragments.
 pub(super) trait Arrived<D: Device>: RxFrame {
@@ -191,7 +194,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.end_told(now, index, was_told);
     }
 
-    /// After octets in order: what was accepted early and follows them.
+    /// After octets in order: what was accepted early and follows them, as far as this pass goes.
     #[inline]
     pub(super) fn take_in_turn(&mut self, now: Instant, index: u32) {
         while let Some(conn) = self.connections.get_mut(index) {
@@ -206,6 +209,42 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 }
                 Some(InTurn::Taken { len, .. }) => self.take_placed(now, index, len),
             }
+            self.in_turn_left = self.in_turn_left.saturating_sub(1);
+            if self.in_turn_left == 0 && self.leaves_rest(index) {
+                break;
+            }
+        }
+    }
+
+    /// The pass has handed up enough: true if the connection has more, for the next pass.
+    #[cold]
+    fn leaves_rest(&mut self, index: u32) -> bool {
+        let Some(conn) = self.connections.get_mut(index).filter(|conn| conn.tcb.has_held()) else {
+            return false;
+        };
+        if !std::mem::replace(&mut conn.in_turn, true) {
+            self.in_turn.push_back((index, self.connections.generation(index)));
+        }
+        true
+    }
+
+    /// Goes on where earlier passes stopped, with each connection in turn.
+    pub(super) fn take_rests(&mut self, now: Instant) {
+        self.in_turn_left = IN_TURN_MAX;
+        for _ in 0..self.in_turn.len() {
+            if self.in_turn_left == 0 {
+                break;
+            }
+            let Some((index, generation)) = self.in_turn.pop_front() else { break };
+            if self.connections.current(index, generation).is_none() {
+                continue;
+            }
+            if let Some(conn) = self.connections.get_mut(index) {
+                conn.in_turn = false;
+            }
+            self.take_in_turn(now, index);
+            self.after_tcp(now, index);
+            self.make_ready(index);
         }
     }
 

@@ -127,6 +127,10 @@ pub struct Engine<D: Device, M, C> {
     assembly: AssemblyPool,
     /// What connections hold out of order.
     holds: HoldPool<D::Rx>,
+    /// Connections that hold contiguous octets which earlier passes had no time for; each at most
+    /// once, what is gone may still be named. And how many pieces this pass may still hand up.
+    in_turn: VecDeque<(u32, u32)>,
+    in_turn_left: usize,
     /// Sent frames: what each connection may hold, and taking them back.
     reclaim: Reclaim,
     /// Octets by which receive windows have grown.
@@ -208,6 +212,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 config.held_octets_max,
                 usize::from(capabilities.mtu).saturating_sub(IPV4_LEN + TCP_LEN),
             ),
+            in_turn: VecDeque::new(),
+            in_turn_left: 0,
             reclaim: Reclaim::new(CopyPool::new(
                 config.sent_copies_octets_max,
                 frame_room(capabilities.send_mtu),
@@ -245,6 +251,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !self.unannounced.is_empty() {
             self.announce();
         }
+        self.take_rests(now);
         let mut worked = self.receive(now);
         self.fire_timers(now);
         self.resolve(now);
@@ -258,7 +265,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// The latest moment for the next pass if nothing arrives before; `None`: no timer runs.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        if !self.ready.is_empty() || !self.overrun.is_empty() || self.unexamined > 0 {
+        let has_work = !self.ready.is_empty() || !self.overrun.is_empty();
+        if has_work || self.unexamined > 0 || !self.in_turn.is_empty() {
             return Some(Instant::ZERO);
         }
         let resolve = (!self.unresolved.is_empty()).then_some(self.resolve_at);

@@ -353,6 +353,7 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
         window_growth: 0,
         outbox: None,
         patience,
+        in_turn: false,
         queued: false,
         armed: Armed::default(),
     }

@@ -53,9 +53,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
         // req: MPA-004, MPA-033, MPA-053
         self.rcv.nxt += len;
+        self.rcv.due = true;
         self.take_fin();
         self.refresh();
         Some(due)
+    }
+
+    /// True if [`Tcb::next_held`] has something: the caller may go on with it later, if it does so
+    /// without being asked.
+    #[must_use]
+    pub fn has_held(&self) -> bool {
+        !self.peer.finished && self.reassembly.has_at(self.rcv.nxt)
     }
 
     /// Answers [`Delivered::Early`]: TCP is to keep the octets until their turn, in memory of

@@ -109,7 +109,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let twice = self.reports.take();
             let around = twice.and_then(|block| self.reassembly.run_of(block.0));
             options.sack.extend(twice.into_iter().chain(around));
-            more = self.reassembly.report(&mut options.sack, max);
+            more = self.reassembly.report(self.rcv.nxt, &mut options.sack, max);
         }
         let more = more || self.reports.any();
         self.rcv.sent_pure(&mut self.timers, self.sack, more);

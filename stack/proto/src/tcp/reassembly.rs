@@ -19,6 +19,11 @@ use crate::wire::tcp::Block;
 /// over 20 ms that makes more than 2,000 holes at once, and an early segment refused for want of a
 /// run is lost once more.
 const RUNS_MAX: usize = 4096;
+/// Runs that grew last and are remembered for reports: as many segments as one pass takes, so that
+/// each run that grew in it is reported, if only several ACKs have room for all.
+const RECENT_MAX: usize = 32;
+/// Other runs looked at to fill a report with.
+const OTHERS_MAX: usize = 8;
 /// End of a chain of entries.
 const NONE: u32 = u32::MAX;
 
@@ -42,7 +47,14 @@ struct Run {
     /// First and last piece.
     head: u32,
     tail: u32,
-    /// When it last grew, in insertions: the newest run is reported first.
+}
+
+/// That a run grew.
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    /// Its last octet then: in the same run for as long as that is there.
+    seq: Seq,
+    /// When, in insertions: the newest run is reported first.
     stamp: u64,
 }
 
@@ -53,6 +65,8 @@ pub(super) struct Book<R> {
     free: u32,
     /// In sequence order; no two touch.
     runs: VecDeque<Run>,
+    /// The runs that grew last, the newest at the end; what is handed up since may still be named.
+    recent: ArrayVec<Growth, RECENT_MAX>,
     stamp: u64,
     /// Stamp up to which runs were reported.
     reported: u64,
@@ -69,6 +83,7 @@ impl<R> Default for Book<R> {
             entries: Vec::new(),
             free: NONE,
             runs: VecDeque::new(),
+            recent: ArrayVec::new_const(),
             stamp: 0,
             reported: 0,
             pieces: 0,
@@ -181,52 +196,75 @@ impl<R> Book<R> {
 
     /// Adds `start..end`, which is new, as octets held from `offset` on, or taken.
     fn insert(&mut self, (start, end): Block, held: Option<Held<R>>, offset: u32) {
-        self.stamp += 1;
-        let stamp = self.stamp;
         let index = self.search(start);
         let follows = index > 0 && self.runs[index - 1].end == start;
         let precedes = self.runs.get(index).is_some_and(|run| run.start == end);
         self.note_steps(1 + self.runs.len().checked_ilog2().unwrap_or(0) as usize);
-        let len = end - start;
-        let is_taken = held.is_none();
-        if follows && is_taken {
-            // What was taken needs one entry, however many segments brought it.
-            let run = &mut self.runs[index - 1];
-            let tail = &mut self.entries[run.tail as usize];
-            if tail.held.is_none() {
-                tail.len += len;
-                (run.end, run.stamp) = (end, stamp);
-                if precedes {
-                    self.join(index - 1);
-                }
-                return;
+        let index = if follows { index - 1 } else { index };
+        if !self.extend_taken(index, (start, end), (follows, precedes), held.is_none()) {
+            let entry = self.new_entry(Entry { held, len: end - start, offset, next: NONE });
+            if follows {
+                let run = &mut self.runs[index];
+                self.entries[run.tail as usize].next = entry;
+                (run.tail, run.end) = (entry, end);
+            } else if precedes {
+                let run = &mut self.runs[index];
+                self.entries[entry as usize].next = run.head;
+                (run.head, run.start) = (entry, start);
+            } else {
+                self.note_steps(index.min(self.runs.len() - index));
+                self.runs.insert(index, Run { start, end, head: entry, tail: entry });
             }
         }
-        if !follows && precedes && is_taken {
-            let run = &mut self.runs[index];
-            let head = &mut self.entries[run.head as usize];
-            if head.held.is_none() {
-                head.len += len;
-                (run.start, run.stamp) = (start, stamp);
-                return;
-            }
+        if follows && precedes {
+            self.join(index);
         }
-        let entry = self.new_entry(Entry { held, len, offset, next: NONE });
+        self.note_growth(index, follows && precedes);
+    }
+
+    /// What was taken needs one entry, however many segments brought it: true if the run at `index`
+    /// has one next to `start..end`.
+    fn extend_taken(
+        &mut self,
+        index: usize,
+        (start, end): Block,
+        (follows, precedes): (bool, bool),
+        is_taken: bool,
+    ) -> bool {
+        if !is_taken || !(follows || precedes) {
+            return false;
+        }
+        let run = &mut self.runs[index];
+        let entry = &mut self.entries[if follows { run.tail } else { run.head } as usize];
+        if entry.held.is_some() {
+            return false;
+        }
+        entry.len += end - start;
         if follows {
-            let run = &mut self.runs[index - 1];
-            self.entries[run.tail as usize].next = entry;
-            (run.tail, run.end, run.stamp) = (entry, end, stamp);
-            if precedes {
-                self.join(index - 1);
-            }
-        } else if precedes {
-            let run = &mut self.runs[index];
-            self.entries[entry as usize].next = run.head;
-            (run.head, run.start, run.stamp) = (entry, start, stamp);
+            run.end = end;
         } else {
-            self.note_steps(index.min(self.runs.len() - index));
-            self.runs.insert(index, Run { start, end, head: entry, tail: entry, stamp });
+            run.start = start;
         }
+        true
+    }
+
+    /// The run at `index` has grown, and is the newest; `has_joined`: two were named that are one
+    /// now.
+    fn note_growth(&mut self, index: usize, has_joined: bool) {
+        self.stamp += 1;
+        let Run { start, end, .. } = self.runs[index];
+        let newest = Growth { seq: end - 1, stamp: self.stamp };
+        let is_in = |growth: &Growth| start <= growth.seq && growth.seq < end;
+        if !has_joined && let Some(last) = self.recent.last_mut().filter(|last| is_in(last)) {
+            *last = newest;
+            return;
+        }
+        self.note_steps(self.recent.len());
+        self.recent.retain(|growth| !is_in(growth));
+        if self.recent.is_full() {
+            self.recent.remove(0);
+        }
+        self.recent.push(newest);
     }
 
     /// Joins the run at `index` and the one after it, which touch.
@@ -267,43 +305,55 @@ impl<R> Book<R> {
         self.entries.shrink_to(SPARE_ENTRIES);
         self.free = NONE;
         self.runs.clear();
+        self.recent.clear();
         (self.stamp, self.reported) = (0, 0);
         (self.pieces, self.share) = (0, Share::default());
     }
 
-    fn report(&mut self, blocks: &mut ArrayVec<Block, 4>, max: usize) -> bool {
+    /// The run that contains `seq`.
+    fn run_of(&self, seq: Seq) -> Option<Block> {
+        let run = self.runs.get(self.search(seq)).filter(|run| run.start <= seq)?;
+        Some((run.start, run.end))
+    }
+
+    /// See [`Reassembly::report`]. Cost: a search for each of at most [`RECENT_MAX`] runs.
+    fn report(&mut self, next: Seq, blocks: &mut ArrayVec<Block, 4>, max: usize) -> bool {
         let room = max.saturating_sub(blocks.len());
-        let mut unreported = 0;
-        // The newest first, and the oldest of those that were never reported, newest first.
-        let mut newest: ArrayVec<Run, 5> = ArrayVec::new();
-        let mut oldest: ArrayVec<Run, 5> = ArrayVec::new();
-        for run in &self.runs {
-            if blocks.contains(&(run.start, run.end)) {
-                continue;
+        let search = 1 + self.runs.len().checked_ilog2().unwrap_or(0) as usize;
+        // The newest first, and the oldest of those that were never reported.
+        let mut newest: ArrayVec<Block, 4> = ArrayVec::new();
+        let mut unreported: ArrayVec<(Block, u64), RECENT_MAX> = ArrayVec::new();
+        for at in (0..self.recent.len()).rev() {
+            let Growth { seq, stamp } = self.recent[at];
+            if stamp <= self.reported && newest.len() >= room {
+                break;
             }
-            if run.stamp > self.reported {
-                unreported += 1;
-                let at = oldest.partition_point(|other| other.stamp > run.stamp);
-                if oldest.len() < room || at > 0 {
-                    oldest.insert(at, *run);
-                }
-                if oldest.len() > room {
-                    oldest.remove(0);
-                }
+            self.note_steps(search);
+            let run = self.run_of(seq).filter(|run| run.0 != next && !blocks.contains(run));
+            let Some(run) = run else { continue };
+            if stamp > self.reported {
+                unreported.push((run, stamp));
             }
-            let at = newest.partition_point(|other| other.stamp > run.stamp);
-            if at < room {
-                newest.insert(at, *run);
-                newest.truncate(room);
+            if newest.len() < room {
+                newest.push(run);
             }
         }
-        if unreported > room {
-            blocks.extend(oldest.iter().map(|run| (run.start, run.end)));
-            self.reported = oldest.first().map_or(self.reported, |run| run.stamp);
+        if unreported.len() > room {
+            let oldest = &unreported[unreported.len() - room..];
+            self.reported = oldest.first().map_or(self.reported, |run| run.1);
+            blocks.extend(oldest.iter().map(|run| run.0));
             return true;
         }
-        blocks.extend(newest.iter().map(|run| (run.start, run.end)));
+        blocks.extend(newest);
         self.reported = self.stamp;
+        // Those that grew before are named again, from the left.
+        self.note_steps(OTHERS_MAX);
+        for run in self.runs.iter().take(OTHERS_MAX) {
+            let block = (run.start, run.end);
+            if blocks.len() < max && run.start != next && !blocks.contains(&block) {
+                blocks.push(block);
+            }
+        }
         false
     }
 }
@@ -398,16 +448,25 @@ impl<R> Reassembly<R> {
     ///
     /// One ACK answers a whole burst, so several runs may have grown since the last. The sender
     /// would never hear of those beyond the newest three; so older ones go out first, and each in
-    /// turn.
-    pub(super) fn report(&mut self, blocks: &mut ArrayVec<Block, 4>, max: usize) -> bool {
-        self.book.as_mut().is_some_and(|book| book.report(blocks, max))
+    /// turn. A run that begins at `next`, which is acknowledged next, is none any more.
+    pub(super) fn report(
+        &mut self,
+        next: Seq,
+        blocks: &mut ArrayVec<Block, 4>,
+        max: usize,
+    ) -> bool {
+        self.book.as_mut().is_some_and(|book| book.report(next, blocks, max))
     }
 
     /// The run that contains `seq`.
     pub(super) fn run_of(&self, seq: Seq) -> Option<Block> {
-        let book = self.book.as_ref()?;
-        let run = book.runs.get(book.search(seq)).filter(|run| run.start <= seq)?;
-        Some((run.start, run.end))
+        self.book.as_ref()?.run_of(seq)
+    }
+
+    /// True if a piece starts at `seq`: [`Reassembly::pop_at`] has something.
+    pub(super) fn has_at(&self, seq: Seq) -> bool {
+        let first = self.book.as_ref().and_then(|book| book.runs.front());
+        first.is_some_and(|run| run.start == seq)
     }
 
     /// The runs in sequence order.

@@ -12,13 +12,10 @@ mod news;
 
 use std::collections::VecDeque;
 
-use arrayvec::ArrayVec;
-
 use super::kept::{CopyPool, Kept};
 use crate::device::Retained;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::Block;
 
 pub(super) use judge::Verdict;
 pub(super) use lent::Scoreboard;
@@ -41,6 +38,9 @@ pub(super) struct Record<T> {
     /// Where the octets start in the frame.
     pub(super) offset: u32,
     marks: u8,
+    /// So many records, from this one on, are known to be SACKed; 0 or 1 says nothing. They are
+    /// stepped over when they are reported again, see [`Board::apply_sack`].
+    sacked_run: u16,
     /// When it was last sent.
     sent_at: Instant,
     pub(super) frame: Kept<T>,
@@ -88,8 +88,9 @@ pub(super) struct Board<T> {
     loss_edge: Seq,
     /// No record below waits to be sent again.
     resend_from: Seq,
-    /// Blocks applied before: reports repeat them, marking starts where it ended.
-    seen: ArrayVec<Block, 4>,
+    /// Records looked at for SACK blocks.
+    #[cfg(test)]
+    sack_steps: usize,
 }
 
 impl<T: Clone + 'static> Board<T> {
@@ -111,7 +112,8 @@ impl<T: Clone> Board<T> {
             high_sacked: seq,
             loss_edge: seq,
             resend_from: seq,
-            seen: ArrayVec::new_const(),
+            #[cfg(test)]
+            sack_steps: 0,
         }
     }
 
@@ -189,7 +191,15 @@ impl<T: Clone> Board<T> {
     ) {
         debug_assert!(!self.unsent, "an unsent record goes out before another is written");
         let frame = Kept::Frame(frame);
-        self.records.push_back(Record { seq, len, offset, marks: 0, sent_at: now, frame });
+        self.records.push_back(Record {
+            seq,
+            len,
+            offset,
+            marks: 0,
+            sacked_run: 0,
+            sent_at: now,
+            frame,
+        });
         self.unsent = !sent;
     }
 
@@ -236,11 +246,13 @@ impl<T: Clone> Board<T> {
             // req: MPA-101, MPA-104, MPA-176, DDP-020
             offset: record.offset + len,
             marks: record.marks,
+            sacked_run: 0,
             sent_at: record.sent_at,
             frame: record.frame.clone(),
         };
         // req: MPA-106
         record.len = len;
+        debug_assert_eq!(record.sacked_run, 0, "what the peer holds is not sent again");
         self.records.insert(index + 1, rest);
     }
 

@@ -1,7 +1,7 @@
 use arrayvec::ArrayVec;
 use proptest::prelude::*;
 
-use super::{Block, InTurn, News, RUNS_MAX, Reassembly};
+use super::{Block, InTurn, News, RECENT_MAX, RUNS_MAX, Reassembly};
 use crate::tcp::held::{Held, HoldPool};
 use crate::tcp::tests::{Heap, pool};
 use crate::wire::seq::Seq;
@@ -37,7 +37,7 @@ fn pop(all: &mut Reassembly<Heap>, pool: &mut HoldPool<Heap>, seq: Seq) -> Optio
 
 fn report(all: &mut Reassembly<Heap>) -> Vec<Block> {
     let mut blocks = ArrayVec::new();
-    while all.report(&mut blocks, 4) {}
+    while all.report(Seq(0), &mut blocks, 4) {}
     blocks.to_vec()
 }
 
@@ -185,6 +185,61 @@ fn the_work_does_not_grow_with_what_is_held() {
     assert_eq!((few, many), (6, 52));
     println!("steps per piece: {at_few} with {few} runs, {at_many} with {many}");
     assert!(at_many < 8.0 && at_many < 2.0 * at_few + 2.0, "{at_few} {at_many}");
+}
+
+/// Holes that a peer makes and never fills, and duplicates that it repeats: an ACK for each looks
+/// at no more runs because there are many.
+#[test]
+fn work_of_a_report_does_not_grow_with_the_holes() {
+    let steps_per_ack = |count: u32| {
+        let (mut all, mut pool) = (Reassembly::new(), pool());
+        for at in 1..=count {
+            insert(&mut all, &mut pool, Seq(at * 2), 1, 1);
+            report(&mut all);
+        }
+        assert_eq!(all.runs().len(), count as usize);
+        let before = all.book.as_ref().unwrap().steps;
+        for _ in 0..1000 {
+            let mut blocks = ArrayVec::new();
+            assert!(!all.report(Seq(0), &mut blocks, 3));
+            assert_eq!(blocks[0], (Seq(count * 2), Seq(count * 2 + 1)));
+        }
+        (all.book.as_ref().unwrap().steps - before) / 1000
+    };
+    let (few, many) = (steps_per_ack(64), steps_per_ack(u32::try_from(RUNS_MAX).unwrap()));
+    println!("steps per ACK: {few} with 64 runs, {many} with {RUNS_MAX}");
+    assert!(many < 2 * few, "{few} {many}");
+}
+
+/// More runs have grown than are remembered: those that are get reported, each once, and what is
+/// left of the room names others.
+#[test]
+fn reports_of_many_runs_end() {
+    let (mut all, mut pool) = (Reassembly::new(), pool());
+    for at in 1..=100 {
+        insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
+    }
+    let mut told = Vec::new();
+    loop {
+        let mut blocks = ArrayVec::new();
+        let more = all.report(Seq(10), &mut blocks, 3);
+        told.push(blocks.to_vec());
+        if !more {
+            break;
+        }
+    }
+    let block = |at: u32| (Seq(at * 10), Seq(at * 10 + 5));
+    assert_eq!(told.len(), RECENT_MAX.div_ceil(3));
+    let oldest = 101 - u32::try_from(RECENT_MAX).unwrap();
+    assert_eq!(told[0], [block(oldest + 2), block(oldest + 1), block(oldest)]);
+    assert_eq!(*told.last().unwrap(), [block(100), block(99), block(98)]);
+    // All but one that grew last become one run: the first others follow, without what is next.
+    for at in 30..100 {
+        insert(&mut all, &mut pool, Seq(at * 10 + 5), 5, 1);
+    }
+    let mut blocks = ArrayVec::new();
+    assert!(!all.report(Seq(10), &mut blocks, 3));
+    assert_eq!(blocks.to_vec(), [(Seq(300), Seq(1005)), block(2), block(3)]);
 }
 
 #[test]

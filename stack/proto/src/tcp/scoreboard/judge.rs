@@ -145,6 +145,7 @@ impl<T: Clone> Board<T> {
         for (index, record) in self.records.iter_mut().take(sent).enumerate() {
             if reneged {
                 record.marks &= !SACKED;
+                record.sacked_run = 0;
             }
             if record.is(SACKED) {
                 self.sacked += record.len;
@@ -162,7 +163,6 @@ impl<T: Clone> Board<T> {
             self.loss_edge = first.seq;
             if reneged {
                 self.high_sacked = first.seq;
-                self.seen.clear();
             }
         }
         self.find_copies();
@@ -205,6 +205,10 @@ impl<T: Clone> Board<T> {
         assert!(self.records.iter().all(|r| !marked(r, SACKED | LOST)));
         assert!(self.records.iter().all(|r| !r.is(COPY) || marked(r, LOST | AGAIN)));
         assert!(self.records.iter().all(|r| r.len > 0));
+        for (index, record) in self.records.iter().enumerate() {
+            let mut run = self.records.range(index..).take(record.sacked_run.into());
+            assert!(run.all(|r| r.is(SACKED)), "stepped over and not SACKed");
+        }
         let ends = self.records.iter().zip(self.records.iter().skip(1));
         assert!(ends.into_iter().all(|(a, b)| a.end() == b.seq));
         let mut below = self.records.iter().take_while(|r| r.end() <= self.loss_edge);

@@ -149,10 +149,6 @@ impl<T: Clone> Board<T> {
         if marks & SACKED != 0 {
             self.sacked -= octets;
             self.sacked_count -= u32::from(whole);
-            if self.sacked == 0 {
-                // 4 GiB later the numbers would mean something else.
-                self.seen.clear();
-            }
         }
         if marks & LOST != 0 {
             self.lost -= octets;
@@ -164,7 +160,11 @@ impl<T: Clone> Board<T> {
 
     /// Marks the records that lie whole in one of the blocks. `una..nxt` is what was sent and not
     /// acknowledged; blocks outside are ignored, as hostile or as reports of duplicates.
-    /// Cost: O(records newly reported), and a search for each block.
+    ///
+    /// Cost: O(records newly reported), and a search for each block. Reports repeat what is known,
+    /// and a peer may do so in any order: so each record that is passed remembers how many SACKED
+    /// ones follow it at least, and is passed by that at the next time (as in a union-find with
+    /// path compression).
     pub(in crate::tcp) fn apply_sack(
         &mut self,
         blocks: &[Block],
@@ -179,19 +179,17 @@ impl<T: Clone> Board<T> {
             if start >= end || start < una || end > nxt {
                 continue;
             }
-            let known = self.seen.iter().filter(|seen| seen.0 <= start && start < seen.1);
-            let from = known.map(|seen| seen.1).fold(start, Seq::max);
-            if from >= end {
-                continue;
-            }
-            let mut index = self.index_of(from);
-            // A record cut by the known part was not marked whole: look at it again.
+            let mut index = self.index_of(start);
+            // Reported in part: not before the block reaches over all of it.
+            index += usize::from(self.records.get(index).is_some_and(|first| first.seq < start));
+            let first = index;
             while let Some(record) = self.records.get_mut(index) {
                 let record_end = record.end();
                 if record_end > end {
                     break;
                 }
-                if record.seq >= start && record.marks & SACKED == 0 {
+                let run = usize::from(record.sacked_run).max(1);
+                if record.marks & SACKED == 0 {
                     let (marks, len) = (record.marks, record.len);
                     record.marks = (marks | SACKED) & !(LOST | COPY);
                     news.octets += len;
@@ -201,13 +199,28 @@ impl<T: Clone> Board<T> {
                     self.sacked += len;
                     self.sacked_count += 1;
                 }
-                index += 1;
+                index += run;
+                self.note_sack_step();
             }
+            self.note_run(first, index);
         }
-        self.seen.clear();
-        if self.sacked > 0 {
-            let sound = |block: &Block| block.0 < block.1 && block.0 >= una && block.1 <= nxt;
-            self.seen.extend(blocks.iter().copied().filter(sound));
+    }
+
+    /// All records of `from..to` are SACKed: those passed on the way remember it.
+    fn note_run(&mut self, mut from: usize, to: usize) {
+        while let Some(record) = self.records.get_mut(from).filter(|_| from < to) {
+            let run = usize::from(record.sacked_run).max(1);
+            record.sacked_run = u16::try_from(to - from).unwrap_or(u16::MAX);
+            from += run;
+        }
+    }
+
+    /// Counts work, for a test of its amount.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests count"))]
+    const fn note_sack_step(&mut self) {
+        #[cfg(test)]
+        {
+            self.sack_steps += 1;
         }
     }
 }

@@ -234,6 +234,38 @@ proptest! {
     }
 }
 
+/// A peer may report the same in any order, each time from another place on: what it holds is not
+/// looked at record by record again.
+#[test]
+fn work_of_repeated_reports_does_not_grow_with_what_is_held() {
+    let steps_per_block = |count: u32| {
+        let mut board: Scoreboard<()> = Scoreboard::new();
+        let now = Instant::from_nanos(1_000_000);
+        let guard = Guard { now, min_rtt: 0, echo: None, ts_offset: 0 };
+        for at in 0..count {
+            board.push(now, START + at * 100, 100, 0, (), true);
+        }
+        let end = START + count * 100;
+        let block = |from: u32, to: u32| (START + from * 100, START + to * 100);
+        let mut apply = |block| {
+            board.apply_sack(&[block], START, end, &guard, &mut News::default());
+            board.sack_steps
+        };
+        let first = apply(block(1, count));
+        assert_eq!(first, count as usize - 1, "each is new");
+        let mut last = first;
+        for round in 0..1000 {
+            apply(block(2, 3));
+            apply(block(1 + round % (count - 2), count));
+            last = apply(block(1, count - round % (count / 2)));
+        }
+        (last - first) / 3000
+    };
+    let (few, many) = (steps_per_block(64), steps_per_block(4096));
+    println!("steps per block: {few} of 64 records, {many} of 4096");
+    assert!(few <= 3 && many <= 3, "{few} {many}");
+}
+
 #[test]
 fn the_queue_of_retransmissions_is_bounded() {
     let mut both = Both::new();
