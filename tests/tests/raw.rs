@@ -4,7 +4,7 @@ use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::mpa::startup::{self, Wishes};
-use ferrowarp_proto::time::MICROSECOND;
+use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::WcStatus;
@@ -411,6 +411,45 @@ fn a_rejected_peer_may_send_the_rest_of_its_stream() {
     peer.settle(&mut bed);
     assert!(!peer.reset);
     assert_eq!(bed.engine.connection_count(), 0);
+}
+
+/// A peer that has acknowledged our FIN goes on sending, an octet of an FPDU every four seconds, or
+/// whole FPDUs: how long the connection lasts, at most ten minutes, in seconds.
+fn lasts_after_close(octets: &[u8]) -> u64 {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let qp = peer.set_up(&mut bed);
+    peer.send(&mut bed, &nothing());
+    bed.engine.close(bed.now, qp).unwrap();
+    peer.settle(&mut bed);
+    assert!(peer.finished);
+    let began = bed.now;
+    while bed.now.since(began) < 600 * SECOND && bed.engine.connection_count() > 0 {
+        for part in octets.chunks(1400) {
+            peer.send(&mut bed, part);
+        }
+        for _ in 0..40 {
+            bed.now = bed.now + 100 * MILLISECOND;
+            bed.pass();
+            peer.listen(&bed);
+        }
+    }
+    assert_eq!(peer.reset, bed.engine.connection_count() == 0);
+    bed.now.since(began) / SECOND
+}
+
+#[test]
+fn dripping_peer_does_not_keep_a_closed_connection() {
+    // Of the length field of an FPDU, and then of its octets: they are never whole.
+    let seconds = lasts_after_close(&[5]);
+    assert!((60..90).contains(&seconds), "{seconds}");
+}
+
+#[test]
+fn peer_that_still_sends_keeps_a_closed_connection() {
+    let octets: Vec<u8> = std::iter::repeat_n(nothing(), 300).flatten().collect();
+    assert!(octets.len() > 4096);
+    assert!(lasts_after_close(&octets) >= 600);
 }
 
 #[test]

@@ -28,6 +28,30 @@ use crate::time::Instant;
 use crate::verbs::cm::{CmError, EndReason, Event};
 use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
+use crate::wire::seq::Seq;
+
+/// Octets, both ways together, below which a connection that ends counts as slow over half of the
+/// linger time or more; and how often it may.
+const PACE_MIN: u32 = 4096;
+const SLOW_MAX: u8 = 12;
+
+/// How a connection moves that ends: a peer that sends or acknowledges an octet now and then must
+/// not keep it for ever.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// When it was looked at.
+    at: Instant,
+    /// What was acknowledged and received by then.
+    una: Seq,
+    rcv: Seq,
+    /// How often it was slow.
+    slow: u8,
+}
+
+impl Pace {
+    /// Not looked at yet.
+    pub(super) const NEW: Self = Self { at: Instant::ZERO, una: Seq(0), rcv: Seq(0), slow: 0 };
+}
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Ends a queue pair's connection in good order: no more requests are taken, those posted are
@@ -116,6 +140,21 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.begin_closing(now, index, qp_index, patience);
         }
         true
+    }
+
+    /// Patience with a connection that ends is over: true if it has moved too slowly too often for
+    /// that to begin anew.
+    pub(super) fn is_dripping(&mut self, now: Instant, index: u32) -> bool {
+        let conn = self.connections.get(index).filter(|conn| conn.closing);
+        let Some(conn) = conn else { return false };
+        let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) else { return false };
+        let (una, rcv) = (conn.tcb.snd_una(), conn.tcb.rcv_nxt());
+        if now.since(qp.pace.at) >= self.config.linger_ns / 2 {
+            let moved = (una - qp.pace.una).saturating_add(rcv - qp.pace.rcv);
+            let slow = qp.pace.slow.saturating_add(u8::from(moved < PACE_MIN));
+            qp.pace = Pace { at: now, una, rcv, slow };
+        }
+        qp.pace.slow > SLOW_MAX
     }
 
     /// Patience is over on a connection that ends in good order: if something was received since

@@ -80,7 +80,8 @@ pub struct EngineConfig {
     /// frame is here, however it arrives.
     pub startup_timeout_ns: u64,
     /// Patience with a peer after we have ended a connection, in nanoseconds: from the end, or from
-    /// the last octet that it acknowledged, until it has closed as well.
+    /// the last octet that it acknowledged or sent, until it has closed as well. Where hardly
+    /// anything moves that lasts for twelve times as long at most.
     pub linger_ns: u64,
 }
 

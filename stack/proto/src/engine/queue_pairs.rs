@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::Reach;
 use crate::ddp::untagged::{Buffer, Filled};
+use crate::engine::closing::Pace;
 use crate::engine::connection::ENDLESS;
 use crate::engine::counters::Counters;
 use crate::engine::shared_receives::{Share, SharedReceives};
@@ -48,6 +49,8 @@ pub(super) struct Qp {
     pub(super) waits_until: Instant,
     /// And what was received when that time was last over; before that, when it was established.
     pub(super) reached: Seq,
+    /// How its connection moves while it ends.
+    pub(super) pace: Pace,
     /// How often the peer was nudged.
     pub(super) nudges: u8,
 }
@@ -96,6 +99,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             finished: false,
             waits_until: ENDLESS,
             reached: Seq(0),
+            pace: Pace::NEW,
             nudges: 0,
         };
         let (index, generation) = self.qps.insert(qp).ok_or(CmError::NoResources)?;

@@ -77,12 +77,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Start-up or lingering took too long, or a nudge is due. Lingering takes as long as it must
-    /// while the peer acknowledges what it still has to get: there is an end to that.
+    /// while the peer acknowledges what it still has to get, or sends, at more than a drip.
     pub(super) fn lose_patience(&mut self, now: Instant, index: u32) {
         if self.nudge_if_established(now, index) || self.end_rejected(now, index) {
             return;
         }
-        if let Some(conn) = self.connections.get_mut(index).filter(|conn| conn.closing) {
+        let is_dripping = self.is_dripping(now, index);
+        let closing = self.connections.get_mut(index).filter(|conn| conn.closing && !is_dripping);
+        if let Some(conn) = closing {
             let more = conn.tcb.progress_at(now) + self.config.linger_ns;
             if more > now {
                 conn.patience = more;

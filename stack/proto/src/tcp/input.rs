@@ -50,6 +50,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             _ => {}
         }
+        self.was_called_anew |= self.state == State::TimeWait && seg.flags.has(Flags::SYN);
         if !self.timestamp_passes(now, seg) {
             return Delivered::Nothing;
         }
@@ -149,7 +150,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// PAWS (RFC 7323 section 5.3, R1 to R3). A segment without timestamps where they were agreed
     /// on is dropped, unless it is a RST (section 3.2); a SYN then is of a peer that began anew and
-    /// learns by the answer that this connection is still there (RFC 5961 section 4).
+    /// learns by the answer that this connection is still there (RFC 5961 section 4). A probe below
+    /// the window is answered as well: some stacks build keepalives without options, nothing is
+    /// taken from them, and without an answer the peer would give up a living connection.
     #[inline]
     fn timestamp_passes(&mut self, now: Instant, seg: &Segment) -> bool {
         if !self.ts_on || seg.flags.has(Flags::RST) {
@@ -159,6 +162,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.stats.paws_drops += 1;
             if seg.flags.has(Flags::SYN) {
                 self.challenge(now, seg);
+            } else if self.is_probe(seg) {
+                self.refuse(now, seg);
             }
             return false;
         };
@@ -237,7 +242,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[cold]
     fn refuse(&mut self, now: Instant, seg: &Segment) {
         if seg.flags.has(Flags::RST) {
-            self.stats.out_of_window += 1;
+            if self.follows_fin(seg) {
+                self.notify(Notice::Reset);
+                self.kill();
+            } else {
+                self.stats.out_of_window += 1;
+            }
             return;
         }
         let end = seg.seq + seg.seq_len();
@@ -276,6 +286,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
+    /// A RST with the number of the peer's FIN, which some stacks send right behind it where a
+    /// program ends with its connection open. It is as hard to guess as RCV.NXT, the only other one
+    /// that is taken; once both ends have finished there is nothing left to reset.
+    fn follows_fin(&self, rst: &Segment) -> bool {
+        let has_finished = matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
+        has_finished && rst.seq == self.rcv.nxt - 1
+    }
+
     /// A segment just below the window, as peers send to learn whether we are there, or have room
     /// again. Who only guesses does not find the place.
     fn is_probe(&self, seg: &Segment) -> bool {
@@ -289,7 +307,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn exceptional(&mut self, now: Instant, seg: &Segment) {
         if seg.flags.has(Flags::RST) {
             if self.state == State::TimeWait {
-                // An old RST must not cut TIME-WAIT short (RFC 1337).
+                // An old RST must not cut TIME-WAIT short (RFC 1337). But who is answered a SYN by
+                // an ACK of this connection resets it (RFC 9293 section 3.5.1), and would otherwise
+                // wait for its end.
+                if seg.seq == self.rcv.nxt && self.was_called_anew {
+                    self.kill();
+                }
             } else if seg.seq == self.rcv.nxt {
                 // req: MPA-148
                 self.notify(Notice::Reset);

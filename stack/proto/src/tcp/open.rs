@@ -129,6 +129,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             paced: false,
             close_pending: false,
             receive_shut: false,
+            was_called_anew: false,
             own: Own { iss, fin_seq: None },
             peer: Peer { irs: Seq(0), fin: None, finished: false },
             limits: Limits::new(cfg),

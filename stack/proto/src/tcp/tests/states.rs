@@ -129,6 +129,47 @@ fn close_in_each_state() {
     }
 }
 
+/// A RST with the number of the peer's FIN ends what the FIN has left open.
+#[test]
+fn reset_behind_fin_with_its_number_is_taken() {
+    for state in STATES {
+        let has_finished = matches!(state, State::CloseWait | State::Closing | State::LastAck);
+        if matches!(state, State::Closed | State::SynSent) {
+            continue;
+        }
+        let mut script = in_state(state);
+        let seq = script.seq - 1;
+        for (seq, is_taken) in [(seq - 1, false), (seq, has_finished)] {
+            let rst = Fields { seq, flags: Flags::RST, ..script.fields() };
+            assert!(script.send(rst).is_empty());
+            assert_eq!(script.end.tcb.is_closed(), is_taken, "{state:?} {seq:?}");
+        }
+        let expected: &[Notice] = if has_finished { &[Notice::Reset, Notice::Closed] } else { &[] };
+        assert_eq!(script.end.notices, expected, "{state:?}");
+    }
+}
+
+/// A peer that uses the port again, with a SYN that may be an old one, is told by an ACK; it resets
+/// what it does not know, and its next SYN finds nothing in its way.
+#[test]
+fn reset_that_answers_a_challenge_ends_time_wait() {
+    let mut script = in_state(State::TimeWait);
+    let exact = Fields { seq: script.seq, flags: Flags::RST, ..script.fields() };
+    assert!(script.send(exact.clone()).is_empty());
+    assert_eq!(script.end.tcb.state(), State::TimeWait, "an old one");
+    let ts = script.ts.map(|(val, echo)| (val.wrapping_sub(1000), echo));
+    let options = Options { ts, ..Script::full_options() };
+    let syn = Fields { seq: script.seq - 5000, flags: Flags::SYN, options, ..script.fields() };
+    let answer = script.send(syn);
+    assert_eq!((answer.len(), answer[0].ack), (1, script.seq));
+    let inside = Fields { seq: script.seq + 1, flags: Flags::RST, ..script.fields() };
+    script.send(inside);
+    assert_eq!(script.end.tcb.state(), State::TimeWait, "not exact");
+    assert!(script.send(exact).is_empty());
+    assert!(script.end.tcb.is_closed());
+    assert_eq!(script.end.notices, [Notice::Closed], "the end was told before");
+}
+
 /// Section 3.10.7.4, second check; RFC 5961 section 3.2; RFC 1337 for TIME-WAIT.
 #[test]
 fn a_reset_in_each_state() {
@@ -138,7 +179,7 @@ fn a_reset_in_each_state() {
         }
         let rst = |script: &Script, seq| Fields { seq, flags: Flags::RST, ..script.fields() };
         let mut script = in_state(state);
-        let outside = rst(&script, script.seq - 1);
+        let outside = rst(&script, script.seq - 2);
         assert!(script.send(outside).is_empty(), "{state:?}: outside the window");
         let inside = rst(&script, script.seq + 1);
         let out = script.send(inside);
