@@ -105,8 +105,8 @@ impl Mempool {
         available(self.0.pool)
     }
 
-    /// Mbufs not in use and not in threads' caches either: how many a thread with an empty cache may
-    /// still get. Two loads, cheap enough for every pass.
+    /// Mbufs not in use and not in threads' caches either: how many a thread with an empty cache
+    /// may still get. Two loads, cheap enough for every pass.
     #[inline]
     #[must_use]
     pub fn uncached(&self) -> u32 {

@@ -152,9 +152,9 @@ pub trait Device {
     /// caller tries again in a later pass).
     fn allocate(&mut self, pool: Pool) -> Option<Self::Tx>;
 
-    /// About how many frames of [`Pool::Data`] are left, rather too few than too many; asked for once
-    /// in a pass. A device that cannot tell has plenty: then connections are not kept from taking
-    /// all of them.
+    /// About how many frames of [`Pool::Data`] are left, rather too few than too many; asked for
+    /// once in a pass. A device that cannot tell has plenty: then connections are not kept from
+    /// taking all of them.
     fn data_left(&self) -> usize {
         usize::MAX
     }

@@ -56,9 +56,9 @@ pub struct EngineConfig {
     /// Octets of memory for such copies, over all connections; taken as they are needed, and
     /// kept. A path of 1 Gb/s and 20 ms takes 2.5 MB while a loss is repaired.
     pub held_octets_max: usize,
-    /// Octets of memory for copies of sent frames that others were in want of, over all connections;
-    /// taken as they are needed. What is over that stays in the frames, and in the end the slowest
-    /// connection is reset.
+    /// Octets of memory for copies of sent frames that others were in want of, over all
+    /// connections; taken as they are needed. What is over that stays in the frames, and in the end
+    /// the slowest connection is reset.
     pub sent_copies_octets_max: usize,
     /// Octets by which receive windows may have grown beyond `tcp.recv_window` at a time, over all
     /// connections. A promise rather than memory: what is over the bounds above is dropped.

@@ -74,7 +74,8 @@ pub struct Counters {
     pub holds_refused: u64,
     /// Frames that came ahead of their turn and were dropped, as there was no use for them.
     pub early_rejected: u64,
-    /// Sent frames that were copied out, so that others could be sent: their peers made no progress.
+    /// Sent frames that were copied out, so that others could be sent: their peers made no
+    /// progress.
     pub frames_copied_out: u64,
     /// Connections reset because their peers had made no progress for the longest time, and others
     /// found neither frames nor memory to copy them out to.

@@ -11,8 +11,8 @@
 //!   acknowledgment for longer than a round trip on most paths, as far as memory for copies goes.
 //!   That costs such a connection nothing but the copy.
 //! - With that memory used up as well, whoever has made no progress for the longest time, and for
-//!   some seconds, is reset (RFC 6429 section 5: resource management may do so, though TCP may not of itself),
-//!   one at a time, and only for a connection that has nothing outstanding itself.
+//!   some seconds, is reset, one at a time, and only for a connection that has nothing outstanding
+//!   itself. TCP may not do so of itself, but whoever manages resources may (RFC 6429 section 5).
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
