@@ -122,6 +122,8 @@ pub struct Peer {
     /// Number of its next octet.
     pub seq: Seq,
     ack: Seq,
+    /// What the engine has acknowledged.
+    pub acked: Seq,
     /// Stream octets of the engine, in order.
     pub heard: Vec<u8>,
     /// Payload lengths of its segments.
@@ -156,6 +158,7 @@ impl Peer {
             local,
             seq,
             ack: Seq(0),
+            acked: seq,
             heard,
             lens,
             window: 0,
@@ -223,6 +226,7 @@ impl Peer {
             if !segment.payload.is_empty() {
                 self.lens.push(segment.payload.len());
             }
+            self.acked = segment.ack;
             self.window = u32::from(segment.window) << self.shift;
             if segment.flags.has(Flags::SYN) {
                 self.shift = segment.options.wscale.unwrap_or(0);

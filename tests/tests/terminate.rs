@@ -2,6 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::mpa::fpdu;
+use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{Abort, EndReason, Event, Terminate, Version};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
@@ -34,7 +35,8 @@ fn live() -> Live {
 
 /// With so many buffers for FPDUs that come in pieces.
 fn live_of(partial_fpdus: usize) -> Live {
-    let mut bed = Bed::new(|config| config.partial_fpdus_max = partial_fpdus);
+    // 2 KiB each. A single one is scarce: streams that go on have the first claim.
+    let mut bed = Bed::new(|config| config.partial_octets_max = partial_fpdus / 2 * 4096);
     let mut peer = Peer::connect(&mut bed, 5000, 1460);
     let qp = peer.set_up(&mut bed);
     let stag = bed.arena.register(SHARED, 4096, Access::ALL, PD);
@@ -44,6 +46,25 @@ fn live_of(partial_fpdus: usize) -> Live {
 /// As [`Live::work`], with so many buffers for FPDUs that come in pieces.
 fn work(partial_fpdus: usize) -> Live {
     live_of(partial_fpdus).at_work()
+}
+
+/// Short buffers of this number are as much memory as one long FPDU takes, and not two.
+const MEMORY_OF_ONE: usize = 40;
+
+/// The connection is in the middle of a long FPDU for longer than it may be, and another one wants
+/// the memory: this end fails it.
+fn evict(live: &mut Live) {
+    let mut other = Peer::connect(&mut live.bed, 5001, 1460);
+    other.set_up(&mut live.bed);
+    let begin = |peer: &mut Peer, bed: &mut Bed| {
+        peer.send(bed, &[&20_000u16.to_be_bytes()[..], &[0; 1398]].concat());
+        peer.send(bed, &[0; 1400]);
+    };
+    begin(&mut live.peer, &mut live.bed);
+    live.bed.now = live.bed.now + 11 * SECOND;
+    live.bed.pass();
+    begin(&mut other, &mut live.bed);
+    assert_eq!(live.bed.engine.counters().partials_evicted, 1);
 }
 
 /// How this end comes to end a stream.
@@ -500,12 +521,8 @@ fn before_the_first_valid_fpdu_nothing_is_said() {
     beside.send(&mut overrun.bed, &untagged(SEND, 0, 1, b"x"));
     let mut force = live();
     force.bed.engine.terminate(force.bed.now, force.qp, Abort::Stream).unwrap();
-    let mut partial = live();
-    let mut hoarder = Peer::connect(&mut partial.bed, 5001, 1460);
-    hoarder.set_up(&mut partial.bed);
-    for peer in [&mut hoarder, &mut partial.peer] {
-        peer.send(&mut partial.bed, &nothing()[..9]);
-    }
+    let mut partial = live_of(MEMORY_OF_ONE);
+    evict(&mut partial);
 
     let unsent = EndReason::TerminateUnsent(Terminate::new(2, 0, 2));
     assert_eq!(unsent.error(), Some((2, 0, 2)));
@@ -531,12 +548,8 @@ fn before_the_first_valid_fpdu_nothing_is_said() {
 
 #[test]
 fn a_failure_of_this_end_is_told_as_local() {
-    let mut live = Live::work();
-    let mut hoarder = Peer::connect(&mut live.bed, 5001, 1460);
-    hoarder.set_up(&mut live.bed);
-    // The one buffer for partial FPDUs is lent to another connection.
-    hoarder.send(&mut live.bed, &nothing()[..9]);
-    live.say(&nothing()[..9]);
+    let mut live = work(MEMORY_OF_ONE);
+    evict(&mut live);
     assert_eq!(live.told(), Some(Terminate::new(0, 0, 0)));
     let reason = live.reason();
     assert_eq!((reason, reason.error()), (EndReason::LocalError, Some((0, 0, 0))));

@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use crate::engine::connection::{Connection, ENDLESS, Phase};
 use crate::engine::outbound::ready;
 use crate::engine::queue_pairs::QueuePairs;
-use crate::mpa::receive::AssemblyPool;
+use crate::mpa::assembly::AssemblyPool;
 use crate::tcp::{self, Ready};
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, EndReason, Event};

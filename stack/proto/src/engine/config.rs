@@ -63,8 +63,14 @@ pub struct EngineConfig {
     /// Octets by which receive windows may have grown beyond `tcp.recv_window` at a time, over all
     /// connections. A promise rather than memory: what is over the bounds above is dropped.
     pub window_growth_max: u64,
-    /// Partial FPDUs at a time; each may take 64 KiB.
-    pub partial_fpdus_max: usize,
+    /// Octets of memory for FPDUs that have arrived in part, over all connections; taken as they
+    /// are needed. Beyond it each connection still keeps what fits 2 KiB, as the FPDUs of an
+    /// ordinary link do; octets of longer ones count as not received, and the peer sends them again.
+    pub partial_octets_max: usize,
+    /// While that bound is reached, connections whose FPDU takes more than 2 KiB and has not been
+    /// completed for so long, in nanoseconds, are ended: what was acknowledged cannot be asked for
+    /// again, and others wait for the memory.
+    pub partial_timeout_ns: u64,
     /// Atomic operations and immediate data (RFC 7306) are spoken with peers of the IETF's version.
     /// A peer without them ends the connection when it is sent one, and so does this end, if off.
     pub extensions: bool,
@@ -109,7 +115,8 @@ impl EngineConfig {
             held_octets_max: 16 << 20,
             sent_copies_octets_max: 16 << 20,
             window_growth_max: 1 << 30,
-            partial_fpdus_max: 1024,
+            partial_octets_max: 128 << 20,
+            partial_timeout_ns: 10 * SECOND,
             extensions: true,
             nudge_after_ns: 10 * MILLISECOND,
             reject_hold_ns: 100 * MILLISECOND,

@@ -85,8 +85,12 @@ pub struct Counters {
     pub windows_reclaimed: u64,
     /// Start-up frames refused.
     pub startup_errors: u64,
-    /// Connections reset because no buffer for partial FPDUs was left.
+    /// Times octets of a partial FPDU counted as not received, because there was no memory to keep
+    /// them.
     pub assembly_exhausted: u64,
+    /// Connections ended because their partial FPDU had taken memory for too long that others
+    /// waited for.
+    pub partials_evicted: u64,
     /// Messages refused a buffer of a shared receive queue because their queue pair held as many
     /// as it may.
     pub srq_caps_reached: u64,

@@ -160,7 +160,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return receiver
                 .look_ahead(seq, run, crc, assembly, |ulpdu| verbs.place_ahead(qp, ulpdu));
         }
-        let Some(mut copy) = assembly.take() else { return Foreseen::Waits };
+        let mut copy = assembly.take(octets.len());
         copy.resize(octets.len(), 0);
         frame.copy_out(octets.start, &mut copy);
         let foreseen =

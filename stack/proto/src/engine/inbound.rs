@@ -191,7 +191,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let held = match &mut conn.phase {
             Phase::Rdma { .. } => return self.take_fpdus(now, index, frame, octets),
-            Phase::LastWord { .. } => return self.take_last_word(index, frame, octets),
+            Phase::LastWord { .. } => return self.take_last_word(now, index, frame, octets),
             Phase::AwaitRequest { inbox } => inbox,
             Phase::AwaitReply(awaits) => &mut awaits.inbox,
             Phase::AwaitDecision(awaits) => &mut awaits.early,
@@ -232,8 +232,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let ended = 'octets: loop {
             if let Some(missing) = receiver.missing() {
                 let take = missing.min(octets.len());
+                let rest = u32::try_from(octets.len()).unwrap_or(u32::MAX);
+                // What was acknowledged, or comes before FIN, does not come again.
+                let must = !conn.tcb.may_decline(rest);
+                let copy = |out: &mut [u8]| frame.copy_out(octets.start, out);
                 // req: MPA-132, MPA-136
-                receiver.extend(take, |out| frame.copy_out(octets.start, out));
+                if !receiver.extend(assembly, take, must, copy) {
+                    conn.tcb.decline(rest);
+                    verbs.counters.assembly_exhausted += 1;
+                    self.evict_partials(now);
+                    return;
+                }
                 octets.start += take;
                 let verdict = match receiver.whole(crc, assembly) {
                     Ok(None) => Verdict::Good,
@@ -279,14 +288,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 if octets.is_empty() {
                     break None;
                 }
-                let Some(buffer) = assembly.take() else {
-                    verbs.counters.assembly_exhausted += 1;
-                    self.fail_here(now, qp);
-                    self.take_last_word(index, frame, octets);
-                    return;
-                };
                 // req: MPA-135, MPA-137
-                receiver.begin(buffer);
+                receiver.begin(now);
             }
             if octets.is_empty() {
                 break None;
@@ -294,7 +297,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         if let Some(was_told) = ended {
             self.end_told(now, index, was_told);
-            self.take_last_word(index, frame, octets);
+            self.take_last_word(now, index, frame, octets);
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::rdmap::stream::Indication;
+use crate::time::Instant;
 use crate::verbs::cm::Event;
 use crate::verbs::wc::Completions;
 
@@ -41,6 +42,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     pub(super) fn take_last_word(
         &mut self,
+        now: Instant,
         index: u32,
         frame: &impl RxFrame,
         mut octets: Range<usize>,
@@ -70,11 +72,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     Ok(None) => {}
                     Err(_) => break false,
                 }
-                let Some(buffer) = assembly.take() else { break false };
-                receiver.begin(buffer);
+                receiver.begin(now);
             }
             let take = receiver.missing().unwrap_or(0).min(octets.len());
-            receiver.extend(take, |out| frame.copy_out(octets.start, out));
+            let copy = |out: &mut [u8]| frame.copy_out(octets.start, out);
+            if !receiver.extend(assembly, take, false, copy) {
+                break false;
+            }
             octets.start += take;
             let was_told = match receiver.whole(crc, assembly) {
                 Ok(None) => continue,

@@ -21,6 +21,7 @@ mod limit;
 mod listen;
 mod nudge;
 mod outbound;
+mod partials;
 mod path;
 mod queue_pairs;
 mod reclaim;
@@ -55,7 +56,7 @@ use crate::engine::queue_pairs::QueuePairs;
 use crate::engine::reclaim::Reclaim;
 use crate::engine::slab::{RESERVED_MAX, Slab};
 use crate::engine::wheel::{Timer, Wheel};
-use crate::mpa::receive::AssemblyPool;
+use crate::mpa::assembly::AssemblyPool;
 use crate::net::fragments::Fragments;
 use crate::net::keyed::{KeyedHash, Purpose, Secret};
 use crate::net::neighbours::Neighbours;
@@ -125,6 +126,8 @@ pub struct Engine<D: Device, M, C> {
     /// Addresses that the link was not told of yet.
     unannounced: Vec<IpAddr>,
     assembly: AssemblyPool,
+    /// When to look again for partial FPDUs that are kept for too long.
+    evict_partials_at: Instant,
     /// What connections hold out of order.
     holds: HoldPool<D::Rx>,
     /// Connections that hold contiguous octets which earlier passes had no time for; each at most
@@ -206,7 +209,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             neighbours: Neighbours::new(config.neighbours, config.seed),
             fragments: Fragments::new(config.fragments),
             unannounced: config.addresses.iter().rev().map(|address| address.ip).collect(),
-            assembly: AssemblyPool::new(config.partial_fpdus_max),
+            assembly: AssemblyPool::new(config.partial_octets_max),
+            evict_partials_at: Instant::ZERO,
             holds: HoldPool::new(
                 config.held_frames_max,
                 config.held_octets_max,

@@ -25,8 +25,10 @@ pub struct Usage {
     pub held_octets: usize,
     /// Copies of sent frames.
     pub sent_copies: usize,
-    /// Buffers with partial FPDUs.
+    /// Buffers with partial FPDUs, and octets of memory that they take.
     pub partial_fpdus: usize,
+    /// See `partial_fpdus`.
+    pub partial_octets: usize,
     /// Octets by which receive windows have grown.
     pub window_growth: u64,
     /// Connections that wait for a hardware address.
@@ -48,6 +50,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             held_octets: self.holds.octets(),
             sent_copies: self.reclaim.copies.count(),
             partial_fpdus: self.assembly.taken(),
+            partial_octets: self.assembly.lent(),
             window_growth: self.window_growth,
             unresolved: self.unresolved.len(),
             timers: self.wheel.len(),

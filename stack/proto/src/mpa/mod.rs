@@ -1,6 +1,7 @@
 //! MPA: framing of ULPDUs on a TCP stream, and the exchange that starts it (RFC 5044, RFC 6581,
 //! draft-culley-iwarp-mpa-02).
 
+pub mod assembly;
 pub mod crc;
 pub mod fpdu;
 pub mod framing;

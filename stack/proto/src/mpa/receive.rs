@@ -3,65 +3,18 @@
 //!
 //! A whole FPDU within one contiguous run is verified and handed up where it lies ([`split`]), or
 //! from a buffer of the shard into which it was copied without its markers. What is left over, or
-//! comes in several runs, is gathered in one buffer per connection, taken from a bounded pool and
-//! given back as soon as the FPDU is whole. That costs a copy, at several times the speed of the
+//! comes in several runs, is gathered in one buffer per connection, taken from a bounded pool
+//! ([`AssemblyPool`]) and given back as soon as the FPDU is whole. That costs a copy, at several times the speed of the
 //! CRC pass that follows, and serves cut segments, chained buffers and FPDUs above the segment size
 //! alike.
 //!
 //! [`split`]: crate::mpa::fpdu::split
 
+use crate::mpa::assembly::{AssemblyPool, SMALL_LEN};
 use crate::mpa::fpdu::{self, Damage, LENGTH_LEN, fpdu_len};
 use crate::mpa::markers::{self, Markers};
+use crate::time::Instant;
 use crate::wire::seq::Seq;
-
-/// Octets of a buffer: the longest FPDU with its markers.
-const BUFFER_LEN: usize = fpdu::FPDU_LEN_MAX + markers::OVERHEAD_MAX;
-
-/// Buffers for partial FPDUs, bounded per shard.
-#[derive(Debug)]
-pub struct AssemblyPool {
-    free: Vec<Vec<u8>>,
-    taken: usize,
-    count_max: usize,
-    /// The FPDU being looked at, without its markers.
-    scratch: Vec<u8>,
-}
-
-impl AssemblyPool {
-    /// A pool that lends at most `count_max` buffers at a time. They are allocated on first use.
-    #[must_use]
-    pub const fn new(count_max: usize) -> Self {
-        Self { free: Vec::new(), taken: 0, count_max, scratch: Vec::new() }
-    }
-
-    /// Buffers that are lent.
-    #[must_use]
-    pub const fn taken(&self) -> usize {
-        self.taken
-    }
-
-    /// An empty buffer, or `None` when all are lent.
-    pub fn take(&mut self) -> Option<Vec<u8>> {
-        if self.taken == self.count_max {
-            return None;
-        }
-        self.taken += 1;
-        Some(self.free.pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_LEN)))
-    }
-
-    /// Half of the buffers are lent, or more: what is left is for streams that go on.
-    #[must_use]
-    pub const fn is_scarce(&self) -> bool {
-        self.taken >= self.count_max / 2
-    }
-
-    /// Takes a lent buffer back.
-    pub fn give_back(&mut self, mut buffer: Vec<u8>) {
-        buffer.clear();
-        self.taken -= 1;
-        self.free.push(buffer);
-    }
-}
 
 /// What a receiver knows of the markers it asked for.
 #[derive(Debug)]
@@ -85,11 +38,18 @@ pub enum Foreseen {
     Damaged,
 }
 
+/// An FPDU of which not all octets are here.
+#[derive(Debug)]
+struct Partial {
+    octets: Vec<u8>,
+    begun: Instant,
+}
+
 /// The state of one direction: at most one FPDU in part.
 #[derive(Debug)]
 pub struct Receiver {
     marked: Option<Box<Marked>>,
-    partial: Option<Vec<u8>>,
+    partial: Option<Partial>,
 }
 
 impl Receiver {
@@ -111,7 +71,7 @@ impl Receiver {
     /// between FPDUs.
     #[must_use]
     pub fn missing(&self) -> Option<usize> {
-        let partial = self.partial.as_ref()?;
+        let partial = &self.partial.as_ref()?.octets;
         let wanted = match &self.marked {
             None => partial
                 .first_chunk::<LENGTH_LEN>()
@@ -122,20 +82,44 @@ impl Receiver {
         Some(wanted - partial.len())
     }
 
-    /// Begins a partial FPDU in a buffer from the pool.
-    pub fn begin(&mut self, buffer: Vec<u8>) {
+    /// Begins a partial FPDU.
+    pub fn begin(&mut self, now: Instant) {
         debug_assert!(self.partial.is_none(), "one partial FPDU at a time");
-        self.partial = Some(buffer);
+        self.partial = Some(Partial { octets: Vec::new(), begun: now });
     }
 
     /// Appends `len` octets (at most [`Receiver::missing`]) that `copy` writes; whether the FPDU is
-    /// whole now, [`Receiver::whole`] tells.
-    pub fn extend(&mut self, len: usize, copy: impl FnOnce(&mut [u8])) {
-        if let Some(partial) = &mut self.partial {
-            let start = partial.len();
-            partial.resize(start + len, 0);
-            copy(&mut partial[start..]);
+    /// whole now, [`Receiver::whole`] tells. False, and nothing is appended, if that leaves it in
+    /// part and `pool` has no memory for it; `must`: it is taken beyond the pool's bound then.
+    pub fn extend(
+        &mut self,
+        pool: &mut AssemblyPool,
+        len: usize,
+        must: bool,
+        copy: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let missing = self.missing().unwrap_or(0);
+        let Some(partial) = &mut self.partial else { return false };
+        let octets = &mut partial.octets;
+        let (start, end) = (octets.len(), octets.len() + len);
+        // With the last octets the buffer goes back at once.
+        let must = must || len == missing;
+        if !pool.fit(octets, end, start + missing, must) {
+            if start == 0 {
+                self.partial = None;
+            }
+            return false;
         }
+        octets.resize(end, 0);
+        copy(&mut octets[start..]);
+        true
+    }
+
+    /// When the partial FPDU began, if more memory is kept for it than every stream may keep.
+    #[must_use]
+    pub fn hoards_since(&self) -> Option<Instant> {
+        let partial = self.partial.as_ref()?;
+        (partial.octets.capacity() > SMALL_LEN).then_some(partial.begun)
     }
 
     /// Takes the FPDU at the head of `run` apart, the next octets in order, if it is whole: its
@@ -167,17 +151,18 @@ impl Receiver {
         pool: &'a mut AssemblyPool,
     ) -> Result<Option<&'a [u8]>, Damage> {
         let Self { marked, partial: Some(partial) } = self else { return Ok(None) };
+        let octets = &partial.octets;
         let found = match marked {
-            None => fpdu::split(partial, crc)?,
-            Some(marked) => marked.split(partial, crc, &mut pool.scratch)?,
+            None => fpdu::split(octets, crc)?,
+            Some(marked) => marked.split(octets, crc, &mut pool.scratch)?,
         };
         Ok(found.map(|(ulpdu, _)| ulpdu))
     }
 
     /// Ends the partial FPDU; the buffer goes back to the pool.
     pub fn finish(&mut self, pool: &mut AssemblyPool) {
-        if let Some(buffer) = self.partial.take() {
-            pool.give_back(buffer);
+        if let Some(partial) = self.partial.take() {
+            pool.give_back(partial.octets);
         }
     }
 
@@ -283,11 +268,11 @@ mod tests {
                     if piece.is_empty() {
                         break;
                     }
-                    receiver.begin(pool.take().unwrap());
+                    receiver.begin(Instant::ZERO);
                 }
                 let take = receiver.missing().unwrap().min(piece.len());
                 let (now, later) = piece.split_at(take);
-                receiver.extend(take, |out| out.copy_from_slice(now));
+                assert!(receiver.extend(pool, take, true, |out| out.copy_from_slice(now)));
                 piece = later;
                 if let Some(ulpdu) = receiver.whole(true, pool).unwrap() {
                     ulpdus.push(ulpdu.to_vec());
@@ -322,19 +307,28 @@ mod tests {
             prop_assert_eq!(&receive(&stream, &cuts, &mut pool), &sent);
             let every: Vec<usize> = (1..stream.len().min(400)).collect();
             prop_assert_eq!(&receive(&stream, &every, &mut pool), &sent);
-            prop_assert!(pool.take().is_some(), "the buffer came back");
+            prop_assert_eq!((pool.taken(), pool.lent()), (0, 0), "the buffer came back");
         }
     }
 
     #[test]
-    fn the_pool_is_bounded() {
-        let mut pool = AssemblyPool::new(2);
-        assert!(!pool.is_scarce());
-        let first = pool.take().unwrap();
-        assert!(pool.is_scarce(), "what is left is for streams that go on");
-        let _second = pool.take().unwrap();
-        assert!(pool.take().is_none());
-        pool.give_back(first);
-        assert!(pool.take().is_some());
+    fn octets_without_memory_are_refused_and_may_come_again() {
+        let mut fpdu = vec![0; fpdu_len(20_000)];
+        fpdu::seal(&mut fpdu, 20_000, true);
+        let (head, tail) = fpdu.split_at(15_000);
+        let mut pool = AssemblyPool::new(1);
+        let mut receiver = Receiver::new(None);
+        receiver.begin(Instant::ZERO);
+        assert!(receiver.extend(&mut pool, 2, false, |out| out.copy_from_slice(&head[..2])));
+        let head = &head[2..];
+        assert!(!receiver.extend(&mut pool, head.len(), false, |_| unreachable!()));
+        assert_eq!((receiver.missing(), receiver.hoards_since()), (Some(fpdu.len() - 2), None));
+        assert!(receiver.extend(&mut pool, head.len(), true, |out| out.copy_from_slice(head)));
+        assert_eq!(receiver.hoards_since(), Some(Instant::ZERO));
+        // The end of it needs no memory for longer than it takes to look at it.
+        assert!(receiver.extend(&mut pool, tail.len(), false, |out| out.copy_from_slice(tail)));
+        assert_eq!(receiver.whole(true, &mut pool).unwrap().unwrap().len(), 20_000);
+        receiver.finish(&mut pool);
+        assert_eq!(pool.lent(), 0);
     }
 }

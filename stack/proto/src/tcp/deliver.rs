@@ -136,6 +136,22 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
+    /// The upper layer has no memory for the last `len` octets of those just handed up in order,
+    /// by [`Delivered::InOrder`] or [`Tcb::next_held`]: they count as not received, and the peer
+    /// sends them again. Only where [`Tcb::may_decline`].
+    #[cold]
+    pub fn decline(&mut self, len: u32) {
+        debug_assert!(self.may_decline(len));
+        self.rcv.decline(len);
+    }
+
+    /// The last `len` octets received in order were neither acknowledged nor are they followed by
+    /// the peer's FIN.
+    #[must_use]
+    pub fn may_decline(&self, len: u32) -> bool {
+        !self.peer.finished && self.rcv.nxt >= self.rcv.last_ack + len
+    }
+
     /// Gives memory back to the pool that holds for other connections, too: all of it if nothing
     /// more will be handed up. To be called after anything that may have ended the connection, and
     /// after [`Tcb::next_held`].

@@ -78,7 +78,8 @@ impl Round {
     /// arrived than ever before it is in slow start: a round from now it sends twice as much, and
     /// by the time it hears of this window four times.
     pub(super) fn need(&mut self, now: Instant, end: Seq, max: u32) -> u32 {
-        let octets = (end - self.from).min(max);
+        // Octets that the upper layer declined may have been counted in the round before.
+        let octets = (end.max(self.from) - self.from).min(max);
         let growth = octets.saturating_sub(self.most);
         self.most = self.most.max(octets);
         let wanted = octets.saturating_mul(2).saturating_add(growth.saturating_mul(4)).min(max);

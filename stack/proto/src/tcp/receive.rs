@@ -145,6 +145,12 @@ impl Receive {
         }
     }
 
+    /// The last `len` octets in order were not taken after all.
+    pub(super) fn decline(&mut self, len: u32) {
+        self.nxt = self.nxt - len;
+        self.unacked = self.unacked.saturating_sub(len);
+    }
+
     /// Nothing is due any more.
     pub(super) const fn forget_acks(&mut self) {
         (self.due, self.pure, self.duplicates) = (false, false, 0);

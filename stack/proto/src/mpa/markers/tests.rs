@@ -3,8 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::mpa::assembly::AssemblyPool;
 use crate::mpa::fpdu::{Damage, seal_marked};
-use crate::mpa::receive::{AssemblyPool, Foreseen, Receiver};
+use crate::mpa::receive::{Foreseen, Receiver};
+use crate::time::Instant;
 
 /// A stream as the reference makes it: what was sent so far, first octet at phase 0.
 #[derive(Default)]
@@ -278,11 +280,11 @@ fn receive(stream: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
                     piece = &piece[used..];
                     continue;
                 }
-                receiver.begin(pool.take().unwrap());
+                receiver.begin(Instant::ZERO);
             }
             let take = receiver.missing().unwrap().min(piece.len());
             let (now, later) = piece.split_at(take);
-            receiver.extend(take, |out| out.copy_from_slice(now));
+            assert!(receiver.extend(&mut pool, take, true, |out| out.copy_from_slice(now)));
             piece = later;
             let ulpdu = receiver.whole(true, &mut pool).unwrap().map(<[u8]>::to_vec);
             if let Some(ulpdu) = ulpdu {
@@ -442,7 +444,7 @@ fn what_was_taken_cannot_lie_within_an_fpdu() {
     assert!(receiver.split(&stream, true, &mut pool).unwrap().is_some());
     assert_eq!(receiver.pass_over((starts[2] - starts[1]) as u32), Ok(()));
     assert!(receiver.split(&stream[starts[2]..], true, &mut pool).unwrap().is_some());
-    receiver.begin(pool.take().unwrap());
+    receiver.begin(Instant::ZERO);
     assert_eq!(receiver.pass_over(4), Err(Damage::Marker));
     receiver.finish(&mut pool);
 }

@@ -1,0 +1,46 @@
+//! Partial FPDUs when there is no memory for more of them.
+//!
+//! Octets that TCP has acknowledged cannot be asked for again, so a stream in the middle of an FPDU
+//! keeps its memory or ends. The others wait: what they cannot keep counts as not received. Without
+//! an end to that, peers that leave long FPDUs unfinished would hold them up for ever.
+
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::engine::connection::Phase;
+use crate::time::{Instant, MILLISECOND};
+use crate::verbs::wc::Completions;
+
+/// How often connections are looked through, at most.
+const LOOK_INTERVAL_NS: u64 = 100 * MILLISECOND;
+/// Connections ended at a time, at most: enough for the longest FPDU out of buffers of any length.
+const EVICTED_MAX: usize = 8;
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Octets of a partial FPDU found no memory: those that have kept more than every stream may
+    /// keep for longer than the settings say are ended, the oldest first.
+    ///
+    /// Cost: a look at each connection, ten times a second at most.
+    #[cold]
+    pub(super) fn evict_partials(&mut self, now: Instant) {
+        if now < self.evict_partials_at {
+            return;
+        }
+        self.evict_partials_at = now + LOOK_INTERVAL_NS;
+        let mut old: Vec<(Instant, u32)> = Vec::new();
+        for index in self.connections.indices() {
+            let Some(conn) = self.connections.get(index) else { continue };
+            if let (Phase::Rdma { receiver }, Some(qp)) = (&conn.phase, conn.qp)
+                && let Some(begun) = receiver.hoards_since()
+                && now.since(begun) >= self.config.partial_timeout_ns
+            {
+                old.push((begun, qp));
+            }
+        }
+        old.sort_unstable();
+        for &(_, qp) in old.iter().take(EVICTED_MAX) {
+            self.verbs.counters.partials_evicted += 1;
+            self.fail_here(now, qp);
+        }
+    }
+}
