@@ -55,6 +55,7 @@ fn constants_agree_with_c() {
         u64::from(sys::RTE_MBUF_F_RX_L4_CKSUM_BAD),
         u64::from(sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD),
         sys::RTE_MBUF_F_TX_IPV4,
+        sys::RTE_MBUF_F_TX_IPV6,
         sys::RTE_MBUF_F_TX_IP_CKSUM,
         sys::RTE_MBUF_F_TX_TCP_CKSUM,
         u64::from(sys::RTE_PKTMBUF_HEADROOM),
@@ -94,4 +95,28 @@ fn field_access_agrees_with_c() {
     let word = unsafe { frame.exclusive().__bindgen_anon_3.tx_offload };
     // SAFETY: a pure function of its arguments.
     assert_eq!(word, unsafe { sys::fw_tx_offload_word(14, 20, 32) });
+}
+
+#[test]
+fn only_ipv4_asks_for_the_checksum_of_its_header() {
+    let eal = crate::Eal::init(&crate::EalConfig::default()).unwrap();
+    let shape = crate::MempoolConfig { count: 15, cache: 0, room: 500 };
+    let pool = crate::Mempool::new(eal, &shape).unwrap();
+    let (v4, v6) = (sys::RTE_MBUF_F_TX_IPV4, sys::RTE_MBUF_F_TX_IPV6);
+    let (ip, tcp) = (sys::RTE_MBUF_F_TX_IP_CKSUM, sys::RTE_MBUF_F_TX_TCP_CKSUM);
+    for (l2, version, l3, wanted) in [
+        (14, 0x45, 20, v4 | ip | tcp),
+        (18, 0x45, 20, v4 | ip | tcp),
+        (14, 0x60, 40, v6 | tcp),
+        (18, 0x60, 40, v6 | tcp),
+    ] {
+        let mut frames = Vec::new();
+        assert!(pool.allocate(&mut frames, 1));
+        let mut frame = frames.remove(0);
+        frame.room()[..200].fill(0);
+        frame.room()[l2] = version;
+        frame.set_len(l2 + l3 + 20);
+        frame.request_checksum(l2, l3, 20);
+        assert_eq!(frame.exclusive().ol_flags & (v4 | v6 | ip | tcp), wanted, "{l2} {l3}");
+    }
 }

@@ -111,18 +111,25 @@ impl TxMbuf {
         mbuf.pkt_len = u32::from(len);
     }
 
-    /// Asks the port to fill in the IPv4 header checksum and the TCP checksum. The latter's
-    /// field already holds the sum of the pseudo-header. Lengths are in octets.
+    /// Asks the port to fill in the TCP checksum and, over IPv4, that of the IP header. The
+    /// former's field already holds the sum of the pseudo-header. The frame's headers are written;
+    /// lengths are in octets.
     ///
     /// # Panics
     /// While a retained reference exists, or if a length does not fit its field (7, 9, 8 bits).
     pub fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize) {
-        let mbuf = self.exclusive();
         assert!(l2_len < 128 && l3_len < 512 && l4_len < 256, "header lengths fit their fields");
+        // An IPv6 header has no checksum, and some drivers refuse to make one for it.
+        let is_v4 = self.octets().get(l2_len).is_some_and(|octet| octet >> 4 == 4);
+        let ip_flags = if is_v4 {
+            sys::RTE_MBUF_F_TX_IPV4 | sys::RTE_MBUF_F_TX_IP_CKSUM
+        } else {
+            sys::RTE_MBUF_F_TX_IPV6
+        };
+        let mbuf = self.exclusive();
         mbuf.__bindgen_anon_3.tx_offload =
             l2_len as u64 | (l3_len as u64) << 7 | (l4_len as u64) << 16;
-        mbuf.ol_flags |=
-            sys::RTE_MBUF_F_TX_IPV4 | sys::RTE_MBUF_F_TX_IP_CKSUM | sys::RTE_MBUF_F_TX_TCP_CKSUM;
+        mbuf.ol_flags |= ip_flags | sys::RTE_MBUF_F_TX_TCP_CKSUM;
     }
 
     /// Asks the caches for the first `len` octets of the room, which will be written soon.

@@ -485,6 +485,24 @@ fn a_full_backlog_lets_a_handshake_complete_later() {
 }
 
 #[test]
+fn stray_resets_take_nothing_of_the_limit_on_resets() {
+    let mut bed = Bed::new(|_| {});
+    let stray = Peer::to((address(1), PORT + 1).into(), address(0), 5000, 1);
+    for _ in 0..50 {
+        for _ in 0..64 {
+            stray.put(&bed, &stray.fields(Flags::RST | Flags::ACK, Options::default()), &[]);
+        }
+        bed.engine.drive(bed.now);
+        bed.engine.drive(bed.now);
+    }
+    assert!(bed.sent_to(&stray).is_empty(), "a RST is not answered");
+    stray.put(&bed, &stray.fields(Flags::ACK, Options::default()), &[]);
+    bed.engine.drive(bed.now);
+    let sent = bed.sent_to(&stray);
+    assert_eq!((sent.len(), sent[0].flags), (1, Flags::RST), "within the same tenth of a second");
+}
+
+#[test]
 fn what_never_made_sense_is_dropped_by_a_listener() {
     let mut bed = Bed::new(|_| {});
     let peer = Peer::honest(5000);

@@ -127,8 +127,9 @@ pub trait TxFrame: Sized {
     /// Takes a second reference for retransmission; the frame is immutable from here on.
     fn retain(&mut self) -> Self::Retained;
 
-    /// Asks the port to fill in the IPv4 header and TCP checksums (mode `Offload` only). The TCP
-    /// checksum field already holds the folded pseudo-header sum.
+    /// Asks the port to fill in the TCP checksum and, over IPv4, that of the IP header (mode
+    /// `Offload` only). The TCP checksum field already holds the folded pseudo-header sum. Of every
+    /// TCP frame after [`TxFrame::set_len`] and before [`TxFrame::retain`]: nobody else makes them.
     fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize);
 }
 

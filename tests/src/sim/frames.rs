@@ -8,6 +8,7 @@ use ferrowarp_proto::device::{
     Capabilities, ChecksumMode, ChecksumState, Device, MTU_MIN, Pool, Retained, RxFrame, TxFrame,
     frame_room,
 };
+use ferrowarp_proto::wire::checksum;
 
 /// A received frame: a head of a chosen length, and the rest in another run.
 pub struct HeapRx {
@@ -61,6 +62,9 @@ impl Retained for HeapRetained {
 /// A frame to be sent.
 pub struct HeapTx {
     buffer: Rc<Buffer>,
+    /// Lengths of the link, network and transport headers, if checksums are to be filled in.
+    requested: Option<(usize, usize, usize)>,
+    can_offload: bool,
 }
 
 impl TxFrame for HeapTx {
@@ -78,8 +82,10 @@ impl TxFrame for HeapTx {
         HeapRetained(Rc::clone(&self.buffer))
     }
 
-    fn request_checksum(&mut self, _l2_len: usize, _l3_len: usize, _l4_len: usize) {
-        unreachable!("the port offers no offload");
+    fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize) {
+        assert!(self.can_offload, "the port offers no offload");
+        assert_eq!(Rc::strong_count(&self.buffer), 1, "a retained frame never changes");
+        self.requested = Some((l2_len, l3_len, l4_len));
     }
 }
 
@@ -144,6 +150,11 @@ impl HeapDevice {
         self.capabilities.checksum = ChecksumMode::NotNeeded;
     }
 
+    /// The port makes checksums where it is asked to, and nowhere else.
+    pub const fn offload_checksums(&mut self) {
+        self.capabilities.checksum = ChecksumMode::Offload;
+    }
+
     /// Whether data and control pools give nothing: somebody else has all their buffers.
     pub fn drain(&self, pools: [bool; 2]) {
         self.drained.set(pools);
@@ -154,6 +165,29 @@ impl HeapDevice {
     pub fn lent(&self) -> usize {
         self.lent_data.get() + self.lent_control.get()
     }
+}
+
+/// What a card does: the sum over the IPv4 header, and over the segment, in whose field the sum of
+/// the pseudo-header lies.
+fn fill_in_checksums(frame: &mut [u8], (l2, l3, l4): (usize, usize, usize)) {
+    let is_v4 = frame[l2] >> 4 == 4;
+    assert_eq!(l3, if is_v4 { usize::from(frame[l2] & 15) * 4 } else { 40 });
+    assert_eq!(l4, usize::from(frame[l2 + l3 + 12] >> 4) * 4, "the length of the TCP header");
+    let ip_len = usize::from(u16::from_be_bytes([frame[l2 + 2], frame[l2 + 3]]));
+    let end = l2
+        + if is_v4 {
+            ip_len
+        } else {
+            l3 + usize::from(u16::from_be_bytes([frame[l2 + 4], frame[l2 + 5]]))
+        };
+    if is_v4 {
+        frame[l2 + 10..l2 + 12].fill(0);
+        let sum = !checksum::sum(&frame[l2..l2 + l3]);
+        frame[l2 + 10..l2 + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    let tcp = l2 + l3;
+    let sum = !checksum::sum(&frame[tcp..end]);
+    frame[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
 impl Device for HeapDevice {
@@ -189,7 +223,9 @@ impl Device for HeapDevice {
         }
         lent.set(lent.get() + 1);
         let octets = vec![0xa5; frame_room(self.capabilities.mtu)];
-        Some(HeapTx { buffer: Rc::new(Buffer { octets, lent: Rc::clone(lent) }) })
+        let can_offload = self.capabilities.checksum == ChecksumMode::Offload;
+        let buffer = Rc::new(Buffer { octets, lent: Rc::clone(lent) });
+        Some(HeapTx { buffer, requested: None, can_offload })
     }
 
     fn data_left(&self) -> usize {
@@ -205,7 +241,11 @@ impl Device for HeapDevice {
         // Ethernet's header, and a tag. What is below the least MTU headers alone may exceed.
         let frame_max = usize::from(self.capabilities.send_mtu.max(MTU_MIN)) + 18;
         assert!(frame.buffer.octets.len() <= frame_max, "a port is given what it sends");
-        self.outbound.borrow_mut().push_back(frame.buffer.octets.clone());
+        let mut octets = frame.buffer.octets.clone();
+        if let Some(lens) = frame.requested {
+            fill_in_checksums(&mut octets, lens);
+        }
+        self.outbound.borrow_mut().push_back(octets);
     }
 
     fn flush(&mut self) {}

@@ -153,6 +153,8 @@ pub struct WorldOptions {
     pub router: Option<Router>,
     /// Damage goes unnoticed by TCP, as if a router had repaired the checksums.
     pub repair_checksums: bool,
+    /// The ports make checksums where they are asked to; what arrives is checked.
+    pub offload: bool,
     /// RDMA Writes are placed ahead of their turn where markers show them.
     pub place_early: bool,
     /// MPA revision of every connection; 0 brings the versions of the RDMA Consortium.
@@ -186,6 +188,7 @@ impl WorldOptions {
             cut_at: None,
             router: None,
             repair_checksums: false,
+            offload: false,
             place_early: false,
             revision: 2,
         }
@@ -199,6 +202,8 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     device.send_at_most(options.send_mtu);
     if options.repair_checksums {
         device.trust_the_wire();
+    } else if options.offload {
+        device.offload_checksums();
     }
     let seed = options.seed ^ (index as u64 + 1).wrapping_mul(0x1234_5678_9abc_def1) ^ life << 40;
     let (ip, prefix_len) =

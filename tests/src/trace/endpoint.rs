@@ -9,7 +9,6 @@ use ferrowarp_proto::tcp::{
     Config, Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, TooBig, Transmit,
 };
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::wire::link::Link;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{
     Flags, FourTuple, HeaderTemplate, MAX_HEADER_LEN, Segment, reset_for,
@@ -174,7 +173,9 @@ impl Endpoint {
         }
         let mut buf = vec![0; MAX_HEADER_LEN];
         let mode = ChecksumMode::Software;
-        if let Some(len) = reset_for(segment, Link::untagged(MACS[0]), MACS[1], &mut buf, mode) {
+        if let Some(fields) = reset_for(segment) {
+            let template = HeaderTemplate::new(MACS[0], MACS[1], segment.tuple);
+            let len = template.emit(&mut buf, &fields, 0, mode);
             buf.truncate(len);
             self.answers.push(buf);
         }

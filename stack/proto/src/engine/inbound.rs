@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use crate::ddp::memory::Memory;
 use crate::ddp::untagged::UntaggedFault;
-use crate::device::{Device, Pool, RxFrame, TxFrame};
+use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::engine::early::Arrived;
@@ -112,15 +112,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return;
         }
         self.verbs.counters.segments_unmatched += 1;
-        if !self.resets.admits(now) {
-            return;
-        }
-        let Some(mut frame) = self.device.allocate(Pool::Control) else { return };
-        let mode = self.capabilities.checksum;
-        if let Some(len) = reset_for(segment, self.link, remote_mac, frame.room(), mode) {
-            frame.set_len(len);
-            self.device.transmit(frame);
-            self.verbs.counters.frames_out += 1;
+        // A RST is not answered, and takes nothing of what there is for those that are.
+        if let Some(fields) = reset_for(segment)
+            && self.resets.admits(now)
+        {
+            self.send_stateless(remote_mac, segment.tuple, &fields);
         }
     }
 

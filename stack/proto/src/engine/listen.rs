@@ -16,7 +16,7 @@
 //! `startup_timeout_ns` in all. See [`super::awaiting`] for who is reset.
 
 use crate::ddp::memory::Memory;
-use crate::device::{Device, Pool, TxFrame};
+use crate::device::Device;
 use crate::engine::connection::Phase;
 use crate::engine::early::Arrived;
 use crate::engine::resolve::Hop;
@@ -183,18 +183,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         listener.cookies_until = now + cookie::LIFE_NS;
         let origin = self.origin(now, &syn.tuple);
         let fields = self.cookies.answer(now, self.tcp_config(&syn.tuple), syn, origin);
-        let has_room = self.device.transmit_room() > 0;
-        let frame = if has_room { self.device.allocate(Pool::Control) } else { None };
-        let Some(mut frame) = frame else {
-            self.verbs.counters.frame_shortages += 1;
-            return;
-        };
-        let template = HeaderTemplate::on(self.link, remote_mac, syn.tuple);
-        let len = template.emit(frame.room(), &fields, 0, self.config.tcp.checksum);
-        frame.set_len(len);
-        self.device.transmit(frame);
-        self.verbs.counters.frames_out += 1;
-        self.verbs.counters.cookies_sent += 1;
+        if self.send_stateless(remote_mac, syn.tuple, &fields) {
+            self.verbs.counters.cookies_sent += 1;
+        }
     }
 
     /// An ACK of no connection that may bring a cookie back, with all it carries; false if it does

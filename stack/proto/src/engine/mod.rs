@@ -30,6 +30,7 @@ mod resolve;
 mod setup;
 mod shared_receives;
 mod slab;
+mod stateless;
 mod teardown;
 mod usage;
 mod wheel;

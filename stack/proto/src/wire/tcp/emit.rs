@@ -308,24 +308,14 @@ impl HeaderTemplate {
     }
 }
 
-/// Writes to `buf` the RST that answers a segment for which there is no connection; returns the
-/// frame's length, or `None` if the segment is itself a RST (RFC 9293 section 3.10.7.1).
-///
-/// It goes from `link` to `dst_mac`. The caller limits the rate.
-///
-/// # Panics
-/// If `buf` is shorter than [`super::MAX_HEADER_LEN`] and the frame does not fit.
-pub fn reset_for(
-    segment: &Segment,
-    link: Link,
-    dst_mac: [u8; 6],
-    buf: &mut [u8],
-    mode: ChecksumMode,
-) -> Option<usize> {
+/// The RST that answers a segment for which there is no connection; `None` if that is a RST itself
+/// (RFC 9293 section 3.10.7.1). The caller limits the rate.
+#[must_use]
+pub fn reset_for(segment: &Segment) -> Option<Fields> {
     if segment.flags.has(Flags::RST) {
         return None;
     }
-    let fields = if segment.flags.has(Flags::ACK) {
+    Some(if segment.flags.has(Flags::ACK) {
         Fields { seq: segment.ack, flags: Flags::RST, ..Fields::default() }
     } else {
         Fields {
@@ -333,7 +323,5 @@ pub fn reset_for(
             flags: Flags::RST | Flags::ACK,
             ..Fields::default()
         }
-    };
-    let template = HeaderTemplate::on(link, dst_mac, segment.tuple);
-    Some(template.emit(buf, &fields, 0, mode))
+    })
 }

@@ -289,8 +289,8 @@ fn a_reset_answers_by_the_rule() {
     let reply = |fields: &Fields, payload_len| {
         let seg = parse(&frame(true, fields, payload_len, ChecksumMode::Software)).unwrap();
         let mut buf = [0; MAX_HEADER_LEN];
-        let len =
-            reset_for(&seg, Link::untagged(MACS.1), MACS.0, &mut buf, ChecksumMode::Software)?;
+        let template = HeaderTemplate::new(MACS.1, MACS.0, seg.tuple);
+        let len = template.emit(&mut buf, &reset_for(&seg)?, 0, ChecksumMode::Software);
         Some(parse(&buf[..len]).unwrap())
     };
     let to_ack = reply(&Fields { ack: Seq(77), ..data() }, 5).unwrap();

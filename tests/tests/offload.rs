@@ -1,0 +1,181 @@
+//! A port that makes checksums where it is asked to: every TCP frame asks, of whatever kind it is
+//! and wherever it is made. What does not ask leaves with a wrong checksum, and is found here.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::device::ChecksumMode;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::CqId;
+use ferrowarp_proto::wire::link::Link;
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_tests::frame::Frame;
+use ferrowarp_tests::raw::request;
+use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
+use ferrowarp_tests::sim::world::{Queues, World, WorldOptions, address, address_v6};
+
+const PORT: u16 = 7174;
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]];
+const INIT: QpInit =
+    QpInit { pd: 3, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 16, max_recv_wr: 16 };
+
+/// An engine on such a port, and a peer made by hand.
+struct Bed {
+    engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    now: Instant,
+    template: HeaderTemplate,
+    tuple: FourTuple,
+    tagged: bool,
+    /// Flags of the frames seen, and whether they had payload.
+    kinds: BTreeSet<(u8, bool)>,
+    /// The last frame.
+    last: Option<Segment>,
+}
+
+impl Bed {
+    fn new(ipv6: bool, vlan: Option<u16>, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let pools = PoolSizes { data: 64, reserve: 16, control: 64 };
+        let mut device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
+        device.offload_checksums();
+        let ip = |index| if ipv6 { address_v6(index) } else { address(index) };
+        let mut config = EngineConfig::new(ip(1), if ipv6 { 64 } else { 24 }, 7);
+        config.vlan = vlan;
+        change(&mut config);
+        let arena = Rc::new(Arena::new(1 << 16));
+        let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
+        engine.listen(PORT, 64).unwrap();
+        let remote = SocketAddr::new(ip(1), PORT);
+        let tuple = FourTuple { local: SocketAddr::new(ip(0), 5000), remote };
+        let link = Link { mac: MACS[0], vlan };
+        let template = HeaderTemplate::on(link, MACS[1], tuple);
+        let (kinds, now) = (BTreeSet::new(), Instant::from_nanos(1000));
+        Self { engine, now, template, tuple, tagged: vlan.is_some(), kinds, last: None }
+    }
+
+    /// Sends a segment and looks at what comes back.
+    fn put(&mut self, fields: &Fields, payload: &[u8]) {
+        let at = self.template.base_len() + fields.options.wire_len();
+        let mut frame = vec![0; at + payload.len()];
+        frame[at..].copy_from_slice(payload);
+        self.template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
+        self.engine.device().inbound.borrow_mut().push_back(frame);
+        self.pass(MILLISECOND);
+    }
+
+    /// Lets time go by; every TCP frame that leaves has to be right.
+    fn pass(&mut self, ns: u64) {
+        let end = self.now + ns;
+        while self.now < end {
+            self.engine.drive(self.now);
+            let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
+            for frame in frames {
+                let frame = Frame::from(frame);
+                let parsed = if self.tagged {
+                    Segment::parse_tagged(&frame, ChecksumMode::Software)
+                } else {
+                    Segment::parse(&frame, ChecksumMode::Software)
+                };
+                let is_tcp = frame.0.windows(2).take(40).any(|ports| ports == PORT.to_be_bytes());
+                assert!(parsed.is_ok() || !is_tcp, "{parsed:?} {:02x?}", frame.0);
+                let Ok(segment) = parsed else { continue };
+                self.kinds.insert((segment.flags.0, !segment.payload.is_empty()));
+                self.last = Some(segment);
+            }
+            self.now = self.now + ns.div_ceil(50);
+        }
+    }
+
+    fn syn(&mut self) -> Segment {
+        let options = Options { mss: Some(1460), ts: Some((1, 0)), ..Options::default() };
+        self.put(
+            &Fields { seq: Seq(9), flags: Flags::SYN, window: 1000, options, ..Fields::default() },
+            &[],
+        );
+        self.last.take().expect("an answer")
+    }
+}
+
+fn each(mut run: impl FnMut(bool, Option<u16>)) {
+    for ipv6 in [false, true] {
+        for vlan in [None, Some(7)] {
+            run(ipv6, vlan);
+        }
+    }
+}
+
+#[test]
+fn a_reset_of_no_connection_has_its_checksum() {
+    each(|ipv6, vlan| {
+        let mut bed = Bed::new(ipv6, vlan, |_| {});
+        bed.put(&Fields { seq: Seq(9), flags: Flags::ACK, ..Fields::default() }, b"stray");
+        assert_eq!(bed.last.expect("an answer").flags, Flags::RST);
+    });
+}
+
+#[test]
+fn a_cookie_has_its_checksum() {
+    each(|ipv6, vlan| {
+        let mut bed = Bed::new(ipv6, vlan, |config| config.half_open_max = 0);
+        assert_eq!(bed.syn().flags, Flags::SYN | Flags::ACK);
+        assert_eq!(bed.engine.counters().cookies_sent, 1);
+    });
+}
+
+#[test]
+fn the_frames_of_a_connection_have_their_checksums() {
+    each(|ipv6, vlan| {
+        let mut bed = Bed::new(ipv6, vlan, |_| {});
+        let answer = bed.syn();
+        let ts = answer.options.ts.expect("agreed");
+        let mut fields = Fields {
+            seq: Seq(10),
+            ack: answer.seq + 1,
+            flags: Flags::ACK,
+            window: 60_000,
+            options: Options::timestamps(Some((2, ts.0))),
+            ..Fields::default()
+        };
+        bed.put(&fields, &request());
+        let Some(Event::ConnectRequest { request: asked, .. }) = bed.engine.next_event() else {
+            panic!("no request")
+        };
+        let qp = bed.engine.create_qp(INIT).unwrap();
+        bed.engine.accept(bed.now, asked, qp, &ConnParam::default()).unwrap();
+        // The reply, and the same again without an acknowledgement; then FIN, and at last RST.
+        bed.pass(SECOND);
+        fields.seq += u32::try_from(request().len()).unwrap();
+        bed.put(&fields, &[]);
+        bed.engine.disconnect(bed.now, qp).unwrap();
+        bed.pass(60 * SECOND);
+        let (ack, psh, fin, rst) = (Flags::ACK, Flags::PSH, Flags::FIN, Flags::RST);
+        let has = |flags: Flags, payload| bed.kinds.contains(&(flags.0, payload));
+        assert!(has(Flags::SYN | ack, false) && has(ack, false), "{:?}", bed.kinds);
+        assert!(has(ack | psh, true), "{:?}", bed.kinds);
+        assert!(bed.kinds.iter().any(|(flags, _)| flags & fin.0 != 0));
+        assert!(bed.kinds.iter().any(|(flags, _)| flags & rst.0 != 0));
+        assert_eq!(bed.tuple.remote.port(), PORT);
+    });
+}
+
+#[test]
+fn a_client_behind_such_a_port_is_refused_at_once_where_nobody_listens() {
+    for ipv6 in [false, true] {
+        let mut world = World::new(&WorldOptions { offload: true, ipv6, ..WorldOptions::new(5) });
+        let (now, remote) = (world.now, world.socket(1, PORT));
+        let qp = world.ends[0].engine.create_qp(INIT).unwrap();
+        world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
+        let mut event = None;
+        let told = world.run_until(SECOND, |world| {
+            event = world.ends[0].engine.next_event();
+            event.is_some()
+        });
+        assert!(told, "the SYN and the RST were right");
+        assert!(matches!(event, Some(Event::ConnectFailed { .. })), "{event:?}");
+    }
+}
