@@ -209,6 +209,30 @@ fn an_established_connection_only_fits_its_segments() {
 }
 
 #[test]
+fn errors_about_no_connection_take_nothing_of_the_limit_on_errors() {
+    for v6 in [false, true] {
+        let mut bed = Bed::new(v6);
+        bed.establish();
+        bed.write(5000);
+        let frame = bed.segment();
+        let mut other = frame.clone();
+        // Another port of ours, and the checksum that goes with it.
+        let l4 = L3 + if v6 { 40 } else { 20 };
+        other[l4] ^= 0x10;
+        other[l4 + 16] ^= 0x10;
+        for _ in 0..3000 {
+            assert_eq!(bed.hear(&other, TOO_BIG, 1400), None);
+        }
+        let (heeded, refused) = bed.counted();
+        assert_eq!((heeded, refused), (0, 3000));
+        let emss = bed.world.ends[0].engine.emss(bed.qp).unwrap();
+        assert_eq!(bed.hear(&frame, TOO_BIG, 1400), None);
+        assert_eq!(bed.counted(), (1, 3000), "heard in the same second");
+        assert!(bed.world.ends[0].engine.emss(bed.qp).unwrap() < emss);
+    }
+}
+
+#[test]
 fn a_port_that_sends_less_than_it_receives_asks_for_the_most_and_sends_less() {
     for v6 in [false, true] {
         let options = WorldOptions { ipv6: v6, mtu: 9000, ..WorldOptions::new(7) };

@@ -39,7 +39,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let error = match IcmpError::parse(whole.get(l3..).unwrap_or(&[])) {
             Err(ParseError::NotError) => return false,
             Err(_) => None,
-            Ok(error) => Some(error).filter(|_| self.icmp_errors.admits(now)),
+            Ok(error) => Some(error),
         };
         if error.is_some_and(|error| self.heed_error(now, &error)) {
             self.verbs.counters.icmp_errors += 1;
@@ -54,7 +54,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let IcmpError { cause, tuple, seq, ack, packet_len } = *error;
         let Some(index) = self.find(&tuple) else { return false };
         let Some(conn) = self.connections.get_mut(index) else { return false };
-        if !conn.tcb.has_under_way(seq, ack) {
+        // Only what may be meant counts: whoever knows of no connection has no part in the limit.
+        if !conn.tcb.has_under_way(seq, ack) || !self.icmp_errors.admits(now) {
             return false;
         }
         match cause {
