@@ -1,9 +1,11 @@
 //! Shared receive queues, between two engines in virtual time.
 
-use ferrowarp_proto::verbs::cm::Event;
-use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, Sge};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, Sge};
+use ferrowarp_proto::wire::rdmap::Opcode;
+use ferrowarp_tests::raw::{self, Bed, Peer};
 use ferrowarp_tests::sim::pairs::*;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
@@ -226,4 +228,31 @@ fn calls_that_make_no_sense_are_refused() {
     let now = world.now;
     world.ends[1].engine.destroy_qp(now, qps[0][1]);
     assert_eq!(world.ends[1].engine.destroy_srq(srq), Ok(()));
+}
+
+/// A message behind our FIN whose buffer it cannot be put into: nobody can be told, and the buffer
+/// is for others.
+#[test]
+fn a_buffer_refused_behind_our_fin_goes_back() {
+    const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
+    let mut bed = Bed::new(|_| {});
+    let srq = bed.engine.create_srq(raw::PD, 8).unwrap();
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    peer.send(&mut bed, &raw::request());
+    let (asked, qp) = (bed.request(), bed.qp());
+    bed.engine.attach_srq(qp, srq).unwrap();
+    bed.engine.accept(bed.now, asked, qp, &ConnParam::default()).unwrap();
+    peer.settle(&mut bed);
+    // Its region is none.
+    let sge = Sge { addr: 0, len: 4096, lkey: 0x1234_5600 };
+    let buffer = RecvWr { wr_id: 1, sg_list: [sge].into_iter().collect() };
+    bed.engine.post_srq_recv(srq, buffer).unwrap();
+    peer.send(&mut bed, &raw::nothing());
+    bed.engine.close(bed.now, qp).unwrap();
+    peer.settle(&mut bed);
+    assert!(peer.finished, "the engine has closed its direction");
+    peer.send(&mut bed, &raw::untagged(SEND, 0, 1, b"x"));
+    bed.pass();
+    assert_eq!(bed.engine.qp_state(qp), QpState::Error);
+    assert_eq!((bed.engine.srq_room(srq), bed.engine.srq_held(qp)), (7, 0));
 }

@@ -398,7 +398,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         // It is the same one.
         self.counters.fpdus_in -= 1;
         let verdict = self.take_ulpdu(index, ulpdu);
-        if verdict == Verdict::Ended {
+        if matches!(verdict, Verdict::Ended | Verdict::Unsaid) {
             self.return_buffer(index);
         } else {
             self.keep_buffer(index);
