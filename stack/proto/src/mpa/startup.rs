@@ -255,9 +255,11 @@ pub fn reject(request: &Startup, private_data: &[u8]) -> Startup {
 /// # Errors
 /// [`Disagreement`].
 pub fn conclude(reply: &Startup, wishes: Wishes, revision: u8) -> Result<Terms, Disagreement> {
-    if reply.revision == 0 && reply.markers && revision <= 1 {
-        // The peer is one of the RDMA Consortium's (RFC 5044 appendix C).
-        return Ok(Terms::rdmac(wishes));
+    if reply.revision == 0 && revision <= 1 {
+        // The peer is one of the RDMA Consortium's (RFC 5044 appendix C), for whom there are
+        // markers in both directions: a reply without them is none of its.
+        let is_rdmac = reply.markers;
+        return if is_rdmac { Ok(Terms::rdmac(wishes)) } else { Err(Disagreement::Mismatch) };
     }
     if reply.revision != revision || reply.enhanced.is_some() != (revision >= 2) {
         return Err(Disagreement::Mismatch);

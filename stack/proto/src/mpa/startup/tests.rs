@@ -96,7 +96,13 @@ fn revisions_meet_or_say_so() {
             assert_eq!(outcome.map(|_| ()), Err(Disagreement::Mismatch), "{asked} {answered}");
         }
     }
-    // A responder of the RDMA Consortium shows itself by revision 0 and M.
+    // A responder of the RDMA Consortium shows itself by revision 0 and M; without M it is none,
+    // whatever was asked: there would be no markers in a stream that has to have them.
+    for asked in [0, 1] {
+        let (reply, _) = accept(&request(WISHES, asked, b""), WISHES, b"");
+        let reply = Startup { revision: 0, markers: false, ..reply };
+        assert_eq!(conclude(&reply, WISHES, asked), Err(Disagreement::Mismatch), "{asked}");
+    }
     let (reply, _) = accept(&request(WISHES, 1, b""), WISHES, b"");
     let reply = Startup { revision: 0, markers: true, ..reply };
     assert_eq!(conclude(&reply, WISHES, 1), Ok(Terms::rdmac(WISHES)));
