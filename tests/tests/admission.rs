@@ -87,23 +87,36 @@ fn requests_of_peers_that_reset_take_no_place_in_the_backlog() {
         peer.listen(&bed);
     }
     assert_eq!((bed.engine.usage().awaiting_request, bed.engine.connection_count()), (0, 0));
+    assert!(bed.engine.event_count() <= 256, "an application that does not ask loses no memory");
     let mut peer = Peer::connect(&mut bed, 5000, MSS);
     peer.send(&mut bed, &request());
     bed.pass();
-    // The application finds them gone, if it is told of them at all.
-    let mut accepted = false;
-    while let Some(event) = bed.engine.next_event() {
-        let Event::ConnectRequest { request, offer, .. } = event else { panic!("{event:?}") };
+    // Those that are gone are not offered any more.
+    let asked = bed.request();
+    let qp = bed.qp();
+    assert!(bed.engine.is_undecided(asked));
+    bed.engine.accept(bed.now, asked, qp, &ConnParam::default()).unwrap();
+    assert!(!bed.engine.is_undecided(asked));
+}
+
+#[test]
+fn events_of_destroyed_queue_pairs_take_no_memory() {
+    let mut bed = Bed::new(|_| {});
+    for at in 0..1000 {
+        let mut peer = Peer::connect(&mut bed, 10_000 + at, MSS);
+        peer.send(&mut bed, &request());
+        let asked = bed.request();
         let qp = bed.qp();
-        let is_there = bed.engine.accept(bed.now, request, qp, &ConnParam::default()).is_ok();
-        assert_eq!(is_there, offer.peer.port() == 5000);
-        accepted |= is_there;
-        if is_there {
-            break;
-        }
+        bed.engine.accept(bed.now, asked, qp, &ConnParam::default()).unwrap();
+        bed.engine.disconnect(bed.now, qp).unwrap();
         bed.engine.destroy_qp(bed.now, qp);
+        bed.pass();
+        peer.put(&bed, Flags::RST, Options::default(), peer.seq, &[]);
+        bed.pass();
+        peer.listen(&bed);
     }
-    assert!(accepted);
+    assert!(bed.engine.event_count() <= 512, "{}", bed.engine.event_count());
+    assert!(bed.engine.next_event().is_none());
 }
 
 #[test]

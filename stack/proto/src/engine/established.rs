@@ -150,6 +150,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     extensions: false,
                     private_data: PrivateData::new(),
                 };
+                self.sweep_events();
                 self.verbs.events.push_back(Event::ConnectRequest {
                     port: tuple.local.port(),
                     request: RequestId { index, generation },

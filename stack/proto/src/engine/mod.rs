@@ -15,6 +15,7 @@ mod cookie;
 mod counters;
 mod early;
 mod established;
+mod events;
 mod inbound;
 mod last_word;
 mod limit;
@@ -65,7 +66,7 @@ use crate::net::rate::RateLimit;
 use crate::net::routing::Routing;
 use crate::tcp::{self, CopyPool, HoldPool};
 use crate::time::Instant;
-use crate::verbs::cm::{CmError, Event};
+use crate::verbs::cm::CmError;
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::wc::{Completions, CqId, QpId};
 use crate::verbs::wr::{PostError, RecvWr, SendWr};
@@ -172,6 +173,8 @@ pub struct Engine<D: Device, M, C> {
     icmp_errors: RateLimit,
     /// ICMP errors of our own.
     reports: RateLimit,
+    /// Events that wait when those of no use are looked for again.
+    sweep_events_at: usize,
     burst: Vec<D::Rx>,
     fired: Vec<Timer>,
     /// Completion queues that overran in this pass.
@@ -244,6 +247,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             answers: RateLimit::new(ANSWERS_PER_SECOND),
             icmp_errors: RateLimit::new(ERRORS_PER_SECOND),
             reports: RateLimit::new(REPORTS_PER_SECOND),
+            sweep_events_at: events::SWEEP_MIN,
             burst: Vec::with_capacity(BURST_LEN),
             fired: Vec::new(),
             overrun: Vec::new(),
@@ -279,11 +283,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             .into_iter()
             .flatten()
             .min()
-    }
-
-    /// The oldest event that was not asked for yet.
-    pub fn next_event(&mut self) -> Option<Event> {
-        self.verbs.events.pop_front()
     }
 
     /// Connections, those that linger after their end included.
@@ -343,6 +342,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// [`CmError::NoResources`] when the limit is reached.
     pub fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError> {
+        self.sweep_events();
         self.verbs.create(init)
     }
 

@@ -329,7 +329,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// were connected.
     pub(super) fn overrun(&mut self, cq: CqId, broken: &mut Vec<u32>) {
         self.counters.cq_overruns += 1;
-        self.events.push_back(Event::CqOverrun { cq });
+        let event = Event::CqOverrun { cq };
+        if !self.events.contains(&event) {
+            self.events.push_back(event);
+        }
         broken.extend(self.qps.indices().filter(|&index| {
             self.qps.get(index).is_some_and(|qp| {
                 qp.state.is_connected() && (qp.init.send_cq == cq || qp.init.recv_cq == cq)

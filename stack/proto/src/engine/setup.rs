@@ -227,6 +227,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         conn.patience = ENDLESS;
         conn.phase =
             Phase::AwaitDecision(Box::new(AwaitDecision { request: Some(request), early }));
+        self.sweep_events();
         self.verbs.events.push_back(Event::ConnectRequest {
             port: tuple.local.port(),
             request: RequestId { index, generation },
