@@ -26,7 +26,7 @@ use crate::tcp::{Origin, State, Tcb};
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::wc::Completions;
-use crate::wire::tcp::{Flags, HeaderTemplate, Segment};
+use crate::wire::tcp::{Flags, Segment};
 
 /// A port that takes connections.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +149,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         {
             origin.iss = origin.iss.max(seq);
         }
-        let template = HeaderTemplate::on(self.link, remote_mac, syn.tuple);
+        let template = self.template(remote_mac, syn.tuple);
         let tcb = Tcb::accept(now, self.tcp_config(&syn.tuple), template, syn, origin);
         if let Some(index) = self.admit(now, tcb) {
             self.make_ready(index);
@@ -209,7 +209,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.verbs.counters.backlog_overflows += 1;
             return true;
         }
-        let template = HeaderTemplate::on(self.link, remote_mac, ack.tuple);
+        let template = self.template(remote_mac, ack.tuple);
         let origin = Origin { iss, ..origin };
         let cfg = self.tcp_config(&ack.tuple);
         let tcb = Tcb::from_cookie(now, cfg, template, &syn, origin, sent_at);

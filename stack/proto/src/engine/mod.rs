@@ -92,6 +92,7 @@ struct Secrets {
     sequence_numbers: Secret,
     timestamps: Secret,
     ports: Secret,
+    flow_labels: Secret,
 }
 
 impl Secrets {
@@ -100,6 +101,7 @@ impl Secrets {
             sequence_numbers: Secret::new(seed, Purpose::SequenceNumbers),
             timestamps: Secret::new(seed, Purpose::Timestamps),
             ports: Secret::new(seed, Purpose::Ports),
+            flow_labels: Secret::new(seed, Purpose::FlowLabels),
         }
     }
 }

@@ -55,7 +55,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         let local = self.free_local(source, remote).ok_or(CmError::NoResources)?;
         let tuple = FourTuple { local, remote };
-        let template = HeaderTemplate::on(self.link, [0; 6], tuple);
+        let template = self.template([0; 6], tuple);
         let origin = self.origin(now, &tuple);
         let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, origin);
         let wishes = param.wishes();
@@ -296,6 +296,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
         }
         None
+    }
+
+    /// Headers of the segments between the ends of `tuple`. Over IPv6 all of them, of a connection
+    /// or not, have one flow label, which nobody can foretell and which follows from both ends
+    /// (RFC 6437 section 3).
+    #[expect(clippy::cast_possible_truncation, reason = "part of a hash")]
+    pub(super) fn template(&self, remote_mac: [u8; 6], tuple: FourTuple) -> HeaderTemplate {
+        let mut template = HeaderTemplate::on(self.link, remote_mac, tuple);
+        if tuple.remote.is_ipv6() {
+            let mut hasher = self.secrets.flow_labels.hasher();
+            tuple.hash(&mut hasher);
+            template.set_flow_label((hasher.finish() as u32 & 0xf_ffff).max(1));
+        }
+        template
     }
 
     /// Initial sequence number: a clock of 4 us plus a keyed hash of the addresses (RFC 6528

@@ -4,7 +4,7 @@ use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Pool, TxFrame};
 use crate::engine::Engine;
 use crate::verbs::wc::Completions;
-use crate::wire::tcp::{Fields, FourTuple, HeaderTemplate};
+use crate::wire::tcp::{Fields, FourTuple};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Sends a segment without payload between the ends of `tuple`, its checksums as the port has
@@ -21,7 +21,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.verbs.counters.frame_shortages += 1;
             return false;
         };
-        let template = HeaderTemplate::on(self.link, remote_mac, tuple);
+        let template = self.template(remote_mac, tuple);
         let mode = self.capabilities.checksum;
         let len = template.emit(frame.room(), fields, 0, mode);
         frame.set_len(len);

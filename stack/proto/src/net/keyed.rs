@@ -41,6 +41,8 @@ pub enum Purpose {
     Cookies,
     /// How much answering at a limited rate is done in a while.
     Limits,
+    /// Flow labels (RFC 6437).
+    FlowLabels,
 }
 
 /// The key of a hash whose values others see: `SipHash`-2-4, as a pseudo-random function.
@@ -82,6 +84,7 @@ mod tests {
             Purpose::Ports,
             Purpose::Cookies,
             Purpose::Limits,
+            Purpose::FlowLabels,
         ];
         let value = |seed, purpose| {
             let mut hasher = Secret::new(seed, purpose).hasher();
@@ -93,6 +96,6 @@ mod tests {
         assert_eq!(values[0], value(1, Purpose::SequenceNumbers));
         values.sort_unstable();
         values.dedup();
-        assert_eq!(values.len(), 10);
+        assert_eq!(values.len(), 12);
     }
 }

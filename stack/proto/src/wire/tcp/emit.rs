@@ -66,6 +66,8 @@ pub struct HeaderTemplate {
     ports: [u8; 4],
     /// Our address and the peer's; of IPv4 in the first eight octets.
     addresses: [u8; 32],
+    /// The flow label of IPv6, 20 bits.
+    flow: [u8; 3],
 }
 
 const _: () = assert!(size_of::<HeaderTemplate>() <= 56, "every connection has one");
@@ -114,7 +116,7 @@ impl HeaderTemplate {
         ports[..2].copy_from_slice(&tuple.local.port().to_be_bytes());
         ports[2..].copy_from_slice(&tuple.remote.port().to_be_bytes());
         let (address_sum, vlan) = (checksum::sum(&addresses), link.vlan.unwrap_or(0));
-        Self { macs, address_sum, vlan, kind, ports, addresses }
+        Self { macs, address_sum, vlan, kind, ports, addresses, flow: [0; 3] }
     }
 
     /// Both ends.
@@ -150,6 +152,13 @@ impl HeaderTemplate {
                 }
                 _ => false,
             }
+    }
+
+    /// Segments over IPv6 have the low 20 bits of `label` as their flow label: with the addresses it
+    /// tells flows apart where routers spread them over paths (RFC 6438). At first 0: no label.
+    pub const fn set_flow_label(&mut self, label: u32) {
+        let [_, high, middle, low] = label.to_be_bytes();
+        self.flow = [high & 0x0f, middle, low];
     }
 
     /// Uses another destination MAC from now on (the neighbour moved).
@@ -302,8 +311,11 @@ impl HeaderTemplate {
     #[inline(always)]
     fn write_v6(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn) {
         let len = (ip_len - IPV6_OCTETS).to_be_bytes();
-        // The traffic class straddles the first two octets; the flow label is zero.
-        ip[..8].copy_from_slice(&[0x60, (ecn as u8) << 4, 0, 0, len[0], len[1], PROTOCOL_TCP, TTL]);
+        // The traffic class straddles the first two octets, the flow label follows.
+        let [high, middle, low] = self.flow;
+        let flow = [0x60, (ecn as u8) << 4 | high, middle, low];
+        ip[..4].copy_from_slice(&flow);
+        ip[4..8].copy_from_slice(&[len[0], len[1], PROTOCOL_TCP, TTL]);
         ip[8..40].copy_from_slice(&self.addresses);
     }
 }

@@ -285,6 +285,20 @@ fn each_cause_has_its_error() {
 }
 
 #[test]
+fn a_flow_label_has_20_bits_beside_the_traffic_class() {
+    let mut template = HeaderTemplate::new(MACS.0, MACS.1, tuple(true));
+    for (label, expected) in [(0, 0), (0x1_2345, 0x1_2345), (0xffff_ffff, 0xf_ffff)] {
+        template.set_flow_label(label);
+        let mut buf = [0; MAX_HEADER_LEN];
+        let fields = Fields { ecn: Ecn::Ce, ..data() };
+        let len = template.emit(&mut buf, &fields, 0, ChecksumMode::Software);
+        assert_eq!(parse(&buf[..len]).unwrap().tuple.local, tuple(true).remote);
+        let ip = smol::Ipv6Packet::new_checked(&buf[14..len]).unwrap();
+        assert_eq!((ip.flow_label(), ip.traffic_class(), ip.version()), (expected, 3, 6));
+    }
+}
+
+#[test]
 fn a_reset_answers_by_the_rule() {
     let reply = |fields: &Fields, payload_len| {
         let seg = parse(&frame(true, fields, payload_len, ChecksumMode::Software)).unwrap();
