@@ -89,10 +89,12 @@ impl Chunk {
             Ok(map) => map,
             Err(error) => {
                 TOLD.call_once(|| {
+                    let hint = hugepage_hint(len / HUGE, hugepages("nr"), hugepages("free"));
                     tracing::warn!(
                         %error,
-                        "no huge pages for registered memory; ordinary pages are used \
-                         (reserve some with: sysctl vm.nr_hugepages=128)"
+                        "no huge pages for {} MiB of registered memory; ordinary pages are used \
+                         ({hint})",
+                        len >> 20
                     );
                 });
                 let map = MmapOptions::new().len(len).map_anon()?;
@@ -108,6 +110,26 @@ impl Chunk {
         let free = Mutex::new(FreeList(BTreeMap::from([(0, len)])));
         Ok(Self { _map: map, span, free })
     }
+}
+
+/// A count of 2 MiB pages that the kernel gives: `nr`, all of them, or `free`. `None` if it has no
+/// such pages.
+fn hugepages(which: &str) -> Option<usize> {
+    let file = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{which}_hugepages");
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// What to do about `needed` pages that are not to be had, of which the kernel has so many.
+fn hugepage_hint(needed: usize, all: Option<usize>, free: Option<usize>) -> String {
+    let (Some(all), Some(free)) = (all, free) else {
+        return format!("{needed} pages of 2 MiB are needed; this kernel has no such pages");
+    };
+    let counts = format!("{needed} pages of 2 MiB are needed, {free} of {all} are free");
+    if free >= needed {
+        // A control group, a memory policy or a limit of the process keeps them back.
+        return format!("{counts}, but this process may not have them");
+    }
+    format!("{counts}: sysctl vm.nr_hugepages={}", all - free.min(all) + needed)
 }
 
 /// Has the pages put in place now. To map huge pages only reserves them: if the control group or
@@ -238,6 +260,19 @@ mod tests {
         assert_eq!(lock(&chunk.free).0, BTreeMap::from([(5 * UNIT, 3 * UNIT)]));
         buffers.clear();
         assert_eq!(lock(&chunk.free).0, BTreeMap::from([(0, HUGE)]));
+    }
+
+    #[test]
+    fn the_hint_counts_hugepages_needed_and_free() {
+        let hint = |needed, all, free| hugepage_hint(needed, Some(all), Some(free));
+        let told = hint(820, 1024, 512);
+        assert_eq!(
+            told,
+            "820 pages of 2 MiB are needed, 512 of 1024 are free: sysctl vm.nr_hugepages=1332"
+        );
+        assert!(hint(1, 0, 0).ends_with("sysctl vm.nr_hugepages=1"));
+        assert!(hint(8, 8, 8).ends_with("this process may not have them"));
+        assert!(hugepage_hint(3, None, None).starts_with("3 pages of 2 MiB are needed"));
     }
 
     #[test]
