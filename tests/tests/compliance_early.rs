@@ -14,7 +14,10 @@ struct Marked {
 
 impl Marked {
     fn new(place_early: bool) -> Self {
-        let mut bed = Bed::new();
+        Self::of(Bed::new(), place_early)
+    }
+
+    fn of(mut bed: Bed, place_early: bool) -> Self {
         bed.say(&[b"MPA ID Req Frame", &[0x40, 1, 0, 0][..]].concat());
         bed.accept(&ConnParam { markers: true, place_early, ..ConnParam::default() });
         let event = bed.engine.next_event();
@@ -32,7 +35,12 @@ impl Marked {
 
     /// An FPDU of the peer's that got lost.
     fn lose(&mut self, ulpdu: &[u8]) -> Lost {
-        let octets = marked_fpdu(ulpdu, true, self.sent);
+        self.lose_all(&[ulpdu])
+    }
+
+    /// FPDUs of the peer's, all in one segment, that got lost.
+    fn lose_all(&mut self, ulpdus: &[&[u8]]) -> Lost {
+        let octets = fpdus(ulpdus, self.sent);
         self.sent += octets.len() as u64;
         self.bed.lose(&octets)
     }
@@ -49,6 +57,15 @@ impl Marked {
     fn filled(&mut self) -> Vec<u64> {
         self.bed.done().iter().map(|wc| wc.wr_id).collect()
     }
+}
+
+/// FPDUs behind `sent` octets of others.
+fn fpdus(ulpdus: &[&[u8]], sent: u64) -> Vec<u8> {
+    let mut octets = Vec::new();
+    for ulpdu in ulpdus {
+        octets.extend(marked_fpdu(ulpdu, true, sent + octets.len() as u64));
+    }
+    octets
 }
 
 // req-test: MPA-007, MPA-022, MPA-037, MPA-133, RDMAP-012
@@ -99,6 +116,70 @@ fn what_came_early_is_delivered_in_the_order_sent_and_once_the_gaps_are_filled()
         }
         assert_eq!(delivered.len(), 3);
     }
+}
+
+/// A segment of a Write, that could be placed, and a Send, that has to wait: with no room to hold
+/// it TCP has it sent again, and nothing of it was used.
+// req-test: MPA-023
+#[test]
+fn mpa_sees_of_an_early_segment_only_what_tcp_keeps() {
+    for has_room in [true, false] {
+        let bed = Bed::configured(1500, |config| {
+            if !has_room {
+                (config.held_frames_max, config.held_octets_max) = (0, 0);
+            }
+        });
+        let mut marked = Marked::of(bed, true);
+        let gap = marked.write(0, &[1; 600]);
+        let write = Header::write(marked.stag, 2000, true).encode(&[2; 600]);
+        let send = Header::send(1, 0, true).encode(b"kept");
+        let both = marked.lose_all(&[&write, &send]);
+        marked.bed.resend(&both);
+        let expected = if has_room { 2 } else { 0 };
+        assert_eq!(marked.bed.arena.read(2000, 600), [expected; 600]);
+        assert_eq!(marked.bed.engine.counters().holds_refused, u64::from(!has_room));
+        // What TCP has committed to stays as it is, whatever comes for the same place later.
+        let other = Header::write(marked.stag, 2000, true).encode(&[3; 600]);
+        let others = Header::send(1, 0, true).encode(b"lost");
+        let forged = fpdus(&[&other, &others], marked.sent - both.octets().len() as u64);
+        assert_eq!(forged.len(), both.octets().len());
+        if has_room {
+            marked.bed.resend(&both.back(0, &forged));
+        }
+        marked.bed.resend(&gap);
+        assert_eq!(marked.filled(), if has_room { vec![1] } else { vec![] });
+        if !has_room {
+            marked.bed.resend(&both);
+            assert_eq!(marked.filled(), [1]);
+        }
+        assert_eq!(marked.bed.arena.read(2000, 600), [2; 600]);
+        assert_eq!(marked.bed.arena.read(16_384 + 64, 4), b"kept");
+        assert_eq!(marked.bed.ended(), None);
+    }
+}
+
+/// A segment whose second FPDU is damaged counts as lost, and so does its first, which is not.
+// req-test: MPA-156
+#[test]
+fn nothing_of_a_segment_that_counts_as_lost_is_placed() {
+    let mut marked = Marked::new(true);
+    let gap = marked.write(0, &[1; 100]);
+    let first = Header::write(marked.stag, 2000, true).encode(&[2; 600]);
+    let second = Header::write(marked.stag, 4000, true).encode(&[3; 600]);
+    let both = marked.lose_all(&[&first, &second]);
+    let mut damaged = both.octets().to_vec();
+    let len = damaged.len();
+    damaged[len - 40] ^= 4;
+    marked.bed.resend(&both.back(0, &damaged));
+    assert_eq!(marked.bed.engine.counters().early_rejected, 1);
+    assert_eq!(marked.bed.engine.counters().fpdus_placed_early, 0);
+    assert_eq!(marked.bed.arena.read(2000, 600), [0; 600]);
+    marked.bed.resend(&both);
+    assert_eq!(marked.bed.engine.counters().fpdus_placed_early, 2);
+    assert_eq!(marked.bed.arena.read(2000, 600), [2; 600]);
+    assert_eq!(marked.bed.arena.read(4000, 600), [3; 600]);
+    marked.bed.resend(&gap);
+    assert_eq!(marked.bed.ended(), None);
 }
 
 // req-test: MPA-154, MPA-158

@@ -90,12 +90,22 @@ impl Bed {
     /// If it cannot listen.
     #[must_use]
     pub fn of_mtu(mtu: u16) -> Self {
+        Self::configured(mtu, |_| {})
+    }
+
+    /// The same with another configuration.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    #[must_use]
+    pub fn configured(mtu: u16, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
         let device = HeapDevice::new(MACS[1], mtu, pools, usize::MAX);
         let arena = Rc::new(Arena::new(ARENA_LEN));
         let local = arena.register(0, ARENA_LEN as u64, Access::ALL, PD);
         let queues = Queues::new(2, 64);
-        let config = EngineConfig::new(address(1), 24, 7);
+        let mut config = EngineConfig::new(address(1), 24, 7);
+        change(&mut config);
         let mut engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
         engine.listen(PORT, 8).expect("nobody else listens");
         Self {
@@ -269,10 +279,16 @@ impl Bed {
     /// If the stack does not accept.
     #[must_use]
     pub fn start_another(&mut self, ird: u8, ord: u8) -> Aside {
-        let aside = Aside { peer: self.peer.take(), qp: self.qp.take() };
-        self.peer_port += 1;
+        let aside = self.set_aside();
         self.start(ird, ord);
         aside
+    }
+
+    /// Leaves the connection as it is; the peer may open another one.
+    #[must_use]
+    pub const fn set_aside(&mut self) -> Aside {
+        self.peer_port += 1;
+        Aside { peer: self.peer.take(), qp: self.qp.take() }
     }
 
     /// Leaves the connection for the one that was left before.
@@ -586,6 +602,12 @@ pub struct Lost {
 }
 
 impl Lost {
+    /// The octets.
+    #[must_use]
+    pub fn octets(&self) -> &[u8] {
+        &self.octets
+    }
+
     /// Other octets, that begin `len` octets before these.
     #[must_use]
     pub fn back(&self, len: u32, octets: &[u8]) -> Self {

@@ -37,6 +37,9 @@ const IN_TURN_MAX: usize = 256;
 
 /// A frame with a segment: as the port received it, or put together from fragments.
 pub(super) trait Arrived<D: Device>: RxFrame {
+    /// [`Arrived::hold`] has room for `len` octets.
+    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &HoldPool<D::Rx>, len: usize) -> bool;
+
     /// Has TCP hold `octets` of it; see [`Tcb::hold_early`].
     fn hold(
         self,
@@ -72,6 +75,10 @@ impl<R: RxFrame> RxFrame for Received<R> {
 }
 
 impl<D: Device> Arrived<D> for Received<D::Rx> {
+    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &HoldPool<D::Rx>, len: usize) -> bool {
+        tcb.can_hold(holds, len)
+    }
+
     fn hold(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
@@ -83,6 +90,10 @@ impl<D: Device> Arrived<D> for Received<D::Rx> {
 }
 
 impl<D: Device> Arrived<D> for Whole {
+    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &HoldPool<D::Rx>, len: usize) -> bool {
+        tcb.can_copy(holds, len)
+    }
+
     fn hold(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
@@ -105,7 +116,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         seq: Seq,
         octets: Range<usize>,
     ) {
-        let foreseen = self.look_ahead(index, &frame, seq, octets.clone());
+        let Some(conn) = self.connections.get(index) else { return };
+        // What MPA has seen TCP does not lose any more, unless it is damaged.
+        // req: MPA-023
+        let foreseen = if frame.can_hold(&conn.tcb, &self.holds, octets.len()) {
+            self.look_ahead(index, &frame, seq, octets.clone())
+        } else {
+            Foreseen::Waits
+        };
         let Some(conn) = self.connections.get_mut(index) else { return };
         match foreseen {
             Foreseen::Waits => {}

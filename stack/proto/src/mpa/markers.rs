@@ -40,6 +40,12 @@ impl Markers {
         Self { start }
     }
 
+    /// Where the first marker lies.
+    #[must_use]
+    pub const fn start(self) -> Seq {
+        self.start
+    }
+
     /// The phase of an octet, 0..512.
     // req: MPA-070, MPA-078
     #[must_use]

@@ -20,9 +20,10 @@ use crate::wire::seq::Seq;
 #[derive(Debug)]
 struct Marked {
     markers: Markers,
-    /// Phase of the next octet in order, or of the partial FPDU's first.
-    phase: usize,
-    /// Where an FPDU begins among what came early: behind the last one that was found.
+    /// The next octet in order, or the partial FPDU's first.
+    next: Seq,
+    /// Where an FPDU begins among what came early: behind the last one that was found. `None` once
+    /// that is not ahead any more: 2^32 octets later its sequence number means another place.
     chain_end: Option<Seq>,
 }
 
@@ -56,7 +57,8 @@ impl Receiver {
     /// Starts at the first octet of full operation; with markers, if this end asked for them.
     #[must_use]
     pub fn new(markers: Option<Markers>) -> Self {
-        let marked = |markers| Box::new(Marked { markers, phase: 0, chain_end: None });
+        let marked =
+            |markers: Markers| Box::new(Marked { markers, next: markers.start(), chain_end: None });
         Self { marked: markers.map(marked), partial: None }
     }
 
@@ -76,7 +78,7 @@ impl Receiver {
             None => partial
                 .first_chunk::<LENGTH_LEN>()
                 .map_or(LENGTH_LEN, |length| fpdu_len(usize::from(u16::from_be_bytes(*length)))),
-            Some(marked) => markers::wanted(partial, marked.phase),
+            Some(marked) => markers::wanted(partial, marked.phase()),
         };
         // req: MPA-039, MPA-083, MPA-131, MPA-138
         Some(wanted - partial.len())
@@ -168,7 +170,8 @@ impl Receiver {
 
     /// Looks for FPDUs in `run`, octets ahead of their turn that begin at `seq`: from where the
     /// last ones found end, or else from where a marker points to. Each that is whole and right is
-    /// offered to `take`; damage ends the search.
+    /// offered to `take`, after all of them were verified: of a run with damage in it, which counts
+    /// as lost, none is.
     ///
     /// In their turn the octets are passed over ([`Receiver::pass_over`]) if all were taken, or
     /// else handed in like any other.
@@ -189,27 +192,30 @@ impl Receiver {
                 None => return Foreseen::Waits,
             },
         };
-        let (mut rest, mut at, mut count) = (&run[start..], markers::advance(phase, start), 0);
-        let mut is_waiting = start > 0;
-        while !rest.is_empty() {
-            match markers::split(rest, at, crc, &mut pool.scratch) {
-                Ok(Some((ulpdu, used))) => {
-                    // req: MPA-051, MPA-133
-                    is_waiting |= !take(ulpdu);
-                    count += 1;
-                    rest = &rest[used..];
+        let first = markers::advance(phase, start);
+        let (mut end, mut at) = (start, first);
+        loop {
+            match markers::split(&run[end..], at, crc, &mut pool.scratch) {
+                Ok(Some((_, used))) => {
+                    end += used;
                     // req: MPA-129, MPA-134
                     at = markers::advance(at, used);
                 }
-                Ok(None) => {
-                    is_waiting = true;
-                    break;
-                }
+                Ok(None) => break,
+                // req: MPA-156
                 Err(_) => return Foreseen::Damaged,
             }
         }
-        let used = u32::try_from(run.len() - rest.len()).unwrap_or(0);
-        marked.chain_end = Some(seq + used);
+        let mut is_waiting = start > 0 || end < run.len();
+        let (mut rest, mut at, mut count) = (&run[start..end], first, 0);
+        while let Ok(Some((ulpdu, used))) = markers::split(rest, at, false, &mut pool.scratch) {
+            // req: MPA-051, MPA-133
+            is_waiting |= !take(ulpdu);
+            count += 1;
+            rest = &rest[used..];
+            at = markers::advance(at, used);
+        }
+        marked.chain_end = Some(seq + u32::try_from(end).unwrap_or(0));
         if is_waiting { Foreseen::Waits } else { Foreseen::Taken(count) }
     }
 
@@ -223,23 +229,35 @@ impl Receiver {
             return Err(Damage::Marker);
         }
         if let Some(marked) = &mut self.marked {
-            marked.phase = markers::advance(marked.phase, len as usize);
+            marked.advance(len);
         }
         Ok(())
     }
 }
 
 impl Marked {
+    /// Of the next octet in order, or of the partial FPDU's first.
+    fn phase(&self) -> usize {
+        self.markers.phase(self.next)
+    }
+
+    fn advance(&mut self, len: u32) {
+        self.next += len;
+        if self.chain_end.is_some_and(|end| end <= self.next) {
+            self.chain_end = None;
+        }
+    }
+
     fn split<'a>(
         &mut self,
         octets: &[u8],
         crc: bool,
         scratch: &'a mut Vec<u8>,
     ) -> Result<Option<(&'a [u8], usize)>, Damage> {
-        let found = markers::split(octets, self.phase, crc, scratch)?;
+        let found = markers::split(octets, self.phase(), crc, scratch)?;
         if let Some((_, used)) = found {
             // req: MPA-001, MPA-127
-            self.phase = markers::advance(self.phase, used);
+            self.advance(u32::try_from(used).unwrap_or(0));
         }
         Ok(found)
     }

@@ -84,6 +84,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.keep_early(pool, kept.map(|held| (held, 0)))
     }
 
+    /// [`Tcb::hold_early`] has room for `len` octets.
+    #[must_use]
+    pub fn can_hold(&self, pool: &HoldPool<R>, len: usize) -> bool {
+        pool.admits(len, self.reassembly.share())
+    }
+
+    /// [`Tcb::copy_early`] has room for `len` octets.
+    #[must_use]
+    pub fn can_copy(&self, pool: &HoldPool<R>, len: usize) -> bool {
+        pool.admits_copy(len, self.reassembly.share())
+    }
+
     /// What was handed up early and waits for its answer.
     const fn early(&self) -> Option<Early> {
         if let Plan::Answer(early) = self.plan { Some(early) } else { None }
@@ -250,7 +262,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // counts as not received, and the peer sends it again.
         let skip = (from - seg.seq) as usize;
         let octets = seg.payload.start + skip..seg.payload.start + skip + (to - from) as usize;
-        // req: MPA-034, DDP-013, DDP-024, DDP-114, DDP-116
+        // req: MPA-034, DDP-013, DDP-024, DDP-114, DDP-116, RDMAP-212, RDMAP-221
         if from != self.rcv.nxt {
             self.out_of_order(twice);
             if !self.reassembly.admits((from, to), self.cfg.max_held_frames.into()) {

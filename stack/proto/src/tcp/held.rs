@@ -174,14 +174,28 @@ impl<R> HoldPool<R> {
         }
     }
 
+    /// The size class of a block for `len` octets, if one is left for a connection that has
+    /// `share`.
+    fn class(&self, len: usize, share: Share) -> Option<usize> {
+        let class = self.sizes.iter().position(|size| len <= *size)?;
+        let left = self.octets_max.checked_sub(self.lent + self.sizes[class])?;
+        (share.octets <= 2 * left).then_some(class)
+    }
+
+    /// [`HoldPool::copy`] has room for `len` octets.
+    pub(super) fn admits_copy(&self, len: usize, share: Share) -> bool {
+        self.class(len, share).is_some()
+    }
+
+    /// [`HoldPool::keep`] has room for `len` octets.
+    pub(super) fn admits(&self, len: usize, share: Share) -> bool {
+        self.admits_frame(share) || self.admits_copy(len, share)
+    }
+
     /// A block for `len` octets, if one is left for a connection that has `share`.
     fn block(&mut self, len: usize, share: Share) -> Option<Box<[u8]>> {
-        let class = self.sizes.iter().position(|size| len <= *size)?;
+        let class = self.class(len, share)?;
         let size = self.sizes[class];
-        let left = self.octets_max.checked_sub(self.lent + size)?;
-        if share.octets > 2 * left {
-            return None;
-        }
         let block = match self.free[class].pop() {
             Some(block) => block,
             None => {

@@ -405,6 +405,29 @@ fn lengths_lead_on_from_what_a_marker_located() {
     }
 }
 
+/// Where FPDUs that came early end is forgotten once that is behind: the same number means another
+/// place 2^32 octets later.
+#[test]
+fn what_was_found_ahead_leads_nowhere_once_it_is_behind() {
+    let (_, starts, stream) = stream_of(&[700, 100, 60]);
+    let third = starts[2];
+    assert!(third % 512 + 100 < 512, "no marker locates the third");
+    let mut receiver = Receiver::new(Some(Markers::from(Seq(0))));
+    let mut pool = AssemblyPool::new(1);
+    let mut ahead = |receiver: &mut Receiver, from: usize, to: usize| {
+        let seq = Seq(u32::try_from(from).unwrap());
+        receiver.look_ahead(seq, &stream[from..to], true, &mut pool, |_| true)
+    };
+    assert!(matches!(ahead(&mut receiver, 0, third), Foreseen::Taken(2)));
+    assert!(matches!(ahead(&mut receiver, third, stream.len()), Foreseen::Taken(1)));
+    // Once more, and then 2^32 octets pass by.
+    assert!(matches!(ahead(&mut receiver, 0, third), Foreseen::Taken(2)));
+    for _ in 0..4 {
+        assert_eq!(receiver.pass_over(1 << 30), Ok(()));
+    }
+    assert_eq!(ahead(&mut receiver, third, stream.len()), Foreseen::Waits);
+}
+
 /// A marker right in front of a CRC, and one there as well as at the start.
 // req-test: MPA-088, MPA-089, MPA-091
 #[test]
