@@ -199,7 +199,7 @@ fn receive(
 /// # Panics
 /// If a parser does, or what it reports does not survive another trip over the wire.
 pub fn headers(data: &[u8]) {
-    for version in [Version::Ietf, Version::Rdmac] {
+    for version in [Version::Ietf, Version::Rdmac, Version::Draft00] {
         let Ok(header) = Header::parse(data, version) else { continue };
         assert!(header.wire_len() <= data.len());
         let mut out = vec![0; header.wire_len()];

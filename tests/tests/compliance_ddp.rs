@@ -464,7 +464,7 @@ fn a_segment_shorter_than_its_header_is_fatal() {
     }
 }
 
-// req-test: DDP-161, DDP-162, DDP-164, DDP-165, DDP-028
+// req-test: DDP-162, DDP-164, DDP-165, DDP-028
 #[test]
 fn after_an_error_only_the_first_is_told_and_nothing_is_placed() {
     let mut bed = bed();

@@ -144,7 +144,7 @@ fn a_read_that_wraps_is_refused() {
     refused_read(Access::REMOTE_READ, false, u64::MAX, 4096, 4);
 }
 
-// req-test: RDMAP-127, RDMAP-124, RDMAP-125, RDMAP-210
+// req-test: RDMAP-127, RDMAP-124, RDMAP-125
 #[test]
 fn a_read_that_fails_on_the_way_tells_what_was_left() {
     let mut bed = Bed::started(300, 4, 4);
@@ -164,7 +164,7 @@ fn a_read_that_fails_on_the_way_tells_what_was_left() {
     assert_eq!(terminate.1[6..], rest[..]);
 }
 
-// req-test: RDMAP-166, RDMAP-167, RDMAP-163, RDMAP-106
+// req-test: RDMAP-166, RDMAP-163, RDMAP-106
 #[test]
 fn a_response_must_be_what_was_asked_for() {
     let mut bed = bed();
@@ -233,7 +233,7 @@ fn misplaced(ulpdu: &[u8], opcode: u8, tagged: bool, qn: u32) {
     assert_eq!(statuses(&mut bed), [(1, WcStatus::Flushed)]);
 }
 
-// req-test: RDMAP-133, RDMAP-160, RDMAP-168, RDMAP-144, RDMAP-187
+// req-test: RDMAP-262, RDMAP-263
 #[test]
 fn each_opcode_has_its_model() {
     for opcode in [opcode::WRITE, opcode::READ_RESPONSE] {
@@ -246,7 +246,7 @@ fn each_opcode_has_its_model() {
     }
 }
 
-// req-test: RDMAP-149, RDMAP-177, RDMAP-188, RDMAP-263, RDMAP-268
+// req-test: RDMAP-263, RDMAP-268
 #[test]
 fn each_opcode_has_its_queue() {
     for opcode in [3, 4, 5, 6] {

@@ -276,7 +276,7 @@ fn garbage_within_the_window_writes_nothing_and_the_connection_closes_in_order()
     }
 }
 
-// req-test: MPA-146, MPA-152
+// req-test: MPA-012, MPA-146, MPA-148, MPA-152
 #[test]
 fn an_end_is_told_after_all_that_came_before_it() {
     for reset in [false, true] {
@@ -286,6 +286,7 @@ fn an_end_is_told_after_all_that_came_before_it() {
         bed.say(&send(1, b"the last"));
         bed.signal(if reset { Flags::RST } else { Flags::ACK | Flags::FIN });
         let expected = if reset { EndReason::Reset } else { EndReason::PeerClosed };
+        assert_eq!(expected.error(), reset.then_some((2, 0, 1)), "error 1 of MPA");
         assert_eq!(bed.ended(), Some(expected));
         let done: Vec<_> = bed.done().iter().map(|wc| wc.status).collect();
         assert_eq!(done, [WcStatus::Success, WcStatus::Flushed]);

@@ -1,11 +1,11 @@
 //! Rules of DDP on what may be placed and where, each broken and answered.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
-use ferrowarp_proto::verbs::cm::EndReason;
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wc::WcStatus;
-use ferrowarp_proto::verbs::wr::{RecvWr, Sge};
+use ferrowarp_proto::verbs::wr::{Bind, Operation, RecvWr, Sge};
 use ferrowarp_tests::compliance::bed::Bed;
-use ferrowarp_tests::peer::Header;
+use ferrowarp_tests::peer::{Header, ReadRequest, marked_fpdu};
 
 /// Octets of a tagged header, and of an untagged one.
 const LENS: (usize, usize) = (14, 18);
@@ -46,7 +46,7 @@ fn with_regions() -> (Bed, [u32; 3]) {
     (bed, stags)
 }
 
-// req-test: DDP-058, DDP-155, DDP-171, RDMAP-333, RDMAP-334
+// req-test: DDP-058, DDP-155, DDP-171, RDMAP-334
 #[test]
 fn an_stag_that_nobody_has_is_refused() {
     for change in [0x100, 1, u32::MAX] {
@@ -63,6 +63,96 @@ fn an_stag_of_another_domain_is_refused() {
     bed.put_ulpdu(&segment_of_write(own, 4096, true, b"y"));
     assert_eq!(bed.arena.read(4096, 1), b"y");
     refused(&mut bed, &segment_of_write(foreign, 4224, true, b"x"), (1, 1, 2));
+}
+
+// req-test: DDP-173, DDP-190, DDP-206, RDMAP-332
+#[test]
+fn an_stag_of_another_stream_is_refused() {
+    let mut bed = bed();
+    let theirs = bed.register_own(4096, 64, Access::ALL);
+    let mut first = bed.start_another(4, 4);
+    refused(&mut bed, &segment_of_write(theirs, 4096, true, b"x"), (1, 1, 2));
+    bed.go_back(&mut first);
+    bed.put_ulpdu(&segment_of_write(theirs, 4096, true, b"y"));
+    assert_eq!(bed.arena.read(4096, 1), b"y");
+}
+
+/// In DDP 1.0, with RV 0 and with that of draft-00: it is called invalid, as if nobody had it.
+// req-test: RDMAP-333
+#[test]
+fn an_stag_of_another_stream_is_invalid_to_the_older_versions() {
+    for rdmap_draft00 in [false, true] {
+        let mut bed = bed();
+        let theirs = bed.register_own(4096, 64, Access::ALL);
+        let mut first = bed.set_aside();
+        bed.say(b"MPA ID Req Frame\xc0\0\0\0");
+        bed.accept(&ConnParam { rdmap_draft00, ..ConnParam::default() });
+        let event = bed.engine.next_event();
+        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        bed.hear();
+        let mut ulpdu = segment_of_write(theirs, 4096, true, b"x");
+        let rv = if rdmap_draft00 { 0x40 } else { 0 };
+        ulpdu[..2].copy_from_slice(&[0xc0, rv]);
+        bed.say(&marked_fpdu(&ulpdu, true, 0));
+        let heard = bed.hear();
+        // Behind a marker and the length: the Terminate's header, and its cause.
+        assert_eq!(heard[6..8], [0x40, rv | 7]);
+        assert_eq!(heard[24..26], [0x11, 0], "1/1/00");
+        let reason = bed.ended();
+        let Some(EndReason::TerminateSent(told)) = reason else { panic!("{reason:?}") };
+        assert_eq!(told.cause(), (1, 1, 0));
+        assert_eq!(bed.arena.read(4096, 1), [0]);
+        // Its own stream has it still.
+        bed.go_back(&mut first);
+        bed.put_ulpdu(&segment_of_write(theirs, 4096, true, b"y"));
+        assert_eq!(bed.arena.read(4096, 1), b"y");
+    }
+}
+
+/// Each binding of a window to a buffer that the poster may not access that way.
+// req-test: DDP-216
+#[test]
+fn an_stag_is_not_tied_to_a_buffer_that_its_owner_may_not_access() {
+    fn own(bed: &Bed) -> u32 {
+        bed.register(4096, 64, Access::ALL, false)
+    }
+    let all = Access::ALL;
+    let cases: [(&str, fn(&Bed) -> u32, u64, u64, Access, bool); 6] = [
+        ("its own", own, 4096, 64, all, true),
+        (
+            "of another domain",
+            |bed| bed.register(4096, 64, Access::ALL, true),
+            4096,
+            64,
+            all,
+            false,
+        ),
+        ("of nobody", |bed| bed.local ^ 1, 4096, 64, all, false),
+        ("beyond its end", own, 4096, 65, all, false),
+        ("before its beginning", own, 4095, 64, all, false),
+        (
+            "that the owner itself may not change",
+            |bed| bed.register(4096, 64, Access::REMOTE_READ | Access::WINDOW_BIND, false),
+            4096,
+            64,
+            Access::REMOTE_WRITE,
+            false,
+        ),
+    ];
+    for (name, buffer, addr, len, access, is_allowed) in cases {
+        let mut bed = bed();
+        let window = bed.arena.regions().allocate_window(bed.pd()).unwrap();
+        let lkey = buffer(&bed);
+        let bind = Bind { rkey: window, lkey, addr, len, access, zero_based: false };
+        bed.ask(1, Operation::Bind(bind));
+        let statuses: Vec<_> = bed.done().iter().map(|wc| wc.status).collect();
+        let expected = if is_allowed { WcStatus::Success } else { WcStatus::Bind };
+        assert_eq!(statuses, [expected], "{name}");
+        assert_eq!(bed.arena.regions().pd_of(window).is_some(), is_allowed, "{name}");
+        let write = segment_of_write(window, 4096, true, b"x");
+        bed.put_ulpdu(&write);
+        assert_eq!(bed.arena.read(4096, 1) == b"x", is_allowed, "{name}");
+    }
 }
 
 // req-test: DDP-156, DDP-196, DDP-197, DDP-208, DDP-209
@@ -104,7 +194,7 @@ fn an_offset_that_wraps_is_refused() {
     assert_eq!(bed.arena.read(4096, 4), b"fits");
 }
 
-// req-test: DDP-175, DDP-182, DDP-170, DDP-176
+// req-test: DDP-175, DDP-182, DDP-170, DDP-176, DDP-137
 #[test]
 fn another_version_is_refused() {
     for version in [0u8, 2, 3] {
@@ -165,7 +255,45 @@ fn a_number_or_offset_out_of_turn_is_refused() {
     }
 }
 
-// req-test: DDP-194, DDP-216
+/// A fault in the second of three pieces of a buffer: what belongs into the third is not placed.
+// req-test: DDP-161
+#[test]
+fn the_rest_of_a_segment_behind_a_fault_is_not_placed() {
+    let (mut bed, _) = with_regions();
+    let sge = |addr, lkey| Sge { addr, len: 4, lkey };
+    let pieces = [sge(0, bed.local), sge(4, bed.local ^ 1), sge(8, bed.local)];
+    let wr = RecvWr { wr_id: 1, sg_list: pieces.into_iter().collect() };
+    let qp = bed.qp();
+    bed.engine.post_recv(qp, wr).unwrap();
+    bed.put_ulpdu(&segment_of_send(1, 0, true, b"goodbad!rest"));
+    assert_eq!(bed.arena.read(4, 8), [0; 8]);
+    assert_eq!(bed.terminate().cause(), (1, 0, 0));
+    assert_eq!(bed.done()[0].status, WcStatus::LocalProtection);
+}
+
+// req-test: DDP-082, DDP-148, DDP-179
+#[test]
+fn the_first_number_of_a_queue_is_1() {
+    for (msn, fits) in [(0, false), (1, true)] {
+        let mut bed = bed();
+        bed.receive(1, 0, 64);
+        let first = segment_of_send(msn, 0, true, b"x");
+        if fits {
+            bed.put_ulpdu(&first);
+            assert_eq!(bed.done()[0].status, WcStatus::Success);
+        } else {
+            refused(&mut bed, &first, (1, 2, 3));
+        }
+        // And of the queue of Read Requests.
+        let mut bed = self::bed();
+        let request =
+            ReadRequest { sink_stag: 1, sink_to: 0, len: 0, source_stag: 0, source_to: 0 };
+        bed.put_ulpdu(&Header::read(msn).encode(&request.encode()));
+        assert_eq!(bed.ended().is_none(), fits);
+    }
+}
+
+// req-test: DDP-194
 #[test]
 fn memory_that_was_not_registered_for_it_is_not_written() {
     let (mut bed, [_, readable, foreign]) = with_regions();

@@ -94,6 +94,23 @@ fn messages_leave_in_the_order_of_posting() {
         })
         .collect();
     assert_eq!(stags, [1, 4, 7, 10, 13].map(|number| THEIRS + number));
+    // Sends are told apart by their lengths, Reads by their sources.
+    let sends: Vec<_> = messages
+        .iter()
+        .filter_map(|(header, payload)| match header {
+            Header::Untagged { opcode: opcode::SEND, .. } => Some(payload.len()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(sends, [0, 9, 18, 27, 36]);
+    let sources: Vec<_> = messages
+        .iter()
+        .filter_map(|(header, payload)| match header {
+            Header::Untagged { opcode: opcode::READ_REQUEST, .. } => payload.last().copied(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(sources, [2, 5, 8, 11]);
     let seen: Vec<_> = messages
         .iter()
         .map(|(header, _)| match header {
@@ -286,7 +303,7 @@ fn reads_are_answered_one_after_the_other() {
     assert_eq!(bed.ended(), None);
 }
 
-// req-test: RDMAP-145, RDMAP-233, RDMAP-238, RDMAP-296, RDMAP-287
+// req-test: RDMAP-145, RDMAP-233, RDMAP-238, RDMAP-287
 #[test]
 fn no_more_reads_than_agreed_are_taken() {
     for ird in [1u8, 4, 16] {
@@ -306,6 +323,36 @@ fn no_more_reads_than_agreed_are_taken() {
         assert_eq!((last[1] & 0x0f, last[18], last[19]), (7, 0x12, 2), "IRD {ird}");
         assert!(is_terminate_sent(&mut bed));
     }
+}
+
+/// A stream whose peer has asked for all the Reads that it may takes nothing from another one.
+// req-test: RDMAP-296
+#[test]
+fn places_for_reads_are_each_streams_own() {
+    let mut bed = Bed::started(300, 2, 4);
+    let request = |bed: &Bed, msn| read(msn, bed.local, 0, 2000, 0);
+    // Its window keeps the responses back, and with them the places.
+    bed.stall(1);
+    for msn in 1..=2 {
+        let ulpdu = request(&bed, msn);
+        bed.put_ulpdu(&ulpdu);
+    }
+    let mut full = bed.set_aside();
+    bed.resume(0xffff);
+    let _ = bed.start_another(2, 4);
+    for msn in 1..=6 {
+        let ulpdu = request(&bed, msn);
+        bed.put_ulpdu(&ulpdu);
+        let len: usize = bed.messages().iter().map(|(_, payload)| payload.len()).sum();
+        assert_eq!(len, 2000, "Read {msn} of the other stream");
+    }
+    assert_eq!(bed.ended(), None);
+    bed.go_back(&mut full);
+    let ulpdu = request(&bed, 3);
+    bed.put_ulpdu(&ulpdu);
+    let reason = bed.ended();
+    let Some(EndReason::TerminateSent(told)) = reason else { panic!("{reason:?}") };
+    assert_eq!(told.cause(), (1, 2, 2), "the first one was full all the while");
 }
 
 // req-test: RDMAP-082, RDMAP-231, RDMAP-235, RDMAP-237

@@ -11,7 +11,7 @@ use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest};
 use ferrowarp_proto::wire::terminate::Terminate;
 use ferrowarp_tests::capture;
 use ferrowarp_tests::compliance::bed::Bed;
-use ferrowarp_tests::compliance::golden::{exchanges, headers};
+use ferrowarp_tests::compliance::golden::{Step, exchanges, headers};
 use ferrowarp_tests::compliance::root;
 use ferrowarp_tests::process::{self, TempDir};
 use ferrowarp_tests::sim::world::address;
@@ -284,6 +284,12 @@ fn a_peer_of_the_consortium() {
     exchange(&["19-consortium", "18-immediate-start"]);
 }
 
+// req-test: RDMAP-055, RDMAP-333, DDP-047
+#[test]
+fn a_stream_of_rdmap_draft_00() {
+    exchange(&["22-draft-00", "23-draft-00-refuses-rv-0"]);
+}
+
 #[test]
 fn every_exchange() {
     let exchanges = exchanges(root()).unwrap();
@@ -317,7 +323,8 @@ fn tshark_agrees() {
         }
     }
     drop(writer);
-    let unframed = exchanges.keys().filter(|name| name.contains("immediate-start")).count();
+    let begins_unframed = Step::Stack(vec!["unframed".to_owned()]);
+    let unframed = exchanges.values().filter(|steps| steps.contains(&begins_unframed)).count();
     for end in 0..2 {
         let verdict = capture::judge(&file, address(end), true).unwrap();
         assert!(verdict.clean(), "{verdict:?}");

@@ -202,7 +202,7 @@ fn the_backlog_is_bounded_and_drains() {
     request(&mut world);
 }
 
-// req-test: DDP-132, DDP-142, RDMAP-240
+// req-test: DDP-142, RDMAP-240
 #[test]
 fn disconnect_flushes_each_request_once_and_what_completed_arrives() {
     let mut world = World::new(&WorldOptions::new(6));
@@ -441,7 +441,7 @@ fn requests_need_a_connection_and_reads_need_credit() {
     assert_eq!(engine.post_send(active, write(16, 1, 0)), Err(PostError::QueueFull));
 }
 
-// req-test: DDP-021, DDP-032, RDMAP-252
+// req-test: DDP-021, DDP-032, RDMAP-252, MPA-148
 #[test]
 fn a_peer_that_vanishes_is_noticed_and_work_is_flushed() {
     let mut world = World::new(&WorldOptions::new(13));
@@ -457,7 +457,7 @@ fn a_peer_that_vanishes_is_noticed_and_work_is_flushed() {
         seen.is_some()
     });
     let Some(Event::Disconnected { reason, .. }) = seen else { panic!("{seen:?}") };
-    assert_eq!(reason, EndReason::TimedOut);
+    assert_eq!((reason, reason.error()), (EndReason::TimedOut, Some((2, 0, 1))));
     assert_eq!(completions(&mut world, 0, 1)[0].status, WcStatus::Flushed);
     assert_eq!(world.ends[0].engine.connection_count(), 0);
 }

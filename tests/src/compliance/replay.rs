@@ -1,8 +1,9 @@
 //! One engine against a peer that says what is written down, compared octet by octet.
 //!
 //! What the application does: `mss N`, `unframed` (it listens for connections that start without
-//! frames), `accept`, `connect` (both with `revision=`, `ird=`, `ord=`, `crc=`, `markers=` and
-//! `data=`), `region NAME AT LEN RIGHTS` (of `rwai`), `fill AT OCTETS`, `recv ID AT LEN`,
+//! frames), `accept`, `connect` (both with `revision=`, `ird=`, `ord=`, `crc=`, `markers=`,
+//! `rdmap=draft00` and `data=`), `region NAME AT LEN RIGHTS` (of `rwai`; `f`: of another protection
+//! domain), `fill AT OCTETS`, `recv ID AT LEN`,
 //! `send ID OCTETS [se] [inv=STAG]`, `sendfrom ID AT LEN`, `write ID STAG TO OCTETS`,
 //! `read ID STAG TO LEN SINK AT`, `atomic ID STAG TO SINK AT add WORD` or `... cmpswap WORD WORD`,
 //! `immediate ID OCTETS [se]`, `writeimm ID STAG TO OCTETS OCTETS`, `close`. What it sees:
@@ -15,7 +16,7 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wr::{AtomicOp, ImmediateData, Operation, Payload, RecvWr, Sge};
 
-use super::bed::{Bed, CQ, PD, PORT};
+use super::bed::{Bed, CQ, PORT};
 use super::golden::{Step, plain};
 use crate::sim::world::address;
 
@@ -89,7 +90,7 @@ impl Bed {
                 let stag = if rights.contains('i') {
                     self.register_own(at, len, access)
                 } else {
-                    self.arena.register(at, len, access, PD)
+                    self.register(at, len, access, rights.contains('f'))
                 };
                 self.stags.insert(name.to_owned(), stag);
             }
@@ -215,6 +216,7 @@ fn param(place: &str, options: &[&str]) -> ConnParam {
             "ord" => param.ord = value.parse().expect(place),
             "crc" => param.crc = value == "on",
             "markers" => param.markers = value == "on",
+            "rdmap" => param.rdmap_draft00 = value == "draft00",
             "data" => param.private_data = plain(value).expect(place).into_iter().collect(),
             _ => panic!("{place}: {name} is no option"),
         }

@@ -63,6 +63,7 @@ pub fn scatter(
 ) -> Result<(), MemoryFault> {
     let mut done = 0;
     for (sge, at, len) in pieces(list, offset, octets.len()) {
+        // req: DDP-161
         let place = memory.regions().resolve(sge.lkey, reach, Access::LOCAL_WRITE, at, len)?;
         memory.place(place, &octets[done..done + len]);
         done += len;

@@ -63,6 +63,7 @@ impl BufferQueue {
     #[must_use]
     pub fn new(count_max: usize) -> Self {
         let buffers = VecDeque::with_capacity(count_max);
+        // req: DDP-082
         Self { buffers, count_max, msn: Seq(1), filled: 0 }
     }
 
@@ -141,6 +142,7 @@ impl BufferQueue {
         // req: DDP-083, DDP-149
         self.msn += 1;
         self.filled = 0;
+        // req: DDP-117, RDMAP-023
         Ok(Some(Filled { wr_id, len: end }))
     }
 

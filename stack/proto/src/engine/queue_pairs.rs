@@ -333,6 +333,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         if !self.events.contains(&event) {
             self.events.push_back(event);
         }
+        // req: RDMAP-286
         broken.extend(self.qps.indices().filter(|&index| {
             self.qps.get(index).is_some_and(|qp| {
                 qp.state.is_connected() && (qp.init.send_cq == cq || qp.init.recv_cq == cq)

@@ -120,6 +120,7 @@ pub fn split(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Damage>
         // req: MPA-059, MPA-060, MPA-123, MPA-125, MPA-149, DDP-025, DDP-135
         check(fpdu)?;
     }
+    // req: DDP-022, DDP-026
     Ok(Some((&fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len], total)))
 }
 

@@ -104,6 +104,7 @@ impl Framing {
             Some(phase) => markers::content_max(phase, room),
         };
         let most = content.saturating_sub(LENGTH_LEN + CRC_LEN);
+        // req: MPA-045, MPA-046
         if most < MULPDU_RANGE.end { most } else { MULPDU_RANGE.end - 1 }
     }
 

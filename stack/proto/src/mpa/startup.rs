@@ -83,6 +83,8 @@ pub struct Wishes {
     pub peer_to_peer: bool,
     /// The ready-to-receive messages that it knows, if that is asked for.
     pub rtr: RtrKinds,
+    /// Where the versions are the older ones, RDMAP is that of draft-ietf-rddp-rdmap-00: RV 1.
+    pub rdmap_draft00: bool,
 }
 
 /// What was agreed, from one end's point of view.
@@ -108,7 +110,8 @@ pub struct Terms {
 
 impl Terms {
     /// What holds without any exchange, as in the draft and for peers of the RDMA Consortium:
-    /// markers and CRCs always, versions 0, and each end knows by itself how many Reads are served.
+    /// markers and CRCs always, DV 0, and each end knows by itself how many Reads are served and
+    /// whether RV is 0 or, as in draft-ietf-rddp-rdmap-00, 1.
     // req: MPA-145
     #[must_use]
     pub fn rdmac(wishes: Wishes) -> Self {
@@ -120,7 +123,8 @@ impl Terms {
             markers_in: true,
             // req: MPA-142
             markers_out: true,
-            version: Version::Rdmac,
+            // req: RDMAP-055
+            version: if wishes.rdmap_draft00 { Version::Draft00 } else { Version::Rdmac },
             rtr: None,
             rtr_send_expected: false,
         }

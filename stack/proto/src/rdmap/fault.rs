@@ -120,7 +120,7 @@ impl Fault {
             // req: DDP-176, DDP-177
             Self::QueueNumber => (DDP, 2, 1),
             // req: DDP-170
-            Self::Tagged(fault) => (DDP, 1, tagged_code(fault)),
+            Self::Tagged(fault) => (DDP, 1, tagged_code(fault, version)),
             Self::Untagged(fault) => match fault {
                 UntaggedFault::NoBuffer => (DDP, 2, 2),
                 UntaggedFault::MsnRange => (DDP, 2, 3),
@@ -163,14 +163,18 @@ fn is_read_request(ulpdu: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> bool {
 }
 
 /// DDP has no code for missing rights; an STag that does not allow the access is as good as none.
-const fn tagged_code(fault: MemoryFault) -> u8 {
-    match fault {
+/// For an STag of another stream it has one in every version, and draft-ietf-rddp-rdmap-00 section
+/// 10.3, item 5, wants "Invalid STag" all the same.
+const fn tagged_code(fault: MemoryFault, version: Version) -> u8 {
+    match (fault, version) {
+        (MemoryFault::InvalidStag | MemoryFault::AccessRights, _) => 0,
         // req: RDMAP-333
-        MemoryFault::InvalidStag | MemoryFault::AccessRights => 0,
-        MemoryFault::Bounds => 1,
-        MemoryFault::NotAssociated => 2,
+        (MemoryFault::NotAssociated, Version::Rdmac | Version::Draft00) => 0,
+        (MemoryFault::Bounds, _) => 1,
+        // req: DDP-173
+        (MemoryFault::NotAssociated, Version::Ietf) => 2,
         // req: DDP-174, DDP-159
-        MemoryFault::Wrap => 3,
+        (MemoryFault::Wrap, _) => 3,
     }
 }
 
@@ -180,7 +184,8 @@ const fn tagged_code(fault: MemoryFault) -> u8 {
 const fn read_code(fault: MemoryFault, version: Version) -> u8 {
     match (fault, version) {
         // req: RDMAP-098, RDMAP-270
-        (MemoryFault::InvalidStag, _) | (MemoryFault::NotAssociated, Version::Rdmac) => 0,
+        (MemoryFault::InvalidStag, _)
+        | (MemoryFault::NotAssociated, Version::Rdmac | Version::Draft00) => 0,
         // req: RDMAP-099
         (MemoryFault::Bounds, _) => 1,
         // req: RDMAP-100
@@ -266,7 +271,7 @@ mod tests {
             (Fault::InvalidateShared, "0/2/9 MD."),
             (Fault::LocalCatastrophic, "0/0/0 ..."),
         ];
-        let versions = [Version::Ietf, Version::Rdmac];
+        let versions = [Version::Ietf, Version::Rdmac, Version::Draft00];
         for ((fault, expected), version) in
             rows.into_iter().flat_map(|row| versions.map(|version| (row, version)))
         {
@@ -274,7 +279,9 @@ mod tests {
             let t = fault.terminate(version, if read { &READ } else { &WRITE });
             // The older texts call an STag of another stream invalid.
             let expected = match version {
-                Version::Rdmac => expected.replace("0/1/3", "0/1/0"),
+                Version::Rdmac | Version::Draft00 => {
+                    expected.replace("0/1/3", "0/1/0").replace("1/1/2", "1/1/0")
+                }
                 Version::Ietf => expected.to_owned(),
             };
             let flag = |set: bool, letter| if set { letter } else { '.' };

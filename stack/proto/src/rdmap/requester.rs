@@ -111,7 +111,9 @@ impl Requester {
             local_count: 0,
             ord: 0,
             rtr_read: false,
+            // req: DDP-082
             send_msn: Seq(1),
+            // req: DDP-082
             read_msn: Seq(1),
             response_msn: Seq(1),
         }
@@ -330,6 +332,7 @@ impl Requester {
                 return Err(fault);
             }
         };
+        // req: RDMAP-218, DDP-115
         if made.last {
             self.offset = 0;
             self.message_built();
@@ -392,7 +395,7 @@ impl Requester {
         let end = u64::from(received) + len as u64;
         // STag and offset of a segment without payload are not checked (RFC 5041 section 5.2).
         if len > 0 {
-            // req: RDMAP-163, RDMAP-167
+            // req: RDMAP-163
             if header.stag != sink.lkey {
                 return Err(MemoryFault::InvalidStag);
             }
@@ -417,7 +420,7 @@ impl Requester {
         let Some(&number) = self.awaited.front() else { return false };
         let Some(entry) = self.entry_mut(number) else { return false };
         let Progress::Reading { received } = entry.progress else { return false };
-        // req: RDMAP-039, RDMAP-219, RDMAP-223
+        // req: RDMAP-039, RDMAP-210, RDMAP-219, RDMAP-223
         if last {
             entry.progress = Progress::Answered;
             self.awaited.pop_front();
@@ -431,6 +434,7 @@ impl Requester {
     /// The oldest request and how it ended, if it is done; take it off with [`Requester::pop`].
     #[must_use]
     pub fn completed(&self) -> Option<(&Request, Outcome)> {
+        // req: RDMAP-210
         let entry = self.queue.front()?;
         let outcome = match entry.progress {
             Progress::Built | Progress::Answered => Outcome::Success,

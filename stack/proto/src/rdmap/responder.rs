@@ -165,11 +165,12 @@ impl Responder {
             // req: RDMAP-006, RDMAP-143
             last: len == left,
             rsvd_ulp: Opcode::ReadResponse.control(version),
-            // req: RDMAP-079
+            // req: RDMAP-079, RDMAP-167
             stag: request.sink_stag,
             // req: RDMAP-080
             to: request.sink_to.wrapping_add(u64::from(*answered)),
         };
+        // req: RDMAP-160
         header.emit(version, out);
         if len > 0 {
             let at = request.source_to + u64::from(*answered);

@@ -54,12 +54,13 @@ impl<M: Memory> Maker<'_, M> {
             rsvd_ulp: opcode.control(self.version),
             // req: RDMAP-050, RDMAP-059, RDMAP-061, RDMAP-066, RDMAP-068, RDMAP-181
             rsvd_ulp_rest: invalidate.unwrap_or(0),
-            // req: RDMAP-020
+            // req: RDMAP-020, RDMAP-177
             queue: QN_SEND,
             msn,
             // req: DDP-041, DDP-093, DDP-099, DDP-110
             mo: low_half(part.offset),
         };
+        // req: RDMAP-168
         header.emit(self.version, self.out);
         // req: RDMAP-075, RDMAP-343
         self.fetch(payload, part.offset, UNTAGGED_LEN, len)?;
@@ -85,7 +86,7 @@ impl<M: Memory> Maker<'_, M> {
             // req: DDP-101
             to: remote.wrapping_add(part.offset),
         };
-        // req: RDMAP-019
+        // req: RDMAP-019, RDMAP-133
         header.emit(self.version, self.out);
         // req: RDMAP-073, RDMAP-340
         self.fetch(payload, part.offset, TAGGED_LEN, len)?;
@@ -100,6 +101,7 @@ impl<M: Memory> Maker<'_, M> {
         remote: u64,
         msn: u32,
     ) -> Result<Made, MemoryFault> {
+        // req: RDMAP-144, RDMAP-149
         self.untagged(Opcode::ReadRequest, QN_READ_REQUEST, msn);
         let request = ReadRequest {
             sink_stag: sink.lkey,

@@ -246,6 +246,7 @@ impl Stream {
         solicited: bool,
     ) -> Result<Indication, Fault> {
         // Before the buffer is used up: a message that is refused must not take it along.
+        // req: RDMAP-060
         let invalidated = (invalidate && header.last).then_some(header.rsvd_ulp_rest);
         if let Some(stag) = invalidated {
             // req: RDMAP-103, RDMAP-184, RDMAP-185, RDMAP-266, RDMAP-329, RDMAP-331
@@ -299,7 +300,7 @@ impl Stream {
     /// Ends the stream over `fault`, found in `segment` (empty if in none), and queues the
     /// Terminate. Only the first fault is reported; returns what the peer is told, or `None` if
     /// the stream had ended already.
-    // req: DDP-161, DDP-164, RDMAP-261
+    // req: DDP-164, RDMAP-261
     #[cold]
     pub fn fail(&mut self, fault: Fault, segment: &[u8]) -> Option<Terminate> {
         if self.failed {

@@ -26,7 +26,8 @@ pub enum Start {
     #[default]
     Frames,
     /// With its first octet and without a word, in both directions, as in draft-02: markers and
-    /// CRCs always, versions 0 of DDP and RDMAP. Both applications know it beforehand.
+    /// CRCs always, version 0 of DDP, and of RDMAP as [`ConnParam::rdmap_draft00`] says. Both
+    /// applications know it beforehand.
     Immediate,
     /// As [`Start::Immediate`], but only after the applications have exchanged octets of their own
     /// on the same connection: see `Engine::start_fpdus`.
@@ -56,8 +57,13 @@ pub struct ConnParam {
     pub half_close: bool,
     /// MPA revision to offer: 1 (RFC 5044), 2 (RFC 6581, negotiates IRD and ORD), or 0 for a peer
     /// of the RDMA Consortium that understands start-up frames (RFC 5044 appendix C). With 0 come
-    /// markers, CRCs, and the versions 0 of DDP and RDMAP.
+    /// markers, CRCs, and the versions 0 of DDP and RDMAP (see [`ConnParam::rdmap_draft00`]).
     pub revision: u8,
+    /// Where the versions are not those of the IETF (revision 0, [`Start::Immediate`],
+    /// [`Start::Streaming`]): RDMAP is that of draft-ietf-rddp-rdmap-00, with 1 in its version
+    /// field, over DDP with 0. Without it both are 0, as with the RDMA Consortium's. Nothing on the
+    /// wire negotiates it: both applications know it beforehand.
+    pub rdmap_draft00: bool,
     /// Ask that either end may speak first (revision 2): the stack of the initiator then sends a
     /// ready-to-receive message of its own.
     pub peer_to_peer: bool,
@@ -82,6 +88,7 @@ impl ConnParam {
             markers: self.markers,
             peer_to_peer: self.peer_to_peer,
             rtr: self.rtr,
+            rdmap_draft00: self.rdmap_draft00,
         }
     }
 }
@@ -96,6 +103,7 @@ impl Default for ConnParam {
             place_early: false,
             half_close: false,
             revision: 2,
+            rdmap_draft00: false,
             peer_to_peer: false,
             rtr: RtrKinds::ALL,
             start: Start::Frames,

@@ -12,28 +12,42 @@ pub const UNTAGGED_LEN: usize = 18;
 const CONTROL_TAGGED: u8 = 0x80;
 // req: DDP-034
 const CONTROL_LAST: u8 = 0x40;
-// req: DDP-175, DDP-182
+// req: DDP-045, DDP-175, DDP-182
 const CONTROL_VERSION: u8 = 0x03;
 
-/// The protocol versions of a stream, equal for DDP and RDMAP and fixed when it starts.
+/// The protocol versions of a stream: DV of DDP and RV of RDMAP, fixed when it starts. Only these
+/// pairs are described by any text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
     /// RDMA Consortium: DV 0, RV 0.
     Rdmac,
+    /// draft-ietf-rddp-rdmap-00 over the RDMA Consortium's DDP 1.0: DV 0, RV 1.
+    Draft00,
     /// IETF: DV 1, RV 1.
     #[default]
     Ietf,
 }
 
 impl Version {
-    /// Value of the DV field, and of RV.
+    /// Value of the DV field.
     #[must_use]
-    pub const fn bits(self) -> u8 {
+    pub const fn ddp_bits(self) -> u8 {
         match self {
-            // req: DDP-047, RDMAP-054
-            Self::Rdmac => 0,
+            // req: DDP-047
+            Self::Rdmac | Self::Draft00 => 0,
             // req: DDP-046
             Self::Ietf => 1,
+        }
+    }
+
+    /// Value of the RV field.
+    #[must_use]
+    pub const fn rdmap_bits(self) -> u8 {
+        match self {
+            // req: RDMAP-054
+            Self::Rdmac => 0,
+            // req: RDMAP-054, RDMAP-055
+            Self::Draft00 | Self::Ietf => 1,
         }
     }
 }
@@ -128,7 +142,7 @@ impl Header {
         // req: DDP-042, DDP-043
         let last = control & CONTROL_LAST != 0;
         // req: DDP-048
-        if control & CONTROL_VERSION != version.bits() {
+        if control & CONTROL_VERSION != version.ddp_bits() {
             return Err(if is_tagged {
                 HeaderError::VersionTagged
             } else {
@@ -137,6 +151,7 @@ impl Header {
         }
         // req: DDP-036, DDP-037, DDP-069
         if is_tagged {
+            // req: DDP-088
             let (wire, _) =
                 TaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
             Ok(Self::Tagged(Tagged {
@@ -148,6 +163,7 @@ impl Header {
                 to: wire.to.get(),
             }))
         } else {
+            // req: DDP-088
             let (wire, _) =
                 UntaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
             Ok(Self::Untagged(Untagged {
@@ -192,7 +208,7 @@ impl Tagged {
     pub fn emit(&self, version: Version, out: &mut [u8]) {
         let wire = TaggedWire {
             // req: DDP-044, DDP-051, RDMAP-051
-            control: CONTROL_TAGGED | last_bit(self.last) | version.bits(),
+            control: CONTROL_TAGGED | last_bit(self.last) | version.ddp_bits(),
             // req: DDP-052, DDP-053, DDP-055, RDMAP-024, DDP-056
             rsvd_ulp: self.rsvd_ulp,
             // req: DDP-057, DDP-060, DDP-062, DDP-063
@@ -212,7 +228,7 @@ impl Untagged {
     pub fn emit(&self, version: Version, out: &mut [u8]) {
         let wire = UntaggedWire {
             // req: DDP-044
-            control: last_bit(self.last) | version.bits(),
+            control: last_bit(self.last) | version.ddp_bits(),
             // req: DDP-071, DDP-073
             rsvd_ulp: self.rsvd_ulp,
             // req: DDP-070, RDMAP-025

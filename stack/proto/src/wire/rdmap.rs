@@ -60,10 +60,10 @@ impl Opcode {
     /// [`ControlError`].
     pub const fn parse(control: u8, version: Version) -> Result<Self, ControlError> {
         // req: RDMAP-055, RDMAP-056, RDMAP-105, RDMAP-264, RDMAP-269
-        if control >> 6 != version.bits() {
+        if control >> 6 != version.rdmap_bits() {
             return Err(ControlError::Version);
         }
-        // req: RDMAP-052
+        // req: RDMAP-052, RDMAP-058
         Ok(match control & 0x0f {
             0 => Self::Write,
             1 => Self::ReadRequest,
@@ -113,7 +113,7 @@ impl Opcode {
             Self::AtomicResponse => 11,
         };
         // req: RDMAP-045, RDMAP-048, RDMAP-049, RDMAP-057
-        (version.bits() << 6) | code
+        (version.rdmap_bits() << 6) | code
     }
 }
 
@@ -193,11 +193,14 @@ mod tests {
             assert_eq!(Opcode::parse(control | 0x30, Version::Ietf), Ok(opcode));
             assert_eq!(Opcode::parse(code, Version::Ietf), Err(ControlError::Version));
             assert_eq!(Opcode::parse(code, Version::Rdmac), Ok(opcode));
+            assert_eq!(Opcode::parse(control, Version::Draft00), Ok(opcode));
+            assert_eq!(opcode.control(Version::Draft00), control);
         }
         for code in 8..=11 {
             let opcode = Opcode::parse(0x40 | code, Version::Ietf).unwrap();
             assert_eq!(opcode.control(Version::Ietf), 0x40 | code);
             assert_eq!(Opcode::parse(code, Version::Rdmac), Err(ControlError::Opcode));
+            assert_eq!(Opcode::parse(0x40 | code, Version::Draft00), Err(ControlError::Opcode));
         }
         for code in 12..16 {
             assert_eq!(Opcode::parse(0x40 | code, Version::Ietf), Err(ControlError::Opcode));

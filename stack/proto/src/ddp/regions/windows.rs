@@ -103,6 +103,7 @@ impl RegionTable {
             needed = needed | Access::LOCAL_WRITE;
         }
         let len = usize::try_from(bind.len).map_err(|_| MemoryFault::Bounds)?;
+        // req: DDP-216
         let place = self.resolve(bind.lkey, reach, needed, bind.addr, len)?;
         // Another shard may be binding it, too.
         let claimed = window.claim().ok_or(MemoryFault::InvalidStag)?;

@@ -2,8 +2,15 @@
 
 use super::*;
 
-const WISHES: Wishes =
-    Wishes { ird: 8, ord: 8, crc: true, markers: false, peer_to_peer: false, rtr: RtrKinds::ALL };
+const WISHES: Wishes = Wishes {
+    ird: 8,
+    ord: 8,
+    crc: true,
+    markers: false,
+    peer_to_peer: false,
+    rtr: RtrKinds::ALL,
+    rdmap_draft00: false,
+};
 const NONE: RtrKinds = RtrKinds { send: false, write: false, read: false };
 
 /// The reads that were agreed: served and issued.

@@ -43,7 +43,7 @@ impl Stream {
                 self.run_local(memory);
                 Ok(Indication::ReadCompleted)
             }
-            // req: RDMAP-133, RDMAP-149, RDMAP-160, RDMAP-177, RDMAP-263, RDMAP-268
+            // req: RDMAP-263, RDMAP-268
             (QN_SEND..=QN_TERMINATE, _) => Err(Fault::UnexpectedOpcode),
             (QN_ATOMIC_RESPONSE, _) if self.extensions => Err(Fault::UnexpectedOpcode),
             _ => Err(Fault::QueueNumber),

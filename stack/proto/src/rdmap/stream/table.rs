@@ -1,8 +1,8 @@
 //! The tables of errors, row by row: raw segments in, the octets of the Terminate out.
 //!
 //! Segments are written by hand, as hexadecimal digits and names of STags; what is expected of the
-//! Terminate is put together from the row alone. Every row holds for both versions: their octets
-//! differ in DV and RV and nothing else.
+//! Terminate is put together from the row alone. Every row holds for each version: their octets
+//! differ in DV and RV, and in what an STag of another stream is called.
 
 mod rows;
 
@@ -94,13 +94,16 @@ impl Bed {
         octets
     }
 
-    /// A segment: in the older version DV and RV are 0 where they are 1 in the newer one.
+    /// A segment: in the older versions DV, and in the oldest RV, is 0 where it is 1 in the newest.
     fn segment(&self, text: &str) -> Vec<u8> {
         let mut octets = self.octets(text);
-        if self.version == Version::Rdmac {
-            for (octet, bits) in octets.iter_mut().zip([0x01, 0x40]) {
-                *octet ^= bits;
-            }
+        let older = match self.version {
+            Version::Ietf => [0, 0],
+            Version::Draft00 => [0x01, 0],
+            Version::Rdmac => [0x01, 0x40],
+        };
+        for (octet, bits) in octets.iter_mut().zip(older) {
+            *octet ^= bits;
         }
         octets
     }
@@ -137,7 +140,7 @@ impl Bed {
 }
 
 fn each_version(test: impl Fn(Version)) {
-    for version in [Version::Ietf, Version::Rdmac] {
+    for version in [Version::Ietf, Version::Rdmac, Version::Draft00] {
         test(version);
     }
 }
@@ -165,7 +168,11 @@ fn walk(wanted: &str) {
             assert!(bed.arena.read(0, 0x800) == before, "{name}: something was placed");
             let told = bed.stream.fail(fault, &ulpdu).expect("the first fault");
             // The older texts call an STag of another stream invalid.
-            let cause = if version == Version::Rdmac && cause == "01 03" { "01 00" } else { cause };
+            let cause = match (version, cause) {
+                (Version::Rdmac | Version::Draft00, "01 03") => "01 00",
+                (Version::Rdmac | Version::Draft00, "11 02") => "11 00",
+                _ => cause,
+            };
             let expected = bed.answer(cause, copies, &header, &payload);
             let last_word = bed.last_word();
             assert_eq!(last_word, expected, "{name}, {version:?}");
@@ -186,7 +193,7 @@ fn tagged_base_or_bounds() {
     walk("11 01");
 }
 
-// req-test: DDP-058, DDP-173, DDP-188
+// req-test: DDP-058, DDP-173, DDP-188, RDMAP-333
 #[test]
 fn tagged_stag_not_of_the_stream() {
     walk("11 02");
@@ -288,7 +295,7 @@ fn rdmap_version() {
     walk("02 05");
 }
 
-// req-test: RDMAP-070, RDMAP-106, RDMAP-144, RDMAP-149, RDMAP-263
+// req-test: RDMAP-070, RDMAP-106, RDMAP-263
 #[test]
 fn unexpected_opcode() {
     walk("02 06");
@@ -476,10 +483,12 @@ fn the_terminate_comes_next_and_nothing_after_it() {
     assert_eq!(bed.last_word()[..2], [0x41, 0x47]);
 }
 
-// req-test: DDP-046, DDP-047, RDMAP-054
+// req-test: DDP-046, DDP-047, RDMAP-054, RDMAP-055
 #[test]
 fn each_version_has_its_control_octets() {
-    for (version, dv, rv) in [(Version::Ietf, 1, 0x40), (Version::Rdmac, 0, 0x00)] {
+    for (version, dv, rv) in
+        [(Version::Ietf, 1, 0x40), (Version::Rdmac, 0, 0x00), (Version::Draft00, 0, 0x40)]
+    {
         let mut bed = bed(version);
         let (_, open) = bed.stags[0];
         let payload = || crate::rdmap::operation::Payload::Inline([7; 3].into_iter().collect());
