@@ -280,12 +280,8 @@ fn is_told(mut live: Live, pieces: &[Vec<u8>], expected: &[(u64, WcStatus)], wha
 // req-test: RDMAP-192, RDMAP-044, RDMAP-196, RDMAP-247, RDMAP-186
 #[test]
 fn a_terminate_may_arrive_at_any_moment() {
-    let refused = |mut all: [(u64, WcStatus); 6]| {
-        // The Terminate names one message: the oldest that left and is not done.
-        all[0].1 = WcStatus::RemoteAccess;
-        all
-    };
-    let all = refused(ALL_FLUSHED);
+    // The Terminate names a Write that is none of these.
+    let all = ALL_FLUSHED;
     is_told(Live::work(), &[last_word()], &all, "alone");
     is_told(live(), &[last_word()], &[], "as the first FPDU");
     let bytes: Vec<_> = last_word().iter().map(|&octet| vec![octet]).collect();
@@ -303,6 +299,40 @@ fn a_terminate_may_arrive_at_any_moment() {
     let part = Untagged { last: false, rsvd_ulp, rsvd_ulp_rest: 0, queue: 0, msn: 1, mo: 0 };
     let part = framed(18, |out| part.emit(Version::Ietf, out), b"part");
     is_told(Live::work(), &[part, last_word()], &all, "amid a message");
+}
+
+/// The copy of the header says which message was refused: a Read by its number, a Write by its
+/// place. What is done already cannot be, and nothing else is marked in its stead.
+#[test]
+fn a_terminate_marks_the_request_that_it_names_and_no_other() {
+    let read = |msn: u8| {
+        let header = [0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, msn, 0, 0, 0, 0];
+        [&[0x01, 1, 0xc0, 0, 0, 46][..], &header].concat()
+    };
+    let write = |stag: u8, to: u8| {
+        let header = [0xc1, 0x40, 0, 0, 0, stag, 0, 0, 0, 0, 0, 0, 0, to];
+        [&[0x11, 0, 0xc0, 0, 0, 21][..], &header].concat()
+    };
+    let cases = [
+        ("the first Read", read(1), Some(4)),
+        ("the second Read", read(2), Some(5)),
+        ("a Read that was never asked for", read(3), None),
+        ("the Write behind them, its last octet", write(1, 6), Some(6)),
+        ("a Write that ended before", write(1, 7), None),
+        ("a Write to elsewhere", write(9, 0), None),
+        ("nothing in particular", vec![0x01, 1, 0, 0], Some(4)),
+        ("a tagged segment of which no more is known", vec![0x11, 0, 0, 0], None),
+    ];
+    for (name, octets, marked) in cases {
+        let mut live = Live::work();
+        live.heard();
+        live.say(&untagged(Opcode::Terminate, 2, 1, &octets));
+        assert!(matches!(live.reason(), EndReason::TerminateReceived(_)), "{name}");
+        let expected = ALL_FLUSHED.map(|(wr_id, status)| {
+            (wr_id, if marked == Some(wr_id) { WcStatus::RemoteAccess } else { status })
+        });
+        assert_eq!(live.completions(), expected, "{name}");
+    }
 }
 
 #[test]

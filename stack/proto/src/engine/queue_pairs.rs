@@ -30,8 +30,8 @@ pub(super) struct Qp {
     pub(super) conn: Option<u32>,
     /// Receive completions that found no room, and those behind them; oldest first.
     late: VecDeque<Wc>,
-    /// How a Read or Write that the peer refused ends.
-    refused: Option<WcStatus>,
+    /// Which request the peer refused, and how that one ends.
+    refused: Option<(u64, WcStatus)>,
     flushing: bool,
     /// RDMA Writes ahead of their turn are placed when they come.
     pub(super) places_early: bool,
@@ -300,10 +300,11 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         // req: DDP-027, DDP-123, RDMAP-252
         qp.state = QpState::Error;
         if let EndReason::TerminateReceived(told) = reason {
-            qp.refused = match (told.layer, told.error_type) {
-                (0 | 1, 1) => Some(WcStatus::RemoteAccess),
-                _ => Some(WcStatus::RemoteOperation),
+            let status = match (told.layer, told.error_type) {
+                (0 | 1, 1) => WcStatus::RemoteAccess,
+                _ => WcStatus::RemoteOperation,
             };
+            qp.refused = qp.stream.refused(&told).map(|number| (number, status));
         }
         if was_connected {
             if reason != EndReason::Local && reason != EndReason::PeerClosed {
@@ -386,17 +387,14 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                 outcome = Outcome::Flushed;
             }
             if request.signaled || outcome != Outcome::Success {
-                let refused = qp.refused.filter(|_| qp.stream.requester.oldest_begun());
-                let wc = send_completion(id, request, outcome, refused);
+                let oldest = qp.stream.requester.oldest_number();
+                let refused = qp.refused.filter(|(number, _)| *number == oldest);
+                let wc = send_completion(id, request, outcome, refused.map(|(_, status)| status));
                 if !self.completions.push(qp.init.send_cq, wc) {
                     return false;
                 }
                 *reported = true;
                 qp.spoiled |= outcome != Outcome::Success;
-                if outcome == Outcome::Flushed {
-                    // The Terminate names one message: the oldest that left and is not done.
-                    qp.refused = None;
-                }
             }
             qp.stream.requester.pop();
         }

@@ -17,6 +17,7 @@ use crate::wire::rdmap::READ_REQUEST_LEN;
 use crate::wire::seq::Seq;
 
 mod atomic;
+mod refused;
 
 /// A posted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -455,12 +456,10 @@ impl Requester {
             .or_else(|| self.queue.front().map(|entry| (&entry.request, Outcome::Flushed)))
     }
 
-    /// The oldest request left, at least in part.
+    /// Number of the oldest request, counted from the first ever posted.
     #[must_use]
-    pub fn oldest_begun(&self) -> bool {
-        let is_written =
-            self.queue.front().is_some_and(|entry| entry.progress == Progress::Written);
-        self.built > 0 || self.offset > 0 || is_written
+    pub const fn oldest_number(&self) -> u64 {
+        self.popped
     }
 
     /// Takes the oldest request off.

@@ -330,6 +330,13 @@ impl Stream {
         self.failed = true;
     }
 
+    /// The request that a peer's Terminate is about: see [`Requester::refused`].
+    #[cold]
+    #[must_use]
+    pub fn refused(&self, told: &Terminate) -> Option<u64> {
+        self.requester.refused(told, self.version)
+    }
+
     /// The peer has sent its last: what needs an answer is not sent any more. True if something
     /// waits for one, and will for ever.
     #[cold]

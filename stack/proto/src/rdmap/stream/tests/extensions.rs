@@ -6,6 +6,7 @@ use crate::rdmap::operation::{AtomicOp, ImmediateData};
 use crate::wire::atomic::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, QN_ATOMIC_RESPONSE,
 };
+use crate::wire::terminate::LAYER_DDP;
 
 /// Where the words lie at the peer, and where what they were is placed.
 const WORD: u64 = 1024;
@@ -374,7 +375,8 @@ fn a_write_with_immediate_data_is_in_place_when_it_is_told() {
             assert_eq!(right.handle(&ulpdu), Ok(Indication::Placed));
         }
         assert_eq!(left.done(), [], "the Immediate Data are still to come");
-        assert!(left.stream.requester.oldest_begun());
+        let told = Terminate::new(LAYER_DDP, 1, 0);
+        assert_eq!(left.stream.refused(&told), Some(0), "its Write may be refused yet");
         assert_eq!(right.arena.read(1000, len as usize), vec![7; len as usize]);
         let filled = Filled { wr_id: 5, len: 0 };
         let told = Indication::ImmediateReceived { filled, data: *b"finished", solicited: true };
