@@ -195,12 +195,7 @@ fn end_of(event: Event) -> Option<Cow<'static, str>> {
                 format!("cannot connect: {error}")
             }))
         }
-        Event::Established { .. }
-        | Event::Streaming { .. }
-        | Event::PeerFinished { .. }
-        | Event::TerminateReceived { .. }
-        | Event::SrqLimit { .. }
-        | Event::ConnectRequest { .. } => None,
+        _ => None,
     }
 }
 
