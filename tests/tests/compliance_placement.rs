@@ -113,11 +113,12 @@ fn an_stag_of_another_stream_is_invalid_to_the_older_versions() {
 // req-test: DDP-216
 #[test]
 fn an_stag_is_not_tied_to_a_buffer_that_its_owner_may_not_access() {
+    type Registered = fn(&Bed) -> u32;
     fn own(bed: &Bed) -> u32 {
         bed.register(4096, 64, Access::ALL, false)
     }
     let all = Access::ALL;
-    let cases: [(&str, fn(&Bed) -> u32, u64, u64, Access, bool); 6] = [
+    let cases: [(&str, Registered, u64, u64, Access, bool); 6] = [
         ("its own", own, 4096, 64, all, true),
         (
             "of another domain",
