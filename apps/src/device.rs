@@ -14,6 +14,11 @@ use crate::tcp::TcpArgs;
 /// Frames for full windows of more connections than this are not set aside: they share.
 const WINDOWS_MAX: u32 = 64;
 
+/// Queue pairs that there may be besides those of the connections at a time.
+const SPARE: usize = 64;
+/// Regions that a connection of these programs has at most.
+const REGIONS: usize = 2;
+
 /// Where.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
@@ -40,7 +45,12 @@ pub struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    fn config(&self, addresses: Vec<InterfaceAddress>, connections: u16) -> anyhow::Result<Config> {
+    fn config(
+        &self,
+        addresses: Vec<InterfaceAddress>,
+        busy: u16,
+        connections: u16,
+    ) -> anyhow::Result<Config> {
         let device: DeviceSpec = self.dev.parse().map_err(|error| anyhow!("--dev: {error}"))?;
         let first = addresses.first().context("there is at least one address")?;
         let mut config = Config::new(device, first.ip, first.prefix_len);
@@ -53,8 +63,12 @@ impl DeviceArgs {
         config.drive = DriveMode::Inline;
         // The programs end by dropping what they have.
         config.drop_linger = config.linger;
-        let windows = u32::from(connections).clamp(config.pools.windows, WINDOWS_MAX);
-        config.pools.windows = windows;
+        config.pools.windows = u32::from(busy).clamp(config.pools.windows, WINDOWS_MAX);
+        // Queue pairs and regions of those that are going while others come.
+        let connections = usize::from(connections) + SPARE;
+        config.qps_max = config.qps_max.max(connections);
+        config.regions_max = config.regions_max.max(REGIONS * connections);
+        config.limits.connections_max = config.limits.connections_max.max(2 * connections);
         Ok(config)
     }
 
@@ -70,10 +84,18 @@ impl DeviceArgs {
     /// # Errors
     /// If the device is missing or of no use here, or the addresses are.
     pub fn open(&self, connections: u16) -> anyhow::Result<Context> {
+        self.open_for(connections, connections)
+    }
+
+    /// As [`DeviceArgs::open`], for `connections` of which so many are `busy` at a time.
+    ///
+    /// # Errors
+    /// As [`DeviceArgs::open`].
+    pub fn open_for(&self, busy: u16, connections: u16) -> anyhow::Result<Context> {
         if self.dev == "ring" {
             bail!("ring joins two ends of one process: use loop, or --dev memif:/tmp/iwarp.sock");
         }
-        let config = self.config(self.network.addresses()?, connections)?;
+        let config = self.config(self.network.addresses()?, busy, connections)?;
         // The error names the device and says what to do; its causes would say it again.
         Context::open(config).map_err(|error| anyhow!("{error}"))
     }
@@ -87,7 +109,8 @@ impl DeviceArgs {
         if self.dev != "ring" {
             bail!("loop runs over ring: leave --dev away, or start a server and a client");
         }
-        let config = |end| self.config(vec![self.network.loop_address(end)], connections);
+        let config =
+            |end| self.config(vec![self.network.loop_address(end)], connections, connections);
         Context::ring_pair(config(0)?, config(1)?).map_err(|error| anyhow!("{error}"))
     }
 

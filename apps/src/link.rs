@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferrowarp::{
-    Access, Agreed, ConnParam, ConnectError, Context, Cq, EndReason, Event, INLINE_LEN_MAX, Mr,
-    Operation, Payload, Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr, SgList, Sge, Wc,
-    WcStatus,
+    Access, Agreed, Buffer, ConnParam, ConnectError, Context, Cq, EndReason, Event,
+    INLINE_LEN_MAX, Mr, Operation, Payload, Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr,
+    SgList, Sge, Wc, WcStatus,
 };
 
 /// How long the other end may take to close.
@@ -26,9 +26,9 @@ pub struct Id {
     pub kind: u8,
     /// Run of the program, modulo 256, so that late completions are told apart.
     pub run: u8,
-    /// Connection, or slot of a channel.
+    /// Connection.
     pub index: u16,
-    /// Number of the request, modulo 2^32.
+    /// Number of the request, modulo 2^32; slot of a channel.
     pub number: u32,
 }
 
@@ -71,6 +71,18 @@ pub struct End {
     cq: Cq,
 }
 
+fn too_much(len: usize) -> String {
+    format!("no {len} octets of memory: use a smaller size or fewer slots")
+}
+
+/// `len` octets of memory, zeroed. Takes long if they are many.
+///
+/// # Errors
+/// If there is no memory.
+pub fn allocate(context: &Context, len: usize) -> anyhow::Result<Buffer> {
+    context.allocate(len.max(64)).with_context(|| too_much(len))
+}
+
 impl End {
     /// An end whose connections have at most `requests` outstanding, all together.
     ///
@@ -95,9 +107,16 @@ impl End {
     /// # Errors
     /// If there is no memory.
     pub fn memory(&self, len: usize, access: Access) -> anyhow::Result<Mr> {
-        let told = || format!("no {len} octets of memory: use a smaller size or fewer slots");
-        let buffer = self.context.allocate(len.max(64)).with_context(told)?;
-        self.pd.register(buffer, access).with_context(told)
+        self.register(allocate(&self.context, len)?, access)
+    }
+
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// If the stack has no room for a region.
+    pub fn register(&self, buffer: Buffer, access: Access) -> anyhow::Result<Mr> {
+        let len = buffer.len();
+        self.pd.register(buffer, access).with_context(|| too_much(len))
     }
 
     /// A queue pair on the end's completion queue.
@@ -259,10 +278,10 @@ impl Channel {
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn new(end: &End, slots: u16, slot_len: u32) -> anyhow::Result<Self> {
-        let count = usize::from(slots);
+    pub fn new(end: &End, slots: u32, slot_len: u32) -> anyhow::Result<Self> {
+        let count = usize::try_from(slots)?;
         let qp = end.queue_pair(count, count)?;
-        let octets = usize::from(slots) * usize::try_from(slot_len)?;
+        let octets = count * usize::try_from(slot_len)?;
         let inbox = end.memory(octets, Access::LOCAL_WRITE)?;
         let channel = Self { qp, inbox, slot_len, pending: VecDeque::new(), unsent: 0 };
         for slot in 0..slots {
@@ -271,8 +290,8 @@ impl Channel {
         Ok(channel)
     }
 
-    fn post_receive(&self, slot: u16) -> anyhow::Result<()> {
-        let id = Id { kind: Id::CHANNEL_RECEIVE, run: 0, index: slot, number: 0 };
+    fn post_receive(&self, slot: u32) -> anyhow::Result<()> {
+        let id = Id { kind: Id::CHANNEL_RECEIVE, run: 0, index: 0, number: slot };
         let mut sg_list = SgList::new();
         let offset = u64::from(slot) * u64::from(self.slot_len);
         sg_list.push(piece(&self.inbox, offset, self.slot_len));
@@ -344,11 +363,11 @@ impl Channel {
             return Ok(None);
         }
         let mut octets = vec![0; usize::try_from(wc.byte_len.min(self.slot_len))?];
-        let offset = usize::from(id.index) * usize::try_from(self.slot_len)?;
+        let offset = usize::try_from(id.number)? * usize::try_from(self.slot_len)?;
         self.inbox.read(offset, &mut octets);
         // The peer may close with its last message; then there is nothing more to receive.
         if self.qp.state() != QpState::Error {
-            self.post_receive(id.index)?;
+            self.post_receive(id.number)?;
         }
         Ok(Some(octets))
     }

@@ -112,7 +112,7 @@ fn a_persistent_ping_server_answers_many_clients_at_a_time() {
     let failures = Lines::default();
     let (common, rounds) = ping_options("-S 1000 -V --markers");
     let mut server =
-        ping::server::Server::new(&pair.server, &common, true, failures.hook()).unwrap();
+        ping::server::Server::new(&pair.server, &common, Some(8), failures.hook()).unwrap();
     let mut clients: Vec<ping::client::Client> = (1..=8)
         .map(|n| {
             let count = n * 10;

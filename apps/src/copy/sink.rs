@@ -102,7 +102,7 @@ impl Sink {
             anyhow::Ok(Partial { file, path: path.clone(), complete: false })
         });
         let end = End::new(&self.context, 4 * usize::from(CHANNEL_SLOTS))?;
-        let channel = Channel::new(&end, CHANNEL_SLOTS, LEN_MAX)?;
+        let channel = Channel::new(&end, CHANNEL_SLOTS.into(), LEN_MAX)?;
         let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
         let slots = end.memory(usize::try_from(SLOTS * SLOT_LEN)?, access)?;
         let offer = request.offer();

@@ -78,7 +78,7 @@ impl Source {
         let meta = file.metadata().with_context(told)?;
         ensure!(meta.is_file(), "{} is no regular file: choose one", path.display());
         let end = End::new(context, 4 * usize::from(CHANNEL_SLOTS))?;
-        let channel = Channel::new(&end, CHANNEL_SLOTS, LEN_MAX)?;
+        let channel = Channel::new(&end, CHANNEL_SLOTS.into(), LEN_MAX)?;
         let slots = end.memory(usize::try_from(SLOTS * SLOT_LEN)?, Access::REMOTE_READ)?;
         channel.qp.connect(remote, parameters(true, false, READS, &[])?)?;
         Ok(Self {

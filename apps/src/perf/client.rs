@@ -6,17 +6,17 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use ferrowarp::{ConnParam, Context};
+use ferrowarp::{Access, ConnParam, Context};
 
 use crate::link::{End, Watch, established, parameters};
 use crate::machine::{Machine, Step};
 use crate::perf::control::{Hello, Message, Region, Run, Tally, Welcome};
 use crate::perf::hdr::Interval;
 use crate::perf::options::{Test, TestArgs};
-use crate::perf::progress::Progress;
+use crate::perf::progress::{Progress, Waiting};
 use crate::perf::purpose::Purpose;
 use crate::perf::report::{Measurement, Setting};
-use crate::perf::session::{Session, advertise, completions_max, regions};
+use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::work::{Turn, Work};
 
 /// Data connections that are set up at a time.
@@ -55,6 +55,7 @@ pub struct Client {
     turn: Turn,
     watch: Watch,
     progress: Option<Progress>,
+    waiting: Waiting,
     run_started: Instant,
     began: Instant,
     /// What is the same for all results. `crc` is what was agreed, once that is known.
@@ -81,7 +82,8 @@ impl Client {
         let test = setting.test;
         let mut hello = hello(test, args);
         let end = End::new(context, completions_max(hello.qps, hello.tx_depth, hello.rx_depth))?;
-        let (tx, rx) = regions(&end, &hello, true)?;
+        let [tx, rx] = region_lens(&hello, true)?;
+        let (tx, rx) = (end.memory(tx, Access::ALL)?, end.memory(rx, Access::ALL)?);
         (hello.tx, hello.rx) = (advertise(&tx), advertise(&rx));
         let control = Session::control_channel(&end, hello.qps)?;
         let data = (0..hello.qps)
@@ -107,6 +109,7 @@ impl Client {
                 hello,
                 initiator: true,
                 number: 0,
+                alive: now,
             },
             remote,
             args: args.clone(),
@@ -117,6 +120,7 @@ impl Client {
             turn: Turn::new(),
             watch: Watch::new(args.timeout),
             progress: None,
+            waiting: Waiting::new(now),
             run_started: now,
             began: now,
             setting,
@@ -197,7 +201,7 @@ impl Client {
             self.state = State::Closing(self.turn.now());
             return Ok(());
         };
-        self.work = Some(Work::prepare(&self.session, *run, self.turn.now())?);
+        self.work = Some(Work::prepare(&mut self.session, *run, self.turn.now())?);
         self.report = None;
         self.session.say(Message::Run(*run))?;
         self.state = State::Preparing;
@@ -288,8 +292,14 @@ impl Client {
                 progress.show(now, run, work.progress());
             }
         }
-        if self.state == State::Running {
-            self.turn.show_life(&mut self.session)?;
+        if !matches!(self.state, State::Calling | State::Closing(_) | State::Closed) {
+            self.session.show_life(now)?;
+        }
+        match self.state {
+            State::Calling | State::Greeting | State::Connecting(_) | State::Preparing => {
+                self.waiting.show(now, self.waits_for());
+            }
+            _ => self.waiting.clear(now),
         }
         self.watch.check(now, self.waits_for())
     }

@@ -147,7 +147,7 @@ impl Pinger {
     ///
     /// # Errors
     /// If the connection is down.
-    pub fn prepare(session: &Session, run: Run, now: Instant) -> anyhow::Result<Self> {
+    pub fn prepare(session: &mut Session, run: Run, now: Instant) -> anyhow::Result<Self> {
         clear(session, &run)?;
         Ok(Self {
             table: Table::new(session, run),
@@ -327,7 +327,7 @@ impl Ponger {
     ///
     /// # Errors
     /// If the connection is down.
-    pub fn prepare(session: &Session, run: Run) -> anyhow::Result<Self> {
+    pub fn prepare(session: &mut Session, run: Run) -> anyhow::Result<Self> {
         clear(session, &run)?;
         let table = Table::new(session, run);
         Ok(Self { table, intake: Passive::prepare(session, run)?, owed: false })

@@ -12,6 +12,7 @@ use crate::perf::control::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_VERIFY, Run,
 };
 pub use crate::perf::kind::{AtomicType, Test, Transfer};
+use crate::perf::server::QPS_MAX;
 use crate::startup::{MpaArgs, ReadArgs};
 
 /// Port of perftest's programs, and of iwperf.
@@ -124,7 +125,8 @@ pub struct TestArgs {
     #[arg(conflicts_with = "iters")]
     pub duration: Option<Duration>,
     /// Queue pairs (bandwidth only).
-    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(short, long, default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(QPS_MAX)))]
     pub qps: u16,
     /// Requests outstanding per queue pair.
     #[arg(short, long, default_value_t = 128)]

@@ -34,7 +34,7 @@ impl Passive {
     ///
     /// # Errors
     /// If a connection is down.
-    pub fn prepare(session: &Session, run: Run) -> anyhow::Result<Self> {
+    pub fn prepare(session: &mut Session, run: Run) -> anyhow::Result<Self> {
         let mut intakes = vec![Intake::default(); usize::from(session.hello.qps)];
         for (qp, intake) in (0u16..).zip(&mut intakes) {
             if uses_receives(session) {
@@ -42,9 +42,11 @@ impl Passive {
                     session.post_receive(&run, qp, number)?;
                 }
                 intake.receives = run.credits.into();
+                session.stay_alive()?;
             } else if session.verify() && session.test().transfer() == Transfer::Read {
                 for number in 0..u64::from(run.slots) {
                     refill(session, &run, qp, number)?;
+                    session.stay_alive()?;
                 }
             } else if session.test().transfer() == Transfer::Atomic {
                 let word = usize::try_from(session.offset(&run, qp, 0))?;

@@ -15,9 +15,9 @@ use crate::perf::client::Client;
 use crate::perf::hdr;
 use crate::perf::options::{ClientArgs, Command, Options, PORT, Test, TestArgs};
 use crate::perf::report::{Measurement, Report, Setting};
-use crate::perf::server::Server;
+use crate::perf::server::{QPS_MAX, Server};
 
-/// Data connections that a server sets memory aside for.
+/// Data connections that a server sets frames aside for; those beyond share them.
 const SERVED_QPS: u16 = 16;
 
 /// Does what the options say.
@@ -53,7 +53,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         }
         Command::Server { device, reads, port, once, timeout } => {
             device.pin_single()?;
-            let context = device.open(SERVED_QPS)?;
+            let context = device.open_for(SERVED_QPS, QPS_MAX)?;
             let told = Box::new(|line: &str| say(&format!("{line}\n")));
             let mut server = Server::new(&context, *port, *once, *timeout, *reads, told)?;
             say(&format!("waiting for clients on port {port}\n"));

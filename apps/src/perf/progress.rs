@@ -49,6 +49,48 @@ impl Drop for Progress {
     }
 }
 
+/// What the other end is waited for, when that takes long.
+pub struct Waiting {
+    is_terminal: bool,
+    bar: Option<ProgressBar>,
+    since: Instant,
+}
+
+impl Waiting {
+    /// Begins to wait now.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self { is_terminal: std::io::stderr().is_terminal(), bar: None, since: now }
+    }
+
+    /// Shows what is waited for, if that has taken a while already.
+    pub fn show(&mut self, now: Instant, what: &'static str) {
+        if !self.is_terminal || now - self.since < QUIET {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.enable_steady_tick(EVERY);
+            bar
+        });
+        bar.set_message(format!("waiting for the other end: {what}"));
+    }
+
+    /// The wait is over.
+    pub fn clear(&mut self, now: Instant) {
+        self.since = now;
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.clear(self.since);
+    }
+}
+
 fn bar(size: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(UNITS), ProgressDrawTarget::hidden());
     if let Ok(style) = ProgressStyle::with_template(" {msg} [{bar:40}] {percent:>3}% {elapsed}") {

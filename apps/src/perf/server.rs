@@ -1,28 +1,31 @@
 //! The end that listens: serves one session after the other.
 
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
-use ferrowarp::{Access, Agreed, ConnParam, ConnRequest, Context, Listener};
+use anyhow::{Context as _, bail, ensure};
+use ferrowarp::{Access, Agreed, Buffer, ConnParam, ConnRequest, Context, Listener};
 
-use crate::link::{End, Watch, parameters};
+use crate::link::{End, Watch, allocate, parameters};
 use crate::machine::{Idle, Machine, Step};
 use crate::perf::control::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
 use crate::perf::limits::check_run;
 use crate::perf::options::{REGION_LEN_MAX, Test};
 use crate::perf::purpose::Purpose;
-use crate::perf::session::{Session, advertise, completions_max, regions};
+use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::work::{Turn, Work};
 use crate::startup::ReadArgs;
 
 /// Connection requests that may wait.
 const BACKLOG: usize = 64;
 /// Most data connections of a session.
-const QPS_MAX: u32 = 256;
+pub const QPS_MAX: u16 = 4096;
 /// Most requests, or receives, outstanding on a data connection.
 const DEPTH_MAX: u32 = 16384;
 /// RDMA Reads at a time for clients whose revision of MPA does not say how many they want.
 const READS: u16 = 16;
+/// A nap while memory is being prepared.
+const NAP: Duration = Duration::from_micros(200);
 /// Ticks between looks for connection requests while a run goes on.
 const LISTEN_EVERY: u32 = 16;
 
@@ -33,6 +36,7 @@ pub struct Server {
     once: bool,
     timeout: Duration,
     reads: ReadArgs,
+    provide: Provide,
     serving: Option<Serving>,
     idle: Idle,
     /// Called with one line for each session that ends: its test, or why it failed.
@@ -43,6 +47,8 @@ pub struct Server {
 enum State {
     /// The initiator's wishes are awaited.
     Greeting,
+    /// Memory for them is being prepared.
+    Providing,
     /// Between runs.
     Idle,
     /// A run is prepared, and begins soon.
@@ -64,6 +70,16 @@ struct Serving {
     watch: Watch,
     reads: ReadArgs,
     until_listen: u32,
+    provide: Provide,
+    /// What prepares the memory, on a thread of its own so that this end stays alive meanwhile.
+    provider: Option<JoinHandle<anyhow::Result<[Buffer; 2]>>>,
+}
+
+/// Gets memory for the regions `tx` and `rx`.
+type Provide = fn(&Context, [usize; 2]) -> anyhow::Result<[Buffer; 2]>;
+
+fn provide(context: &Context, [tx, rx]: [usize; 2]) -> anyhow::Result<[Buffer; 2]> {
+    Ok([allocate(context, tx)?, allocate(context, rx)?])
 }
 
 impl Server {
@@ -87,6 +103,7 @@ impl Server {
             once,
             timeout,
             reads,
+            provide,
             serving: None,
             idle: Idle::default(),
             on_session,
@@ -103,8 +120,11 @@ impl Server {
                 }
                 (Ok(Purpose::Control { token, qps, tx_depth, rx_depth }), None) => {
                     let limits = Limits { token, qps, tx_depth, rx_depth };
-                    Serving::accept(&self.context, request, limits, self.timeout, self.reads)
-                        .map(|serving| self.serving = Some(serving))
+                    Serving::accept(&self.context, request, limits, self.timeout, self.reads).map(
+                        |serving| {
+                            self.serving = Some(Serving { provide: self.provide, ..serving });
+                        },
+                    )
                 }
                 (Ok(Purpose::Data { token, index }), Some(serving)) => {
                     serving.accept_data(request, token, index)
@@ -204,7 +224,8 @@ impl Serving {
         reads: ReadArgs,
     ) -> anyhow::Result<Self> {
         let &Limits { token, qps, tx_depth, rx_depth } = limits;
-        ensure!((1..=QPS_MAX).contains(&qps), "1 to {QPS_MAX} queue pairs are served");
+        let served = 1..=u32::from(QPS_MAX);
+        ensure!(served.contains(&qps), "1 to {QPS_MAX} queue pairs are served");
         ensure!((1..=DEPTH_MAX).contains(&tx_depth), "a depth of 1 to {DEPTH_MAX} is served");
         ensure!((1..=DEPTH_MAX).contains(&rx_depth), "1 to {DEPTH_MAX} receives are served");
         let qps = u16::try_from(qps)?;
@@ -235,6 +256,7 @@ impl Serving {
             hello,
             initiator: false,
             number: 0,
+            alive: Instant::now(),
         };
         Ok(Self {
             session,
@@ -246,6 +268,8 @@ impl Serving {
             watch: Watch::new(timeout),
             reads,
             until_listen: 0,
+            provide,
+            provider: None,
         })
     }
 
@@ -314,8 +338,11 @@ impl Serving {
         if let Some(reason) = self.session.ended() {
             bail!("{reason}");
         }
-        if self.state == State::Running {
-            self.turn.show_life(&mut self.session)?;
+        if self.state != State::Greeting {
+            self.session.show_life(now)?;
+        }
+        if self.state == State::Providing {
+            self.welcome()?;
         }
         self.watch.check(now, "the client")
     }
@@ -330,7 +357,7 @@ impl Serving {
             (State::Idle, Message::Run(run)) => {
                 ensure!(self.accepted.iter().all(|&there| there), "connections are missing");
                 check_run(&self.session.hello, &run)?;
-                self.work = Some(Work::prepare(&self.session, run, Instant::now())?);
+                self.work = Some(Work::prepare(&mut self.session, run, Instant::now())?);
                 self.run = Some(run);
                 self.session.say(Message::Ready)?;
                 // An active half begins with the word; a passive one may be needed before it.
@@ -373,15 +400,38 @@ impl Serving {
             hello.qps,
             hello.span
         );
-        let (tx, rx) = regions(&self.session.end, &hello, false)?;
+        let lens = region_lens(&hello, false)?;
+        let (context, provide) = (self.session.end.context.clone(), self.provide);
+        let told = "no thread for the memory of a session";
+        let thread = std::thread::Builder::new().name("iwperf-memory".to_owned());
+        self.provider = Some(thread.spawn(move || provide(&context, lens)).context(told)?);
+        self.session.hello = hello;
+        self.state = State::Providing;
+        Ok(())
+    }
+
+    /// Answers the wishes once there is memory.
+    fn welcome(&mut self) -> anyhow::Result<()> {
+        let Some(provider) = self.provider.take_if(|provider| provider.is_finished()) else {
+            // It has the core, if there is only one.
+            std::thread::sleep(NAP);
+            return Ok(());
+        };
+        let buffers = provider.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let [tx, rx] = buffers.map(|buffer| self.session.end.register(buffer, Access::ALL));
+        let (tx, rx) = (tx?, rx?);
+        let hello = self.session.hello;
         self.session.data = (0..hello.qps)
             .map(|_| Session::data_queue_pair(&self.session.end, &hello))
             .collect::<anyhow::Result<_>>()?;
         let welcome = Welcome { tx: advertise(&tx), rx: advertise(&rx) };
         self.session.peer = Welcome { tx: hello.tx, rx: hello.rx };
         (self.session.tx, self.session.rx) = (tx, rx);
-        self.session.hello = hello;
         self.state = State::Idle;
         self.session.say(Message::Welcome(welcome))
     }
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -1,11 +1,10 @@
 //! One end's side of a session: the control channel, the data connections, the two regions.
 
 use std::borrow::Cow;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use ferrowarp::{
-    Access, AtomicOp, Mr, Operation, Payload, PostError, Qp, RecvWr, SendWr, SgList, Wc,
-};
+use ferrowarp::{AtomicOp, Mr, Operation, Payload, PostError, Qp, RecvWr, SendWr, SgList, Wc};
 
 use crate::link::{Channel, End, Id, check, ended, gather, piece};
 use crate::perf::control::{
@@ -21,6 +20,8 @@ pub const RECEIVE: u8 = Id::FIRST_FREE + 1;
 /// Kind of the Read that confirms the Writes before it.
 pub const CONFIRM: u8 = Id::FIRST_FREE + 2;
 
+/// Time between signs of life.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// Octets of that Read.
 const CONFIRM_LEN: u32 = 8;
 
@@ -44,19 +45,22 @@ pub struct Session {
     pub initiator: bool,
     /// The run that goes on, or the last one.
     pub number: u32,
+    /// When this end last said that it is there.
+    pub alive: Instant,
 }
 
 /// Control messages that each end can take at a time.
 #[must_use]
-pub const fn control_depth(qps: u16) -> u16 {
-    32 + 24 * qps
+pub const fn control_depth(qps: u16) -> u32 {
+    32 + 24 * qps as u32
 }
 
 /// Completions that a session's queue must hold.
 #[must_use]
 pub fn completions_max(qps: u16, tx_depth: u32, rx_depth: u32) -> usize {
     let depth = send_depth(tx_depth, rx_depth) + usize::try_from(rx_depth).unwrap_or(0);
-    usize::from(qps) * depth + 2 * usize::from(control_depth(qps)) + 16
+    let control = usize::try_from(control_depth(qps)).unwrap_or(usize::MAX);
+    usize::from(qps) * depth + 2 * control + 16
 }
 
 /// Requests of a data connection's send queue: a Write and an empty Send for each message, the
@@ -65,18 +69,17 @@ fn send_depth(tx_depth: u32, rx_depth: u32) -> usize {
     usize::try_from(2 * tx_depth + rx_depth + 8).unwrap_or(usize::MAX)
 }
 
-/// The two regions of an end, `tx` and `rx`. A region that the test does not use is small.
+/// Octets of the two regions of an end, `tx` and `rx`. One that the test does not use is small.
 ///
 /// # Errors
-/// If there is no memory.
-pub fn regions(end: &End, hello: &Hello, initiator: bool) -> anyhow::Result<(Mr, Mr)> {
+/// If they are more than this machine can count.
+pub fn region_lens(hello: &Hello, initiator: bool) -> anyhow::Result<[usize; 2]> {
     let whole = usize::try_from(hello.span * u64::from(hello.qps))?;
     let both = hello.test.is_latency() || hello.has(FLAG_BIDIRECTIONAL);
     // A message is built at the active end, unless it is fetched.
     let builds = both || initiator != hello.test.transfer().is_fetch();
     let takes = both || !builds;
-    let size = |used| if used { whole } else { 64 };
-    Ok((end.memory(size(builds), Access::ALL)?, end.memory(size(takes), Access::ALL)?))
+    Ok([builds, takes].map(|used| if used { whole } else { 64 }))
 }
 
 /// A region as the other end is told of it.
@@ -138,6 +141,28 @@ impl Session {
     /// If the connection is down.
     pub fn say(&mut self, message: Message) -> anyhow::Result<()> {
         self.control.send(&Frame { run: self.number, message }.emit())
+    }
+
+    /// Says now and then that this end is still there.
+    ///
+    /// # Errors
+    /// If the control connection is down.
+    pub fn show_life(&mut self, now: Instant) -> anyhow::Result<()> {
+        if now - self.alive >= ALIVE_EVERY {
+            self.alive = now;
+            self.say(Message::Alive)?;
+        }
+        Ok(())
+    }
+
+    /// To be called now and then by whatever takes long, so that the connections stay alive and
+    /// the other end knows.
+    ///
+    /// # Errors
+    /// If the control connection is down.
+    pub fn stay_alive(&mut self) -> anyhow::Result<()> {
+        self.end.context.drive();
+        self.show_life(Instant::now())
     }
 
     /// Stream number of messages that one end builds for data connection `qp`.

@@ -2,7 +2,7 @@
 //! control messages come out.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::Wc;
@@ -17,8 +17,6 @@ use crate::perf::session::{RECEIVE, Session};
 
 /// Steps between readings of the clock.
 const CLOCK_EVERY: u32 = 16;
-/// Time between signs of life while a run goes on.
-const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// A run.
 pub enum Work {
@@ -42,7 +40,7 @@ impl Work {
     ///
     /// # Errors
     /// If a connection is down.
-    pub fn prepare(session: &Session, run: Run, now: Instant) -> anyhow::Result<Self> {
+    pub fn prepare(session: &mut Session, run: Run, now: Instant) -> anyhow::Result<Self> {
         if session.test().is_latency() {
             return Ok(if session.initiator {
                 Self::Ping(Pinger::prepare(session, run, now)?)
@@ -234,7 +232,6 @@ pub struct Turn {
     inbox: VecDeque<Frame>,
     now: Instant,
     until_clock: u32,
-    alive: Instant,
     /// Something arrived or completed since this was last reset.
     pub stirred: bool,
 }
@@ -249,7 +246,6 @@ impl Turn {
             inbox: VecDeque::new(),
             now,
             until_clock: 0,
-            alive: now,
             stirred: false,
         }
     }
@@ -317,18 +313,6 @@ impl Turn {
             }
             frame => Ok(frame),
         }
-    }
-
-    /// Says now and then that this end is still there.
-    ///
-    /// # Errors
-    /// If the control connection is down.
-    pub fn show_life(&mut self, session: &mut Session) -> anyhow::Result<()> {
-        if self.now - self.alive >= ALIVE_EVERY {
-            self.alive = self.now;
-            session.say(Message::Alive)?;
-        }
-        Ok(())
     }
 }
 

@@ -57,7 +57,7 @@ impl Client {
         count: u64,
     ) -> anyhow::Result<Self> {
         let end = End::new(context, usize::from(CHANNEL_SLOTS) * 2)?;
-        let channel = Channel::new(&end, CHANNEL_SLOTS, u32::try_from(ADVERT_LEN)?)?;
+        let channel = Channel::new(&end, CHANNEL_SLOTS.into(), u32::try_from(ADVERT_LEN)?)?;
         let len = usize::try_from(rounds.size)?;
         let source = end.memory(len, Access::REMOTE_READ)?;
         let sink = end.memory(len, Access::REMOTE_WRITE)?;

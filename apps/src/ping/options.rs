@@ -12,6 +12,11 @@ use crate::startup::{MpaArgs, ReadArgs};
 /// Port of rping.
 pub const PORT: u16 = 7174;
 
+/// Clients that a server takes at a time, unless it is told otherwise.
+pub const CLIENTS: u16 = 4096;
+/// The most that it can be told.
+const CLIENTS_MAX: i64 = 16_384;
+
 /// Pings a peer by Send, RDMA Read and RDMA Write; speaks with rdma-core's rping.
 #[derive(Debug, Parser)]
 #[command(name = "iwping", version, max_term_width = 100)]
@@ -32,6 +37,11 @@ pub enum Command {
         /// Goes on for ever, with many clients at a time; ends after the first one otherwise.
         #[arg(short = 'P', long)]
         persistent: bool,
+        /// Clients at a time; those beyond are refused. Each takes 4 KiB of registered memory and
+        /// as much as its pings.
+        #[arg(long, value_name = "N", default_value_t = CLIENTS, requires = "persistent")]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=CLIENTS_MAX))]
+        clients: u16,
     },
     /// Pings HOST.
     Client {

@@ -8,8 +8,8 @@ use crate::ping::client::Client;
 use crate::ping::options::{Command, Common, Options, Rounds};
 use crate::ping::server::Server;
 
-/// Clients that a server sets memory aside for.
-const SERVED: u16 = 16;
+/// Clients that a server sets aside frames for; those beyond share them.
+const BUSY: u16 = 16;
 /// Rounds of the loop, if not said otherwise.
 const LOOP_COUNT: u64 = 10;
 
@@ -19,10 +19,11 @@ const LOOP_COUNT: u64 = 10;
 /// One line that says what to do.
 pub fn program(options: &Options) -> anyhow::Result<()> {
     match &options.command {
-        Command::Server { common, persistent } => {
+        Command::Server { common, persistent, clients } => {
             common.device.pin_single()?;
-            let context = common.device.open(SERVED)?;
-            let mut server = server(&context, common, *persistent)?;
+            let clients = persistent.then_some(*clients);
+            let context = common.device.open_for(BUSY, clients.unwrap_or(1))?;
+            let mut server = server(&context, common, clients)?;
             println!("waiting for clients on port {}", common.port);
             if *persistent { run_until_interrupted(&mut server) } else { run(&mut server) }
         }
@@ -38,7 +39,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         Command::Loop { common, rounds } => {
             let placement = common.device.placement()?;
             let (left, right) = common.device.open_pair(1)?;
-            let mut server = server(&right, common, false)?;
+            let mut server = server(&right, common, None)?;
             let count = rounds.count.unwrap_or(LOOP_COUNT);
             let host = Host { ip: common.device.loop_server(), port: None };
             let mut client = client(&left, host, common, rounds, count)?;
@@ -49,9 +50,9 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-fn server(context: &Context, common: &Common, persistent: bool) -> anyhow::Result<Server> {
+fn server(context: &Context, common: &Common, clients: Option<u16>) -> anyhow::Result<Server> {
     let told = Box::new(|line: &str| eprintln!("iwping: {line}"));
-    Server::new(context, common, persistent, told)
+    Server::new(context, common, clients, told)
 }
 
 fn client(

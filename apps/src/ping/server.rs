@@ -15,20 +15,31 @@ use crate::ping::{CHANNEL_SLOTS, READ, READS, WRITE};
 use crate::startup::{ReadArgs, agreement, start};
 
 /// Connection requests that may wait.
-const BACKLOG: usize = 64;
-/// Clients at a time.
-const CLIENTS_MAX: usize = 256;
+const BACKLOG: usize = 1024;
+/// Clients that are looked after in a step, besides those for which something completed.
+const LOOKS: usize = 16;
+/// Completions that a client can have outstanding: receives and Sends of its channel, a Read, a
+/// Write.
+const COMPLETIONS: usize = 2 * CHANNEL_SLOTS as usize + 2;
 
 /// The end that answers.
 pub struct Server {
-    context: Context,
+    end: End,
     listener: Listener,
+    /// Clients at a time.
+    clients_max: usize,
+    /// Goes on when a client has left.
     persistent: bool,
     verbose: bool,
     immediate: bool,
     reads: ReadArgs,
     timeout: Duration,
-    clients: Vec<Client>,
+    /// By the index of their queue pair.
+    clients: Vec<Option<Client>>,
+    count: usize,
+    /// The client that is looked after next.
+    next: usize,
+    batch: Vec<Wc>,
     idle: Idle,
     /// Called with one line when a client fails.
     on_failure: Box<dyn FnMut(&str) + Send>,
@@ -46,27 +57,27 @@ enum State {
 
 /// One client.
 struct Client {
-    end: End,
     channel: Channel,
-    buffer: Mr,
+    /// As long as the client's pings, once it has said how long they are.
+    buffer: Option<Mr>,
     is_up: bool,
     state: State,
     /// Octets of the present ping.
     size: u32,
     rounds: u64,
     watch: Watch,
-    batch: Vec<Wc>,
 }
 
 impl Server {
-    /// Listens. Unless it is `persistent` the machine finishes with the first client.
+    /// Listens. With `clients` it goes on for ever, with so many clients at a time; without, the
+    /// machine finishes with the first client.
     ///
     /// # Errors
-    /// If the port is in use.
+    /// If the port is in use, or the context has no room for completions of so many clients.
     pub fn new(
         context: &Context,
         common: &Common,
-        persistent: bool,
+        clients: Option<u16>,
         on_failure: Box<dyn FnMut(&str) + Send>,
     ) -> anyhow::Result<Self> {
         let &Common { port, verbose, immediate, reads, timeout, .. } = common;
@@ -75,15 +86,20 @@ impl Server {
         } else {
             context.listen(port, BACKLOG)?
         };
+        let clients_max = usize::from(clients.unwrap_or(1));
         Ok(Self {
-            context: context.clone(),
+            end: End::new(context, clients_max * COMPLETIONS)?,
             listener,
-            persistent,
+            clients_max,
+            persistent: clients.is_some(),
             verbose,
             immediate,
             reads,
             timeout,
             clients: Vec::new(),
+            count: 0,
+            next: 0,
+            batch: Vec::with_capacity(256),
             idle: Idle::default(),
             on_failure,
         })
@@ -91,74 +107,148 @@ impl Server {
 
     fn listen(&mut self) {
         while let Some(request) = self.listener.poll() {
-            let limit = if self.persistent { CLIENTS_MAX } else { 1 };
-            if self.clients.len() >= limit {
+            if self.count >= self.clients_max {
                 // The peer may have gone meanwhile, which is no error here.
                 let _ = request.reject(b"busy with other clients: try again later");
                 continue;
             }
-            match self.accept(request) {
-                Ok(client) => self.clients.push(client),
-                Err(error) => (self.on_failure)(&format!("a client was refused: {error:#}")),
+            if let Err(error) = self.accept(request) {
+                (self.on_failure)(&format!("a client was refused: {error:#}"));
             }
         }
     }
 
-    fn accept(&self, request: ConnRequest) -> anyhow::Result<Client> {
-        let end = End::new(&self.context, usize::from(CHANNEL_SLOTS) * 2)?;
-        let channel = Channel::new(&end, CHANNEL_SLOTS, u32::try_from(ADVERT_LEN)?)?;
-        let buffer = end.memory(usize::try_from(SIZE_MAX)?, Access::LOCAL_WRITE)?;
+    fn accept(&mut self, request: ConnRequest) -> anyhow::Result<()> {
+        let slot_len = u32::try_from(ADVERT_LEN)?;
+        let channel = match Channel::new(&self.end, CHANNEL_SLOTS.into(), slot_len) {
+            Ok(channel) => channel,
+            Err(error) => {
+                let _ = request.reject(b"no room for another client");
+                return Err(error);
+            }
+        };
         let offer = request.offer();
         let mut param = parameters(offer.crc, offer.markers_out, READS, &[])?;
         self.reads.put_into(&mut param);
         param.start = start(self.immediate);
         request.accept(&channel.qp, param)?;
-        Ok(Client {
-            end,
+        let index = usize::try_from(channel.qp.id().index)?;
+        let client = Client {
             channel,
-            buffer,
+            buffer: None,
             is_up: false,
             state: State::Source,
             size: 0,
             rounds: 0,
             watch: Watch::new(self.timeout),
-            batch: Vec::with_capacity(16),
-        })
+        };
+        if index >= self.clients.len() {
+            self.clients.resize_with(index + 1, || None);
+        }
+        self.clients[index] = Some(client);
+        self.count += 1;
+        Ok(())
     }
-}
 
-impl Machine for Server {
-    fn step(&mut self) -> anyhow::Result<Step> {
-        let busy = self.context.drive();
-        self.listen();
-        self.idle.step(busy || !self.clients.is_empty());
-        let mut index = 0;
-        while index < self.clients.len() {
-            match self.clients[index].step(self.verbose) {
-                Ok(Step::Running) => index += 1,
-                Ok(Step::Finished) => {
-                    self.clients.swap_remove(index);
-                    if !self.persistent {
-                        return Ok(Step::Finished);
-                    }
-                }
-                Err(error) => {
-                    self.clients.swap_remove(index);
-                    if !self.persistent {
-                        return Err(error);
-                    }
-                    (self.on_failure)(&format!("a client failed: {error:#}"));
-                }
+    /// Acts on what a client's turn came to; finished if the machine is.
+    fn conclude(&mut self, index: usize, turn: anyhow::Result<Step>) -> anyhow::Result<Step> {
+        if matches!(turn, Ok(Step::Running)) {
+            return turn;
+        }
+        self.clients[index] = None;
+        self.count -= 1;
+        if !self.persistent {
+            return turn;
+        }
+        if let Err(error) = turn {
+            (self.on_failure)(&format!("a client failed: {error:#}"));
+        }
+        Ok(Step::Running)
+    }
+
+    /// Handles the completions that are there.
+    fn complete(&mut self) -> anyhow::Result<Step> {
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.clear();
+        self.end.poll(&mut batch);
+        let mut step = Step::Running;
+        for wc in &batch {
+            let index = usize::try_from(wc.qp.index)?;
+            let Some(Some(client)) = self.clients.get_mut(index) else { continue };
+            if client.channel.qp.id() == wc.qp {
+                let turn = client.complete(&self.end, wc, self.verbose);
+                step = self.conclude(index, turn)?;
+            }
+            if step == Step::Finished {
+                break;
+            }
+        }
+        self.batch = batch;
+        Ok(step)
+    }
+
+    /// Looks after some of the clients, others at each step.
+    fn look_after(&mut self) -> anyhow::Result<Step> {
+        let now = Instant::now();
+        for _ in 0..LOOKS.min(self.clients.len()) {
+            let index = self.next % self.clients.len();
+            self.next = index + 1;
+            let Some(client) = &mut self.clients[index] else { continue };
+            let turn = client.look(now, self.verbose);
+            if self.conclude(index, turn)? == Step::Finished {
+                return Ok(Step::Finished);
             }
         }
         Ok(Step::Running)
     }
 }
 
+impl Machine for Server {
+    fn step(&mut self) -> anyhow::Result<Step> {
+        let busy = self.end.context.drive();
+        self.listen();
+        self.idle.step(busy || self.count > 0);
+        if self.complete()? == Step::Finished {
+            return Ok(Step::Finished);
+        }
+        self.look_after()
+    }
+}
+
 impl Client {
-    fn step(&mut self, verbose: bool) -> anyhow::Result<Step> {
-        self.batch.clear();
-        self.end.poll(&mut self.batch);
+    /// Takes note of a completion.
+    fn complete(&mut self, end: &End, wc: &Wc, verbose: bool) -> anyhow::Result<Step> {
+        self.greet(verbose)?;
+        let id = Id::unpack(wc.wr_id);
+        if id.kind == Id::CHANNEL_RECEIVE && wc.status != WcStatus::Success && self.is_between() {
+            // The receives are flushed when a client leaves, which it may between rounds.
+            return self.leave(ended(&self.channel.qp));
+        }
+        if id.kind < Id::FIRST_FREE {
+            if let Some(octets) = self.channel.complete(id, wc)? {
+                self.advert(end, &octets)?;
+            }
+            return Ok(Step::Running);
+        }
+        check(wc, &self.channel.qp)?;
+        if id.kind == READ {
+            self.fetched(verbose)?;
+        }
+        Ok(Step::Running)
+    }
+
+    /// What is to be done also when nothing completes.
+    fn look(&mut self, now: Instant, verbose: bool) -> anyhow::Result<Step> {
+        self.greet(verbose)?;
+        if !self.is_between() {
+            self.watch.check(now, "a client")?;
+        } else if let Some(reason) = ended(&self.channel.qp) {
+            return self.leave(Some(reason));
+        }
+        Ok(Step::Running)
+    }
+
+    fn greet(&mut self, verbose: bool) -> anyhow::Result<()> {
         if !self.is_up
             && let Some(agreed) = established(&self.channel.qp)?
         {
@@ -167,32 +257,12 @@ impl Client {
                 println!("server {}", agreement(&agreed));
             }
         }
-        for wc in core::mem::take(&mut self.batch) {
-            let id = Id::unpack(wc.wr_id);
-            if id.kind == Id::CHANNEL_RECEIVE && wc.status != WcStatus::Success && self.is_between()
-            {
-                // The receives are flushed when a client leaves, which it may between rounds.
-                return self.leave(ended(&self.channel.qp));
-            }
-            if id.kind < Id::FIRST_FREE {
-                if let Some(octets) = self.channel.complete(id, &wc)? {
-                    self.advert(&octets)?;
-                }
-                continue;
-            }
-            check(&wc, &self.channel.qp)?;
-            if id.kind == READ {
-                self.fetched(verbose)?;
-            }
-        }
-        if self.is_between() {
-            if let Some(reason) = ended(&self.channel.qp) {
-                return self.leave(Some(reason));
-            }
-        } else {
-            self.watch.check(Instant::now(), "a client")?;
-        }
-        Ok(Step::Running)
+        Ok(())
+    }
+
+    /// The buffer, which is made when the first ping says how long it is.
+    fn buffer(&self) -> anyhow::Result<&Mr> {
+        self.buffer.as_ref().context("the client pings with nothing")
     }
 
     fn leave(&self, reason: Option<Cow<'static, str>>) -> anyhow::Result<Step> {
@@ -208,7 +278,7 @@ impl Client {
         self.state == State::Source
     }
 
-    fn advert(&mut self, octets: &[u8]) -> anyhow::Result<()> {
+    fn advert(&mut self, end: &End, octets: &[u8]) -> anyhow::Result<()> {
         let advert = Advert::parse(octets).context("the client does not speak as rping does")?;
         ensure!(
             (1..=SIZE_MAX).contains(&advert.size),
@@ -220,14 +290,20 @@ impl Client {
             State::Source => {
                 self.size = advert.size;
                 self.state = State::Reading;
-                let sink = piece(&self.buffer, 0, self.size);
+                let len = usize::try_from(self.size)?;
+                if self.buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
+                    // The old one goes first.
+                    self.buffer = None;
+                    self.buffer = Some(end.memory(len, Access::LOCAL_WRITE)?);
+                }
+                let sink = piece(self.buffer()?, 0, self.size);
                 let (rkey, remote) = (advert.rkey, advert.addr);
                 self.post(READ, Operation::Read { sink, rkey, remote })
             }
             State::Sink => {
                 // A smaller sink gets what fits, as much as the client said.
                 let size = advert.size.min(self.size);
-                let payload = gather(piece(&self.buffer, 0, size));
+                let payload = gather(piece(self.buffer()?, 0, size));
                 let (rkey, remote) = (advert.rkey, advert.addr);
                 self.post(WRITE, Operation::Write { payload, rkey, remote })?;
                 self.state = State::Source;
@@ -242,7 +318,7 @@ impl Client {
     fn fetched(&mut self, verbose: bool) -> anyhow::Result<()> {
         if verbose {
             let mut octets = vec![0; usize::try_from(self.size)?];
-            self.buffer.read(0, &mut octets);
+            self.buffer()?.read(0, &mut octets);
             println!("server ping data: {}", shown(&octets));
         }
         self.state = State::Sink;
@@ -250,7 +326,8 @@ impl Client {
     }
 
     fn go_ahead(&mut self) -> anyhow::Result<()> {
-        let advert = Advert { addr: self.buffer.addr(), rkey: self.buffer.rkey(), size: self.size };
+        let buffer = self.buffer()?;
+        let advert = Advert { addr: buffer.addr(), rkey: buffer.rkey(), size: self.size };
         self.channel.send(&advert.emit())
     }
 
