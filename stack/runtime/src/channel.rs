@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::verbs::arm::Notify;
@@ -18,6 +18,7 @@ use crate::arm::{ArmWord, Covers};
 use crate::config::DriveMode;
 use crate::context::Inner;
 use crate::handover::Handover;
+use crate::shard::Watcher;
 
 /// Takes the events of completion queues made with [`Context::create_cq_on`]. Clones name the same
 /// one.
@@ -80,6 +81,13 @@ impl Bell {
         }
     }
 
+    /// Wakes whoever sleeps, event or not.
+    fn rouse(&self) {
+        // Whoever has looked already sleeps by the time the lock is had.
+        drop(self.rang.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_all();
+    }
+
     /// The queue goes: so does its event.
     fn forget(&self, cq: CqId) {
         let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,6 +95,13 @@ impl Bell {
             rang.remove(at);
             self.took(&rang);
         }
+    }
+}
+
+/// Nobody sleeps for ever on what has ended.
+impl Watcher for Bell {
+    fn shard_ended(&self) {
+        self.rouse();
     }
 }
 
@@ -150,6 +165,13 @@ impl CqNotify {
     }
 }
 
+/// The last that is published: whoever has armed the queue finds what was flushed.
+impl Watcher for CqNotify {
+    fn shard_ended(&self) {
+        self.published(Covers::ANY);
+    }
+}
+
 impl Channel {
     pub(crate) fn new(context: &Arc<Inner>) -> std::io::Result<Self> {
         let (reader, writer) = UnixStream::pair()?;
@@ -158,6 +180,8 @@ impl Channel {
         writer.set_nonblocking(true)?;
         let (rang, wake) = (Mutex::default(), Condvar::new());
         let bell = Arc::new(Bell { rang, wake, reader, writer });
+        let watcher: Weak<Bell> = Arc::downgrade(&bell);
+        context.shard.watch(watcher);
         Ok(Self { bell, context: Arc::clone(context) })
     }
 
@@ -173,7 +197,8 @@ impl Channel {
 
     /// Waits for an event, for `timeout` at most ([`Duration::MAX`]: for ever), and takes it.
     /// Sleeps, unless the shard is driven by the application alone ([`DriveMode::Inline`]): then
-    /// it drives meanwhile.
+    /// it drives meanwhile. Does not wait once the context is closed or has failed
+    /// ([`Context::has_failed`](crate::Context::has_failed)).
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<CqId> {
         if self.context.drive_mode() == DriveMode::Inline {
@@ -193,7 +218,7 @@ impl Channel {
             if let Some(cq) = self.bell.take(&mut rang) {
                 return Some(cq);
             }
-            if left.is_zero() {
+            if left.is_zero() || self.context.shard.has_ended() {
                 return None;
             }
             let woken = self.bell.wake.wait_timeout(rang, left);

@@ -268,6 +268,19 @@ impl Context {
         self.inner.shard.control(|machine, _| machine.connection_count()).unwrap_or_default()
     }
 
+    /// True once a panic inside the stack has ended the context: the queue pairs are in error, those
+    /// that had a connection are told with [`Event::Disconnected`] and
+    /// [`EndReason::LocalError`], outstanding requests are flushed as far as their completion
+    /// queues have room, and those who wait are woken. Calls that need the stack fail as after
+    /// closing. Peers are not told. The panic does not reach the thread that happened to drive.
+    ///
+    /// [`Event::Disconnected`]: crate::Event::Disconnected
+    /// [`EndReason::LocalError`]: crate::EndReason::LocalError
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.inner.shard.has_failed()
+    }
+
     /// Ends all connections in good order, waits until the peers have acknowledged all completed
     /// work (at most [`Config::linger`]), then closes the device. Whatever was made from the
     /// context does nothing from then on. A process that exits without closing or dropping breaks
@@ -296,6 +309,10 @@ impl Inner {
             }
             if dpdk_sys::is_child() {
                 return None;
+            }
+            if self.shard.has_ended() {
+                // What came just before the end.
+                return ready();
             }
             let mut busy = self.shard.drive();
             if let Some(partner) = self.partner() {

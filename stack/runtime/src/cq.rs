@@ -1,7 +1,7 @@
 //! Completion queues: one ring from the shard to whoever polls.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use ferrowarp_proto::verbs::arm::Notify;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
@@ -49,6 +49,10 @@ impl Cq {
         let (mut feed, consumer) = Feed::new(capacity);
         let notify = channel.map(|channel| Arc::new(CqNotify::on(channel)));
         feed.alarm = notify.clone().map(Alarm::new);
+        if let Some(notify) = &notify {
+            let watcher: Weak<CqNotify> = Arc::downgrade(notify);
+            context.shard.watch(watcher);
+        }
         let overrun = Arc::clone(&feed.overrun);
         let id = context.shard.control(|machine, _| machine.add_cq(feed));
         let shared = Shared {
@@ -67,7 +71,8 @@ impl Cq {
     /// capacity of `out`, or 32 if it has none. Never waits.
     ///
     /// If there are none and the application drives the shard ([`crate::DriveMode`]), makes one
-    /// pass first. Several threads may poll; each completion goes to one of them. Some 10 ns
+    /// pass first. After a failure of the context ([`crate::Context::has_failed`]) there are those
+    /// that were flushed, and then none. Several threads may poll; each completion goes to one of them. Some 10 ns
     /// beyond the pass.
     #[inline]
     pub fn poll(&self, out: &mut Vec<Wc>) -> usize {

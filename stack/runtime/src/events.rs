@@ -55,6 +55,9 @@ pub enum AsyncEvent {
         /// The queue ([`Cq::id`](crate::Cq::id)).
         cq: CqId,
     },
+    /// The context has failed ([`Context::has_failed`](crate::Context::has_failed)). No event
+    /// follows.
+    Failed,
 }
 
 /// Tells of the events of a context that are not completions. Clones name the same one: there is
@@ -91,7 +94,7 @@ impl EventChannel {
 
     /// Waits for an event, for `timeout` at most, and takes it. Sleeps, unless the shard is driven
     /// by the application alone ([`DriveMode::Inline`]): then it drives meanwhile. `None` at once
-    /// if the context is closed.
+    /// if the context is closed or has failed.
     ///
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     #[must_use]

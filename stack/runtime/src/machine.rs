@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::regions::Reach;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, RequestId};
-use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
+use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, EndReason, Event, RequestId};
+use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::counters::{Counters, Port};
@@ -76,6 +77,10 @@ pub(crate) trait Machine: Send {
     fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError>;
     /// Ends every connection in good order and every listener.
     fn disconnect_all(&mut self, now: Instant);
+
+    /// After a panic, and never anything else after that: ends every queue pair with an event and
+    /// flushes its requests, and sends nothing.
+    fn abandon(&mut self);
 
     fn connection_count(&self) -> usize;
     /// Connections whose peer has not acknowledged everything yet.
@@ -432,6 +437,36 @@ where
             let _ = self.engine.disconnect(now, link.id);
             link.qp.close();
         }
+    }
+
+    fn abandon(&mut self) {
+        let Self { engine, links, srqs, listeners, teller, .. } = self;
+        for link in links.iter_mut().flatten() {
+            let was = link.qp.state();
+            // Nothing more is posted.
+            link.qp.close();
+            // Each for itself: what broke the engine may be in one of them.
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                engine.abandon_qp(link.id);
+                // What was still in the rings is flushed behind that.
+                while link.serve(engine).0 {
+                    engine.abandon_qp(link.id);
+                }
+            }));
+            if ended.is_err() {
+                tracing::error!(qp = link.id.index, "the requests of a queue pair are lost");
+            }
+            if !matches!(was, QpState::Idle | QpState::Error) {
+                let reason = EndReason::LocalError;
+                link.qp.inform(Event::Disconnected { qp: link.id, reason });
+                teller.tell(link.qp.source());
+            }
+            link.qp.source().end();
+        }
+        listeners.values().for_each(|backlog| backlog.source().end());
+        srqs.iter().for_each(|(_, end)| end.source().end());
+        engine.completions_mut().publish();
+        teller.tell_failure();
     }
 
     fn connection_count(&self) -> usize {

@@ -1,7 +1,8 @@
 //! A shard: the machine that owns an engine, and the one way to advance it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use dpdk_sys::is_child;
@@ -11,7 +12,7 @@ use crate::clock::Clock;
 use crate::config::DriveMode;
 use crate::doorbell::Doorbells;
 use crate::epoch::{self, PassEpoch, Passes};
-use crate::gate::Gate;
+use crate::gate::{Gate, Inside};
 use crate::handover::{HANDOVER_NS, Handover, Rest};
 use crate::machine::Machine;
 use crate::schedule::{Schedule, Step};
@@ -29,8 +30,24 @@ pub(crate) struct Shard {
     mode: DriveMode,
     /// Between application and helper, in mode `Helper`; in the others it only counts sleepers.
     handover: Arc<Handover>,
-    /// Nothing advances it any more.
-    ended: AtomicBool,
+    /// Whether anything still advances it: [`RUNS`], [`CLOSED`] or [`FAILED`].
+    state: AtomicU8,
+    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
+    /// A machine that panicked. Nothing is done with it until it is dropped, when the shard is
+    /// closed.
+    wreck: Mutex<Option<Box<dyn Machine>>>,
+}
+
+const RUNS: u8 = 0;
+const CLOSED: u8 = 1;
+const FAILED: u8 = 2;
+
+/// Whoever has to know when a shard ends.
+pub(crate) trait Watcher: Send + Sync {
+    /// Nothing advances the shard any more: it was closed, or it failed. What that means for its
+    /// queue pairs has been done and shown. Called outside the gate, by the thread that ended it,
+    /// more than once.
+    fn shard_ended(&self);
 }
 
 impl Shard {
@@ -42,7 +59,9 @@ impl Shard {
             clock: Clock::start(),
             mode,
             handover: Arc::new(Handover::new()),
-            ended: AtomicBool::new(false),
+            state: AtomicU8::new(RUNS),
+            watchers: Mutex::default(),
+            wreck: Mutex::default(),
         }
     }
 
@@ -71,13 +90,23 @@ impl Shard {
             return false;
         };
         self.epoch.observe();
-        let Some(machine) = machine.as_mut() else {
+        let Some(running) = machine.as_mut() else {
             return false;
         };
-        machine.pass(self.clock.now(), &self.bells)
+        let now = self.clock.now();
+        // No thread of the application's is unwound for a defect of the stack, and none that
+        // drives ends in silence.
+        match catch_unwind(AssertUnwindSafe(|| running.pass(now, &self.bells))) {
+            Ok(busy) => busy,
+            Err(_) => {
+                self.fail(machine);
+                true
+            }
+        }
     }
 
-    /// Acts on the machine. `None` after closing, and in a child of the process.
+    /// Acts on the machine. `None` after closing, after a failure (also one of `act`), and in a
+    /// child of the process.
     pub(crate) fn control<R>(&self, act: impl FnOnce(&mut dyn Machine, Instant) -> R) -> Option<R> {
         if is_child() {
             return None;
@@ -85,10 +114,55 @@ impl Shard {
         crate::thread::known_to_dpdk();
         let mut machine = self.gate.enter();
         self.epoch.observe();
-        let machine = machine.as_mut()?;
-        let result = act(machine.as_mut(), self.clock.now());
-        machine.settle();
-        Some(result)
+        let running = machine.as_mut()?;
+        let now = self.clock.now();
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let result = act(running.as_mut(), now);
+            running.settle();
+            result
+        }));
+        done.map_err(|_| self.fail(machine)).ok()
+    }
+
+    /// The machine has panicked. What is left of it ends its queue pairs; nothing advances it any
+    /// more.
+    #[cold]
+    fn fail(&self, mut machine: Inside<'_, Option<Box<dyn Machine>>>) {
+        tracing::error!("a panic has ended a shard, and all its connections with it");
+        if let Some(mut wreck) = machine.take() {
+            if catch_unwind(AssertUnwindSafe(|| wreck.abandon())).is_err() {
+                tracing::error!("some of its queue pairs could not be ended");
+            }
+            *self.wreck.lock().unwrap_or_else(PoisonError::into_inner) = Some(wreck);
+        }
+        drop(machine);
+        self.end(FAILED);
+    }
+
+    /// Nothing advances it from now on. Whoever finds it ended finds the last events, and whoever
+    /// armed a queue just before is notified, too: watchers are told on both sides of it.
+    fn end(&self, state: u8) {
+        self.tell_watchers();
+        self.state.store(state, Ordering::SeqCst);
+        self.tell_watchers();
+    }
+
+    /// Has `watcher` told when the shard ends; at once if it has ended already.
+    pub(crate) fn watch(&self, watcher: Weak<dyn Watcher>) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        watchers.push(watcher);
+        drop(watchers);
+        if self.has_ended() {
+            self.tell_watchers();
+        }
+    }
+
+    fn tell_watchers(&self) {
+        let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for watcher in watchers.iter().filter_map(Weak::upgrade) {
+            watcher.shard_ended();
+        }
     }
 
     /// Says that a queue pair has posted work.
@@ -151,13 +225,25 @@ impl Shard {
     /// Takes the machine out, so that nothing runs any more and the device is closed with it.
     pub(crate) fn stop(&self) {
         let machine = self.gate.enter().take();
-        self.ended.store(true, Ordering::Release);
+        if !self.has_ended() {
+            self.end(CLOSED);
+        }
         drop(machine);
+        let wreck = self.wreck.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if catch_unwind(AssertUnwindSafe(|| drop(wreck))).is_err() {
+            tracing::error!("what a failed shard had could not be freed");
+        }
     }
 
-    /// True once nothing advances it any more: it was closed.
+    /// True once nothing advances it any more: it was closed, or it failed.
+    #[inline]
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) != RUNS
+    }
+
+    /// True once it has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state.load(Ordering::Acquire) == FAILED
     }
 }
 

@@ -90,9 +90,12 @@ impl Srq {
     ///
     /// # Errors
     /// `QueueFull`; nothing was posted. It goes away when messages have arrived and a pass was
-    /// made.
+    /// made. `WrongState` after the context was closed or has failed.
     #[inline]
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
+        if self.shared.context.shard.has_ended() {
+            return Err(PostError::WrongState);
+        }
         let mut poster = self.shared.poster.enter();
         let retired = self.shared.link.retired.load(Ordering::Acquire);
         if poster.posted - retired >= poster.max || poster.ring.stage(wr).is_err() {

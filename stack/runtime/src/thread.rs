@@ -60,7 +60,7 @@ impl Driver {
                     if !pin(core) {
                         tracing::warn!(core, "could not pin the driving thread to its core");
                     }
-                    while !seen.load(Ordering::Relaxed) {
+                    while !seen.load(Ordering::Relaxed) && !shard.has_ended() {
                         shard.advance();
                     }
                 })?
@@ -84,7 +84,7 @@ impl Drop for Driver {
                 return;
             }
             thread.thread().unpark();
-            // It panicked: said already, and there is nothing to undo here.
+            // A panic of a pass does not get here, and there is nothing to undo after any other.
             let _ = thread.join();
         }
     }
@@ -97,7 +97,7 @@ fn help(shard: &Shard, stop: &AtomicBool) {
     }
     shard.handover().begin(std::thread::current());
     let mut schedule = Schedule::new(shard.now().as_nanos());
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) && !shard.has_ended() {
         match shard.next_step(&mut schedule) {
             Step::Drive => {
                 let busy = shard.advance();

@@ -1,72 +1,17 @@
-//! What one thread posts while another is in the middle of a pass.
+//! What one thread does while another is in the middle of a pass.
 
 mod support;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, mpsc};
 
-use ferrowarp::device::{
-    self, DeviceSpec, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, OpenConfig, Opened,
-};
-use ferrowarp::{Access, Context, DriveMode, Port, WcStatus};
-use ferrowarp_proto::device::{Capabilities, Device, Pool};
+use ferrowarp::{Access, DriveMode, Notify, WcStatus};
+use support::busy::busy_contexts;
 use support::*;
-
-/// What happens elsewhere at the moment in which the port is looked at.
-type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
-
-/// A port at which something happens just before a burst is taken.
-struct Busy {
-    inner: DpdkDevice,
-    meanwhile: Meanwhile,
-}
-
-impl Port for Busy {}
-
-impl Device for Busy {
-    type Rx = DpdkRx;
-    type Tx = DpdkTx;
-    type Retained = DpdkRetained;
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
-        if let Some(act) = self.meanwhile.lock().unwrap().take() {
-            act();
-        }
-        self.inner.receive(burst, max)
-    }
-
-    fn allocate(&mut self, pool: Pool) -> Option<DpdkTx> {
-        self.inner.allocate(pool)
-    }
-
-    fn transmit_room(&self) -> usize {
-        self.inner.transmit_room()
-    }
-
-    fn transmit(&mut self, frame: DpdkTx) {
-        self.inner.transmit(frame);
-    }
-
-    fn flush(&mut self) {
-        self.inner.flush();
-    }
-}
 
 #[test]
 fn a_receive_posted_before_the_message_arrives_is_there_in_time() {
-    let Ok(Opened::Pair(left, right)) = device::open(&DeviceSpec::Ring, &OpenConfig::default())
-    else {
-        panic!("no pair of rings");
-    };
-    let meanwhile = Meanwhile::default();
-    let left = Busy { inner: left, meanwhile: Meanwhile::default() };
-    let right = Busy { inner: right, meanwhile: Arc::clone(&meanwhile) };
-    let configs = [config(1, DriveMode::Inline), config(2, DriveMode::Inline)];
-    let [left_config, right_config] = configs;
-    let (left, right) = Context::joined((left, left_config), (right, right_config)).unwrap();
+    let (left, right, meanwhile) =
+        busy_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
     let (left, right) = (End::new(left), End::new(right));
     let (a, b) = connect(&left, &right);
     let inbox = right.mr(64, Access::LOCAL_WRITE);
@@ -81,4 +26,22 @@ fn a_receive_posted_before_the_message_arrives_is_there_in_time() {
         assert_eq!((got[0].wr_id, got[0].status), (wr_id, WcStatus::Success));
         left.completions(&right, 1);
     }
+}
+
+#[test]
+fn arming_waits_for_no_pass() {
+    let (_left, right, meanwhile) =
+        busy_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
+    let channel = right.create_channel().unwrap();
+    let cq = right.create_cq_on(&channel, 4).unwrap();
+    let (outcome, outcomes) = mpsc::channel();
+    *meanwhile.lock().unwrap() = Some(Box::new(move || {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = tell.send(cq.arm(Notify::Next));
+        });
+        outcome.send(told.recv_timeout(PATIENCE)).unwrap();
+    }));
+    right.drive();
+    assert_eq!(outcomes.recv(), Ok(Ok(Ok(()))), "armed before the pass ended");
 }

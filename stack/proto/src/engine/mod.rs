@@ -360,6 +360,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.destroy(qp);
     }
 
+    /// Ends a queue pair of an engine that will not be driven again, as one that has panicked:
+    /// nothing is sent, and what was outstanding is reported as flushed, as far as the completion
+    /// queues have room.
+    pub fn abandon_qp(&mut self, qp: QpId) {
+        if let Some(index) = self.verbs.index(qp) {
+            self.verbs.abandon(index);
+        }
+    }
+
     /// The state of a queue pair; `Error` if there is none.
     #[must_use]
     pub fn qp_state(&self, qp: QpId) -> QpState {

@@ -342,6 +342,16 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }));
     }
 
+    /// Ends a queue pair whose engine will not be driven again. What was outstanding is reported
+    /// as flushed, as far as the completion queues have room.
+    pub(super) fn abandon(&mut self, index: u32) {
+        if let Some(qp) = self.qps.get_mut(index) {
+            qp.stream.stop();
+        }
+        self.enter_error(index, EndReason::LocalError);
+        self.flush_one(index, &mut false);
+    }
+
     fn start_flush(&mut self, index: u32) {
         if let Some(qp) = self.qps.get_mut(index)
             && !qp.flushing

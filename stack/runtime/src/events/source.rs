@@ -164,6 +164,18 @@ impl Teller {
         }
     }
 
+    /// Tells what is left to tell, and that nothing follows. Waits for the locks, for once: there
+    /// is no next pass.
+    #[cold]
+    pub(crate) fn tell_failure(&mut self) {
+        self.tell_error(AsyncEvent::Failed);
+        while !self.is_done() {
+            std::thread::yield_now();
+            self.tell_rest();
+        }
+        self.events.close();
+    }
+
     fn try_tell(&self, source: &Arc<Source>) -> bool {
         let Some(&event) = source.event.get() else { return true };
         if !source.wake() {

@@ -180,7 +180,7 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn state(&self) -> QpState {
+    pub(crate) fn state(&self) -> QpState {
         match self.state.load(Ordering::Acquire) {
             0 => QpState::Idle,
             1 => QpState::Connecting,

@@ -1,6 +1,8 @@
 //! Two contexts in one process, and what tests do with them again and again.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod busy;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,101 @@
+//! A pass that panics ends the context: with events, flushed requests and errors, not in silence.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use ferrowarp::{
+    Access, ArmError, AsyncEvent, CmError, CreateError, DriveMode, EndReason, Event, Notify,
+    PostError, QpOptions, QpState, WcStatus,
+};
+use support::busy::busy_contexts;
+use support::*;
+
+/// Receives outstanding when it happens.
+const RECEIVES: usize = 4;
+
+fn fails(drive: DriveMode) {
+    // The other end of a pair that is driven inline keeps calls from sleeping.
+    let other = if drive == DriveMode::Inline { drive } else { DriveMode::Helper };
+    let mut left = config(1, other);
+    // Its peer will not answer.
+    left.linger = Duration::from_millis(50);
+    let (left, right, meanwhile) = busy_contexts(left, config(2, drive));
+    let (left, right) = (End::new(left), End::new(right));
+    let channel = right.context.create_channel().unwrap();
+    let events = right.context.event_channel().unwrap();
+    let listener = right.context.listen(PORT + 1, 1).unwrap();
+    let cq = right.context.create_cq_on(&channel, 64).unwrap();
+    let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 4, max_recv_wr: 8 };
+    let b = right.pd.create_qp(&right.context, &options).unwrap();
+    let (_a, b) = connect_qps(&right, left.qp(), b).0;
+    let unused = right.qp();
+    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    for wr_id in 0..RECEIVES as u64 {
+        b.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+    }
+    assert!(!right.context.has_failed());
+    while events.next_event().is_some() {}
+    cq.arm(Notify::Solicited).unwrap();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        // Who sleeps: on the channel, and once more for nothing, until an event.
+        let asleep = scope.spawn(|| (channel.wait(PATIENCE), channel.wait(PATIENCE)));
+        let served = scope.spawn(|| listener.accept_timeout(PATIENCE).is_none());
+        let waiting = scope.spawn(|| b.wait_event(PATIENCE));
+        *meanwhile.lock().unwrap() = Some(Box::new(|| panic!("in a pass, as the test wants it")));
+        while !right.context.has_failed() {
+            right.context.drive();
+            assert!(start.elapsed() < PATIENCE, "nobody noticed");
+            std::thread::yield_now();
+        }
+        assert_eq!(asleep.join().unwrap(), (Some(cq.id()), None));
+        let told = waiting.join().unwrap();
+        let is_end = matches!(
+            told,
+            Some(Event::Disconnected { reason: EndReason::LocalError, qp }) if qp == b.id()
+        );
+        assert!(is_end, "{told:?}");
+        assert!(served.join().unwrap(), "nobody called");
+    });
+    let told = [events.wait(PATIENCE), events.wait(PATIENCE), events.wait(PATIENCE)];
+    let end = Some(AsyncEvent::Connection { qp: b.id() });
+    assert_eq!(told, [end, Some(AsyncEvent::Failed), None]);
+    // What was outstanding ends, in order.
+    let mut found = Vec::new();
+    cq.poll(&mut found);
+    let found: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let flushed: Vec<_> = (0..RECEIVES as u64).map(|id| (id, WcStatus::Flushed)).collect();
+    assert_eq!(found, flushed);
+    // Whatever comes later fails, and at once.
+    assert_eq!([b.state(), unused.state()], [QpState::Error; 2]);
+    assert_eq!(b.post_send(send(9, inline(b"x"))), Err(PostError::WrongState));
+    assert_eq!(unused.post_recv(recv(9, inbox.sge(0, 64))), Err(PostError::WrongState));
+    assert_eq!(unused.connect(server(), param(b"")), Err(CmError::Gone));
+    assert_eq!(b.disconnect(), Err(CmError::Gone));
+    assert_eq!(right.context.listen(PORT, 1).err(), Some(CmError::Gone));
+    assert_eq!(right.context.create_cq(1).err(), Some(CreateError::Gone));
+    assert_eq!(cq.arm(Notify::Next), Err(ArmError::Gone));
+    assert_eq!(b.wait_event(PATIENCE), None);
+    assert!(!right.context.drive());
+    // Memory can be taken back, and the context closed.
+    assert!(inbox.deregister().is_some());
+    right.context.clone().close();
+    assert!(right.context.has_failed() && !left.context.has_failed());
+    assert!(start.elapsed() < PATIENCE, "somebody waited for the whole time");
+}
+
+#[test]
+fn application_that_drives_learns_of_it() {
+    fails(DriveMode::Inline);
+}
+
+#[test]
+fn panic_of_a_dedicated_thread_is_no_silence() {
+    fails(DriveMode::Dedicated { core: 0 });
+}
+
+#[test]
+fn panic_of_a_helper_is_no_silence() {
+    fails(DriveMode::Helper);
+}

@@ -1,0 +1,68 @@
+//! A port at which something happens in the middle of a pass.
+
+use std::sync::{Arc, Mutex};
+
+use ferrowarp::device::{
+    self, DeviceSpec, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, OpenConfig, Opened,
+};
+use ferrowarp::{Config, Context, Port};
+use ferrowarp_proto::device::{Capabilities, Device, Pool};
+
+/// What happens elsewhere at the moment in which the port is looked at.
+pub(crate) type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// A port at which something happens just before a burst is taken.
+struct Busy {
+    inner: DpdkDevice,
+    meanwhile: Meanwhile,
+}
+
+impl Port for Busy {}
+
+impl Device for Busy {
+    type Rx = DpdkRx;
+    type Tx = DpdkTx;
+    type Retained = DpdkRetained;
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
+        let act = self.meanwhile.lock().unwrap().take();
+        if let Some(act) = act {
+            act();
+        }
+        self.inner.receive(burst, max)
+    }
+
+    fn allocate(&mut self, pool: Pool) -> Option<DpdkTx> {
+        self.inner.allocate(pool)
+    }
+
+    fn transmit_room(&self) -> usize {
+        self.inner.transmit_room()
+    }
+
+    fn transmit(&mut self, frame: DpdkTx) {
+        self.inner.transmit(frame);
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+}
+
+/// Two contexts, and what is to happen in the next pass of the right one.
+pub(crate) fn busy_contexts(left: Config, right: Config) -> (Context, Context, Meanwhile) {
+    let Ok(Opened::Pair(left_port, right_port)) =
+        device::open(&DeviceSpec::Ring, &OpenConfig::default())
+    else {
+        panic!("no pair of rings");
+    };
+    let meanwhile = Meanwhile::default();
+    let left_port = Busy { inner: left_port, meanwhile: Meanwhile::default() };
+    let right_port = Busy { inner: right_port, meanwhile: Arc::clone(&meanwhile) };
+    let (left, right) = Context::joined((left_port, left), (right_port, right)).unwrap();
+    (left, right, meanwhile)
+}
