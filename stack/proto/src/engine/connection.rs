@@ -136,8 +136,6 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) established: bool,
     /// Nothing is posted any more: FIN follows the last octet.
     pub(super) closing: bool,
-    /// In the list of those that hold contiguous octets to be handed up.
-    pub(super) in_turn: bool,
     /// In the list of connections to be served in this pass or the next.
     pub(super) queued: bool,
 }

@@ -237,13 +237,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// The pass has handed up enough: true if the connection has more, for the next pass.
     #[cold]
     fn leaves_rest(&mut self, index: u32) -> bool {
-        let Some(conn) = self.connections.get_mut(index).filter(|conn| conn.tcb.has_held()) else {
-            return false;
-        };
-        if !std::mem::replace(&mut conn.in_turn, true) {
+        let has_more = self.connections.get(index).is_some_and(|conn| conn.tcb.has_held());
+        if has_more {
+            // It is not there yet: with what is next held already, no segment brings octets in
+            // order.
             self.in_turn.push_back((index, self.connections.generation(index)));
         }
-        true
+        has_more
     }
 
     /// Goes on where earlier passes stopped, with each connection in turn.
@@ -256,9 +256,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let Some((index, generation)) = self.in_turn.pop_front() else { break };
             if self.connections.current(index, generation).is_none() {
                 continue;
-            }
-            if let Some(conn) = self.connections.get_mut(index) {
-                conn.in_turn = false;
             }
             self.take_in_turn(now, index);
             self.after_tcp(now, index);

@@ -368,7 +368,6 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
         window_growth: 0,
         outbox: None,
         patience,
-        in_turn: false,
         queued: false,
         armed: Armed::default(),
     }

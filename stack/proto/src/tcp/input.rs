@@ -50,7 +50,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             _ => {}
         }
-        self.was_called_anew |= self.state == State::TimeWait && seg.flags.has(Flags::SYN);
+        self.peer.calls_anew |= self.state == State::TimeWait && seg.flags.has(Flags::SYN);
         if !self.timestamp_passes(now, seg) {
             return Delivered::Nothing;
         }
@@ -310,7 +310,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 // An old RST must not cut TIME-WAIT short (RFC 1337). But who is answered a SYN by
                 // an ACK of this connection resets it (RFC 9293 section 3.5.1), and would otherwise
                 // wait for its end.
-                if seg.seq == self.rcv.nxt && self.was_called_anew {
+                if seg.seq == self.rcv.nxt && self.peer.calls_anew {
                     self.kill();
                 }
             } else if seg.seq == self.rcv.nxt {

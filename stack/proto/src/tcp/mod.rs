@@ -227,8 +227,6 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     close_pending: bool,
     /// The upper layer takes no more octets.
     receive_shut: bool,
-    /// In TIME-WAIT the peer has sent a SYN that this connection did not give way to.
-    was_called_anew: bool,
     own: Own,
     peer: Peer,
     limits: Limits,

@@ -251,7 +251,7 @@ impl Limits {
     }
 }
 
-/// The peer's SYN and FIN.
+/// The peer's SYNs and FIN.
 #[derive(Debug)]
 pub(super) struct Peer {
     /// Initial receive sequence number.
@@ -260,6 +260,8 @@ pub(super) struct Peer {
     pub(super) fin: Option<Seq>,
     /// The FIN was taken: `nxt` lies beyond it.
     pub(super) finished: bool,
+    /// In TIME-WAIT it has sent a SYN that this connection did not give way to.
+    pub(super) calls_anew: bool,
 }
 
 /// Octets received twice (RFC 2883): each ACK reports one, the oldest first. In memory of their
