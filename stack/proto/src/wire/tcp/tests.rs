@@ -7,7 +7,6 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire as smol;
 
 use super::*;
-use crate::wire::link::Link;
 
 const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
 
@@ -290,7 +289,7 @@ fn a_flow_label_has_20_bits_beside_the_traffic_class() {
     for (label, expected) in [(0, 0), (0x1_2345, 0x1_2345), (0xffff_ffff, 0xf_ffff)] {
         template.set_flow_label(label);
         let mut buf = [0; MAX_HEADER_LEN];
-        let fields = Fields { ecn: Ecn::Ce, ..data() };
+        let fields = Fields { ecn: Ecn::Congested, ..data() };
         let len = template.emit(&mut buf, &fields, 0, ChecksumMode::Software);
         assert_eq!(parse(&buf[..len]).unwrap().tuple.local, tuple(true).remote);
         let ip = smol::Ipv6Packet::new_checked(&buf[14..len]).unwrap();
