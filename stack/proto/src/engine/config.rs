@@ -36,8 +36,8 @@ pub struct EngineConfig {
     pub half_open_per_listener_max: usize,
     /// Connections of peers whose handshake is complete and whose start-up request is not, at a
     /// time, over all listeners. Beyond it one of them is reset: of the peer address (or IPv6 /64)
-    /// that has most of them, the oldest. A peer is safe from others that connect `n` times a second
-    /// for `awaiting_request_max / n` seconds at least. Well below `connections_max`.
+    /// that has most of them, the oldest. A peer is safe from others that connect `n` times in a
+    /// second for `awaiting_request_max / n` seconds at least. Well below `connections_max`.
     pub awaiting_request_max: usize,
     /// Cookies sent in a second, at most.
     pub cookies_per_second: u32,
@@ -65,7 +65,8 @@ pub struct EngineConfig {
     pub window_growth_max: u64,
     /// Octets of memory for FPDUs that have arrived in part, over all connections; taken as they
     /// are needed. Beyond it each connection still keeps what fits 2 KiB, as the FPDUs of an
-    /// ordinary link do; octets of longer ones count as not received, and the peer sends them again.
+    /// ordinary link do; octets of longer ones count as not received, and the peer sends them
+    /// again.
     pub partial_octets_max: usize,
     /// While that bound is reached, connections whose FPDU takes more than 2 KiB and has not been
     /// completed for so long, in nanoseconds, are ended: what was acknowledged cannot be asked for

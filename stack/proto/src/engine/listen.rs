@@ -2,12 +2,12 @@
 //!
 //! Four bounds, one for each stage of a connection on its way in.
 //!
-//! | stage                              | bound                                  | beyond it          |
-//! |------------------------------------|----------------------------------------|--------------------|
-//! | SYN                                | `cookies_per_second`                   | dropped            |
-//! | handshake not complete (half open) | `half_open_max`, and per listener      | SYN cookies        |
-//! | request not complete               | `awaiting_request_max`                 | one of them resets |
-//! | request complete, not decided      | `backlog` of the listener              | see below          |
+//! | stage                          | bound                             | beyond it          |
+//! |--------------------------------|-----------------------------------|--------------------|
+//! | SYN                            | `cookies_per_second`              | dropped            |
+//! | half open                      | `half_open_max`, and per listener | SYN cookies        |
+//! | request not complete           | `awaiting_request_max`            | one of them reset  |
+//! | request complete, not decided  | `backlog` of the listener         | see below          |
 //!
 //! With the backlog full, SYNs are dropped, and so are the ACKs that would complete a handshake,
 //! since the peer sends again; a request that completes meanwhile waits for room. Only a peer that

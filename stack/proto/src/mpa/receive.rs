@@ -4,9 +4,9 @@
 //! A whole FPDU within one contiguous run is verified and handed up where it lies ([`split`]), or
 //! from a buffer of the shard into which it was copied without its markers. What is left over, or
 //! comes in several runs, is gathered in one buffer per connection, taken from a bounded pool
-//! ([`AssemblyPool`]) and given back as soon as the FPDU is whole. That costs a copy, at several times the speed of the
-//! CRC pass that follows, and serves cut segments, chained buffers and FPDUs above the segment size
-//! alike.
+//! ([`AssemblyPool`]) and given back as soon as the FPDU is whole. That costs a copy, at several
+//! times the speed of the CRC pass that follows, and serves cut segments, chained buffers and FPDUs
+//! above the segment size alike.
 //!
 //! [`split`]: crate::mpa::fpdu::split
 

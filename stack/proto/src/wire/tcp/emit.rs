@@ -154,8 +154,8 @@ impl HeaderTemplate {
             }
     }
 
-    /// Segments over IPv6 have the low 20 bits of `label` as their flow label: with the addresses it
-    /// tells flows apart where routers spread them over paths (RFC 6438). At first 0: no label.
+    /// Segments over IPv6 have the low 20 bits of `label` as their flow label: with the addresses
+    /// it tells flows apart where routers spread them over paths (RFC 6438). At first 0: no label.
     pub const fn set_flow_label(&mut self, label: u32) {
         let [_, high, middle, low] = label.to_be_bytes();
         self.flow = [high & 0x0f, middle, low];
