@@ -37,3 +37,10 @@ impl Retained for Frame {
         &self.0
     }
 }
+
+/// A frame with a report of multicast groups: of all that is sent it alone has hop-by-hop options.
+#[must_use]
+pub fn is_membership_report(frame: &[u8]) -> bool {
+    let l3 = if frame[12..14] == [0x81, 0] { 18 } else { 14 };
+    frame[l3 - 2..l3] == [0x86, 0xdd] && frame[l3 + 6] == 0
+}

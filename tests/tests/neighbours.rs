@@ -17,6 +17,7 @@ use ferrowarp_proto::wire::ip::Packet;
 use ferrowarp_proto::wire::link::{ETHERTYPE_ARP, Link};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_tests::frame::is_membership_report;
 use ferrowarp_tests::sim::cut::cut;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
 use ferrowarp_tests::sim::world::Queues;
@@ -118,7 +119,8 @@ impl Bed {
     fn sent(&mut self) -> Vec<Sent> {
         self.engine.drive(self.now);
         let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
-        frames.into_iter().map(|octets| self.read(octets)).collect()
+        let others = frames.into_iter().filter(|octets| !is_membership_report(octets));
+        others.map(|octets| self.read(octets)).collect()
     }
 
     fn read(&self, octets: Vec<u8>) -> Sent {

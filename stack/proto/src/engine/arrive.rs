@@ -8,14 +8,14 @@ use crate::engine::Engine;
 use crate::engine::early::Received;
 use crate::net::fragments::{GivenUp, Taken, Whole};
 use crate::net::neighbours::{Heard, Statement};
-use crate::net::{arp, icmp, icmp_report, ndp, routing};
+use crate::net::{arp, icmp, icmp_report, mld, ndp, routing};
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
 use crate::wire::ip::{self, Fragment, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Packet};
 use crate::wire::link::{
     self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, TAGGED_LEN,
 };
-use crate::wire::tcp::{ParseError, Segment};
+use crate::wire::tcp::{IPV6_LEN, ParseError, Segment};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Takes a burst of frames from the port, for the next [`Engine::drive`] to look at.
@@ -238,7 +238,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(())
     }
 
-    /// A message of neighbour discovery; `None` if it is none, or means nothing here.
+    /// A message of neighbour discovery, or a query for multicast groups; `None` if it is none, or
+    /// means nothing here.
     fn take_ndp(
         &mut self,
         now: Instant,
@@ -258,6 +259,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return None;
         }
         let message = head.get(packet.l4..packet.end)?;
+        // A query comes behind hop-by-hop options (RFC 3810 section 5).
+        let has_options = packet.l4 > packet.l3 + IPV6_LEN;
+        if has_options && let Some(query) = mld::parse(src, dst, packet.hop_limit, message) {
+            return self.take_query(now, &query).then_some(());
+        }
         match ndp::parse(src, dst, packet.hop_limit, message)? {
             ndp::Message::Solicitation { mac: Some(mac), .. } if !link::is_unicast(mac) => {
                 return None;

@@ -20,6 +20,7 @@ mod inbound;
 mod last_word;
 mod limit;
 mod listen;
+mod multicast;
 mod nudge;
 mod outbound;
 mod partials;
@@ -54,6 +55,7 @@ use crate::engine::connection::{Connections, ENDLESS};
 use crate::engine::cookie::Cookies;
 use crate::engine::limit::BlurredLimit;
 use crate::engine::listen::Listener;
+use crate::engine::multicast::Memberships;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::engine::reclaim::Reclaim;
 use crate::engine::slab::{RESERVED_MAX, Slab};
@@ -129,6 +131,8 @@ pub struct Engine<D: Device, M, C> {
     fragments: Fragments,
     /// Addresses that the link was not told of yet.
     unannounced: Vec<IpAddr>,
+    /// Reports of the groups in which our addresses are asked for.
+    memberships: Memberships,
     assembly: AssemblyPool,
     /// When to look again for partial FPDUs that are kept for too long.
     evict_partials_at: Instant,
@@ -215,6 +219,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             neighbours: Neighbours::new(config.neighbours, config.seed),
             fragments: Fragments::new(config.fragments),
             unannounced: config.addresses.iter().rev().map(|address| address.ip).collect(),
+            memberships: Memberships::new(
+                config.addresses.iter().any(|address| address.ip.is_ipv6()),
+            ),
             assembly: AssemblyPool::new(config.partial_octets_max),
             evict_partials_at: Instant::ZERO,
             holds: HoldPool::new(
@@ -262,6 +269,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !self.unannounced.is_empty() {
             self.announce();
         }
+        if self.memberships.is_due(now) {
+            self.report_memberships(now);
+        }
         self.take_rests(now);
         let mut worked = self.receive(now);
         self.fire_timers(now);
@@ -281,7 +291,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Some(Instant::ZERO);
         }
         let resolve = (!self.unresolved.is_empty()).then_some(self.resolve_at);
-        [self.wheel.next_deadline(), self.neighbours.deadline(), resolve]
+        let report = self.memberships.deadline();
+        [self.wheel.next_deadline(), self.neighbours.deadline(), resolve, report]
             .into_iter()
             .flatten()
             .min()

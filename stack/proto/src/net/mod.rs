@@ -7,6 +7,7 @@ pub mod icmp;
 pub mod icmp_error;
 pub mod icmp_report;
 pub mod keyed;
+pub mod mld;
 pub mod ndp;
 pub mod neighbours;
 pub mod rate;

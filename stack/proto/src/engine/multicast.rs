@@ -1,0 +1,117 @@
+//! Reports of the groups that this host listens to: those in which its addresses are asked for.
+
+use core::hash::{BuildHasher, Hasher};
+use core::net::{IpAddr, Ipv6Addr};
+
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::engine::connection::ENDLESS;
+use crate::net::mld::{self, GROUPS_MAX, Query, Record};
+use crate::net::ndp;
+use crate::time::{Instant, MILLISECOND, SECOND};
+use crate::verbs::wc::Completions;
+
+/// Unsolicited reports, as one may be lost (RFC 3810 section 9.1), and the time within which the
+/// next one follows (section 9.11).
+const REPORTS: u8 = 2;
+const REPORT_INTERVAL_NS: u64 = SECOND;
+/// When to try again if there was no frame for a report.
+const RETRY_NS: u64 = 10 * MILLISECOND;
+
+/// When to report.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memberships {
+    /// When the next report is due, or [`ENDLESS`].
+    due: Instant,
+    /// Unsolicited reports that are to be sent.
+    unsolicited: u8,
+    /// The last querier understands version 1 alone.
+    is_v1: bool,
+}
+
+impl Memberships {
+    /// Reports are due at once if there are groups.
+    pub(super) const fn new(has_groups: bool) -> Self {
+        let due = if has_groups { Instant::ZERO } else { ENDLESS };
+        Self { due, unsolicited: REPORTS, is_v1: false }
+    }
+
+    #[inline]
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due <= now
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        (self.due != ENDLESS).then_some(self.due)
+    }
+}
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Sends the reports that are due.
+    #[cold]
+    pub(super) fn report_memberships(&mut self, now: Instant) {
+        let groups = self.groups();
+        let link_local = self.routing.addresses().find_map(|address| match address {
+            IpAddr::V6(ours) if ours.is_unicast_link_local() => Some(ours),
+            _ => None,
+        });
+        let (link, source) = (self.link, link_local.unwrap_or(Ipv6Addr::UNSPECIFIED));
+        let Memberships { unsolicited, is_v1, .. } = self.memberships;
+        let record = if unsolicited > 0 { Record::Becomes } else { Record::Is };
+        let is_sent = if is_v1 {
+            groups.iter().all(|&group| {
+                self.send_control(|out| mld::write_report_v1(link, source, group, out))
+            })
+        } else {
+            groups.chunks(GROUPS_MAX).all(|groups| {
+                self.send_control(|out| mld::write_report(link, source, record, groups, out))
+            })
+        };
+        let due = if !is_sent {
+            now + RETRY_NS
+        } else if unsolicited > 1 {
+            now + self.draw_delay(now, REPORT_INTERVAL_NS)
+        } else {
+            ENDLESS
+        };
+        let unsolicited = unsolicited.saturating_sub(u8::from(is_sent));
+        self.memberships = Memberships { due, unsolicited, is_v1 };
+    }
+
+    /// Somebody asks for groups: the answer follows within the time that the query gives, so that
+    /// not all hosts answer at once. True if it is for us.
+    pub(super) fn take_query(&mut self, now: Instant, query: &Query) -> bool {
+        let groups = self.groups();
+        let is_ours = query.group.map_or(!groups.is_empty(), |group| groups.contains(&group));
+        if is_ours {
+            let due = now + self.draw_delay(now, query.delay_max_ns);
+            self.memberships.due = self.memberships.due.min(due);
+            self.memberships.is_v1 = query.is_v1;
+        }
+        is_ours
+    }
+
+    /// The groups listened to, each once.
+    fn groups(&self) -> Vec<Ipv6Addr> {
+        let mut groups: Vec<_> = self
+            .routing
+            .addresses()
+            .filter_map(|address| match address {
+                IpAddr::V6(ours) => Some(ndp::solicited_node(ours)),
+                IpAddr::V4(_) => None,
+            })
+            .collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
+    /// A time below `max_ns`, or none, as chance has it.
+    fn draw_delay(&self, now: Instant, max_ns: u64) -> u64 {
+        let mut hasher = self.hash.build_hasher();
+        hasher.write(&self.link.mac);
+        hasher.write_u64(now.as_nanos());
+        hasher.finish() % max_ns.max(1)
+    }
+}

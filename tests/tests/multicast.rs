@@ -1,0 +1,134 @@
+//! Multicast listener discovery: a switch that snoops learns in which groups the stack listens.
+
+use std::net::Ipv6Addr;
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::net::ndp::solicited_node;
+use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::wire::checksum;
+use ferrowarp_tests::frame::is_membership_report;
+use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
+use ferrowarp_tests::sim::world::{Queues, address, address_v6};
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const QUERIER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Where type and first record of a report lie, and the group of one of version 1.
+const TYPE: usize = 14 + 48;
+const RECORD: usize = TYPE + 8;
+
+struct Bed {
+    engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    now: Instant,
+}
+
+impl Bed {
+    fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let pools = PoolSizes { data: 64, reserve: 16, control: 64 };
+        let device = HeapDevice::new(MAC, 1500, pools, usize::MAX);
+        let mut config = EngineConfig::new(address_v6(1), 64, 7);
+        change(&mut config);
+        let arena = Rc::new(Arena::new(1 << 16));
+        let engine = Engine::new(config, device, arena, Queues::new(2, 64));
+        Self { engine, now: Instant::from_nanos(1000) }
+    }
+
+    /// Lets time go by; the reports that left, and when.
+    fn reports(&mut self, ns: u64) -> Vec<(Instant, Vec<u8>)> {
+        let (end, mut reports) = (self.now + ns, Vec::new());
+        while self.now < end {
+            self.engine.drive(self.now);
+            for frame in self.engine.device().outbound.borrow_mut().drain(..) {
+                if is_membership_report(&frame) {
+                    reports.push((self.now, frame));
+                }
+            }
+            let next = self.engine.deadline().unwrap_or(end).max(self.now + MILLISECOND);
+            self.now = next.min(end);
+        }
+        reports
+    }
+
+    fn ask(&self, len: usize, delay_ms: u16, group: Ipv6Addr) {
+        let dst = if group.is_unspecified() { ALL_NODES } else { group };
+        let mut message = vec![0; len];
+        message[0] = 130;
+        message[4..6].copy_from_slice(&delay_ms.to_be_bytes());
+        message[8..24].copy_from_slice(&group.octets());
+        let pseudo = [&QUERIER.octets()[..], &dst.octets(), &[0, 0, 0, len as u8, 0, 0, 0, 58]];
+        let sum = checksum::add(checksum::sum(&pseudo.concat()), checksum::sum(&message));
+        message[2..4].copy_from_slice(&(!sum).to_be_bytes());
+        let [.., a, b, c, d] = dst.octets();
+        let mut frame = vec![0x33, 0x33, a, b, c, d, 2, 0, 0, 0, 0, 9, 0x86, 0xdd];
+        frame.extend([0x60, 0, 0, 0, 0, 8 + len as u8, 0, 1]);
+        frame.extend(QUERIER.octets());
+        frame.extend(dst.octets());
+        frame.extend([58, 0, 5, 2, 0, 0, 1, 0]);
+        frame.extend(message);
+        self.engine.device().inbound.borrow_mut().push_back(frame);
+    }
+}
+
+fn ours() -> Ipv6Addr {
+    let std::net::IpAddr::V6(ours) = address_v6(1) else { panic!("an IPv6 address") };
+    solicited_node(ours)
+}
+
+#[test]
+fn the_groups_of_all_addresses_are_reported_twice_at_the_start() {
+    let mut bed = Bed::new(|_| {});
+    let reports = bed.reports(60 * SECOND);
+    assert_eq!(reports.len(), 2);
+    assert!(reports[1].0.since(reports[0].0) <= SECOND);
+    for (_, report) in &reports {
+        assert_eq!(report[..6], [0x33, 0x33, 0, 0, 0, 0x16]);
+        assert_eq!(
+            (report[TYPE], report[TYPE + 7], report[RECORD]),
+            (143, 1, 4),
+            "one, from now on"
+        );
+        assert_eq!(report[RECORD + 4..RECORD + 20], ours().octets());
+    }
+}
+
+#[test]
+fn a_querier_is_answered_within_the_time_it_gives() {
+    for group in [Ipv6Addr::UNSPECIFIED, ours()] {
+        let mut bed = Bed::new(|_| {});
+        bed.reports(5 * SECOND);
+        let asked = bed.now;
+        bed.ask(28, 2000, group);
+        let reports = bed.reports(60 * SECOND);
+        assert_eq!(reports.len(), 1);
+        assert!(reports[0].0.since(asked) <= 2 * SECOND);
+        assert_eq!((reports[0].1[TYPE], reports[0].1[RECORD]), (143, 2), "as it is");
+        // A querier of version 1 understands nothing else.
+        bed.ask(24, 2000, group);
+        let reports = bed.reports(60 * SECOND);
+        assert_eq!((reports.len(), reports[0].1[TYPE]), (1, 131));
+        assert_eq!(reports[0].1[TYPE + 8..TYPE + 24], ours().octets());
+    }
+}
+
+#[test]
+fn queries_for_other_groups_and_of_nobody_here_are_not_answered() {
+    let mut bed = Bed::new(|_| {});
+    bed.reports(5 * SECOND);
+    bed.ask(28, 1000, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x7777));
+    assert!(bed.reports(10 * SECOND).is_empty());
+    let mut v4 = Bed::new(|config| config.addresses[0].ip = address(1));
+    assert!(v4.reports(10 * SECOND).is_empty());
+    v4.ask(28, 1000, Ipv6Addr::UNSPECIFIED);
+    assert!(v4.reports(10 * SECOND).is_empty());
+}
+
+#[test]
+fn a_report_waits_for_a_frame() {
+    let mut bed = Bed::new(|_| {});
+    bed.engine.device().drain([false, true]);
+    assert!(bed.reports(SECOND).is_empty());
+    bed.engine.device().drain([false, false]);
+    assert_eq!(bed.reports(10 * SECOND).len(), 2);
+}
