@@ -147,6 +147,8 @@ impl Context {
         engine_config.qps_max = qps_max;
         engine_config.connections_max = config.limits.connections_max;
         engine_config.half_open_max = config.limits.half_open_max;
+        engine_config.awaiting_request_max = config.limits.awaiting_request_max;
+        engine_config.partial_octets_max = config.limits.partial_octets_max;
         engine_config.held_octets_max = config.limits.held_octets_max;
         let memory = HostMemory::new(Arc::clone(&regions));
         let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));

@@ -27,6 +27,12 @@ pub struct Limits {
     /// Connections at a time whose handshake a peer began and has not completed; beyond it peers
     /// are answered without keeping anything.
     pub half_open_max: usize,
+    /// Connections whose peers have completed the handshake and not sent a whole start-up request,
+    /// over all listeners: 4,096. Beyond it one of the peer address that has most of them is reset.
+    pub awaiting_request_max: usize,
+    /// Bytes of memory for FPDUs that have arrived in part, over all connections; taken as needed:
+    /// 128 MiB. Beyond it each connection still keeps one of up to 2 KiB; longer ones wait.
+    pub partial_octets_max: usize,
     /// Octets of memory for segments that came ahead of their turn, over all connections, beside
     /// half of the port's spare frames; taken as needed, and kept: 16 MiB. Beyond it such segments
     /// are dropped.
@@ -41,6 +47,8 @@ impl Default for Limits {
             queue_entries_max: 1 << 22,
             connections_max: 16_384,
             half_open_max: 1024,
+            awaiting_request_max: 4096,
+            partial_octets_max: 128 << 20,
             held_octets_max: 16 << 20,
         }
     }

@@ -31,6 +31,21 @@ impl Backlog {
         self.queue.capacity()
     }
 
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.is_full()
+    }
+
+    /// Drops the requests that `is_alive` denies. Only the shard adds any, and it is the one that
+    /// calls this: those that stay have room.
+    pub(crate) fn sweep(&self, is_alive: impl Fn(RequestId) -> bool) {
+        for _ in 0..self.queue.len() {
+            let Some((request, offer)) = self.queue.pop() else { break };
+            if is_alive(request) {
+                self.push(request, offer);
+            }
+        }
+    }
+
     /// False if the queue is full.
     pub(crate) fn push(&self, request: RequestId, offer: Box<Agreed>) -> bool {
         self.queue.push((request, offer)).is_ok()

@@ -168,11 +168,16 @@ impl<D: Device> EngineMachine<D> {
     fn route(&mut self, now: Instant, event: Event) {
         match event {
             Event::ConnectRequest { port, request, offer } => {
-                match self.listeners.get(&port) {
+                let backlog = self.listeners.get(&port);
+                // Peers that ask and go must not turn those away that stay.
+                if let Some(backlog) = backlog.filter(|backlog| backlog.is_full()) {
+                    backlog.sweep(|request| self.engine.is_undecided(request));
+                }
+                match backlog {
                     Some(backlog) if backlog.push(request, offer) => {
                         self.teller.tell(backlog.source());
                     }
-                    // The listener ended, or its queue is full of requests that ended.
+                    // The listener ended.
                     _ => drop(self.engine.reject(now, request, &[])),
                 }
             }
