@@ -1,17 +1,19 @@
-//! Goodput and tail repair in virtual time against the committed table, `goodput.tsv`.
+//! Goodput and tail repair in virtual time against the committed table, `goodput.tsv`; requests
+//! and responses against another, `exchange.tsv`.
 //!
 //! 1 Gb/s, a queue of what the path holds; 94.14 % is all that a payload of 1,448 octets in 1,538
 //! on the wire can make. The rows of 20 ms with little loss are those of a second, not of the long
 //! run: a window of a full pipe has not come down to what so few losses allow by then. At 100 us
 //! the time that a window takes on the wire adds to the round trip.
 //!
-//! `FERROWARP_UPDATE=1` writes it anew.
+//! `FERROWARP_UPDATE=1` writes them anew.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferrowarp_proto::tcp::Algorithm;
-use ferrowarp_tests::sim::goodput::{Case, Row, Tail, cases, median, render, tail};
+use ferrowarp_tests::sim::exchange;
+use ferrowarp_tests::sim::goodput::{Tail, cases, median, render, tail};
 
 /// Seeds of each case.
 const SEEDS: u64 = 3;
@@ -19,7 +21,10 @@ const SEEDS: u64 = 3;
 const TOLERANCE: (f64, f64) = (0.1, 1.0);
 
 /// The rows of all cases, computed on all cores.
-fn measure_all(cases: &[Case]) -> Vec<(Case, Row)> {
+fn measure_all<C: Copy + Sync + Send, R: Send>(
+    cases: &[C],
+    measure: impl Fn(&C) -> R + Sync,
+) -> Vec<(C, R)> {
     let next = AtomicUsize::new(0);
     let rows = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -29,7 +34,7 @@ fn measure_all(cases: &[Case]) -> Vec<(Case, Row)> {
                 while let index = next.fetch_add(1, Ordering::Relaxed)
                     && let Some(case) = cases.get(index)
                 {
-                    let row = median(case, SEEDS);
+                    let row = measure(case);
                     rows.lock().unwrap().push((index, *case, row));
                 }
             });
@@ -38,6 +43,23 @@ fn measure_all(cases: &[Case]) -> Vec<(Case, Row)> {
     let mut rows = rows.into_inner().unwrap();
     rows.sort_by_key(|row| row.0);
     rows.into_iter().map(|(_, case, row)| (case, row)).collect()
+}
+
+/// Compares a table with the committed one, or writes that anew.
+fn compare(name: &str, table: &str) {
+    let path = format!("{}/{name}", env!("CARGO_MANIFEST_DIR"));
+    println!("{table}");
+    if std::env::var_os("FERROWARP_UPDATE").is_some_and(|value| value == "1") {
+        std::fs::write(&path, table).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    let differences = differences(&committed, table);
+    assert!(
+        differences.is_empty(),
+        "differs from tests/{name}; to take the new one: FERROWARP_UPDATE=1 cargo test -p \
+         ferrowarp-tests --test goodput\n{}",
+        differences.join("\n")
+    );
 }
 
 /// Lines whose numbers differ by more than the tolerance.
@@ -59,14 +81,9 @@ fn differences(old: &str, new: &str) -> Vec<String> {
 
 #[test]
 fn goodput_is_that_of_the_table() {
-    let rows = measure_all(&cases());
+    let rows = measure_all(&cases(), |case| median(case, SEEDS));
     let tails: Vec<(u64, Tail)> = [20, 100, 1000].map(|rtt_us| (rtt_us, tail(rtt_us, 1000))).into();
     let table = render(&rows, &tails);
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/goodput.tsv");
-    println!("{table}");
-    if std::env::var_os("FERROWARP_UPDATE").is_some_and(|value| value == "1") {
-        std::fs::write(path, &table).unwrap();
-    }
     for (case, row) in &rows {
         // Payload of 1,448 in 1,538 octets on the wire.
         let most = 1448.0 / 1538.0;
@@ -89,12 +106,22 @@ fn goodput_is_that_of_the_table() {
         // section 7.2); the probe itself takes half of one.
         assert!(tail.p99_us < (7 * rtt_us / 2 + 1000) as f64, "RTT {rtt_us} us: {tail:?}");
     }
-    let committed = std::fs::read_to_string(path).unwrap_or_default();
-    let differences = differences(&committed, &table);
-    assert!(
-        differences.is_empty(),
-        "differs from tests/goodput.tsv; to take the new one: FERROWARP_UPDATE=1 cargo test -p \
-         ferrowarp-tests --test goodput\n{}",
-        differences.join("\n")
-    );
+    compare("goodput.tsv", &table);
+}
+
+#[test]
+fn exchanges_take_as_long_as_the_table_says() {
+    let rows = measure_all(&exchange::cases(), |case| exchange::measure(case, 1));
+    compare("exchange.tsv", &exchange::render(&rows));
+    for (case, row) in &rows {
+        // Both messages on the wire, and a round trip.
+        let wire_us = 2.0 * f64::from(case.len) * 8.0 / 1000.0;
+        let least = case.rtt_us as f64 + wire_us;
+        assert!(row.p50_us >= least, "{case:?}: {row:?}");
+        if case.loss == 0.0 {
+            assert!(row.timeouts == 0.0, "{case:?}: {row:?}");
+        }
+        // Probes and reports find nearly all that is lost.
+        assert!(row.timeouts < 10.0, "{case:?}: {row:?}");
+    }
 }

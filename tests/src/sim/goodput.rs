@@ -63,16 +63,16 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// A connected pair of ends.
-struct Pair {
-    world: World,
-    qps: [QpId; 2],
-    stags: [u32; 2],
+pub(super) struct Pair {
+    pub(super) world: World,
+    pub(super) qps: [QpId; 2],
+    pub(super) stags: [u32; 2],
     posted: u64,
     completed: u64,
 }
 
 impl Pair {
-    fn connect(options: &WorldOptions) -> Self {
+    pub(super) fn connect(options: &WorldOptions) -> Self {
         let mut world = World::new(options);
         let len = options.arena_len as u64;
         let stags =

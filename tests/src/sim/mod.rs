@@ -1,6 +1,7 @@
 //! Two engines on a bad wire in virtual time, all of it decided by one seed.
 //!
 //! - [`closing`]: what has to be at the end.
+//! - [`exchange`]: requests and responses over a wire that loses, measured.
 //! - [`extensions`]: atomic operations and Immediate Data on connections that end in mid-flight.
 //! - [`frames`]: heap frames and pools that run dry.
 //! - [`link`]: the wire and its faults, a package of its own.
@@ -17,6 +18,7 @@
 
 pub mod closing;
 pub mod cut;
+pub mod exchange;
 pub mod extensions;
 pub mod frames;
 pub mod goodput;
