@@ -72,7 +72,7 @@ device)
     # The programs, with the profile of the tests, so that nothing is built twice.
     cargo build "${cargo_flags[@]}" "${packages[@]}" --profile test --bins
     cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
-        --no-fail-fast --test peer --test tap --test hostile \
+        --no-fail-fast --test peer --test tap --test hostile --test service \
         --test memif --test programs --test iwlink --test kernel_tcp
     ;;
 interop)
