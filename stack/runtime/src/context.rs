@@ -15,7 +15,7 @@ use rand::TryRngCore;
 use crate::arena::{Arena, Buffer};
 use crate::channel::Channel;
 use crate::config::{Config, DriveMode};
-use crate::counters::{Counters, Port};
+use crate::counters::{Counters, Port, Usage};
 use crate::cq::{Cq, CqRings};
 use crate::device::{self, DeviceSpec, Opened};
 use crate::error::{CreateError, MemoryError, OpenError};
@@ -262,6 +262,14 @@ impl Context {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.inner.shard.control(|machine, _| machine.counters()).unwrap_or_default()
+    }
+
+    /// What is in use at present: connections by what they wait for, frames and octets held out of
+    /// order, segments retained until they are acknowledged, frames left. Zeros after closing. The
+    /// shard stands still while its connections are visited: for reports, not for a loop.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.inner.shard.control(|machine, _| machine.usage()).unwrap_or_default()
     }
 
     /// Connections that exist, also those of which only acknowledgements are awaited.

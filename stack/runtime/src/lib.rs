@@ -267,7 +267,7 @@ pub use self::{
     channel::Channel,
     config::{Config, DriveMode},
     context::Context,
-    counters::{Counters, Port},
+    counters::{Counters, FramesFree, Port, Usage},
     cq::Cq,
     error::{ArmError, CreateError, LimitError, MemoryError, OpenError, RegisterRefused},
     events::{AsyncEvent, EventChannel},

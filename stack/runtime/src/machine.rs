@@ -13,7 +13,7 @@ use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, EndReason, Event, Re
 use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
-use crate::counters::{Counters, Port};
+use crate::counters::{Counters, Port, Usage};
 use crate::cq::{CqRings, Feed};
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, Events, Teller};
@@ -86,6 +86,7 @@ pub(crate) trait Machine: Send {
     /// Connections whose peer has not acknowledged everything yet.
     fn unfinished_count(&self) -> usize;
     fn counters(&self) -> Counters;
+    fn usage(&self) -> Usage;
 }
 
 /// [`Machine`] over one kind of device.
@@ -485,6 +486,10 @@ where
     fn counters(&self) -> Counters {
         let device = self.engine.device().port_counters();
         Counters { engine: *self.engine.counters(), device }
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { engine: self.engine.usage(), frames_free: self.engine.device().frames_free() }
     }
 }
 

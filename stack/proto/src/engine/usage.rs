@@ -1,6 +1,7 @@
 //! What an engine has in use at present: for its owner to watch, and for tests to find leaks.
 
 use super::Engine;
+use super::connection::Phase;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::tcp;
@@ -17,6 +18,8 @@ pub struct Usage {
     /// Connections whose handshake is complete and whose start-up request is not, or waits for room
     /// in the backlog.
     pub awaiting_request: usize,
+    /// Connections whose request the application has not answered.
+    pub awaiting_decision: usize,
     /// Connections found by their four-tuple.
     pub tuples: usize,
     /// Received frames held out of order.
@@ -29,6 +32,10 @@ pub struct Usage {
     pub partial_fpdus: usize,
     /// See `partial_fpdus`.
     pub partial_octets: usize,
+    /// Segments that are kept because they are not acknowledged: each has a frame, or a copy.
+    pub retained_segments: usize,
+    /// The most of these that one connection has.
+    pub retained_segments_most: usize,
     /// Octets by which receive windows have grown.
     pub window_growth: u64,
     /// Connections that wait for a hardware address.
@@ -38,19 +45,31 @@ pub struct Usage {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// What is in use. Cheap.
+    /// What is in use. Visits each connection: for reports, not for every pass.
     #[must_use]
     pub fn usage(&self) -> Usage {
+        let mut awaiting_decision = 0;
+        let (mut retained_segments, mut retained_segments_most) = (0, 0);
+        for index in self.connections.indices() {
+            let Some(conn) = self.connections.get(index) else { continue };
+            awaiting_decision += usize::from(matches!(conn.phase, Phase::AwaitDecision(_)));
+            let retained = conn.tcb.records();
+            retained_segments += retained;
+            retained_segments_most = retained_segments_most.max(retained);
+        }
         Usage {
             connections: self.connections.len(),
             half_open: self.half_open,
             awaiting_request: self.awaiting.len(),
+            awaiting_decision,
             tuples: self.by_tuple.len(),
             held_frames: self.holds.frames(),
             held_octets: self.holds.octets(),
             sent_copies: self.reclaim.copies.count(),
             partial_fpdus: self.assembly.taken(),
             partial_octets: self.assembly.lent(),
+            retained_segments,
+            retained_segments_most,
             window_growth: self.window_growth,
             unresolved: self.unresolved.len(),
             timers: self.wheel.len(),

@@ -1,0 +1,254 @@
+//! Service for the next client, whatever others hold: a host of raw frames does to the stack what a
+//! row of the table says, and meanwhile clients on kernel sockets are served and verified, each
+//! within a second. What the host has pinned is printed and bounded, and given back once it is
+//! silent.
+#![cfg(feature = "device")]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ferrowarp::{Context, Usage};
+use ferrowarp_tests::{netns, skip};
+
+#[path = "service/attacks.rs"]
+mod attacks;
+#[path = "service/host.rs"]
+mod host;
+#[path = "service/junk.rs"]
+mod junk;
+#[path = "service/server.rs"]
+mod server;
+
+use attacks::Scene;
+use host::Host;
+use server::{PORT, Running};
+
+const INTERFACE: &str = "fw0";
+/// Within this time a client is served.
+const SERVED_WITHIN: Duration = Duration::from_secs(1);
+/// Clients, one after the other. A machine that is busy with other things may take longer over one
+/// of them, for no fault of the stack: a fifth of them has to be fast enough,
+const CLIENTS: usize = 10;
+/// and none may take so long as if it had waited for the host's connections to time out.
+const SERVED_AT_LAST: Duration = Duration::from_secs(6);
+/// More of them, should too few have been fast enough.
+const CLIENTS_MAX: usize = 50;
+/// Silence after which an idle peer is probed, and until it is given up nine probes later.
+const PROBE: Duration = Duration::from_millis(500);
+/// Until a peer that acknowledges nothing is given up.
+const USER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Until everything is given back.
+const RELEASED_WITHIN: Duration = Duration::from_secs(80);
+
+/// A row of the table.
+struct Case {
+    /// Connections, or frames.
+    count: usize,
+    /// What the host does until the clients have been.
+    attack: fn(&mut Host, &Scene<'_>),
+    /// What it may hold at most, all together.
+    bounds: Bounds,
+}
+
+/// The most that may be in use at a time while clients are served.
+#[derive(Clone, Copy)]
+struct Bounds {
+    connections: usize,
+    half_open: usize,
+    awaiting_request: usize,
+    awaiting_decision: usize,
+    partial_octets: usize,
+    held_frames: usize,
+    held_octets: usize,
+}
+
+/// Bounds of a stack with default settings, and so of every row.
+const BOUNDS: Bounds = Bounds {
+    connections: 16_384,
+    half_open: 1024,
+    awaiting_request: 4096,
+    // The backlog of the server.
+    awaiting_decision: 64,
+    partial_octets: 128 << 20,
+    // Frames for 8 MiB in flight, of 1,460 octets.
+    held_frames: 5746,
+    held_octets: 16 << 20,
+};
+
+/// True inside a namespace with all that is needed.
+fn ready(name: &str) -> bool {
+    if !Path::new("/dev/net/tun").exists() {
+        skip("no /dev/net/tun, so no tap devices");
+        return false;
+    }
+    netns::inside(name)
+}
+
+macro_rules! table {
+    ($($name:ident: $count:expr, $attack:path, $bounds:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                if ready(stringify!($name)) {
+                    let case = Case { count: $count, attack: $attack, bounds: $bounds };
+                    case.run();
+                }
+            }
+        )*
+    };
+}
+
+table! {
+    peers_that_never_speak: 1000, attacks::silent, BOUNDS;
+    peers_that_stop_in_the_request: 1000, attacks::half_a_request, BOUNDS;
+    peers_that_stop_in_an_fpdu: 1100, attacks::half_an_fpdu, BOUNDS;
+    peers_that_stop_acknowledging: 1000, attacks::deaf, BOUNDS;
+    peers_that_close_their_window: 1000, attacks::closed_window, BOUNDS;
+    peers_that_send_an_octet_per_second: 1000, attacks::dribbling, BOUNDS;
+    peers_that_open_holes: 16, attacks::holes, BOUNDS;
+    peers_that_request_and_reset: 1000, attacks::ask_and_reset, BOUNDS;
+    junk_at_the_rate_of_the_link: 1000, attacks::junk, BOUNDS;
+}
+
+impl Case {
+    fn run(&self) {
+        let running = Running::new(INTERFACE, |config| {
+            config.tcp.keepalive = Some(PROBE);
+            config.tcp.keepalive_interval = PROBE;
+            config.tcp.user_timeout = USER_TIMEOUT;
+        });
+        let alone = server::client().expect("served while there is nobody else");
+        let before = running.context.usage();
+        let (is_set, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (peak, sent) = std::thread::scope(|scope| {
+            let context = running.context.clone();
+            let (count, shared) = (self.count, running.shared);
+            let (is_set, is_over) = (&is_set, &is_over);
+            let attacker = scope.spawn(move || {
+                let received = move || context.counters().engine.frames_in;
+                let mut host = Host::new(INTERFACE, PORT, Box::new(received));
+                let began = Instant::now();
+                (self.attack)(&mut host, &Scene { count, shared, is_set, is_over });
+                (host.sent, began.elapsed())
+            });
+            while !is_set.load(Ordering::Relaxed) && !attacker.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // Also if a client is not served: the host is to end before the test does.
+            let over = Set(is_over);
+            let peak = self.serve(&running.context, alone);
+            drop(over);
+            (peak, attacker.join().expect("the host's script"))
+        });
+        let frames_per_s = sent.0 as f64 / sent.1.as_secs_f64();
+        println!("{} frames sent, {frames_per_s:.0} per second", sent.0);
+        let silent = Instant::now();
+        self.check(&peak);
+        let mut left = running.context.usage();
+        while !is_released(&left, &before) && silent.elapsed() < RELEASED_WITHIN {
+            std::thread::sleep(Duration::from_millis(50));
+            left = running.context.usage();
+        }
+        assert!(is_released(&left, &before), "still held: {left:?}");
+        println!("all given back {:.1} s after the last word", silent.elapsed().as_secs_f64());
+        server::client().expect("served when all is over");
+    }
+
+    /// Serves clients; returns the most that was in use meanwhile.
+    fn serve(&self, context: &Context, alone: Duration) -> Usage {
+        let mut times = Vec::new();
+        let mut peak = context.usage();
+        let enough = |times: &[Duration]| {
+            let fast = times.iter().filter(|&&time| time < SERVED_WITHIN).count();
+            times.len() >= CLIENTS && fast * 5 >= times.len()
+        };
+        while !enough(&times) && times.len() < CLIENTS_MAX {
+            match server::client() {
+                Ok(time) => {
+                    let usage = context.usage();
+                    let nth = times.len() + 1;
+                    assert!(time < SERVED_AT_LAST, "client {nth} took {time:?}: {usage:?}");
+                    times.push(time);
+                }
+                Err(error) => {
+                    let usage = context.usage();
+                    panic!("client {} is not served: {error}; {usage:?}", times.len() + 1);
+                }
+            }
+            higher(&mut peak, &context.usage());
+        }
+        times.sort_unstable();
+        let [first, middle, last] =
+            [0, times.len() / 2, times.len() - 1].map(|index| times[index].as_secs_f64() * 1e3);
+        println!(
+            "{} clients: {first:.1} to {last:.1} ms, median {middle:.1} ms; {:.1} ms alone",
+            times.len(),
+            alone.as_secs_f64() * 1e3
+        );
+        assert!(enough(&times), "a client is served within {SERVED_WITHIN:?}: {times:?}");
+        peak
+    }
+
+    /// Prints what was pinned, and holds it to the bounds.
+    fn check(&self, peak: &Usage) {
+        let (usage, bounds) = (&peak.engine, &self.bounds);
+        println!("for {} peers: {usage:?}, {:?}", self.count, peak.frames_free);
+        for (what, value, most) in [
+            ("connections", usage.connections, bounds.connections),
+            ("half-open connections", usage.half_open, bounds.half_open),
+            ("without a request", usage.awaiting_request, bounds.awaiting_request),
+            ("without a decision", usage.awaiting_decision, bounds.awaiting_decision),
+            ("octets of partial FPDUs", usage.partial_octets, bounds.partial_octets),
+            ("frames held", usage.held_frames, bounds.held_frames),
+            ("octets held", usage.held_octets, bounds.held_octets),
+        ] {
+            println!("  {what}: {value}, at most {most}");
+            assert!(value <= most, "{what}: {value}, at most {most}");
+        }
+    }
+}
+
+/// Sets a flag when dropped.
+struct Set<'a>(&'a AtomicBool);
+
+impl Drop for Set<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Each number of `peak` is at least that of `usage`; of free frames, at most.
+fn higher(peak: &mut Usage, usage: &Usage) {
+    let (most, now) = (&mut peak.engine, &usage.engine);
+    for (most, now) in [
+        (&mut most.connections, now.connections),
+        (&mut most.half_open, now.half_open),
+        (&mut most.awaiting_request, now.awaiting_request),
+        (&mut most.awaiting_decision, now.awaiting_decision),
+        (&mut most.partial_fpdus, now.partial_fpdus),
+        (&mut most.partial_octets, now.partial_octets),
+        (&mut most.sent_copies, now.sent_copies),
+        (&mut most.held_frames, now.held_frames),
+        (&mut most.held_octets, now.held_octets),
+        (&mut most.retained_segments, now.retained_segments),
+        (&mut most.retained_segments_most, now.retained_segments_most),
+        (&mut most.timers, now.timers),
+    ] {
+        *most = now.max(*most);
+    }
+    if let (Some(least), Some(now)) = (&mut peak.frames_free, usage.frames_free) {
+        least.data = least.data.min(now.data);
+        least.control = least.control.min(now.control);
+        least.reserve = least.reserve.min(now.reserve);
+    }
+}
+
+/// Nothing is held that was not before.
+fn is_released(usage: &Usage, before: &Usage) -> bool {
+    let (now, frames) = (&usage.engine, usage.frames_free.unwrap_or_default());
+    let enough = before.frames_free.unwrap_or_default().data;
+    let held = now.held_frames + now.held_octets + now.partial_fpdus + now.retained_segments;
+    // The client's own connection may linger in TIME-WAIT.
+    now.connections <= CLIENTS_MAX && held == 0 && frames.data + 64 >= enough
+}

@@ -1,0 +1,247 @@
+//! What the hostile host does, one function for each row of the table.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ferrowarp_proto::wire::tcp::Flags;
+use ferrowarp_tests::peer::{Header, PEER_STAG, ReadRequest, Role, Startup, fpdu};
+
+use crate::host::{Host, State};
+use crate::junk::Junk;
+
+/// How long connecting may take: a stack that refuses some of them is not waited for any longer.
+const CONNECTING: Duration = Duration::from_secs(2);
+/// How long a connection's share of an exchange may take.
+const EXCHANGE: Duration = Duration::from_secs(10);
+/// Octets that (d) and (e) leave unacknowledged.
+const IN_FLIGHT: u32 = 64 << 10;
+/// Holes of (g).
+const HOLES: usize = 4096;
+
+/// What a row of the table and its function have in common.
+pub(crate) struct Scene<'a> {
+    /// Connections.
+    pub(crate) count: usize,
+    /// STag and address of what may be read.
+    pub(crate) shared: (u32, u64),
+    /// To be set when all is as it should be for the clients to come.
+    pub(crate) is_set: &'a AtomicBool,
+    /// Set when they have been.
+    pub(crate) is_over: &'a AtomicBool,
+}
+
+impl Scene<'_> {
+    /// From here on the clients come; true until they have been.
+    fn goes_on(&self) -> bool {
+        self.is_set.store(true, Ordering::Relaxed);
+        !self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+/// Connects all, does `first` once for each that is up, and begins again with what was reset.
+fn besiege(host: &mut Host, scene: &Scene<'_>, first: impl Fn(&mut Host, usize)) {
+    let mut limit = CONNECTING;
+    loop {
+        host.connect(scene.count, limit);
+        for index in host.up() {
+            if host.conns[index].step == 0 {
+                host.conns[index].step = 1;
+                first(host, index);
+            }
+        }
+        if !scene.goes_on() {
+            return;
+        }
+        host.idle(Duration::from_millis(100));
+        for index in 0..host.conns.len() {
+            if host.conns[index].state == State::Reset {
+                host.renew(index);
+            }
+        }
+        limit = Duration::from_millis(100);
+    }
+}
+
+/// (a) Connections that never speak after the handshake.
+pub(crate) fn silent(host: &mut Host, scene: &Scene<'_>) {
+    besiege(host, scene, |_, _| {});
+}
+
+/// (b) Connections that stop in the middle of the start-up frame.
+pub(crate) fn half_a_request(host: &mut Host, scene: &Scene<'_>) {
+    let request = Startup::default().encode(Role::Initiator);
+    besiege(host, scene, |host, index| host.send(index, &request[..13]));
+}
+
+/// Connections that have started; all of the host's, if the stack takes that many.
+fn started(host: &mut Host, scene: &Scene<'_>) -> Vec<usize> {
+    // In batches: the application accepts one after the other.
+    let mut found = Vec::new();
+    while host.conns.len() < scene.count {
+        let before = host.conns.len();
+        host.connect((before + 64).min(scene.count), CONNECTING);
+        found.extend(host.start_from(before, EXCHANGE));
+    }
+    assert_eq!(found.len(), scene.count, "of an idle stack all get their reply");
+    found
+}
+
+/// Keeps all connections alive until the clients have been.
+fn linger(host: &mut Host, scene: &Scene<'_>) {
+    while scene.goes_on() {
+        host.idle(Duration::from_millis(20));
+    }
+}
+
+fn send_fpdu(len: usize) -> Vec<u8> {
+    fpdu(&Header::send(1, 0, true).encode(&vec![0x5A; len]), true)
+}
+
+/// (c) Connections that stop in the middle of an FPDU.
+pub(crate) fn half_an_fpdu(host: &mut Host, scene: &Scene<'_>) {
+    let octets = send_fpdu(1000);
+    for index in started(host, scene) {
+        host.send(index, &octets[..500]);
+        host.poll();
+    }
+    linger(host, scene);
+}
+
+/// A Read Request for the first octets of the region.
+fn read_fpdu(scene: &Scene<'_>, msn: u32) -> Vec<u8> {
+    let (source_stag, source_to) = scene.shared;
+    let request =
+        ReadRequest { sink_stag: PEER_STAG, sink_to: 0, len: IN_FLIGHT, source_stag, source_to };
+    fpdu(&Header::read(msn).encode(&request.encode()), true)
+}
+
+/// Has 64 KiB under way on every connection, of which nothing is acknowledged.
+fn fill_flights(host: &mut Host, scene: &Scene<'_>) {
+    let [first, second] = [1, 2].map(|msn| read_fpdu(scene, msn));
+    let started = started(host, scene);
+    // Acknowledged once, so that the congestion window takes them all the second time.
+    for &index in &started {
+        let wanted = host.conns[index].heard + u64::from(IN_FLIGHT);
+        host.send(index, &first);
+        let since = Instant::now();
+        while host.conns[index].heard < wanted {
+            assert!(since.elapsed() < EXCHANGE, "an idle stack sends what was asked for");
+            host.poll();
+        }
+        host.idle(Duration::from_micros(200));
+    }
+    for index in started {
+        host.conns[index].acknowledges = false;
+        host.send(index, &second);
+        host.poll();
+    }
+    host.idle(Duration::from_millis(100));
+}
+
+/// (d) Connections that stop acknowledging with 64 KiB in flight.
+pub(crate) fn deaf(host: &mut Host, scene: &Scene<'_>) {
+    fill_flights(host, scene);
+    linger(host, scene);
+}
+
+/// (e) Connections that close their window for ever, with 64 KiB in flight: they say so again and
+/// again, and acknowledge nothing.
+pub(crate) fn closed_window(host: &mut Host, scene: &Scene<'_>) {
+    fill_flights(host, scene);
+    for conn in &mut host.conns {
+        conn.window = 0;
+    }
+    loop {
+        for index in host.up() {
+            let seq = host.conns[index].seq;
+            host.segment(index, Flags::ACK, seq, &[]);
+        }
+        if !scene.goes_on() {
+            return;
+        }
+        host.idle(Duration::from_millis(500));
+    }
+}
+
+/// (f) Connections that send an octet per second: half of them of the start-up frame, the others of
+/// an FPDU.
+pub(crate) fn dribbling(host: &mut Host, scene: &Scene<'_>) {
+    let fpdus = Scene { count: scene.count / 2, ..*scene };
+    let started = started(host, &fpdus);
+    let fpdu = send_fpdu(1000);
+    let request = Startup::default().encode(Role::Initiator);
+    loop {
+        let since = Instant::now();
+        host.connect(scene.count, CONNECTING);
+        for index in host.up() {
+            let octets = if index < started.len() { &fpdu } else { &request };
+            let at = host.conns[index].step % octets.len();
+            host.conns[index].step += 1;
+            host.send(index, &octets[at..=at]);
+            host.poll();
+        }
+        if !scene.goes_on() {
+            return;
+        }
+        host.idle(Duration::from_secs(1).saturating_sub(since.elapsed()));
+    }
+}
+
+/// (g) Connections that open 4,096 holes of one octet, and send again what lies between them.
+pub(crate) fn holes(host: &mut Host, scene: &Scene<'_>) {
+    let octets = send_fpdu(2 * HOLES);
+    let started = started(host, scene);
+    loop {
+        for at in 0..HOLES {
+            for &index in &started {
+                let offset = 2 * at + 1;
+                let seq = host.conns[index].seq + u32::try_from(offset).expect("small");
+                host.segment(index, Flags::ACK, seq, &octets[offset..=offset]);
+            }
+            host.poll();
+            if host.conns[0].step > 0 && !scene.goes_on() {
+                return;
+            }
+        }
+        host.conns[0].step += 1;
+    }
+}
+
+/// (h) Connections that ask and reset, one batch after the other.
+pub(crate) fn ask_and_reset(host: &mut Host, scene: &Scene<'_>) {
+    let request = Startup::default().encode(Role::Initiator);
+    let mut asked = 0;
+    loop {
+        host.connect(32, Duration::from_millis(500));
+        for index in host.up() {
+            host.send(index, &request);
+            let seq = host.conns[index].seq;
+            host.segment(index, Flags::RST, seq, &[]);
+            asked += 1;
+        }
+        for index in 0..host.conns.len() {
+            if host.conns[index].state != State::SynSent {
+                host.renew(index);
+            }
+        }
+        if asked >= scene.count && !scene.goes_on() {
+            return;
+        }
+    }
+}
+
+/// (i) Junk of all kinds at the rate the link takes.
+pub(crate) fn junk(host: &mut Host, scene: &Scene<'_>) {
+    let mut junk = Junk::new(host.macs());
+    for _ in 0..scene.count {
+        let frame = junk.next();
+        host.put(&frame);
+    }
+    while scene.goes_on() {
+        for _ in 0..64 {
+            let frame = junk.next();
+            host.put(&frame);
+        }
+        host.poll();
+    }
+}

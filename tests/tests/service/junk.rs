@@ -1,0 +1,125 @@
+//! Frames that mean nothing, of every kind that a stack has to look at before it knows.
+
+use std::net::Ipv4Addr;
+
+use ferrowarp_proto::device::ChecksumMode;
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options};
+use ferrowarp_tests::stack::STACK;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::host::HOST;
+use crate::server::PORT;
+
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+/// Flag "more fragments" of an IPv4 header.
+const MORE: u16 = 0x2000;
+
+/// Makes them, the same ones each time.
+pub(crate) struct Junk {
+    chance: SmallRng,
+    /// Of the host and of the stack.
+    macs: [[u8; 6]; 2],
+    count: u16,
+}
+
+/// The ones' complement of the ones' complement sum (RFC 1071).
+fn checksum(octets: &[u8]) -> u16 {
+    let words = octets
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).expect("folded")
+}
+
+impl Junk {
+    /// Between these MAC addresses.
+    pub(crate) fn new(macs: [[u8; 6]; 2]) -> Self {
+        Self { chance: SmallRng::seed_from_u64(7), macs, count: 0 }
+    }
+
+    /// The next one.
+    pub(crate) fn next(&mut self) -> Vec<u8> {
+        self.count = self.count.wrapping_add(1);
+        match self.count % 6 {
+            0 => self.icmp(),
+            1 => self.segment(Flags::RST, HOST, PORT),
+            2 => self.spoofed_syn(),
+            3 => self.segment(Flags::ACK, HOST, PORT),
+            4 => self.fragment(),
+            _ => {
+                let port = self.chance.random();
+                self.segment(Flags::SYN, HOST, port)
+            }
+        }
+    }
+
+    /// A SYN to the listener from a host that there may or may not be.
+    fn spoofed_syn(&mut self) -> Vec<u8> {
+        let host = Ipv4Addr::new(198, 18, 7, self.chance.random_range(100..250));
+        self.segment(Flags::SYN, host, PORT)
+    }
+
+    /// A segment of no connection.
+    fn segment(&mut self, flags: Flags, from: Ipv4Addr, to: u16) -> Vec<u8> {
+        let port: u16 = self.chance.random_range(1..=u16::MAX);
+        let tuple = FourTuple { local: (from, port).into(), remote: (STACK, to).into() };
+        let fields = Fields {
+            seq: Seq(self.chance.random()),
+            ack: Seq(self.chance.random()),
+            flags,
+            window: self.chance.random(),
+            options: Options::default(),
+            ..Fields::default()
+        };
+        let mut frame = vec![0; 54];
+        HeaderTemplate::new(self.macs[0], self.macs[1], tuple).emit(
+            &mut frame,
+            &fields,
+            0,
+            ChecksumMode::Software,
+        );
+        frame
+    }
+
+    /// An ICMP error about a segment that the stack never sent.
+    fn icmp(&mut self) -> Vec<u8> {
+        // Unreachable in all its codes, "too big" among them.
+        let mut message = vec![3, self.chance.random_range(0..16), 0, 0, 0, 0, 5, 0];
+        let mut quoted = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, TCP, 0, 0];
+        quoted.extend(STACK.octets());
+        quoted.extend(HOST.octets());
+        quoted.extend(PORT.to_be_bytes());
+        quoted.extend(self.chance.random::<[u8; 6]>());
+        message.extend(quoted);
+        let sum = checksum(&message).to_be_bytes();
+        message[2..4].copy_from_slice(&sum);
+        self.packet(ICMP, 0, &message)
+    }
+
+    /// A fragment of a packet of which no other comes.
+    fn fragment(&mut self) -> Vec<u8> {
+        let offset = self.chance.random_range(0..1000);
+        let payload = [0xA5; 256];
+        self.packet(TCP, MORE | offset, &payload)
+    }
+
+    fn packet(&mut self, protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(20 + payload.len()).expect("a short packet");
+        let mut header = vec![0x45, 0];
+        header.extend(len.to_be_bytes());
+        header.extend(self.chance.random::<[u8; 2]>());
+        header.extend(fragment.to_be_bytes());
+        header.extend([64, protocol, 0, 0]);
+        header.extend(HOST.octets());
+        header.extend(STACK.octets());
+        let sum = checksum(&header).to_be_bytes();
+        header[10..12].copy_from_slice(&sum);
+        [&self.macs[1][..], &self.macs[0], &[8, 0], &header, payload].concat()
+    }
+}

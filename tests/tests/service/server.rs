@@ -1,0 +1,187 @@
+//! The application under test: accepts whoever asks, sends back what it is sent, and lets a region
+//! be read.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferrowarp::{
+    Access, Config, ConnParam, ConnRequest, Context, Cq, Listener, Mr, Operation, Qp, QpOptions,
+    QpState, RecvWr, SendWr, WcOpcode, WcStatus,
+};
+use ferrowarp_tests::link::pattern;
+use ferrowarp_tests::peer::{Chop, Peer, Startup, opcode};
+use ferrowarp_tests::stack::{STACK, Stack, gather};
+
+/// Port that it listens on.
+pub(crate) const PORT: u16 = 4791;
+/// Connections that may wait for a decision: as many as the programs allow.
+const BACKLOG: usize = 64;
+/// Clients at a time.
+const SLOTS: usize = 2048;
+/// Octets of a client's buffer.
+const SLOT_LEN: usize = 4096;
+/// Octets of the region that clients read.
+pub(crate) const SHARED_LEN: usize = 96 << 10;
+/// Salts of the patterns: of the region, and of what clients send.
+const SHARED: usize = 7;
+const SENT: usize = 9;
+/// How long a client waits for any one thing.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What serves the clients, on one thread.
+struct Server {
+    stack: Stack,
+    listener: Listener,
+    cq: Cq,
+    inbox: Mr,
+    /// What each client is told when it is accepted: STag and address of the region.
+    told: Vec<u8>,
+    qps: Vec<Option<Qp>>,
+    free: Vec<usize>,
+}
+
+/// The server, running.
+pub(crate) struct Running {
+    /// Its context.
+    pub(crate) context: Context,
+    /// STag and address of the region that may be read.
+    pub(crate) shared: (u32, u64),
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Opens the stack on `interface` and serves.
+    pub(crate) fn new(interface: &str, change: impl FnOnce(&mut Config)) -> Self {
+        let stack = Stack::on_tap_with(interface, change);
+        let listener = stack.context.listen(PORT, BACKLOG).expect("the port is free");
+        let cq = stack.context.create_cq(4 * SLOTS).expect("within the limits");
+        let inbox = stack.memory(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
+        let region = stack.memory(SHARED_LEN, Access::REMOTE_READ);
+        region.write(0, &pattern(SHARED_LEN, SHARED));
+        let shared = (region.rkey(), region.addr());
+        let told = [&shared.0.to_be_bytes()[..], &shared.1.to_be_bytes()].concat();
+        let context = stack.context.clone();
+        let qps = (0..SLOTS).map(|_| None).collect();
+        let free = (0..SLOTS).rev().collect();
+        let server = Server { stack, listener, cq, inbox, told, qps, free };
+        let stop = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let _region = region;
+            server.run(&until);
+        });
+        Self { context, shared, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "the server failed");
+    }
+}
+
+impl Server {
+    fn run(mut self, stop: &AtomicBool) {
+        let mut swept = Instant::now();
+        let mut batch = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let mut busy = false;
+            while let Some(request) = self.listener.poll() {
+                busy = true;
+                self.accept(request);
+            }
+            batch.clear();
+            busy |= self.cq.poll(&mut batch) > 0;
+            for wc in &batch {
+                self.complete(wc);
+            }
+            if swept.elapsed() > Duration::from_millis(50) {
+                swept = Instant::now();
+                self.sweep();
+            }
+            if !busy {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+
+    fn accept(&mut self, request: ConnRequest) {
+        // Without a slot the request is dropped, and so rejected.
+        let Some(slot) = self.free.pop() else { return };
+        let options =
+            QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr: 2, max_recv_wr: 1 };
+        let qp = self.stack.pd.create_qp(&self.stack.context, &options).expect("a queue pair");
+        self.post_recv(&qp, slot);
+        let private_data = self.told.iter().copied().collect();
+        let param = ConnParam { private_data, ..ConnParam::default() };
+        match request.accept(&qp, param) {
+            Ok(()) => self.qps[slot] = Some(qp),
+            // The peer has gone meanwhile.
+            Err(_) => self.free.push(slot),
+        }
+    }
+
+    fn post_recv(&self, qp: &Qp, slot: usize) {
+        let len = u32::try_from(SLOT_LEN).expect("a small buffer");
+        let sge = self.inbox.sge(slot * SLOT_LEN, len);
+        let wr = RecvWr { wr_id: slot as u64, sg_list: [sge].into_iter().collect() };
+        // A queue pair that has ended takes none.
+        let _ = qp.post_recv(wr);
+    }
+
+    fn complete(&self, wc: &ferrowarp::Wc) {
+        let slot = usize::try_from(wc.wr_id).expect("a slot");
+        let Some(qp) = self.qps[slot].as_ref().filter(|qp| qp.id() == wc.qp) else { return };
+        if wc.status != WcStatus::Success {
+            return;
+        }
+        if wc.opcode == WcOpcode::Recv {
+            let payload = gather(self.inbox.sge(slot * SLOT_LEN, wc.byte_len));
+            let operation = Operation::Send { payload, solicited: false, invalidate: None };
+            // As above.
+            let _ =
+                qp.post_send(SendWr { wr_id: wc.wr_id, operation, signaled: true, fence: false });
+        } else {
+            self.post_recv(qp, slot);
+        }
+    }
+
+    /// Lets go of the queue pairs whose connection is over.
+    fn sweep(&mut self) {
+        for (slot, qp) in self.qps.iter_mut().enumerate() {
+            if qp.as_ref().is_some_and(|qp| qp.state() == QpState::Error) {
+                *qp = None;
+                self.free.push(slot);
+            }
+        }
+    }
+}
+
+/// A client on a kernel socket: connects, has a message sent back, and reads the region. Returns
+/// how long it took.
+pub(crate) fn client() -> std::io::Result<Duration> {
+    let began = Instant::now();
+    let to = (STACK, PORT).into();
+    let stream = TcpStream::connect_timeout(&to, CLIENT_PATIENCE)?;
+    let (mut peer, reply) = Peer::initiate(stream, &Startup::default())?;
+    let (stag, addr) = reply.application_data().split_at(4);
+    let stag = u32::from_be_bytes(stag.try_into().expect("four octets"));
+    let addr = u64::from_be_bytes(addr.try_into().expect("eight octets"));
+    peer.memory = vec![0; SHARED_LEN];
+    // FPDUs that end within segments have to be put together.
+    peer.set_chop(Chop::Every(1000));
+    let message = pattern(3000, SENT);
+    peer.send(opcode::SEND, 0, &message)?;
+    peer.serve_until(|peer| !peer.sends.is_empty())?;
+    assert!(peer.sends[0].octets == message, "what came back is what was sent");
+    peer.read(stag, addr, u32::try_from(SHARED_LEN).expect("small"), 0)?;
+    peer.serve_until(|peer| peer.responses == 1)?;
+    assert!(peer.memory == pattern(SHARED_LEN, SHARED), "what was read is what is there");
+    Ok(began.elapsed())
+}
