@@ -278,8 +278,8 @@ impl Context {
         self.inner.shard.control(|machine, _| machine.connection_count()).unwrap_or_default()
     }
 
-    /// True once a panic inside the stack has ended the context: the queue pairs are in error, those
-    /// that had a connection are told with [`Event::Disconnected`] and
+    /// True once a panic inside the stack has ended the context: the queue pairs are in error,
+    /// those that had a connection are told with [`Event::Disconnected`] and
     /// [`EndReason::LocalError`], outstanding requests are flushed as far as their completion
     /// queues have room, and those who wait are woken. Calls that need the stack fail as after
     /// closing. Peers are not told. The panic does not reach the thread that happened to drive.

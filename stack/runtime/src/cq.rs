@@ -72,8 +72,8 @@ impl Cq {
     ///
     /// If there are none and the application drives the shard ([`crate::DriveMode`]), makes one
     /// pass first. After a failure of the context ([`crate::Context::has_failed`]) there are those
-    /// that were flushed, and then none. Several threads may poll; each completion goes to one of them. Some 10 ns
-    /// beyond the pass.
+    /// that were flushed, and then none. Several threads may poll; each completion goes to one of
+    /// them. Some 10 ns beyond the pass.
     #[inline]
     pub fn poll(&self, out: &mut Vec<Wc>) -> usize {
         let spare = out.capacity() - out.len();
