@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferrowarp::{
-    Access, Agreed, Buffer, ConnParam, ConnectError, Context, Cq, EndReason, Event,
-    INLINE_LEN_MAX, Mr, Operation, Payload, Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr,
-    SgList, Sge, Wc, WcStatus,
+    Access, Agreed, Buffer, ConnParam, ConnectError, Context, Cq, EndReason, Event, INLINE_LEN_MAX,
+    Mr, Operation, Payload, Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr, SgList, Sge, Wc,
+    WcStatus,
 };
 
 /// How long the other end may take to close.

@@ -1,5 +1,5 @@
-//! Peers that make no progress: whatever they have pinned of the frames for sending, the next client
-//! is served within a second.
+//! Peers that make no progress: whatever they have pinned of the frames for sending, the next
+//! client is served within a second.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::EngineConfig;
@@ -70,8 +70,8 @@ fn pinned(bed: &Bed) -> String {
     format!("{} frames, {} copies", bed.engine.device().lent(), usage.sent_copies)
 }
 
-/// Peers that acknowledge until the congestion window is wide, and then nothing: each could have the
-/// whole pool.
+/// Peers that acknowledge until the congestion window is wide, and then nothing: each could have
+/// the whole pool.
 #[test]
 fn peers_with_wide_windows_leave_frames_to_the_next_client() {
     let mut bed = Bed::new(|config: &mut EngineConfig| config.sent_copies_octets_max = 0);

@@ -35,15 +35,15 @@ const MTU_MIN_V6: u16 = 1280;
 ///
 /// When the last clone and everything made from it are gone, closes as [`Context::close`] does, but
 /// waits for the peers for [`Config::drop_linger`] at most: mostly a round trip, one second if a
-/// peer does not acknowledge what has completed. Call `close` to wait for [`Config::linger`], and to
-/// know how it ended.
+/// peer does not acknowledge what has completed. Call `close` to wait for [`Config::linger`], and
+/// to know how it ended.
 ///
 /// # Fork
 ///
 /// A context belongs to the process that opened it. In a child made by `fork` nothing works any
-/// more: calls answer as after closing, nothing is received or sent, and dropping the handles leaves
-/// the parent's device and connections alone. Contents of registered memory are a copy. A child
-/// opens devices of its own after executing a program anew, or if its parent had opened none.
+/// more: calls answer as after closing, nothing is received or sent, and dropping the handles
+/// leaves the parent's device and connections alone. Contents of registered memory are a copy. A
+/// child opens devices of its own after executing a program anew, or if its parent had opened none.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,

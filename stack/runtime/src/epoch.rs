@@ -7,12 +7,12 @@
 //! panicked) is entered for the instant that it takes to observe on its behalf.
 //!
 //! The order of memory: the request is a read-modify-write with release, and the pass loads it with
-//! acquire before it resolves anything. Either the load sees this request or a later one (later ones
-//! continue the release sequence), and the pass and all passes after it see what was invalidated
-//! before; or it does not, and then the epoch that the shard shows stays older until the next pass,
-//! which begins after this one has ended. No store has to become visible before a later load, so no
-//! pass pays for a full fence: it costs one load of a line that only deregistration writes, and a
-//! comparison.
+//! acquire before it resolves anything. Either the load sees this request or a later one (later
+//! ones continue the release sequence), and the pass and all passes after it see what was
+//! invalidated before; or it does not, and then the epoch that the shard shows stays older until
+//! the next pass, which begins after this one has ended. No store has to become visible before a
+//! later load, so no pass pays for a full fence: it costs one load of a line that only
+//! deregistration writes, and a comparison.
 
 use crossbeam::utils::CachePadded;
 

@@ -190,7 +190,8 @@ impl Mr {
     }
 
     /// Gives the region an STag again, which the one before does not tell, after whatever ended
-    /// that; if nothing has, it is revoked first. This end may always read, `access` says what else.
+    /// that; if nothing has, it is revoked first. This end may always read, `access` says what
+    /// else.
     ///
     /// # Panics
     /// Never: a region can be enabled as long as it exists.

@@ -8,11 +8,11 @@
 //! as undefined, and as relaxed atomics of one size five times as slow as `memcpy` (measured at
 //! 1,460 bytes, in words of eight).
 //!
-//! So no access by address is one of Rust's at all. Each happens in machine code behind `asm!`:
-//! a call of the C library's `memcpy` or `memset`, or one instruction that loads or stores a byte.
+//! So no access by address is one of Rust's at all. Each happens in machine code behind `asm!`: a
+//! call of the C library's `memcpy` or `memset`, or one instruction that loads or stores a byte.
 //! The compiler must assume that such a block reads and writes any memory it may have access to and
-//! cannot merge, repeat or split one, nor conclude anything from what it read; the other party is to
-//! it what a network adapter is that moves data by DMA. What remains is the processor's memory
+//! cannot merge, repeat or split one, nor conclude anything from what it read; the other party is
+//! to it what a network adapter is that moves data by DMA. What remains is the processor's memory
 //! model, which has defined results for racing loads and stores of any sizes: each byte read is one
 //! that was stored there. No loop, index or pointer of this crate depends on such a byte.
 //!

@@ -176,7 +176,8 @@ pub fn render(rows: &[(Case, Row)]) -> String {
         let Row { goodput, p50_us, p99_us, timeouts } = row;
         writeln!(
             out,
-            "{len}\t{rtt_us}\t{loss}\t{pauses}\t{goodput:.3}\t{p50_us:.1}\t{p99_us:.1}\t{timeouts:.2}"
+            "{len}\t{rtt_us}\t{loss}\t{pauses}\t{goodput:.3}\t{p50_us:.1}\t{p99_us:.1}\t\
+             {timeouts:.2}"
         )
         .expect("a string takes all");
     }

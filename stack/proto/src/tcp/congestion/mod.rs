@@ -170,9 +170,9 @@ impl Congestion {
         window.cwnd = window.cwnd.saturating_add(growth).min(window.ssthresh);
     }
 
-    /// An episode of loss began; `flight` octets were outstanding along with what was lost. Window and threshold are reduced
-    /// at once; whoever repairs the loss may steer the window by [`Congestion::set_window`]
-    /// until the episode ends.
+    /// An episode of loss began; `flight` octets were outstanding along with what was lost. Window
+    /// and threshold are reduced at once; whoever repairs the loss may steer the window by
+    /// [`Congestion::set_window`] until the episode ends.
     pub(super) fn on_loss(&mut self, flight: u32, mss: u32) {
         self.window.ssthresh = self.threshold(flight, mss);
         self.window.cwnd = self.window.ssthresh;
