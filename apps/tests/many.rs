@@ -49,9 +49,10 @@ fn a_ping_server_answers_4096_clients_at_a_time_and_refuses_one_more() {
         |client: &ping::client::Client, rounds| client.latencies.histogram().len() >= rounds;
     // Without end, so that all are there at the same time; not all at once, so that none waits for
     // its connection as long as it takes to serve thousands.
-    while clients.len() < MANY.into() || !clients.iter().all(|client| is_answered(client, 2)) {
+    while clients.len() < usize::from(MANY) || !clients.iter().all(|client| is_answered(client, 2))
+    {
         let begins = clients.len().saturating_sub(WAVE);
-        if clients.len() < MANY.into()
+        if clients.len() < usize::from(MANY)
             && clients[begins..].iter().all(|client| is_answered(client, 1))
         {
             clients.extend((0..WAVE).map(|_| new(u64::MAX)));
@@ -62,7 +63,7 @@ fn a_ping_server_answers_4096_clients_at_a_time_and_refuses_one_more() {
             assert_eq!(client.step().unwrap(), Step::Running);
         }
     }
-    assert_eq!(clients.len(), MANY.into());
+    assert_eq!(clients.len(), usize::from(MANY));
     let mut late = new(1);
     let refusal = loop {
         assert!(start.elapsed() < PATIENCE, "a client is neither taken nor refused");
