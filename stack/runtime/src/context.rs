@@ -35,8 +35,7 @@ const MTU_MIN_V6: u16 = 1280;
 ///
 /// When the last clone and everything made from it are gone, closes as [`Context::close`] does, but
 /// waits for the peers for [`Config::drop_linger`] at most: mostly a round trip, one second if a
-/// peer does not acknowledge what has completed. Call `close` to wait for [`Config::linger`], and
-/// to know how it ended.
+/// peer does not acknowledge what has completed. Call `close` to wait for [`Config::linger`].
 ///
 /// # Fork
 ///
@@ -295,11 +294,8 @@ impl Context {
     /// work (at most [`Config::linger`]), then closes the device. Whatever was made from the
     /// context does nothing from then on. A process that exits without closing or dropping breaks
     /// the promise that completed work arrives.
-    ///
-    /// Returns whether the peers have acknowledged all completed work; false also if it was closed
-    /// before.
-    pub fn close(self) -> bool {
-        self.inner.shut(self.inner.config.linger)
+    pub fn close(self) {
+        self.inner.shut(self.inner.config.linger);
     }
 }
 
@@ -367,27 +363,24 @@ impl Inner {
         }
     }
 
-    /// See [`Context::close`], with so long to linger. Does nothing the second time. True if the
-    /// peers have acknowledged everything.
-    fn shut(&self, linger: Duration) -> bool {
+    /// See [`Context::close`], with so long to linger. Does nothing the second time.
+    fn shut(&self, linger: Duration) {
         if dpdk_sys::is_child() {
             // The device is the parent's: it must not be closed with the last handle here.
             std::mem::forget(Arc::clone(&self.shard));
-            return false;
+            return;
         }
         // From here on this thread drives, whatever the mode.
         let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(driver);
-        let was_open = self.shard.control(|machine, now| machine.disconnect_all(now)).is_some();
+        self.shard.control(|machine, now| machine.disconnect_all(now));
         let unfinished = || self.shard.control(|machine, _| machine.unfinished_count()) > Some(0);
         self.drive_while(linger, unfinished);
-        let all_acknowledged = was_open && !unfinished();
         // The peer may not have got the last acknowledgement and send its FIN again.
         let known = || self.shard.control(|machine, _| machine.connection_count()) > Some(0);
         self.drive_while(GRACE.min(linger), known);
         self.shard.stop();
         self.events.close();
-        all_acknowledged
     }
 }
 

@@ -123,15 +123,9 @@ fn dropping_the_last_handle_waits_for_a_bounded_time() {
 }
 
 #[test]
-fn closing_waits_as_long_as_asked_and_says_how_it_ended() {
+fn closing_waits_as_long_as_asked() {
+    // Longer than dropping does. The engine's clock is not the one that measures here.
     const LINGER: Duration = Duration::from_millis(1_500);
-    let took = unacknowledged(LINGER, |context| assert!(!context.close()));
-    assert!(took >= LINGER, "{took:?}");
-    let (left, right) = ends(DriveMode::Inline);
-    let (a, b) = connect(&left, &right);
-    a.disconnect().unwrap();
-    drop((a, b));
-    let again = left.context.clone();
-    assert!(left.context.close());
-    assert!(!again.close(), "it is closed already");
+    let took = unacknowledged(LINGER, Context::close);
+    assert!(took >= LINGER * 9 / 10, "{took:?}");
 }

@@ -29,7 +29,7 @@ fn a_child_disturbs_nothing(drive: DriveMode) {
         let other = Context::ring_pair(config(3, drive), config(4, drive));
         assert!(matches!(other, Err(OpenError::Device(_))));
         drop((a, b, listener, idle, source, sink));
-        assert!(!left.context.clone().close());
+        left.context.clone().close();
         drop((left, right));
         start.elapsed() < Duration::from_secs(30)
     });
@@ -44,8 +44,8 @@ fn a_child_disturbs_nothing(drive: DriveMode) {
         assert_eq!(contents(&sink), [round; 4096]);
     }
     drop((a, _b));
-    assert!(left.context.close());
-    assert!(right.context.close());
+    left.context.close();
+    right.context.close();
 }
 
 #[test]
