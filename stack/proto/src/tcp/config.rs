@@ -99,8 +99,8 @@ pub struct Config {
     /// Most records sent and not acknowledged, or written and not sent. The default is enough for 1
     /// Gb/s over 20 ms in segments of 1,460 octets, twice over. Memory is taken as needed.
     pub max_records: u16,
-    /// Fall back to the initial window after an idle retransmission timeout (RFC 5681
-    /// section 4.1).
+    /// Fall back to the initial window when nothing was sent for a retransmission timeout, and for
+    /// `rto_initial_ns` (RFC 5681 section 4.1).
     pub idle_restart: bool,
     /// Send a tail-loss probe before the retransmission timeout.
     pub tail_loss_probe: bool,

@@ -250,7 +250,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         // Sending again is sending, too: the time until a probe repaired a lost tail is not idle.
         let sent_before = self.sent_at.age(now).min(self.resent_at.age(now));
-        if self.snd.flight() == 0 && sent_before > self.rtt.rto(&self.cfg) {
+        // The timeout that RFC 5681 section 4.1 has in mind is a second at least. One that follows
+        // the round trip down to milliseconds would have the window fall back between a message
+        // and the next, while the other end answers.
+        let idle = self.rtt.rto(&self.cfg).max(self.cfg.rto_initial_ns);
+        if self.snd.flight() == 0 && sent_before > idle {
             self.wake_clock(now);
             if self.cfg.idle_restart {
                 self.cc.on_idle(u32::from(self.emss));

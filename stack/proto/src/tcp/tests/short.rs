@@ -177,6 +177,18 @@ fn the_flight_of_a_lone_segment_is_not_that_of_the_message_before() {
     assert_eq!(script.end.tcb.cwnd(), 2 * MSS);
 }
 
+/// The time in which the other end answers with a message of its own is no idle time.
+#[test]
+fn a_pause_of_some_round_trips_keeps_the_window() {
+    let mut script = warm(Algorithm::Cubic);
+    let window = script.end.tcb.cwnd();
+    let rto = script.end.tcb.rtt.rto(&script.end.tcb.cfg);
+    assert!(rto < 10 * MILLISECOND, "{rto} ns");
+    script.wait_us(100_000);
+    assert_eq!(message(&mut script, MESSAGE).len(), MESSAGE);
+    assert_eq!(script.end.tcb.cwnd(), window);
+}
+
 /// One message of many loses a segment near its end: those after it are hardly slower.
 #[test]
 fn messages_after_a_loss_take_a_round_trip_more_at_most() {
