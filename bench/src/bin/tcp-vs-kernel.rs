@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use ferrowarp_bench::baseline::report::machine;
-use ferrowarp_bench::versus::{Cell, Plan, network, plot, report, run, set_up};
+use ferrowarp_bench::versus::{Cell, Plan, exchange, network, plot, report, run, set_up};
 use ferrowarp_tests::netns;
 
 #[derive(Parser)]
@@ -47,9 +47,18 @@ struct Options {
     /// Decides the faults
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Requests and responses of each connection; 0 leaves them out
+    #[arg(long, default_value_t = 300)]
+    exchanges: usize,
+    /// Frames lost each way, in percent, for those
+    #[arg(long, value_delimiter = ',', default_values_t = [0.1, 1.0])]
+    exchange_loss: Vec<f64>,
     /// Connections set up to learn their rate; 0 leaves that out
     #[arg(long, default_value_t = 4000)]
     connections: usize,
+    /// Requests and responses alone
+    #[arg(long)]
+    exchanges_only: bool,
     /// One cell, once and short: whether it works
     #[arg(long)]
     quick: bool,
@@ -63,13 +72,16 @@ fn main() -> Result<ExitCode> {
     let plan = plan(&options)?;
     let mut failures = Vec::new();
     let figures = run(&plan, &mut failures)?;
+    let exchanges = exchange::run(&plan, &mut failures)?;
     let set_ups = set_up(&plan, &mut failures)?;
     let mut about: Vec<(String, String)> =
         machine().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     about.extend(network::kernel_settings()?);
     let svg = options.out.with_extension("svg");
-    plot::draw(&svg, &plan, &figures)?;
-    let json = report::json(&plan, &figures, &set_ups, &about);
+    if !figures.is_empty() {
+        plot::draw(&svg, &plan, &figures)?;
+    }
+    let json = report::json(&plan, &figures, &exchanges, &set_ups, &about);
     let path = options.out.with_extension("json");
     fs::write(&path, serde_json::to_string_pretty(&json)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -81,9 +93,17 @@ fn main() -> Result<ExitCode> {
         let _ = writeln!(text, "| {name} | {value} |");
     }
     let drawing = svg.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let _ = write!(text, "\n## Goodput\n\n![Goodput by loss]({drawing})\n\n");
-    text.push_str(&report::tables(&plan, &figures));
-    text.push_str(&report::wire(&figures));
+    text.push('\n');
+    if !figures.is_empty() {
+        let _ = write!(text, "## Goodput\n\n![Goodput by loss]({drawing})\n\n");
+        text.push_str(&report::tables(&plan, &figures));
+        text.push_str(&report::wire(&figures));
+    }
+    if !exchanges.is_empty() {
+        text.push_str("## Requests and responses\n\n");
+        text.push_str(&exchange::method(&plan, &exchanges));
+        text.push_str(&exchange::tables(&plan, &exchanges));
+    }
     if !set_ups.is_empty() {
         let _ = write!(
             text,
@@ -109,11 +129,15 @@ fn plan(options: &Options) -> Result<Plan> {
     for program in [&iwlink, &tcp_end] {
         ensure!(program.exists(), "{} is absent: build it first", program.display());
     }
-    let cells = options.rtt.iter().flat_map(|&rtt_ms| {
-        options.loss.iter().map(move |&loss_percent| Cell { loss_percent, rtt_ms })
-    });
+    let cells = |losses: &[f64]| -> Vec<Cell> {
+        let of =
+            |&rtt_ms: &f64| losses.iter().map(move |&loss_percent| Cell { loss_percent, rtt_ms });
+        options.rtt.iter().flat_map(of).collect()
+    };
     let mut plan = Plan {
-        cells: cells.collect(),
+        cells: cells(&options.loss),
+        exchange_cells: cells(&options.exchange_loss),
+        exchanges: options.exchanges,
         rounds: options.rounds,
         warm_up_s: options.warm_up,
         warm_up_rounds: options.warm_up_rounds,
@@ -128,9 +152,16 @@ fn plan(options: &Options) -> Result<Plan> {
     if options.quick {
         plan.cells = vec![Cell { loss_percent: 0.1, rtt_ms: 1.0 }];
         plan.rate = "200mbit".to_owned();
+        plan.exchange_cells.clone_from(&plan.cells);
         (plan.rounds, plan.seconds, plan.connections) = (1, 0.5, 100);
+        plan.exchanges = 20;
         (plan.warm_up_s, plan.warm_up_rounds) = (0.2, 0.0);
     }
-    ensure!(plan.rounds > 0 && !plan.cells.is_empty(), "nothing to measure");
+    if options.exchanges_only {
+        plan.cells.clear();
+        plan.connections = 0;
+    }
+    let is_empty = plan.cells.is_empty() && plan.exchanges == 0;
+    ensure!(plan.rounds > 0 && !is_empty, "nothing to measure");
     Ok(plan)
 }

@@ -1,9 +1,10 @@
-//! Our TCP beside the kernel's over the same bad wire: goodput by loss and round trip, and
-//! connections set up per second.
+//! Our TCP beside the kernel's over the same bad wire: goodput by loss and round trip, how long
+//! requests and their responses take, and connections set up per second.
 //!
 //! [`network`] makes namespaces with `iwlink` between them and runs a sender and a receiver
 //! (`tcp-end`) there; [`report`] and [`plot`] show what came of it.
 
+pub mod exchange;
 pub mod network;
 pub mod plot;
 pub mod report;
@@ -24,11 +25,15 @@ pub enum Pairing {
     OursToKernel,
     /// The kernel to ours.
     KernelToOurs,
+    /// Ours to ours.
+    OursToOurs,
 }
 
 impl Pairing {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::KernelToKernel, Self::OursToKernel, Self::KernelToOurs];
+    /// Those where one end sends and the other takes.
+    pub const ONE_WAY: [Self; 3] = [Self::KernelToKernel, Self::OursToKernel, Self::KernelToOurs];
+    /// Those where both send: ours beside the kernel's.
+    pub const BOTH_WAYS: [Self; 3] = [Self::KernelToKernel, Self::OursToOurs, Self::OursToKernel];
 
     /// For headings.
     #[must_use]
@@ -37,6 +42,7 @@ impl Pairing {
             Self::KernelToKernel => "kernel to kernel",
             Self::OursToKernel => "ours to kernel",
             Self::KernelToOurs => "kernel to ours",
+            Self::OursToOurs => "ours to ours",
         }
     }
 
@@ -46,6 +52,7 @@ impl Pairing {
             Self::KernelToKernel => [false, false],
             Self::OursToKernel => [true, false],
             Self::KernelToOurs => [false, true],
+            Self::OursToOurs => [true, true],
         }
     }
 }
@@ -79,6 +86,10 @@ pub struct Plan {
     pub queue: String,
     /// Decides the faults; those of round n come from the n-th seed after it.
     pub seed: u64,
+    /// The wires of exchanges, and how many exchanges each run measures; none: not measured.
+    pub exchange_cells: Vec<Cell>,
+    /// See `exchange_cells`.
+    pub exchanges: usize,
     /// Connections set up to learn their rate; none: not measured.
     pub connections: usize,
     /// The program that is an end.
@@ -156,7 +167,7 @@ pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<Figure>> {
     let mut figures: Vec<Figure> = plan
         .cells
         .iter()
-        .flat_map(|cell| Pairing::ALL.map(|pairing| figure(cell, pairing)))
+        .flat_map(|cell| Pairing::ONE_WAY.map(|pairing| figure(cell, pairing)))
         .collect();
     let count = figures.len();
     for round in 0..plan.rounds {
@@ -250,6 +261,25 @@ pub fn set_up(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<SetUp>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    pub(super) fn plan() -> Plan {
+        let cell = |loss_percent, rtt_ms| Cell { loss_percent, rtt_ms };
+        Plan {
+            cells: vec![cell(0.0, 1.0), cell(1.0, 1.0), cell(0.0, 20.0)],
+            rounds: 3,
+            warm_up_s: 1.0,
+            warm_up_rounds: 100.0,
+            seconds: 2.0,
+            rate: "1gbit".to_owned(),
+            queue: "256K".to_owned(),
+            seed: 1,
+            exchange_cells: vec![cell(0.1, 1.0)],
+            exchanges: 100,
+            connections: 10,
+            tcp_end: PathBuf::new(),
+            iwlink: PathBuf::new(),
+        }
+    }
 
     #[test]
     fn each_round_visits_every_figure_once_in_another_order() {

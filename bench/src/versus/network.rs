@@ -10,6 +10,7 @@ use ferrowarp_tests::netns::{Namespace, ip};
 use ferrowarp_tests::process::{self, Running, TempDir};
 use serde_json::Value;
 
+use super::exchange::Exchanges;
 use super::{Cell, Pairing, Plan, Sample};
 
 /// Addresses of sender and receiver (benchmark range).
@@ -22,6 +23,8 @@ const CONGESTION_CONTROL: &str = "cubic";
 /// Frames that may wait in the kernel for the wire to take them: it counts what it drops, the
 /// kernel would drop in silence.
 const TAP_QUEUE: &str = "10000";
+/// Exchanges of a connection that are not measured.
+const EXCHANGES_WARM_UP: usize = 50;
 /// What a run may take beyond its measured time.
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a program may take to get ready.
@@ -96,48 +99,95 @@ pub fn cores() -> Option<[usize; 2]> {
     *CORES
 }
 
+/// A wire with an end on either side, nothing of which speaks yet.
+struct Set {
+    dir: TempDir,
+    wire_home: Namespace,
+    ends: [End; 2],
+    wire: Running,
+}
+
+impl Set {
+    fn up(plan: &Plan, cell: Cell, pairing: Pairing, seed: u64) -> Result<Self> {
+        let dir = TempDir::new()?;
+        // Namespaces of their own, also so that the kernel remembers nothing of earlier runs.
+        let wire_home = Namespace::new()?;
+        silence(&wire_home)?;
+        let end = |index: usize| -> Result<End> {
+            Ok(if pairing.ours()[index] {
+                End::Ours(dir.file(INTERFACES[index]))
+            } else {
+                End::Kernel(Namespace::new()?)
+            })
+        };
+        let ends = [end(0)?, end(1)?];
+        let wire = start_wire(plan, cell, seed, &wire_home, &ends, &dir)?;
+        for (index, end) in ends.iter().enumerate() {
+            if let End::Kernel(namespace) = end {
+                move_tap(&wire_home, namespace, index)?;
+            }
+        }
+        Ok(Self { dir, wire_home, ends, wire })
+    }
+
+    /// Starts `tcp-end` at an end.
+    fn start(&self, plan: &Plan, index: usize, name: &str, arguments: &[&str]) -> Result<Running> {
+        let mut command = self.ends[index].program(plan, &self.wire_home, index, arguments);
+        Ok(Running::start(&mut command, self.dir.file(name))?)
+    }
+
+    /// Ends the wire; what it counted.
+    fn down(self, programs: [Running; 2]) -> Result<Value> {
+        // The wire ends while both still take what it brings: it has nothing to drop then.
+        self.wire.interrupt()?;
+        let ended = self.wire.finish(READY)?;
+        ensure!(ended.success(), "iwlink: {}", ended.output.trim());
+        drop(programs);
+        let counters =
+            std::fs::read_to_string(self.dir.file("wire.json")).context("no counters")?;
+        Ok(serde_json::from_str(&counters)?)
+    }
+}
+
 /// One run of a sender and a receiver.
 ///
 /// # Errors
 /// If something of it fails, hangs, or says nothing.
 pub fn measure(plan: &Plan, cell: Cell, pairing: Pairing, seed: u64) -> Result<Sample> {
-    let dir = TempDir::new()?;
-    // Namespaces of their own, also so that the kernel remembers nothing of earlier runs.
-    let wire_home = Namespace::new()?;
-    silence(&wire_home)?;
-    let end = |index: usize| -> Result<End> {
-        Ok(if pairing.ours()[index] {
-            End::Ours(dir.file(INTERFACES[index]))
-        } else {
-            End::Kernel(Namespace::new()?)
-        })
-    };
-    let ends = [end(0)?, end(1)?];
-    let wire = start_wire(plan, cell, seed, &wire_home, &ends, &dir)?;
-    for (index, end) in ends.iter().enumerate() {
-        if let End::Kernel(namespace) = end {
-            move_tap(&wire_home, namespace, index)?;
-        }
-    }
+    let set = Set::up(plan, cell, pairing, seed)?;
     let warm_up_s = plan.warm_up_s(cell);
     let window = ["--warm-up", &warm_up_s.to_string(), "--seconds", &plan.seconds.to_string()];
     let receive = [&["receive"], &window[..]].concat();
-    let mut command = ends[1].program(plan, &wire_home, 1, &receive);
-    let mut receiver = Running::start(&mut command, dir.file("receiver"))?;
+    let mut receiver = set.start(plan, 1, "receiver", &receive)?;
     receiver.wait_for("listening", READY).context("the receiver")?;
-    let mut command = ends[0].program(plan, &wire_home, 0, &["send"]);
-    let sender = Running::start(&mut command, dir.file("sender"))?;
+    let sender = set.start(plan, 0, "sender", &["send"])?;
     let patience = GRACE + Duration::from_secs_f64(warm_up_s + plan.seconds);
     let told = || format!("sender: {}", sender.output().unwrap_or_default().trim());
     receiver.wait_for("octets", patience).with_context(told)?;
     let line = last_json(&receiver.output()?)?;
-    // The wire ends while both still take what it brings: it has nothing to drop then.
-    wire.interrupt()?;
-    let ended = wire.finish(READY)?;
-    ensure!(ended.success(), "iwlink: {}", ended.output.trim());
-    drop((sender, receiver));
-    let counters = std::fs::read_to_string(dir.file("wire.json")).context("no counters")?;
-    sample(&line, serde_json::from_str(&counters)?)
+    sample(&line, set.down([sender, receiver])?)
+}
+
+/// One run of a requester and a responder: the microseconds that each exchange took.
+///
+/// # Errors
+/// If something of it fails, hangs, or says nothing.
+pub fn exchanges(plan: &Plan, cell: Cell, pairing: Pairing, seed: u64) -> Result<Exchanges> {
+    let set = Set::up(plan, cell, pairing, seed)?;
+    let mut responder = set.start(plan, 1, "responder", &["respond"])?;
+    responder.wait_for("listening", READY).context("the responder")?;
+    let (warm_up, count) = (EXCHANGES_WARM_UP.to_string(), plan.exchanges.to_string());
+    let request = ["request", "--warm-up", &warm_up, "--count", &count];
+    let mut requester = set.start(plan, 0, "requester", &request)?;
+    // A second for each would be far too long.
+    let patience = GRACE + Duration::from_secs((EXCHANGES_WARM_UP + plan.exchanges) as u64);
+    let told = || format!("responder: {}", responder.output().unwrap_or_default().trim());
+    requester.wait_for("us", patience).with_context(told)?;
+    let line = last_json(&requester.output()?)?;
+    let us = line["us"].as_array().context("no times")?;
+    let us = us.iter().map(|us| us.as_f64().context("no number")).collect::<Result<_>>()?;
+    let wire = WireLog::of(&set.down([requester, responder])?);
+    Ok(Exchanges { us, late: wire.late, latest_ms: wire.latest_ms, dropped: wire.dropped })
 }
 
 fn start_wire(
@@ -239,20 +289,32 @@ fn last_json(output: &str) -> Result<Value> {
 fn sample(line: &Value, wire: Value) -> Result<Sample> {
     let number = |name: &str| line[name].as_f64().with_context(|| format!("no {name}"));
     let (octets, seconds) = (number("octets")?, number("seconds")?);
-    let total = |pointer: &str| -> u64 {
-        (0..2).filter_map(|way| wire.pointer(&format!("/{way}/{pointer}"))?.as_u64()).sum()
-    };
-    let latest_us = (0..2).filter_map(|way| wire[way]["own"]["latest_us"].as_f64());
-    Ok(Sample {
-        gbit_s: octets * 8e-9 / seconds,
-        dropped: ["no_buffer", "port_full", "port_lost"]
-            .map(|name| total(&format!("own/{name}")))
-            .into_iter()
-            .sum(),
-        late: total("own/late") as f64 / total("frames_out").max(1) as f64,
-        latest_ms: latest_us.fold(0.0, f64::max) / 1000.0,
-        wire,
-    })
+    let WireLog { dropped, late, latest_ms } = WireLog::of(&wire);
+    Ok(Sample { gbit_s: octets * 8e-9 / seconds, dropped, late, latest_ms, wire })
+}
+
+/// What the wire says of itself.
+struct WireLog {
+    dropped: u64,
+    late: f64,
+    latest_ms: f64,
+}
+
+impl WireLog {
+    fn of(wire: &Value) -> Self {
+        let total = |pointer: &str| -> u64 {
+            (0..2).filter_map(|way| wire.pointer(&format!("/{way}/{pointer}"))?.as_u64()).sum()
+        };
+        let latest_us = (0..2).filter_map(|way| wire[way]["own"]["latest_us"].as_f64());
+        Self {
+            dropped: ["no_buffer", "port_full", "port_lost"]
+                .map(|name| total(&format!("own/{name}")))
+                .into_iter()
+                .sum(),
+            late: total("own/late") as f64 / total("frames_out").max(1) as f64,
+            latest_ms: latest_us.fold(0.0, f64::max) / 1000.0,
+        }
+    }
 }
 
 /// One measurement of connections set up per second, in a namespace of its own.

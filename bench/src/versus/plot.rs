@@ -53,7 +53,7 @@ pub fn draw(path: &Path, plan: &Plan, figures: &[Figure]) -> Result<()> {
             .x_label_formatter(&|at| label(&losses, *at))
             .draw()
             .map_err(|error| told(&error))?;
-        for (index, pairing) in Pairing::ALL.into_iter().enumerate() {
+        for (index, pairing) in Pairing::ONE_WAY.into_iter().enumerate() {
             let colour = Palette99::pick(index).to_rgba();
             let here: Vec<(f64, &Figure)> = figures
                 .iter()

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Cell, Figure, Pairing, Plan, SetUp, network};
+use super::{Cell, Figure, Pairing, Plan, SetUp, exchange, network};
 use crate::baseline::median;
 
 /// The figure of a wire and a pairing.
@@ -30,12 +30,12 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
     let mut text = String::new();
     for rtt_ms in rtts(plan) {
         let _ = writeln!(text, "### Round trip {rtt_ms} ms\n");
-        let titles = Pairing::ALL.map(Pairing::title).join(" | ");
+        let titles = Pairing::ONE_WAY.map(Pairing::title).join(" | ");
         let _ = writeln!(text, "| loss each way | {titles} |\n|---:|---:|---:|---:|");
         for cell in plan.cells.iter().filter(|cell| cell.rtt_ms == rtt_ms) {
             let kernel = find(figures, *cell, Pairing::KernelToKernel).and_then(Figure::median);
             let _ = write!(text, "| {} % |", cell.loss_percent);
-            for pairing in Pairing::ALL {
+            for pairing in Pairing::ONE_WAY {
                 let share = if pairing == Pairing::KernelToKernel { None } else { kernel };
                 let _ = write!(text, " {} |", told(find(figures, *cell, pairing), share));
             }
@@ -113,6 +113,7 @@ pub fn connections(set_ups: &[SetUp]) -> String {
 pub fn json(
     plan: &Plan,
     figures: &[Figure],
+    exchanges: &[exchange::Figure],
     set_ups: &[SetUp],
     machine: &[(String, String)],
 ) -> Value {
@@ -158,6 +159,7 @@ pub fn json(
         "warm_up_rounds": plan.warm_up_rounds,
         "seconds": plan.seconds,
         "goodput": figures,
+        "exchanges": exchanges.iter().map(exchange::Figure::json).collect::<Vec<_>>(),
         "connections": set_ups,
     })
 }
@@ -196,27 +198,9 @@ pub fn method(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::versus::Sample;
-
-    fn plan() -> Plan {
-        let cell = |loss_percent, rtt_ms| Cell { loss_percent, rtt_ms };
-        Plan {
-            cells: vec![cell(0.0, 1.0), cell(1.0, 1.0), cell(0.0, 20.0)],
-            rounds: 3,
-            warm_up_s: 1.0,
-            warm_up_rounds: 100.0,
-            seconds: 2.0,
-            rate: "1gbit".to_owned(),
-            queue: "256K".to_owned(),
-            seed: 1,
-            connections: 10,
-            tcp_end: PathBuf::new(),
-            iwlink: PathBuf::new(),
-        }
-    }
+    use crate::versus::tests::plan;
 
     fn figure(cell: Cell, pairing: Pairing, all: &[f64]) -> Figure {
         let sample = |&gbit_s: &f64| Sample {
@@ -249,7 +233,7 @@ mod tests {
         let wire = wire(&figures);
         assert!(wire.contains("at most 0.10 %") && wire.contains("2 runs were done again"));
         assert!(wire.contains("5 frames were dropped"), "{wire}");
-        let json = json(&plan, &figures, &[], &[]);
+        let json = json(&plan, &figures, &[], &[], &[]);
         assert_eq!(json["goodput"][1]["median_gbit_s"], 0.88);
     }
 

@@ -6,8 +6,8 @@ use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use anyhow::{Context as _, Result};
 use ferrowarp_tests::peer::{Peer, Startup};
 
-use crate::message::{Counter, Messages};
-use crate::{Meter, Window};
+use crate::message::{Counter, MESSAGE_LEN, Messages};
+use crate::{Exchanges, Meter, Window};
 
 pub(crate) fn send(address: SocketAddrV4) -> Result<()> {
     let mut stream = TcpStream::connect(address).context("cannot connect")?;
@@ -41,4 +41,62 @@ pub(crate) fn receive(address: SocketAddrV4, window: Window) -> Result<()> {
         counter.take(&octets[..len]);
         meter.at(counter.octets);
     }
+}
+
+/// A stream that carries whole messages.
+struct Conversation {
+    stream: TcpStream,
+    messages: Messages,
+    counter: Counter,
+    octets: Vec<u8>,
+    received: u64,
+}
+
+impl Conversation {
+    fn new(stream: TcpStream) -> Self {
+        let (messages, counter) = (Messages::new(), Counter::default());
+        Self { stream, messages, counter, octets: vec![0; 256 << 10], received: 0 }
+    }
+
+    fn send(&mut self) -> Result<()> {
+        self.stream.write_all(self.messages.next()).context("cannot send")
+    }
+
+    /// False: the other end has gone.
+    fn receive(&mut self) -> Result<bool> {
+        self.received += MESSAGE_LEN as u64;
+        while self.counter.octets < self.received || !self.counter.is_between() {
+            match self.stream.read(&mut self.octets) {
+                Ok(0) => return Ok(false),
+                Ok(len) => self.counter.take(&self.octets[..len]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
+                Err(error) => return Err(error).context("cannot receive"),
+            }
+        }
+        Ok(true)
+    }
+}
+
+pub(crate) fn request(address: SocketAddrV4, exchanges: Exchanges) -> Result<()> {
+    let stream = TcpStream::connect(address).context("cannot connect")?;
+    Peer::initiate(stream.try_clone()?, &Startup::default()).context("start-up")?;
+    let mut conversation = Conversation::new(stream);
+    let exchange = || {
+        conversation.send()?;
+        anyhow::ensure!(conversation.receive()?, "the responder has gone");
+        Ok(())
+    };
+    exchanges.run(exchange, std::thread::sleep)
+}
+
+pub(crate) fn respond(address: SocketAddrV4) -> Result<()> {
+    let listener = TcpListener::bind(address).context("cannot listen")?;
+    println!("listening");
+    let (stream, _) = listener.accept()?;
+    Peer::respond(stream.try_clone()?, &Startup::default()).context("start-up")?;
+    let mut conversation = Conversation::new(stream);
+    while conversation.receive()? {
+        conversation.send()?;
+    }
+    Ok(())
 }

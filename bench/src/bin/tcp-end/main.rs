@@ -3,6 +3,9 @@
 //!
 //! A receiver prints one line of JSON once the time is over: octets of messages that came in it.
 //! It goes on receiving until it is ended, so that the wire has somebody to deliver to.
+//!
+//! A requester sends a message and waits for one in return, again and again, and prints how long
+//! each of these exchanges took.
 
 mod connections;
 mod kernel;
@@ -38,6 +41,16 @@ enum Command {
         #[arg(long)]
         seconds: f64,
     },
+    /// Sends a message, waits for one of the same length in return, and so on; prints the
+    /// microseconds that each exchange took.
+    Request {
+        #[command(flatten)]
+        end: End,
+        #[command(flatten)]
+        exchanges: Exchanges,
+    },
+    /// Answers each message with one, until the other end goes away.
+    Respond(End),
     /// Sets connections up and ends them, and prints how many came about per second.
     Connections {
         /// Between what.
@@ -74,6 +87,45 @@ struct End {
     /// The address of our TCP, with a prefix of 24 bits.
     #[arg(long, requires = "dev")]
     ip: Option<Ipv4Addr>,
+}
+
+/// Exchanges of a request and a response.
+#[derive(Args, Clone, Copy)]
+struct Exchanges {
+    /// Exchanges that are not measured.
+    #[arg(long)]
+    warm_up: usize,
+    /// Exchanges that are measured.
+    #[arg(long)]
+    count: usize,
+    /// Milliseconds between a response and the next request.
+    #[arg(long, default_value_t = 0)]
+    pause: u64,
+}
+
+impl Exchanges {
+    /// Runs them, `exchange` being one, `rest` what to do while nothing is under way, again and
+    /// again until the pause is over. Prints the line.
+    fn run(
+        self,
+        mut exchange: impl FnMut() -> Result<()>,
+        mut rest: impl FnMut(Duration),
+    ) -> Result<()> {
+        let mut us = Vec::with_capacity(self.count);
+        for round in 0..self.warm_up + self.count {
+            let start = Instant::now();
+            exchange()?;
+            if round >= self.warm_up {
+                us.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+            let end = Instant::now() + Duration::from_millis(self.pause);
+            while let Some(left) = end.checked_duration_since(Instant::now()) {
+                rest(left);
+            }
+        }
+        println!("{}", serde_json::json!({ "us": us }));
+        Ok(())
+    }
 }
 
 /// When to measure, from the start of a connection on.
@@ -141,6 +193,16 @@ fn run(command: Command) -> Result<()> {
                 End { address, .. } => kernel::receive(address, window),
             }
         }
+        Command::Request { end, exchanges } => match end {
+            End { address, dev: Some(dev), ip: Some(ip) } => {
+                ours::request(&dev, ip, address, exchanges)
+            }
+            End { address, .. } => kernel::request(address, exchanges),
+        },
+        Command::Respond(End { address, dev: Some(dev), ip: Some(ip) }) => {
+            ours::respond(&dev, ip, address.port())
+        }
+        Command::Respond(End { address, .. }) => kernel::respond(address),
         Command::Connections { between, count, batch } => {
             let batch = batch.clamp(1, count.max(1));
             let rate = match between {

@@ -3,14 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use ferrowarp::{
     Access, Config, ConnParam, Context, Cq, DriveMode, Mr, Operation, Payload, Pd, Qp, QpOptions,
-    RecvWr, SendWr, WcStatus,
+    RecvWr, SendWr, Wc, WcOpcode, WcStatus,
 };
 
 use crate::message::MESSAGE_LEN;
-use crate::{Meter, Window};
+use crate::{Exchanges, Meter, Window};
 
 /// Messages, or buffers, posted at a time: 8 MiB, more than the path holds.
 const DEPTH: usize = 128;
@@ -49,6 +49,42 @@ fn open(dev: &str, ip: Ipv4Addr) -> Result<Ready> {
 }
 
 impl Ready {
+    fn post_send(&self) -> Result<()> {
+        let payload = Payload::Gather([self.message()].into_iter().collect());
+        let operation = Operation::Send { payload, solicited: false, invalidate: None };
+        Ok(self.qp.post_send(SendWr { wr_id: 0, operation, signaled: true, fence: false })?)
+    }
+
+    fn post_recv(&self) -> Result<()> {
+        let sg_list = [self.message()].into_iter().collect();
+        Ok(self.qp.post_recv(RecvWr { wr_id: 0, sg_list })?)
+    }
+
+    /// Waits for a message, for which a buffer is posted, and posts the next. False: the other end
+    /// has gone.
+    fn receive(&self, wcs: &mut Vec<Wc>) -> Result<bool> {
+        loop {
+            self.poll(wcs);
+            for wc in &*wcs {
+                if wc.status != WcStatus::Success {
+                    return Ok(false);
+                }
+                if wc.opcode == WcOpcode::Recv {
+                    self.post_recv()?;
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Takes completions; offers the core to the other end if there are none.
+    fn poll(&self, wcs: &mut Vec<Wc>) {
+        wcs.clear();
+        if self.cq.poll(wcs) == 0 {
+            std::thread::yield_now();
+        }
+    }
+
     fn message(&self) -> ferrowarp::Sge {
         self.mr.sge(0, u32::try_from(MESSAGE_LEN).expect("a short message"))
     }
@@ -62,11 +98,7 @@ impl Ready {
         let mut messages = 0_u64;
         let mut wcs = Vec::with_capacity(4 * DEPTH);
         loop {
-            wcs.clear();
-            if self.cq.poll(&mut wcs) == 0 {
-                // The other end may have the same core.
-                std::thread::yield_now();
-            }
+            self.poll(&mut wcs);
             for wc in &wcs {
                 if wc.status != WcStatus::Success {
                     return Ok(());
@@ -85,12 +117,7 @@ pub(crate) fn send(dev: &str, ip: Ipv4Addr, address: SocketAddrV4) -> Result<()>
     let end = open(dev, ip)?;
     end.qp.connect(SocketAddr::V4(address), ConnParam::default())?;
     end.qp.wait_established(PATIENCE).context("cannot connect")?;
-    let post = || {
-        let payload = Payload::Gather([end.message()].into_iter().collect());
-        let operation = Operation::Send { payload, solicited: false, invalidate: None };
-        Ok(end.qp.post_send(SendWr { wr_id: 0, operation, signaled: true, fence: false })?)
-    };
-    end.run(post, |_| ())
+    end.run(|| end.post_send(), |_| ())
 }
 
 pub(crate) fn receive(dev: &str, ip: Ipv4Addr, port: u16, window: Window) -> Result<()> {
@@ -98,13 +125,43 @@ pub(crate) fn receive(dev: &str, ip: Ipv4Addr, port: u16, window: Window) -> Res
     let listener = end.context.listen(port, 4)?;
     println!("listening");
     let request = listener.accept_timeout(PATIENCE).context("nobody connects")?;
-    let post = || {
-        let sg_list = [end.message()].into_iter().collect();
-        Ok(end.qp.post_recv(RecvWr { wr_id: 0, sg_list })?)
-    };
     request.accept(&end.qp, ConnParam::default())?;
     end.qp.wait_established(PATIENCE).context("start-up")?;
     let mut meter = Meter::start(window);
-    end.run(post, |messages| meter.at(messages * MESSAGE_LEN as u64))?;
+    end.run(|| end.post_recv(), |messages| meter.at(messages * MESSAGE_LEN as u64))?;
     bail!("the sender has gone")
+}
+
+pub(crate) fn request(
+    dev: &str,
+    ip: Ipv4Addr,
+    address: SocketAddrV4,
+    exchanges: Exchanges,
+) -> Result<()> {
+    let end = open(dev, ip)?;
+    end.post_recv()?;
+    end.qp.connect(SocketAddr::V4(address), ConnParam::default())?;
+    end.qp.wait_established(PATIENCE).context("cannot connect")?;
+    let (mut wcs, mut resting) = (Vec::with_capacity(DEPTH), Vec::with_capacity(DEPTH));
+    let exchange = || {
+        end.post_send()?;
+        ensure!(end.receive(&mut wcs)?, "the responder has gone");
+        Ok(())
+    };
+    exchanges.run(exchange, |_| end.poll(&mut resting))
+}
+
+pub(crate) fn respond(dev: &str, ip: Ipv4Addr, port: u16) -> Result<()> {
+    let end = open(dev, ip)?;
+    let listener = end.context.listen(port, 4)?;
+    println!("listening");
+    let request = listener.accept_timeout(PATIENCE).context("nobody connects")?;
+    end.post_recv()?;
+    request.accept(&end.qp, ConnParam::default())?;
+    end.qp.wait_established(PATIENCE).context("start-up")?;
+    let mut wcs = Vec::with_capacity(DEPTH);
+    while end.receive(&mut wcs)? {
+        end.post_send()?;
+    }
+    Ok(())
 }
