@@ -51,18 +51,18 @@ impl Bed {
         reports
     }
 
-    fn ask(&self, len: usize, delay_ms: u16, group: Ipv6Addr) {
+    fn ask(&self, len: u8, delay_ms: u16, group: Ipv6Addr) {
         let dst = if group.is_unspecified() { ALL_NODES } else { group };
-        let mut message = vec![0; len];
+        let mut message = vec![0; usize::from(len)];
         message[0] = 130;
         message[4..6].copy_from_slice(&delay_ms.to_be_bytes());
         message[8..24].copy_from_slice(&group.octets());
-        let pseudo = [&QUERIER.octets()[..], &dst.octets(), &[0, 0, 0, len as u8, 0, 0, 0, 58]];
+        let pseudo = [&QUERIER.octets()[..], &dst.octets(), &[0, 0, 0, len, 0, 0, 0, 58]];
         let sum = checksum::add(checksum::sum(&pseudo.concat()), checksum::sum(&message));
         message[2..4].copy_from_slice(&(!sum).to_be_bytes());
         let [.., a, b, c, d] = dst.octets();
         let mut frame = vec![0x33, 0x33, a, b, c, d, 2, 0, 0, 0, 0, 9, 0x86, 0xdd];
-        frame.extend([0x60, 0, 0, 0, 0, 8 + len as u8, 0, 1]);
+        frame.extend([0x60, 0, 0, 0, 0, 8 + len, 0, 1]);
         frame.extend(QUERIER.octets());
         frame.extend(dst.octets());
         frame.extend([58, 0, 5, 2, 0, 0, 1, 0]);

@@ -38,8 +38,8 @@ impl Figure {
         let mut all: Vec<f64> = self.samples.iter().flat_map(|run| run.us.clone()).collect();
         all.sort_by(f64::total_cmp);
         // The smallest time that no smaller share of all stays within.
-        let rank = (percent / 100.0 * all.len() as f64).ceil().max(1.0);
-        all.get(rank as usize - 1).copied()
+        let is_within = |count: usize| count as f64 >= percent / 100.0 * all.len() as f64;
+        (1..=all.len()).find(|&count| is_within(count)).map(|count| all[count - 1])
     }
 
     /// For programs.

@@ -61,7 +61,8 @@ fn no_credit_for_growth_outlives_an_event() {
         cc.on_ack(&ack(threshold - MSS));
         assert!(!cc.in_slow_start());
     };
-    let events: [(&str, &dyn Fn(&mut Congestion)); 4] = [
+    type Change<'a> = &'a dyn Fn(&mut Congestion);
+    let events: [(&str, Change<'_>); 4] = [
         ("loss", &|cc| cc.on_loss(cc.window(), MSS)),
         ("echo", &|cc| cc.on_congestion_echo(cc.window(), MSS)),
         ("timeout", &timeout),
