@@ -147,7 +147,7 @@ mod tests {
         let server = Options::try_parse_from(["iwping", "server", "-P", "-p", "7"]).unwrap();
         assert!(matches!(
             server.command,
-            Command::Server { persistent: true, common: Common { port: 7, .. } }
+            Command::Server { persistent: true, clients: 4096, common: Common { port: 7, .. } }
         ));
         for wrong in ["loop -S 1", "loop -S 65536", "loop -C 0", "client", "client host.name"] {
             let words = ["iwping"].into_iter().chain(wrong.split(' '));
