@@ -22,7 +22,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let ack = seg.ack;
         // RFC 5961 section 5.2.
         if ack > self.snd.nxt || ack < self.snd.una - self.snd.max_wnd {
-            self.stats.bad_acks += 1;
+            self.stats.record().bad_acks += 1;
             self.challenge(now, seg);
             // req: MPA-028
             return false;

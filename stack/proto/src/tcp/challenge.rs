@@ -97,8 +97,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     fn answer(&mut self, admits: bool) {
-        self.stats.challenges += 1;
-        self.stats.challenges_limited += u32::from(!admits);
+        self.stats.record().challenges += 1;
+        self.stats.record().challenges_limited += u32::from(!admits);
         self.rcv.due |= admits;
     }
 }

@@ -115,11 +115,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return false;
         };
         let Some((held, offset)) = kept else {
-            self.stats.held_overflow += 1;
+            self.stats.record().held_overflow += 1;
             self.refresh();
             return false;
         };
-        self.stats.held += 1;
+        self.stats.record().held += 1;
         // An offset into a frame is below 64 KiB.
         let offset = u32::try_from(offset).unwrap_or(0);
         // req: MPA-023
@@ -133,7 +133,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// reported as received (SACK), and [`Tcb::next_held`] says when their turn has come.
     pub fn took_early(&mut self, pool: &mut HoldPool<R>) {
         let Some(early) = self.take_early() else { return };
-        self.stats.taken_early += 1;
+        self.stats.record().taken_early += 1;
         self.reassembly.insert(pool, early.block, None, 0);
         self.note_fin(early.fin);
         self.refresh();
@@ -143,7 +143,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// the peer sends them again. So does a missing answer.
     pub fn reject_early(&mut self) {
         if self.take_early().is_some() {
-            self.stats.rejected_early += 1;
+            self.stats.record().rejected_early += 1;
             self.refresh();
         }
     }
@@ -253,7 +253,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let news = self.reassembly.news(start, end);
         let twice = twice.or(news.known).filter(|_| self.sack);
         let Some((from, to)) = news.fresh else {
-            self.stats.duplicates_in += 1;
+            self.stats.record().duplicates_in += 1;
             self.note_fin(fin);
             self.out_of_order(twice);
             return Delivered::Nothing;
@@ -266,7 +266,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if from != self.rcv.nxt {
             self.out_of_order(twice);
             if !self.reassembly.admits((from, to), self.cfg.max_held_frames.into()) {
-                self.stats.held_overflow += 1;
+                self.stats.record().held_overflow += 1;
                 return Delivered::Nothing;
             }
             self.plan = Plan::Answer(Early { block: (from, to), fin });

@@ -210,7 +210,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// or as the mark is (RFC 8257 section 3.2).
     fn take_mark(&mut self, seg: &Segment) {
         let marked = seg.ecn == Codepoint::Congested;
-        self.stats.marked_in += u32::from(marked);
+        if marked {
+            self.stats.record().marked_in += 1;
+        }
         if self.ecn.mirrors {
             let pending = (self.rcv.nxt != self.rcv.last_ack).then_some(self.rcv.nxt);
             if self.ecn.mirror(marked, pending) {
@@ -232,13 +234,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// before the reduction (RFC 3168 section 6.1.2), losses included.
     #[cold]
     fn take_echo(&mut self) {
-        self.stats.echoes_in += 1;
+        self.stats.record().echoes_in += 1;
         // The window does not grow by what is marked.
         self.cc.limited = false;
         if self.ecn.reduced != Reduced::No || self.recovery.phase != Phase::Open {
             return;
         }
-        self.stats.echo_reductions += 1;
+        self.stats.record().echo_reductions += 1;
         self.ecn.window_reduced(self.snd.nxt, Reduced::ForEcho);
         let flight = self.loss_flight(self.snd.una, self.snd.flight());
         self.cc.on_congestion_echo(flight, u32::from(self.emss));

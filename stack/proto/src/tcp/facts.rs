@@ -25,7 +25,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn stats(&self) -> Stats {
         let (octets_in, octets_out) = self.octets();
         let Traffic { segments_in, segments_out } = self.traffic;
-        Stats { segments_in, segments_out, octets_in, octets_out, ..self.stats }
+        Stats { segments_in, segments_out, octets_in, octets_out, ..self.stats.get() }
     }
 
     /// Octets handed up and sent, by how far the sequence numbers have gone since they were
@@ -38,14 +38,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let taken = if self.peer.finished { self.peer.fin } else { None };
         let arrived = taken.unwrap_or(self.rcv.nxt);
         let sent = self.own.fin_seq.unwrap_or(self.snd.nxt);
-        let Stats { octets_in, octets_out, .. } = self.stats;
+        let (octets_in, octets_out) = self.counted;
         (total(octets_in, arrived, self.peer.irs + 1), total(octets_out, sent, self.own.iss + 1))
     }
 
     /// Counts octets up to here. To be called once in a round trip, so that sequence numbers do
     /// not go half-way round in between.
     pub(super) fn count_octets(&mut self) {
-        (self.stats.octets_in, self.stats.octets_out) = self.octets();
+        self.counted = self.octets();
     }
 
     /// Both ends.

@@ -159,7 +159,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return true;
         }
         let Some((val, _)) = seg.options.ts else {
-            self.stats.paws_drops += 1;
+            self.stats.record().paws_drops += 1;
             if seg.flags.has(Flags::SYN) {
                 self.challenge(now, seg);
             } else if self.is_probe(seg) {
@@ -180,11 +180,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// the way: with a clock of a microsecond that shows.
     #[cold]
     fn drop_old(&mut self, now: Instant, seg: &Segment) {
-        self.stats.paws_drops += 1;
+        self.stats.record().paws_drops += 1;
         let end = seg.seq + seg.seq_len();
         if !seg.payload.is_empty() && end <= self.rcv.nxt {
             // Its retransmission was faster. The sender learns that it was needless.
-            self.stats.duplicates_in += 1;
+            self.stats.record().duplicates_in += 1;
             self.out_of_order(Some((seg.seq, end)));
         } else if seg.seq_len() > 0 || seg.ack > self.snd.una {
             self.be_courteous(now, seg);
@@ -246,7 +246,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.notify(Notice::Reset);
                 self.kill();
             } else {
-                self.stats.out_of_window += 1;
+                self.stats.record().out_of_window += 1;
             }
             return;
         }
@@ -271,11 +271,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.unanswered = 0;
         }
         if !seg.payload.is_empty() && end <= self.rcv.nxt {
-            self.stats.duplicates_in += 1;
+            self.stats.record().duplicates_in += 1;
             self.out_of_order(Some((seg.seq, end)));
             return;
         }
-        self.stats.out_of_window += 1;
+        self.stats.record().out_of_window += 1;
         if self.state == State::TimeWait && seg.flags.has(Flags::FIN) {
             self.linger(now);
         }
@@ -322,7 +322,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             } else {
                 // The RST itself lies before the window, though its octets reach into it, or just
                 // behind it.
-                self.stats.out_of_window += 1;
+                self.stats.record().out_of_window += 1;
             }
         } else if seg.flags.has(Flags::SYN) {
             self.challenge(now, seg);

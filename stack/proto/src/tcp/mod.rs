@@ -44,6 +44,7 @@ mod plan;
 mod pmtu;
 mod prr;
 mod rack;
+mod rare_counts;
 mod reassembly;
 mod receive;
 mod recovery;
@@ -83,6 +84,7 @@ use growth::{Mark, Round};
 use pacing::Credit;
 use pmtu::PathMtu;
 use rack::Rack;
+use rare_counts::RareCounts;
 use reassembly::Reassembly;
 use receive::{Limits, Peer, Receive, Reports};
 use recovery::{Recovery, RoundFlight, Tail};
@@ -250,8 +252,9 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     pmtu: PathMtu,
     ecn: Ecn,
     challenges: Challenges,
-    /// The counts of octets are up to date once in a round trip.
-    stats: Stats,
+    /// Octets handed up and sent, up to date once in a round trip.
+    counted: (u64, u64),
+    stats: RareCounts,
 }
 
 /// Octets at the start of a [`Tcb`] that hold all its state that segments of a calm connection

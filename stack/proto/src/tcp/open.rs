@@ -10,6 +10,7 @@ use super::growth::{Mark, Round};
 use super::pacing::Credit;
 use super::pmtu::PathMtu;
 use super::rack::Rack;
+use super::rare_counts::RareCounts;
 use super::reassembly::Reassembly;
 use super::receive::{Limits, Peer, Receive, Reports};
 use super::recovery::{Recovery, RoundFlight, Tail};
@@ -18,7 +19,7 @@ use super::scoreboard::Scoreboard;
 use super::send::{Own, Send};
 use super::state::State;
 use super::timer::{Moment, RareTimers, Timers};
-use super::{Config, Due, Origin, Plan, Stats, Tcb, Timestamps, Traffic};
+use super::{Config, Due, Origin, Plan, Tcb, Timestamps, Traffic};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -149,7 +150,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             challenges: Challenges::new(now),
             woken_at: now,
             window_wanted: 0,
-            stats: Stats::default(),
+            counted: (0, 0),
+            stats: RareCounts::default(),
         }
     }
 

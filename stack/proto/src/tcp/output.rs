@@ -45,7 +45,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             },
             Control::Probe => {
                 self.due.probe = false;
-                self.stats.probes += 1;
+                self.stats.record().probes += 1;
                 self.ack_fields(now, self.snd.una - 1, Flags::ACK)
             }
             Control::Fin => {
@@ -159,7 +159,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if let Some(record) = self.board.get(index).filter(|record| len < record.len) {
             let seq = record.seq;
             self.board.cut(index, len);
-            self.stats.cuts += 1;
+            self.stats.record().cuts += 1;
             self.note_cut(now, seq);
         }
         let header_len = self.header_len();
@@ -172,7 +172,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let mut fields = self.data_fields(now, seq, is_last);
         match why {
             Why::Lost => {
-                self.stats.resends += 1;
+                self.stats.record().resends += 1;
                 self.board.resent(now, index, self.sack);
                 if index == 0 {
                     self.note_copy(seq);

@@ -82,7 +82,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return false;
         };
         if now < self.rare.burst {
-            self.stats.paced += u32::from(!self.paced);
+            if !self.paced {
+                self.stats.record().paced += 1;
+            }
             self.paced = true;
             return true;
         }

@@ -31,7 +31,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         let mut news = News::default();
         let (mut octets, mut sample) = (0, None);
-        self.stats.duplicate_acks_in += u32::from(duplicate);
+        if duplicate {
+            self.stats.record().duplicate_acks_in += 1;
+        }
         let duplicate = duplicate && !self.recovery.explains_duplicate(una);
         if seg.ack > una {
             (octets, sample) = self.advance(now, seg, &mut news);
@@ -161,7 +163,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let reo_wnd = self.rack.reo_wnd(recovering, self.board.sacked_count(), &self.rtt);
         let patience = self.rack.patience(reo_wnd);
         let verdict = self.board.detect_lost(now, &self.rack, patience);
-        self.stats.copies_lost += verdict.copies;
+        if verdict.copies > 0 {
+            self.stats.record().copies_lost += verdict.copies;
+        }
         self.rare.reorder = verdict.next.unwrap_or(NEVER);
         if let Some(next) = verdict.next
             && self.timers.rto <= next
@@ -178,7 +182,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Begins an episode. `outstanding`: octets under way; `flight`: those not acknowledged, both
     /// before the ACK that tells of the loss.
     pub(super) fn enter_fast(&mut self, outstanding: u32, flight: u32) {
-        self.stats.fast_recoveries += 1;
+        self.stats.record().fast_recoveries += 1;
         let hole = self.board.first_lost().unwrap_or(self.snd.una);
         self.recovery.enter(Phase::Fast, hole, self.snd.nxt, self.cc);
         if !self.ecn.covers(hole) {
@@ -231,7 +235,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// The loss was none: everything as before it.
     fn undo(&mut self) {
         let Some(undo) = self.recovery.take_undo() else { return };
-        self.stats.spurious += 1;
+        self.stats.record().spurious += 1;
         self.cc.restore(undo.prior);
         if undo.by_order {
             self.rack.saw_reordering();
@@ -251,7 +255,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.tail.start = None;
             return;
         }
-        self.rack.duplicate_reported(self.stats.resends, self.snd.una, self.snd.nxt);
+        self.rack.duplicate_reported(self.stats.get().resends, self.snd.una, self.snd.nxt);
         let point = self.recovery.point;
         let Some(undo) = self.recovery.undo_mut() else { return };
         // Earlier episodes bring about reports, too.

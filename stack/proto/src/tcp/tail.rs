@@ -87,7 +87,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if len > u32::from(self.emss) {
                 // The segment size has shrunk, or this was larger to probe the path: the end of it.
                 self.board.cut(index, len - u32::from(self.emss));
-                self.stats.cuts += 1;
+                self.stats.record().cuts += 1;
                 self.note_cut(now, seq);
                 (index, len) = (index + 1, u32::from(self.emss));
             }
@@ -106,7 +106,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// A probe leaves; `start` is where the record starts that it repeats.
     #[cold]
     pub(super) fn note_probe(&mut self, now: Instant, probe: Probe, start: Option<Seq>) {
-        self.stats.tail_probes += 1;
+        self.stats.record().tail_probes += 1;
         self.due.tail = false;
         self.timers.tail = NEVER;
         self.tail.probe = probe;
@@ -143,13 +143,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.tail.probe = Probe::None;
         } else if self.tail.start == Some(una) && self.answers_before_probe(seg) {
             // The wait was measured by the echo.
-            self.stats.early_probes += 1;
+            self.stats.record().early_probes += 1;
             self.tail.probe = Probe::None;
         } else if seg.ack > self.tail.end {
             // The probe repaired a loss that nothing else tells of.
             self.tail.probe = Probe::None;
             if self.recovery.phase == Phase::Open {
-                self.stats.probe_repairs += 1;
+                self.stats.record().probe_repairs += 1;
                 if !self.ecn.covers(una) {
                     let Tail { flight, window, .. } = self.tail;
                     self.cc.on_late_loss(window, flight, u32::from(self.emss));
@@ -163,7 +163,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     fn probe_was_early(&mut self) {
-        self.stats.early_probes += 1;
+        self.stats.record().early_probes += 1;
         self.tail.probe = Probe::None;
         self.rtt.probe_was_early(self.tail.alone, &self.cfg);
     }

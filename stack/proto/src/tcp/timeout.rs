@@ -101,7 +101,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.due.syn = true;
             return;
         }
-        self.stats.timeouts += 1;
+        self.stats.record().timeouts += 1;
         let before = self.recovery.phase;
         self.recovery.enter(Phase::Timeout, self.snd.una, self.snd.nxt, self.cc);
         // Timestamps tell at once (Eifel).

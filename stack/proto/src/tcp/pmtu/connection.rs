@@ -122,7 +122,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let probe = Probe { seq, end: seq + len, size, intact: true, excused: 0 };
         self.pmtu.probe = Some(Box::new(probe));
         self.pmtu.planned = 0;
-        self.stats.path_probes += 1;
+        self.stats.record().path_probes += 1;
     }
 
     fn packet_len(&self, payload_len: u32) -> u16 {
@@ -149,7 +149,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if probe.seq <= seq && seq < probe.end {
             probe.intact = false;
             let size = probe.size;
-            self.stats.path_probes_lost += 1;
+            self.stats.record().path_probes_lost += 1;
             self.pmtu.probe_lost(now, size, &self.cfg.path_mtu);
         }
     }
@@ -179,7 +179,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         let len = self.packet_len(len);
         if self.pmtu.leave_hole(now, len, &self.cfg.path_mtu) {
-            self.stats.black_holes += 1;
+            self.stats.record().black_holes += 1;
             self.path_changed();
         }
     }

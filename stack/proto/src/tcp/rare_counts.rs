@@ -1,0 +1,37 @@
+//! Counters of what happens to few connections, in memory that is taken with the first such event.
+//!
+//! An idle connection has no use for over a hundred bytes of zeros; most connections never lose,
+//! reorder or probe anything.
+
+use super::Stats;
+
+/// The counters of [`Stats`] that count events; octets and segments are counted elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct RareCounts(Option<Box<Stats>>);
+
+impl RareCounts {
+    /// The counters, to be added to. Allocates once in the life of a connection.
+    #[inline]
+    pub(super) fn record(&mut self) -> &mut Stats {
+        self.0.get_or_insert_default()
+    }
+
+    /// What was counted.
+    pub(super) fn get(&self) -> Stats {
+        self.0.as_deref().copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RareCounts;
+
+    #[test]
+    fn nothing_is_allocated_before_the_first_event() {
+        let mut counts = RareCounts::default();
+        assert_eq!((counts.get().timeouts, counts.0.is_none()), (0, true));
+        counts.record().timeouts += 1;
+        assert_eq!(counts.get().timeouts, 1);
+        assert_eq!(size_of::<RareCounts>(), size_of::<usize>());
+    }
+}
