@@ -18,6 +18,8 @@ const MANY: u16 = 4096;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Clients that connect at a time.
 const WAVE: usize = 256;
+/// Clients that go on between two steps of the server, or its end of the ring would overflow.
+const FEW: usize = 8;
 
 fn pair(device: &DeviceArgs, connections: u16) -> (Context, Context, SocketAddr) {
     let (client, server) = device.open_pair(connections).unwrap();
@@ -47,23 +49,26 @@ fn a_ping_server_answers_4096_clients_at_a_time_and_refuses_one_more() {
     let mut clients: Vec<ping::client::Client> = Vec::new();
     let is_answered =
         |client: &ping::client::Client, rounds| client.latencies.histogram().len() >= rounds;
-    // Without end, so that all are there at the same time; not all at once, so that none waits for
-    // its connection as long as it takes to serve thousands.
-    while clients.len() < usize::from(MANY) || !clients.iter().all(|client| is_answered(client, 2))
-    {
-        let begins = clients.len().saturating_sub(WAVE);
-        if clients.len() < usize::from(MANY)
-            && clients[begins..].iter().all(|client| is_answered(client, 1))
-        {
-            clients.extend((0..WAVE).map(|_| new(u64::MAX)));
+    // Without end, so that all are there at the same time; in waves, so that none waits for its
+    // connection as long as it takes to serve thousands. Those before a wave are silent meanwhile.
+    let mut serve = |clients: &mut [ping::client::Client], rounds| {
+        while !clients.iter().all(|client| is_answered(client, rounds)) {
+            assert!(start.elapsed() < PATIENCE, "a client is not answered");
+            for some in clients.chunks_mut(FEW) {
+                for client in some.iter_mut().filter(|client| !is_answered(client, rounds)) {
+                    assert_eq!(client.step().unwrap(), Step::Running);
+                }
+                server.step().unwrap();
+            }
         }
-        assert!(start.elapsed() < PATIENCE, "a client is not answered");
-        server.step().unwrap();
-        for client in &mut clients {
-            assert_eq!(client.step().unwrap(), Step::Running);
-        }
+    };
+    while clients.len() < usize::from(MANY) {
+        let begins = clients.len();
+        clients.extend((0..WAVE).map(|_| new(u64::MAX)));
+        serve(&mut clients[begins..], 1);
     }
     assert_eq!(clients.len(), usize::from(MANY));
+    serve(&mut clients, 3);
     let mut late = new(1);
     let refusal = loop {
         assert!(start.elapsed() < PATIENCE, "a client is neither taken nor refused");

@@ -165,6 +165,8 @@ impl Machine for Server {
             }
             Err(error) => {
                 let _ = serving.session.say(Message::Failure(format!("{error:#}")));
+                // It leaves in a pass; what is posted and has not left is flushed by the end.
+                self.context.drive();
                 serving.session.disconnect();
                 self.serving = None;
                 if self.once {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use ferrowarp::Wc;
 
 use crate::link::Id;
@@ -276,6 +276,21 @@ impl Turn {
     /// If a connection is down.
     #[inline]
     pub fn poll(&mut self, session: &mut Session, work: Option<&mut Work>) -> anyhow::Result<()> {
+        let Err(error) = self.take_completions(session, work) else { return Ok(()) };
+        // Why the other end has gone, if it said so before it went.
+        let failure = self.inbox.drain(..).find_map(|frame| match frame.message {
+            Message::Failure(text) => Some(text),
+            _ => None,
+        });
+        Err(failure.map_or(error, |text| anyhow!("the other end failed: {text}")))
+    }
+
+    #[inline]
+    fn take_completions(
+        &mut self,
+        session: &mut Session,
+        work: Option<&mut Work>,
+    ) -> anyhow::Result<()> {
         self.batch.clear();
         session.end.poll(&mut self.batch);
         if self.batch.is_empty() {

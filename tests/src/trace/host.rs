@@ -100,6 +100,10 @@ impl Subject for Host {
                 let count = usize::try_from(number(count)?).map_err(|_| "a negative count")?;
                 self.engine.listen(OUR_PORT, count).map_err(|error| error.to_string())
             }
+            ["listen", "unframed", "backlog", count] => {
+                let count = usize::try_from(number(count)?).map_err(|_| "a negative count")?;
+                self.engine.listen_unframed(OUR_PORT, count).map_err(|error| error.to_string())
+            }
             ["unlisten"] => {
                 self.engine.unlisten(OUR_PORT);
                 Ok(())
