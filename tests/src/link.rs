@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
 use ferrowarp::{
-    Access, ConnParam, EndReason, Event, Listener, Mr, Qp, QpState, WcOpcode, WcStatus,
+    Access, ConnParam, EndReason, Event, Listener, Mr, Qp, QpState, Wc, WcOpcode, WcStatus,
 };
 
 use crate::peer::{PEER_STAG, Peer, Startup, opcode};
@@ -123,6 +123,14 @@ impl<'a> Link<'a> {
         Self::new(stack, qp, peer)
     }
 
+    /// The next completion, which has to be a success; else what became of the connection is told.
+    fn completed(&self) -> Wc {
+        let wc = self.stack.completions(1)[0];
+        let events = || std::iter::from_fn(|| self.qp.next_event()).collect::<Vec<_>>();
+        assert_eq!(wc.status, WcStatus::Success, "{wc:?}, {:?}", events());
+        wc
+    }
+
     /// The peer writes and sends `len` octets; then it reads them.
     ///
     /// # Panics
@@ -134,7 +142,7 @@ impl<'a> Link<'a> {
         post_recv(&self.qp, 11, self.inbox.sge(3, count.max(1)));
         self.peer.write(self.shared.rkey(), self.shared.addr() + 5, &octets).expect("works");
         self.peer.send(opcode::SEND_SOLICITED, 0, &octets).expect("works");
-        let wc = self.stack.completed();
+        let wc = self.completed();
         assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (11, WcOpcode::Recv, count));
         assert!(wc.solicited && wc.invalidated.is_none());
         let mut found = vec![0xEE; len];
@@ -176,7 +184,7 @@ impl<'a> Link<'a> {
         self.shared.fill(0, MEMORY_LEN, 0);
         post_read(&self.qp, 23, self.shared.sge(2, count), PEER_STAG, 13);
         self.peer.serve_until(|peer| peer.reads_served == served + 1).expect("works");
-        let wc = self.stack.completed();
+        let wc = self.completed();
         assert_eq!((wc.wr_id, wc.opcode), (23, WcOpcode::Read));
         let mut found = vec![0; len];
         self.shared.read(2, &mut found);

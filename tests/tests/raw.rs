@@ -273,6 +273,21 @@ fn a_listener_that_comes_back_keeps_its_own_count() {
     assert_eq!(bed.engine.connection_count(), 2, "the backlog is full");
 }
 
+/// Posted work is taken between the two, and a frame may be the peer's answer to something that was
+/// done after the post.
+#[test]
+fn frames_that_come_after_a_fetch_wait_for_the_next_pass() {
+    let mut bed = Bed::new(|_| {});
+    let peer = Peer::stranger(5000);
+    bed.engine.fetch();
+    peer.put(&bed, Flags::SYN, Options::default(), peer.seq, &[]);
+    bed.engine.drive(bed.now);
+    assert_eq!(bed.engine.usage().half_open, 0);
+    bed.engine.fetch();
+    bed.engine.drive(bed.now);
+    assert_eq!(bed.engine.usage().half_open, 1);
+}
+
 #[test]
 fn a_send_that_may_not_invalidate_leaves_its_buffer_to_the_flush() {
     let mut bed = Bed::new(|_| {});

@@ -22,8 +22,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ///
     /// Whoever takes posted work from other threads fetches first: what a thread posts before it
     /// lets the peer send is then in the engine when the frames that the peer sent are looked at.
+    /// So frames that come after it wait for the next one, also if it found none.
     #[inline]
     pub fn fetch(&mut self) {
+        self.is_fetched = true;
         if self.burst.is_empty() {
             let count = self.device.receive(&mut self.burst, super::BURST_LEN);
             self.verbs.counters.frames_in += count as u64;
@@ -32,7 +34,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Takes one burst of frames to completion.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
-        self.fetch();
+        if !self.is_fetched {
+            self.fetch();
+        }
+        self.is_fetched = false;
         let mut burst = std::mem::take(&mut self.burst);
         let worked = !burst.is_empty();
         for frame in burst.drain(..) {

@@ -182,6 +182,8 @@ pub struct Engine<D: Device, M, C> {
     /// Events that wait when those of no use are looked for again.
     sweep_events_at: usize,
     burst: Vec<D::Rx>,
+    /// Frames of this pass were fetched, if there were any.
+    is_fetched: bool,
     fired: Vec<Timer>,
     /// Completion queues that overran in this pass.
     overrun: Vec<CqId>,
@@ -258,6 +260,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             reports: RateLimit::new(REPORTS_PER_SECOND),
             sweep_events_at: events::SWEEP_MIN,
             burst: Vec::with_capacity(BURST_LEN),
+            is_fetched: false,
             fired: Vec::new(),
             overrun: Vec::new(),
             config,
