@@ -170,7 +170,9 @@ fn region_is_freed_after_passes_by_a_window_that_another_revokes() {
             &world,
             [
                 act(move |world| world.pass(0, || world.write(window, 0))),
-                act(move |world| drop(world.regions.unbind(window))),
+                act(move |world| {
+                    let _ = world.regions.unbind(window);
+                }),
                 act(move |world| world.drop_region(region, 0)),
             ],
         );
@@ -188,7 +190,9 @@ fn region_is_freed_after_a_binding_in_flight() {
             &world,
             [
                 act(move |world| {
-                    world.pass(0, || drop(world.bind(window, region, 0)));
+                    world.pass(0, || {
+                        let _ = world.bind(window, region, 0);
+                    });
                     world.pass(0, || world.write(window, 0));
                 }),
                 act(move |world| world.drop_region(region, 0)),
@@ -216,7 +220,9 @@ fn windows_are_counted_where_they_were_bound() {
                         world.bind(window, regions[1], 1);
                     });
                 }),
-                act(move |world| drop(world.regions.invalidate(window))),
+                act(move |world| {
+                    let _ = world.regions.invalidate(window);
+                }),
             ],
         );
         let bound = u32::from(world.regions.pd_of(window).is_some());
