@@ -78,17 +78,22 @@ pub(crate) fn wait_for_passes<'a, P: Passes + 'a>(shards: impl Iterator<Item = &
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-    use std::time::Duration;
-
-    use super::*;
+/// What tests and proofs take for a shard.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::{PassEpoch, Passes};
     use crate::gate::Gate;
 
-    struct Shard {
-        gate: Gate<()>,
-        epoch: PassEpoch,
+    /// A lock and an epoch, and nothing to advance.
+    pub(crate) struct Shard {
+        pub(crate) gate: Gate<()>,
+        pub(crate) epoch: PassEpoch,
+    }
+
+    impl Shard {
+        pub(crate) fn new() -> Self {
+            Self { gate: Gate::new(()), epoch: PassEpoch::new() }
+        }
     }
 
     impl Passes for Shard {
@@ -100,9 +105,18 @@ mod tests {
             self.gate.try_enter().map(|_inside| self.epoch.observe()).is_some()
         }
     }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use super::testing::Shard;
+    use super::*;
 
     fn shards() -> [Shard; 3] {
-        [(); 3].map(|()| Shard { gate: Gate::new(()), epoch: PassEpoch::new() })
+        [(); 3].map(|()| Shard::new())
     }
 
     #[test]

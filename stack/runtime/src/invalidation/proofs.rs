@@ -7,26 +7,11 @@ use ferrowarp_proto::ddp::regions::{Bind, Reach, RegionTable, Registration, Stag
 use loom::thread;
 
 use super::*;
-use crate::epoch::{PassEpoch, Passes, wait_for_passes};
-use crate::gate::Gate;
+use crate::epoch::testing::Shard;
+use crate::epoch::wait_for_passes;
 use crate::sync::{Arc, Cell};
 
 const REACH: Reach = Reach { pd: 1, stream: StreamId(1) };
-
-struct Shard {
-    gate: Gate<()>,
-    epoch: PassEpoch,
-}
-
-impl Passes for Shard {
-    fn epoch(&self) -> &PassEpoch {
-        &self.epoch
-    }
-
-    fn observe_if_idle(&self) -> bool {
-        self.gate.try_enter().map(|_inside| self.epoch.observe()).is_some()
-    }
-}
 
 /// Shards, a table, and the memory of its regions by their `backing`.
 struct World<const SHARDS: usize> {
@@ -39,7 +24,7 @@ struct World<const SHARDS: usize> {
 impl<const SHARDS: usize> World<SHARDS> {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            shards: [(); SHARDS].map(|()| Shard { gate: Gate::new(()), epoch: PassEpoch::new() }),
+            shards: [(); SHARDS].map(|()| Shard::new()),
             regions: RegionTable::new(4, 1),
             memory: [(); 4].map(|()| Cell::new(0)),
         })
