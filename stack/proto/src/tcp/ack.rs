@@ -2,7 +2,7 @@
 //! 6298. An ACK of new data while nothing is amiss is dealt with here, all others in `repair`.
 
 use super::congestion::AckInfo;
-use super::recovery::Phase;
+use super::recovery::{Phase, Probe};
 use super::scoreboard::{Freed, News};
 use super::send::Fin;
 use super::state::{Event, State};
@@ -74,18 +74,22 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ) -> (u32, Option<u64>) {
         self.count_octets();
         let octets = seg.ack - self.snd.una;
+        let probe = self.tail.out(self.snd.una);
         self.snd.una = seg.ack;
         let guard = if self.board.is_calm() { None } else { Some(self.guard(now, seg)) };
         self.board.ack(seg.ack, guard.as_ref(), news);
         // Our own clock is finer; the peer's echo tells originals from retransmissions. After a
         // timeout or a probe both may mislead: where only the ACK was lost, the wait would be taken
-        // for the path's round trip, and each wait would lengthen the next. So they count as an
-        // ACK delay that a peer may well have, and no more.
+        // for the path's round trip, and each wait would lengthen the next. What the answer to a
+        // record sent again says of the peer's delay is counted, not measured
+        // (`probe_was_early`); else the wait counts as an ACK delay that a peer may well have.
         let freed = Freed { records: news.records, oldest: news.oldest, newest: news.newest };
         let mut sample = self.measured_rtt(now, seg, &freed);
-        if self.retries > 0 || self.tail.is_unanswered() {
+        if self.retries > 0 || probe == Probe::Fresh {
             let believable = self.cfg.rto_initial_ns.max(self.rtt.srtt());
             sample = sample.map(|sample| sample.min(believable));
+        } else if probe == Probe::Again {
+            sample = None;
         }
         self.take_sample(now, sample, octets, &freed);
         self.rtt.reset_backoff();

@@ -291,9 +291,9 @@ impl Tail {
         self.probe != Probe::None
     }
 
-    /// A probe is out, and the flight it belongs to is not acknowledged.
+    /// The probe that is out, if the flight it belongs to is not acknowledged.
     #[inline]
-    pub(super) fn is_out(&self, una: Seq) -> bool {
-        self.probe != Probe::None && una < self.end
+    pub(super) fn out(&self, una: Seq) -> Probe {
+        if una < self.end { self.probe } else { Probe::None }
     }
 }

@@ -19,9 +19,12 @@ const MAX_BACKOFF: u8 = 16;
 /// repaired within two round trips and a millisecond.
 const PROBE_SLACK_US: u32 = 400;
 /// What a probe that was too early weighs, against a clean sample's one, and from what weight on
-/// the peer is given longer: for two in a row, or one flight in nine. Fewer may come of lost ACKs.
+/// the peer is given longer: for three in a row, or one flight in nine for a while. Fewer may come
+/// of lost ACKs.
 const EARLY_WEIGHT: u8 = 8;
-const EARLY_MAX: u8 = 12;
+const EARLY_MAX: u8 = 20;
+/// How many times as long: six probes are enough for a peer that delays its ACKs by 40 ms.
+const EARLY_FACTOR: u32 = 10;
 
 /// Largest value in this window and in the one before, microseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -295,7 +298,7 @@ impl Rtt {
         }
         self.early = 0;
         let delay = if alone { &mut self.delay } else { &mut self.burst_delay };
-        let longer = delay.max().max(PROBE_SLACK_US).saturating_mul(4);
+        let longer = delay.max().max(PROBE_SLACK_US).saturating_mul(EARLY_FACTOR);
         delay.take(longer.min(micros(cfg.rto_initial_ns)));
         self.update_base(cfg);
     }
@@ -412,11 +415,12 @@ mod tests {
         rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
         assert_eq!(rtt.probe_timeout(true), 440 * MICROSECOND);
         assert_eq!(rtt.probe_timeout(false), 440 * MICROSECOND);
-        // Eight probes that were too early are enough for any delay that peers have.
-        for us in [1600, 6400, 25_600, 102_400, 200_000, 200_000] {
-            rtt.probe_was_early(true, &cfg);
-            rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
-            rtt.probe_was_early(true, &cfg);
+        // Nine probes that were too early are enough for any delay that peers have.
+        for us in [4000, 40_000, 200_000, 200_000] {
+            for _ in 0..3 {
+                rtt.probe_was_early(true, &cfg);
+                rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
+            }
             assert_eq!(rtt.probe_timeout(true), (40 + us) * MICROSECOND);
         }
         assert_eq!(rtt.probe_timeout(false), 440 * MICROSECOND);

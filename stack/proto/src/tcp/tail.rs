@@ -20,7 +20,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && self.sack
             && self.recovery.phase == Phase::Open
             && self.board.is_calm()
-            && !self.tail.is_out(self.snd.una);
+            && self.tail.out(self.snd.una) == Probe::None;
         self.timers.tail = if applies {
             let alone = self.board.sent_len() <= 1;
             (now + self.rtt.probe_timeout(alone)).min(self.timers.rto)
@@ -142,9 +142,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         } else if self.tail.probe == Probe::Fresh {
             self.tail.probe = Probe::None;
         } else if self.tail.start == Some(una) && self.answers_before_probe(seg) {
-            // The wait was measured by the echo.
-            self.stats.record().early_probes += 1;
-            self.tail.probe = Probe::None;
+            // The original's ACK: it was lost, or late.
+            self.probe_was_early();
         } else if seg.ack > self.tail.end {
             // The probe repaired a loss that nothing else tells of.
             self.tail.probe = Probe::None;

@@ -111,7 +111,9 @@ fn a_probe_that_was_not_needed_costs_nothing() {
 fn probes_that_are_not_needed_again_and_again_teach_patience() {
     let mut script = warm();
     let first = early_probe(&mut script, true);
-    assert!(early_probe(&mut script, true) < 2 * first, "one may be the doing of a lost ACK");
+    for _ in 0..2 {
+        assert!(early_probe(&mut script, true) < 2 * first, "may be the doing of a lost ACK");
+    }
     assert!(early_probe(&mut script, true) > 2 * first);
     assert_eq!(script.end.tcb.stats().timeouts, 0);
 }
