@@ -241,6 +241,7 @@ const fn why(reason: EndReason) -> &'static str {
         EndReason::TerminateUnsent(_) => "the other end broke the protocol, and could not be told",
         EndReason::TerminateReceived(_) => "the other end sent a Terminate; its output says more",
         EndReason::BadTerminate => "the other end sent a Terminate that cannot be read",
+        EndReason::DataBehindFin => "the other end sent octets behind the end of its stream",
         EndReason::LocalError => "a request failed at this end",
         _ => "the connection ended",
     }

@@ -256,12 +256,15 @@ impl Peer {
     /// # Panics
     /// If it does not come about.
     pub fn set_up(&mut self, bed: &mut Bed) -> QpId {
+        self.set_up_with(bed, &ConnParam::default())
+    }
+
+    /// The same, accepted with `param`.
+    pub fn set_up_with(&mut self, bed: &mut Bed, param: &ConnParam) -> QpId {
         self.send(bed, &request());
         let request = bed.request();
         let qp = bed.qp();
-        bed.engine
-            .accept(bed.now, request, qp, &ConnParam::default())
-            .expect("the request is fresh");
+        bed.engine.accept(bed.now, request, qp, param).expect("the request is fresh");
         assert!(matches!(bed.engine.next_event(), Some(Event::Established { .. })));
         self.settle(bed);
         assert_eq!(self.heard.len(), 24, "the reply");

@@ -325,12 +325,35 @@ fn nothing_behind_the_end_of_a_stream_is_placed() {
     peer.put(&bed, Flags::ACK, Options::default(), end + 1, &write);
     peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &first);
     bed.settle();
-    assert!(matches!(
-        bed.engine.next_event(),
-        Some(Event::Disconnected { qp: ended, reason: EndReason::PeerClosed }) if ended == qp
-    ));
+    let reason = EndReason::DataBehindFin;
+    assert_eq!(bed.engine.next_event(), Some(Event::Disconnected { qp, reason }));
+    peer.listen(&bed);
+    assert!(peer.reset, "an abortive end");
     assert_eq!(bed.engine.counters().fpdus_in, 1);
     assert_eq!(bed.arena.read(0, 4), [0; 4]);
+}
+
+// req-test: DDP-128
+#[test]
+fn octets_behind_a_fin_end_a_half_closed_stream_by_force() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let param = ConnParam { half_close: true, ..ConnParam::default() };
+    let qp = peer.set_up_with(&mut bed, &param);
+    peer.send(&mut bed, &nothing());
+    peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
+    bed.settle();
+    assert_eq!(bed.engine.next_event(), Some(Event::PeerFinished { qp }));
+    // Nothing new: FIN once more.
+    peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
+    bed.settle();
+    assert_eq!((bed.engine.next_event(), bed.engine.qp_state(qp)), (None, QpState::Rts));
+    peer.put(&bed, Flags::ACK, Options::default(), peer.seq + 1, &nothing());
+    bed.settle();
+    let reason = EndReason::DataBehindFin;
+    assert_eq!(bed.engine.next_event(), Some(Event::Disconnected { qp, reason }));
+    peer.listen(&bed);
+    assert!(peer.reset);
 }
 
 #[test]

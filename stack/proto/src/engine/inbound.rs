@@ -150,6 +150,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     self.leave_half_open(index);
                     self.begin_unframed(now, index);
                 }
+                Notice::BehindFin => self.take_behind_fin(index),
                 Notice::PeerClosed => {
                     if let Some(conn) = self.connections.get_mut(index) {
                         conn.tcb.settle_held(&mut self.holds);

@@ -76,6 +76,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.wind_down(now, index);
     }
 
+    /// The peer sent octets behind its FIN: the end of a stream of FPDUs is no good one then.
+    // req: DDP-128
+    pub(super) fn take_behind_fin(&mut self, index: u32) {
+        let conn = self.connections.get(index);
+        if conn.is_some_and(|conn| matches!(conn.phase, Phase::Rdma { .. })) {
+            self.lose(index, EndReason::DataBehindFin);
+            self.abort(index);
+        }
+    }
+
     /// Start-up or lingering took too long, or a nudge is due. Lingering takes as long as it must
     /// while the peer acknowledges what it still has to get, or sends, at more than a drip.
     pub(super) fn lose_patience(&mut self, now: Instant, index: u32) {

@@ -216,11 +216,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     #[cold]
     fn take_payload_slow<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
+        let (mut start, mut end) = (seg.seq, seg.seq + seq_len(&seg.payload));
+        if self.peer.fin.is_some_and(|fin| end > fin) && self.state != State::TimeWait {
+            self.notify(Notice::BehindFin);
+        }
         if !self.state.receives() {
             // Beyond the peer's FIN, or after the connection's end.
             return Delivered::Nothing;
         }
-        let (mut start, mut end) = (seg.seq, seg.seq + seq_len(&seg.payload));
         let mut twice = None;
         if start < self.rcv.nxt {
             // The head was received before: the first copy wins.
@@ -309,7 +312,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.peer.finished || self.peer.fin != Some(self.rcv.nxt) {
             return;
         }
-        // req: DDP-128
+        if !self.reassembly.is_empty() {
+            self.notify(Notice::BehindFin);
+        }
         self.peer.finished = true;
         self.rcv.nxt += 1;
         self.rcv.edge = self.rcv.edge.max(self.rcv.nxt);

@@ -99,6 +99,9 @@ pub enum Notice {
     Established,
     /// [`Tcb::emss`] changed after the handshake: the path takes less, or more.
     Emss,
+    /// Octets came that lie behind the peer's FIN. They are ignored (RFC 9293 section 3.10.7.4,
+    /// seventh check); what is above may call it an error.
+    BehindFin,
     /// The peer's FIN arrived, and everything before it was handed up.
     PeerClosed,
     /// The peer reset the connection.
@@ -119,9 +122,10 @@ pub enum Notice {
 }
 
 impl Notice {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Established,
         Self::Emss,
+        Self::BehindFin,
         Self::PeerClosed,
         Self::Reset,
         Self::TimedOut,

@@ -236,6 +236,9 @@ pub enum EndReason {
     /// The peer sent a Terminate that breaks the rules itself: cut short, in several segments, or
     /// not the first of its queue.
     BadTerminate,
+    /// The peer sent octets behind its FIN, which are an error (RFC 5041 section 6.2.1). The
+    /// connection was reset.
+    DataBehindFin,
     /// A local failure (memory of a request not registered, completion queue overrun). The peer
     /// was told, if it could be.
     LocalError,
@@ -252,7 +255,7 @@ impl EndReason {
             Self::TerminateSent(told)
             | Self::TerminateUnsent(told)
             | Self::TerminateReceived(told) => Some(told.cause()),
-            Self::Reset | Self::TimedOut => Some((LAYER_MPA, 0, 1)),
+            Self::Reset | Self::TimedOut | Self::DataBehindFin => Some((LAYER_MPA, 0, 1)),
             Self::LocalError => Some((LAYER_RDMAP, 0, 0)),
             Self::Local | Self::PeerClosed | Self::BadTerminate => None,
         }
