@@ -105,7 +105,7 @@ pub fn startup(data: &[u8]) {
             assert!(!met || (terms.crc == frame.crc && terms.markers_out == frame.markers));
             let mut out = vec![0; reply.wire_len()];
             reply.emit(&mut out);
-            startup::reject(&frame, b"no").emit(&mut [0; 64]);
+            startup::reject(&frame, startup::ReadDepths::default(), b"no").emit(&mut [0; 64]);
         } else {
             for revision in [0, 1, 2] {
                 if let Ok(terms) = startup::conclude(&frame, wishes, revision) {

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
 use ferrowarp_tests::raw::{Bed, PORT, Peer, request};
 
@@ -166,7 +166,7 @@ fn a_request_that_completes_while_the_backlog_is_full_waits_for_room() {
     bed.engine.accept(bed.now, first[0], qp, &ConnParam::default()).unwrap();
     assert!(matches!(bed.engine.next_event(), Some(Event::ConnectRequest { offer, .. })
         if offer.peer.port() == 10_002));
-    bed.engine.reject(bed.now, first[1], b"").unwrap();
+    bed.engine.reject(bed.now, first[1], ReadDepths::default(), b"").unwrap();
     let next = std::iter::from_fn(|| bed.engine.next_event()).find_map(|event| match event {
         Event::ConnectRequest { offer, .. } => Some(offer.peer.port()),
         _ => None,

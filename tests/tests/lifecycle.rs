@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{
-    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, RequestId,
+    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, ReadDepths, RequestId,
 };
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
@@ -145,14 +145,19 @@ fn a_rejection_carries_its_reason() {
     let qp = begin(&mut world, &ConnParam::default());
     let (request, _) = request(&mut world);
     let now = world.now;
-    world.ends[1].engine.reject(now, request, b"not today").unwrap();
-    let Event::ConnectFailed { qp: failed, error, private_data } = event(&mut world, 0) else {
+    let needed = ReadDepths { ird: 3, ord: 40 };
+    world.ends[1].engine.reject(now, request, needed, b"not today").unwrap();
+    let Event::ConnectFailed { qp: failed, error, private_data, reads } = event(&mut world, 0)
+    else {
         panic!()
     };
-    assert_eq!((failed, error), (qp, ConnectError::Rejected));
+    assert_eq!((failed, error, reads), (qp, ConnectError::Rejected, Some(needed)));
     assert_eq!(private_data[..], *b"not today");
     let now = world.now;
-    assert_eq!(world.ends[1].engine.reject(now, request, b""), Err(CmError::Gone));
+    assert_eq!(
+        world.ends[1].engine.reject(now, request, ReadDepths::default(), b""),
+        Err(CmError::Gone)
+    );
     let gone = world.run_until(30 * SECOND, |world| {
         world.ends.iter().all(|end| end.engine.connection_count() == 0)
     });
@@ -197,7 +202,7 @@ fn the_backlog_is_bounded_and_drains() {
     no_event(&mut world, 1);
     assert!(world.ends[1].engine.counters().backlog_overflows > 0);
     let now = world.now;
-    world.ends[1].engine.reject(now, first, b"").unwrap();
+    world.ends[1].engine.reject(now, first, ReadDepths::default(), b"").unwrap();
     // The third tries again and finds a place.
     request(&mut world);
 }

@@ -8,7 +8,7 @@ use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::mpa::startup::{self, Wishes};
 use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event, RequestId};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::CqId;
 use ferrowarp_proto::wire::seq::Seq;
@@ -478,7 +478,7 @@ fn a_full_backlog_lets_a_handshake_complete_later() {
     bed.pass();
     assert!(bed.sent_to(&third).is_empty(), "nor are new ones begun");
     // Once there is room, what the peer sends again completes it.
-    bed.engine.reject(bed.now, first, b"").unwrap();
+    bed.engine.reject(bed.now, first, ReadDepths::default(), b"").unwrap();
     peers[1].seq = peers[1].seq - u32::try_from(request().len()).unwrap();
     peers[1].send(&mut bed, Flags::default(), &request());
     bed.request();
@@ -532,7 +532,7 @@ fn to_time_wait(bed: &mut Bed, port: u16) -> Peer {
     peer.syn(bed);
     peer.send(bed, Flags::default(), &request());
     let request = bed.request();
-    bed.engine.reject(bed.now, request, b"").unwrap();
+    bed.engine.reject(bed.now, request, ReadDepths::default(), b"").unwrap();
     bed.pass();
     let last = bed.sent_to(&peer).pop().unwrap();
     assert!(last.flags.has(Flags::FIN));

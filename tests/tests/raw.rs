@@ -5,7 +5,7 @@ use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::mpa::startup::{self, Wishes};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event, ReadDepths};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
@@ -437,7 +437,7 @@ fn a_rejected_peer_may_send_the_rest_of_its_stream() {
     }
     assert!(peer.window < 1000, "{}", peer.window);
     // What is kept of it is of no use any more, and must not keep the window shut.
-    bed.engine.reject(bed.now, request, b"").unwrap();
+    bed.engine.reject(bed.now, request, ReadDepths::default(), b"").unwrap();
     peer.settle(&mut bed);
     assert!(peer.window > 10_000, "{}", peer.window);
     for _ in 0..20 {

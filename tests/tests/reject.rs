@@ -1,6 +1,6 @@
 //! A reject, and the FIN behind it: the peer has time to look at the one before it hears the other.
 
-use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::mpa::startup::{self, ReadDepths, Wishes};
 use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
@@ -17,7 +17,7 @@ fn rejected(hold_ms: u64) -> (Bed, Peer) {
     request.emit(&mut octets);
     peer.send(&mut bed, &octets);
     let request = bed.request();
-    bed.engine.reject(bed.now, request, WHY).unwrap();
+    bed.engine.reject(bed.now, request, ReadDepths::default(), WHY).unwrap();
     bed.pass();
     peer.listen(&bed);
     let (reply, _) = Startup::parse(&peer.heard, FrameKind::Reply).unwrap().expect("the reply");

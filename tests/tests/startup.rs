@@ -4,7 +4,7 @@
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{
-    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, RtrKinds, Start,
+    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, ReadDepths, RtrKinds, Start,
 };
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
@@ -261,9 +261,9 @@ fn a_request_without_frames_can_be_rejected() {
     assert_eq!(event(&mut world, 0), Event::Streaming { qp });
     let Event::ConnectRequest { request, .. } = event(&mut world, 1) else { panic!() };
     let now = world.now;
-    let with_data = world.ends[1].engine.reject(now, request, b"no");
+    let with_data = world.ends[1].engine.reject(now, request, ReadDepths::default(), b"no");
     assert_eq!(with_data, Err(CmError::PrivateDataTooLong));
-    world.ends[1].engine.reject(now, request, b"").unwrap();
+    world.ends[1].engine.reject(now, request, ReadDepths::default(), b"").unwrap();
     match event(&mut world, 0) {
         Event::ConnectFailed { error: ConnectError::Protocol, .. } => {}
         other => panic!("{other:?}"),

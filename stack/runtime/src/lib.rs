@@ -293,7 +293,7 @@ pub use ferrowarp_proto::{
     verbs::arm::Notify,
     verbs::cm::{
         Abort, Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX,
-        PrivateData, Rtr, RtrKinds, Start, Terminate, Version,
+        PrivateData, ReadDepths, Rtr, RtrKinds, Start, Terminate, Version,
     },
     verbs::qp::{QpState, SrqError, SrqId},
     verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus},

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
-use ferrowarp_proto::verbs::cm::{Agreed, CmError, ConnParam, RequestId};
+use ferrowarp_proto::verbs::cm::{Agreed, CmError, ConnParam, ReadDepths, RequestId};
 
 use crate::context::Inner;
 use crate::events::{AsyncEvent, Source};
@@ -114,7 +114,7 @@ impl Drop for Listener {
             machine.unlisten(port);
             while let Some((request, _)) = self.backlog.queue.pop() {
                 // It may have ended meanwhile.
-                let _ = machine.reject(now, request, &[]);
+                let _ = machine.reject(now, request, ReadDepths::default(), &[]);
             }
         });
         self.context.events.forget(self.backlog.source());
@@ -158,14 +158,27 @@ impl ConnRequest {
     /// # Errors
     /// `PrivateDataTooLong`, `Gone` if the peer gave up meanwhile.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), CmError> {
-        self.answer_no(private_data)
+        self.answer_no(ReadDepths::default(), private_data)
     }
 
-    fn answer_no(&mut self, private_data: &[u8]) -> Result<(), CmError> {
+    /// The same for want of RDMA Reads: tells a peer that asked with revision 2 how many this end
+    /// would have to serve and to issue, so that it can ask again (RFC 6581 section 9.1).
+    ///
+    /// # Errors
+    /// As [`ConnRequest::reject`].
+    pub fn reject_for_reads(
+        mut self,
+        reads: ReadDepths,
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        self.answer_no(reads, private_data)
+    }
+
+    fn answer_no(&mut self, reads: ReadDepths, private_data: &[u8]) -> Result<(), CmError> {
         self.answered = true;
         let request = self.id;
         let shard = &self.context.shard;
-        let done = shard.control(|machine, now| machine.reject(now, request, private_data));
+        let done = shard.control(|machine, now| machine.reject(now, request, reads, private_data));
         shard.drive();
         done.unwrap_or(Err(CmError::Gone))
     }
@@ -175,7 +188,7 @@ impl Drop for ConnRequest {
     fn drop(&mut self) {
         if !self.answered {
             // It may have ended meanwhile.
-            let _ = self.answer_no(&[]);
+            let _ = self.answer_no(ReadDepths::default(), &[]);
         }
     }
 }

@@ -9,7 +9,9 @@ use ferrowarp_proto::ddp::regions::Reach;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, EndReason, Event, RequestId};
+use ferrowarp_proto::verbs::cm::{
+    Abort, CmError, ConnParam, EndReason, Event, ReadDepths, RequestId,
+};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
@@ -66,7 +68,13 @@ pub(crate) trait Machine: Send {
         qp: QpId,
         param: &ConnParam,
     ) -> Result<(), CmError>;
-    fn reject(&mut self, now: Instant, request: RequestId, data: &[u8]) -> Result<(), CmError>;
+    fn reject(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        reads: ReadDepths,
+        data: &[u8],
+    ) -> Result<(), CmError>;
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
     /// In good order: what was posted is taken first. `half`: the peer may go on for as long as it
     /// likes.
@@ -179,7 +187,7 @@ impl<D: Device> EngineMachine<D> {
                         self.teller.tell(backlog.source());
                     }
                     // The listener ended.
-                    _ => drop(self.engine.reject(now, request, &[])),
+                    _ => drop(self.engine.reject(now, request, ReadDepths::default(), &[])),
                 }
             }
             Event::Established { qp, ref agreed } => {
@@ -386,9 +394,15 @@ where
         result
     }
 
-    fn reject(&mut self, now: Instant, request: RequestId, data: &[u8]) -> Result<(), CmError> {
+    fn reject(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        reads: ReadDepths,
+        data: &[u8],
+    ) -> Result<(), CmError> {
         let now = self.advance(now);
-        self.engine.reject(now, request, data)
+        self.engine.reject(now, request, reads, data)
     }
 
     fn stream_send(&mut self, qp: QpId, octets: &[u8]) -> Result<usize, CmError> {

@@ -113,7 +113,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Fault::NoCommonRtr => ConnectError::NoCommonRtr,
             _ => ConnectError::TooManyReads,
         };
-        self.fail_connect(index, error, reply.private_data.iter().copied().collect());
+        self.fail_connect(index, error, Some(reply));
         self.wind_down(now, index);
     }
 

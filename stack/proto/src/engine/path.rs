@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::net::icmp_error::{Cause, IcmpError, ParseError};
 use crate::tcp::{State, TooBig};
 use crate::time::Instant;
-use crate::verbs::cm::{ConnectError, PrivateData};
+use crate::verbs::cm::ConnectError;
 use crate::verbs::wc::{Completions, QpId};
 use crate::wire::link::TAGGED_LEN;
 
@@ -69,7 +69,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Cause::SourceQuench => return false,
             _ if conn.tcb.state() != State::SynSent => {}
             _ if cause.is_hard() => {
-                self.fail_connect(index, ConnectError::Unreachable, PrivateData::new());
+                self.fail_connect(index, ConnectError::Unreachable, None);
                 self.abort(index);
                 self.after_tcp(now, index);
             }

@@ -16,11 +16,12 @@ use crate::engine::connection::{Outbox, Phase};
 use crate::engine::setup::check_private_data;
 use crate::mpa::startup;
 use crate::time::Instant;
-use crate::verbs::cm::{CmError, RequestId};
+use crate::verbs::cm::{CmError, ReadDepths, RequestId};
 use crate::verbs::wc::Completions;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Rejects a request; the initiator learns of it with `private_data`.
+    /// Rejects a request; the initiator learns of it with `private_data`, and by revision 2 what
+    /// this end would serve and issue: 0 where that is not the reason.
     ///
     /// # Errors
     /// [`CmError::Gone`], [`CmError::PrivateDataTooLong`].
@@ -28,6 +29,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         &mut self,
         now: Instant,
         request: RequestId,
+        reads: ReadDepths,
         private_data: &[u8],
     ) -> Result<(), CmError> {
         let index =
@@ -41,7 +43,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let is_enhanced = request.is_some_and(|request| request.enhanced.is_some());
         check_private_data(private_data, request.is_some(), is_enhanced)?;
         // Where there are no frames the end of the connection has to say it.
-        let reply = request.map(|request| Outbox::new(&startup::reject(request, private_data)));
+        let reply =
+            request.map(|request| Outbox::new(&startup::reject(request, reads, private_data)));
         let is_held = reply.is_some() && hold_ns > 0 && !conn.tcb.peer_finished();
         conn.outbox = reply;
         self.leave_backlog(index);

@@ -15,7 +15,7 @@ use crate::net::neighbours::{Answer, NeighbourId, Question};
 use crate::net::{arp, ndp};
 use crate::tcp::Tcb;
 use crate::time::{Instant, SECOND};
-use crate::verbs::cm::{ConnectError, PrivateData};
+use crate::verbs::cm::ConnectError;
 use crate::verbs::wc::Completions;
 
 /// Between two looks at the cache, while it does not change.
@@ -102,7 +102,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             // One that lives stays, and goes on when its neighbour comes back in time.
             Some(Answer::Unreachable) if !conn.established => {
                 self.verbs.counters.neighbours_unreachable += 1;
-                self.fail_connect(index, ConnectError::TimedOut, PrivateData::new());
+                self.fail_connect(index, ConnectError::TimedOut, None);
                 self.drop_connection(index);
                 false
             }

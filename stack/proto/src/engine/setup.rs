@@ -17,8 +17,8 @@ use crate::rdmap::fault::Fault;
 use crate::tcp::{Origin, Tcb};
 use crate::time::Instant;
 use crate::verbs::cm::{
-    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX, PrivateData,
-    RequestId, Start,
+    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX, RequestId,
+    Start,
 };
 use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
@@ -143,7 +143,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let index = qp.conn.ok_or(CmError::Gone)?;
         match qp.state {
             QpState::Connecting => {
-                self.fail_connect(index, ConnectError::NoResources, PrivateData::new());
+                self.fail_connect(index, ConnectError::NoResources, None);
                 self.verbs.enter_error(qp_index, EndReason::Local);
                 self.abort(index);
                 // A connection that waits for a hardware address gets no turn to be dropped in.
@@ -240,8 +240,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Phase::AwaitReply(awaits) = &conn.phase else { return };
         let (wishes, revision, place_early) = (awaits.wishes, awaits.revision, awaits.place_early);
         if reply.reject {
-            let private_data = reply.private_data.iter().copied().collect();
-            self.fail_connect(index, ConnectError::Rejected, private_data);
+            self.fail_connect(index, ConnectError::Rejected, Some(reply));
             self.wind_down(now, index);
             return;
         }
@@ -268,7 +267,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// (RFC 5044 section 7.1, error 4).
     fn refuse_startup(&mut self, index: u32) {
         self.verbs.counters.startup_errors += 1;
-        self.fail_connect(index, ConnectError::Protocol, PrivateData::new());
+        self.fail_connect(index, ConnectError::Protocol, None);
         self.abort(index);
     }
 

@@ -8,17 +8,19 @@ use crate::engine::Engine;
 use crate::engine::connection::{ENDLESS, Phase};
 use crate::rdmap::fault::Fault;
 use crate::time::Instant;
-use crate::verbs::cm::{Abort, CmError, ConnectError, EndReason, Event, PrivateData};
+use crate::verbs::cm::{Abort, CmError, ConnectError, EndReason, Event, ReadDepths};
 use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
+use crate::wire::mpa::{Enhanced, Startup};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Tells the application that its attempt to connect failed, if this was one.
+    /// Tells the application that its attempt to connect failed, if this was one, and what the
+    /// peer's reply says, if there is one.
     pub(super) fn fail_connect(
         &mut self,
         index: u32,
         error: ConnectError,
-        private_data: PrivateData,
+        reply: Option<&Startup>,
     ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let (Phase::AwaitReply(_) | Phase::Streaming { .. }) = conn.phase else { return };
@@ -26,8 +28,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(qp_index) = conn.qp else { return };
         let qp = self.verbs.id(qp_index);
         self.verbs.enter_error(qp_index, EndReason::Local);
-        let private_data = Box::new(private_data);
-        self.verbs.events.push_back(Event::ConnectFailed { qp, error, private_data });
+        let private_data = reply.map(|reply| reply.private_data.iter().copied().collect());
+        let enhanced = reply.and_then(|reply| reply.enhanced);
+        self.verbs.events.push_back(Event::ConnectFailed {
+            qp,
+            error,
+            private_data: Box::new(private_data.unwrap_or_default()),
+            reads: enhanced.map(|Enhanced { ird, ord, .. }| ReadDepths { ird, ord }),
+        });
     }
 
     /// The connection came to nothing below: reset, or given up.
@@ -39,7 +47,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             _ if conn.unreachable => ConnectError::Unreachable,
             _ => ConnectError::TimedOut,
         };
-        self.fail_connect(index, error, PrivateData::new());
+        self.fail_connect(index, error, None);
         self.leave_backlog(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.end_stream(&mut self.assembly);
@@ -60,7 +68,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// The peer sent FIN: everything before it was handled.
     pub(super) fn take_fin(&mut self, now: Instant, index: u32) {
-        self.fail_connect(index, ConnectError::Protocol, PrivateData::new());
+        self.fail_connect(index, ConnectError::Protocol, None);
         if self.outlives_fin(now, index) {
             return;
         }
@@ -107,7 +115,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let is_unreachable =
             self.connections.get(index).is_some_and(|conn| conn.unreachable && !conn.established);
         let error = if is_unreachable { ConnectError::Unreachable } else { ConnectError::TimedOut };
-        self.fail_connect(index, error, PrivateData::new());
+        self.fail_connect(index, error, None);
         self.give_up_closing(index);
         self.abort(index);
     }

@@ -6,6 +6,15 @@ use crate::wire::mpa::{Enhanced, FrameKind, NOT_NEGOTIATED, Startup};
 /// Reads that one connection serves or issues at a time, at most.
 pub const READ_DEPTH_MAX: u16 = 128;
 
+/// How many RDMA Reads and atomic operations an end has under way at a time, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadDepths {
+    /// Those it serves.
+    pub ird: u16,
+    /// Those it issues.
+    pub ord: u16,
+}
+
 /// A message that tells a responder that it may send (RFC 6581 section 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
@@ -73,6 +82,9 @@ impl Default for RtrKinds {
 pub struct Wishes {
     /// Reads it serves.
     pub ird: u16,
+    /// Reads it serves if the peer issues as many: what `ird` is raised to in revision 2, unless
+    /// that is 0. Less than `ird` is as much as that.
+    pub ird_max: u16,
     /// Reads it issues.
     pub ord: u16,
     /// It asks for CRCs.
@@ -85,6 +97,25 @@ pub struct Wishes {
     pub rtr: RtrKinds,
     /// Where the versions are the older ones, RDMAP is that of draft-ietf-rddp-rdmap-00: RV 1.
     pub rdmap_draft00: bool,
+}
+
+impl Wishes {
+    /// The most Reads that this end serves. An end that said none is asked for none: neither by
+    /// what the peer would issue, nor by a ready-to-receive Read.
+    // req: RDMAP-287
+    const fn ird_cap(&self) -> u16 {
+        let cap = if self.ird_max > self.ird { self.ird_max } else { self.ird };
+        match (self.ird, cap) {
+            (0, _) => 0,
+            (_, READ_DEPTH_MAX..) => READ_DEPTH_MAX,
+            _ => cap,
+        }
+    }
+
+    /// The ready-to-receive messages that a responder can take.
+    const fn rtr_taken(&self) -> RtrKinds {
+        RtrKinds { read: self.rtr.read && self.ird > 0, ..self.rtr }
+    }
 }
 
 /// What was agreed, from one end's point of view.
@@ -187,7 +218,8 @@ pub const fn review(request: &Startup) -> Result<(), Disagreement> {
 /// The reply that accepts `request`, and the terms for the responder.
 ///
 /// The responder lowers its ORD to what the initiator serves and raises its IRD to what the
-/// initiator issues, within [`READ_DEPTH_MAX`] (RFC 6581 section 9.1).
+/// initiator issues (RFC 6581 section 9.1), unless its application serves none, and not above
+/// [`Wishes::ird_max`] and [`READ_DEPTH_MAX`].
 #[must_use]
 pub fn accept(request: &Startup, wishes: Wishes, private_data: &[u8]) -> (Startup, Terms) {
     let mut terms = Terms {
@@ -202,10 +234,6 @@ pub fn accept(request: &Startup, wishes: Wishes, private_data: &[u8]) -> (Startu
     }
     let enhanced = request.enhanced.map(|asked| {
         let mut answer = Enhanced::default();
-        if asked.peer_to_peer && asked.rtr_read {
-            // The ready-to-receive Read takes a place, too (RFC 6581 section 9.1).
-            terms.ird = terms.ird.max(1);
-        }
         if asked.ird == NOT_NEGOTIATED {
             answer.ord = NOT_NEGOTIATED;
         } else {
@@ -215,13 +243,14 @@ pub fn accept(request: &Startup, wishes: Wishes, private_data: &[u8]) -> (Startu
         if asked.ord == NOT_NEGOTIATED {
             answer.ird = NOT_NEGOTIATED;
         } else {
-            terms.ird = terms.ird.max(asked.ord).min(READ_DEPTH_MAX);
+            terms.ird = terms.ird.max(asked.ord).min(wishes.ird_cap());
             answer.ird = terms.ird;
         }
         if asked.peer_to_peer {
-            let common = RtrKinds::of(&asked).and(wishes.rtr);
+            let taken = wishes.rtr_taken();
+            let common = RtrKinds::of(&asked).and(taken);
             // With no overlap the reply still names what this end knows (RFC 6581 section 9.2).
-            let named = if common.choose().is_some() { common } else { wishes.rtr };
+            let named = if common.choose().is_some() { common } else { taken };
             named.put_into(&mut answer);
             terms.rtr_send_expected = common.send;
         }
@@ -239,17 +268,20 @@ pub fn accept(request: &Startup, wishes: Wishes, private_data: &[u8]) -> (Startu
     (reply, terms)
 }
 
-/// The reply that rejects `request`. A peer of the RDMA Consortium learns by revision 1 whom it
-/// has met (RFC 5044 appendix C).
+/// The reply that rejects `request`, with what this end would serve and issue, if that is why (RFC
+/// 6581 section 9.1). A peer of the RDMA Consortium learns by revision 1 whom it has met (RFC 5044
+/// appendix C).
 #[must_use]
-pub fn reject(request: &Startup, private_data: &[u8]) -> Startup {
+pub fn reject(request: &Startup, reads: ReadDepths, private_data: &[u8]) -> Startup {
+    let ReadDepths { ird, ord } = reads;
+    let (ird, ord) = (ird.min(READ_DEPTH_MAX), ord.min(READ_DEPTH_MAX));
     Startup {
         kind: FrameKind::Reply,
         markers: false,
         crc: request.crc,
         reject: true,
         revision: request.revision.clamp(1, 2),
-        enhanced: request.enhanced.map(|_| Enhanced::default()),
+        enhanced: request.enhanced.map(|_| Enhanced { ird, ord, ..Enhanced::default() }),
         private_data: private_data.iter().copied().collect(),
     }
 }
@@ -280,7 +312,7 @@ pub fn conclude(reply: &Startup, wishes: Wishes, revision: u8) -> Result<Terms, 
             terms.ord = terms.ord.min(answer.ird);
         }
         if answer.ord != NOT_NEGOTIATED {
-            if answer.ord > READ_DEPTH_MAX {
+            if answer.ord > wishes.ird_cap() {
                 return Err(Disagreement::Reads);
             }
             terms.ird = terms.ird.max(answer.ord);

@@ -8,8 +8,8 @@ use crate::verbs::qp::SrqId;
 use crate::verbs::wc::{CqId, QpId};
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
 
-use crate::mpa::startup::Wishes;
-pub use crate::mpa::startup::{Rtr, RtrKinds};
+use crate::mpa::startup::{READ_DEPTH_MAX, Wishes};
+pub use crate::mpa::startup::{ReadDepths, Rtr, RtrKinds};
 pub use crate::rdmap::fault::Abort;
 pub use crate::wire::ddp::Version;
 pub use crate::wire::mpa::PRIVATE_DATA_LEN_MAX;
@@ -37,8 +37,12 @@ pub enum Start {
 /// What an end brings to the set-up.
 #[derive(Clone, Debug)]
 pub struct ConnParam {
-    /// RDMA Reads and atomic operations this end serves at a time.
+    /// RDMA Reads and atomic operations this end serves at a time; 0: none, whatever the peer
+    /// would issue.
     pub ird: u16,
+    /// What `ird` may be raised to for a peer that issues more (revision 2, RFC 6581 section 9.1):
+    /// as far as 128 without more ado; equal to `ird`, it is never raised.
+    pub ird_max: u16,
     /// RDMA Reads and atomic operations this end issues at a time.
     pub ord: u16,
     /// Ask for CRCs. One vote is enough for both directions.
@@ -83,6 +87,7 @@ impl ConnParam {
     pub const fn wishes(&self) -> Wishes {
         Wishes {
             ird: self.ird,
+            ird_max: self.ird_max,
             ord: self.ord,
             crc: self.crc,
             markers: self.markers,
@@ -97,6 +102,7 @@ impl Default for ConnParam {
     fn default() -> Self {
         Self {
             ird: 16,
+            ird_max: READ_DEPTH_MAX,
             ord: 16,
             crc: true,
             markers: false,
@@ -302,6 +308,10 @@ pub enum Event {
         error: ConnectError,
         /// The peer's private data, when it rejected with some.
         private_data: Box<PrivateData>,
+        /// The RDMA Reads that the peer would serve and issue at a time, from its point of view,
+        /// when its reply of revision 2 says so: a hint what to ask for next time. A peer that
+        /// rejects for other reasons says 0.
+        reads: Option<ReadDepths>,
     },
     /// The connection ended; outstanding requests are flushed.
     Disconnected {

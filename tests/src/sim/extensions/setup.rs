@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::cm::{Event, ReadDepths};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{RecvWr, Sge};
@@ -28,7 +28,7 @@ pub(super) fn take_events(world: &mut World, seats: &mut [Seat], contests: &mut 
                     if engine.accept(now, request, side.qp, &param).is_ok() {
                         side.accepted = true;
                     } else {
-                        let _ = engine.reject(now, request, &[]);
+                        let _ = engine.reject(now, request, ReadDepths::default(), &[]);
                     }
                 }
                 Event::Established { qp, .. } => {

@@ -4,6 +4,7 @@ use super::*;
 
 const WISHES: Wishes = Wishes {
     ird: 8,
+    ird_max: READ_DEPTH_MAX,
     ord: 8,
     crc: true,
     markers: false,
@@ -114,7 +115,7 @@ fn revisions_meet_or_say_so() {
     let reply = Startup { revision: 0, markers: true, ..reply };
     assert_eq!(conclude(&reply, WISHES, 1), Ok(Terms::rdmac(WISHES)));
     // What it learns from one that will not have it.
-    assert_eq!(reject(&request(WISHES, 0, b""), b"").revision, 1);
+    assert_eq!(reject(&request(WISHES, 0, b""), ReadDepths::default(), b"").revision, 1);
 }
 
 #[test]
@@ -123,8 +124,11 @@ fn flag_s_is_answered_in_kind() {
     assert_eq!(conclude(&reply, WISHES, 1), Err(Disagreement::Mismatch));
     reply.enhanced = None;
     assert_eq!(conclude(&reply, WISHES, 2), Err(Disagreement::Mismatch));
-    assert_eq!(reject(&request(WISHES, 2, b""), b"").enhanced, Some(Enhanced::default()));
-    assert_eq!(reject(&request(WISHES, 1, b""), b"").enhanced, None);
+    let rejected = |revision| {
+        reject(&request(WISHES, revision, b""), ReadDepths { ird: 3, ord: 200 }, b"").enhanced
+    };
+    assert_eq!(rejected(2), Some(Enhanced { ird: 3, ord: 128, ..Enhanced::default() }));
+    assert_eq!(rejected(1), None);
 }
 
 #[test]
@@ -137,16 +141,43 @@ fn more_reads_than_can_be_served_are_refused() {
     assert_eq!(conclude(&reply, WISHES, 2).unwrap().ird, READ_DEPTH_MAX);
 }
 
+// req-test: RDMAP-287
 #[test]
-fn a_read_that_says_ready_finds_a_place() {
-    let none = Wishes { ird: 0, ord: 0, ..WISHES };
-    let mut frame = request(none, 2, b"");
-    for ord in [0, NOT_NEGOTIATED] {
-        let p2p = Enhanced { peer_to_peer: true, rtr_read: true, ord, ..Enhanced::default() };
-        frame.enhanced = Some(p2p);
-        let (reply, terms) = accept(&frame, none, b"");
-        assert!(reply.enhanced.unwrap().rtr_read);
-        assert_eq!(terms.ird, 1);
+fn an_end_serves_no_more_reads_than_its_application_said() {
+    // Of `ird` and `ird_max`: what a responder serves of 16 that are asked for, and whether an
+    // initiator takes a responder that would issue 16.
+    for (ird, ird_max, served, takes) in [
+        (0, 0, 0, false),
+        (0, READ_DEPTH_MAX, 0, false),
+        (1, 0, 1, false),
+        (4, 8, 8, false),
+        (4, 16, 16, true),
+        (32, 8, 32, true),
+        (1, u16::MAX, 16, true),
+    ] {
+        let wishes = Wishes { ird, ird_max, ..WISHES };
+        let asks = Wishes { ord: 16, ..WISHES };
+        let (reply, terms) = accept(&request(asks, 2, b""), wishes, b"");
+        assert_eq!((terms.ird, reply.enhanced.unwrap().ird), (served, served), "{ird} {ird_max}");
+        let (mut reply, _) = accept(&request(wishes, 2, b""), WISHES, b"");
+        reply.enhanced.as_mut().unwrap().ord = 16;
+        match conclude(&reply, wishes, 2) {
+            Ok(terms) => assert!(takes && terms.ird == ird.max(16)),
+            Err(error) => assert_eq!((error, takes), (Disagreement::Reads, false)),
+        }
+    }
+}
+
+#[test]
+fn a_read_that_says_ready_is_taken_only_where_reads_are_served() {
+    for (ird, ord) in [(0, 0), (0, NOT_NEGOTIATED), (1, 0), (1, NOT_NEGOTIATED)] {
+        let wishes = Wishes { ird, ord: 0, ..WISHES };
+        let rtr = Enhanced { peer_to_peer: true, rtr_read: true, ord, ..Enhanced::default() };
+        let frame = Startup { enhanced: Some(rtr), ..request(WISHES, 2, b"") };
+        let (reply, terms) = accept(&frame, wishes, b"");
+        let named = RtrKinds::of(&reply.enhanced.unwrap());
+        assert_eq!((named.read, terms.ird), (ird > 0, ird));
+        assert!(named.read || (named.send && named.write), "what it knows instead");
     }
 }
 
