@@ -75,27 +75,41 @@ pub fn pin(core: usize) {
     core_affinity::set_for_current(CoreId { id: core });
 }
 
-/// Lets an end that waits for its first peer sleep a little, once nothing has come for a while.
+/// Lets an end that waits for its first peer sleep a little, once nothing has come for a while, and
+/// longer the longer nothing comes: a server that nobody uses costs next to nothing.
 #[derive(Debug, Default)]
 pub struct Idle {
+    /// Steps and naps since the last that found something.
     count: u32,
 }
 
 impl Idle {
     /// Steps without anything to do before the first nap.
     const PATIENCE: u32 = 20_000;
-    /// A nap: short against the time that setting up a connection takes.
-    const NAP: Duration = Duration::from_micros(50);
+    /// The first naps.
+    const NAP_MIN: Duration = Duration::from_micros(50);
+    /// The last: short against the time that a client takes to start.
+    const NAP_MAX: Duration = Duration::from_millis(2);
+    /// Naps of one length before they double.
+    const NAPS: u32 = 1000;
 
     /// To be called at each step that found nothing (`busy` is false) or something to do.
     pub fn step(&mut self, busy: bool) {
         if busy {
             self.count = 0;
-        } else if self.count < Self::PATIENCE {
-            self.count += 1;
-        } else {
-            std::thread::sleep(Self::NAP);
+            return;
         }
+        if let Some(nap) = self.nap() {
+            std::thread::sleep(nap);
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// How long to sleep now.
+    fn nap(&self) -> Option<Duration> {
+        let naps = self.count.checked_sub(Self::PATIENCE)?;
+        let doublings = (naps / Self::NAPS).min(16);
+        Some((Self::NAP_MIN * (1 << doublings)).min(Self::NAP_MAX))
     }
 }
 
@@ -231,6 +245,19 @@ mod tests {
     fn placements() -> [Placement; 2] {
         let cores = available();
         [Placement::Together(cores[0]), Placement::Apart(cores[0], *cores.last().unwrap())]
+    }
+
+    #[test]
+    fn naps_grow_while_nothing_comes_and_end_with_the_first_that_does() {
+        let mut idle = Idle { count: Idle::PATIENCE - 1 };
+        assert_eq!(idle.nap(), None);
+        idle.step(false);
+        assert_eq!(idle.nap(), Some(Idle::NAP_MIN));
+        let at = |naps| Idle { count: Idle::PATIENCE.saturating_add(naps) }.nap().unwrap();
+        assert_eq!(at(Idle::NAPS), 2 * Idle::NAP_MIN);
+        assert_eq!((at(Idle::NAPS * 20), at(u32::MAX)), (Idle::NAP_MAX, Idle::NAP_MAX));
+        idle.step(true);
+        assert_eq!(idle.nap(), None);
     }
 
     #[test]
