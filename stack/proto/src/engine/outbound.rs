@@ -8,6 +8,7 @@ use crate::engine::closing::finish;
 use crate::engine::connection::{Connection, Phase};
 use crate::engine::inbound::note_overrun;
 use crate::engine::queue_pairs::QueuePairs;
+use crate::engine::reclaim;
 use crate::mpa::fpdu::{self, LENGTH_LEN, MULPDU_RANGE};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers;
@@ -36,9 +37,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
         let mut worked = false;
         let mut starved = None;
-        if !self.ready.is_empty() {
-            self.reclaim.begin_pass(self.device.data_left());
-        }
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else { break };
             let Some(conn) = self.connections.get_mut(index) else { continue };
@@ -76,11 +74,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         // With the data pool drained an ACK cannot ride on data, and others' progress may hang on
         // it: it goes by itself.
         let mut drained = false;
-        // It holds its share of frames: it goes on when one of them is acknowledged.
-        let mut held_back = false;
         // What comes after the record just built is known already.
         let mut known = None;
         let offload = Offload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
+        // It holds its share of frames: it goes on when one of them is acknowledged.
+        let left = self.device.data_left();
+        let held_back = left < reclaim::SCARCE_COUNT && self.holds_share(index, left);
         for _ in 0..SEGMENTS_PER_TURN {
             let Self { connections, device, verbs, overrun, assembly, reclaim, .. } = self;
             let Some(conn) = connections.get_mut(index) else { return Turn::Done { sent } };
@@ -89,7 +88,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             if conn.closing && ready == Ready::Nothing {
                 finish(conn, verbs, assembly);
             }
-            held_back |= ready != Ready::Nothing && reclaim.holds_back(|| conn.tcb.records());
             if drained || held_back {
                 ready = Ready::Nothing;
             }
@@ -137,7 +135,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     frame.set_len(len);
                     offload.request(conn, &mut frame, len - payload_len);
                     let retained = frame.retain();
-                    reclaim.take();
                     if conn.tcb.sent(now, retained, payload_len) {
                         device.transmit(frame);
                         verbs.counters.frames_out += 1;

@@ -23,7 +23,7 @@ use crate::verbs::wc::Completions;
 
 /// While so many frames are left, nobody is held back. Less than the data pool has beyond what may
 /// be in flight.
-const SCARCE_COUNT: usize = 128;
+pub(super) const SCARCE_COUNT: usize = 128;
 /// For so long the first of a connection's records has waited, or nothing was acknowledged, before
 /// its frames are copied out.
 const WAIT_NS: u64 = 10 * MILLISECOND;
@@ -40,8 +40,6 @@ const COPIES: usize = 64;
 pub(super) struct Reclaim {
     /// Memory for copies.
     pub(super) copies: CopyPool,
-    /// Frames left in the data pool, counted once in a pass and less those taken since.
-    left: usize,
     /// A frame was wanted in this pass and there was none.
     wanted: bool,
     /// In this round by a connection that has nothing outstanding.
@@ -61,7 +59,6 @@ impl Reclaim {
     pub(super) const fn new(copies: CopyPool) -> Self {
         Self {
             copies,
-            left: usize::MAX,
             wanted: false,
             is_urgent: false,
             at: Instant::ZERO,
@@ -69,22 +66,6 @@ impl Reclaim {
             has_copied: false,
             slowest: None,
         }
-    }
-
-    /// A pass begins to send: so many frames are left.
-    pub(super) const fn begin_pass(&mut self, left: usize) {
-        self.left = left;
-    }
-
-    /// A connection takes a frame.
-    pub(super) const fn take(&mut self) {
-        self.left = self.left.saturating_sub(1);
-    }
-
-    /// True if a connection with so many records unacknowledged has to wait for one of them. It has
-    /// at least one then, so that its peer or a timer brings it back.
-    pub(super) fn holds_back(&self, records: impl FnOnce() -> usize) -> bool {
-        self.left < SCARCE_COUNT && records() > 2 * self.left
     }
 
     /// A connection with so many records unacknowledged found no frame.
@@ -96,6 +77,14 @@ impl Reclaim {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// True if the connection holds its share of the frames, with so many `left` to the others, and
+    /// has to wait for one of them. It has at least one then, so that its peer or a timer brings it
+    /// back.
+    #[cold]
+    pub(super) fn holds_share(&self, index: u32, left: usize) -> bool {
+        self.connections.get(index).is_some_and(|conn| conn.tcb.records() > 2 * left)
+    }
+
     /// After a pass in which a frame was wanted and there was none: takes some back. Cost: bounded,
     /// and no more than once a millisecond.
     #[inline]

@@ -134,8 +134,8 @@ impl Ecn {
     /// new of congestion may take the fast path.
     pub(super) fn is_still(&self) -> bool {
         let echoes =
-            self.echo != Flags::default() || self.owed.as_ref().is_some_and(|o| !o.is_empty());
-        !self.on || (!echoes && !self.cwr_due && self.reduced == Reduced::No)
+            || self.echo != Flags::default() || self.owed.as_ref().is_some_and(|o| !o.is_empty());
+        !self.on || (!echoes() && !self.cwr_due && self.reduced == Reduced::No)
     }
 
     /// Marks a segment of new octets.

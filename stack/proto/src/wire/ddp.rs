@@ -18,37 +18,37 @@ const CONTROL_VERSION: u8 = 0x03;
 /// The protocol versions of a stream: DV of DDP and RV of RDMAP, fixed when it starts. Only these
 /// pairs are described by any text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Version {
     /// RDMA Consortium: DV 0, RV 0.
-    Rdmac,
+    Rdmac = versions(0, 0),
     /// draft-ietf-rddp-rdmap-00 over the RDMA Consortium's DDP 1.0: DV 0, RV 1.
-    Draft00,
+    Draft00 = versions(0, 1),
     /// IETF: DV 1, RV 1.
     #[default]
-    Ietf,
+    Ietf = versions(1, 1),
+}
+
+/// DV and RV in one octet, so that each is had without a branch.
+const fn versions(dv: u8, rv: u8) -> u8 {
+    rv << 4 | dv
 }
 
 impl Version {
     /// Value of the DV field.
+    // req: DDP-046, DDP-047
+    #[inline]
     #[must_use]
     pub const fn ddp_bits(self) -> u8 {
-        match self {
-            // req: DDP-047
-            Self::Rdmac | Self::Draft00 => 0,
-            // req: DDP-046
-            Self::Ietf => 1,
-        }
+        self as u8 & 0x0f
     }
 
     /// Value of the RV field.
+    // req: RDMAP-054, RDMAP-055
+    #[inline]
     #[must_use]
     pub const fn rdmap_bits(self) -> u8 {
-        match self {
-            // req: RDMAP-054
-            Self::Rdmac => 0,
-            // req: RDMAP-054, RDMAP-055
-            Self::Draft00 | Self::Ietf => 1,
-        }
+        self as u8 >> 4
     }
 }
 
