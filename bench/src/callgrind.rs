@@ -17,8 +17,9 @@ pub const CRC: &str = "crc";
 pub const RIG: &str = "rig";
 
 /// Layers by a part of the path of their files, the first match wins.
-const LAYERS: [(&str, &str); 16] = [
+const LAYERS: [(&str, &str); 17] = [
     ("/crc-fast", CRC),
+    ("/crc32c-", CRC),
     ("/mpa/crc.rs", CRC),
     ("/siphasher", "hash"),
     ("/hashbrown", "hash"),
