@@ -253,6 +253,10 @@ fn each_opcode_has_its_queue() {
         misplaced(&send(1, b"x"), opcode, false, 1);
         misplaced(&send(1, b"x"), opcode, false, 2);
     }
+    // Those that belong elsewhere, RFC 7306's too: of these Atomic Requests alone belong there.
+    for opcode in [0, 2, 8, 9, 11] {
+        misplaced(&send(1, b"x"), opcode, false, 1);
+    }
     for qn in [0, 2] {
         misplaced(&read(1, 0, 0, 0, 0), opcode::READ_REQUEST, false, qn);
     }
@@ -281,15 +285,27 @@ fn a_read_request_is_28_octets_in_one_segment() {
     further[17] = 1;
     let mut skipped = good.clone();
     skipped[13] = 2;
-    for bad in [&good[..45], &good[..18], &too_long, &not_last, &further, &skipped] {
+    let mut before_the_first = good.clone();
+    before_the_first[13] = 0;
+    for (bad, cause) in [
+        (&good[..45], (0, 2, 255)),
+        (&good[..18], (0, 2, 255)),
+        (&too_long, (1, 2, 5)),
+        (&not_last, (1, 2, 5)),
+        (&further, (1, 2, 4)),
+        (&skipped, (1, 2, 3)),
+        (&before_the_first, (1, 2, 3)),
+    ] {
         let mut bed = bed();
         bed.put_ulpdu(bad);
+        assert_eq!(bed.terminate().cause(), cause, "{bad:02x?}");
         assert!(is_terminate_sent(&mut bed), "{bad:02x?}");
-        assert_eq!(opcodes(&mut bed), [7]);
     }
     let mut bed = bed();
     bed.put_ulpdu(&good);
     assert_eq!(opcodes(&mut bed), [2]);
+    bed.put_ulpdu(&good);
+    assert_eq!(bed.terminate().cause(), (1, 2, 3), "it has been there");
 }
 
 /// A Terminate of the peer's with `octets` behind the header.
@@ -402,7 +418,7 @@ fn a_terminate_copies_the_header_and_tells_the_length() {
     }
 }
 
-// req-test: DDP-163
+// req-test: DDP-163, DDP-200
 #[test]
 fn the_application_is_told_what_the_peer_is_told() {
     for (bad, cause) in [
@@ -443,13 +459,20 @@ fn an_error_below_is_told_without_copies() {
 // req-test: RDMAP-121, RDMAP-128, RDMAP-257, RDMAP-096
 #[test]
 fn an_error_of_our_own_is_told_without_copies() {
-    let mut bed = bed();
-    let payload = Payload::Gather([Sge { addr: 0, len: 8, lkey: 0x77 }].into_iter().collect());
-    bed.ask(1, Operation::Write { payload, rkey: THEIRS, remote: 0 });
-    let ulpdus = bed.ulpdus();
-    assert_eq!(ulpdus.len(), 1, "the request is not on the wire");
-    assert_eq!(ulpdus[0][18..], [0, 0, 0, 0]);
-    assert_eq!(statuses(&mut bed), [(1, WcStatus::LocalProtection)]);
+    let nowhere = Sge { addr: 0, len: 8, lkey: 0x77 };
+    let payload = || Payload::Gather([nowhere].into_iter().collect());
+    for operation in [
+        Operation::Write { payload: payload(), rkey: THEIRS, remote: 0 },
+        Operation::Send { payload: payload(), solicited: false, invalidate: None },
+        Operation::Read { sink: nowhere, rkey: THEIRS, remote: 0 },
+    ] {
+        let mut bed = bed();
+        bed.ask(1, operation);
+        let ulpdus = bed.ulpdus();
+        assert_eq!((ulpdus.len(), &ulpdus[0][..2]), (1, &[0x41, 0x47][..]), "a Terminate alone");
+        assert_eq!(ulpdus[0][18..], [0; 4]);
+        assert_eq!(statuses(&mut bed), [(1, WcStatus::LocalProtection)]);
+    }
 }
 
 // req-test: RDMAP-243, RDMAP-245, RDMAP-249, RDMAP-251, RDMAP-254

@@ -114,6 +114,7 @@ impl<M: Memory> Maker<'_, M> {
         };
         // req: RDMAP-071
         request.emit(&mut self.out[UNTAGGED_LEN..]);
+        // req: RDMAP-257
         self.check_sink(sink)?;
         Ok(whole(READ_REQUEST_LEN))
     }

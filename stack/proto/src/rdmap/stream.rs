@@ -300,9 +300,9 @@ impl Stream {
     /// Ends the stream over `fault`, found in `segment` (empty if in none), and queues the
     /// Terminate. Only the first fault is reported; returns what the peer is told, or `None` if
     /// the stream had ended already.
-    // req: DDP-164, RDMAP-261
     #[cold]
     pub fn fail(&mut self, fault: Fault, segment: &[u8]) -> Option<Terminate> {
+        // req: DDP-164, RDMAP-261
         if self.failed {
             return None;
         }

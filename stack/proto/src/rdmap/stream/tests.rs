@@ -401,6 +401,7 @@ fn a_source_revoked_under_a_read_is_told_with_what_was_left() {
     assert_eq!(told.rdma_header(), &out[UNTAGGED_LEN + 24..len]);
 }
 
+// req-test: DDP-164, RDMAP-261
 #[test]
 fn only_the_first_fault_is_told() {
     let mut right = bed();
