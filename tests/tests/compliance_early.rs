@@ -3,6 +3,7 @@
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_tests::compliance::bed::{Bed, Lost};
+use ferrowarp_tests::compliance::messages::{THEIRS, opcodes, read, response};
 use ferrowarp_tests::peer::{Header, marked_fpdu};
 
 /// A stack that asked for markers and places early, and how many octets of FPDUs the peer has sent.
@@ -116,6 +117,61 @@ fn what_came_early_is_delivered_in_the_order_sent_and_once_the_gaps_are_filled()
         }
         assert_eq!(delivered.len(), 3);
     }
+}
+
+/// Of all that comes behind a gap the Write alone is used: a Send and the answer to a Read wait,
+/// though the answer's place could be written.
+// req-test: DDP-024, DDP-114, DDP-116, RDMAP-210
+#[test]
+fn nothing_completes_behind_a_gap() {
+    let mut marked = Marked::new(true);
+    let local = marked.bed.local;
+    marked.bed.read(9, 6000, 4, THEIRS, 0);
+    assert_eq!(opcodes(&mut marked.bed), [1]);
+    let gap = marked.write(0, &[1; 1000]);
+    let early = marked.write(2000, &[2; 1000]);
+    let answer = marked.lose(&response(local, 6000, true, b"abcd"));
+    let notice = marked.send(1, b"x");
+    for lost in [&early, &answer, &notice] {
+        marked.bed.resend(lost);
+    }
+    assert_eq!(marked.bed.engine.counters().fpdus_placed_early, 1);
+    assert_eq!(marked.filled(), [0; 0]);
+    assert_eq!(marked.bed.arena.read(2000, 4), [2; 4]);
+    assert_eq!(marked.bed.arena.read(6000, 4), [0; 4]);
+    assert_eq!(marked.bed.arena.read(16_384 + 64, 1), [0]);
+    marked.bed.resend(&gap);
+    assert_eq!(marked.filled(), [9, 1]);
+    assert_eq!(marked.bed.arena.read(6000, 4), b"abcd");
+    assert_eq!(marked.bed.arena.read(16_384 + 64, 1), b"x");
+    assert_eq!(marked.bed.ended(), None);
+}
+
+/// A Read Request behind a gap reads what the gap brings.
+// req-test: RDMAP-212, RDMAP-221
+#[test]
+fn a_read_request_behind_a_gap_is_not_answered() {
+    let mut marked = Marked::new(true);
+    let local = marked.bed.local;
+    let gap = marked.write(0, &[1; 1000]);
+    let early = marked.write(2000, &[2; 1000]);
+    let requests =
+        [read(1, local, 0, 4, 0), read(2, local, 2000, 4, 8), read(3, 0xdead_beef, 0, 0, 16)]
+            .map(|request| marked.lose(&request));
+    marked.bed.resend(&early);
+    for lost in &requests {
+        marked.bed.resend(lost);
+    }
+    assert_eq!(marked.bed.engine.counters().fpdus_placed_early, 1);
+    assert_eq!(marked.bed.ulpdus().len(), 0);
+    marked.bed.resend(&gap);
+    let answers = [
+        response(THEIRS, 0, true, &[1; 4]),
+        response(THEIRS, 8, true, &[2; 4]),
+        response(THEIRS, 16, true, b""),
+    ];
+    assert_eq!(marked.bed.ulpdus(), answers);
+    assert_eq!(marked.bed.ended(), None);
 }
 
 /// A segment of a Write, that could be placed, and a Send, that has to wait: with no room to hold

@@ -196,7 +196,7 @@ impl Requester {
         let fits = self.room() > 0;
         if fits {
             self.local_count += usize::from(request.operation.is_local());
-            // req: DDP-109, RDMAP-003, RDMAP-178
+            // req: DDP-109, RDMAP-003, RDMAP-139, RDMAP-178
             self.queue.push_back(Entry { request, progress: Progress::Queued });
         }
         fits

@@ -81,7 +81,7 @@ impl<M: Memory> Maker<'_, M> {
             // req: DDP-103, DDP-104
             last,
             rsvd_ulp: Opcode::Write.control(self.version),
-            // req: DDP-064, RDMAP-053, RDMAP-139
+            // req: DDP-064, RDMAP-053
             stag: rkey,
             // req: DDP-101
             to: remote.wrapping_add(part.offset),
