@@ -143,6 +143,12 @@ impl Requester {
         self.send_msn = Seq(msn);
     }
 
+    /// The next Read has this MSN.
+    #[cfg(test)]
+    pub(super) const fn begin_reads_at(&mut self, msn: u32) {
+        self.read_msn = Seq(msn);
+    }
+
     /// MSN of a Send that is not in the queue.
     pub(super) fn take_send_msn(&mut self) -> u32 {
         let msn = self.send_msn.0;
@@ -366,7 +372,7 @@ impl Requester {
             }
             Operation::Read { .. } | Operation::Atomic { .. } => {
                 let id = self.read_msn.0;
-                // req: DDP-080, RDMAP-150
+                // req: DDP-080, DDP-083, RDMAP-150
                 self.read_msn += 1;
                 // req: RDMAP-226
                 self.awaited.push_back(number);

@@ -115,7 +115,14 @@ impl Responder {
             // req: RDMAP-151, RDMAP-161, RDMAP-165, RDMAP-224, RDMAP-354
             self.jobs.push_back(Job { msn: self.msn.0, task });
         }
+        // req: DDP-083
         self.msn += 1;
+    }
+
+    /// The next request has this MSN.
+    #[cfg(test)]
+    pub(super) const fn begin_at(&mut self, msn: u32) {
+        self.msn = Seq(msn);
     }
 
     /// A segment can be built now.

@@ -119,6 +119,8 @@ fn message_numbers_go_on_with_0_after_the_last() {
     let (mut left, mut right) = (bed(), bed());
     left.stream.requester.begin_sends_at(u32::MAX - 1);
     right.stream.receives.begin_at(u32::MAX - 1);
+    left.stream.requester.begin_reads_at(u32::MAX - 1);
+    right.stream.responder.begin_at(u32::MAX - 1);
     for (wr_id, msn) in [(1u16, u32::MAX - 1), (2, u32::MAX), (3, 0), (4, 1)] {
         let at = 64 * wr_id;
         right.post_receive(wr_id.into(), at.into(), 64);
@@ -129,6 +131,13 @@ fn message_numbers_go_on_with_0_after_the_last() {
         assert_eq!(ulpdu[10..14], msn.to_be_bytes());
         assert!(right.handle(&ulpdu).is_ok(), "{msn:#x}");
         assert_eq!(right.arena.read(at.into(), 20), [msn.to_le_bytes()[0]; 20]);
+        // And on the queue of Read Requests.
+        left.post(u64::from(wr_id) + 4, left.read(&right, at.into(), 3000, 20));
+        let ulpdu = left.build(1000);
+        assert_eq!(ulpdu[6..14], [&[0, 0, 0, 1], &msn.to_be_bytes()[..]].concat());
+        assert_eq!(right.handle(&ulpdu), Ok(Indication::ReadRequested), "{msn:#x}");
+        assert_eq!(left.handle(&right.build(1000)), Ok(Indication::ReadCompleted));
+        assert_eq!(left.arena.read(3000, 20), [msn.to_le_bytes()[0]; 20]);
     }
 }
 
