@@ -6,6 +6,7 @@ use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::bed::Bed;
+use ferrowarp_tests::compliance::messages::read;
 use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 /// STag of the peer's memory.
@@ -38,6 +39,11 @@ fn summed(list: Vec<Sge>) -> Operation {
     Operation::Send { payload, solicited: false, invalidate: None }
 }
 
+fn written(list: Vec<Sge>) -> Operation {
+    let payload = Payload::Gather(list.into_iter().collect());
+    Operation::Write { payload, rkey: THEIRS, remote: 0 }
+}
+
 fn segment_of_send(msn: u32, mo: u32, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::send(msn, mo, last).encode(payload)
 }
@@ -68,7 +74,10 @@ fn every_octet_of_a_send_goes_out_once_in_rising_order() {
     for emss in [200u16, 537, 1460] {
         for len in lens(emss.into()) {
             let mut octets = Vec::new();
-            for (_, _, _, mo, payload) in sent(emss, len) {
+            let segments = sent(emss, len);
+            let room = mulpdu(emss.into()) - LENS.1;
+            assert_eq!(segments.len(), len.div_ceil(room).max(1), "EMSS {emss}, {len} octets");
+            for (_, _, _, mo, payload) in segments {
                 assert_eq!(mo as usize, octets.len(), "EMSS {emss}, {len} octets");
                 octets.extend(payload);
             }
@@ -86,6 +95,26 @@ fn the_last_segment_says_so_and_no_other() {
         assert!(last.0 && others.iter().all(|segment| !segment.0), "{len} octets");
         assert!(others.iter().all(|segment| segment.3 < last.3), "{len} octets");
         assert!(len == 0 || !last.4.is_empty(), "{len} octets");
+        // Nor of a Write, or of a response to the peer's Read.
+        let mut bed = Bed::started(300, 4, 4);
+        let len_32 = u32::try_from(len).unwrap();
+        bed.write(1, 0, len_32, THEIRS, 0);
+        bed.put_ulpdu(&read(1, bed.local, 0, len_32, 0));
+        let messages = bed.messages();
+        for kind in [opcode::WRITE, opcode::READ_RESPONSE] {
+            let segments: Vec<_> = messages
+                .iter()
+                .filter_map(|(header, payload)| match *header {
+                    Header::Tagged { opcode, last, .. } if opcode == kind => Some((last, payload)),
+                    _ => None,
+                })
+                .collect();
+            let (last, others) = segments.split_last().unwrap();
+            assert!(last.0 && others.iter().all(|segment| !segment.0), "{kind}, {len} octets");
+            assert!(len == 0 || !last.1.is_empty(), "{kind}, {len} octets");
+            let sum: usize = segments.iter().map(|(_, payload)| payload.len()).sum();
+            assert_eq!(sum, len, "{kind}");
+        }
     }
     // And what is not the last delivers nothing.
     let mut bed = bed();
@@ -131,19 +160,27 @@ fn segments_of_a_message_share_what_the_upper_layer_gave() {
     assert_eq!(writes.len(), 4);
     assert!(sends.iter().all(|ulpdu| ulpdu[1..6] == [0x46, 0xa1, 0xb2, 0xc3, 0xd4]));
     assert!(writes.iter().all(|ulpdu| ulpdu[1] == 0x40));
+    bed.send(3, 0, 900);
+    let sends = bed.ulpdus();
+    assert_eq!(sends.len(), 4);
+    assert!(sends.iter().all(|ulpdu| ulpdu[1..6] == [0x43, 0, 0, 0, 0]));
+    bed.put_ulpdu(&read(1, bed.local, 0, 900, 0));
+    let responses = bed.ulpdus();
+    assert_eq!(responses.len(), 4);
+    assert!(responses.iter().all(|ulpdu| ulpdu[1] == 0x42));
 }
 
 // req-test: DDP-060, DDP-062, DDP-063, DDP-064, DDP-101
 #[test]
 fn segments_of_a_write_share_the_stag_and_go_on() {
-    for to in [0u64, 16_384, 0xffff_ffff_ffff_0000] {
+    for (stag, to) in [(THEIRS, 0u64), (0xf1c0_ffee, 16_384), (THEIRS, 0xffff_ffff_ffff_0000)] {
         let mut bed = Bed::started(537, 4, 4);
         bed.arena.write(0, &pattern(2048));
-        bed.write(1, 0, 2048, THEIRS, to);
+        bed.write(1, 0, 2048, stag, to);
         let mut octets = Vec::new();
         for (header, payload) in bed.messages() {
             let last = octets.len() + payload.len() == 2048;
-            let expected = Header::write(THEIRS, to + octets.len() as u64, last);
+            let expected = Header::write(stag, to + octets.len() as u64, last);
             assert_eq!(header, expected);
             octets.extend(payload);
         }
@@ -163,6 +200,7 @@ fn segments_are_as_large_as_may_be_and_no_larger() {
             let ulpdus = bed.ulpdus_of(20_000, header_len);
             let (last, others) = ulpdus.split_last().unwrap();
             assert!(others.iter().all(|ulpdu| ulpdu.len() == mulpdu(emss)), "EMSS {emss}");
+            assert!(last.len() <= mulpdu(emss), "EMSS {emss}");
             assert_eq!(last.len() - header_len, 20_000 - others.len() * room, "EMSS {emss}");
         }
     }
@@ -354,6 +392,15 @@ fn a_message_of_nothing_is_one_segment_whose_target_is_not_looked_at() {
     // With an octet it is.
     bed.put_ulpdu(&segment_of_write(0xdead_beef, 0, true, b"x"));
     assert_eq!(bed.terminate().cause(), (1, 1, 0));
+    // What has to be right of it still: the version, and RDMAP's octet.
+    let nothing = segment_of_write(0xdead_beef, u64::MAX, true, b"");
+    for (at, octet, cause) in [(0, nothing[0] ^ 1, (1, 1, 4)), (1, 0x43, (0, 2, 6))] {
+        let mut bed = self::bed();
+        let mut bad = nothing.clone();
+        bad[at] = octet;
+        bed.put_ulpdu(&bad);
+        assert_eq!(bed.terminate().cause(), cause);
+    }
 }
 
 // req-test: DDP-103, RDMAP-047, RDMAP-179
@@ -376,17 +423,22 @@ fn messages_of_nothing_take_one_segment() {
 // req-test: DDP-095, RDMAP-002
 #[test]
 fn a_message_has_less_than_4_gib() {
-    let mut bed = bed();
-    let sge = |len| Sge { addr: 0, len, lkey: bed.local };
-    let too_long = [vec![sge(u32::MAX), sge(1)], vec![sge(u32::MAX); 2], vec![sge(1 << 31); 2]];
-    let qp = bed.qp();
-    let wr = |operation| SendWr { wr_id: 1, operation, signaled: true, fence: false };
-    for list in too_long {
-        assert_eq!(bed.engine.post_send(qp, wr(summed(list))), Err(PostError::TooLong));
+    for operation_of in [summed, written] {
+        let mut bed = bed();
+        let sge = |len| Sge { addr: 0, len, lkey: bed.local };
+        let too_long = [vec![sge(u32::MAX), sge(1)], vec![sge(u32::MAX); 2], vec![sge(1 << 31); 2]];
+        let longest = vec![sge(u32::MAX)];
+        let qp = bed.qp();
+        let wr = |list| {
+            let operation = operation_of(list);
+            SendWr { wr_id: 1, operation, signaled: true, fence: false }
+        };
+        for list in too_long {
+            assert_eq!(bed.engine.post_send(qp, wr(list)), Err(PostError::TooLong));
+        }
+        assert_eq!(bed.ulpdus().len(), 0);
+        assert_eq!(bed.engine.post_send(qp, wr(longest)), Ok(()));
     }
-    assert_eq!(bed.ulpdus().len(), 0);
-    let longest = vec![Sge { addr: 0, len: u32::MAX, lkey: bed.local }];
-    assert_eq!(bed.engine.post_send(qp, wr(summed(longest))), Ok(()));
 }
 
 // req-test: DDP-042, DDP-114, DDP-116, RDMAP-220, MPA-034

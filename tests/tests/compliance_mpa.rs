@@ -78,12 +78,18 @@ fn a_tail_leaves_room_for_what_fits() {
 // req-test: MPA-121
 #[test]
 fn a_message_does_not_begin_in_a_remainder() {
-    let mut bed = bed();
-    bed.send(1, 0, 1300);
-    bed.send(2, 0, 5000);
-    let lens: Vec<Vec<_>> =
-        segments(&mut bed).iter().map(|segment| segment.iter().map(Vec::len).collect()).collect();
-    assert_eq!(lens[..4], [vec![1318], vec![1454], vec![1454], vec![1454]]);
+    // The first leaves 136 octets, what an FPDU of the least MULPDU takes; the others leave less.
+    for first in [1300, 1310, 1400] {
+        let mut bed = bed();
+        bed.send(1, 0, first);
+        bed.send(2, 0, 5000);
+        let lens: Vec<Vec<_>> = segments(&mut bed)
+            .iter()
+            .map(|segment| segment.iter().map(Vec::len).collect())
+            .collect();
+        let whole = vec![1454];
+        assert_eq!(lens[..4], [vec![18 + first as usize], whole.clone(), whole.clone(), whole]);
+    }
 }
 
 // req-test: MPA-100
@@ -176,7 +182,7 @@ fn fpdus_are_put_together_wherever_they_were_cut() {
     }
 }
 
-// req-test: MPA-134, MPA-138, MPA-127
+// req-test: MPA-134, MPA-138, MPA-127, DDP-022
 #[test]
 fn segments_of_tails_whole_fpdus_and_heads_are_taken_apart() {
     let parts = [send(1, b"first"), send(2, b"second"), send(3, b"third")];
@@ -187,9 +193,10 @@ fn segments_of_tails_whole_fpdus_and_heads_are_taken_apart() {
         }
         bed.say(&parts[0][..head]);
         bed.say(&[&parts[0][head..], &parts[1], &parts[2][..tail]].concat());
-        assert_eq!(bed.done().len(), 2);
+        let lens = |bed: &mut Bed| bed.done().iter().map(|wc| wc.byte_len).collect::<Vec<_>>();
+        assert_eq!(lens(&mut bed), [5, 6]);
         bed.say(&[&parts[2][tail..], &send(4, b"fourth")[..], &send(5, b"fifth")].concat());
-        assert_eq!(bed.done().len(), 3);
+        assert_eq!(lens(&mut bed), [5, 6, 5]);
     }
 }
 
@@ -303,7 +310,7 @@ fn an_end_is_told_after_all_that_came_before_it() {
     assert_eq!((sent, bed.finished, bed.reset), (3000, true, false));
 }
 
-// req-test: MPA-101, MPA-102
+// req-test: MPA-101, MPA-102, MPA-121
 #[test]
 fn an_fpdu_above_the_window_goes_out_in_pieces() {
     let mut bed = bed();

@@ -46,8 +46,8 @@ fn each_operation_is_one_message_of_its_kind() {
     assert_eq!(seen[..4], sends);
     assert_eq!(seen[4..], [(0, None, THEIRS, 7), (1, Some(1), 0, 0)]);
     // A Read of the peer is answered with one message; an error with one.
-    bed.put_ulpdu(&read(1, bed.local, 0, 1, 0));
-    assert_eq!(opcodes(&mut bed), [2]);
+    bed.put_ulpdu(&read(1, bed.local, 0, 1, 9));
+    assert_eq!(bed.ulpdus(), [response(THEIRS, 9, true, b"\0")]);
     bed.put_ulpdu(&write(0, 0, b"x"));
     assert_eq!(bed.ulpdus()[0][..10], [0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2]);
 }
@@ -173,13 +173,16 @@ fn a_read_is_one_request_and_a_response_in_segments() {
     let mut bed = Bed::started(300, 4, 4);
     let octets: Vec<u8> = (0..1000u32).map(|at| (at % 251).to_le_bytes()[0]).collect();
     bed.arena.write(2000, &octets);
-    bed.put_ulpdu(&read(1, bed.local, 2000, 1000, 0xffff_0000_0000_0123));
+    let (source_stag, source_to) = (bed.local, 2000);
+    let (sink_stag, sink_to) = (0xf1c0_ffee, 0xffff_0000_0000_0123);
+    let request = ReadRequest { sink_stag, sink_to, len: 1000, source_stag, source_to };
+    bed.put_ulpdu(&Header::read(1).encode(&request.encode()));
     let mut found = Vec::new();
     for (header, payload) in bed.messages() {
-        let to = 0xffff_0000_0000_0123 + found.len() as u64;
+        let to = sink_to + found.len() as u64;
         let last = found.len() + payload.len() == 1000;
         let opcode = opcode::READ_RESPONSE;
-        assert_eq!(header, Header::Tagged { opcode, last, stag: THEIRS, to });
+        assert_eq!(header, Header::Tagged { opcode, last, stag: sink_stag, to });
         found.extend(payload);
     }
     assert_eq!(found, octets);

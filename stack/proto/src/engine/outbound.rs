@@ -256,6 +256,7 @@ where
         let phase = start.map(|start| markers::advance(start, used));
         let mut ulpdu_max = Framing::ulpdu_max(room, phase);
         // A Terminate in place of a shorter message may need more room than that was given.
+        // req: MPA-121
         let may_cut = (used == 0 && !ended) || (is_probe && ulpdu_max >= MULPDU_RANGE.start);
         if !may_cut && qp.stream.next_len() > ulpdu_max as u64 {
             break;

@@ -169,10 +169,10 @@ impl Responder {
         let room = u32::try_from(out.len() - TAGGED_LEN).unwrap_or(u32::MAX);
         let len = left.min(room);
         let header = Tagged {
-            // req: RDMAP-006, RDMAP-143
+            // req: RDMAP-006, RDMAP-143, DDP-038, DDP-039
             last: len == left,
             rsvd_ulp: Opcode::ReadResponse.control(version),
-            // req: RDMAP-079, RDMAP-167
+            // req: RDMAP-053, RDMAP-079, RDMAP-167
             stag: request.sink_stag,
             // req: RDMAP-080
             to: request.sink_to.wrapping_add(u64::from(*answered)),

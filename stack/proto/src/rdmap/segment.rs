@@ -57,7 +57,7 @@ impl<M: Memory> Maker<'_, M> {
             // req: RDMAP-020, RDMAP-177
             queue: QN_SEND,
             msn,
-            // req: DDP-041, DDP-093, DDP-099, DDP-110
+            // req: DDP-041, DDP-099, DDP-110
             mo: low_half(part.offset),
         };
         // req: RDMAP-168
@@ -189,6 +189,7 @@ fn chunk(left: u64, room: usize) -> (usize, bool) {
     match usize::try_from(left) {
         // req: DDP-038, DDP-040
         Ok(left) if left <= room => (left, true),
+        // req: DDP-093
         _ => (room, false),
     }
 }
