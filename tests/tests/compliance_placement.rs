@@ -5,6 +5,7 @@ use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Bind, Operation, RecvWr, Sge};
 use ferrowarp_tests::compliance::bed::Bed;
+use ferrowarp_tests::compliance::messages::read;
 use ferrowarp_tests::peer::{Header, ReadRequest, marked_fpdu};
 
 /// Octets of a tagged header, and of an untagged one.
@@ -63,6 +64,8 @@ fn an_stag_of_another_domain_is_refused() {
     bed.put_ulpdu(&segment_of_write(own, 4096, true, b"y"));
     assert_eq!(bed.arena.read(4096, 1), b"y");
     refused(&mut bed, &segment_of_write(foreign, 4224, true, b"x"), (1, 1, 2));
+    let (mut bed, [.., foreign]) = with_regions();
+    refused(&mut bed, &read(1, foreign, 4224, 1, 0), (0, 1, 3));
 }
 
 // req-test: DDP-173, DDP-190, DDP-206, RDMAP-332

@@ -64,7 +64,7 @@ fn what_the_header_says_of_a_message_is_told() {
     }
 }
 
-// req-test: DDP-054, DDP-061, RDMAP-162
+// req-test: DDP-054, DDP-061, DDP-119, RDMAP-162
 #[test]
 fn only_a_response_completes_a_read() {
     let mut bed = bed();

@@ -145,7 +145,7 @@ fn frames_of_all_pads() {
     }
 }
 
-// req-test: DDP-052, DDP-057, RDMAP-024, RDMAP-025
+// req-test: DDP-052, DDP-053, DDP-057, RDMAP-024, RDMAP-025
 #[test]
 fn what_the_upper_layer_gives_is_not_touched() {
     for value in 0..=255u8 {
@@ -215,7 +215,7 @@ fn writes_as_written_down() {
 // req-test: RDMAP-063, RDMAP-071, RDMAP-341
 #[test]
 fn read_requests_as_written_down() {
-    exchange(&["07-read", "08-read-by-the-stack"]);
+    exchange(&["03-send", "07-read", "08-read-by-the-stack", "09-terminate"]);
 }
 
 // req-test: RDMAP-064, RDMAP-074, RDMAP-342

@@ -123,6 +123,7 @@ impl Qp {
 
     /// What it reaches, if it is of this domain and its context is open.
     pub(crate) fn reach_in(&self, pd: &Pd) -> Option<Reach> {
+        // req: DDP-213, DDP-215
         if !pd.belongs_to(&self.context) || pd.id() != self.pd.id() {
             return None;
         }

@@ -112,6 +112,7 @@ fn a_region_for_one_queue_pair_serves_no_other_even_here() {
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::LocalProtection);
 }
 
+// req-test: DDP-213, DDP-215
 #[test]
 fn memory_is_not_registered_for_a_queue_pair_of_another_domain_or_context() {
     let (left, right) = ends(DriveMode::Inline);

@@ -247,9 +247,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         let is_rtr = !*gate_open && verbs.open_gate(qp, ulpdu);
                         *gate_open = true;
                         verbs.counters.fpdus_assembled += 1;
+                        // req: MPA-050
                         let verdict =
                             if is_rtr { Verdict::Good } else { verbs.take_ulpdu(qp, ulpdu) };
-                        // req: MPA-050
                         receiver.finish(assembly);
                         verdict
                     }
@@ -271,6 +271,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                             *gate_open = true;
                             run = &run[used..];
                             octets.start += used;
+                            // req: MPA-050
                             if is_rtr { Verdict::Good } else { verbs.take_ulpdu(qp, ulpdu) }
                         }
                         Err(damage) => verbs.fail_fpdu(qp, damage, *gate_open),

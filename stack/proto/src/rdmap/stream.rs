@@ -198,7 +198,7 @@ impl Stream {
         payload: &[u8],
     ) -> Result<Indication, Fault> {
         // STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
-        // req: DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
+        // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
         if !payload.is_empty() {
             let place = memory
                 .regions()
@@ -446,7 +446,7 @@ impl Stream {
             mo: 0,
         };
         header.emit(self.version, out);
-        // req: RDMAP-010
+        // req: RDMAP-010, RDMAP-071
         told.emit(&mut out[UNTAGGED_LEN..]);
         UNTAGGED_LEN + told.wire_len()
     }

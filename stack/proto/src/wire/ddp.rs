@@ -156,6 +156,7 @@ impl Header {
                 TaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
             Ok(Self::Tagged(Tagged {
                 last,
+                // req: DDP-054, DDP-119
                 rsvd_ulp: wire.rsvd_ulp,
                 // req: DDP-061
                 stag: wire.stag.get(),
@@ -168,6 +169,7 @@ impl Header {
                 UntaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
             Ok(Self::Untagged(Untagged {
                 last,
+                // req: DDP-072, DDP-119
                 rsvd_ulp: wire.rsvd_ulp,
                 // req: DDP-072, DDP-119, RDMAP-076, RDMAP-344
                 rsvd_ulp_rest: wire.rsvd_ulp_rest.get(),

@@ -269,6 +269,7 @@ fn a_window_shows_its_part_of_the_region_to_its_stream() {
     assert_eq!(ask(&table, stag, SIBLING), Err(MemoryFault::InvalidStag));
 }
 
+// req-test: DDP-216
 #[test]
 fn a_window_is_bound_only_where_the_region_allows_it() {
     let table = RegionTable::new(8, 1);
