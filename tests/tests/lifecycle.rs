@@ -393,27 +393,33 @@ fn an_overrun_completion_queue_takes_only_its_own_queue_pairs_down() {
     let options = WorldOptions { cq_len: 2, ..WorldOptions::new(11) };
     let mut world = World::new(&options);
     let [active, _] = connected(&mut world);
-    let other = {
-        let now = world.now;
-        let init = QpInit { send_cq: CqId(1), recv_cq: CqId(1), ..qp_init() };
-        let remote = world.socket(1, PORT);
-        let qp = world.ends[0].engine.create_qp(init).unwrap();
-        world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
-        let (request, _) = request(&mut world);
-        let passive = world.ends[1].engine.create_qp(qp_init()).unwrap();
-        let now = world.now;
-        world.ends[1].engine.accept(now, request, passive, &ConnParam::default()).unwrap();
-        assert!(matches!(event(&mut world, 0), Event::Established { .. }));
-        qp
-    };
+    // Queue pairs with completions of one kind there, and with none.
+    let [sends, receives, other] =
+        [(CQ, CqId(1)), (CqId(1), CQ), (CqId(1), CqId(1))].map(|(send_cq, recv_cq)| {
+            let now = world.now;
+            let init = QpInit { send_cq, recv_cq, ..qp_init() };
+            let remote = world.socket(1, PORT);
+            let qp = world.ends[0].engine.create_qp(init).unwrap();
+            world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
+            let (request, _) = request(&mut world);
+            let passive = world.ends[1].engine.create_qp(qp_init()).unwrap();
+            let now = world.now;
+            world.ends[1].engine.accept(now, request, passive, &ConnParam::default()).unwrap();
+            for end in [0, 1] {
+                assert!(matches!(event(&mut world, end), Event::Established { .. }));
+            }
+            qp
+        });
     for wr_id in 0..5 {
         let nothing = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
         let wr = SendWr { wr_id, operation: nothing, signaled: true, fence: false };
         world.ends[0].engine.post_send(active, wr).unwrap();
     }
     assert_eq!(event(&mut world, 0), Event::CqOverrun { cq: CQ });
-    let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
-    assert_eq!((qp, reason), (active, EndReason::LocalError));
+    for ended in [active, sends, receives] {
+        let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
+        assert_eq!((qp, reason), (ended, EndReason::LocalError));
+    }
     // Every request is reported once, in order, as space appears.
     let ids: Vec<_> = completions(&mut world, 0, 5).iter().map(|wc| wc.wr_id).collect();
     assert_eq!(ids, [0, 1, 2, 3, 4]);

@@ -107,7 +107,7 @@ impl RegionTable {
     }
 
     /// A name for a stream that no other stream of any engine over this table has or had.
-    // req: DDP-189, RDMAP-277
+    // req: DDP-189
     #[must_use]
     pub fn new_stream(&self) -> StreamId {
         StreamId(self.streams.fetch_add(1, Ordering::Relaxed))

@@ -51,8 +51,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         // Some responders speak at once, whether they listen or not: that alone is no answer.
         let is_unheard = spoke_early && (qp.nudges == 0 || conn.tcb.rcv_nxt() == qp.reached);
         // req: DDP-109
-        let is_busy = qp.stream.ready() || conn.outbox.is_some();
-        if is_unheard && (is_busy || conn.tcb.unsent_or_unacked()) {
+        let has_more = qp.stream.ready();
+        if is_unheard && (has_more || conn.outbox.is_some() || conn.tcb.unsent_or_unacked()) {
             // Looked at again later: what is still to be sent wakes the peer as well, and nothing
             // may come between the segments of a message; and its TCP may take its time with the
             // acknowledgement, which says nothing of who has looked at the octets.

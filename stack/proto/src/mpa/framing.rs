@@ -97,7 +97,7 @@ impl Framing {
     // req: MPA-115, MPA-116
     #[inline]
     #[must_use]
-    pub const fn ulpdu_max(room: usize, phase: Option<usize>) -> usize {
+    pub fn ulpdu_max(room: usize, phase: Option<usize>) -> usize {
         let content = match phase {
             // req: MPA-041, MPA-043, MPA-117, DDP-015, DDP-094
             None => room - room % 4,
@@ -105,7 +105,7 @@ impl Framing {
         };
         let most = content.saturating_sub(LENGTH_LEN + CRC_LEN);
         // req: MPA-045, MPA-046
-        if most < MULPDU_RANGE.end { most } else { MULPDU_RANGE.end - 1 }
+        most.min(MULPDU_RANGE.end - 1)
     }
 
     /// Completes the FPDU in `out`, whose ULPDU already lies at [`LENGTH_LEN`]; see

@@ -63,8 +63,10 @@ impl Opcode {
         if control >> 6 != version.rdmap_bits() {
             return Err(ControlError::Version);
         }
-        // req: RDMAP-052, RDMAP-058
-        Ok(match control & 0x0f {
+        // req: RDMAP-058
+        let code = control & 0x0f;
+        // req: RDMAP-052
+        Ok(match code {
             0 => Self::Write,
             1 => Self::ReadRequest,
             2 => Self::ReadResponse,
@@ -75,7 +77,7 @@ impl Opcode {
             6 => Self::Send { invalidate: true, solicited: true },
             7 => Self::Terminate,
             // req: RDMAP-070
-            _ => return Self::parse_extension(control & 0x0f, version),
+            _ => return Self::parse_extension(code, version),
         })
     }
 

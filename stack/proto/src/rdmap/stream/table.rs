@@ -417,6 +417,8 @@ fn no_terminate_is_answered() {
             assert!(bed.stream.has_failed() && !bed.stream.ready(), "{text}");
             assert_eq!(bed.stream.fail(Fault::Crc, &[]), None, "nothing is told of it");
             assert!(!bed.stream.terminate_due());
+            assert!(!bed.stream.awaits_last_word(), "{text}: there is one Terminate");
+            assert_eq!(bed.stream.take_late(&bed.segment(SOUND)), None, "{text}");
         }
     });
 }
