@@ -78,8 +78,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut known = None;
         let offload = Offload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
         // It holds its share of frames: it goes on when one of them is acknowledged.
-        let left = self.device.data_left();
-        let held_back = left < reclaim::SCARCE_COUNT && self.holds_share(index, left);
+        let mut held_back = false;
+        let is_scarce = self.device.data_left() < reclaim::SCARCE_COUNT + SEGMENTS_PER_TURN;
         for _ in 0..SEGMENTS_PER_TURN {
             let Self { connections, device, verbs, overrun, assembly, reclaim, .. } = self;
             let Some(conn) = connections.get_mut(index) else { return Turn::Done { sent } };
@@ -87,6 +87,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let mut ready = known.take().unwrap_or_else(|| ready(conn, verbs));
             if conn.closing && ready == Ready::Nothing {
                 finish(conn, verbs, assembly);
+            }
+            if is_scarce && ready != Ready::Nothing {
+                held_back |= reclaim::holds_share(device.data_left(), conn.tcb.records());
             }
             if drained || held_back {
                 ready = Ready::Nothing;

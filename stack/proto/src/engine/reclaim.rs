@@ -76,15 +76,15 @@ impl Reclaim {
     }
 }
 
-impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// True if the connection holds its share of the frames, with so many `left` to the others, and
-    /// has to wait for one of them. It has at least one then, so that its peer or a timer brings it
-    /// back.
-    #[cold]
-    pub(super) fn holds_share(&self, index: u32, left: usize) -> bool {
-        self.connections.get(index).is_some_and(|conn| conn.tcb.records() > 2 * left)
-    }
+/// True if a connection with so many records unacknowledged holds its share of the frames, with so
+/// many left to the others, and has to wait for one of its own. It has at least one then, so that
+/// its peer or a timer brings it back.
+#[cold]
+pub(super) const fn holds_share(left: usize, records: usize) -> bool {
+    left < SCARCE_COUNT && records > 2 * left
+}
 
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// After a pass in which a frame was wanted and there was none: takes some back. Cost: bounded,
     /// and no more than once a millisecond.
     #[inline]

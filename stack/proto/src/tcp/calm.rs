@@ -220,6 +220,9 @@ impl<T: Retained> Hot<'_, T> {
             {
                 return None;
             }
+            if flight == 0 {
+                *self.credit = Credit::FLIGHT;
+            }
             if flight == 0 || flight + self.emss <= self.window.size() {
                 return Some(Transmit::Fresh { room: usable.min(self.emss) as usize });
             }

@@ -52,6 +52,10 @@ pub(super) struct Credit(u32);
 impl Credit {
     /// The clock is looked at before anything leaves.
     pub(super) const NONE: Self = Self(0);
+    /// A flight begins, with nothing under way: a message of 64 KiB and its headers leave as fast
+    /// as the window has them, as what an adapter segments by itself does. Spread over the round
+    /// trip, requests and responses would take up to twice as long for queues that are empty.
+    pub(super) const FLIGHT: Self = Self(68 * 1024);
 
     /// `octets` leave.
     #[inline]
@@ -81,6 +85,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.credit = Credit(BURST_SEGMENTS * u32::from(self.emss));
             return false;
         };
+        let flight = self.snd.flight();
+        if self.rare.burst + srtt < now && flight <= Credit::FLIGHT.0 + u32::from(self.emss) {
+            // What this flight began with counts as a burst of its own.
+            let burst_ns = u64::from(flight) * burst.interval_ns;
+            self.rare.burst = now + burst_ns / u64::from(burst.octets);
+        }
         if now < self.rare.burst {
             if !self.paced {
                 self.stats.record().paced += 1;

@@ -1,5 +1,6 @@
 //! What leaves next: control frames, lost records, new ones, and whether the windows admit them.
 
+use super::pacing::Credit;
 use super::send::Fin;
 use super::{NEVER, Plan, Ready, Tcb, Transmit};
 use crate::device::{Retained, RxFrame};
@@ -179,6 +180,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// peer acknowledges whole bursts at a time the window would otherwise hardly ever count as
     /// used.
     fn cwnd_admits(&mut self, now: Instant, len: u32) -> bool {
+        if self.snd.flight() == 0 {
+            self.credit = Credit::FLIGHT;
+        }
         let pipe = self.pipe();
         let admits = (pipe == 0 || pipe + len <= self.cc.window()) && !self.is_paced(now);
         self.cc.limited |= !admits;
