@@ -79,7 +79,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let offload = Offload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
         // It holds its share of frames: it goes on when one of them is acknowledged.
         let mut held_back = false;
-        let is_scarce = self.device.data_left() < reclaim::SCARCE_COUNT + SEGMENTS_PER_TURN;
+        // Frames are, for one turn at least. Looked at once, if there are octets to send.
+        let mut is_scarce = None;
         for _ in 0..SEGMENTS_PER_TURN {
             let Self { connections, device, verbs, overrun, assembly, reclaim, .. } = self;
             let Some(conn) = connections.get_mut(index) else { return Turn::Done { sent } };
@@ -88,7 +89,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             if conn.closing && ready == Ready::Nothing {
                 finish(conn, verbs, assembly);
             }
-            if is_scarce && ready != Ready::Nothing {
+            if ready != Ready::Nothing
+                && *is_scarce.get_or_insert_with(|| {
+                    device.data_left() < reclaim::SCARCE_COUNT + SEGMENTS_PER_TURN
+                })
+            {
                 held_back |= reclaim::holds_share(device.data_left(), conn.tcb.records());
             }
             if drained || held_back {
