@@ -30,7 +30,10 @@ remove_dead_namespaces() {
     local name pid
     for name in $(ip netns list 2>/dev/null | awk '$1 ~ /^fw-test-[0-9]+-[0-9]+$/ {print $1}'); do
         pid=${name#fw-test-}
-        [ -d "/proc/${pid%-*}" ] || ip netns del "$name"
+        [ ! -d "/proc/${pid%-*}" ] || continue
+        # What it started there runs on without it.
+        ip netns pids "$name" | xargs -r kill -KILL || true
+        ip netns del "$name"
     done
 }
 

@@ -28,7 +28,8 @@ const INTERFACE: &str = "fw0";
 /// Within this time a client is served.
 const SERVED_WITHIN: Duration = Duration::from_secs(1);
 /// Clients, one after the other. A machine that is busy with other things may take longer over one
-/// of them, for no fault of the stack: a fifth of them has to be fast enough,
+/// of them, for no fault of the stack: a fifth of them has to be fast enough, all of them where
+/// `FERROWARP_QUIET` is set,
 const CLIENTS: usize = 10;
 /// and none may take so long as if it had waited for the host's connections to time out.
 const SERVED_AT_LAST: Duration = Duration::from_secs(6);
@@ -187,6 +188,10 @@ impl Case {
             alone.as_secs_f64() * 1e3
         );
         assert!(enough(&times), "a client is served within {SERVED_WITHIN:?}: {times:?}");
+        if std::env::var_os("FERROWARP_QUIET").is_some() {
+            let slowest = times[times.len() - 1];
+            assert!(slowest < SERVED_WITHIN, "each client, of a quiet machine: {times:?}");
+        }
         peak
     }
 
