@@ -114,15 +114,23 @@ fn program() -> Option<PathBuf> {
 fn the_same_seed_loses_the_same_frames() {
     let Some(path) = program() else { return };
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // On a busy machine a port may not take a frame in time; which frames that costs is no matter
+    // of the seed.
     let once = |options: &str| {
-        let mut wire = Wire::open(&path, options);
-        let arrived = wire.exchange(Duration::from_millis(300));
-        let (_, counters) = wire.end();
+        let attempts = (0..5).find_map(|_| {
+            let mut wire = Wire::open(&path, options);
+            let arrived = wire.exchange(Duration::from_secs(1));
+            let (_, counters) = wire.end();
+            let own = ["port_full", "port_lost", "no_buffer"];
+            let is_undisturbed =
+                (0..2).all(|way| own.iter().all(|own| counters[way]["own"][own] == 0));
+            is_undisturbed.then_some((arrived, counters))
+        });
+        let (arrived, counters) = attempts.expect("the ports take what passes the wire");
         for (way, arrived) in arrived.iter().enumerate() {
             assert_eq!(counters[way]["frames_in"], COUNT, "{counters}");
             assert_eq!(counters[way]["frames_out"], arrived.len(), "{counters}");
             assert_eq!(counters[way]["lost"], COUNT - arrived.len(), "{counters}");
-            assert_eq!(counters[way]["own"]["port_full"], 0, "{counters}");
             assert!(arrived.is_sorted());
         }
         arrived
