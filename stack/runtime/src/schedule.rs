@@ -11,8 +11,8 @@ use crate::handover::{HANDOVER_NS, Rest};
 
 /// Time without anything to do before the helper naps: the answer to what was sent may be near.
 const SPIN_NS: u64 = 50_000;
-/// Nap while somebody waits, or did lately. With what it takes to wake two threads it is less than
-/// 100 us from a packet's arrival until a sleeper goes on.
+/// Nap while somebody waits, or did lately. The aim is less than 100 us from a packet's arrival
+/// until a sleeper goes on; where timers are late it takes longer (`tests/wakeup.rs` prints it).
 const NAP_BRIEF: Duration = Duration::from_micros(40);
 /// Traffic keeps naps brief for this long.
 const RECENT_NS: u64 = 20_000_000;

@@ -103,13 +103,8 @@ impl Wishes {
     /// The most Reads that this end serves. An end that said none is asked for none: neither by
     /// what the peer would issue, nor by a ready-to-receive Read.
     // req: RDMAP-287
-    const fn ird_cap(&self) -> u16 {
-        let cap = if self.ird_max > self.ird { self.ird_max } else { self.ird };
-        match (self.ird, cap) {
-            (0, _) => 0,
-            (_, READ_DEPTH_MAX..) => READ_DEPTH_MAX,
-            _ => cap,
-        }
+    fn ird_cap(&self) -> u16 {
+        if self.ird == 0 { 0 } else { self.ird.max(self.ird_max).min(READ_DEPTH_MAX) }
     }
 
     /// The ready-to-receive messages that a responder can take.

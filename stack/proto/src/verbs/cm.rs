@@ -40,8 +40,8 @@ pub struct ConnParam {
     /// RDMA Reads and atomic operations this end serves at a time; 0: none, whatever the peer
     /// would issue.
     pub ird: u16,
-    /// What `ird` may be raised to for a peer that issues more (revision 2, RFC 6581 section 9.1):
-    /// as far as 128 without more ado; equal to `ird`, it is never raised.
+    /// What `ird` may be raised to for a peer that issues more (revision 2, RFC 6581 section 9.1),
+    /// at most 128. With a value up to `ird` it is never raised.
     pub ird_max: u16,
     /// RDMA Reads and atomic operations this end issues at a time.
     pub ord: u16,
