@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::verbs::arm::Notify;
@@ -42,57 +42,88 @@ pub struct Channel {
 
 /// What the shard rings.
 pub(crate) struct Bell {
-    /// Queues with something to tell, each once, oldest first.
-    rang: Mutex<VecDeque<CqId>>,
+    rang: Mutex<Rang>,
     wake: Condvar,
-    /// Holds one byte while `rang` is not empty.
+    /// Holds one byte while events wait, once somebody asked for the descriptor.
     reader: UnixStream,
     writer: UnixStream,
 }
 
+/// The events that wait.
+#[derive(Default)]
+struct Rang {
+    /// Queues with something to tell, each once, oldest first.
+    cqs: VecDeque<CqId>,
+    /// Somebody asked for the descriptor: threads may sleep on it. Two system calls for each event
+    /// are saved otherwise.
+    watched: bool,
+}
+
 impl Bell {
+    fn rang(&self) -> MutexGuard<'_, Rang> {
+        self.rang.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A queue has something to tell. One lock and at most one byte written, only for queues that
     /// were armed.
     #[cold]
     pub(crate) fn ring(&self, cq: CqId) {
-        let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
-        if rang.contains(&cq) {
+        let mut rang = self.rang();
+        if rang.cqs.contains(&cq) {
             return;
         }
-        if rang.is_empty() {
-            // There is room for one byte.
-            let _ = (&self.writer).write_all(&[0]);
+        rang.cqs.push_back(cq);
+        if rang.cqs.len() == 1 && rang.watched {
+            self.make_readable();
         }
-        rang.push_back(cq);
+        // Whoever wakes takes the lock first.
+        drop(rang);
         self.wake.notify_one();
     }
 
-    fn take(&self, rang: &mut VecDeque<CqId>) -> Option<CqId> {
-        let cq = rang.pop_front()?;
+    /// Events wait, and none did before.
+    fn make_readable(&self) {
+        // There is room for one byte.
+        let _ = (&self.writer).write_all(&[0]);
+    }
+
+    fn take(&self, rang: &mut Rang) -> Option<CqId> {
+        let cq = rang.cqs.pop_front()?;
         self.took(rang);
         Some(cq)
     }
 
     /// An event was taken out.
-    fn took(&self, rang: &VecDeque<CqId>) {
-        if rang.is_empty() {
+    fn took(&self, rang: &Rang) {
+        if rang.cqs.is_empty() && rang.watched {
             // Written when the first came.
             let _ = (&self.reader).read_exact(&mut [0]);
+        }
+    }
+
+    /// From now on the descriptor shows whether events wait.
+    fn watch(&self) {
+        let mut rang = self.rang();
+        if !rang.watched {
+            rang.watched = true;
+            if !rang.cqs.is_empty() {
+                self.make_readable();
+            }
         }
     }
 
     /// Wakes whoever sleeps, event or not.
     fn rouse(&self) {
         // Whoever has looked already sleeps by the time the lock is had.
-        drop(self.rang.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.rang());
         self.wake.notify_all();
     }
 
     /// The queue goes: so does its event.
     fn forget(&self, cq: CqId) {
-        let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = rang.iter().position(|&rang| rang == cq) {
-            rang.remove(at);
+        let mut rang = self.rang();
+        if let Some(at) = rang.cqs.iter().position(|&rang| rang == cq) {
+            rang.cqs.remove(at);
             self.took(&rang);
         }
     }
@@ -192,7 +223,7 @@ impl Channel {
     /// The queue of the oldest event not yet taken. Does not wait and does not drive.
     #[must_use]
     pub fn next_event(&self) -> Option<CqId> {
-        self.bell.take(&mut self.bell.rang.lock().unwrap_or_else(PoisonError::into_inner))
+        self.bell.take(&mut self.bell.rang())
     }
 
     /// Waits for an event, for `timeout` at most ([`Duration::MAX`]: for ever), and takes it.
@@ -211,7 +242,7 @@ impl Channel {
         }
         // Whoever drives in this thread's place looks often meanwhile.
         let _awaiting = self.context.shard.await_news();
-        let mut rang = self.bell.rang.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rang = self.bell.rang();
         loop {
             let left =
                 end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
@@ -231,6 +262,7 @@ impl Channel {
 /// events: without them the descriptor never becomes readable.
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.watch();
         self.bell.reader.as_fd()
     }
 }

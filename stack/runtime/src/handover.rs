@@ -26,7 +26,7 @@ pub(crate) enum Rest {
     Awake = 0,
     /// It leaves the work to the application. Also where there is no helper.
     Aside = 1,
-    /// It has nothing to do, and looks again before long.
+    /// It has nothing to do. Somebody waits, or there was traffic lately.
     Brief = 2,
     /// It has had nothing to do for some time, and nobody waits.
     Long = 3,

@@ -1,9 +1,8 @@
 //! When the helper drives, and for how long it naps: a function of the time and of what it finds.
 //!
-//! A port has no interrupt, so what arrives is found by looking. While somebody sleeps on the
-//! shard, and for a while after traffic, the helper looks once in [`NAP_BRIEF`]; when nobody waits
-//! its naps grow to [`NAP_LONG_MAX`]. Next to the application that drives it only watches whether
-//! it still does.
+//! A port has no interrupt, so what arrives is found by looking. For a while after traffic, longer
+//! if somebody sleeps on the shard, the helper looks once in [`LOOK_NS`]; then its naps grow to
+//! [`NAP_LONG_MAX`]. Next to the application that drives it only watches whether it still does.
 
 use std::time::Duration;
 
@@ -11,12 +10,19 @@ use crate::handover::{HANDOVER_NS, Rest};
 
 /// Time without anything to do before the helper naps: the answer to what was sent may be near.
 const SPIN_NS: u64 = 50_000;
-/// Nap while somebody waits, or did lately. The aim is less than 100 us from a packet's arrival
-/// until a sleeper goes on; where timers are late it takes longer (`tests/wakeup.rs` prints it).
-const NAP_BRIEF: Duration = Duration::from_micros(40);
-/// Traffic keeps naps brief for this long.
+/// Time from one look to the next while naps are brief: less than 100 us are to pass from a
+/// packet's arrival until a sleeper goes on. The nap between two looks is shorter by as much as
+/// naps last too long on this machine: 3 us on most, 40 us on some virtual ones, where looking
+/// takes half a core (`tests/wakeup.rs` prints both).
+const LOOK_NS: u64 = 50_000;
+/// However late naps end, the helper leaves its core for a moment.
+const NAP_BRIEF_MIN_NS: u64 = 5_000;
+/// The mean lateness follows that of a single nap by 1 / 16: it may be anything on a busy core.
+const LATE_SHIFT: u32 = 4;
+/// Traffic keeps naps brief for this long while nobody waits, and while somebody does.
 const RECENT_NS: u64 = 20_000_000;
-/// First nap when nobody waits; each further one is twice as long, up to the longest.
+const RECENT_EXPECTED_NS: u64 = 2_000_000_000;
+/// First nap after that; each further one is twice as long, up to the longest.
 const NAP_LONG_MIN: Duration = Duration::from_micros(100);
 const NAP_LONG_MAX: Duration = Duration::from_millis(1);
 /// First nap next to an application that drives; likewise.
@@ -37,30 +43,40 @@ pub(crate) enum Step {
 /// The helper's plan. All times are nanoseconds of one clock.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    /// When a pass last found something to do.
+    /// When a pass last found something to do, or somebody began to wait.
     busy_at: u64,
+    /// Somebody waited when last asked.
+    expected: bool,
     /// The last pass found nothing, and there was none since.
     looked: bool,
     /// Since when the application drives, if it does.
     aside_since: Option<u64>,
     nap_aside: Duration,
     nap_long: Duration,
+    /// How much longer than they should naps last, on average.
+    late_ns: u64,
 }
 
 impl Schedule {
     pub(crate) const fn new(now: u64) -> Self {
         Self {
             busy_at: now,
+            expected: false,
             looked: false,
             aside_since: None,
             nap_aside: NAP_ASIDE_MIN,
             nap_long: NAP_LONG_MIN,
+            late_ns: 0,
         }
     }
 
     /// What to do, given how long ago the application last drove, and whether somebody sleeps until
     /// the shard has something.
     pub(crate) fn next(&mut self, now: u64, application_idle_ns: u64, expected: bool) -> Step {
+        if expected && !self.expected {
+            self.found(now);
+        }
+        self.expected = expected;
         if application_idle_ns <= HANDOVER_NS {
             return self.stand_aside(now, expected);
         }
@@ -72,21 +88,44 @@ impl Schedule {
         }
         // After each nap one look.
         self.looked = false;
-        if expected || quiet < RECENT_NS {
-            return Step::Nap(Rest::Brief, NAP_BRIEF);
+        let (recent_ns, rest) = match expected {
+            true => (RECENT_EXPECTED_NS, Rest::Brief),
+            false => (RECENT_NS, Rest::Long),
+        };
+        if quiet < recent_ns {
+            return Step::Nap(Rest::Brief, self.nap_brief());
         }
         let nap = self.nap_long;
         self.nap_long = (nap * 2).min(NAP_LONG_MAX);
-        Step::Nap(Rest::Long, nap)
+        Step::Nap(rest, nap)
     }
 
     /// A pass was made; it found something to do, or nothing.
     pub(crate) fn drove(&mut self, now: u64, busy: bool) {
         self.looked = !busy;
         if busy {
-            self.busy_at = now;
-            self.nap_long = NAP_LONG_MIN;
+            self.found(now);
         }
+    }
+
+    /// There is reason to look often.
+    const fn found(&mut self, now: u64) {
+        self.busy_at = now;
+        self.nap_long = NAP_LONG_MIN;
+    }
+
+    /// A nap has lasted this long. One that somebody ended says nothing of how late naps end.
+    pub(crate) fn napped(&mut self, limit: Duration, lasted_ns: u64) {
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(late) = lasted_ns.checked_sub(limit) {
+            // One that lost its core counts no more than the time between two looks.
+            let late = late.min(LOOK_NS);
+            self.late_ns = self.late_ns - (self.late_ns >> LATE_SHIFT) + (late >> LATE_SHIFT);
+        }
+    }
+
+    fn nap_brief(&self) -> Duration {
+        Duration::from_nanos(LOOK_NS.saturating_sub(self.late_ns).max(NAP_BRIEF_MIN_NS))
     }
 
     /// An application that polled once, because it was woken, may post something and sleep again:
@@ -97,8 +136,8 @@ impl Schedule {
             return Step::Spin;
         }
         // What was done meanwhile counts as traffic.
-        self.busy_at = now;
-        let max = if expected { NAP_BRIEF } else { NAP_ASIDE_MAX };
+        self.found(now);
+        let max = if expected { self.nap_brief() } else { NAP_ASIDE_MAX };
         let nap = self.nap_aside.min(max);
         self.nap_aside = nap * 2;
         Step::Nap(Rest::Aside, nap)
@@ -111,8 +150,8 @@ mod tests {
 
     const LONG_AGO: u64 = u64::MAX;
 
-    /// Runs idle passes for `time`, each taking `pass_ns`; naps last as long as they may. Returns
-    /// passes made, and the naps.
+    /// Runs idle passes for `time`; naps last as long as they may. Returns passes made, and the
+    /// naps.
     fn idle(
         schedule: &mut Schedule,
         now: &mut u64,
@@ -138,14 +177,47 @@ mod tests {
         (passes, naps)
     }
 
+    const BRIEF: (Rest, Duration) = (Rest::Brief, Duration::from_nanos(LOOK_NS));
+
     #[test]
-    fn naps_stay_brief_as_long_as_somebody_waits() {
+    fn naps_stay_brief_for_two_seconds_while_somebody_waits() {
         let (mut schedule, mut now) = (Schedule::new(0), 0);
-        let (passes, naps) = idle(&mut schedule, &mut now, Duration::from_secs(2), true);
-        assert!(naps.iter().all(|&nap| nap == (Rest::Brief, NAP_BRIEF)));
+        let recent = Duration::from_nanos(RECENT_EXPECTED_NS - SPIN_NS);
+        let (passes, naps) = idle(&mut schedule, &mut now, recent, true);
+        assert!(naps.iter().all(|&nap| nap == BRIEF));
         // One look after each nap, besides those made awake.
         let awake = u32::try_from(SPIN_NS / 100).unwrap();
         assert!(u32::try_from(naps.len()).unwrap() + awake >= passes);
+        // Whoever posts ends the longer naps too.
+        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), true);
+        assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Brief, NAP_LONG_MAX)));
+        // Traffic, or somebody who begins to wait.
+        schedule.drove(now, true);
+        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), true);
+        assert!(naps.iter().all(|&nap| nap == BRIEF));
+        idle(&mut schedule, &mut now, Duration::from_secs(5), false);
+        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), true);
+        assert!(naps.iter().all(|&nap| nap == BRIEF));
+    }
+
+    #[test]
+    fn brief_naps_are_shorter_where_naps_end_late() {
+        let after = |late: &[u64]| {
+            let mut schedule = Schedule::new(0);
+            for &late in late {
+                schedule.napped(Duration::from_micros(20), 20_000 + late);
+            }
+            schedule.nap_brief().as_nanos()
+        };
+        let look = u128::from(LOOK_NS);
+        assert!((look - 40_000..look - 35_000).contains(&after(&[40_000; 100])));
+        assert_eq!(after(&[1_000_000; 200]), u128::from(NAP_BRIEF_MIN_NS));
+        // One that lost its core.
+        assert!(after(&[1_000_000]) > look * 9 / 10);
+        // Ended by somebody.
+        let mut schedule = Schedule::new(0);
+        schedule.napped(NAP_LONG_MAX, 3_000);
+        assert_eq!(schedule.nap_brief().as_nanos(), look);
     }
 
     #[test]

@@ -102,9 +102,17 @@ fn help(shard: &Shard, stop: &AtomicBool) {
             Step::Drive => {
                 let busy = shard.advance();
                 schedule.drove(shard.now().as_nanos(), busy);
+                if !busy {
+                    // The sleeper that the last pass woke may have been put on this core.
+                    std::thread::yield_now();
+                }
             }
-            Step::Spin => std::hint::spin_loop(),
-            Step::Nap(rest, limit) => shard.nap(rest, limit),
+            Step::Spin => std::thread::yield_now(),
+            Step::Nap(rest, limit) => {
+                let start = shard.now().as_nanos();
+                shard.nap(rest, limit);
+                schedule.napped(limit, shard.now().as_nanos() - start);
+            }
         }
     }
 }
