@@ -356,6 +356,33 @@ fn octets_behind_a_fin_end_a_half_closed_stream_by_force() {
     assert!(peer.reset);
 }
 
+// req-test: DDP-128
+#[test]
+fn octets_behind_a_fin_end_a_stream_that_still_drains() {
+    let mut bed = Bed::new(|_| {});
+    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+    let param = ConnParam { half_close: true, ..ConnParam::default() };
+    let qp = peer.set_up_with(&mut bed, &param);
+    peer.send(&mut bed, &nothing());
+    // What is posted does not fit into the window.
+    peer.offers = 0;
+    peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
+    bed.settle();
+    let operation = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
+    let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
+    bed.engine.post_send(qp, wr).unwrap();
+    bed.engine.close(bed.now, qp).unwrap();
+    bed.settle();
+    assert_eq!(bed.engine.next_event(), Some(Event::PeerFinished { qp }));
+    assert_eq!((bed.engine.next_event(), bed.engine.qp_state(qp)), (None, QpState::Closing));
+    peer.put(&bed, Flags::ACK, Options::default(), peer.seq + 1, &nothing());
+    bed.settle();
+    let reason = EndReason::DataBehindFin;
+    assert_eq!(bed.engine.next_event(), Some(Event::Disconnected { qp, reason }));
+    peer.listen(&bed);
+    assert!(peer.reset);
+}
+
 #[test]
 fn an_overrun_found_while_sending_needs_no_other_cause_for_the_next_pass() {
     let mut bed = Bed::new(|_| {});
