@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use ferrowarp_proto::verbs::qp::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::context::Inner;
+use crate::handover::Handover;
 use source::{GONE, NO_TICKET};
 
 mod source;
@@ -69,8 +70,9 @@ pub enum AsyncEvent {
 /// asking for the channel late: what happened before is told of as well.
 ///
 /// The file descriptor ([`AsFd`]) is readable while events wait. It is for `poll` and its kin
-/// alone: events are taken by [`EventChannel::next_event`]. In mode [`DriveMode::Inline`] nothing
-/// happens while the application sleeps on it.
+/// alone: events are taken by [`EventChannel::next_event`]. Once it was asked for, a helper looks as
+/// often as if somebody slept on it. In mode [`DriveMode::Inline`] nothing happens while the
+/// application sleeps on it.
 ///
 /// [`Qp::wait_event`]: crate::Qp::wait_event
 /// [`DriveMode::Inline`]: crate::DriveMode::Inline
@@ -113,6 +115,7 @@ impl EventChannel {
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.watch(self.context.shard.handover());
         self.wakeup.reader.as_fd()
     }
 }
@@ -124,6 +127,8 @@ impl AsFd for EventChannel {
 struct Wakeup {
     reader: UnixStream,
     writer: UnixStream,
+    /// Somebody asked for the descriptor.
+    watched: AtomicBool,
 }
 
 impl Wakeup {
@@ -131,7 +136,14 @@ impl Wakeup {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
-        Ok(Self { reader, writer })
+        Ok(Self { reader, writer, watched: AtomicBool::new(false) })
+    }
+
+    /// Somebody may sleep on the descriptor from now on, and nobody can tell when not.
+    fn watch(&self, handover: &Handover) {
+        if !self.watched.swap(true, Ordering::Relaxed) {
+            handover.expect();
+        }
     }
 
     fn set(&self) {
