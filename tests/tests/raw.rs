@@ -375,6 +375,8 @@ fn octets_behind_a_fin_end_a_stream_that_still_drains() {
     bed.settle();
     assert_eq!(bed.engine.next_event(), Some(Event::PeerFinished { qp }));
     assert_eq!((bed.engine.next_event(), bed.engine.qp_state(qp)), (None, QpState::Closing));
+    peer.listen(&bed);
+    assert!(peer.heard.is_empty() && !peer.finished, "nothing was sent yet");
     peer.put(&bed, Flags::ACK, Options::default(), peer.seq + 1, &nothing());
     bed.settle();
     let reason = EndReason::DataBehindFin;

@@ -76,7 +76,7 @@ impl Bell {
         if rang.cqs.len() == 1 && rang.watched {
             self.make_readable();
         }
-        // Whoever wakes takes the lock first.
+        // The thread that is woken takes the lock at once.
         drop(rang);
         self.wake.notify_one();
     }
@@ -101,8 +101,12 @@ impl Bell {
         }
     }
 
-    /// From now on the descriptor shows whether events wait.
+    /// From now on the descriptor shows whether events wait. A child made by `fork` shares it with
+    /// its parent, and leaves it alone.
     fn watch(&self) {
+        if dpdk_sys::is_child() {
+            return;
+        }
         let mut rang = self.rang();
         if !rang.watched {
             rang.watched = true;
@@ -139,7 +143,7 @@ impl Watcher for Bell {
 /// How a completion queue notifies its channel. Shared by the queue and the shards that feed it.
 pub(crate) struct CqNotify {
     word: ArmWord,
-    /// Whoever arms may sleep then: the helper is to look often.
+    /// Whoever arms may sleep then: the helper is to look often for a while.
     handover: Arc<Handover>,
     bell: Arc<Bell>,
     /// Set before anything is published.
@@ -240,7 +244,7 @@ impl Channel {
         if let Some(cq) = self.next_event() {
             return Some(cq);
         }
-        // Whoever drives in this thread's place looks often meanwhile.
+        // Whoever drives in this thread's place looks often for a while.
         let _awaiting = self.context.shard.await_news();
         let mut rang = self.bell.rang();
         loop {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,6 @@ use ferrowarp_proto::verbs::qp::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::context::Inner;
-use crate::handover::Handover;
 use source::{GONE, NO_TICKET};
 
 mod source;
@@ -70,8 +69,8 @@ pub enum AsyncEvent {
 /// asking for the channel late: what happened before is told of as well.
 ///
 /// The file descriptor ([`AsFd`]) is readable while events wait. It is for `poll` and its kin
-/// alone: events are taken by [`EventChannel::next_event`]. Once it was asked for, a helper looks as
-/// often as if somebody slept on it. In mode [`DriveMode::Inline`] nothing happens while the
+/// alone: events are taken by [`EventChannel::next_event`]. A helper takes whoever asked for it for
+/// somebody who sleeps on it. In mode [`DriveMode::Inline`] nothing happens while the
 /// application sleeps on it.
 ///
 /// [`Qp::wait_event`]: crate::Qp::wait_event
@@ -107,7 +106,7 @@ impl EventChannel {
         if let Some(event) = self.next_event() {
             return Some(event);
         }
-        // Whoever drives in this thread's place looks often meanwhile.
+        // Whoever drives in this thread's place looks often for a while.
         let _awaiting = self.context.shard.await_news();
         self.context.events.wait(timeout)
     }
@@ -115,7 +114,7 @@ impl EventChannel {
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wakeup.watch(self.context.shard.handover());
+        self.context.shard.handover().watch();
         self.wakeup.reader.as_fd()
     }
 }
@@ -127,8 +126,6 @@ impl AsFd for EventChannel {
 struct Wakeup {
     reader: UnixStream,
     writer: UnixStream,
-    /// Somebody asked for the descriptor.
-    watched: AtomicBool,
 }
 
 impl Wakeup {
@@ -136,14 +133,7 @@ impl Wakeup {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
-        Ok(Self { reader, writer, watched: AtomicBool::new(false) })
-    }
-
-    /// Somebody may sleep on the descriptor from now on, and nobody can tell when not.
-    fn watch(&self, handover: &Handover) {
-        if !self.watched.swap(true, Ordering::Relaxed) {
-            handover.expect();
-        }
+        Ok(Self { reader, writer })
     }
 
     fn set(&self) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Thread, fence, park_timeout};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Thread, fence, park_timeout};
 
 /// The helper takes over when the application has not driven for this long.
 pub(crate) const HANDOVER_NS: u64 = 20_000;
@@ -32,6 +32,24 @@ pub(crate) enum Rest {
     Long = 3,
 }
 
+/// Who waits until the shard has something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiters {
+    /// Somebody sleeps, or may be about to.
+    pub(crate) sleep: bool,
+    /// Somebody asked for a descriptor once: whether anybody sleeps on it cannot be told.
+    pub(crate) watched: bool,
+    /// Another number whenever somebody begins to wait.
+    pub(crate) begun: u32,
+}
+
+impl Waiters {
+    /// True if there may be somebody.
+    pub(crate) const fn wait(self) -> bool {
+        self.sleep || self.watched
+    }
+}
+
 /// The state of the handing over.
 pub(crate) struct Handover {
     /// When the application last drove, in nanoseconds of the shard's clock; 0: it does not now.
@@ -40,6 +58,10 @@ pub(crate) struct Handover {
     rest: CachePadded<AtomicU32>,
     /// Those who sleep, or may be about to, until the shard has something for them.
     sleepers: AtomicU32,
+    /// Somebody asked for a descriptor, and may sleep on it.
+    watched: AtomicBool,
+    /// How often somebody has begun to wait.
+    begun: AtomicU32,
     helper: OnceLock<Thread>,
 }
 
@@ -49,6 +71,8 @@ impl Handover {
             driven: CachePadded::new(AtomicU64::new(0)),
             rest: CachePadded::new(AtomicU32::new(Rest::Aside as u32)),
             sleepers: AtomicU32::new(0),
+            watched: AtomicBool::new(false),
+            begun: AtomicU32::new(0),
             helper: OnceLock::new(),
         }
     }
@@ -82,10 +106,18 @@ impl Handover {
         self.wake(Rest::Aside);
     }
 
-    /// Somebody sleeps, or is about to, until the shard has something: the helper is to look often.
-    /// Until as many calls of [`Handover::forget`].
+    /// Somebody sleeps, or is about to, until the shard has something: the helper is to look often
+    /// for a while. Counts until as many calls of [`Handover::forget`].
     pub(crate) fn expect(&self) {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.wake(Rest::Long);
+    }
+
+    /// Somebody has a descriptor from now on, and may sleep on it at any time.
+    pub(crate) fn watch(&self) {
+        self.watched.store(true, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
         self.wake(Rest::Long);
     }
 
@@ -95,8 +127,17 @@ impl Handover {
     }
 
     /// True if somebody sleeps. Calls may overtake each other: for a moment the count is below 0.
-    pub(crate) fn is_expected(&self) -> bool {
+    fn is_expected(&self) -> bool {
         matches!(self.sleepers.load(Ordering::Relaxed), 1..0x8000_0000)
+    }
+
+    /// See [`Waiters`].
+    pub(crate) fn waiters(&self) -> Waiters {
+        Waiters {
+            sleep: self.is_expected(),
+            watched: self.watched.load(Ordering::Relaxed),
+            begun: self.begun.load(Ordering::Relaxed),
+        }
     }
 
     /// Ends the helper's nap if it is of this kind or a longer one.
@@ -127,6 +168,32 @@ impl Handover {
             park_timeout(limit);
         }
         self.rest.store(Rest::Awake as u32, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_wait_are_known() {
+        let handover = Handover::new();
+        let start = handover.waiters();
+        assert!(!start.wait());
+        handover.expect();
+        let asleep = handover.waiters();
+        assert!(asleep.wait() && asleep.sleep && asleep.begun != start.begun);
+        // Another one, beside.
+        handover.expect();
+        assert_ne!(handover.waiters().begun, asleep.begun);
+        handover.forget();
+        assert!(handover.waiters().sleep);
+        handover.forget();
+        assert!(!handover.waiters().wait());
+        let before = handover.waiters();
+        handover.watch();
+        let watched = handover.waiters();
+        assert!(watched.wait() && !watched.sleep && watched.begun != before.begun);
     }
 }
 

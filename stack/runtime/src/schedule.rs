@@ -6,22 +6,26 @@
 
 use std::time::Duration;
 
-use crate::handover::{HANDOVER_NS, Rest};
+use crate::handover::{HANDOVER_NS, Rest, Waiters};
 
 /// Time without anything to do before the helper naps: the answer to what was sent may be near.
 const SPIN_NS: u64 = 50_000;
 /// Time from one look to the next while naps are brief: less than 100 us are to pass from a
 /// packet's arrival until a sleeper goes on. The nap between two looks is shorter by as much as
 /// naps last too long on this machine: 3 us on most, 40 us on some virtual ones, where looking
-/// takes half a core (`tests/wakeup.rs` prints both).
+/// takes half a core (`tests/wakeup.rs` prints how much).
 const LOOK_NS: u64 = 50_000;
 /// However late naps end, the helper leaves its core for a moment.
 const NAP_BRIEF_MIN_NS: u64 = 5_000;
-/// The mean lateness follows that of a single nap by 1 / 16: it may be anything on a busy core.
+/// The mean lateness, of naps of all kinds, follows that of a single one by 1 / 16: it may be
+/// anything on a busy core.
 const LATE_SHIFT: u32 = 4;
 /// Traffic keeps naps brief for this long while nobody waits, and while somebody does.
-const RECENT_NS: u64 = 20_000_000;
-const RECENT_EXPECTED_NS: u64 = 2_000_000_000;
+const TRAFFIC_NS: u64 = 20_000_000;
+const TRAFFIC_AWAITED_NS: u64 = 2_000_000_000;
+/// So does somebody who begins to wait, for this long: there may have been traffic that others than
+/// the helper found, and there will be more.
+const BEGUN_NS: u64 = 100_000_000;
 /// First nap after that; each further one is twice as long, up to the longest.
 const NAP_LONG_MIN: Duration = Duration::from_micros(100);
 const NAP_LONG_MAX: Duration = Duration::from_millis(1);
@@ -43,10 +47,11 @@ pub(crate) enum Step {
 /// The helper's plan. All times are nanoseconds of one clock.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    /// When a pass last found something to do, or somebody began to wait.
+    /// When a pass last found something to do.
     busy_at: u64,
-    /// Somebody waited when last asked.
-    expected: bool,
+    /// When somebody last began to wait, and its number.
+    begun_at: u64,
+    begun: u32,
     /// The last pass found nothing, and there was none since.
     looked: bool,
     /// Since when the application drives, if it does.
@@ -61,7 +66,8 @@ impl Schedule {
     pub(crate) const fn new(now: u64) -> Self {
         Self {
             busy_at: now,
-            expected: false,
+            begun_at: now,
+            begun: 0,
             looked: false,
             aside_since: None,
             nap_aside: NAP_ASIDE_MIN,
@@ -70,34 +76,32 @@ impl Schedule {
         }
     }
 
-    /// What to do, given how long ago the application last drove, and whether somebody sleeps until
-    /// the shard has something.
-    pub(crate) fn next(&mut self, now: u64, application_idle_ns: u64, expected: bool) -> Step {
-        if expected && !self.expected {
-            self.found(now);
+    /// What to do, given how long ago the application last drove, and who waits until the shard has
+    /// something.
+    pub(crate) fn next(&mut self, now: u64, application_idle_ns: u64, waiters: Waiters) -> Step {
+        if self.begun != waiters.begun {
+            (self.begun, self.begun_at) = (waiters.begun, now);
+            self.nap_long = NAP_LONG_MIN;
         }
-        self.expected = expected;
         if application_idle_ns <= HANDOVER_NS {
-            return self.stand_aside(now, expected);
+            return self.stand_aside(now, waiters.sleep);
         }
         self.aside_since = None;
         self.nap_aside = NAP_ASIDE_MIN;
         let quiet = now.saturating_sub(self.busy_at);
-        if !self.looked || quiet < SPIN_NS {
+        let waited = now.saturating_sub(self.begun_at);
+        if !self.looked || quiet.min(waited) < SPIN_NS {
             return Step::Drive;
         }
         // After each nap one look.
         self.looked = false;
-        let (recent_ns, rest) = match expected {
-            true => (RECENT_EXPECTED_NS, Rest::Brief),
-            false => (RECENT_NS, Rest::Long),
-        };
-        if quiet < recent_ns {
+        let awaited = waiters.wait() && (quiet < TRAFFIC_AWAITED_NS || waited < BEGUN_NS);
+        if quiet < TRAFFIC_NS || awaited {
             return Step::Nap(Rest::Brief, self.nap_brief());
         }
         let nap = self.nap_long;
         self.nap_long = (nap * 2).min(NAP_LONG_MAX);
-        Step::Nap(rest, nap)
+        Step::Nap(if waiters.wait() { Rest::Brief } else { Rest::Long }, nap)
     }
 
     /// A pass was made; it found something to do, or nothing.
@@ -108,7 +112,7 @@ impl Schedule {
         }
     }
 
-    /// There is reason to look often.
+    /// There was something.
     const fn found(&mut self, now: u64) {
         self.busy_at = now;
         self.nap_long = NAP_LONG_MIN;
@@ -130,14 +134,14 @@ impl Schedule {
 
     /// An application that polled once, because it was woken, may post something and sleep again:
     /// the first time is waited out awake.
-    fn stand_aside(&mut self, now: u64, expected: bool) -> Step {
+    fn stand_aside(&mut self, now: u64, awaited: bool) -> Step {
         let since = *self.aside_since.get_or_insert(now);
         if now.saturating_sub(since) <= HANDOVER_NS {
             return Step::Spin;
         }
         // What was done meanwhile counts as traffic.
         self.found(now);
-        let max = if expected { self.nap_brief() } else { NAP_ASIDE_MAX };
+        let max = if awaited { self.nap_brief() } else { NAP_ASIDE_MAX };
         let nap = self.nap_aside.min(max);
         self.nap_aside = nap * 2;
         Step::Nap(Rest::Aside, nap)
@@ -156,12 +160,12 @@ mod tests {
         schedule: &mut Schedule,
         now: &mut u64,
         time: Duration,
-        expected: bool,
+        waiters: Waiters,
     ) -> (u32, Vec<(Rest, Duration)>) {
         let end = *now + u64::try_from(time.as_nanos()).unwrap();
         let (mut passes, mut naps) = (0, Vec::new());
         while *now < end {
-            match schedule.next(*now, LONG_AGO, expected) {
+            match schedule.next(*now, LONG_AGO, waiters) {
                 Step::Drive => {
                     *now += 100;
                     schedule.drove(*now, false);
@@ -178,26 +182,42 @@ mod tests {
     }
 
     const BRIEF: (Rest, Duration) = (Rest::Brief, Duration::from_nanos(LOOK_NS));
+    const NOBODY: Waiters = Waiters { sleep: false, watched: false, begun: 0 };
+    const SLEEPER: Waiters = Waiters { sleep: true, begun: 1, ..NOBODY };
 
     #[test]
     fn naps_stay_brief_for_two_seconds_while_somebody_waits() {
-        let (mut schedule, mut now) = (Schedule::new(0), 0);
-        let recent = Duration::from_nanos(RECENT_EXPECTED_NS - SPIN_NS);
-        let (passes, naps) = idle(&mut schedule, &mut now, recent, true);
-        assert!(naps.iter().all(|&nap| nap == BRIEF));
-        // One look after each nap, besides those made awake.
-        let awake = u32::try_from(SPIN_NS / 100).unwrap();
-        assert!(u32::try_from(naps.len()).unwrap() + awake >= passes);
-        // Whoever posts ends the longer naps too.
-        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), true);
-        assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Brief, NAP_LONG_MAX)));
-        // Traffic, or somebody who begins to wait.
-        schedule.drove(now, true);
-        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), true);
-        assert!(naps.iter().all(|&nap| nap == BRIEF));
-        idle(&mut schedule, &mut now, Duration::from_secs(5), false);
-        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), true);
-        assert!(naps.iter().all(|&nap| nap == BRIEF));
+        for waiters in [SLEEPER, Waiters { watched: true, begun: 1, ..NOBODY }] {
+            let (mut schedule, mut now) = (Schedule::new(0), 0);
+            let recent = Duration::from_nanos(TRAFFIC_AWAITED_NS - SPIN_NS);
+            let (passes, naps) = idle(&mut schedule, &mut now, recent, waiters);
+            assert!(naps.iter().all(|&nap| nap == BRIEF));
+            // One look after each nap, besides those made awake.
+            let awake = u32::try_from(SPIN_NS / 100).unwrap();
+            assert!(u32::try_from(naps.len()).unwrap() + awake >= passes);
+            // Whoever posts ends the longer naps too.
+            let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
+            assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Brief, NAP_LONG_MAX)));
+            schedule.drove(now, true);
+            let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
+            assert!(naps.iter().all(|&nap| nap == BRIEF));
+        }
+    }
+
+    /// Also beside somebody who has waited for long.
+    #[test]
+    fn whoever_begins_to_wait_is_looked_for_often_for_a_while() {
+        for before in [NOBODY, SLEEPER] {
+            let (mut schedule, mut now) = (Schedule::new(0), 0);
+            idle(&mut schedule, &mut now, Duration::from_secs(5), before);
+            let waiters = Waiters { begun: 2, ..SLEEPER };
+            assert_eq!(schedule.next(now, LONG_AGO, waiters), Step::Drive, "an answer may be near");
+            let while_brief = Duration::from_nanos(BEGUN_NS - SPIN_NS);
+            let (_, naps) = idle(&mut schedule, &mut now, while_brief, waiters);
+            assert!(naps.iter().all(|&nap| nap == BRIEF));
+            let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
+            assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Brief, NAP_LONG_MAX)));
+        }
     }
 
     #[test]
@@ -223,17 +243,17 @@ mod tests {
     #[test]
     fn naps_grow_when_nobody_waits_and_nothing_happens() {
         let (mut schedule, mut now) = (Schedule::new(0), 0);
-        let recent = Duration::from_nanos(RECENT_NS - SPIN_NS);
-        let (_, naps) = idle(&mut schedule, &mut now, recent, false);
+        let recent = Duration::from_nanos(TRAFFIC_NS - SPIN_NS);
+        let (_, naps) = idle(&mut schedule, &mut now, recent, NOBODY);
         assert!(naps.iter().all(|&(rest, _)| rest == Rest::Brief), "there was traffic lately");
-        let (passes, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), false);
+        let (passes, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), NOBODY);
         assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Long, NAP_LONG_MAX)));
         assert!(passes < 1_020, "{passes} looks in a second");
         // Somebody sleeps, or something arrives: brief again at once.
-        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), true);
+        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), SLEEPER);
         assert!(naps.iter().all(|&(rest, _)| rest == Rest::Brief));
         schedule.drove(now, true);
-        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), false);
+        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), NOBODY);
         assert!(naps.iter().all(|&(rest, _)| rest == Rest::Brief));
     }
 
@@ -241,9 +261,9 @@ mod tests {
     fn application_that_hands_over_is_succeeded_at_once() {
         let mut schedule = Schedule::new(0);
         for now in (0..100_000_000).step_by(10_000) {
-            assert_ne!(schedule.next(now, 1_000, true), Step::Drive, "at {now}");
+            assert_ne!(schedule.next(now, 1_000, SLEEPER), Step::Drive, "at {now}");
         }
-        assert_eq!(schedule.next(100_000_000, LONG_AGO, true), Step::Drive);
+        assert_eq!(schedule.next(100_000_000, LONG_AGO, SLEEPER), Step::Drive);
     }
 
     #[test]
@@ -252,14 +272,14 @@ mod tests {
         for polled in [0, 30_000, 1_000_000, 1_000_000_000] {
             let (mut schedule, mut now) = (Schedule::new(0), 0);
             while now < polled {
-                match schedule.next(now, 1_000, false) {
+                match schedule.next(now, 1_000, NOBODY) {
                     Step::Nap(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
                     _ => now += 1_000,
                 }
             }
             let silent_since = now;
             loop {
-                match schedule.next(now, now - silent_since, false) {
+                match schedule.next(now, now - silent_since, NOBODY) {
                     Step::Drive => break,
                     Step::Spin => now += 1_000,
                     Step::Nap(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
@@ -273,8 +293,8 @@ mod tests {
     fn single_poll_does_not_send_the_helper_to_sleep() {
         let mut schedule = Schedule::new(0);
         for since in (0..=HANDOVER_NS).step_by(1_000) {
-            assert_eq!(schedule.next(since, since, true), Step::Spin);
+            assert_eq!(schedule.next(since, since, SLEEPER), Step::Spin);
         }
-        assert_eq!(schedule.next(HANDOVER_NS + 1, HANDOVER_NS + 1, true), Step::Drive);
+        assert_eq!(schedule.next(HANDOVER_NS + 1, HANDOVER_NS + 1, SLEEPER), Step::Drive);
     }
 }

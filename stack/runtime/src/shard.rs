@@ -178,7 +178,7 @@ impl Shard {
     }
 
     /// The caller is about to sleep until the shard has something for it, and drives no more: a
-    /// helper takes over at once, and looks often as long as the value lives.
+    /// helper takes over at once, and looks often for a while.
     pub(crate) fn await_news(&self) -> Awaiting<'_> {
         self.handover.expect();
         if self.mode == DriveMode::Helper {
@@ -191,7 +191,7 @@ impl Shard {
     pub(crate) fn next_step(&self, schedule: &mut Schedule) -> Step {
         let now = self.clock.now().as_nanos();
         let idle = self.handover.idle_ns(now);
-        schedule.next(now, idle, self.handover.is_expected())
+        schedule.next(now, idle, self.handover.waiters())
     }
 
     /// The helper sleeps for at most `limit`, or until it is to drive.
@@ -200,7 +200,7 @@ impl Shard {
             Rest::Awake => true,
             Rest::Aside => self.handover.idle_ns(self.clock.now().as_nanos()) > HANDOVER_NS,
             Rest::Brief => self.bells.any(),
-            Rest::Long => self.bells.any() || self.handover.is_expected(),
+            Rest::Long => self.bells.any() || self.handover.waiters().wait(),
         });
     }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use ferrowarp_proto::time::Instant;
+
 use crate::config::DriveMode;
 use crate::device::{PoolNeeds, adopt_thread};
 use crate::schedule::{Schedule, Step};
@@ -90,6 +92,32 @@ impl Drop for Driver {
     }
 }
 
+/// Yields the helper's core between two looks: the sleeper that it has just woken may have been put
+/// there, and would not run before the next nap. Beside a thread that computes, a yield costs a
+/// time slice, and waking from a nap next to nothing: the helper yields no more for a while then.
+struct Courtesy {
+    /// When it yields again.
+    from: Instant,
+}
+
+impl Courtesy {
+    /// Somebody who takes the core for longer, in nanoseconds, is no sleeper of ours.
+    const SHORT_NS: u64 = 500_000;
+    /// For how long it does not yield then, in nanoseconds.
+    const REFRAIN_NS: u64 = 100_000_000;
+
+    fn yield_core(&mut self, now: Instant, clock: impl Fn() -> Instant) {
+        if now < self.from {
+            return;
+        }
+        std::thread::yield_now();
+        let back = clock();
+        if back.since(now) > Self::SHORT_NS {
+            self.from = back + Self::REFRAIN_NS;
+        }
+    }
+}
+
 /// Drives while the application does not; naps while it does, and while there is nothing to do.
 fn help(shard: &Shard, stop: &AtomicBool) {
     if !timer_slack::minimize() {
@@ -97,21 +125,22 @@ fn help(shard: &Shard, stop: &AtomicBool) {
     }
     shard.handover().begin(std::thread::current());
     let mut schedule = Schedule::new(shard.now().as_nanos());
+    let mut courtesy = Courtesy { from: shard.now() };
     while !stop.load(Ordering::Relaxed) && !shard.has_ended() {
         match shard.next_step(&mut schedule) {
             Step::Drive => {
                 let busy = shard.advance();
-                schedule.drove(shard.now().as_nanos(), busy);
+                let now = shard.now();
+                schedule.drove(now.as_nanos(), busy);
                 if !busy {
-                    // The sleeper that the last pass woke may have been put on this core.
-                    std::thread::yield_now();
+                    courtesy.yield_core(now, || shard.now());
                 }
             }
-            Step::Spin => std::thread::yield_now(),
+            Step::Spin => courtesy.yield_core(shard.now(), || shard.now()),
             Step::Nap(rest, limit) => {
-                let start = shard.now().as_nanos();
+                let start = shard.now();
                 shard.nap(rest, limit);
-                schedule.napped(limit, shard.now().as_nanos() - start);
+                schedule.napped(limit, shard.now().since(start));
             }
         }
     }

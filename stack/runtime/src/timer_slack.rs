@@ -2,7 +2,7 @@
 
 /// Makes naps of the calling thread as exact as the clock is. By default Linux adds up to 50 us to
 /// each, so as to wake several threads at once: more than the naps of a helper last. False if the
-/// system refused; naps are longer then.
+/// system refused; naps end later then.
 pub(crate) fn minimize() -> bool {
     let least: libc::c_ulong = 1;
     // SAFETY: this option takes one number, in nanoseconds, and changes nothing but the timer slack

@@ -132,6 +132,27 @@ fn several_queues_share_a_channel_and_its_descriptor() {
 }
 
 #[test]
+fn the_descriptor_is_readable_no_longer_than_events_wait() {
+    let mut armed = Armed::new(DriveMode::Inline);
+    let mut pipe = std::fs::File::from(armed.channel.as_fd().try_clone_to_owned().unwrap());
+    let mut is_readable = || pipe.read(&mut [0]).is_ok();
+    assert!(!is_readable());
+    armed.cq.arm(Notify::Next).unwrap();
+    armed.send(false);
+    assert_eq!(armed.channel.next_event(), Some(armed.cq.id()));
+    assert!(!is_readable(), "the event was taken");
+    armed.drain();
+    armed.cq.arm(Notify::Next).unwrap();
+    armed.send(false);
+    let Armed { left, right, channel, cq, a, b, .. } = armed;
+    drop((a, b));
+    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    drop(cq);
+    assert!(!is_readable(), "the queue is gone, and its event with it");
+    assert_eq!(channel.next_event(), None);
+}
+
+#[test]
 fn a_queue_without_a_channel_cannot_be_armed() {
     let (left, right) = contexts(DriveMode::Inline);
     let channel = right.create_channel().unwrap();

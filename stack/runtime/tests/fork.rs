@@ -2,10 +2,15 @@
 
 mod support;
 
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use dpdk_sys::fork::run_in_child;
-use ferrowarp::{Access, CmError, ConnParam, Context, DriveMode, OpenError, WcStatus};
+use ferrowarp::{
+    Access, CmError, ConnParam, Context, DriveMode, Notify, OpenError, QpOptions, WcStatus,
+};
 use support::*;
 
 fn a_child_disturbs_nothing(drive: DriveMode) {
@@ -56,4 +61,27 @@ fn a_child_disturbs_nothing_that_the_application_drives() {
 #[test]
 fn a_child_disturbs_nothing_that_a_helper_drives() {
     a_child_disturbs_nothing(DriveMode::Helper);
+}
+
+#[test]
+fn a_child_leaves_the_descriptor_of_a_channel_alone() {
+    let (left, right) = ends(DriveMode::Inline);
+    let channel = right.context.create_channel().unwrap();
+    let cq = right.context.create_cq_on(&channel, 16).unwrap();
+    let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 4, max_recv_wr: 4 };
+    let b = right.pd.create_qp(&right.context, &options).unwrap();
+    let (_a, b) = connect_qps(&right, left.qp(), b).0;
+    cq.arm(Notify::Next).unwrap();
+    b.post_recv(recv(1, right.mr(64, Access::LOCAL_WRITE).sge(0, 64))).unwrap();
+    b.disconnect().unwrap();
+    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    // An event waits.
+    let mut child = Some(channel.clone());
+    assert!(
+        run_in_child(|| child.take().is_some_and(|channel| channel.as_fd().as_raw_fd() >= 0))
+            .unwrap()
+    );
+    let mut pipe = File::from(channel.as_fd().try_clone_to_owned().unwrap());
+    assert_eq!(channel.next_event(), Some(cq.id()));
+    assert!(pipe.read(&mut [0]).is_err(), "readable without an event");
 }

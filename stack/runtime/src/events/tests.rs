@@ -96,14 +96,3 @@ fn the_descriptor_is_readable_while_events_wait() {
     let _ = (&wakeup.reader).read(&mut [0; 2]);
     assert_eq!(all(&events).len(), 1);
 }
-
-#[test]
-fn whoever_asks_for_the_descriptor_counts_as_one_sleeper() {
-    let (wakeup, handover) = (Wakeup::new().unwrap(), Handover::new());
-    assert!(!handover.is_expected());
-    wakeup.watch(&handover);
-    wakeup.watch(&handover);
-    assert!(handover.is_expected());
-    handover.forget();
-    assert!(!handover.is_expected(), "counted once");
-}
