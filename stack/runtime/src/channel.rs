@@ -81,10 +81,13 @@ impl Bell {
         self.wake.notify_one();
     }
 
-    /// Events wait, and none did before.
+    /// Events wait, and none did before. A child made by `fork` shares the descriptor with its
+    /// parent, and leaves it alone.
     fn make_readable(&self) {
-        // There is room for one byte.
-        let _ = (&self.writer).write_all(&[0]);
+        if !dpdk_sys::is_child() {
+            // There is room for one byte.
+            let _ = (&self.writer).write_all(&[0]);
+        }
     }
 
     fn take(&self, rang: &mut Rang) -> Option<CqId> {
@@ -95,18 +98,14 @@ impl Bell {
 
     /// An event was taken out.
     fn took(&self, rang: &Rang) {
-        if rang.cqs.is_empty() && rang.watched {
+        if rang.cqs.is_empty() && rang.watched && !dpdk_sys::is_child() {
             // Written when the first came.
             let _ = (&self.reader).read_exact(&mut [0]);
         }
     }
 
-    /// From now on the descriptor shows whether events wait. A child made by `fork` shares it with
-    /// its parent, and leaves it alone.
+    /// From now on the descriptor shows whether events wait.
     fn watch(&self) {
-        if dpdk_sys::is_child() {
-            return;
-        }
         let mut rang = self.rang();
         if !rang.watched {
             rang.watched = true;
@@ -243,6 +242,9 @@ impl Channel {
         let end = Instant::now().checked_add(timeout);
         if let Some(cq) = self.next_event() {
             return Some(cq);
+        }
+        if timeout.is_zero() {
+            return None;
         }
         // Whoever drives in this thread's place looks often for a while.
         let _awaiting = self.context.shard.await_news();

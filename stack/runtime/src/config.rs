@@ -26,8 +26,8 @@ pub enum DriveMode {
     /// sleeps, a thread takes over. As a port has no interrupt it looks for what has arrived once
     /// in 50 us, and less and less often, down to once in 1 ms, when there has been no traffic for
     /// 20 ms, or for 2 s while somebody sleeps on the context, has a completion queue armed or has
-    /// asked for the event channel's descriptor. Each call that sleeps makes it look often for
-    /// 100 ms.
+    /// asked for the event channel's descriptor. Each call that sleeps, arms a queue or asks for
+    /// that descriptor makes it look once in 50 us again, for 100 ms.
     Helper,
 }
 

@@ -69,11 +69,12 @@ pub enum AsyncEvent {
 /// asking for the channel late: what happened before is told of as well.
 ///
 /// The file descriptor ([`AsFd`]) is readable while events wait. It is for `poll` and its kin
-/// alone: events are taken by [`EventChannel::next_event`]. A helper takes whoever asked for it for
-/// somebody who sleeps on it. In mode [`DriveMode::Inline`] nothing happens while the
-/// application sleeps on it.
+/// alone: events are taken by [`EventChannel::next_event`]. In mode [`DriveMode::Helper`], having
+/// asked for it counts as sleeping on it, from then on. In mode [`DriveMode::Inline`] nothing
+/// happens while the application sleeps on it.
 ///
 /// [`Qp::wait_event`]: crate::Qp::wait_event
+/// [`DriveMode::Helper`]: crate::DriveMode::Helper
 /// [`DriveMode::Inline`]: crate::DriveMode::Inline
 #[derive(Clone)]
 pub struct EventChannel {
@@ -106,6 +107,9 @@ impl EventChannel {
         if let Some(event) = self.next_event() {
             return Some(event);
         }
+        if timeout.is_zero() {
+            return None;
+        }
         // Whoever drives in this thread's place looks often for a while.
         let _awaiting = self.context.shard.await_news();
         self.context.events.wait(timeout)
@@ -136,14 +140,19 @@ impl Wakeup {
         Ok(Self { reader, writer })
     }
 
+    /// A child made by `fork` shares the descriptor with its parent, and leaves it alone.
     fn set(&self) {
-        // There is room for one octet.
-        let _ = (&self.writer).write(&[0]);
+        if !dpdk_sys::is_child() {
+            // There is room for one octet.
+            let _ = (&self.writer).write(&[0]);
+        }
     }
 
     fn clear(&self) {
-        // Empty only if the application took the octet itself.
-        let _ = (&self.reader).read(&mut [0]);
+        if !dpdk_sys::is_child() {
+            // Empty only if the application took the octet itself.
+            let _ = (&self.reader).read(&mut [0]);
+        }
     }
 }
 

@@ -26,9 +26,9 @@ pub(crate) enum Rest {
     Awake = 0,
     /// It leaves the work to the application. Also where there is no helper.
     Aside = 1,
-    /// It has nothing to do. Somebody waits, or there was traffic lately.
+    /// It has nothing to do, and looks again soon.
     Brief = 2,
-    /// It has had nothing to do for some time, and nobody waits.
+    /// It has had nothing to do for some time, and nobody has begun to wait meanwhile.
     Long = 3,
 }
 
@@ -260,14 +260,18 @@ mod proofs {
         });
     }
 
-    /// Whoever arms a queue and sleeps is known to the helper before it naps for long.
+    /// Whoever arms a queue and sleeps is known to the helper before it naps for long, also beside
+    /// somebody who has slept for some time.
     #[test]
     fn a_sleeper_ends_long_naps() {
         loom::model(|| {
             let handover = Arc::new(Handover::new());
-            let helper = helper(&handover, |handover| {
-                while !handover.is_expected() {
-                    handover.nap(Rest::Long, Duration::MAX, || handover.is_expected());
+            handover.expect();
+            let seen = handover.waiters().begun;
+            let helper = helper(&handover, move |handover| {
+                let has_begun = || handover.waiters().begun != seen;
+                while !has_begun() {
+                    handover.nap(Rest::Long, Duration::MAX, has_begun);
                 }
             });
             handover.expect();

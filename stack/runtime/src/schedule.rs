@@ -101,7 +101,7 @@ impl Schedule {
         }
         let nap = self.nap_long;
         self.nap_long = (nap * 2).min(NAP_LONG_MAX);
-        Step::Nap(if waiters.wait() { Rest::Brief } else { Rest::Long }, nap)
+        Step::Nap(Rest::Long, nap)
     }
 
     /// A pass was made; it found something to do, or nothing.
@@ -110,6 +110,11 @@ impl Schedule {
         if busy {
             self.found(now);
         }
+    }
+
+    /// The number of the last who began to wait before the last step was planned.
+    pub(crate) const fn begun(&self) -> u32 {
+        self.begun
     }
 
     /// There was something.
@@ -195,9 +200,8 @@ mod tests {
             // One look after each nap, besides those made awake.
             let awake = u32::try_from(SPIN_NS / 100).unwrap();
             assert!(u32::try_from(naps.len()).unwrap() + awake >= passes);
-            // Whoever posts ends the longer naps too.
             let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
-            assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Brief, NAP_LONG_MAX)));
+            assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Long, NAP_LONG_MAX)));
             schedule.drove(now, true);
             let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
             assert!(naps.iter().all(|&nap| nap == BRIEF));
@@ -216,7 +220,7 @@ mod tests {
             let (_, naps) = idle(&mut schedule, &mut now, while_brief, waiters);
             assert!(naps.iter().all(|&nap| nap == BRIEF));
             let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
-            assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Brief, NAP_LONG_MAX)));
+            assert!(naps.iter().skip(10).all(|&nap| nap == (Rest::Long, NAP_LONG_MAX)));
         }
     }
 

@@ -139,7 +139,7 @@ fn help(shard: &Shard, stop: &AtomicBool) {
             Step::Spin => courtesy.yield_core(shard.now(), || shard.now()),
             Step::Nap(rest, limit) => {
                 let start = shard.now();
-                shard.nap(rest, limit);
+                shard.nap(rest, limit, schedule.begun());
                 schedule.napped(limit, shard.now().since(start));
             }
         }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use dpdk_sys::fork::run_in_child;
 use ferrowarp::{
-    Access, CmError, ConnParam, Context, DriveMode, Notify, OpenError, QpOptions, WcStatus,
+    Access, Channel, CmError, ConnParam, Context, DriveMode, EventChannel, Notify, OpenError,
+    QpOptions, WcStatus,
 };
 use support::*;
 
@@ -63,10 +64,21 @@ fn a_child_disturbs_nothing_that_a_helper_drives() {
     a_child_disturbs_nothing(DriveMode::Helper);
 }
 
-#[test]
-fn a_child_leaves_the_descriptor_of_a_channel_alone() {
+/// Octets that make the descriptor readable; takes them.
+fn octets(descriptor: &impl AsFd) -> usize {
+    let mut file = File::from(descriptor.as_fd().try_clone_to_owned().unwrap());
+    file.read(&mut [0; 8]).unwrap_or(0)
+}
+
+/// Calls `act` with both channels of a context while each has an event. Their descriptors may have
+/// been asked for before.
+fn with_events(descriptors_first: bool, act: impl FnOnce(&Channel, &EventChannel)) {
     let (left, right) = ends(DriveMode::Inline);
     let channel = right.context.create_channel().unwrap();
+    let events = right.context.event_channel().unwrap();
+    if descriptors_first {
+        assert_eq!((octets(&channel), octets(&events)), (0, 0));
+    }
     let cq = right.context.create_cq_on(&channel, 16).unwrap();
     let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 4, max_recv_wr: 4 };
     let b = right.pd.create_qp(&right.context, &options).unwrap();
@@ -75,13 +87,24 @@ fn a_child_leaves_the_descriptor_of_a_channel_alone() {
     b.post_recv(recv(1, right.mr(64, Access::LOCAL_WRITE).sge(0, 64))).unwrap();
     b.disconnect().unwrap();
     for_a_while(&left.context, &right.context, Duration::from_millis(20));
-    // An event waits.
-    let mut child = Some(channel.clone());
-    assert!(
-        run_in_child(|| child.take().is_some_and(|channel| channel.as_fd().as_raw_fd() >= 0))
-            .unwrap()
-    );
-    let mut pipe = File::from(channel.as_fd().try_clone_to_owned().unwrap());
-    assert_eq!(channel.next_event(), Some(cq.id()));
-    assert!(pipe.read(&mut [0]).is_err(), "readable without an event");
+    act(&channel, &events);
+}
+
+#[test]
+fn a_child_that_asks_for_descriptors_adds_no_octet() {
+    with_events(false, |channel, events| {
+        let asks = || channel.as_fd().as_raw_fd() >= 0 && events.as_fd().as_raw_fd() >= 0;
+        assert!(run_in_child(asks).unwrap());
+        assert_eq!((octets(channel), octets(events)), (1, 1));
+    });
+}
+
+#[test]
+fn a_child_that_takes_events_takes_no_octet() {
+    with_events(true, |channel, events| {
+        let takes = || channel.next_event().is_some() && events.next_event().is_some();
+        assert!(run_in_child(takes).unwrap());
+        assert_eq!((octets(channel), octets(events)), (1, 1));
+        assert!(takes(), "the parent's are still there");
+    });
 }

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -14,8 +15,8 @@ use support::*;
 /// Messages.
 const COUNT: u64 = 300;
 /// Promised on a quiet machine, from a packet or a post to the sleeper's return. A virtual machine
-/// that is quiet itself may be stopped by its host: at most twice of what a bare flag takes nine
-/// times of ten will do as well.
+/// that is quiet itself may be stopped by its host: twice the p90 and p99 of a bare flag will do as
+/// well.
 const P99: Duration = Duration::from_micros(100);
 
 /// Times from just before a post until the receiver, asleep on its channel, goes on. The poster
@@ -71,7 +72,7 @@ fn bare_delays() -> Vec<Duration> {
             // Naps end no later than they must, as the helper's do.
             let task = std::fs::read_link("/proc/thread-self").unwrap();
             let id = task.file_name().unwrap().to_str().unwrap();
-            std::fs::write(format!("/proc/{id}/timerslack_ns"), "1").unwrap();
+            let _ = std::fs::write(format!("/proc/{id}/timerslack_ns"), "1");
             while !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_micros(20));
                 if set.swap(false, Ordering::Relaxed) {
@@ -138,36 +139,53 @@ fn sleepers_are_woken_soon_and_naps_cost_little() {
     };
     let quiet = std::env::var_os("FERROWARP_QUIET").is_some();
     for (case, drive) in [("packet", DriveMode::Inline), ("post", DriveMode::Helper)] {
-        let rounds = if quiet { 5 } else { 1 };
+        let rounds = if quiet { 10 } else { 1 };
         let kept = (0..rounds).any(|_| {
-            let (_, bare_p90, _) = print("bare flag", &bare_delays());
+            let (_, bare_p90, bare_p99) = print("bare flag", &bare_delays());
             let (median, p90, p99) = print(case, &delays(drive));
             assert!(median < Duration::from_millis(100), "{case}: p50 {median:?}");
-            p99 <= P99 || p90 <= bare_p90 * 2
+            p99 <= P99 || (p90 <= bare_p90 * 2 && p99 <= bare_p99 * 2)
         });
         assert!(kept || !quiet, "{case}: too late in each of {rounds} rounds");
     }
-    // One helper at a time with nothing to do: (somebody waits, nothing has happened for a while,
-    // share of a core).
-    for (waits, after, max) in [
-        (true, Duration::from_millis(100), 0.75),
-        (true, Duration::from_secs(3), 0.2),
-        (false, Duration::from_millis(100), 0.2),
-    ] {
-        let (_left, right) = contexts_driven(DriveMode::Inline, DriveMode::Helper);
-        let channel = right.create_channel().unwrap();
-        let cq = right.create_cq_on(&channel, 4).unwrap();
-        if waits {
-            cq.arm(Notify::Next).unwrap();
-        }
-        std::thread::sleep(after);
-        let (start, used) = (Instant::now(), helpers_time());
-        std::thread::sleep(Duration::from_millis(500));
-        let share = (helpers_time() - used).as_secs_f64() / start.elapsed().as_secs_f64();
-        println!(
-            "idle helper for {after:?}, somebody waits: {waits}: {:.1} % of a core",
-            share * 100.0
-        );
-        assert!(share < max || !quiet, "idle for {after:?}, somebody waits: {waits}: {share}");
+    // One helper at a time with nothing to do.
+    let shares = [
+        (Waits::ForAQueue, Duration::from_millis(100), 0.75),
+        (Waits::ForAQueue, Duration::from_secs(3), 0.2),
+        (Waits::OnTheDescriptor, Duration::from_millis(100), 0.75),
+        (Waits::Nobody, Duration::from_millis(100), 0.2),
+    ]
+    .map(|(waits, after, max)| {
+        let share = idle_share(waits, after);
+        println!("idle helper, {waits:?}, after {after:?}: {:.1} % of a core", share * 100.0);
+        assert!(share < if quiet { max } else { 0.9 }, "{waits:?} after {after:?}: {share}");
+        share
+    });
+    assert!(!quiet || shares[2] > 2.0 * shares[3], "whoever has the descriptor may sleep on it");
+}
+
+/// Who waits while a helper has nothing to do.
+#[derive(Clone, Copy, Debug)]
+enum Waits {
+    Nobody,
+    ForAQueue,
+    OnTheDescriptor,
+}
+
+/// Share of a core that a helper uses over half a second, beginning so long after its context was
+/// made.
+fn idle_share(waits: Waits, after: Duration) -> f64 {
+    let (_left, right) = contexts_driven(DriveMode::Inline, DriveMode::Helper);
+    let channel = right.create_channel().unwrap();
+    let cq = right.create_cq_on(&channel, 4).unwrap();
+    let events = right.event_channel().unwrap();
+    match waits {
+        Waits::Nobody => {}
+        Waits::ForAQueue => cq.arm(Notify::Next).unwrap(),
+        Waits::OnTheDescriptor => drop(events.as_fd().try_clone_to_owned()),
     }
+    std::thread::sleep(after);
+    let (start, used) = (Instant::now(), helpers_time());
+    std::thread::sleep(Duration::from_millis(500));
+    (helpers_time() - used).as_secs_f64() / start.elapsed().as_secs_f64()
 }

@@ -215,6 +215,9 @@ impl Inner {
         }
         let look = timeout.min(LOOK);
         self.wait(look, &mut ready).or_else(|| {
+            if look == timeout {
+                return None;
+            }
             // Whoever drives in this thread's place looks often for a while.
             let _awaiting = self.shard.await_news();
             source.sleep(timeout - look, ready)
