@@ -7,7 +7,7 @@ use ferrowarp_proto::mpa::startup::{self, Wishes};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event, ReadDepths};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
-use ferrowarp_proto::verbs::wc::WcStatus;
+use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
@@ -333,14 +333,30 @@ fn nothing_behind_the_end_of_a_stream_is_placed() {
     assert_eq!(bed.arena.read(0, 4), [0; 4]);
 }
 
+/// A stream whose peer may finish first, and an FPDU of the peer.
+fn outlived_by_us(bed: &mut Bed) -> (Peer, QpId) {
+    let mut peer = Peer::connect(bed, 5000, 1460);
+    let param = ConnParam { half_close: true, ..ConnParam::default() };
+    let qp = peer.set_up_with(bed, &param);
+    peer.send(bed, &nothing());
+    (peer, qp)
+}
+
+/// The peer, which has sent FIN, sends an FPDU behind it: the stream ends by force.
+fn ends_by_octets_behind_fin(bed: &mut Bed, peer: &mut Peer, qp: QpId) {
+    peer.put(bed, Flags::ACK, Options::default(), peer.seq + 1, &nothing());
+    bed.settle();
+    let reason = EndReason::DataBehindFin;
+    assert_eq!(bed.engine.next_event(), Some(Event::Disconnected { qp, reason }));
+    peer.listen(bed);
+    assert!(peer.reset);
+}
+
 // req-test: DDP-128
 #[test]
 fn octets_behind_a_fin_end_a_half_closed_stream_by_force() {
     let mut bed = Bed::new(|_| {});
-    let mut peer = Peer::connect(&mut bed, 5000, 1460);
-    let param = ConnParam { half_close: true, ..ConnParam::default() };
-    let qp = peer.set_up_with(&mut bed, &param);
-    peer.send(&mut bed, &nothing());
+    let (mut peer, qp) = outlived_by_us(&mut bed);
     peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
     bed.settle();
     assert_eq!(bed.engine.next_event(), Some(Event::PeerFinished { qp }));
@@ -348,22 +364,14 @@ fn octets_behind_a_fin_end_a_half_closed_stream_by_force() {
     peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
     bed.settle();
     assert_eq!((bed.engine.next_event(), bed.engine.qp_state(qp)), (None, QpState::Rts));
-    peer.put(&bed, Flags::ACK, Options::default(), peer.seq + 1, &nothing());
-    bed.settle();
-    let reason = EndReason::DataBehindFin;
-    assert_eq!(bed.engine.next_event(), Some(Event::Disconnected { qp, reason }));
-    peer.listen(&bed);
-    assert!(peer.reset);
+    ends_by_octets_behind_fin(&mut bed, &mut peer, qp);
 }
 
 // req-test: DDP-128
 #[test]
 fn octets_behind_a_fin_end_a_stream_that_still_drains() {
     let mut bed = Bed::new(|_| {});
-    let mut peer = Peer::connect(&mut bed, 5000, 1460);
-    let param = ConnParam { half_close: true, ..ConnParam::default() };
-    let qp = peer.set_up_with(&mut bed, &param);
-    peer.send(&mut bed, &nothing());
+    let (mut peer, qp) = outlived_by_us(&mut bed);
     // What is posted does not fit into the window.
     peer.offers = 0;
     peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
@@ -377,12 +385,7 @@ fn octets_behind_a_fin_end_a_stream_that_still_drains() {
     assert_eq!((bed.engine.next_event(), bed.engine.qp_state(qp)), (None, QpState::Closing));
     peer.listen(&bed);
     assert!(peer.heard.is_empty() && !peer.finished, "nothing was sent yet");
-    peer.put(&bed, Flags::ACK, Options::default(), peer.seq + 1, &nothing());
-    bed.settle();
-    let reason = EndReason::DataBehindFin;
-    assert_eq!(bed.engine.next_event(), Some(Event::Disconnected { qp, reason }));
-    peer.listen(&bed);
-    assert!(peer.reset);
+    ends_by_octets_behind_fin(&mut bed, &mut peer, qp);
 }
 
 #[test]

@@ -20,8 +20,9 @@ const NAP_BRIEF_MIN_NS: u64 = 5_000;
 /// The mean lateness, of naps of all kinds, follows that of a single one by 1 / 16: it may be
 /// anything on a busy core.
 const LATE_SHIFT: u32 = 4;
-/// Traffic keeps naps brief for this long while nobody waits, and while somebody does.
+/// Traffic keeps naps brief for this long while nobody waits.
 const TRAFFIC_NS: u64 = 20_000_000;
+/// Traffic keeps naps brief for this long while somebody waits.
 const TRAFFIC_AWAITED_NS: u64 = 2_000_000_000;
 /// So does somebody who begins to wait, for this long: there may have been traffic that others than
 /// the helper found, and there will be more.
