@@ -90,12 +90,15 @@ fn served_by_us(lab: &mut Lab, size: u32, rounds: u32) -> io::Result<String> {
     let server = lab.serve("iwping", "server -v", "waiting for clients")?;
     let client = lab.guest.run(&rping_client(lab, size, rounds), ROUNDS_PATIENCE)?;
     let client = ended_well("rping", &client);
-    // Its own last words tell more than the client's, if it failed.
     let server = server.finish(PATIENCE)?;
-    if !server.success() {
-        return Err(failed("iwping", &server));
+    match (client, server.success()) {
+        (client, true) => client?,
+        (Ok(()), false) => return Err(failed("iwping", &server)),
+        // Either may be the cause of the other.
+        (Err(client), false) => {
+            return Err(failure(format!("{}; {client}", failed("iwping", &server))));
+        }
     }
-    client?;
     let served = server.output.lines().filter(|line| line.starts_with("server ping")).count();
     if served != usize::try_from(rounds).expect("a small number") {
         return Err(failure(format!("{served} of {rounds} rounds")));
