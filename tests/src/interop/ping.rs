@@ -91,13 +91,11 @@ fn served_by_us(lab: &mut Lab, size: u32, rounds: u32) -> io::Result<String> {
     let client = lab.guest.run(&rping_client(lab, size, rounds), ROUNDS_PATIENCE)?;
     let client = ended_well("rping", &client);
     let server = server.finish(PATIENCE)?;
-    match (client, server.success()) {
-        (client, true) => client?,
-        (Ok(()), false) => return Err(failed("iwping", &server)),
+    let ended = if server.success() { Ok(()) } else { Err(failed("iwping", &server)) };
+    match (ended, client) {
         // Either may be the cause of the other.
-        (Err(client), false) => {
-            return Err(failure(format!("{}; {client}", failed("iwping", &server))));
-        }
+        (Err(server), Err(client)) => return Err(failure(format!("{server}; {client}"))),
+        (server, client) => server.and(client)?,
     }
     let served = server.output.lines().filter(|line| line.starts_with("server ping")).count();
     if served != usize::try_from(rounds).expect("a small number") {
