@@ -333,8 +333,8 @@ fn nothing_behind_the_end_of_a_stream_is_placed() {
     assert_eq!(bed.arena.read(0, 4), [0; 4]);
 }
 
-/// A stream whose peer may finish first, and an FPDU of the peer.
-fn outlived_by_us(bed: &mut Bed) -> (Peer, QpId) {
+/// A stream that may be half-closed (`ConnParam::half_close`), after the peer's first FPDU.
+fn connect_with_half_close(bed: &mut Bed) -> (Peer, QpId) {
     let mut peer = Peer::connect(bed, 5000, 1460);
     let param = ConnParam { half_close: true, ..ConnParam::default() };
     let qp = peer.set_up_with(bed, &param);
@@ -342,8 +342,8 @@ fn outlived_by_us(bed: &mut Bed) -> (Peer, QpId) {
     (peer, qp)
 }
 
-/// The peer, which has sent FIN, sends an FPDU behind it: the stream ends by force.
-fn ends_by_octets_behind_fin(bed: &mut Bed, peer: &mut Peer, qp: QpId) {
+/// The peer, which has sent FIN, sends an FPDU after it: the connection is reset.
+fn expect_reset_by_data_after_fin(bed: &mut Bed, peer: &mut Peer, qp: QpId) {
     peer.put(bed, Flags::ACK, Options::default(), peer.seq + 1, &nothing());
     bed.settle();
     let reason = EndReason::DataBehindFin;
@@ -354,9 +354,9 @@ fn ends_by_octets_behind_fin(bed: &mut Bed, peer: &mut Peer, qp: QpId) {
 
 // req-test: DDP-128
 #[test]
-fn octets_behind_a_fin_end_a_half_closed_stream_by_force() {
+fn data_after_fin_resets_a_half_closed_stream() {
     let mut bed = Bed::new(|_| {});
-    let (mut peer, qp) = outlived_by_us(&mut bed);
+    let (mut peer, qp) = connect_with_half_close(&mut bed);
     peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
     bed.settle();
     assert_eq!(bed.engine.next_event(), Some(Event::PeerFinished { qp }));
@@ -364,14 +364,14 @@ fn octets_behind_a_fin_end_a_half_closed_stream_by_force() {
     peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
     bed.settle();
     assert_eq!((bed.engine.next_event(), bed.engine.qp_state(qp)), (None, QpState::Rts));
-    ends_by_octets_behind_fin(&mut bed, &mut peer, qp);
+    expect_reset_by_data_after_fin(&mut bed, &mut peer, qp);
 }
 
 // req-test: DDP-128
 #[test]
-fn octets_behind_a_fin_end_a_stream_that_still_drains() {
+fn data_after_fin_resets_a_draining_stream() {
     let mut bed = Bed::new(|_| {});
-    let (mut peer, qp) = outlived_by_us(&mut bed);
+    let (mut peer, qp) = connect_with_half_close(&mut bed);
     // What is posted does not fit into the window.
     peer.offers = 0;
     peer.put(&bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
@@ -385,7 +385,7 @@ fn octets_behind_a_fin_end_a_stream_that_still_drains() {
     assert_eq!((bed.engine.next_event(), bed.engine.qp_state(qp)), (None, QpState::Closing));
     peer.listen(&bed);
     assert!(peer.heard.is_empty() && !peer.finished, "nothing was sent yet");
-    ends_by_octets_behind_fin(&mut bed, &mut peer, qp);
+    expect_reset_by_data_after_fin(&mut bed, &mut peer, qp);
 }
 
 #[test]

@@ -5,9 +5,7 @@
 //! something.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -18,6 +16,7 @@ use crate::arm::{ArmWord, Covers};
 use crate::config::DriveMode;
 use crate::context::Inner;
 use crate::handover::Handover;
+use crate::notify_fd::NotifyFd;
 use crate::shard::Watcher;
 
 /// Takes the events of completion queues made with [`Context::create_cq_on`]. Clones name the same
@@ -44,9 +43,8 @@ pub struct Channel {
 pub(crate) struct Bell {
     rang: Mutex<Rang>,
     wake: Condvar,
-    /// Holds one byte while events wait, once somebody asked for the descriptor.
-    reader: UnixStream,
-    writer: UnixStream,
+    /// Readable while events wait, once somebody asked for it.
+    fd: NotifyFd,
 }
 
 /// The events that wait.
@@ -74,20 +72,11 @@ impl Bell {
         }
         rang.cqs.push_back(cq);
         if rang.cqs.len() == 1 && rang.watched {
-            self.make_readable();
+            self.fd.set();
         }
         // The thread that is woken takes the lock at once.
         drop(rang);
         self.wake.notify_one();
-    }
-
-    /// Events wait, and none did before. A child made by `fork` shares the descriptor with its
-    /// parent, and leaves it alone.
-    fn make_readable(&self) {
-        if !dpdk_sys::is_child() {
-            // There is room for one byte.
-            let _ = (&self.writer).write_all(&[0]);
-        }
     }
 
     fn take(&self, rang: &mut Rang) -> Option<CqId> {
@@ -98,9 +87,8 @@ impl Bell {
 
     /// An event was taken out.
     fn took(&self, rang: &Rang) {
-        if rang.cqs.is_empty() && rang.watched && !dpdk_sys::is_child() {
-            // Written when the first came.
-            let _ = (&self.reader).read_exact(&mut [0]);
+        if rang.cqs.is_empty() && rang.watched {
+            self.fd.clear();
         }
     }
 
@@ -110,7 +98,7 @@ impl Bell {
         if !rang.watched {
             rang.watched = true;
             if !rang.cqs.is_empty() {
-                self.make_readable();
+                self.fd.set();
             }
         }
     }
@@ -208,12 +196,8 @@ impl Watcher for CqNotify {
 
 impl Channel {
     pub(crate) fn new(context: &Arc<Inner>) -> std::io::Result<Self> {
-        let (reader, writer) = UnixStream::pair()?;
-        // Nobody waits here, not even if the application has read from its descriptor.
-        reader.set_nonblocking(true)?;
-        writer.set_nonblocking(true)?;
-        let (rang, wake) = (Mutex::default(), Condvar::new());
-        let bell = Arc::new(Bell { rang, wake, reader, writer });
+        let (rang, wake, fd) = (Mutex::default(), Condvar::new(), NotifyFd::new()?);
+        let bell = Arc::new(Bell { rang, wake, fd });
         let watcher: Weak<Bell> = Arc::downgrade(&bell);
         context.shard.watch(watcher);
         Ok(Self { bell, context: Arc::clone(context) })
@@ -269,6 +253,6 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.watch();
-        self.bell.reader.as_fd()
+        self.bell.fd.as_fd()
     }
 }

@@ -8,9 +8,7 @@
 //! in its next pass ([`Teller`]).
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +17,7 @@ use ferrowarp_proto::verbs::qp::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::context::Inner;
+use crate::notify_fd::NotifyFd;
 use source::{GONE, NO_TICKET};
 
 mod source;
@@ -79,13 +78,13 @@ pub enum AsyncEvent {
 #[derive(Clone)]
 pub struct EventChannel {
     context: Arc<Inner>,
-    wakeup: Arc<Wakeup>,
+    fd: Arc<NotifyFd>,
 }
 
 impl EventChannel {
     pub(crate) fn open(context: &Arc<Inner>) -> std::io::Result<Self> {
-        let wakeup = context.events.wakeup()?;
-        Ok(Self { context: Arc::clone(context), wakeup })
+        let fd = context.events.fd()?;
+        Ok(Self { context: Arc::clone(context), fd })
     }
 
     /// The oldest event not yet taken. Does not wait and does not drive.
@@ -119,40 +118,7 @@ impl EventChannel {
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.context.shard.handover().watch();
-        self.wakeup.reader.as_fd()
-    }
-}
-
-/// Makes the descriptor readable: holds one octet while events wait.
-///
-/// A socket, because that can be told never to block: whatever the application does with the
-/// descriptor, the shard goes on.
-struct Wakeup {
-    reader: UnixStream,
-    writer: UnixStream,
-}
-
-impl Wakeup {
-    fn new() -> std::io::Result<Self> {
-        let (reader, writer) = UnixStream::pair()?;
-        reader.set_nonblocking(true)?;
-        writer.set_nonblocking(true)?;
-        Ok(Self { reader, writer })
-    }
-
-    /// A child made by `fork` shares the descriptor with its parent, and leaves it alone.
-    fn set(&self) {
-        if !dpdk_sys::is_child() {
-            // There is room for one octet.
-            let _ = (&self.writer).write(&[0]);
-        }
-    }
-
-    fn clear(&self) {
-        if !dpdk_sys::is_child() {
-            // Empty only if the application took the octet itself.
-            let _ = (&self.reader).read(&mut [0]);
-        }
+        self.fd.as_fd()
     }
 }
 
@@ -167,7 +133,7 @@ struct Ready {
     /// By ticket, and so in the order of their events.
     waiting: BTreeMap<u64, (AsyncEvent, Option<Arc<Source>>)>,
     last_ticket: u64,
-    wakeup: Option<Arc<Wakeup>>,
+    fd: Option<Arc<NotifyFd>>,
     closed: bool,
 }
 
@@ -193,9 +159,9 @@ impl Ready {
 
     fn put(&mut self, event: AsyncEvent, source: Option<Arc<Source>>) -> u64 {
         if self.waiting.is_empty()
-            && let Some(wakeup) = &self.wakeup
+            && let Some(fd) = &self.fd
         {
-            wakeup.set();
+            fd.set();
         }
         self.last_ticket += 1;
         self.waiting.insert(self.last_ticket, (event, source));
@@ -214,9 +180,9 @@ impl Ready {
 
     fn after_removal(&self) {
         if self.waiting.is_empty()
-            && let Some(wakeup) = &self.wakeup
+            && let Some(fd) = &self.fd
         {
-            wakeup.clear();
+            fd.clear();
         }
     }
 }
@@ -231,17 +197,17 @@ impl Events {
     }
 
     /// The descriptor, made when it is first asked for.
-    fn wakeup(&self) -> std::io::Result<Arc<Wakeup>> {
+    fn fd(&self) -> std::io::Result<Arc<NotifyFd>> {
         let mut ready = self.lock();
-        if let Some(wakeup) = &ready.wakeup {
-            return Ok(Arc::clone(wakeup));
+        if let Some(fd) = &ready.fd {
+            return Ok(Arc::clone(fd));
         }
-        let wakeup = Arc::new(Wakeup::new()?);
+        let fd = Arc::new(NotifyFd::new()?);
         if !ready.waiting.is_empty() {
-            wakeup.set();
+            fd.set();
         }
-        ready.wakeup = Some(Arc::clone(&wakeup));
-        Ok(wakeup)
+        ready.fd = Some(Arc::clone(&fd));
+        Ok(fd)
     }
 
     fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {

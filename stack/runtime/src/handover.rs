@@ -35,18 +35,18 @@ pub(crate) enum Rest {
 /// Who waits until the shard has something.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiters {
-    /// Somebody sleeps, or may be about to.
-    pub(crate) sleep: bool,
-    /// Somebody asked for a descriptor once: whether anybody sleeps on it cannot be told.
-    pub(crate) watched: bool,
-    /// Another number whenever somebody begins to wait.
-    pub(crate) begun: u32,
+    /// Threads sleep, or may be about to.
+    pub(crate) sleeping: bool,
+    /// The application has a file descriptor, and may sleep on it at any time.
+    pub(crate) fd_exported: bool,
+    /// Another number whenever a wait begins.
+    pub(crate) wait_seq: u32,
 }
 
 impl Waiters {
-    /// True if there may be somebody.
-    pub(crate) const fn wait(self) -> bool {
-        self.sleep || self.watched
+    /// True if somebody may wait.
+    pub(crate) const fn any(self) -> bool {
+        self.sleeping || self.fd_exported
     }
 }
 
@@ -58,10 +58,10 @@ pub(crate) struct Handover {
     rest: CachePadded<AtomicU32>,
     /// Those who sleep, or may be about to, until the shard has something for them.
     sleepers: AtomicU32,
-    /// Somebody asked for a descriptor, and may sleep on it.
-    watched: AtomicBool,
-    /// How often somebody has begun to wait.
-    begun: AtomicU32,
+    /// See [`Waiters::fd_exported`].
+    fd_exported: AtomicBool,
+    /// See [`Waiters::wait_seq`].
+    wait_seq: AtomicU32,
     helper: OnceLock<Thread>,
 }
 
@@ -71,8 +71,8 @@ impl Handover {
             driven: CachePadded::new(AtomicU64::new(0)),
             rest: CachePadded::new(AtomicU32::new(Rest::Aside as u32)),
             sleepers: AtomicU32::new(0),
-            watched: AtomicBool::new(false),
-            begun: AtomicU32::new(0),
+            fd_exported: AtomicBool::new(false),
+            wait_seq: AtomicU32::new(0),
             helper: OnceLock::new(),
         }
     }
@@ -110,14 +110,14 @@ impl Handover {
     /// for a while. Counts until as many calls of [`Handover::forget`].
     pub(crate) fn expect(&self) {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
-        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.wait_seq.fetch_add(1, Ordering::Relaxed);
         self.wake(Rest::Long);
     }
 
     /// Somebody has a descriptor from now on, and may sleep on it at any time.
     pub(crate) fn watch(&self) {
-        self.watched.store(true, Ordering::Relaxed);
-        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.fd_exported.store(true, Ordering::Relaxed);
+        self.wait_seq.fetch_add(1, Ordering::Relaxed);
         self.wake(Rest::Long);
     }
 
@@ -134,9 +134,9 @@ impl Handover {
     /// See [`Waiters`].
     pub(crate) fn waiters(&self) -> Waiters {
         Waiters {
-            sleep: self.is_expected(),
-            watched: self.watched.load(Ordering::Relaxed),
-            begun: self.begun.load(Ordering::Relaxed),
+            sleeping: self.is_expected(),
+            fd_exported: self.fd_exported.load(Ordering::Relaxed),
+            wait_seq: self.wait_seq.load(Ordering::Relaxed),
         }
     }
 
@@ -176,24 +176,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_wait_are_known() {
+    fn waiters_are_counted() {
         let handover = Handover::new();
         let start = handover.waiters();
-        assert!(!start.wait());
+        assert!(!start.any());
         handover.expect();
         let asleep = handover.waiters();
-        assert!(asleep.wait() && asleep.sleep && asleep.begun != start.begun);
+        assert!(asleep.any() && asleep.sleeping && asleep.wait_seq != start.wait_seq);
         // Another one, beside.
         handover.expect();
-        assert_ne!(handover.waiters().begun, asleep.begun);
+        assert_ne!(handover.waiters().wait_seq, asleep.wait_seq);
         handover.forget();
-        assert!(handover.waiters().sleep);
+        assert!(handover.waiters().sleeping);
         handover.forget();
-        assert!(!handover.waiters().wait());
+        assert!(!handover.waiters().any());
         let before = handover.waiters();
         handover.watch();
         let watched = handover.waiters();
-        assert!(watched.wait() && !watched.sleep && watched.begun != before.begun);
+        assert!(watched.any() && !watched.sleeping && watched.wait_seq != before.wait_seq);
     }
 }
 
@@ -267,9 +267,9 @@ mod proofs {
         loom::model(|| {
             let handover = Arc::new(Handover::new());
             handover.expect();
-            let seen = handover.waiters().begun;
+            let seen = handover.waiters().wait_seq;
             let helper = helper(&handover, move |handover| {
-                let has_begun = || handover.waiters().begun != seen;
+                let has_begun = || handover.waiters().wait_seq != seen;
                 while !has_begun() {
                     handover.nap(Rest::Long, Duration::MAX, has_begun);
                 }

@@ -239,6 +239,8 @@ mod mr;
 #[cfg(not(loom))]
 mod mw;
 #[cfg(not(loom))]
+mod notify_fd;
+#[cfg(not(loom))]
 mod opaque;
 #[cfg(not(loom))]
 mod pd;

@@ -26,7 +26,7 @@ const TRAFFIC_NS: u64 = 20_000_000;
 const TRAFFIC_AWAITED_NS: u64 = 2_000_000_000;
 /// So does somebody who begins to wait, for this long: there may have been traffic that others than
 /// the helper found, and there will be more.
-const BEGUN_NS: u64 = 100_000_000;
+const NEW_WAITER_NS: u64 = 100_000_000;
 /// First nap after that; each further one is twice as long, up to the longest.
 const NAP_LONG_MIN: Duration = Duration::from_micros(100);
 const NAP_LONG_MAX: Duration = Duration::from_millis(1);
@@ -50,9 +50,9 @@ pub(crate) enum Step {
 pub(crate) struct Schedule {
     /// When a pass last found something to do.
     busy_at: u64,
-    /// When somebody last began to wait, and its number.
-    begun_at: u64,
-    begun: u32,
+    /// When the last wait began, and its number.
+    wait_began_at: u64,
+    wait_seq: u32,
     /// The last pass found nothing, and there was none since.
     looked: bool,
     /// Since when the application drives, if it does.
@@ -67,8 +67,8 @@ impl Schedule {
     pub(crate) const fn new(now: u64) -> Self {
         Self {
             busy_at: now,
-            begun_at: now,
-            begun: 0,
+            wait_began_at: now,
+            wait_seq: 0,
             looked: false,
             aside_since: None,
             nap_aside: NAP_ASIDE_MIN,
@@ -80,23 +80,23 @@ impl Schedule {
     /// What to do, given how long ago the application last drove, and who waits until the shard has
     /// something.
     pub(crate) fn next(&mut self, now: u64, application_idle_ns: u64, waiters: Waiters) -> Step {
-        if self.begun != waiters.begun {
-            (self.begun, self.begun_at) = (waiters.begun, now);
+        if self.wait_seq != waiters.wait_seq {
+            (self.wait_seq, self.wait_began_at) = (waiters.wait_seq, now);
             self.nap_long = NAP_LONG_MIN;
         }
         if application_idle_ns <= HANDOVER_NS {
-            return self.stand_aside(now, waiters.sleep);
+            return self.stand_aside(now, waiters.sleeping);
         }
         self.aside_since = None;
         self.nap_aside = NAP_ASIDE_MIN;
         let quiet = now.saturating_sub(self.busy_at);
-        let waited = now.saturating_sub(self.begun_at);
+        let waited = now.saturating_sub(self.wait_began_at);
         if !self.looked || quiet.min(waited) < SPIN_NS {
             return Step::Drive;
         }
         // After each nap one look.
         self.looked = false;
-        let awaited = waiters.wait() && (quiet < TRAFFIC_AWAITED_NS || waited < BEGUN_NS);
+        let awaited = waiters.any() && (quiet < TRAFFIC_AWAITED_NS || waited < NEW_WAITER_NS);
         if quiet < TRAFFIC_NS || awaited {
             return Step::Nap(Rest::Brief, self.nap_brief());
         }
@@ -113,9 +113,9 @@ impl Schedule {
         }
     }
 
-    /// The number of the last who began to wait before the last step was planned.
-    pub(crate) const fn begun(&self) -> u32 {
-        self.begun
+    /// [`Waiters::wait_seq`] when the last step was planned.
+    pub(crate) const fn wait_seq(&self) -> u32 {
+        self.wait_seq
     }
 
     /// There was something.
@@ -188,12 +188,12 @@ mod tests {
     }
 
     const BRIEF: (Rest, Duration) = (Rest::Brief, Duration::from_nanos(LOOK_NS));
-    const NOBODY: Waiters = Waiters { sleep: false, watched: false, begun: 0 };
-    const SLEEPER: Waiters = Waiters { sleep: true, begun: 1, ..NOBODY };
+    const NOBODY: Waiters = Waiters { sleeping: false, fd_exported: false, wait_seq: 0 };
+    const SLEEPER: Waiters = Waiters { sleeping: true, wait_seq: 1, ..NOBODY };
 
     #[test]
     fn naps_stay_brief_for_two_seconds_while_somebody_waits() {
-        for waiters in [SLEEPER, Waiters { watched: true, begun: 1, ..NOBODY }] {
+        for waiters in [SLEEPER, Waiters { fd_exported: true, wait_seq: 1, ..NOBODY }] {
             let (mut schedule, mut now) = (Schedule::new(0), 0);
             let recent = Duration::from_nanos(TRAFFIC_AWAITED_NS - SPIN_NS);
             let (passes, naps) = idle(&mut schedule, &mut now, recent, waiters);
@@ -211,13 +211,13 @@ mod tests {
 
     /// Also beside somebody who has waited for long.
     #[test]
-    fn whoever_begins_to_wait_is_looked_for_often_for_a_while() {
+    fn new_waiter_shortens_naps_for_a_while() {
         for before in [NOBODY, SLEEPER] {
             let (mut schedule, mut now) = (Schedule::new(0), 0);
             idle(&mut schedule, &mut now, Duration::from_secs(5), before);
-            let waiters = Waiters { begun: 2, ..SLEEPER };
+            let waiters = Waiters { wait_seq: 2, ..SLEEPER };
             assert_eq!(schedule.next(now, LONG_AGO, waiters), Step::Drive, "an answer may be near");
-            let while_brief = Duration::from_nanos(BEGUN_NS - SPIN_NS);
+            let while_brief = Duration::from_nanos(NEW_WAITER_NS - SPIN_NS);
             let (_, naps) = idle(&mut schedule, &mut now, while_brief, waiters);
             assert!(naps.iter().all(|&nap| nap == BRIEF));
             let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);

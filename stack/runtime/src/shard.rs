@@ -194,14 +194,14 @@ impl Shard {
         schedule.next(now, idle, self.handover.waiters())
     }
 
-    /// The helper sleeps for at most `limit`, or until it is to drive. `begun`: see [`Waiters`], as
-    /// it was when the nap was planned.
-    pub(crate) fn nap(&self, rest: Rest, limit: Duration, begun: u32) {
+    /// The helper sleeps for at most `limit`, or until it is to drive. `wait_seq`: see
+    /// [`Waiters`], as it was when the nap was planned.
+    pub(crate) fn nap(&self, rest: Rest, limit: Duration, wait_seq: u32) {
         self.handover.nap(rest, limit, || match rest {
             Rest::Awake => true,
             Rest::Aside => self.handover.idle_ns(self.clock.now().as_nanos()) > HANDOVER_NS,
             Rest::Brief => self.bells.any(),
-            Rest::Long => self.bells.any() || self.handover.waiters().begun != begun,
+            Rest::Long => self.bells.any() || self.handover.waiters().wait_seq != wait_seq,
         });
     }
 

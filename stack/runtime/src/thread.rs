@@ -94,27 +94,30 @@ impl Drop for Driver {
 
 /// Yields the helper's core between two looks: the sleeper that it has just woken may have been put
 /// there, and would not run before the next nap. Beside a thread that computes, a yield costs a
-/// time slice, and waking from a nap next to nothing: the helper yields no more for a while then.
-struct Courtesy {
-    /// When it yields again.
-    from: Instant,
+/// time slice, and waking from a nap next to nothing: after one that took long it yields no more
+/// for a while.
+struct YieldBackoff {
+    resume_at: Instant,
 }
 
-impl Courtesy {
-    /// Somebody who takes the core for longer, in nanoseconds, is no sleeper of ours.
-    const SHORT_NS: u64 = 500_000;
+impl YieldBackoff {
+    /// Whoever takes the core for longer, in nanoseconds, is no sleeper that was woken.
+    const YIELD_NS_MAX: u64 = 500_000;
     /// For how long it does not yield then, in nanoseconds.
-    const REFRAIN_NS: u64 = 100_000_000;
+    const BACKOFF_NS: u64 = 100_000_000;
 
-    fn yield_core(&mut self, now: Instant, clock: impl Fn() -> Instant) {
-        if now < self.from {
-            return;
+    /// True if it yielded.
+    fn yield_now(&mut self, mut clock: impl FnMut() -> Instant) -> bool {
+        let start = clock();
+        if start < self.resume_at {
+            return false;
         }
         std::thread::yield_now();
-        let back = clock();
-        if back.since(now) > Self::SHORT_NS {
-            self.from = back + Self::REFRAIN_NS;
+        let end = clock();
+        if end.since(start) > Self::YIELD_NS_MAX {
+            self.resume_at = end + Self::BACKOFF_NS;
         }
+        true
     }
 }
 
@@ -125,23 +128,51 @@ fn help(shard: &Shard, stop: &AtomicBool) {
     }
     shard.handover().begin(std::thread::current());
     let mut schedule = Schedule::new(shard.now().as_nanos());
-    let mut courtesy = Courtesy { from: shard.now() };
+    let mut yields = YieldBackoff { resume_at: shard.now() };
     while !stop.load(Ordering::Relaxed) && !shard.has_ended() {
         match shard.next_step(&mut schedule) {
             Step::Drive => {
                 let busy = shard.advance();
-                let now = shard.now();
-                schedule.drove(now.as_nanos(), busy);
+                schedule.drove(shard.now().as_nanos(), busy);
                 if !busy {
-                    courtesy.yield_core(now, || shard.now());
+                    yields.yield_now(|| shard.now());
                 }
             }
-            Step::Spin => courtesy.yield_core(shard.now(), || shard.now()),
+            Step::Spin => drop(yields.yield_now(|| shard.now())),
             Step::Nap(rest, limit) => {
                 let start = shard.now();
-                shard.nap(rest, limit, schedule.begun());
+                shard.nap(rest, limit, schedule.wait_seq());
                 schedule.napped(limit, shard.now().since(start));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_yield_stops_yielding_for_a_while() {
+        let mut yields = YieldBackoff { resume_at: Instant::ZERO };
+        let mut now = Instant::ZERO;
+        // Yields, each of which takes this long.
+        let mut yielded = |step_ns: u64, now: &mut Instant| {
+            let mut calls = 0;
+            yields.yield_now(|| {
+                calls += 1;
+                if calls == 2 {
+                    *now = *now + step_ns;
+                }
+                *now
+            })
+        };
+        assert!(yielded(YieldBackoff::YIELD_NS_MAX, &mut now), "short enough");
+        assert!(yielded(YieldBackoff::YIELD_NS_MAX + 1, &mut now));
+        assert!(!yielded(0, &mut now));
+        now = now + (YieldBackoff::BACKOFF_NS - 1);
+        assert!(!yielded(0, &mut now));
+        now = now + 1;
+        assert!(yielded(0, &mut now));
     }
 }

@@ -132,7 +132,7 @@ fn several_queues_share_a_channel_and_its_descriptor() {
 }
 
 #[test]
-fn the_descriptor_is_readable_no_longer_than_events_wait() {
+fn fd_is_readable_only_while_events_are_pending() {
     let mut armed = Armed::new(DriveMode::Inline);
     let mut pipe = std::fs::File::from(armed.channel.as_fd().try_clone_to_owned().unwrap());
     let mut is_readable = || pipe.read(&mut [0]).is_ok();

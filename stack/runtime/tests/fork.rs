@@ -64,8 +64,8 @@ fn a_child_disturbs_nothing_that_a_helper_drives() {
     a_child_disturbs_nothing(DriveMode::Helper);
 }
 
-/// Octets that make the descriptor readable; takes them.
-fn octets(descriptor: &impl AsFd) -> usize {
+/// Bytes that make the descriptor readable; takes them.
+fn pending_bytes(descriptor: &impl AsFd) -> usize {
     let mut file = File::from(descriptor.as_fd().try_clone_to_owned().unwrap());
     file.read(&mut [0; 8]).unwrap_or(0)
 }
@@ -77,7 +77,7 @@ fn with_events(descriptors_first: bool, act: impl FnOnce(&Channel, &EventChannel
     let channel = right.context.create_channel().unwrap();
     let events = right.context.event_channel().unwrap();
     if descriptors_first {
-        assert_eq!((octets(&channel), octets(&events)), (0, 0));
+        assert_eq!((pending_bytes(&channel), pending_bytes(&events)), (0, 0));
     }
     let cq = right.context.create_cq_on(&channel, 16).unwrap();
     let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 4, max_recv_wr: 4 };
@@ -91,20 +91,20 @@ fn with_events(descriptors_first: bool, act: impl FnOnce(&Channel, &EventChannel
 }
 
 #[test]
-fn a_child_that_asks_for_descriptors_adds_no_octet() {
+fn forked_child_does_not_write_to_notify_fds() {
     with_events(false, |channel, events| {
         let asks = || channel.as_fd().as_raw_fd() >= 0 && events.as_fd().as_raw_fd() >= 0;
         assert!(run_in_child(asks).unwrap());
-        assert_eq!((octets(channel), octets(events)), (1, 1));
+        assert_eq!((pending_bytes(channel), pending_bytes(events)), (1, 1));
     });
 }
 
 #[test]
-fn a_child_that_takes_events_takes_no_octet() {
+fn forked_child_does_not_read_from_notify_fds() {
     with_events(true, |channel, events| {
         let takes = || channel.next_event().is_some() && events.next_event().is_some();
         assert!(run_in_child(takes).unwrap());
-        assert_eq!((octets(channel), octets(events)), (1, 1));
+        assert_eq!((pending_bytes(channel), pending_bytes(events)), (1, 1));
         assert!(takes(), "the parent's are still there");
     });
 }

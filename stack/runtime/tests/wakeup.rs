@@ -158,7 +158,9 @@ fn sleepers_are_woken_soon_and_naps_cost_little() {
     .map(|(waits, after, max)| {
         let share = idle_share(waits, after);
         println!("idle helper, {waits:?}, after {after:?}: {:.1} % of a core", share * 100.0);
-        assert!(share < if quiet { max } else { 0.9 }, "{waits:?} after {after:?}: {share}");
+        // A nap costs more on a busy machine.
+        let max = if quiet { max } else { max * 1.2 };
+        assert!(share < max, "{waits:?} after {after:?}: {share}");
         share
     });
     assert!(!quiet || shares[2] > 2.0 * shares[3], "whoever has the descriptor may sleep on it");

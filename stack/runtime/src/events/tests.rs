@@ -1,4 +1,10 @@
+use std::fs::File;
+use std::io::Read;
+use std::net::Ipv4Addr;
+
 use super::*;
+use crate::device::DeviceSpec;
+use crate::{Config, Context, DriveMode, QpOptions};
 
 fn source(port: u16) -> (Arc<Source>, AsyncEvent) {
     let (source, event) = (Source::new(), AsyncEvent::ConnectRequest { port });
@@ -74,11 +80,12 @@ fn the_descriptor_is_readable_while_events_wait() {
     let ((a, _), (b, _)) = (source(1), source(2));
     // Made late, it tells of what was there before.
     teller.tell(&a);
-    let wakeup = events.wakeup().unwrap();
-    // Octets that are there; put back where they were.
+    let fd = events.fd().unwrap();
+    let file = File::from(fd.as_fd().try_clone_to_owned().unwrap());
+    // Bytes that are there; put back where they were.
     let readable = || {
-        let count = (&wakeup.reader).read(&mut [0; 8]).unwrap_or(0);
-        (&wakeup.writer).write_all(&[0; 8][..count]).unwrap();
+        let count = (&file).read(&mut [0; 8]).unwrap_or(0);
+        (0..count).for_each(|_| fd.set());
         count
     };
     assert_eq!(readable(), 1);
@@ -91,8 +98,50 @@ fn the_descriptor_is_readable_while_events_wait() {
     teller.tell(&a);
     events.forget(&a);
     assert_eq!(readable(), 0);
-    // Even if the application takes the octets itself nobody waits for ever.
+    // Even if the application takes the bytes itself nobody waits for ever.
     teller.tell(&b);
-    let _ = (&wakeup.reader).read(&mut [0; 2]);
+    let _ = (&file).read(&mut [0; 2]);
     assert_eq!(all(&events).len(), 1);
+}
+
+/// Two contexts on a ring, driven by helpers.
+fn helped() -> (Context, Context) {
+    let config = |host| {
+        let address = Ipv4Addr::new(198, 18, 0, host).into();
+        let mut config = Config::new(DeviceSpec::Ring, address, 24);
+        config.drive = DriveMode::Helper;
+        config
+    };
+    Context::ring_pair(config(1), config(2)).unwrap()
+}
+
+#[test]
+fn exported_event_fd_counts_as_a_waiter() {
+    let (context, _peer) = helped();
+    let channel = context.event_channel().unwrap();
+    let waiters = || context.inner().shard.handover().waiters();
+    assert!(!waiters().any());
+    let _ = channel.as_fd();
+    assert!(waiters().fd_exported && !waiters().sleeping);
+}
+
+/// Sleeping would end the application's own driving and the helper's long naps.
+#[test]
+fn wait_of_zero_does_not_hand_over_to_the_helper() {
+    let (context, _peer) = helped();
+    let (channel, events) = (context.create_channel().unwrap(), context.event_channel().unwrap());
+    let (pd, cq) = (context.alloc_pd(), context.create_cq_on(&channel, 4).unwrap());
+    let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 1 };
+    let qp = pd.create_qp(&context, &options).unwrap();
+    let wait_seq = || context.inner().shard.handover().waiters().wait_seq;
+    let before = wait_seq();
+    assert_eq!(channel.wait(Duration::ZERO), None);
+    assert_eq!(events.wait(Duration::ZERO), None);
+    assert_eq!(qp.wait_event(Duration::ZERO), None);
+    assert_eq!(wait_seq(), before);
+    let shortest = Duration::from_millis(1);
+    assert_eq!(channel.wait(shortest), None);
+    assert_eq!(events.wait(shortest), None);
+    assert_eq!(qp.wait_event(shortest), None);
+    assert_eq!(wait_seq(), before + 3);
 }
