@@ -41,9 +41,11 @@ fn delays(drive: DriveMode) -> Vec<Duration> {
                 while cq.poll(&mut found) == 0 {
                     assert!(channel.wait(PATIENCE).is_some(), "nobody wakes the sleeper");
                 }
-                woken.send(Instant::now()).unwrap();
+                let now = Instant::now();
                 found.clear();
+                // First: the poster may send again as soon as it knows.
                 b.post_recv(recv(0, inbox.sge(0, 64))).unwrap();
+                woken.send(now).unwrap();
             }
         });
         delays_of(|| {
