@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ferrowarp_proto::device::{ChecksumMode, RxFrame};
 use ferrowarp_proto::tcp::{
-    Config, Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, Transmit,
+    Config, Contiguous, Delivered, Event, IssAndTsOffset, OooPool, State, Tcb, Transmit, TxDemand,
 };
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::wire::seq::Seq;
@@ -38,7 +38,7 @@ fn octet(side: usize, at: u64) -> u8 {
 struct Ours {
     tcb: Option<Tcb<Frame, Frame>>,
     cfg: Arc<Config>,
-    pool: HoldPool<Frame>,
+    pool: OooPool<Frame>,
     to_write: u64,
     written: u64,
     read: u64,
@@ -47,7 +47,7 @@ struct Ours {
     kept: u32,
     keep_max: u32,
     peer_closed: bool,
-    failed: Option<Notice>,
+    failed: Option<Event>,
 }
 
 impl Ours {
@@ -61,7 +61,7 @@ impl Ours {
         let len = u32::try_from(octets.len()).expect("short");
         if self.kept + len <= self.keep_max {
             self.kept += len;
-            self.tcb.as_mut().expect("connected").hold(len);
+            self.tcb.as_mut().expect("connected").add_unconsumed(len);
         }
     }
 
@@ -78,33 +78,33 @@ impl Ours {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, octets } => {
                 self.check(&frame, &octets);
-                while let Some(next) = self.tcb.as_mut().expect("connected").next_held() {
+                while let Some(next) = self.tcb.as_mut().expect("connected").next_contiguous() {
                     match next {
-                        InTurn::Held { held, octets } => {
+                        Contiguous::Buffered { segment: held, octets } => {
                             self.check(&held, &octets);
-                            self.pool.give_back(held);
+                            self.pool.release(held);
                         }
-                        InTurn::Taken { .. } => unreachable!("nothing is taken early"),
+                        Contiguous::Consumed { .. } => unreachable!("nothing is taken early"),
                     }
                 }
             }
-            Delivered::Early { frame, octets, .. } => {
-                let _ = tcb.hold_early(&mut self.pool, frame, octets);
+            Delivered::OutOfOrder { frame, octets, .. } => {
+                let _ = tcb.buffer_ooo(&mut self.pool, frame, octets);
             }
         }
         let tcb = self.tcb.as_mut().expect("connected");
-        tcb.settle_held(&mut self.pool);
+        tcb.release_ooo(&mut self.pool);
         self.notices();
     }
 
     fn notices(&mut self) {
         let Some(tcb) = &mut self.tcb else { return };
-        while let Some(notice) = tcb.poll_notice() {
+        while let Some(notice) = tcb.poll_event() {
             match notice {
-                Notice::Established => tcb.open_window(),
-                Notice::Window => tcb.grow_window(tcb.window_wanted()),
-                Notice::PeerClosed => self.peer_closed = true,
-                Notice::Reset | Notice::TimedOut => self.failed = Some(notice),
+                Event::Established => tcb.open_window(),
+                Event::RcvWndLimited => tcb.grow_window(tcb.window_wanted()),
+                Event::PeerClosed => self.peer_closed = true,
+                Event::Reset | Event::TimedOut => self.failed = Some(notice),
                 _ => {}
             }
         }
@@ -117,12 +117,12 @@ impl Ours {
         loop {
             let len = self.to_write.min(self.record_len.min(tcb.emss()) as u64);
             let len32 = u32::try_from(len).expect("a record is short");
-            let ready = if len > 0 { Ready::Record(len32) } else { Ready::Nothing };
+            let ready = if len > 0 { TxDemand::Record(len32) } else { TxDemand::Nothing };
             let len = match tcb.next_transmit(now, ready) {
                 Transmit::Idle => break,
                 Transmit::Control => tcb.write_control(now, &mut buf),
-                Transmit::Resend { .. } => tcb.write_resend(now, &mut buf),
-                Transmit::Fresh { .. } => {
+                Transmit::Retransmit { .. } => tcb.write_retransmit(now, &mut buf),
+                Transmit::NewData { .. } => {
                     let start = tcb.header_len();
                     let payload_len = len32 as usize;
                     for place in &mut buf[start..start + payload_len] {
@@ -130,8 +130,8 @@ impl Ours {
                         self.written += 1;
                     }
                     self.to_write -= len;
-                    let len = tcb.write_fresh(now, &mut buf, payload_len, self.to_write == 0);
-                    if !tcb.sent(now, Frame(buf[..len].into()), payload_len) {
+                    let len = tcb.write_new_data(now, &mut buf, payload_len, self.to_write == 0);
+                    if !tcb.on_sent(now, Frame(buf[..len].into()), payload_len) {
                         continue;
                     }
                     len
@@ -149,8 +149,8 @@ impl Ours {
     }
 }
 
-fn origin(iss: u32) -> Origin {
-    Origin { iss: Seq(iss), ts_offset: iss.wrapping_mul(0x9e37_79b1) }
+fn origin(iss: u32) -> IssAndTsOffset {
+    IssAndTsOffset { iss: Seq(iss), ts_offset: iss.wrapping_mul(0x9e37_79b1) }
 }
 
 /// Their port.
@@ -344,7 +344,7 @@ impl Run {
         let ours = Ours {
             tcb: None,
             cfg,
-            pool: HoldPool::new(40, 1 << 20, 1460),
+            pool: OooPool::new(40, 1 << 20, 1460),
             to_write: octets[0],
             written: 0,
             read: 0,
@@ -397,7 +397,7 @@ impl Run {
             tcb.handle_timeout(self.now);
             self.steps += 1;
             if self.steps.is_multiple_of(5) {
-                tcb.release(std::mem::take(&mut self.ours.kept));
+                tcb.consume(std::mem::take(&mut self.ours.kept));
             }
         }
         self.ours.notices();

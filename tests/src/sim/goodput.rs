@@ -173,7 +173,7 @@ pub fn measure(case: &Case, seed: u64) -> Row {
     let sent = (after.1.0.segments_out - before.1.0.segments_out).max(1) as f64;
     Row {
         goodput: octets * 1e9 / (span as f64 * RATE as f64),
-        resent: (after.1.0.resends - before.1.0.resends) as f64 / sent,
+        resent: (after.1.0.retransmits - before.1.0.retransmits) as f64 / sent,
         spurious: (after.1.1.duplicates_in - before.1.1.duplicates_in) as f64 / sent,
         timeouts: (after.1.0.timeouts - before.1.0.timeouts) as f64 * 1e9 / span as f64,
     }
@@ -270,7 +270,7 @@ pub fn tail(rtt_us: u64, bursts: u64) -> Tail {
     Tail {
         p50_us: at(50),
         p99_us: at(99),
-        by_probe: u64::from(after.probe_repairs - before.probe_repairs),
+        by_probe: u64::from(after.tlp_repairs - before.tlp_repairs),
         by_timeout: u64::from(after.timeouts - before.timeouts),
     }
 }

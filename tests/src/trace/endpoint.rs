@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use ferrowarp_proto::device::{ChecksumMode, RxFrame};
 use ferrowarp_proto::tcp::{
-    Config, Delivered, HoldPool, InTurn, Notice, Origin, Ready, State, Tcb, TooBig, Transmit,
+    Config, Contiguous, Delivered, Event, IssAndTsOffset, OooPool, State, Tcb, TooBig, Transmit,
+    TxDemand,
 };
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::seq::Seq;
@@ -45,7 +46,7 @@ pub struct Endpoint {
     /// The application keeps what it is handed instead of consuming it.
     keeps: bool,
     kept: u32,
-    pool: HoldPool<Frame>,
+    pool: OooPool<Frame>,
     early: Answer,
     notices: Vec<String>,
     /// Frames the engine would have sent in answer to what is for no connection.
@@ -66,7 +67,7 @@ impl Endpoint {
             read: 0,
             keeps: false,
             kept: 0,
-            pool: HoldPool::new(512, 16 << 20, settings.tcp.mss.into()),
+            pool: OooPool::new(512, 16 << 20, settings.tcp.mss.into()),
             early: Answer::Hold,
             notices: Vec::new(),
             answers: Vec::new(),
@@ -85,10 +86,10 @@ impl Endpoint {
         HeaderTemplate::new(MACS[0], MACS[1], self.tuple)
     }
 
-    fn origin(&self) -> Origin {
+    fn origin(&self) -> IssAndTsOffset {
         let start = u32::try_from(START.as_micros()).expect("time starts early");
         let ts_offset = self.settings.tsval.wrapping_sub(start);
-        Origin { iss: Seq(self.settings.iss), ts_offset }
+        IssAndTsOffset { iss: Seq(self.settings.iss), ts_offset }
     }
 
     /// The octets of the stream at `position` are those of `frame`.
@@ -114,7 +115,7 @@ impl Endpoint {
         self.read = self.read.wrapping_add(len);
         if self.keeps {
             self.kept += len;
-            self.live()?.hold(len);
+            self.live()?.add_unconsumed(len);
         }
         Ok(())
     }
@@ -124,9 +125,9 @@ impl Endpoint {
         Self::check(&frame, &octets, self.read.wrapping_add(ahead))?;
         let Some(tcb) = &mut self.tcb else { return Ok(()) };
         match self.early {
-            Answer::Hold => drop(tcb.hold_early(&mut self.pool, frame, octets)),
-            Answer::Take => tcb.took_early(&mut self.pool),
-            Answer::Reject => tcb.reject_early(),
+            Answer::Hold => drop(tcb.buffer_ooo(&mut self.pool, frame, octets)),
+            Answer::Take => tcb.consumed_ooo(&mut self.pool),
+            Answer::Reject => tcb.drop_ooo(),
         }
         Ok(())
     }
@@ -137,26 +138,26 @@ impl Endpoint {
         let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return Ok(()) };
         let live = self.tcb.as_mut().filter(|tcb| tcb.state() != State::Closed);
         let is_open = self.listening;
-        let Some(tcb) = live.filter(|tcb| !(is_open && tcb.gives_way_to(&segment))) else {
+        let Some(tcb) = live.filter(|tcb| !(is_open && tcb.may_recycle(&segment))) else {
             self.unmatched(now, &segment);
             return Ok(());
         };
         match tcb.handle_segment(now, &segment, frame) {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, octets } => self.take(&frame, &octets)?,
-            Delivered::Early { frame, seq, octets } => self.take_early(frame, seq, octets)?,
+            Delivered::OutOfOrder { frame, seq, octets } => self.take_early(frame, seq, octets)?,
         }
-        while let Some(next) = self.live()?.next_held() {
+        while let Some(next) = self.live()?.next_contiguous() {
             match next {
-                InTurn::Held { held, octets } => {
+                Contiguous::Buffered { segment: held, octets } => {
                     self.take(&held, &octets)?;
-                    self.pool.give_back(held);
+                    self.pool.release(held);
                 }
-                InTurn::Taken { len, .. } => self.read = self.read.wrapping_add(len),
+                Contiguous::Consumed { len, .. } => self.read = self.read.wrapping_add(len),
             }
         }
         if let Some(tcb) = &mut self.tcb {
-            tcb.settle_held(&mut self.pool);
+            tcb.release_ooo(&mut self.pool);
         }
         Ok(())
     }
@@ -183,10 +184,10 @@ impl Endpoint {
 
     fn heed(&mut self) {
         while let Some(tcb) = &mut self.tcb
-            && let Some(notice) = tcb.poll_notice()
+            && let Some(notice) = tcb.poll_event()
         {
             // An engine grants it within its budget; here there is no other connection.
-            if notice == Notice::Window {
+            if notice == Event::RcvWndLimited {
                 tcb.grow_window(tcb.window_wanted());
             } else {
                 self.notices.push(format!("{notice:?}"));
@@ -202,18 +203,18 @@ impl Endpoint {
         let tcb = self.live()?;
         let mut buf = vec![0xee; 70_000];
         let len_of = |len| u32::try_from(len).unwrap_or(u32::MAX);
-        let ready = next_len.map_or(Ready::Nothing, |len| Ready::Record(len_of(len)));
+        let ready = next_len.map_or(TxDemand::Nothing, |len| TxDemand::Record(len_of(len)));
         let len = match tcb.next_transmit(now, ready) {
             Transmit::Idle => return Ok(false),
             Transmit::Control => tcb.write_control(now, &mut buf),
-            Transmit::Resend { payload_len } => {
-                let len = tcb.write_resend(now, &mut buf);
+            Transmit::Retransmit { payload_len } => {
+                let len = tcb.write_retransmit(now, &mut buf);
                 if len != tcb.header_len() + payload_len {
                     return Err(format!("{payload_len} octets announced, another length written"));
                 }
                 len
             }
-            Transmit::Fresh { room } => {
+            Transmit::NewData { capacity: room } => {
                 let limit = if whole { room.max(tcb.emss()) } else { room };
                 let payload_len = next_len.ok_or("nothing waits to be sent")?.min(limit);
                 let start = tcb.header_len();
@@ -221,8 +222,8 @@ impl Endpoint {
                     *octet = pattern(true, at);
                 }
                 let push = is_last && next_len == Some(payload_len);
-                let len = tcb.write_fresh(now, &mut buf, payload_len, push);
-                let go = tcb.sent(now, Frame(buf[..len].into()), payload_len);
+                let len = tcb.write_new_data(now, &mut buf, payload_len, push);
+                let go = tcb.on_sent(now, Frame(buf[..len].into()), payload_len);
                 self.written += u32::try_from(payload_len).expect("a segment is short");
                 let left = self.writes.front_mut().expect("it was asked for");
                 *left -= payload_len;
@@ -292,7 +293,7 @@ impl Subject for Endpoint {
             ["release", len] => {
                 let len = u32::try_from(number(len)?).map_err(|_| "a negative length")?;
                 self.kept = self.kept.checked_sub(len).ok_or("so much is not held")?;
-                self.live()?.release(len);
+                self.live()?.consume(len);
             }
             ["close"] => self.live()?.close(),
             ["abort"] => self.live()?.abort(),
@@ -324,7 +325,7 @@ impl Subject for Endpoint {
             "cwnd" => tcb.cwnd().into(),
             "emss" => tcb.emss() as u64,
             "srtt-us" => tcb.srtt_ns() / 1000,
-            "held-frames" => tcb.held_pieces() as u64,
+            "held-frames" => tcb.ooo_segments() as u64,
             "window-limit" => tcb.window_limit().into(),
             "read" => self.read.into(),
             "waiting" => self.writes.iter().map(|len| *len as u64).sum(),

@@ -118,8 +118,8 @@ impl Settings {
             "keepalive-count" => tcp.keepalive_count = small(value)?,
             "challenge-acks" => tcp.challenge_acks = small(value)?,
             "keepalive" => tcp.keepalive_ns = Some(duration(value)?),
-            "tick" => tcp.tick_ns = duration(value)?,
-            "held-frames" => tcp.max_held_frames = small(value)?,
+            "tick" => tcp.timer_overrun_ns = duration(value)?,
+            "held-frames" => tcp.max_ooo_segments = small(value)?,
             "records" => tcp.max_records = small(value)?,
             "idle-restart" => tcp.idle_restart = switch(value)?,
             "ecn" => {

@@ -23,7 +23,7 @@ use crate::engine::connection::{Connection, ENDLESS, Phase};
 use crate::engine::outbound::ready;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::mpa::assembly::AssemblyPool;
-use crate::tcp::{self, Ready};
+use crate::tcp::{self, TxDemand};
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, EndReason, Event};
 use crate::verbs::qp::QpState;
@@ -115,7 +115,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         qp.waits_until = qp.waits_until.min(patience);
         conn.patience = conn.patience.min(patience);
         qp.reached = conn.tcb.rcv_nxt();
-        if ready(conn, verbs) == Ready::Nothing {
+        if ready(conn, verbs) == TxDemand::Nothing {
             finish(conn, verbs, assembly);
         }
         self.arm(index);

@@ -150,7 +150,7 @@ impl<R: RxFrame, T: Retained> Connection<R, T> {
     /// From the next octet on, behind what waits in the outbox, FPDUs are sent as agreed.
     pub(super) fn frame_by(&mut self, terms: &Terms) {
         let waiting = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
-        let start = self.tcb.written_nxt() + u32::try_from(waiting).unwrap_or(0);
+        let start = self.tcb.write_seq() + u32::try_from(waiting).unwrap_or(0);
         self.framing = if terms.markers_out {
             Framing::marked(terms.crc, start)
         } else {

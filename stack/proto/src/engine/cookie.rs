@@ -11,7 +11,7 @@
 use core::hash::{Hash, Hasher};
 
 use crate::net::keyed::{Purpose, Secret};
-use crate::tcp::{Config, Origin, default_mss};
+use crate::tcp::{Config, IssAndTsOffset, default_mss};
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Fields, Flags, Options, Segment};
@@ -64,7 +64,7 @@ impl Cookies {
         now: Instant,
         cfg: &Config,
         syn: &Segment,
-        origin: Origin,
+        origin: IssAndTsOffset,
     ) -> Fields {
         let ts = syn.options.ts.filter(|_| cfg.timestamps);
         let keeps_ecn = syn.flags.has(Flags::ECE | Flags::CWR) && cfg.accepts_ecn();
@@ -92,7 +92,7 @@ impl Cookies {
                 mss: Some(cfg.mss),
                 wscale: (has_options && kept & SCALE_BITS != NO_SCALE).then(|| cfg.wscale()),
                 sack_permitted: has_options && kept & SACK_BIT != 0,
-                ts: ts.map(|(val, _)| (with_options(origin.ts_clock(now), kept), val)),
+                ts: ts.map(|(val, _)| (with_options(origin.tsval(now), kept), val)),
                 ..Options::default()
             },
             ..Fields::default()
@@ -105,7 +105,7 @@ impl Cookies {
         now: Instant,
         cfg: &Config,
         ack: &Segment,
-        origin: Origin,
+        origin: IssAndTsOffset,
     ) -> Option<Recalled> {
         let cookie = ack.ack - 1;
         let index = cookie.0 & SIZE_BITS;
@@ -114,7 +114,7 @@ impl Cookies {
         let options = match echo {
             None => NO_TIMESTAMPS,
             Some((_, echo)) => {
-                let age = u64::from(origin.ts_clock(now).wrapping_sub(echo)) * MICROSECOND;
+                let age = u64::from(origin.tsval(now).wrapping_sub(echo)) * MICROSECOND;
                 if age > LIFE_NS {
                     return None;
                 }

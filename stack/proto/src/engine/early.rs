@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::mpa::receive::Foreseen;
 use crate::net::fragments::Whole;
-use crate::tcp::{HoldPool, InTurn, Tcb};
+use crate::tcp::{Contiguous, OooPool, Tcb};
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::verbs::wc::Completions;
 use crate::wire::seq::Seq;
@@ -38,13 +38,13 @@ const IN_TURN_MAX: usize = 256;
 /// A frame with a segment: as the port received it, or put together from fragments.
 pub(super) trait Arrived<D: Device>: RxFrame {
     /// [`Arrived::hold`] has room for `len` octets.
-    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &HoldPool<D::Rx>, len: usize) -> bool;
+    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize) -> bool;
 
-    /// Has TCP hold `octets` of it; see [`Tcb::hold_early`].
+    /// Has TCP hold `octets` of it; see [`Tcb::buffer_ooo`].
     fn hold(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
-        holds: &mut HoldPool<D::Rx>,
+        holds: &mut OooPool<D::Rx>,
         octets: Range<usize>,
     ) -> bool;
 }
@@ -75,32 +75,32 @@ impl<R: RxFrame> RxFrame for Received<R> {
 }
 
 impl<D: Device> Arrived<D> for Received<D::Rx> {
-    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &HoldPool<D::Rx>, len: usize) -> bool {
-        tcb.can_hold(holds, len)
+    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize) -> bool {
+        tcb.can_buffer_ooo(holds, len)
     }
 
     fn hold(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
-        holds: &mut HoldPool<D::Rx>,
+        holds: &mut OooPool<D::Rx>,
         octets: Range<usize>,
     ) -> bool {
-        tcb.hold_early(holds, self.0, octets)
+        tcb.buffer_ooo(holds, self.0, octets)
     }
 }
 
 impl<D: Device> Arrived<D> for Whole {
-    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &HoldPool<D::Rx>, len: usize) -> bool {
-        tcb.can_copy(holds, len)
+    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize) -> bool {
+        tcb.can_copy_ooo(holds, len)
     }
 
     fn hold(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
-        holds: &mut HoldPool<D::Rx>,
+        holds: &mut OooPool<D::Rx>,
         octets: Range<usize>,
     ) -> bool {
-        tcb.copy_early(holds, &self.head()[octets])
+        tcb.copy_ooo(holds, &self.head()[octets])
     }
 }
 
@@ -128,7 +128,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         match foreseen {
             Foreseen::Waits => {}
             Foreseen::Taken(fpdus) => {
-                conn.tcb.took_early(&mut self.holds);
+                conn.tcb.consumed_ooo(&mut self.holds);
                 self.verbs.counters.fpdus_in += u64::from(fpdus);
                 return;
             }
@@ -136,23 +136,23 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             // its turn.
             // req: MPA-156
             Foreseen::Damaged => {
-                conn.tcb.reject_early();
+                conn.tcb.drop_ooo();
                 self.verbs.counters.early_rejected += 1;
                 return;
             }
         }
-        let pieces = conn.tcb.held_pieces();
+        let pieces = conn.tcb.ooo_segments();
         let is_held = match conn.phase {
             // Discarded now instead of in its turn.
             Phase::Rejected { .. } | Phase::Over if pieces < DISCARDED_MAX => {
-                conn.tcb.took_early(&mut self.holds);
+                conn.tcb.consumed_ooo(&mut self.holds);
                 return;
             }
             Phase::Rdma { .. } | Phase::LastWord { .. } => true,
             _ => pieces < STARTUP_PIECES_MAX,
         };
         if !is_held {
-            conn.tcb.reject_early();
+            conn.tcb.drop_ooo();
             self.verbs.counters.early_rejected += 1;
         } else if !frame.hold(&mut conn.tcb, &mut self.holds, octets) {
             self.verbs.counters.holds_refused += 1;
@@ -216,16 +216,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[inline]
     pub(super) fn take_in_turn(&mut self, now: Instant, index: u32) {
         while let Some(conn) = self.connections.get_mut(index) {
-            match conn.tcb.next_held() {
+            match conn.tcb.next_contiguous() {
                 None => {
-                    conn.tcb.settle_held(&mut self.holds);
+                    conn.tcb.release_ooo(&mut self.holds);
                     break;
                 }
-                Some(InTurn::Held { held, octets }) => {
+                Some(Contiguous::Buffered { segment: held, octets }) => {
                     self.take_octets(now, index, &held, octets);
-                    self.holds.give_back(held);
+                    self.holds.release(held);
                 }
-                Some(InTurn::Taken { len, .. }) => self.take_placed(now, index, len),
+                Some(Contiguous::Consumed { len, .. }) => self.take_placed(now, index, len),
             }
             self.in_turn_left = self.in_turn_left.saturating_sub(1);
             if self.in_turn_left == 0 && self.leaves_rest(index) {
@@ -237,7 +237,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// The pass has handed up enough: true if the connection has more, for the next pass.
     #[cold]
     fn leaves_rest(&mut self, index: u32) -> bool {
-        let has_more = self.connections.get(index).is_some_and(|conn| conn.tcb.has_held());
+        let has_more = self.connections.get(index).is_some_and(|conn| conn.tcb.has_contiguous());
         if has_more {
             // It is not there yet: with what is next held already, no segment brings octets in
             // order.
@@ -298,7 +298,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let is_last = at as usize + 1 >= self.connections.slot_count();
             self.reclaim_from = if is_last { 0 } else { at + 1 };
             let Some(conn) = self.connections.get_mut(at) else { continue };
-            if conn.window_growth > 0 && now.since(conn.tcb.heard_at()) > WINDOW_IDLE_NS {
+            if conn.window_growth > 0 && now.since(conn.tcb.last_rx_at()) > WINDOW_IDLE_NS {
                 conn.tcb.reset_window();
                 self.window_growth -= u64::from(core::mem::take(&mut conn.window_growth));
                 self.verbs.counters.windows_reclaimed += 1;

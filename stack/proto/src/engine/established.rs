@@ -55,7 +55,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         conn.gate_open = speaks_first;
         conn.frame_by(&terms);
         conn.patience = ENDLESS;
-        conn.tcb.release(std::mem::take(&mut conn.held_len));
+        conn.tcb.consume(std::mem::take(&mut conn.held_len));
         conn.tcb.open_window();
         let tuple = conn.tcb.tuple();
         let Some(qp_index) = conn.qp else { return };
@@ -208,7 +208,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         inbox.drain(..len);
         let count = u32::try_from(len).unwrap_or(u32::MAX).min(conn.held_len);
         conn.held_len -= count;
-        conn.tcb.release(count);
+        conn.tcb.consume(count);
         self.make_ready(index);
         Ok(len)
     }

@@ -14,7 +14,7 @@ use crate::mpa::fpdu::Damage;
 use crate::net::routing;
 use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::{Indication, Stream};
-use crate::tcp::{Delivered, Notice};
+use crate::tcp::{Delivered, Event};
 use crate::time::Instant;
 use crate::verbs::cm::EndReason;
 use crate::verbs::wc::{Completions, CqId, WcStatus};
@@ -73,7 +73,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.take_octets(now, index, &frame, octets);
                 self.take_in_turn(now, index);
             }
-            Delivered::Early { frame, seq, octets } => self.take_early(index, frame, seq, octets),
+            Delivered::OutOfOrder { frame, seq, octets } => {
+                self.take_early(index, frame, seq, octets)
+            }
         }
         // Its turn to send comes later in this pass; the timer is armed then, once per burst.
         self.heed(now, index);
@@ -135,7 +137,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Acts on what TCP noticed, and drops the connection once it is gone.
     #[inline]
     fn heed(&mut self, now: Instant, index: u32) {
-        if self.connections.get(index).is_some_and(|conn| conn.tcb.has_news()) {
+        if self.connections.get(index).is_some_and(|conn| conn.tcb.has_events()) {
             self.heed_news(now, index);
         }
     }
@@ -143,33 +145,33 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     fn heed_news(&mut self, now: Instant, index: u32) {
         while let Some(notice) =
-            self.connections.get_mut(index).and_then(|conn| conn.tcb.poll_notice())
+            self.connections.get_mut(index).and_then(|conn| conn.tcb.poll_event())
         {
             match notice {
-                Notice::Established => {
+                Event::Established => {
                     self.leave_half_open(index);
                     self.begin_unframed(now, index);
                 }
-                Notice::BehindFin => self.take_behind_fin(index),
-                Notice::PeerClosed => {
+                Event::DataAfterFin => self.take_behind_fin(index),
+                Event::PeerClosed => {
                     if let Some(conn) = self.connections.get_mut(index) {
-                        conn.tcb.settle_held(&mut self.holds);
+                        conn.tcb.release_ooo(&mut self.holds);
                     }
                     // req: MPA-054, MPA-147, MPA-152
                     self.take_fin(now, index);
                 }
-                Notice::Window => self.grow_window(now, index),
+                Event::RcvWndLimited => self.grow_window(now, index),
                 // The next FPDU is built for it.
-                Notice::Emss => self.verbs.counters.emss_changes += 1,
-                Notice::Reset => self.lose(index, EndReason::Reset),
-                Notice::TimedOut => self.lose(index, EndReason::TimedOut),
-                Notice::TimeWait => self.note_time_wait(index),
-                Notice::Doubtful => {
+                Event::EmssChanged => self.verbs.counters.emss_changes += 1,
+                Event::Reset => self.lose(index, EndReason::Reset),
+                Event::TimedOut => self.lose(index, EndReason::TimedOut),
+                Event::TimeWait => self.note_time_wait(index),
+                Event::R1Exceeded => {
                     if let Some(conn) = self.connections.get_mut(index) {
                         conn.hop.suspect(now);
                     }
                 }
-                Notice::Closed => {}
+                Event::Closed => {}
             }
         }
         if self.connections.get(index).is_some_and(|conn| conn.tcb.is_closed()) {
@@ -201,7 +203,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         frame.copy_out(octets.start, &mut held[start..]);
         let len = u32::try_from(octets.len()).unwrap_or(u32::MAX);
         conn.held_len += len;
-        conn.tcb.hold(len);
+        conn.tcb.add_unconsumed(len);
         self.take_startup(now, index);
     }
 
@@ -231,7 +233,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 let take = missing.min(octets.len());
                 let rest = u32::try_from(octets.len()).unwrap_or(u32::MAX);
                 // What was acknowledged, or comes before FIN, does not come again.
-                let must = !conn.tcb.may_decline(rest);
+                let must = !conn.tcb.can_decline(rest);
                 let copy = |out: &mut [u8]| frame.copy_out(octets.start, out);
                 // req: MPA-132, MPA-136
                 if !receiver.extend(assembly, take, must, copy) {

@@ -22,7 +22,7 @@ use crate::engine::early::Arrived;
 use crate::engine::resolve::Hop;
 use crate::engine::setup::new_connection;
 use crate::engine::{Engine, cookie};
-use crate::tcp::{Origin, State, Tcb};
+use crate::tcp::{IssAndTsOffset, State, Tcb};
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::wc::Completions;
@@ -210,7 +210,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return true;
         }
         let template = self.template(remote_mac, ack.tuple);
-        let origin = Origin { iss, ..origin };
+        let origin = IssAndTsOffset { iss, ..origin };
         let cfg = self.tcp_config(&ack.tuple);
         let tcb = Tcb::from_cookie(now, cfg, template, &syn, origin, sent_at);
         let Some(index) = self.admit(now, tcb) else { return true };
@@ -237,7 +237,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn goes_on(&mut self, now: Instant, index: u32, segment: &Segment) -> bool {
         let Some(conn) = self.connections.get(index) else { return false };
         if let Some(listener) = self.listeners.get(&segment.tuple.local.port())
-            && conn.tcb.gives_way_to(segment)
+            && conn.tcb.may_recycle(segment)
         {
             if listener.is_full() {
                 // The new one would be dropped, and nothing be won.

@@ -66,7 +66,7 @@ use crate::net::keyed::{KeyedHash, Purpose, Secret};
 use crate::net::neighbours::Neighbours;
 use crate::net::rate::RateLimit;
 use crate::net::routing::Routing;
-use crate::tcp::{self, CopyPool, HoldPool};
+use crate::tcp::{self, CopyPool, OooPool};
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::qp::{QpInit, QpState};
@@ -137,7 +137,7 @@ pub struct Engine<D: Device, M, C> {
     /// When to look again for partial FPDUs that are kept for too long.
     evict_partials_at: Instant,
     /// What connections hold out of order.
-    holds: HoldPool<D::Rx>,
+    holds: OooPool<D::Rx>,
     /// Connections that hold contiguous octets which earlier passes had no time for; each at most
     /// once, what is gone may still be named. And how many pieces this pass may still hand up.
     in_turn: VecDeque<(u32, u32)>,
@@ -226,7 +226,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             ),
             assembly: AssemblyPool::new(config.partial_octets_max),
             evict_partials_at: Instant::ZERO,
-            holds: HoldPool::new(
+            holds: OooPool::new(
                 config.held_frames_max,
                 config.held_octets_max,
                 usize::from(capabilities.mtu).saturating_sub(IPV4_LEN + TCP_LEN),

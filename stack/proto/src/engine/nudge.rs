@@ -47,7 +47,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         // What was said later than half of the time ago came late enough to be looked at, and
         // everything before it with it.
         let gap = self.config.nudge_after_ns << qp.nudges;
-        let spoke_early = conn.tcb.spoke_before(now) >= gap / 2;
+        let spoke_early = conn.tcb.since_last_tx(now) >= gap / 2;
         // Some responders speak at once, whether they listen or not: that alone is no answer.
         let is_unheard = spoke_early && (qp.nudges == 0 || conn.tcb.rcv_nxt() == qp.reached);
         // req: DDP-109

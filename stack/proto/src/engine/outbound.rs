@@ -13,7 +13,7 @@ use crate::mpa::fpdu::{self, LENGTH_LEN, MULPDU_RANGE};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers;
 use crate::rdmap::stream::BuildError;
-use crate::tcp::{self, Ready, Transmit};
+use crate::tcp::{self, Transmit, TxDemand};
 use crate::time::Instant;
 use crate::verbs::cm::EndReason;
 use crate::verbs::wc::{Completions, CqId};
@@ -86,10 +86,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let Some(conn) = connections.get_mut(index) else { return Turn::Done { sent } };
             debug_assert!(known.is_none_or(|known| known == ready(conn, verbs)), "{known:?}");
             let mut ready = known.take().unwrap_or_else(|| ready(conn, verbs));
-            if conn.closing && ready == Ready::Nothing {
+            if conn.closing && ready == TxDemand::Nothing {
                 finish(conn, verbs, assembly);
             }
-            if ready != Ready::Nothing
+            if ready != TxDemand::Nothing
                 && *is_scarce.get_or_insert_with(|| {
                     device.data_left() < reclaim::SCARCE_COUNT + SEGMENTS_PER_TURN
                 })
@@ -97,16 +97,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 held_back |= reclaim::holds_share(device.data_left(), conn.tcb.records());
             }
             if drained || held_back {
-                ready = Ready::Nothing;
+                ready = TxDemand::Nothing;
             }
             let (pool, room) = match conn.tcb.next_transmit(now, ready) {
                 Transmit::Idle if drained => return Turn::Again { sent, starved },
                 Transmit::Idle => return Turn::Done { sent },
                 Transmit::Control => (Pool::Control, 0),
-                Transmit::Resend { .. } => (Pool::Retransmit, 0),
+                Transmit::Retransmit { .. } => (Pool::Retransmit, 0),
                 // A minimal FPDU is built whole even if it has to be cut; none is packed that has.
-                Transmit::Fresh { room } => match ready {
-                    Ready::Record(len) if len as usize <= room => (Pool::Data, room),
+                Transmit::NewData { capacity: room } => match ready {
+                    TxDemand::Record(len) if len as usize <= room => (Pool::Data, room),
                     // req: MPA-102, MPA-109, MPA-121
                     _ => (Pool::Data, room.max(conn.framing.least_room())),
                 },
@@ -126,7 +126,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let buf = frame.room();
             let len = match pool {
                 Pool::Control => conn.tcb.write_control(now, buf),
-                Pool::Retransmit => conn.tcb.write_resend(now, buf),
+                Pool::Retransmit => conn.tcb.write_retransmit(now, buf),
                 Pool::Data => {
                     let at = conn.tcb.header_len();
                     let filled = fill(conn, verbs, overrun, &mut buf[at..at + room]);
@@ -138,19 +138,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         continue;
                     }
                     let next = self::ready(conn, verbs);
-                    let push = next == Ready::Nothing;
-                    let len = conn.tcb.write_fresh(now, buf, payload_len, push);
+                    let push = next == TxDemand::Nothing;
+                    let len = conn.tcb.write_new_data(now, buf, payload_len, push);
                     frame.set_len(len);
                     offload.request(conn, &mut frame, len - payload_len);
                     let retained = frame.retain();
-                    if conn.tcb.sent(now, retained, payload_len) {
+                    if conn.tcb.on_sent(now, retained, payload_len) {
                         device.transmit(frame);
                         verbs.counters.frames_out += 1;
                     }
                     (sent, starved) = (true, false);
                     if filled.ended {
                         self.wind_down(now, index);
-                    } else if next == Ready::Nothing || !conn.framing.has_markers() {
+                    } else if next == TxDemand::Nothing || !conn.framing.has_markers() {
                         // With markers its length depends on where it begins.
                         known = Some(next);
                     }
@@ -170,7 +170,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 }
 
 /// What waits to become a new segment.
-pub(super) fn ready<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> Ready
+pub(super) fn ready<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> TxDemand
 where
     R: crate::device::RxFrame,
     T: crate::device::Retained,
@@ -178,9 +178,9 @@ where
     C: Completions,
 {
     if let Some(outbox) = &conn.outbox {
-        return Ready::Record(u32::try_from(outbox.len()).unwrap_or(u32::MAX));
+        return TxDemand::Record(u32::try_from(outbox.len()).unwrap_or(u32::MAX));
     }
-    let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return Ready::Nothing };
+    let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return TxDemand::Nothing };
     let is_ready = match conn.phase {
         Phase::Rdma { .. } => conn.gate_open && qp.stream.ready(),
         // The Terminate still goes out.
@@ -188,13 +188,13 @@ where
         _ => false,
     };
     if !is_ready {
-        return Ready::Nothing;
+        return TxDemand::Nothing;
     }
     let ulpdu_len = qp.stream.next_len().min(MULPDU_RANGE.end as u64 - 1);
     if conn.framing.has_markers() {
-        return Ready::Record(marked_len_of(ulpdu_len, conn));
+        return TxDemand::Record(marked_len_of(ulpdu_len, conn));
     }
-    Ready::Record(fpdu_len_of(ulpdu_len))
+    TxDemand::Record(fpdu_len_of(ulpdu_len))
 }
 
 /// As [`fpdu_len_of`], with the markers that fall into it.
@@ -205,7 +205,7 @@ where
     T: crate::device::Retained,
 {
     let ulpdu_len = usize::try_from(ulpdu_len).unwrap_or(MULPDU_RANGE.end);
-    let len = conn.framing.wire_len(ulpdu_len, conn.tcb.written_nxt());
+    let len = conn.framing.wire_len(ulpdu_len, conn.tcb.write_seq());
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
@@ -252,7 +252,7 @@ where
     let framing = conn.framing;
     let whole = framing.whole_len(conn.tcb.emss());
     // Of the next octet, if there are markers in what is sent.
-    let start = if framing.has_markers() { framing.phase(conn.tcb.written_nxt()) } else { None };
+    let start = if framing.has_markers() { framing.phase(conn.tcb.write_seq()) } else { None };
     let is_probe = payload.len() > whole + 3;
     let mut used = 0;
     while let (Some(qp), memory) = verbs.split(index) {

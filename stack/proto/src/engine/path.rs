@@ -55,7 +55,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(index) = self.find(&tuple) else { return false };
         let Some(conn) = self.connections.get_mut(index) else { return false };
         // Only what may be meant counts: whoever knows of no connection has no part in the limit.
-        if !conn.tcb.has_under_way(seq, ack) || !self.icmp_errors.admits(now) {
+        if !conn.tcb.matches_outstanding(seq, ack) || !self.icmp_errors.admits(now) {
             return false;
         }
         match cause {

@@ -116,7 +116,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn look_at(&mut self, now: Instant, index: u32, budget: &mut usize) {
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Some(since) = conn.tcb.waits_since(now).filter(|&since| since + WAIT_NS <= now) else {
+        let Some(since) = conn.tcb.stalled_since(now).filter(|&since| since + WAIT_NS <= now)
+        else {
             return;
         };
         let count = conn.tcb.copy_out(&self.reclaim.copies, *budget);

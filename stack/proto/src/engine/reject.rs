@@ -59,7 +59,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn hold_fin(&mut self, now: Instant, index: u32) {
         let until = now + self.config.linger_ns;
         let Some(conn) = self.connections.get_mut(index) else { return };
-        conn.tcb.release(std::mem::take(&mut conn.held_len));
+        conn.tcb.consume(std::mem::take(&mut conn.held_len));
         conn.phase = Phase::Rejected { until };
         conn.patience = until.min(now + self.config.reject_hold_ns);
         self.arm(index);

@@ -14,7 +14,7 @@ use crate::mpa::framing::Framing;
 use crate::mpa::startup::{self, Disagreement, Terms};
 use crate::net::keyed::Secret;
 use crate::rdmap::fault::Fault;
-use crate::tcp::{Origin, Tcb};
+use crate::tcp::{IssAndTsOffset, Tcb};
 use crate::time::Instant;
 use crate::verbs::cm::{
     Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX, RequestId,
@@ -314,14 +314,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Initial sequence number: a clock of 4 us plus a keyed hash of the addresses (RFC 6528
     /// section 3); and the timestamps' offset, a hash of the addresses under another key.
     #[expect(clippy::cast_possible_truncation, reason = "half of a hash, and a clock that wraps")]
-    pub(super) fn origin(&self, now: Instant, tuple: &FourTuple) -> Origin {
+    pub(super) fn origin(&self, now: Instant, tuple: &FourTuple) -> IssAndTsOffset {
         let clock = (now.as_micros() / 4) as u32;
         let hash = |secret: Secret| {
             let mut hasher = secret.hasher();
             tuple.hash(&mut hasher);
             hasher.finish() as u32
         };
-        Origin {
+        IssAndTsOffset {
             iss: Seq(hash(self.secrets.sequence_numbers).wrapping_add(clock)),
             ts_offset: hash(self.secrets.timestamps),
         }

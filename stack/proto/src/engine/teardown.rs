@@ -127,7 +127,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.await_last_word(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         // Nobody wants the octets that were kept; what follows them is discarded as well.
-        conn.tcb.release(std::mem::take(&mut conn.held_len));
+        conn.tcb.consume(std::mem::take(&mut conn.held_len));
         // Half-closed it had no end.
         if !conn.closing || conn.patience == ENDLESS {
             // req: DDP-032, RDMAP-248, RDMAP-249, RDMAP-254
@@ -248,7 +248,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         let Some(mut conn) = self.connections.remove(index) else { return };
         conn.end_stream(&mut self.assembly);
-        conn.tcb.release_held(&mut self.holds);
+        conn.tcb.release_all_ooo(&mut self.holds);
         self.window_growth -= u64::from(conn.window_growth);
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
             qp.conn = None;

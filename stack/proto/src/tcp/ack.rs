@@ -1,12 +1,12 @@
 //! What an acknowledgment means to the send side: RFC 9293 section 3.10.7.4 (fifth check), RFC
 //! 6298. An ACK of new data while nothing is amiss is dealt with here, all others in `repair`.
 
-use super::congestion::AckInfo;
-use super::recovery::{Phase, Probe};
-use super::scoreboard::{Freed, News};
+use super::congestion::AckSample;
+use super::recovery_state::{CaState, TlpProbe};
+use super::scoreboard::{AckInfo, Acked};
 use super::send::Fin;
-use super::state::{Event, State};
-use super::{Moment, NEVER, Tcb};
+use super::state::{State, StateEvent};
+use super::{CoarseInstant, NEVER, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::tcp::{Flags, Segment};
@@ -23,12 +23,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // RFC 5961 section 5.2.
         if ack > self.snd.nxt || ack < self.snd.una - self.snd.max_wnd {
             self.stats.record().bad_acks += 1;
-            self.challenge(now, seg);
+            self.send_challenge_ack(now, seg);
             // req: MPA-028
             return false;
         }
-        if self.ecn.on {
-            self.take_ecn(seg);
+        if self.ecn.enabled {
+            self.process_ecn(seg);
         }
         if ack < self.snd.una {
             return true;
@@ -42,23 +42,23 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && self.snd.flight() > 0
             && !seg.flags.has(Flags::FIN);
         self.snd.update_window(seg.seq, moved, window);
-        let calm = self.recovery.is_calm()
-            && self.board.is_calm()
-            && !self.tail.is_unanswered()
+        let is_fast = self.recovery.is_open()
+            && self.scoreboard.is_clean()
+            && !self.tlp.is_outstanding()
             && seg.options.sack.is_empty();
-        if !calm || duplicate {
-            self.repair(now, seg, duplicate);
+        if !is_fast || duplicate {
+            self.process_ack_slow(now, seg, duplicate);
         } else if moved {
-            let mut news = News::default();
-            let (octets, sample) = self.advance(now, seg, &mut news);
-            if let Some(newest) = news.newest {
-                self.rack.delivered(now, newest);
+            let mut info = AckInfo::default();
+            let (octets, sample) = self.ack_new_data(now, seg, &mut info);
+            if let Some(newest) = info.newest {
+                self.rack.advance(now, newest);
             }
-            if self.cc.limited {
-                self.cc.on_ack(&self.ack_info(now, octets, sample));
+            if self.cc.cwnd_limited {
+                self.cc.on_ack(&self.ack_sample(now, octets, sample));
             }
-            self.rearm(now);
-            self.fin_acked(now, seg);
+            self.rearm_timers(now);
+            self.check_fin_acked(now, seg);
         }
         true
     }
@@ -66,90 +66,91 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// `seg.ack` acknowledges something new: returns how many octets, and the round-trip time
     /// measured.
     #[inline]
-    pub(super) fn advance(
+    pub(super) fn ack_new_data(
         &mut self,
         now: Instant,
         seg: &Segment,
-        news: &mut News,
+        info: &mut AckInfo,
     ) -> (u32, Option<u64>) {
         self.count_octets();
         let octets = seg.ack - self.snd.una;
-        let probe = self.tail.out(self.snd.una);
+        let probe = self.tlp.outstanding(self.snd.una);
         self.snd.una = seg.ack;
-        let guard = if self.board.is_calm() { None } else { Some(self.guard(now, seg)) };
-        self.board.ack(seg.ack, guard.as_ref(), news);
+        let guard =
+            if self.scoreboard.is_clean() { None } else { Some(self.sample_guard(now, seg)) };
+        self.scoreboard.ack(seg.ack, guard.as_ref(), info);
         // Our own clock is finer; the peer's echo tells originals from retransmissions. After a
         // timeout or a probe both may mislead: where only the ACK was lost, the wait would be taken
         // for the path's round trip, and each wait would lengthen the next. What the answer to a
         // record sent again says of the peer's delay is counted, not measured
         // (`probe_was_early`); else the wait counts as an ACK delay that a peer may well have.
-        let freed = Freed { records: news.records, oldest: news.oldest, newest: news.newest };
-        let mut sample = self.measured_rtt(now, seg, &freed);
-        if self.retries > 0 || probe == Probe::Fresh {
+        let acked = Acked { records: info.records, oldest: info.oldest, newest: info.newest };
+        let mut sample = self.measured_rtt(now, seg, &acked);
+        if self.retries > 0 || probe == TlpProbe::NewData {
             let believable = self.cfg.rto_initial_ns.max(self.rtt.srtt());
             sample = sample.map(|sample| sample.min(believable));
-        } else if probe == Probe::Again {
+        } else if probe == TlpProbe::Retransmit {
             sample = None;
         }
-        self.take_sample(now, sample, octets, &freed);
+        self.update_rtt(now, sample, octets, &acked);
         self.rtt.reset_backoff();
         self.retries = 0;
         self.rearmed = false;
-        self.progress_at = Moment::of(now);
-        self.recovery.duplicates = 0;
+        self.progress_at = CoarseInstant::of(now);
+        self.recovery.dupacks = 0;
         if self.pmtu.is_probing() {
-            self.judge_probe(now);
+            self.check_pmtu_probe(now);
         }
         (octets, sample)
     }
 
     /// The round-trip time that an ACK measured which freed this, nanoseconds.
-    pub(super) fn measured_rtt(&self, now: Instant, seg: &Segment, freed: &Freed) -> Option<u64> {
-        freed.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, seg))
+    pub(super) fn measured_rtt(&self, now: Instant, seg: &Segment, acked: &Acked) -> Option<u64> {
+        acked.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, seg))
     }
 
     /// An ACK of `octets` that freed this measured `sample`.
-    pub(super) fn take_sample(
+    pub(super) fn update_rtt(
         &mut self,
         now: Instant,
         sample: Option<u64>,
         octets: u32,
-        freed: &Freed,
+        acked: &Acked,
     ) {
         let una = self.snd.una;
         self.round_flight.on_ack(una - octets, una, self.snd.nxt);
-        if let Some(sample) = sample.filter(|_| freed.records > 0) {
-            let several = freed.oldest.is_some() && (freed.records > 1 || self.snd.flight() > 0);
-            let newest = freed.newest.filter(|_| several).map(|newest| now.since(newest.0));
+        if let Some(sample) = sample.filter(|_| acked.records > 0) {
+            let several = acked.oldest.is_some() && (acked.records > 1 || self.snd.flight() > 0);
+            let newest = acked.newest.filter(|_| several).map(|newest| now.since(newest.0));
             self.rtt.sample(now, sample, newest, &self.cfg);
-            self.timing.measured(self.snd.nxt);
+            self.rtt_cache.on_sample(self.snd.nxt);
         }
     }
 
     /// After progress: the timers start over, or stop (RFC 6298 sections 5.2 and 5.3).
     #[inline]
-    pub(super) fn rearm(&mut self, now: Instant) {
+    pub(super) fn rearm_timers(&mut self, now: Instant) {
         if self.snd.flight() > 0 {
             self.timers.rto = now + self.rtt.rto(&self.cfg);
-            self.arm_tail(now);
+            self.arm_pto(now);
             return;
         }
         self.timers.rto = NEVER;
         self.rare.reorder = NEVER;
-        self.timers.tail = if self.board.holds_memory() { now + IDLE_NS } else { NEVER };
-        self.due.tail = false;
+        self.timers.pto = if self.scoreboard.holds_memory() { now + IDLE_NS } else { NEVER };
+        self.pending.tlp = false;
     }
 
     /// Notes that our FIN was acknowledged, if it was.
     #[inline]
-    pub(super) fn fin_acked(&mut self, now: Instant, seg: &Segment) {
-        if self.own.fin_seq.is_some_and(|fin| seg.ack > fin) && self.snd.fin != Fin::Acked {
+    pub(super) fn check_fin_acked(&mut self, now: Instant, seg: &Segment) {
+        if self.local.fin_seq.is_some_and(|fin| seg.ack > fin) && self.snd.fin != Fin::Acked {
             self.snd.fin = Fin::Acked;
-            self.step(Event::FinAcked);
+            self.transition(StateEvent::FinAcked);
             match self.state {
-                State::Closed => self.gone(),
-                State::TimeWait => self.linger(now),
-                State::FinWait2 => self.await_fin(now),
+                State::Closed => self.on_closed(),
+                State::TimeWait => self.enter_time_wait(now),
+                State::FinWait2 => self.on_fin_wait_2(now),
                 _ => {}
             }
         }
@@ -157,8 +158,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// What congestion control learns from an ACK of `octets` that measured `sample`.
     #[inline]
-    pub(super) fn ack_info(&self, now: Instant, octets: u32, sample: Option<u64>) -> AckInfo {
-        AckInfo {
+    pub(super) fn ack_sample(&self, now: Instant, octets: u32, sample: Option<u64>) -> AckSample {
+        AckSample {
             now,
             octets,
             mss: u32::from(self.emss),
@@ -166,7 +167,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             rtt_ns: sample,
             snd_una: self.snd.una,
             snd_nxt: self.snd.nxt,
-            recovering: self.recovery.phase != Phase::Open,
+            recovering: self.recovery.ca_state != CaState::Open,
         }
     }
 
@@ -175,7 +176,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// measurement, but a mistake of the peer's, or of a box on the path.
     fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<u64> {
         let (_, echo) = seg.options.ts.filter(|_| self.ts_on)?;
-        let micros = self.ts.value(now).wrapping_sub(echo).cast_signed();
+        let micros = self.ts.tsval(now).wrapping_sub(echo).cast_signed();
         let sample = u64::try_from(micros).ok()? * MICROSECOND;
         let longest = self.progress_at.age(now) + self.rtt.rto(&self.cfg);
         Some(sample).filter(|&sample| sample <= longest)
@@ -184,6 +185,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Octets thought to be in the network.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
-        self.board.pipe(self.snd.flight()).saturating_sub(self.recovery.left)
+        self.scoreboard.pipe(self.snd.flight()).saturating_sub(self.recovery.dupack_credit)
     }
 }

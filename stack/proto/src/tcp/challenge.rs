@@ -7,7 +7,7 @@
 //! among its connections beforehand: each gets the same, [`super::Config::challenge_acks`], and
 //! what one uses up changes nothing for another.
 
-use super::{Moment, Tcb, Timestamps};
+use super::{CoarseInstant, Tcb, Timestamps};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MILLISECOND};
 use crate::wire::tcp::{Flags, Segment};
@@ -16,7 +16,7 @@ use crate::wire::tcp::{Flags, Segment};
 const PERIOD_NS: u64 = 100 * MILLISECOND;
 /// Answers in a period to what an honest peer also sends: probes of a closed window or an idle
 /// connection, octets and FIN sent again.
-const COURTESIES: u8 = 8;
+const DUP_ACK_BUDGET: u8 = 8;
 
 /// Answers at once to segments that take no sequence number, and how many more each second. Such
 /// an answer may itself be one that the peer answers: two ends that disagree about their numbers
@@ -26,22 +26,28 @@ const EMPTY_PER_SECOND: u8 = 2;
 
 /// Answers in this period.
 #[derive(Debug)]
-pub(super) struct Challenges {
+pub(super) struct AckRateLimit {
     /// When the period began.
-    began: Moment,
+    period_start: CoarseInstant,
     challenges: u8,
-    courtesies: u8,
+    dup_acks: u8,
     /// Answers to segments that take no sequence number, less those that have become due again;
     /// and when they last did, by the low part of [`Timestamps::coarse`].
     empty: u8,
     empty_at: u8,
 }
 
-impl Challenges {
+impl AckRateLimit {
     /// A period begins.
     pub(super) const fn new(now: Instant) -> Self {
         let empty_at = Self::coarse(now);
-        Self { began: Moment::of(now), challenges: 0, courtesies: 0, empty: 0, empty_at }
+        Self {
+            period_start: CoarseInstant::of(now),
+            challenges: 0,
+            dup_acks: 0,
+            empty: 0,
+            empty_at,
+        }
     }
 
     /// Wraps after about four minutes: then less is due again than might be.
@@ -51,14 +57,14 @@ impl Challenges {
     }
 
     fn new_period(&mut self, now: Instant) {
-        if self.began.age(now) >= PERIOD_NS {
-            self.began = Moment::of(now);
-            (self.challenges, self.courtesies) = (0, 0);
+        if self.period_start.age(now) >= PERIOD_NS {
+            self.period_start = CoarseInstant::of(now);
+            (self.challenges, self.dup_acks) = (0, 0);
         }
     }
 
     /// True if `seg` may be answered without beginning an endless conversation.
-    fn admits_kind(&mut self, now: Instant, seg: &Segment) -> bool {
+    fn admits_reply(&mut self, now: Instant, seg: &Segment) -> bool {
         if seg.seq_len() > 0 {
             return true;
         }
@@ -75,30 +81,30 @@ impl Challenges {
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Answers a segment that may be forged: a SYN or RST in the window, an ACK of nothing.
     #[cold]
-    pub(super) fn challenge(&mut self, now: Instant, seg: &Segment) {
+    pub(super) fn send_challenge_ack(&mut self, now: Instant, seg: &Segment) {
         let limit = self.cfg.challenge_acks;
-        let counts = &mut self.challenges;
+        let counts = &mut self.ack_rate_limit;
         counts.new_period(now);
         // A RST is not answered by an answer to it.
         let admits = counts.challenges < limit
-            && (seg.flags.has(Flags::RST) || counts.admits_kind(now, seg));
+            && (seg.flags.has(Flags::RST) || counts.admits_reply(now, seg));
         counts.challenges += u8::from(admits);
-        self.answer(admits);
+        self.send_ack_if(admits);
     }
 
     /// Answers a segment outside the window that has nothing suspicious.
     #[cold]
-    pub(super) fn be_courteous(&mut self, now: Instant, seg: &Segment) {
-        let counts = &mut self.challenges;
+    pub(super) fn send_limited_ack(&mut self, now: Instant, seg: &Segment) {
+        let counts = &mut self.ack_rate_limit;
         counts.new_period(now);
-        let admits = counts.courtesies < COURTESIES && counts.admits_kind(now, seg);
-        counts.courtesies += u8::from(admits);
-        self.answer(admits);
+        let admits = counts.dup_acks < DUP_ACK_BUDGET && counts.admits_reply(now, seg);
+        counts.dup_acks += u8::from(admits);
+        self.send_ack_if(admits);
     }
 
-    fn answer(&mut self, admits: bool) {
+    fn send_ack_if(&mut self, admits: bool) {
         self.stats.record().challenges += 1;
         self.stats.record().challenges_limited += u32::from(!admits);
-        self.rcv.due |= admits;
+        self.rcv.ack_now |= admits;
     }
 }

@@ -1,10 +1,10 @@
 //! The end of a connection: close, abort, and what follows another in its place (RFC 9293 sections
 //! 3.10.4 and 3.10.5, RFC 6191).
 
-use super::receive::Reports;
+use super::receive::DsackQueue;
 use super::send::Fin;
-use super::state::{Event, State};
-use super::{Due, Notice, Plan, RareTimers, Tcb, Timers};
+use super::state::{State, StateEvent};
+use super::{Event, Pending, Plan, RareTimers, Tcb, Timers};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -18,25 +18,25 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             State::SynSent => self.kill(),
             State::SynReceived => self.close_pending = true,
             _ => {
-                if self.step(Event::Close) {
+                if self.transition(StateEvent::Close) {
                     self.snd.fin = Fin::Due;
                 }
             }
         }
-        self.refresh();
+        self.update_fast_path();
     }
 
     /// The upper layer takes no more octets. New ones reset the connection, as the peer must
     /// learn that they are lost (RFC 9293 section 3.6.1).
     pub fn shut_receive(&mut self) {
         self.receive_shut = true;
-        self.refresh();
+        self.update_fast_path();
     }
 
     /// Ends the connection at once; a RST is due if the peer may still send or wait for something
     /// (RFC 9293 section 3.10.5).
     pub fn abort(&mut self) {
-        self.due.reset |= matches!(
+        self.pending.reset |= matches!(
             self.state,
             State::SynReceived
                 | State::Established
@@ -45,7 +45,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 | State::CloseWait
         );
         self.kill();
-        self.refresh();
+        self.update_fast_path();
     }
 
     /// True if this connection gives way to the new one that `seg` asks for, a SYN: from TIME-WAIT,
@@ -53,12 +53,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// LISTEN, for another SYN in the window (RFC 9293 section 3.10.7.4, fourth check).
     #[inline]
     #[must_use]
-    pub fn gives_way_to(&self, seg: &Segment) -> bool {
-        seg.flags.has(Flags::SYN) && self.yields_to(seg)
+    pub fn may_recycle(&self, seg: &Segment) -> bool {
+        seg.flags.has(Flags::SYN) && self.may_recycle_slow(seg)
     }
 
     #[cold]
-    fn yields_to(&self, syn: &Segment) -> bool {
+    fn may_recycle_slow(&self, syn: &Segment) -> bool {
         if syn.flags.any(Flags::ACK | Flags::RST) {
             return false;
         }
@@ -88,33 +88,33 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// The connection ends here, whatever state it is in.
     pub(super) fn kill(&mut self) {
-        if self.step(Event::Kill) {
-            self.gone();
+        if self.transition(StateEvent::Kill) {
+            self.on_closed();
         }
     }
 
     /// State CLOSED was entered: sent frames are given back, timers stop. Received ones go back
-    /// by [`Tcb::settle_held`].
-    pub(super) fn gone(&mut self) {
-        self.notify(Notice::Closed);
-        self.board.clear();
+    /// by [`Tcb::release_ooo`].
+    pub(super) fn on_closed(&mut self) {
+        self.raise_event(Event::Closed);
+        self.scoreboard.clear();
         self.recovery.release_memory();
         (self.timers, self.rare, self.paced) = (Timers::OFF, RareTimers::OFF, false);
-        self.rcv.forget_acks();
-        self.reports = Reports::default();
-        self.due = Due { reset: self.due.reset, ..Due::default() };
+        self.rcv.clear_acks();
+        self.dsack_queue = DsackQueue::default();
+        self.pending = Pending { reset: self.pending.reset, ..Pending::default() };
         self.plan = Plan::Nothing;
     }
 
     /// Enters TIME-WAIT, or stays in it for another while.
-    pub(super) fn linger(&mut self, now: Instant) {
-        self.notify(Notice::TimeWait);
-        self.board.release_memory();
+    pub(super) fn enter_time_wait(&mut self, now: Instant) {
+        self.raise_event(Event::TimeWait);
+        self.scoreboard.release_memory();
         self.recovery.release_memory();
-        self.reports.release_memory();
-        let linger = now + self.cfg.time_wait_ns;
+        self.dsack_queue.release_memory();
+        let time_wait = now + self.cfg.time_wait_ns;
         // An ACK that waits still leaves.
-        self.timers = Timers { delayed: self.timers.delayed, ..Timers::OFF };
-        (self.rare, self.paced) = (RareTimers { linger, ..RareTimers::OFF }, false);
+        self.timers = Timers { delayed_ack: self.timers.delayed_ack, ..Timers::OFF };
+        (self.rare, self.paced) = (RareTimers { time_wait, ..RareTimers::OFF }, false);
     }
 }

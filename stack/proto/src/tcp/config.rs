@@ -92,10 +92,10 @@ pub struct Config {
     pub challenge_acks: u8,
     /// Lateness from which a timer counts as found after a time jump: the peer's answer may wait
     /// unread, so it is armed once more instead of firing.
-    pub tick_ns: u64,
+    pub timer_overrun_ns: u64,
     /// Most pieces accepted out of order; beyond it they are dropped unacknowledged. Memory is
-    /// bounded by the [`super::HoldPool`].
-    pub max_held_frames: u16,
+    /// bounded by the [`super::OooPool`].
+    pub max_ooo_segments: u16,
     /// Most records sent and not acknowledged, or written and not sent. The default is enough for 1
     /// Gb/s over 20 ms in segments of 1,460 octets, twice over. Memory is taken as needed.
     pub max_records: u16,
@@ -139,8 +139,8 @@ impl Default for Config {
             keepalive_interval_ns: 75 * SECOND,
             keepalive_count: 9,
             challenge_acks: 8,
-            tick_ns: MILLISECOND,
-            max_held_frames: 8192,
+            timer_overrun_ns: MILLISECOND,
+            max_ooo_segments: 8192,
             max_records: 4096,
             idle_restart: true,
             tail_loss_probe: true,
@@ -177,33 +177,33 @@ pub struct Stats {
     /// Payload octets sent for the first time.
     pub octets_out: u64,
     /// Segments retransmitted.
-    pub resends: u32,
+    pub retransmits: u32,
     /// Times fast retransmission began.
     pub fast_recoveries: u32,
     /// Retransmission timeouts.
     pub timeouts: u32,
     /// Loss episodes found to be none, and undone.
-    pub spurious: u32,
+    pub spurious_recoveries: u32,
     /// Tail-loss probes sent.
-    pub tail_probes: u32,
+    pub tlp_probes: u32,
     /// Those that repaired a loss which nothing else had told of.
-    pub probe_repairs: u32,
+    pub tlp_repairs: u32,
     /// Those that turned out to be too early.
-    pub early_probes: u32,
+    pub tlp_early: u32,
     /// Retransmissions found lost, and made again without waiting for the timeout.
-    pub copies_lost: u32,
+    pub lost_retransmits: u32,
     /// Zero-window and keepalive probes sent.
     pub probes: u32,
     /// Duplicate ACKs received.
     pub duplicate_acks_in: u32,
     /// Segments held out of order.
-    pub held: u32,
+    pub ooo_buffered: u32,
     /// Segments that came out of order and were dropped for want of room.
-    pub held_overflow: u32,
+    pub ooo_overflow: u32,
     /// Segments out of order that the upper layer took at once, and that it rejected.
-    pub taken_early: u32,
-    /// See `taken_early`.
-    pub rejected_early: u32,
+    pub ooo_consumed: u32,
+    /// See `ooo_consumed`.
+    pub ooo_rejected: u32,
     /// Segments that brought nothing new.
     pub duplicates_in: u32,
     /// Segments outside the window.
@@ -214,22 +214,22 @@ pub struct Stats {
     pub bad_acks: u32,
     /// Challenge ACKs due (RFC 5961), and those of them held back by the rate limit.
     pub challenges: u32,
-    /// See `challenges`.
+    /// See `ack_rate_limit`.
     pub challenges_limited: u32,
     /// Records cut because window or segment size did not admit them whole.
-    pub cuts: u32,
+    pub resegments: u32,
     /// Segments with octets that the network marked as having met congestion.
-    pub marked_in: u32,
+    pub ce_in: u32,
     /// ACKs with which the peer echoed such marks.
-    pub echoes_in: u32,
+    pub ece_in: u32,
     /// Times the window was reduced for that.
-    pub echo_reductions: u32,
+    pub ece_reductions: u32,
     /// Times a segment that the window admitted had to wait for its turn on the path.
     pub paced: u32,
     /// Segments sent to find out whether the path takes their size, and those of them lost.
-    pub path_probes: u32,
-    /// See `path_probes`.
-    pub path_probes_lost: u32,
+    pub pmtu_probes: u32,
+    /// See `pmtu_probes`.
+    pub pmtu_probes_lost: u32,
     /// Times the segment size was lowered because nothing of that size came through.
     pub black_holes: u32,
 }

@@ -1,7 +1,7 @@
 //! Segments in: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
-use super::state::{Event, State};
-use super::{Delivered, Moment, Notice, Plan, Tcb, Timestamps};
+use super::state::{State, StateEvent};
+use super::{CoarseInstant, Delivered, Event, Plan, Tcb, Timestamps};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
@@ -10,9 +10,9 @@ use crate::wire::tcp::{Flags, Segment};
 /// How long the peer's last timestamp is compared with. RFC 7323 section 5.5 has 24 days, for
 /// clocks of a millisecond and slower; a clock of a microsecond turns in 71 minutes. A thousand
 /// seconds, in units of [`Timestamps::coarse`].
-const TIMESTAMP_LIFE: u32 = 931;
+const TS_RECENT_LIFE: u32 = 931;
 /// Most that our clock of the timestamps advances over a silence: a quarter of a turn.
-pub(super) const SILENCE_NS: u64 = (1 << 30) * MICROSECOND;
+pub(super) const TS_IDLE_MAX_NS: u64 = (1 << 30) * MICROSECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Takes a segment of this connection, `seg` being the parsed header of `frame`.
@@ -28,42 +28,42 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         self.traffic.segments_in = self.traffic.segments_in.wrapping_add(1);
-        if self.take_calm(now, seg) {
+        if self.try_fast_path(now, seg) {
             if seg.payload.is_empty() {
                 return Delivered::Nothing;
             }
             return Delivered::InOrder { frame, octets: seg.payload.clone() };
         }
         self.plan = Plan::Nothing;
-        let delivered = self.take_segment(now, seg, frame);
-        self.refresh();
+        let delivered = self.process_segment(now, seg, frame);
+        self.update_fast_path();
         delivered
     }
 
     /// Any segment, in any state.
-    fn take_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
+    fn process_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         match self.state {
             State::Closed => return Delivered::Nothing,
             State::SynSent => {
-                self.in_syn_sent(now, seg);
+                self.process_syn_sent(now, seg);
                 return Delivered::Nothing;
             }
             _ => {}
         }
-        self.peer.calls_anew |= self.state == State::TimeWait && seg.flags.has(Flags::SYN);
-        if !self.timestamp_passes(now, seg) {
+        self.peer.syn_in_time_wait |= self.state == State::TimeWait && seg.flags.has(Flags::SYN);
+        if !self.passes_paws(now, seg) {
             return Delivered::Nothing;
         }
         if !self.is_acceptable(seg) {
-            self.refuse(now, seg);
+            self.process_unacceptable(now, seg);
             return Delivered::Nothing;
         }
-        self.wake_clock(now);
+        self.advance_ts_clock(now);
         if seg.flags.any(Flags::RST | Flags::SYN) || !seg.flags.has(Flags::ACK) {
-            self.exceptional(now, seg);
+            self.process_rst_or_syn(now, seg);
             return Delivered::Nothing;
         }
-        if self.state == State::SynReceived && !self.syn_acknowledged(now, seg) {
+        if self.state == State::SynReceived && !self.process_syn_acked(now, seg) {
             return Delivered::Nothing;
         }
         if !self.process_ack(now, seg) {
@@ -71,24 +71,24 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         // Not before its acknowledgment was found acceptable: who forges segments blindly must not
         // keep a dead connection alive.
-        self.heard_at = now;
+        self.last_rx_at = now;
         self.unanswered = 0;
-        self.keep_timestamp(now, seg);
-        self.take_payload(now, seg, frame)
+        self.update_ts_recent(now, seg);
+        self.process_payload(now, seg, frame)
     }
 
     /// Section 3.10.7.3.
-    fn in_syn_sent(&mut self, now: Instant, seg: &Segment) {
+    fn process_syn_sent(&mut self, now: Instant, seg: &Segment) {
         let acks = seg.flags.has(Flags::ACK);
-        if acks && (seg.ack <= self.own.iss || seg.ack > self.snd.nxt) {
+        if acks && (seg.ack <= self.local.iss || seg.ack > self.snd.nxt) {
             if !seg.flags.has(Flags::RST) {
-                self.due.stray_reset = Some(seg.ack);
+                self.pending.stray_reset = Some(seg.ack);
             }
             return;
         }
         if seg.flags.has(Flags::RST) {
             if acks {
-                self.notify(Notice::Reset);
+                self.raise_event(Event::Reset);
                 self.kill();
             }
             return;
@@ -96,53 +96,53 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if !seg.flags.has(Flags::SYN) {
             return;
         }
-        self.heard_at = now;
+        self.last_rx_at = now;
         self.negotiate(now, seg);
         if acks {
-            self.step(Event::SynAck);
-            self.established(now, seg.ack);
-            self.rcv.due = true;
+            self.transition(StateEvent::SynAck);
+            self.on_established(now, seg.ack);
+            self.rcv.ack_now = true;
         } else {
-            self.step(Event::Syn);
-            self.due.syn = true;
+            self.transition(StateEvent::Syn);
+            self.pending.syn = true;
         }
     }
 
     /// In SYN-RECEIVED: does this acknowledge our SYN? If not, section 3.10.7.4 asks for a RST.
-    fn syn_acknowledged(&mut self, now: Instant, seg: &Segment) -> bool {
-        if seg.ack != self.snd.nxt || seg.ack == self.own.iss {
-            self.due.stray_reset = Some(seg.ack);
+    fn process_syn_acked(&mut self, now: Instant, seg: &Segment) -> bool {
+        if seg.ack != self.snd.nxt || seg.ack == self.local.iss {
+            self.pending.stray_reset = Some(seg.ack);
             return false;
         }
-        self.step(Event::SynAcked);
-        self.established(now, seg.ack);
+        self.transition(StateEvent::SynAcked);
+        self.on_established(now, seg.ack);
         true
     }
 
-    fn established(&mut self, now: Instant, ack: Seq) {
+    fn on_established(&mut self, now: Instant, ack: Seq) {
         if self.retries == 0 {
-            self.rtt.sample(now, now.since(self.round.begun()), None, &self.cfg);
+            self.rtt.sample(now, now.since(self.rcv_round.started_at()), None, &self.cfg);
         } else {
-            self.rtt.syn_was_lost(&self.cfg);
+            self.rtt.on_syn_lost(&self.cfg);
         }
         if self.retries > 1 {
             // The path dropped several SYNs: it is not the time for ten segments at once (RFC 6928
             // section 2).
-            self.cc.set_window(u32::from(self.emss));
+            self.cc.set_cwnd(u32::from(self.emss));
         }
         self.rtt.reset_backoff();
         self.retries = 0;
         self.rearmed = false;
-        self.progress_at = Moment::of(now);
-        self.due.syn = false;
+        self.progress_at = CoarseInstant::of(now);
+        self.pending.syn = false;
         self.snd.una = ack;
-        self.begin_round(now);
+        self.begin_rcv_round(now);
         self.timers.rto = super::NEVER;
         self.unanswered = 0;
         if let Some(idle) = self.cfg.keepalive_ns {
             self.rare.keepalive = now + idle;
         }
-        self.notify(Notice::Established);
+        self.raise_event(Event::Established);
         if self.close_pending {
             self.close();
         }
@@ -154,22 +154,22 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// the window is answered as well: some stacks build keepalives without options, nothing is
     /// taken from them, and without an answer the peer would give up a living connection.
     #[inline]
-    fn timestamp_passes(&mut self, now: Instant, seg: &Segment) -> bool {
+    fn passes_paws(&mut self, now: Instant, seg: &Segment) -> bool {
         if !self.ts_on || seg.flags.has(Flags::RST) {
             return true;
         }
         let Some((val, _)) = seg.options.ts else {
             self.stats.record().paws_drops += 1;
             if seg.flags.has(Flags::SYN) {
-                self.challenge(now, seg);
-            } else if self.is_probe(seg) {
-                self.refuse(now, seg);
+                self.send_challenge_ack(now, seg);
+            } else if self.is_window_probe(seg) {
+                self.process_unacceptable(now, seg);
             }
             return false;
         };
         let old = val.wrapping_sub(self.ts.recent).cast_signed() < 0;
-        if old && Timestamps::coarse(now).wrapping_sub(self.ts.recent_at) < TIMESTAMP_LIFE {
-            self.drop_old(now, seg);
+        if old && Timestamps::coarse(now).wrapping_sub(self.ts.recent_stamp) < TS_RECENT_LIFE {
+            self.on_paws_drop(now, seg);
             // req: MPA-027
             return false;
         }
@@ -179,15 +179,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// A segment with a timestamp older than one before. Mostly another segment overtook it on
     /// the way: with a clock of a microsecond that shows.
     #[cold]
-    fn drop_old(&mut self, now: Instant, seg: &Segment) {
+    fn on_paws_drop(&mut self, now: Instant, seg: &Segment) {
         self.stats.record().paws_drops += 1;
         let end = seg.seq + seg.seq_len();
         if !seg.payload.is_empty() && end <= self.rcv.nxt {
             // Its retransmission was faster. The sender learns that it was needless.
             self.stats.record().duplicates_in += 1;
-            self.out_of_order(Some((seg.seq, end)));
+            self.on_out_of_order(Some((seg.seq, end)));
         } else if seg.seq_len() > 0 || seg.ack > self.snd.una {
-            self.be_courteous(now, seg);
+            self.send_limited_ack(now, seg);
         }
         // A pure ACK of what is known to be received has nothing to say; an answer to it would
         // count as a duplicate.
@@ -199,18 +199,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// skips what is too much. Whatever was sent was answered within minutes, so that silence since
     /// the peer was heard is silence of ours.
     #[inline]
-    pub(super) fn wake_clock(&mut self, now: Instant) {
-        if now.since(self.heard_at) > SILENCE_NS {
-            self.skip_silence(now);
+    pub(super) fn advance_ts_clock(&mut self, now: Instant) {
+        if now.since(self.last_rx_at) > TS_IDLE_MAX_NS {
+            self.skip_idle_time(now);
         }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
     #[cold]
-    fn skip_silence(&mut self, now: Instant) {
-        let silence = now.since(self.heard_at.max(self.woken_at));
-        let Some(excess_ns) = silence.checked_sub(SILENCE_NS) else { return };
-        self.woken_at = now;
+    fn skip_idle_time(&mut self, now: Instant) {
+        let silence = now.since(self.last_rx_at.max(self.ts_advanced_at));
+        let Some(excess_ns) = silence.checked_sub(TS_IDLE_MAX_NS) else { return };
+        self.ts_advanced_at = now;
         self.ts.offset = self.ts.offset.wrapping_sub((excess_ns / MICROSECOND) as u32);
     }
 
@@ -218,12 +218,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// its acknowledgment was found acceptable: a timestamp far ahead would lock the peer out, and
     /// whoever forges segments had only to guess a sequence number.
     #[inline]
-    fn keep_timestamp(&mut self, now: Instant, seg: &Segment) {
+    fn update_ts_recent(&mut self, now: Instant, seg: &Segment) {
         if let (true, Some((val, _))) = (self.ts_on, seg.options.ts)
-            && seg.seq <= self.rcv.last_ack
+            && seg.seq <= self.rcv.last_ack_sent
         {
             self.ts.recent = val;
-            self.ts.recent_at = Timestamps::coarse(now);
+            self.ts.recent_stamp = Timestamps::coarse(now);
         }
     }
 
@@ -233,17 +233,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(super) fn is_acceptable(&self, seg: &Segment) -> bool {
         let len = seg.seq_len();
         if len == 0 {
-            return self.rcv.nxt <= seg.seq && seg.seq <= self.rcv.edge;
+            return self.rcv.nxt <= seg.seq && seg.seq <= self.rcv.adv;
         }
-        seg.seq <= self.rcv.edge && seg.seq + len > self.rcv.nxt
+        seg.seq <= self.rcv.adv && seg.seq + len > self.rcv.nxt
     }
 
     /// A segment outside the window: an ACK answers it, except a RST.
     #[cold]
-    fn refuse(&mut self, now: Instant, seg: &Segment) {
+    fn process_unacceptable(&mut self, now: Instant, seg: &Segment) {
         if seg.flags.has(Flags::RST) {
-            if self.follows_fin(seg) {
-                self.notify(Notice::Reset);
+            if self.is_rst_at_fin(seg) {
+                self.raise_event(Event::Reset);
                 self.kill();
             } else {
                 self.stats.record().out_of_window += 1;
@@ -255,48 +255,48 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         {
             if !seg.flags.has(Flags::ACK) {
                 // The peer's SYN once more: our SYN-ACK was lost.
-                self.ecn.repeated_syn(seg.flags);
-                self.due.syn = true;
-            } else if self.syn_acknowledged(now, seg) {
+                self.ecn.on_repeated_syn(seg.flags);
+                self.pending.syn = true;
+            } else if self.process_syn_acked(now, seg) {
                 // Both ends opened at once (figure 8 of section 3.5); the sequence number is that
                 // of the SYN we know, which the test of acceptability does not foresee.
                 self.snd.update_window(seg.seq, false, u32::from(seg.window));
-                self.rcv.due = true;
+                self.rcv.ack_now = true;
             }
             return;
         }
-        if self.is_probe(seg) {
-            self.wake_clock(now);
-            self.heard_at = now;
+        if self.is_window_probe(seg) {
+            self.advance_ts_clock(now);
+            self.last_rx_at = now;
             self.unanswered = 0;
         }
         if !seg.payload.is_empty() && end <= self.rcv.nxt {
             self.stats.record().duplicates_in += 1;
-            self.out_of_order(Some((seg.seq, end)));
+            self.on_out_of_order(Some((seg.seq, end)));
             return;
         }
         self.stats.record().out_of_window += 1;
         if self.state == State::TimeWait && seg.flags.has(Flags::FIN) {
-            self.linger(now);
+            self.enter_time_wait(now);
         }
         if seg.flags.has(Flags::SYN) {
-            self.challenge(now, seg);
+            self.send_challenge_ack(now, seg);
         } else {
-            self.be_courteous(now, seg);
+            self.send_limited_ack(now, seg);
         }
     }
 
     /// A RST with the number of the peer's FIN, which some stacks send right behind it where a
     /// program ends with its connection open. It is as hard to guess as RCV.NXT, the only other one
     /// that is taken; once both ends have finished there is nothing left to reset.
-    fn follows_fin(&self, rst: &Segment) -> bool {
+    fn is_rst_at_fin(&self, rst: &Segment) -> bool {
         let has_finished = matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
         has_finished && rst.seq == self.rcv.nxt - 1
     }
 
     /// A segment just below the window, as peers send to learn whether we are there, or have room
     /// again. Who only guesses does not find the place.
-    fn is_probe(&self, seg: &Segment) -> bool {
+    fn is_window_probe(&self, seg: &Segment) -> bool {
         let acks = seg.ack <= self.snd.nxt && seg.ack >= self.snd.una - self.snd.max_wnd;
         let is_plain = seg.flags.has(Flags::ACK) && !seg.flags.has(Flags::SYN);
         is_plain && acks && seg.seq == self.rcv.nxt - 1 && seg.seq_len() <= 1
@@ -304,28 +304,28 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// RST and SYN in the window (RFC 5961 sections 3.2 and 4.2); segments without ACK.
     #[cold]
-    fn exceptional(&mut self, now: Instant, seg: &Segment) {
+    fn process_rst_or_syn(&mut self, now: Instant, seg: &Segment) {
         if seg.flags.has(Flags::RST) {
             if self.state == State::TimeWait {
                 // An old RST must not cut TIME-WAIT short (RFC 1337). But who is answered a SYN by
                 // an ACK of this connection resets it (RFC 9293 section 3.5.1), and would otherwise
                 // wait for its end.
-                if seg.seq == self.rcv.nxt && self.peer.calls_anew {
+                if seg.seq == self.rcv.nxt && self.peer.syn_in_time_wait {
                     self.kill();
                 }
             } else if seg.seq == self.rcv.nxt {
                 // req: MPA-148
-                self.notify(Notice::Reset);
+                self.raise_event(Event::Reset);
                 self.kill();
-            } else if seg.seq > self.rcv.nxt && seg.seq < self.rcv.edge {
-                self.challenge(now, seg);
+            } else if seg.seq > self.rcv.nxt && seg.seq < self.rcv.adv {
+                self.send_challenge_ack(now, seg);
             } else {
                 // The RST itself lies before the window, though its octets reach into it, or just
                 // behind it.
                 self.stats.record().out_of_window += 1;
             }
         } else if seg.flags.has(Flags::SYN) {
-            self.challenge(now, seg);
+            self.send_challenge_ack(now, seg);
         }
     }
 }

@@ -5,8 +5,8 @@
 //! feeds it and asks it, per connection and pass, in this order:
 //!
 //! 1. [`Tcb::handle_segment`] for each received segment; after [`Delivered::InOrder`],
-//!    [`Tcb::next_held`] until `None`; after [`Delivered::Early`], the answer; then
-//!    [`Tcb::settle_held`], and [`Tcb::poll_notice`] until `None`.
+//!    [`Tcb::next_contiguous`] until `None`; after [`Delivered::OutOfOrder`], the answer; then
+//!    [`Tcb::release_ooo`], and [`Tcb::poll_event`] until `None`.
 //! 2. [`Tcb::handle_timeout`], if [`Tcb::deadline`] has passed and the receive queue is drained.
 //! 3. [`Tcb::next_transmit`] until [`Transmit::Idle`] (or a budget's end), writing what it says.
 //!    Called after a whole burst was handled, it asks for one ACK however long the burst was.
@@ -16,83 +16,83 @@
 //! and repairs losses with `rack`, `tail` and `prr`; `congestion` says how much may be under way,
 //! `ecn` what the network marked, `pacing` when it leaves; `plan` decides what leaves next and
 //! `output` writes it, `pmtu` finds the path's size; `deliver` hands payload up, `receive` offers
-//! the window and schedules ACKs, `growth` widens it; `reassembly` keeps what arrived early, in
-//! memory of `held`; `kept` is what keeps sent octets; `state` is the transition table, `facts`
+//! the window and schedules ACKs, `growth` widens it; `assembler` keeps what arrived early, in
+//! memory of `held`; `sent_frame` is what keeps sent octets; `state` is the transition table, `accessors`
 //! what can be asked.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
 //! 9937, 9438, 9406, 3168, 8257.
 
+mod accessors;
 mod ack;
-mod calm;
+mod assembler;
 mod challenge;
 mod close;
 mod config;
 mod congestion;
 mod deliver;
 mod ecn;
-mod facts;
-mod growth;
-mod held;
+mod events;
+mod fast_path;
 mod input;
-mod interface;
-mod kept;
+mod loss_recovery;
+mod ooo_queue;
 mod open;
 mod output;
 mod pacing;
-mod plan;
 mod pmtu;
 mod prr;
 mod rack;
 mod rare_counts;
-mod reassembly;
+mod rcv_autotune;
 mod receive;
-mod recovery;
-mod repair;
+mod recovery_state;
 mod rtt;
 mod scoreboard;
 mod send;
+mod sent_frame;
 mod state;
-mod tail;
 mod timeout;
 mod timer;
+mod tlp;
+mod tx_schedule;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::sync::Arc;
 
+pub use assembler::Contiguous;
 pub use config::{Algorithm, Config, EcnMode, Stats};
-pub use held::{Copied, Held, HoldPool};
-pub use interface::{Delivered, Notice, Origin, Ready, Transmit};
-pub use kept::CopyPool;
+pub use events::{Delivered, Event, IssAndTsOffset, Transmit, TxDemand};
+pub use ooo_queue::{OooCopy, OooPool, OooSegment};
 pub(crate) use open::default_mss;
 pub use pmtu::{PathMtuConfig, Probing, TooBig};
-pub use reassembly::InTurn;
+pub use sent_frame::CopyPool;
 pub use state::State;
 
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{HeaderTemplate, TIMESTAMPS_LEN};
-use calm::Calm;
-use challenge::Challenges;
+use assembler::LazyAssembler;
+use challenge::AckRateLimit;
 use congestion::Congestion;
-use deliver::Early;
+use deliver::OfferedOoo;
 use ecn::Ecn;
-use growth::{Mark, Round};
-use pacing::Credit;
+use fast_path::FastPath;
+use pacing::PacingCredit;
 use pmtu::PathMtu;
 use rack::Rack;
 use rare_counts::RareCounts;
-use reassembly::Reassembly;
-use receive::{Limits, Peer, Receive, Reports};
-use recovery::{Recovery, RoundFlight, Tail};
-use rtt::{Rtt, Timing};
-use scoreboard::Scoreboard;
-use send::{Own, Send};
-use state::Event;
-use timer::{Moment, NEVER, RareTimers, Timers};
+use rcv_autotune::{RcvRound, RoundEnd};
+use receive::{DsackQueue, Peer, RcvLimits, RcvVars};
+use recovery_state::{Recovery, RoundFlight, Tlp};
+use rtt::{Rtt, RttCache};
+use scoreboard::LazyScoreboard;
+use send::{Local, SndVars};
+use state::StateEvent;
+use timer::{CoarseInstant, NEVER, RareTimers, Timers};
 
 /// Octets of payload that the timestamps option takes.
 #[expect(clippy::cast_possible_truncation, reason = "12")]
@@ -106,7 +106,7 @@ struct Timestamps {
     /// The peer's latest acceptable TSval.
     recent: u32,
     /// When it was taken, by [`Timestamps::coarse`].
-    recent_at: u32,
+    recent_stamp: u32,
 }
 
 impl Timestamps {
@@ -120,7 +120,7 @@ impl Timestamps {
     /// The TSval of a segment sent now: microseconds.
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
     #[inline]
-    const fn value(&self, now: Instant) -> u32 {
+    const fn tsval(&self, now: Instant) -> u32 {
         (now.as_micros() as u32).wrapping_add(self.offset)
     }
 }
@@ -134,7 +134,7 @@ struct Traffic {
 
 /// What is to be sent without payload, apart from ACK and FIN.
 #[derive(Debug, Default)]
-struct Due {
+struct Pending {
     /// SYN or SYN-ACK.
     syn: bool,
     /// RST that ends the connection.
@@ -144,12 +144,12 @@ struct Due {
     /// A segment below the peer's window, which it answers with an ACK.
     probe: bool,
     /// The tail-loss probe.
-    tail: bool,
+    tlp: bool,
 }
 
-impl Due {
+impl Pending {
     const fn any(&self) -> bool {
-        self.syn || self.reset || self.stray_reset.is_some() || self.probe || self.tail
+        self.syn || self.reset || self.stray_reset.is_some() || self.probe || self.tlp
     }
 }
 
@@ -158,17 +158,17 @@ impl Due {
 enum Plan {
     Nothing,
     /// What was handed up early waits for its answer.
-    Answer(Early),
+    OooAnswer(OfferedOoo),
     /// `next_transmit` announced it, and a `write_` call carries it out.
-    Control(plan::Control),
+    Control(tx_schedule::Control),
     /// See `Control`.
-    Resend(plan::Resend),
+    Retransmit(tx_schedule::Retransmit),
 }
 
 /// One TCP connection. `R` are received frames, `T` sent frames kept for retransmission.
 ///
-/// The memory held is bounded by the configuration: `max_held_frames` received pieces, in memory
-/// that a [`HoldPool`] lends while there is something to hold, and `max_records` sent ones.
+/// The memory held is bounded by the configuration: `max_ooo_segments` received pieces, in memory
+/// that a [`OooPool`] lends while there is something to hold, and `max_records` sent ones.
 /// Nothing is allocated per packet; the queue of records grows to its working size once, and is
 /// given back when the connection has been idle for a while.
 ///
@@ -178,41 +178,41 @@ enum Plan {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Tcb<R: RxFrame, T: Retained> {
-    board: Scoreboard<T>,
+    scoreboard: LazyScoreboard<T>,
     cfg: Arc<Config>,
     timers: Timers,
     /// When the peer was last heard.
-    heard_at: Instant,
-    rcv: Receive,
-    snd: Send,
+    last_rx_at: Instant,
+    rcv: RcvVars,
+    snd: SndVars,
     ts: Timestamps,
-    timing: Timing,
+    rtt_cache: RttCache,
     traffic: Traffic,
-    round_mark: Mark,
+    rcv_round_end: RoundEnd,
     /// When the send side last made progress, or became busy.
-    progress_at: Moment,
+    progress_at: CoarseInstant,
     /// When payload was last sent.
-    sent_at: Moment,
+    last_tx_at: CoarseInstant,
     /// What pacing lets go.
-    credit: Credit,
+    pacing_credit: PacingCredit,
     /// Payload octets of a full segment.
     emss: u16,
     /// Timestamps negotiated, or offered in our SYN.
     ts_on: bool,
     /// Which segments go the short way.
-    calm: Calm,
+    fast_path: FastPath,
     /// The window, which is its first part, is the last of the hot state.
     cc: Congestion,
 
     template: HeaderTemplate,
-    notices: u16,
+    events: u16,
     state: State,
     /// SACK negotiated, or offered in our SYN.
     sack: bool,
     /// Window scaling negotiated, or offered in our SYN.
     scaling: bool,
     /// The persist timer fired: a small segment may go (RFC 9293 section 3.8.6.2.1).
-    override_silly: bool,
+    sws_override: bool,
     /// Doublings of the persist interval.
     persist_backoff: u8,
     /// Probes or timeouts since the peer was last heard.
@@ -229,29 +229,29 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     close_pending: bool,
     /// The upper layer takes no more octets.
     receive_shut: bool,
-    own: Own,
+    local: Local,
     peer: Peer,
-    limits: Limits,
-    due: Due,
+    rcv_limits: RcvLimits,
+    pending: Pending,
     plan: Plan,
-    tail: Tail,
+    tlp: Tlp,
     round_flight: RoundFlight,
     /// When a record was last sent again.
-    resent_at: Moment,
+    last_retransmit_at: CoarseInstant,
     /// What the receive window should span, by the last round.
     window_wanted: u32,
     rare: RareTimers,
     recovery: Recovery,
     rack: Rack,
     rtt: Rtt,
-    reassembly: Reassembly<R>,
-    reports: Reports,
-    round: Round,
+    assembler: LazyAssembler<R>,
+    dsack_queue: DsackQueue,
+    rcv_round: RcvRound,
     /// When our clock of the timestamps last skipped a part of a silence.
-    woken_at: Instant,
+    ts_advanced_at: Instant,
     pmtu: PathMtu,
     ecn: Ecn,
-    challenges: Challenges,
+    ack_rate_limit: AckRateLimit,
     /// Octets handed up and sent, up to date once in a round trip.
     counted: (u64, u64),
     stats: RareCounts,
@@ -266,27 +266,27 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// The upper layer keeps `octets` of what it was handed: the window offer shrinks as they
     /// arrive, the edge already offered stays.
-    pub fn hold(&mut self, octets: u32) {
-        self.limits.hold(&mut self.rcv, octets, &self.cfg);
+    pub fn add_unconsumed(&mut self, octets: u32) {
+        self.rcv_limits.add_unconsumed(&mut self.rcv, octets, &self.cfg);
     }
 
     /// The upper layer consumed `octets` that it had kept. If that reopens a window which had
     /// become small, an ACK is due.
-    pub fn release(&mut self, octets: u32) {
-        let reopens = self.limits.release(&mut self.rcv, octets, &self.cfg);
+    pub fn consume(&mut self, octets: u32) {
+        let reopens = self.rcv_limits.consume(&mut self.rcv, octets, &self.cfg);
         self.announce_window(reopens);
     }
 
     /// Opens the receive window from its start-up size to the full one: the connection was
     /// accepted.
     pub fn open_window(&mut self) {
-        let reopens = self.limits.open(&mut self.rcv, self.cfg.recv_window, &self.cfg);
+        let reopens = self.rcv_limits.raise(&mut self.rcv, self.cfg.recv_window, &self.cfg);
         self.announce_window(reopens);
     }
 
     fn announce_window(&mut self, reopens: bool) {
         if reopens && self.state.is_synchronised() {
-            self.rcv.due = true;
+            self.rcv.ack_now = true;
         }
     }
 
@@ -305,30 +305,30 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// The next notice, if any.
     #[inline]
-    pub fn poll_notice(&mut self) -> Option<Notice> {
-        if self.has_news() { self.next_notice() } else { None }
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if self.has_events() { self.next_event() } else { None }
     }
 
     /// True if there may be a notice, or the connection is gone: else neither
-    /// [`Tcb::poll_notice`] nor [`Tcb::is_closed`] has anything to say.
+    /// [`Tcb::poll_event`] nor [`Tcb::is_closed`] has anything to say.
     #[inline]
     #[must_use]
-    pub const fn has_news(&self) -> bool {
-        self.calm.has_news()
+    pub const fn has_events(&self) -> bool {
+        self.fast_path.has_events()
     }
 
     #[cold]
-    fn next_notice(&mut self) -> Option<Notice> {
-        let notice = Notice::ALL.into_iter().find(|notice| self.notices & notice.bit() != 0)?;
-        self.notices &= !notice.bit();
-        self.refresh();
-        Some(notice)
+    fn next_event(&mut self) -> Option<Event> {
+        let event = Event::ALL.into_iter().find(|event| self.events & event.bit() != 0)?;
+        self.events &= !event.bit();
+        self.update_fast_path();
+        Some(event)
     }
 
     /// True once the peer's FIN was received and everything before it handed up.
     #[must_use]
     pub fn peer_finished(&self) -> bool {
-        self.peer.finished
+        self.peer.fin_received
     }
 
     /// When [`Tcb::handle_timeout`] is to be called next. May lie early, never late.
@@ -342,14 +342,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     // Internals shared by the parts.
 
     /// Moves along the transition table; false if the event means nothing here.
-    fn step(&mut self, event: Event) -> bool {
+    fn transition(&mut self, event: StateEvent) -> bool {
         let Some(next) = self.state.after(event) else { return false };
         self.state = next;
         true
     }
 
-    fn notify(&mut self, notice: Notice) {
-        self.notices |= notice.bit();
-        self.calm.tell();
+    fn raise_event(&mut self, event: Event) {
+        self.events |= event.bit();
+        self.fast_path.set_events();
     }
 }

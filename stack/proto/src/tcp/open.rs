@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use super::calm::Calm;
-use super::challenge::Challenges;
+use super::assembler::LazyAssembler;
+use super::challenge::AckRateLimit;
 use super::congestion::Congestion;
 use super::ecn::Ecn;
-use super::growth::{Mark, Round};
-use super::pacing::Credit;
+use super::fast_path::FastPath;
+use super::pacing::PacingCredit;
 use super::pmtu::PathMtu;
 use super::rack::Rack;
 use super::rare_counts::RareCounts;
-use super::reassembly::Reassembly;
-use super::receive::{Limits, Peer, Receive, Reports};
-use super::recovery::{Recovery, RoundFlight, Tail};
-use super::rtt::{Rtt, Timing};
-use super::scoreboard::Scoreboard;
-use super::send::{Own, Send};
+use super::rcv_autotune::{RcvRound, RoundEnd};
+use super::receive::{DsackQueue, Peer, RcvLimits, RcvVars};
+use super::recovery_state::{Recovery, RoundFlight, Tlp};
+use super::rtt::{Rtt, RttCache};
+use super::scoreboard::LazyScoreboard;
+use super::send::{Local, SndVars};
 use super::state::State;
-use super::timer::{Moment, RareTimers, Timers};
-use super::{Config, Due, Origin, Plan, Tcb, Timestamps, Traffic};
+use super::timer::{CoarseInstant, RareTimers, Timers};
+use super::{Config, IssAndTsOffset, Pending, Plan, Tcb, Timestamps, Traffic};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -41,10 +41,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         now: Instant,
         cfg: &Arc<Config>,
         template: HeaderTemplate,
-        origin: Origin,
+        origin: IssAndTsOffset,
     ) -> Self {
         let mut tcb = Self::new(now, cfg, template, origin, State::SynSent);
-        tcb.refresh();
+        tcb.update_fast_path();
         tcb
     }
 
@@ -56,17 +56,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         cfg: &Arc<Config>,
         template: HeaderTemplate,
         syn: &Segment,
-        origin: Origin,
+        origin: IssAndTsOffset,
     ) -> Self {
         let mut tcb = Self::new(now, cfg, template, origin, State::SynReceived);
         tcb.passive = true;
         tcb.negotiate(now, syn);
-        tcb.refresh();
+        tcb.update_fast_path();
         tcb
     }
 
     /// Takes up a connection of which nothing was kept but what a SYN cookie brought back: `syn` is
-    /// the SYN as remembered, `origin` where the SYN-ACK began, `sent_at` when it left, if known.
+    /// the SYN as remembered, `origin` where the SYN-ACK began, `last_tx_at` when it left, if known.
     /// The segment that brought it is to be handed in next.
     #[must_use]
     pub fn from_cookie(
@@ -74,18 +74,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         cfg: &Arc<Config>,
         template: HeaderTemplate,
         syn: &Segment,
-        origin: Origin,
+        origin: IssAndTsOffset,
         sent_at: Option<Instant>,
     ) -> Self {
         let mut tcb = Self::accept(now, cfg, template, syn, origin);
-        tcb.due.syn = false;
-        tcb.snd.nxt = tcb.own.iss + 1;
+        tcb.pending.syn = false;
+        tcb.snd.nxt = tcb.local.iss + 1;
         match sent_at {
-            Some(sent_at) => tcb.round.begin(sent_at, Seq(0)),
+            Some(sent_at) => tcb.rcv_round.start(sent_at, Seq(0)),
             // Nothing is known of the path: as if the SYN-ACK had been lost once.
             None => tcb.retries = 1,
         }
-        tcb.refresh();
+        tcb.update_fast_path();
         tcb
     }
 
@@ -93,35 +93,35 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         now: Instant,
         cfg: &Arc<Config>,
         template: HeaderTemplate,
-        origin: Origin,
+        origin: IssAndTsOffset,
         state: State,
     ) -> Self {
-        let Origin { iss, ts_offset } = origin;
+        let IssAndTsOffset { iss, ts_offset } = origin;
         let mss = cfg.mss.min(cfg.send_mss).max(MIN_MSS);
         Self {
-            board: Scoreboard::new(),
+            scoreboard: LazyScoreboard::new(),
             cfg: Arc::clone(cfg),
             timers: Timers::OFF,
-            heard_at: now,
-            rcv: Receive::new(cfg),
-            snd: Send::new(iss, mss),
-            ts: Timestamps { offset: ts_offset, recent: 0, recent_at: Timestamps::coarse(now) },
-            timing: Timing::UNKNOWN,
+            last_rx_at: now,
+            rcv: RcvVars::new(cfg),
+            snd: SndVars::new(iss, mss),
+            ts: Timestamps { offset: ts_offset, recent: 0, recent_stamp: Timestamps::coarse(now) },
+            rtt_cache: RttCache::UNKNOWN,
             traffic: Traffic::default(),
-            round_mark: Mark(0),
-            progress_at: Moment::of(now),
-            sent_at: Moment::of(now),
-            credit: Credit::NONE,
+            rcv_round_end: RoundEnd(0),
+            progress_at: CoarseInstant::of(now),
+            last_tx_at: CoarseInstant::of(now),
+            pacing_credit: PacingCredit::NONE,
             emss: mss,
             ts_on: cfg.timestamps,
-            calm: Calm::default(),
+            fast_path: FastPath::default(),
             cc: Congestion::new(cfg.congestion, u32::from(mss)),
             template,
-            notices: 0,
+            events: 0,
             state,
             sack: cfg.sack,
             scaling: true,
-            override_silly: false,
+            sws_override: false,
             persist_backoff: 0,
             unanswered: 0,
             retries: 0,
@@ -130,25 +130,25 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             paced: false,
             close_pending: false,
             receive_shut: false,
-            own: Own { iss, fin_seq: None },
-            peer: Peer { irs: Seq(0), fin: None, finished: false, calls_anew: false },
-            limits: Limits::new(cfg),
-            due: Due { syn: true, ..Due::default() },
+            local: Local { iss, fin_seq: None },
+            peer: Peer { irs: Seq(0), fin_seq: None, fin_received: false, syn_in_time_wait: false },
+            rcv_limits: RcvLimits::new(cfg),
+            pending: Pending { syn: true, ..Pending::default() },
             plan: Plan::Nothing,
-            tail: Tail::new(),
+            tlp: Tlp::new(),
             round_flight: RoundFlight::new(iss),
-            resent_at: Moment::of(now),
+            last_retransmit_at: CoarseInstant::of(now),
             rare: RareTimers::OFF,
             recovery: Recovery::new(iss),
             rack: Rack::new(),
             rtt: Rtt::new(cfg),
-            reassembly: Reassembly::new(),
-            reports: Reports::default(),
-            round: Round::new(),
+            assembler: LazyAssembler::new(),
+            dsack_queue: DsackQueue::default(),
+            rcv_round: RcvRound::new(),
             pmtu: PathMtu::new(&cfg.path_mtu, mss, false),
             ecn: Ecn::new(cfg),
-            challenges: Challenges::new(now),
-            woken_at: now,
+            ack_rate_limit: AckRateLimit::new(now),
+            ts_advanced_at: now,
             window_wanted: 0,
             counted: (0, 0),
             stats: RareCounts::default(),
@@ -157,7 +157,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Takes over what the peer's SYN or SYN-ACK says.
     pub(super) fn negotiate(&mut self, now: Instant, syn: &Segment) {
-        self.limits.synchronise(&mut self.rcv, syn.seq, &self.cfg);
+        self.rcv_limits.init(&mut self.rcv, syn.seq, &self.cfg);
         self.peer.irs = syn.seq;
         let peer_mss = syn.options.mss.unwrap_or(default_mss(&syn.tuple)).max(MIN_MSS);
         self.snd.mss = self.snd.mss.min(peer_mss);
@@ -166,19 +166,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             Some(shift) => self.snd.wscale = shift,
             None => {
                 self.scaling = false;
-                self.limits.forgo_scaling(&mut self.rcv, &self.cfg);
+                self.rcv_limits.disable_scaling(&mut self.rcv, &self.cfg);
             }
         }
         self.ts_on &= syn.options.ts.is_some();
         if let (true, Some((val, _))) = (self.ts_on, syn.options.ts) {
             self.ts.recent = val;
-            self.ts.recent_at = Timestamps::coarse(now);
+            self.ts.recent_stamp = Timestamps::coarse(now);
         }
         if !self.sack && !self.ts_on {
             self.rtt.keep_floor();
         }
         self.ecn.negotiate(self.cfg.ecn, syn.flags);
-        self.begin_path();
+        self.init_pmtu();
         self.cc = Congestion::new(self.cfg.congestion, u32::from(self.emss));
         // The window of a SYN is never scaled (RFC 7323 section 2.2).
         self.snd.wnd = u32::from(syn.window);

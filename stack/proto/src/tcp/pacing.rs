@@ -47,15 +47,15 @@ impl Burst {
 
 /// Octets that may leave before the clock is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Credit(u32);
+pub(super) struct PacingCredit(u32);
 
-impl Credit {
+impl PacingCredit {
     /// The clock is looked at before anything leaves.
     pub(super) const NONE: Self = Self(0);
     /// A flight begins, with nothing under way: a message of 64 KiB and its headers leave as fast
     /// as the window has them, as what an adapter segments by itself does. Spread over the round
     /// trip, requests and responses would take up to twice as long for queues that are empty.
-    pub(super) const FLIGHT: Self = Self(68 * 1024);
+    pub(super) const IDLE_BURST: Self = Self(68 * 1024);
 
     /// `octets` leave.
     #[inline]
@@ -70,28 +70,30 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Cost where pacing does not pay: a test, and a few instructions more every tenth segment.
     #[inline]
     pub(super) fn is_paced(&mut self, now: Instant) -> bool {
-        self.credit == Credit::NONE && self.waits_for_burst(now)
+        self.pacing_credit == PacingCredit::NONE && self.waits_for_burst(now)
     }
 
     #[inline(never)]
     fn waits_for_burst(&mut self, now: Instant) -> bool {
-        let (window, srtt) = (self.cc.window(), self.rtt.srtt());
+        let (window, srtt) = (self.cc.cwnd(), self.rtt.srtt());
         let burst = if self.cfg.pacing {
             Burst::of(window, srtt, u32::from(self.emss), self.cc.in_slow_start())
         } else {
             None
         };
         let Some(burst) = burst else {
-            self.credit = Credit(BURST_SEGMENTS * u32::from(self.emss));
+            self.pacing_credit = PacingCredit(BURST_SEGMENTS * u32::from(self.emss));
             return false;
         };
         let flight = self.snd.flight();
-        if self.rare.burst + srtt < now && flight <= Credit::FLIGHT.0 + u32::from(self.emss) {
+        if self.rare.pacing + srtt < now
+            && flight <= PacingCredit::IDLE_BURST.0 + u32::from(self.emss)
+        {
             // What this flight began with counts as a burst of its own.
             let burst_ns = u64::from(flight) * burst.interval_ns;
-            self.rare.burst = now + burst_ns / u64::from(burst.octets);
+            self.rare.pacing = now + burst_ns / u64::from(burst.octets);
         }
-        if now < self.rare.burst {
+        if now < self.rare.pacing {
             if !self.paced {
                 self.stats.record().paced += 1;
             }
@@ -99,9 +101,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return true;
         }
         self.paced = false;
-        self.credit = Credit(burst.octets);
+        self.pacing_credit = PacingCredit(burst.octets);
         // A timer that fired late is made up for, by one burst at most.
-        self.rare.burst = self.rare.burst.max(now - burst.interval_ns) + burst.interval_ns;
+        self.rare.pacing = self.rare.pacing.max(now - burst.interval_ns) + burst.interval_ns;
         false
     }
 }
@@ -113,7 +115,7 @@ mod tests {
     const MSS: u32 = 1448;
 
     #[test]
-    fn a_window_takes_its_round_trip() {
+    fn bursts_spread_cwnd_over_srtt() {
         for srtt_ns in [2 * MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND] {
             for window in [11 * MSS, 100 * MSS, 5000 * MSS, 1 << 30] {
                 for (slow_start, factor) in [(true, 2.0), (false, 1.2)] {
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_are_short_and_timers_few() {
+    fn burst_len_and_interval_are_bounded() {
         // 10 Mb/s, 1 Gb/s and 100 Gb/s over 20 ms, in congestion avoidance.
         let burst = |octets: u32| Burst::of(octets, 20 * MILLISECOND, MSS, false).unwrap();
         assert_eq!(burst(25_000).octets, 2 * MSS);
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn short_paths_and_small_windows_are_left_alone() {
+    fn short_rtt_and_small_cwnd_are_not_paced() {
         assert_eq!(Burst::of(1 << 20, RTT_MIN_NS - 1, MSS, true), None);
         assert_eq!(Burst::of(10 * MSS, 20 * MILLISECOND, MSS, true), None);
         assert_eq!(Burst::of(1 << 20, 0, MSS, true), None, "nothing measured");

@@ -25,7 +25,7 @@ impl Prr {
         self.out = self.out.wrapping_add(octets);
     }
 
-    /// An ACK that delivered `delivered` octets; `pipe` are in the network by it, `safe`: the
+    /// An ACK that delivered `advance` octets; `pipe` are in the network by it, `safe`: the
     /// acknowledgment moved and nothing more was found lost. Returns the window (RFC 9937
     /// section 6).
     pub(super) fn window(
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_example_of_rfc_6937() {
+    fn rfc_6937_first_example() {
         // Section 4: twenty segments, the first is lost, ssthresh 10. Nineteen ACKs; the third
         // begins the episode. One retransmission, then one segment for every other ACK.
         let mut prr = Prr::default();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_loss_is_bounded_by_what_arrives_and_caught_up_when_safe() {
+    fn heavy_loss_conserves_packets_then_slow_starts() {
         // The second example: fifteen of twenty are lost, pipe falls below ssthresh at once.
         let mut prr = Prr::default();
         prr.begin(20 * MSS);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn one_ack_for_a_whole_burst_lets_no_more_than_ssthresh_out() {
+    fn stretch_ack_releases_at_most_ssthresh() {
         let mut prr = Prr::default();
         prr.begin(20 * MSS);
         assert_eq!(prr.window(18 * MSS, 0, 10 * MSS, MSS, false), 10 * MSS);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_retransmission_goes_whatever_was_delivered() {
+    fn first_retransmission_is_always_allowed() {
         let mut prr = Prr::default();
         prr.begin(20 * MSS);
         assert_eq!(prr.window(0, 18 * MSS, 10 * MSS, MSS, false), 19 * MSS);

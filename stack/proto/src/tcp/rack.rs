@@ -7,9 +7,9 @@ use crate::time::Instant;
 use crate::wire::seq::Seq;
 
 /// Segments SACKed, or duplicate ACKs, that end the wait for reordering (RFC 5681 section 3.2).
-pub(super) const DUP_THRESHOLD: u32 = 3;
+pub(super) const DUP_THRESH: u32 = 3;
 /// Recoveries without a report of duplicates after which the reordering window shrinks again.
-const PERSIST: u8 = 16;
+const REO_WND_PERSIST: u8 = 16;
 
 /// `RACK_sent_after`: of transmissions given by time and end, `a` left after `b`.
 pub(super) fn sent_after(a: (Instant, Seq), b: (Instant, Seq)) -> bool {
@@ -19,7 +19,7 @@ pub(super) fn sent_after(a: (Instant, Seq), b: (Instant, Seq)) -> bool {
 /// Tells an ACK of a retransmission from one of the original that came too late (RFC 8985
 /// section 6.2, step 2).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guard {
+pub(super) struct SampleGuard {
     pub(super) now: Instant,
     /// Least round-trip time, 0 if unknown.
     pub(super) min_rtt: u64,
@@ -28,16 +28,16 @@ pub(super) struct Guard {
     pub(super) ts_offset: u32,
 }
 
-impl Guard {
+impl SampleGuard {
     /// For records that do not start where the acknowledgment stood: what is echoed is the
     /// timestamp of one that did (RFC 7323 section 4.3).
     pub(super) const fn without_echo(self) -> Self {
         Self { echo: None, ..self }
     }
 
-    /// The ACK may be of the retransmission made at `sent_at`.
+    /// The ACK may be of the retransmission made at `last_tx_at`.
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
-    pub(super) fn trusts(&self, sent_at: Instant) -> bool {
+    pub(super) fn is_valid_sample(&self, sent_at: Instant) -> bool {
         let value = (sent_at.as_micros() as u32).wrapping_add(self.ts_offset);
         self.echo.is_none_or(|echo| echo.wrapping_sub(value).cast_signed() >= 0)
             && self.now.since(sent_at) >= self.min_rtt
@@ -48,97 +48,97 @@ impl Guard {
 #[derive(Debug)]
 pub(super) struct Rack {
     /// `RACK.xmit_ts`.
-    at: Instant,
+    xmit_ts: Instant,
     /// `RACK.rtt`, nanoseconds.
     rtt: u64,
     /// `RACK.end_seq`.
-    end: Seq,
+    end_seq: Seq,
     /// Reports of duplicates so far, those of probes left out.
-    duplicates: u32,
-    /// `RACK.dsack_round`, while `in_round`: the window grows once per round trip.
-    round: Seq,
-    in_round: bool,
+    dsacks: u32,
+    /// `RACK.dsack_round`, while `in_dsack_round`: the window grows once per round trip.
+    dsack_round: Seq,
+    in_dsack_round: bool,
     /// `RACK.reordering_seen`.
     reordering_seen: bool,
     /// `RACK.reo_wnd_mult`.
-    mult: u8,
+    reo_wnd_mult: u8,
     /// `RACK.reo_wnd_persist`.
-    persist: u8,
+    reo_wnd_persist: u8,
 }
 
 impl Rack {
     pub(super) const fn new() -> Self {
         Self {
-            at: Instant::ZERO,
+            xmit_ts: Instant::ZERO,
             rtt: 0,
-            end: Seq(0),
-            duplicates: 0,
-            round: Seq(0),
-            in_round: false,
+            end_seq: Seq(0),
+            dsacks: 0,
+            dsack_round: Seq(0),
+            in_dsack_round: false,
             reordering_seen: false,
-            mult: 1,
-            persist: 0,
+            reo_wnd_mult: 1,
+            reo_wnd_persist: 0,
         }
     }
 
     /// Step 2: a transmission was delivered.
     #[inline]
-    pub(super) fn delivered(&mut self, now: Instant, newest: (Instant, Seq)) {
-        if sent_after(newest, (self.at, self.end)) {
-            (self.at, self.end) = newest;
+    pub(super) fn advance(&mut self, now: Instant, newest: (Instant, Seq)) {
+        if sent_after(newest, (self.xmit_ts, self.end_seq)) {
+            (self.xmit_ts, self.end_seq) = newest;
             self.rtt = now.since(newest.0);
         }
     }
 
     /// Step 3: something arrived after what was sent later.
-    pub(super) fn saw_reordering(&mut self) {
+    pub(super) fn on_reordering(&mut self) {
         self.reordering_seen = true;
     }
 
     /// The latest transmission delivered left after this one.
-    pub(super) fn is_after(&self, at: Instant, end: Seq) -> bool {
-        sent_after((self.at, self.end), (at, end))
+    pub(super) fn delivered_after(&self, at: Instant, end: Seq) -> bool {
+        sent_after((self.xmit_ts, self.end_seq), (at, end))
     }
 
-    /// Step 4: the peer received something twice, so a retransmission was one too many; `resends`
+    /// Step 4: the peer received something twice, so a retransmission was one too many; `retransmits`
     /// were made in all. More reports than those are the network's duplicates.
-    pub(super) fn duplicate_reported(&mut self, resends: u32, una: Seq, nxt: Seq) {
-        if self.duplicates >= resends {
+    pub(super) fn on_dsack(&mut self, retransmits: u32, una: Seq, nxt: Seq) {
+        if self.dsacks >= retransmits {
             return;
         }
-        self.duplicates += 1;
-        self.in_round &= una < self.round;
-        if !self.in_round {
-            (self.round, self.in_round) = (nxt, true);
-            self.widen();
+        self.dsacks += 1;
+        self.in_dsack_round &= una < self.dsack_round;
+        if !self.in_dsack_round {
+            (self.dsack_round, self.in_dsack_round) = (nxt, true);
+            self.widen_reo_wnd();
         }
     }
 
     /// What was taken for loss was reordering.
-    pub(super) fn widen(&mut self) {
-        self.mult = self.mult.saturating_add(1);
-        self.persist = PERSIST;
+    pub(super) fn widen_reo_wnd(&mut self) {
+        self.reo_wnd_mult = self.reo_wnd_mult.saturating_add(1);
+        self.reo_wnd_persist = REO_WND_PERSIST;
     }
 
     /// Step 4: an episode of loss is over.
-    pub(super) fn recovered(&mut self) {
-        self.persist = self.persist.saturating_sub(1);
-        if self.persist == 0 {
-            self.mult = 1;
+    pub(super) fn on_recovery_end(&mut self) {
+        self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
+        if self.reo_wnd_persist == 0 {
+            self.reo_wnd_mult = 1;
         }
     }
 
     /// Step 4: how long after later ones a segment may arrive, nanoseconds. `recovering`: an
     /// episode of loss is under way; `sacked`: segments SACKed.
     pub(super) fn reo_wnd(&self, recovering: bool, sacked: u32, rtt: &Rtt) -> u64 {
-        if !self.reordering_seen && (recovering || sacked >= DUP_THRESHOLD) {
+        if !self.reordering_seen && (recovering || sacked >= DUP_THRESH) {
             return 0;
         }
-        (rtt.min() / 4 * u64::from(self.mult)).min(rtt.srtt())
+        (rtt.min() / 4 * u64::from(self.reo_wnd_mult)).min(rtt.srtt())
     }
 
     /// How long after it was sent a segment counts as lost, given the reordering window.
-    pub(super) fn patience(&self, reo_wnd: u64) -> u64 {
+    pub(super) fn rack_timeout(&self, reo_wnd: u64) -> u64 {
         self.rtt + reo_wnd
     }
 }
@@ -158,75 +158,75 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_a_quarter_of_the_least_round_trip_unless_no_reordering_was_seen() {
+    fn reo_wnd_is_a_quarter_of_min_rtt_or_zero() {
         let mut rack = Rack::new();
         let rtt = rtt(1000, 1000);
         assert_eq!(rack.reo_wnd(false, 2, &rtt), 250);
         assert_eq!(rack.reo_wnd(false, 3, &rtt), 0);
         assert_eq!(rack.reo_wnd(true, 0, &rtt), 0);
-        rack.saw_reordering();
+        rack.on_reordering();
         assert_eq!(rack.reo_wnd(true, 9, &rtt), 250);
     }
 
     #[test]
-    fn duplicates_widen_it_once_per_round_and_up_to_the_smoothed_round_trip() {
+    fn dsack_widens_reo_wnd_once_per_round_up_to_srtt() {
         let mut rack = Rack::new();
         let rtt = rtt(1000, 1500);
         let una = Seq(0xffff_ff00);
-        rack.duplicate_reported(10, una, una + 1000);
-        rack.duplicate_reported(10, una + 999, una + 2000);
+        rack.on_dsack(10, una, una + 1000);
+        rack.on_dsack(10, una + 999, una + 2000);
         assert_eq!(rack.reo_wnd(false, 0, &rtt), 500);
-        rack.duplicate_reported(10, una + 1000, una + 2000);
+        rack.on_dsack(10, una + 1000, una + 2000);
         assert_eq!(rack.reo_wnd(false, 0, &rtt), 750);
         for round in 2..50 {
-            rack.duplicate_reported(100, una + round * 1000, una + round * 1000 + 1000);
+            rack.on_dsack(100, una + round * 1000, una + round * 1000 + 1000);
         }
         assert_eq!(rack.reo_wnd(false, 0, &rtt), rtt.srtt());
         // Sixteen recoveries without a report, and it is as before.
         for _ in 0..15 {
-            rack.recovered();
+            rack.on_recovery_end();
         }
         assert!(rack.reo_wnd(false, 0, &rtt) > 250);
-        rack.recovered();
+        rack.on_recovery_end();
         assert_eq!(rack.reo_wnd(false, 0, &rtt), 250);
     }
 
     #[test]
-    fn more_duplicates_than_retransmissions_are_the_networks() {
+    fn dsacks_beyond_retransmits_are_ignored() {
         let mut rack = Rack::new();
         let rtt = rtt(1000, 1000);
-        rack.duplicate_reported(0, Seq(0), Seq(10));
+        rack.on_dsack(0, Seq(0), Seq(10));
         assert_eq!(rack.reo_wnd(false, 0, &rtt), 250);
-        rack.duplicate_reported(1, Seq(20), Seq(30));
-        rack.duplicate_reported(1, Seq(40), Seq(50));
+        rack.on_dsack(1, Seq(20), Seq(30));
+        rack.on_dsack(1, Seq(40), Seq(50));
         assert_eq!(rack.reo_wnd(false, 0, &rtt), 500);
     }
 
     #[test]
-    fn the_latest_sent_counts_not_the_latest_heard_of() {
+    fn xmit_ts_is_of_the_latest_sent_not_the_latest_acked() {
         let mut rack = Rack::new();
         let at = Instant::from_nanos;
-        rack.delivered(at(100), (at(50), Seq(1000)));
-        rack.delivered(at(110), (at(40), Seq(2000)));
-        assert_eq!(rack.patience(5), 55);
-        assert!(rack.is_after(at(40), Seq(5000)));
-        assert!(rack.is_after(at(50), Seq(999)));
-        assert!(!rack.is_after(at(50), Seq(1000)));
-        assert!(!rack.is_after(at(51), Seq(1)));
+        rack.advance(at(100), (at(50), Seq(1000)));
+        rack.advance(at(110), (at(40), Seq(2000)));
+        assert_eq!(rack.rack_timeout(5), 55);
+        assert!(rack.delivered_after(at(40), Seq(5000)));
+        assert!(rack.delivered_after(at(50), Seq(999)));
+        assert!(!rack.delivered_after(at(50), Seq(1000)));
+        assert!(!rack.delivered_after(at(51), Seq(1)));
         // Of one burst the highest.
-        rack.delivered(at(120), (at(50), Seq(3000)));
-        assert_eq!(rack.patience(0), 70);
+        rack.advance(at(120), (at(50), Seq(3000)));
+        assert_eq!(rack.rack_timeout(0), 70);
     }
 
     #[test]
-    fn an_ack_too_early_for_a_retransmission_is_of_the_original() {
+    fn ack_sooner_than_min_rtt_is_of_the_original() {
         let now = Instant::from_nanos(1_000_000);
-        let guard = Guard { now, min_rtt: 100_000, echo: None, ts_offset: 0xffff_ff00 };
-        assert!(guard.trusts(Instant::from_nanos(900_000)));
-        assert!(!guard.trusts(Instant::from_nanos(900_001)));
-        let echo = |us: u32| Guard { echo: Some(us.wrapping_add(0xffff_ff00)), ..guard };
-        assert!(echo(800).trusts(Instant::from_nanos(800_000)));
-        assert!(!echo(799).trusts(Instant::from_nanos(800_000)));
-        assert!(echo(799).without_echo().trusts(Instant::from_nanos(800_000)));
+        let guard = SampleGuard { now, min_rtt: 100_000, echo: None, ts_offset: 0xffff_ff00 };
+        assert!(guard.is_valid_sample(Instant::from_nanos(900_000)));
+        assert!(!guard.is_valid_sample(Instant::from_nanos(900_001)));
+        let echo = |us: u32| SampleGuard { echo: Some(us.wrapping_add(0xffff_ff00)), ..guard };
+        assert!(echo(800).is_valid_sample(Instant::from_nanos(800_000)));
+        assert!(!echo(799).is_valid_sample(Instant::from_nanos(800_000)));
+        assert!(echo(799).without_echo().is_valid_sample(Instant::from_nanos(800_000)));
     }
 }

@@ -27,7 +27,7 @@ mod tests {
     use super::RareCounts;
 
     #[test]
-    fn nothing_is_allocated_before_the_first_event() {
+    fn counters_are_allocated_on_the_first_event() {
         let mut counts = RareCounts::default();
         assert_eq!((counts.get().timeouts, counts.0.is_none()), (0, true));
         counts.record().timeouts += 1;

@@ -9,67 +9,67 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
 
 /// Most duplicate ACKs owed at a time to a peer without SACK.
-const DUPLICATES_MAX: u8 = 16;
+const DUP_ACKS_OWED_MAX: u8 = 16;
 /// Most reports of octets received twice that wait for their ACKs.
-const REPORTS_MAX: usize = 4;
+const DSACK_QUEUE_MAX: usize = 4;
 
 /// Receive variables (RFC 9293 section 3.3.1), what is needed to offer the window, and when an ACK
-/// is due: what every segment touches. What else there is to say of the window is in [`Limits`].
+/// is due: what every segment touches. What else there is to say of the window is in [`RcvLimits`].
 #[derive(Debug)]
-pub(super) struct Receive {
+pub(super) struct RcvVars {
     /// Next octet expected.
     pub(super) nxt: Seq,
     /// Right edge of the window as offered; never moves left.
-    pub(super) edge: Seq,
+    pub(super) adv: Seq,
     /// Acknowledgment number of the last segment sent (RFC 7323 `Last.ACK.sent`).
-    pub(super) last_ack: Seq,
+    pub(super) last_ack_sent: Seq,
     /// What the window would be if offered in full; below zero if the upper layer keeps more than
     /// it may span.
     available: i32,
     /// Octets received in order and not acknowledged.
     unacked: u32,
     /// Growth from which the right edge moves (RFC 9293 section 3.8.6.2.2); at least 1.
-    step: u16,
+    update_min: u16,
     /// Largest payload seen: what a full segment of the peer is.
-    full: u16,
+    rcv_mss: u16,
     /// Shift of the window field in segments sent.
     pub(super) wscale: u8,
     /// An ACK is due with the next frame of any kind.
-    pub(super) due: bool,
+    pub(super) ack_now: bool,
     /// It is due in a frame without payload: it reports SACK blocks, or counts as a duplicate.
-    pub(super) pure: bool,
+    pub(super) pure_ack: bool,
     /// Duplicate ACKs owed to a peer without SACK.
-    pub(super) duplicates: u8,
+    pub(super) dup_acks_owed: u8,
 }
 
-impl Receive {
+impl RcvVars {
     /// Before anything was received.
     pub(super) fn new(cfg: &Config) -> Self {
         Self {
             nxt: Seq(0),
-            edge: Seq(0),
-            last_ack: Seq(0),
+            adv: Seq(0),
+            last_ack_sent: Seq(0),
             available: 0,
             unacked: 0,
-            step: 1,
-            full: 0,
+            update_min: 1,
+            rcv_mss: 0,
             wscale: cfg.wscale(),
-            due: false,
-            pure: false,
-            duplicates: 0,
+            ack_now: false,
+            pure_ack: false,
+            dup_acks_owed: 0,
         }
     }
 
     /// Octets the peer may send from `nxt` on.
     #[inline]
     pub(super) fn window(&self) -> u32 {
-        self.edge - self.nxt
+        self.adv - self.nxt
     }
 
     /// Where the right edge would be if the window was offered in full, less where it is.
     #[inline]
-    fn growth(&self) -> i32 {
-        (self.nxt + self.available.max(0).cast_unsigned()).distance(self.edge)
+    fn adv_growth(&self) -> i32 {
+        (self.nxt + self.available.max(0).cast_unsigned()).distance(self.adv)
     }
 
     /// The window field of a segment about to leave, moving the edge; notes what it acknowledges.
@@ -78,8 +78,8 @@ impl Receive {
     /// scaling does not take back what was offered, unless rounding has already given away as
     /// much as it ever may: a peer that sends single octets could push the edge on forever.
     #[inline]
-    pub(super) fn offer(&mut self) -> u16 {
-        let span = if self.growth() >= i32::from(self.step) {
+    pub(super) fn select_window(&mut self) -> u16 {
+        let span = if self.adv_growth() >= i32::from(self.update_min) {
             self.available.max(0).cast_unsigned()
         } else {
             self.window()
@@ -91,57 +91,57 @@ impl Receive {
             field += 1;
         }
         let field = field.min(0xffff);
-        self.edge = self.edge.max(self.nxt + (field << self.wscale));
-        self.last_ack = self.nxt;
+        self.adv = self.adv.max(self.nxt + (field << self.wscale));
+        self.last_ack_sent = self.nxt;
         field as u16
     }
 
     /// A segment arrived out of order, or twice.
-    pub(super) fn out_of_order(&mut self) {
-        self.due = true;
-        self.pure = true;
-        self.duplicates = (self.duplicates + 1).min(DUPLICATES_MAX);
+    pub(super) fn on_out_of_order(&mut self) {
+        self.ack_now = true;
+        self.pure_ack = true;
+        self.dup_acks_owed = (self.dup_acks_owed + 1).min(DUP_ACKS_OWED_MAX);
     }
 
     /// The cumulative acknowledgment moved: earlier duplicates are no duplicates any more.
     #[inline]
-    pub(super) fn moved(&mut self) {
-        self.duplicates = self.duplicates.min(1);
+    pub(super) fn on_advance(&mut self) {
+        self.dup_acks_owed = self.dup_acks_owed.min(1);
     }
 
     /// An ACK left with a segment that carries payload.
     #[inline]
-    pub(super) const fn carried(&mut self, timers: &mut Timers) {
+    pub(super) const fn on_data_sent(&mut self, timers: &mut Timers) {
         self.unacked = 0;
-        timers.delayed = NEVER;
-        self.due = self.pure;
+        timers.delayed_ack = NEVER;
+        self.ack_now = self.pure_ack;
     }
 
     /// A pure ACK left. To a peer without SACK the owed duplicates follow one by one; with SACK
     /// another one follows if there is `more` to report.
-    pub(super) fn sent_pure(&mut self, timers: &mut Timers, sack: bool, more: bool) {
+    pub(super) fn on_pure_ack_sent(&mut self, timers: &mut Timers, sack: bool, more: bool) {
         self.unacked = 0;
-        timers.delayed = NEVER;
-        self.duplicates = if sack { 0 } else { self.duplicates.saturating_sub(1) };
-        self.pure = self.duplicates > 0 || more;
-        self.due = self.pure;
+        timers.delayed_ack = NEVER;
+        self.dup_acks_owed = if sack { 0 } else { self.dup_acks_owed.saturating_sub(1) };
+        self.pure_ack = self.dup_acks_owed > 0 || more;
+        self.ack_now = self.pure_ack;
     }
 
     /// `octets` arrived in order: an ACK is due at two full segments, else within `delay_ns`.
     #[inline]
-    pub(super) fn in_order(
+    pub(super) fn on_in_order(
         &mut self,
         now: Instant,
         timers: &mut Timers,
         octets: u32,
         delay_ns: u64,
     ) {
-        self.full = self.full.max(u16::try_from(octets).unwrap_or(u16::MAX));
+        self.rcv_mss = self.rcv_mss.max(u16::try_from(octets).unwrap_or(u16::MAX));
         self.unacked += octets;
-        if self.unacked >= 2 * u32::from(self.full) {
-            self.due = true;
-        } else if timers.delayed == NEVER {
-            timers.delayed = now + delay_ns;
+        if self.unacked >= 2 * u32::from(self.rcv_mss) {
+            self.ack_now = true;
+        } else if timers.delayed_ack == NEVER {
+            timers.delayed_ack = now + delay_ns;
         }
     }
 
@@ -152,54 +152,54 @@ impl Receive {
     }
 
     /// Nothing is due any more.
-    pub(super) const fn forget_acks(&mut self) {
-        (self.due, self.pure, self.duplicates) = (false, false, 0);
+    pub(super) const fn clear_acks(&mut self) {
+        (self.ack_now, self.pure_ack, self.dup_acks_owed) = (false, false, 0);
     }
 }
 
 /// What the receive window may span. Touched when that changes, or the upper layer keeps octets.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct RcvLimits {
     /// Octets the window may span.
     limit: u32,
-    /// What `limit` may grow to: what the window field can say, and what the configuration allows.
+    /// What `max_plpmtu` may grow to: what the window field can say, and what the configuration allows.
     limit_max: u32,
     /// Octets the upper layer took and has not consumed.
-    held_up: u32,
+    unconsumed: u32,
 }
 
-impl Limits {
+impl RcvLimits {
     /// Before anything was received.
     pub(super) fn new(cfg: &Config) -> Self {
         Self {
             limit: cfg.startup_window,
             limit_max: cfg.recv_window_max.max(cfg.recv_window).max(cfg.startup_window),
-            held_up: 0,
+            unconsumed: 0,
         }
     }
 
     /// The peer's SYN came with sequence number `irs`; the window goes out unscaled first.
-    pub(super) fn synchronise(&self, rcv: &mut Receive, irs: Seq, cfg: &Config) {
+    pub(super) fn init(&self, rcv: &mut RcvVars, irs: Seq, cfg: &Config) {
         rcv.nxt = irs + 1;
-        rcv.last_ack = rcv.nxt;
-        rcv.edge = rcv.nxt + self.limit.min(0xffff);
-        self.settle(rcv, cfg);
+        rcv.last_ack_sent = rcv.nxt;
+        rcv.adv = rcv.nxt + self.limit.min(0xffff);
+        self.apply(rcv, cfg);
     }
 
     /// The peer does not scale windows (RFC 7323 section 2.2).
-    pub(super) fn forgo_scaling(&mut self, rcv: &mut Receive, cfg: &Config) {
+    pub(super) fn disable_scaling(&mut self, rcv: &mut RcvVars, cfg: &Config) {
         rcv.wscale = 0;
         self.limit_max = self.limit_max.min(0xffff);
         self.limit = self.limit.min(0xffff);
-        self.settle(rcv, cfg);
+        self.apply(rcv, cfg);
     }
 
     /// Works out what follows for the window.
-    fn settle(&self, rcv: &mut Receive, cfg: &Config) {
-        let available = i64::from(self.limit) - i64::from(self.held_up);
+    fn apply(&self, rcv: &mut RcvVars, cfg: &Config) {
+        let available = i64::from(self.limit) - i64::from(self.unconsumed);
         let bounds = (i64::from(i32::MIN), i64::from(i32::MAX));
         rcv.available = i32::try_from(available.clamp(bounds.0, bounds.1)).unwrap_or(0);
-        rcv.step = u16::try_from(self.limit / 2).unwrap_or(u16::MAX).min(cfg.mss).max(1);
+        rcv.update_min = u16::try_from(self.limit / 2).unwrap_or(u16::MAX).min(cfg.mss).max(1);
     }
 
     /// The window field of a SYN, which is never scaled.
@@ -208,29 +208,29 @@ impl Limits {
     }
 
     /// The upper layer keeps `octets`.
-    pub(super) fn hold(&mut self, rcv: &mut Receive, octets: u32, cfg: &Config) {
-        self.held_up = self.held_up.saturating_add(octets);
-        self.settle(rcv, cfg);
+    pub(super) fn add_unconsumed(&mut self, rcv: &mut RcvVars, octets: u32, cfg: &Config) {
+        self.unconsumed = self.unconsumed.saturating_add(octets);
+        self.apply(rcv, cfg);
     }
 
     /// The upper layer consumed `octets` it kept. True if the peer should hear of it now: little
     /// of the window was left, and it grew by something.
-    pub(super) fn release(&mut self, rcv: &mut Receive, octets: u32, cfg: &Config) -> bool {
-        self.held_up = self.held_up.saturating_sub(octets);
-        self.reopens(rcv, cfg)
+    pub(super) fn consume(&mut self, rcv: &mut RcvVars, octets: u32, cfg: &Config) -> bool {
+        self.unconsumed = self.unconsumed.saturating_sub(octets);
+        self.needs_update(rcv, cfg)
     }
 
-    /// Raises the window's limit to `limit`, as far as it may grow. True if the peer should hear
+    /// Raises the window's limit to `max_plpmtu`, as far as it may grow. True if the peer should hear
     /// of it now.
-    pub(super) fn open(&mut self, rcv: &mut Receive, limit: u32, cfg: &Config) -> bool {
+    pub(super) fn raise(&mut self, rcv: &mut RcvVars, limit: u32, cfg: &Config) -> bool {
         self.limit = self.limit.max(limit.min(self.limit_max));
-        self.reopens(rcv, cfg)
+        self.needs_update(rcv, cfg)
     }
 
-    /// Lowers the window's limit to `limit`; the edge stays where it is.
-    pub(super) fn narrow(&mut self, rcv: &mut Receive, limit: u32, cfg: &Config) {
+    /// Lowers the window's limit to `max_plpmtu`; the edge stays where it is.
+    pub(super) fn lower(&mut self, rcv: &mut RcvVars, limit: u32, cfg: &Config) {
         self.limit = self.limit.min(limit);
-        self.settle(rcv, cfg);
+        self.apply(rcv, cfg);
     }
 
     /// Octets the window may span at present.
@@ -243,11 +243,11 @@ impl Limits {
         self.limit_max
     }
 
-    fn reopens(&self, rcv: &mut Receive, cfg: &Config) -> bool {
-        self.settle(rcv, cfg);
+    fn needs_update(&self, rcv: &mut RcvVars, cfg: &Config) -> bool {
+        self.apply(rcv, cfg);
         let half = self.limit / 2;
         let worth_while = half.min(2 * u32::from(cfg.mss)).cast_signed().max(1);
-        rcv.window() < half && rcv.growth() >= worth_while
+        rcv.window() < half && rcv.adv_growth() >= worth_while
     }
 }
 
@@ -257,39 +257,39 @@ pub(super) struct Peer {
     /// Initial receive sequence number.
     pub(super) irs: Seq,
     /// Where the FIN is, once seen.
-    pub(super) fin: Option<Seq>,
+    pub(super) fin_seq: Option<Seq>,
     /// The FIN was taken: `nxt` lies beyond it.
-    pub(super) finished: bool,
+    pub(super) fin_received: bool,
     /// In TIME-WAIT it has sent a SYN that this connection did not give way to.
-    pub(super) calls_anew: bool,
+    pub(super) syn_in_time_wait: bool,
 }
 
 /// Octets received twice (RFC 2883): each ACK reports one, the oldest first. In memory of their
 /// own, which is given back once the connection is idle.
 #[derive(Debug, Default)]
-pub(super) struct Reports {
-    blocks: Option<Box<ArrayVec<Block, REPORTS_MAX>>>,
+pub(super) struct DsackQueue {
+    blocks: Option<Box<ArrayVec<Block, DSACK_QUEUE_MAX>>>,
 }
 
-impl Reports {
-    pub(super) fn add(&mut self, block: Block) {
+impl DsackQueue {
+    pub(super) fn push(&mut self, block: Block) {
         // Beyond the bound the sender hears of the first ones only.
         let _ = self.blocks.get_or_insert_default().try_push(block);
     }
 
     /// True if there is something to report.
-    pub(super) fn any(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         self.blocks.as_ref().is_some_and(|blocks| !blocks.is_empty())
     }
 
     /// What the next ACK reports.
-    pub(super) fn take(&mut self) -> Option<Block> {
+    pub(super) fn pop(&mut self) -> Option<Block> {
         self.blocks.as_mut()?.pop_at(0)
     }
 
     /// Gives the memory back if nothing is in it.
     pub(super) fn release_memory(&mut self) {
-        if !self.any() {
+        if !self.has_pending() {
             self.blocks = None;
         }
     }
@@ -297,123 +297,123 @@ impl Reports {
 
 #[cfg(test)]
 mod tests {
-    use super::{Limits, Receive};
+    use super::{RcvLimits, RcvVars};
     use crate::tcp::config::Config;
     use crate::tcp::timer::Timers;
     use crate::time::Instant;
     use crate::wire::seq::Seq;
 
-    fn receive(limit: u32) -> (Receive, Limits, Config) {
+    fn receive(limit: u32) -> (RcvVars, RcvLimits, Config) {
         let cfg = Config {
             recv_window: limit,
             recv_window_max: limit,
             startup_window: limit,
             ..Config::default()
         };
-        let (mut rcv, limits) = (Receive::new(&cfg), Limits::new(&cfg));
-        limits.synchronise(&mut rcv, Seq(0xffff_fff0), &cfg);
-        rcv.offer();
+        let (mut rcv, limits) = (RcvVars::new(&cfg), RcvLimits::new(&cfg));
+        limits.init(&mut rcv, Seq(0xffff_fff0), &cfg);
+        rcv.select_window();
         (rcv, limits, cfg)
     }
 
     #[test]
-    fn holding_shrinks_the_offer_and_never_takes_it_back() {
+    fn unconsumed_data_shrinks_the_window_without_retracting_it() {
         let (mut rcv, mut limits, cfg) = receive(256 * 1024);
         let full = rcv.window();
         assert!(full >= 256 * 1024);
-        let edge = rcv.edge;
+        let edge = rcv.adv;
         rcv.nxt += 100_001;
-        limits.hold(&mut rcv, 100_001, &cfg);
-        let field = rcv.offer();
-        assert!(rcv.edge >= edge && rcv.edge <= edge + 8);
+        limits.add_unconsumed(&mut rcv, 100_001, &cfg);
+        let field = rcv.select_window();
+        assert!(rcv.adv >= edge && rcv.adv <= edge + 8);
         assert!(u32::from(field) << rcv.wscale >= full - 100_001);
-        assert!(!limits.release(&mut rcv, 1, &cfg), "an octet is no news");
+        assert!(!limits.consume(&mut rcv, 1, &cfg), "an octet is no news");
         rcv.nxt += 100_000;
-        limits.hold(&mut rcv, 100_000, &cfg);
-        rcv.offer();
-        assert!(limits.release(&mut rcv, 200_000, &cfg));
-        rcv.offer();
+        limits.add_unconsumed(&mut rcv, 100_000, &cfg);
+        rcv.select_window();
+        assert!(limits.consume(&mut rcv, 200_000, &cfg));
+        rcv.select_window();
         assert!(rcv.window() >= 256 * 1024);
     }
 
     #[test]
-    fn rounding_cannot_push_the_edge_on_forever() {
+    fn window_rounding_never_exceeds_the_limit() {
         let (mut rcv, mut limits, cfg) = receive(256 * 1024);
         for _ in 0..300_000 {
             if rcv.window() == 0 {
                 break;
             }
             rcv.nxt += 1;
-            limits.hold(&mut rcv, 1, &cfg);
-            rcv.offer();
-            assert!(rcv.window() + limits.held_up <= 256 * 1024 + 8);
+            limits.add_unconsumed(&mut rcv, 1, &cfg);
+            rcv.select_window();
+            assert!(rcv.window() + limits.unconsumed <= 256 * 1024 + 8);
         }
         assert_eq!(rcv.window(), 0);
     }
 
     #[test]
-    fn a_narrowed_window_takes_nothing_back() {
+    fn lowered_limit_does_not_retract_the_window() {
         let cfg = Config { startup_window: 64 * 1024, recv_window: 64 * 1024, ..Config::default() };
-        let (mut rcv, mut limits) = (Receive::new(&cfg), Limits::new(&cfg));
-        limits.synchronise(&mut rcv, Seq(0xffff_fff0), &cfg);
-        limits.open(&mut rcv, 1 << 20, &cfg);
-        rcv.offer();
-        let (edge, unit) = (rcv.edge, 1 << rcv.wscale);
-        limits.narrow(&mut rcv, 64 * 1024, &cfg);
+        let (mut rcv, mut limits) = (RcvVars::new(&cfg), RcvLimits::new(&cfg));
+        limits.init(&mut rcv, Seq(0xffff_fff0), &cfg);
+        limits.raise(&mut rcv, 1 << 20, &cfg);
+        rcv.select_window();
+        let (edge, unit) = (rcv.adv, 1 << rcv.wscale);
+        limits.lower(&mut rcv, 64 * 1024, &cfg);
         while rcv.nxt + 1001 + 64 * 1024 <= edge {
             rcv.nxt += 1001;
-            let field = u32::from(rcv.offer()) << rcv.wscale;
-            assert!((edge..edge + unit).contains(&rcv.edge));
+            let field = u32::from(rcv.select_window()) << rcv.wscale;
+            assert!((edge..edge + unit).contains(&rcv.adv));
             assert!(rcv.nxt + field + unit > edge, "no more than rounding");
         }
         rcv.nxt += 3000;
-        rcv.offer();
-        assert!(rcv.edge > edge && rcv.window() >= 64 * 1024 && rcv.window() < 64 * 1024 + unit);
+        rcv.select_window();
+        assert!(rcv.adv > edge && rcv.window() >= 64 * 1024 && rcv.window() < 64 * 1024 + unit);
     }
 
     #[test]
-    fn the_edge_moves_in_steps() {
+    fn window_update_waits_for_an_mss() {
         let (mut rcv, _, _) = receive(64 * 1024);
-        let edge = rcv.edge;
+        let edge = rcv.adv;
         rcv.nxt += 1000;
-        rcv.offer();
-        assert_eq!(rcv.edge, edge);
+        rcv.select_window();
+        assert_eq!(rcv.adv, edge);
         rcv.nxt += 1000;
-        rcv.offer();
-        assert!(rcv.edge >= edge + 1998);
+        rcv.select_window();
+        assert!(rcv.adv >= edge + 1998);
     }
 
     #[test]
-    fn two_full_segments_or_the_timer() {
+    fn ack_after_two_full_segments_or_delayed_ack_timer() {
         let cfg = Config::default();
         let (mut rcv, _, _) = receive(64 * 1024);
         let mut timers = Timers::OFF;
-        rcv.in_order(Instant::ZERO, &mut timers, 1000, cfg.delayed_ack_ns);
-        assert!(!rcv.due);
-        assert_eq!(timers.delayed, Instant::ZERO + cfg.delayed_ack_ns);
-        rcv.in_order(Instant::ZERO, &mut timers, 1000, cfg.delayed_ack_ns);
-        assert!(rcv.due);
-        rcv.carried(&mut timers);
-        assert!(!rcv.due);
+        rcv.on_in_order(Instant::ZERO, &mut timers, 1000, cfg.delayed_ack_ns);
+        assert!(!rcv.ack_now);
+        assert_eq!(timers.delayed_ack, Instant::ZERO + cfg.delayed_ack_ns);
+        rcv.on_in_order(Instant::ZERO, &mut timers, 1000, cfg.delayed_ack_ns);
+        assert!(rcv.ack_now);
+        rcv.on_data_sent(&mut timers);
+        assert!(!rcv.ack_now);
     }
 
     #[test]
-    fn duplicates_are_owed_one_by_one_without_sack() {
+    fn dup_acks_are_sent_one_by_one_without_sack() {
         let (mut rcv, _, _) = receive(64 * 1024);
         let mut timers = Timers::OFF;
         for _ in 0..100 {
-            rcv.out_of_order();
+            rcv.on_out_of_order();
         }
         for _ in 0..15 {
-            rcv.sent_pure(&mut timers, false, false);
-            assert!(rcv.due && rcv.pure);
+            rcv.on_pure_ack_sent(&mut timers, false, false);
+            assert!(rcv.ack_now && rcv.pure_ack);
         }
-        rcv.sent_pure(&mut timers, false, false);
-        assert!(!rcv.due);
-        rcv.out_of_order();
-        rcv.out_of_order();
-        rcv.moved();
-        rcv.sent_pure(&mut timers, false, false);
-        assert!(!rcv.due, "a new cumulative ACK makes them no duplicates");
+        rcv.on_pure_ack_sent(&mut timers, false, false);
+        assert!(!rcv.ack_now);
+        rcv.on_out_of_order();
+        rcv.on_out_of_order();
+        rcv.on_advance();
+        rcv.on_pure_ack_sent(&mut timers, false, false);
+        assert!(!rcv.ack_now, "a new cumulative ACK makes them no duplicates");
     }
 }

@@ -2,7 +2,7 @@
 //! timeout (RFC 8985 section 7.2).
 
 use super::config::Config;
-use super::timer::Moment;
+use super::timer::CoarseInstant;
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
 
@@ -28,18 +28,18 @@ const EARLY_FACTOR: u32 = 10;
 
 /// Largest value in this window and in the one before, microseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Recent([u32; 2]);
+struct RecentMax([u32; 2]);
 
-impl Recent {
+impl RecentMax {
     fn max(self) -> u32 {
         self.0[0].max(self.0[1])
     }
 
-    fn take(&mut self, us: u32) {
+    fn update(&mut self, us: u32) {
         self.0[0] = self.0[0].max(us);
     }
 
-    fn turn(&mut self) {
+    fn rotate(&mut self) {
         self.0 = [0, self.0[0]];
     }
 }
@@ -55,23 +55,23 @@ pub(super) struct Rtt {
     /// Least sample of the present span.
     min_next: u32,
     /// When the present window of ACK delays began.
-    window: Moment,
+    delay_window_start: CoarseInstant,
     /// The timeout without backoff, computed at each sample.
-    base: u64,
+    base_rto: u64,
     /// How much longer than `min` the ACK of the oldest record took: what a peer may wait before
     /// it answers anything.
-    delay: Recent,
+    ack_delay: RecentMax,
     /// The same of the newest record of several: what it may wait with the end of a flight.
-    burst_delay: Recent,
+    burst_ack_delay: RecentMax,
     samples: u8,
     backoff: u8,
     windows: u8,
     /// Weight of the probes that were too early of late.
-    early: u8,
+    early_weight: u8,
     /// The peer has neither SACK nor timestamps. Then no ACK of a segment that was sent twice is a
     /// measurement (Karn), and nothing tells that a copy was needless: a timeout shorter than the
     /// peer's delay of ACKs would stay so. The floor is the initial timeout.
-    untold: bool,
+    keeps_floor: bool,
 }
 
 /// What every segment needs to know of the estimator, worked out whenever that changes.
@@ -82,29 +82,29 @@ pub(super) struct Rtt {
 /// that; so least round trip and ACK delay are those of all ACKs, and smoothed is what comes at
 /// the pace that the smoothing is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timing {
+pub(super) struct RttCache {
     /// What was sent below this was under way at the last sample.
-    mark: Seq,
+    sample_end: Seq,
     /// The timeout, without backoff.
     rto_us: u32,
     /// The probe timeout of several records, and of one alone.
-    probe_us: [u32; 2],
+    pto_us: [u32; 2],
     /// Round-trip times that say nothing new: from here, to here by the oldest record, and to here
     /// by the newest of several; nanoseconds.
-    least: u32,
-    most: u32,
-    burst_most: u32,
+    redundant_min: u32,
+    redundant_max: u32,
+    burst_redundant_max: u32,
 }
 
-impl Timing {
+impl RttCache {
     /// Before anything was measured.
     pub(super) const UNKNOWN: Self = Self {
-        mark: Seq(0),
+        sample_end: Seq(0),
         rto_us: u32::MAX,
-        probe_us: [u32::MAX; 2],
-        least: u32::MAX,
-        most: 0,
-        burst_most: 0,
+        pto_us: [u32::MAX; 2],
+        redundant_min: u32::MAX,
+        redundant_max: 0,
+        burst_redundant_max: 0,
     };
 
     /// The retransmission timeout, nanoseconds.
@@ -113,40 +113,42 @@ impl Timing {
         self.rto_us as u64 * MICROSECOND
     }
 
-    /// See [`Rtt::probe_timeout`].
+    /// See [`Rtt::pto`].
     #[inline]
-    pub(super) const fn probe_timeout(&self, alone: bool) -> u64 {
-        self.probe_us[alone as usize] as u64 * MICROSECOND
+    pub(super) const fn pto(&self, alone: bool) -> u64 {
+        self.pto_us[alone as usize] as u64 * MICROSECOND
     }
 
     /// True if an ACK up to `ack` that measured `rtt`, and `newest` by the newest of several
     /// records, says nothing new.
     #[inline]
-    pub(super) fn knows(&self, ack: Seq, rtt: u64, newest: Option<u64>) -> bool {
-        let (least, newest) = (u64::from(self.least), newest.unwrap_or(self.least.into()));
-        ack <= self.mark
+    pub(super) fn is_redundant_sample(&self, ack: Seq, rtt: u64, newest: Option<u64>) -> bool {
+        let (least, newest) =
+            (u64::from(self.redundant_min), newest.unwrap_or(self.redundant_min.into()));
+        ack <= self.sample_end
             && least <= newest
-            && newest <= u64::from(self.burst_most)
+            && newest <= u64::from(self.burst_redundant_max)
             && least <= rtt
-            && rtt <= u64::from(self.most)
+            && rtt <= u64::from(self.redundant_max)
     }
 
     /// A sample was taken while what was sent below `nxt` was under way.
-    pub(super) const fn measured(&mut self, nxt: Seq) {
-        self.mark = nxt;
+    pub(super) const fn on_sample(&mut self, nxt: Seq) {
+        self.sample_end = nxt;
     }
 }
 
 impl Rtt {
-    /// Tells `timing` what it has to know.
-    pub(super) fn settle(&self, timing: &mut Timing, cfg: &Config) {
+    /// Tells `rtt_cache` what it has to know.
+    pub(super) fn fill_cache(&self, timing: &mut RttCache, cfg: &Config) {
         timing.rto_us = micros(self.rto(cfg));
-        timing.probe_us = [false, true].map(|alone| micros(self.probe_timeout(alone)));
+        timing.pto_us = [false, true].map(|alone| micros(self.pto(alone)));
         // Every ACK counts until enough were seen, and while it tells of probes that were early.
-        let is_settled = self.samples >= TRUSTED_SAMPLES && self.early == 0;
-        let most = |delay: Recent| bounded(u64::from(self.min) + u64::from(delay.max()) * 1000);
-        timing.least = if is_settled { self.min_next } else { u32::MAX };
-        (timing.most, timing.burst_most) = (most(self.delay), most(self.burst_delay));
+        let is_settled = self.samples >= TRUSTED_SAMPLES && self.early_weight == 0;
+        let most = |delay: RecentMax| bounded(u64::from(self.min) + u64::from(delay.max()) * 1000);
+        timing.redundant_min = if is_settled { self.min_next } else { u32::MAX };
+        (timing.redundant_max, timing.burst_redundant_max) =
+            (most(self.ack_delay), most(self.burst_ack_delay));
     }
 
     /// True if the timeout is longer than measured, for want of answers.
@@ -161,21 +163,21 @@ impl Rtt {
             rttvar: 0,
             min: u32::MAX,
             min_next: u32::MAX,
-            window: Moment::of(Instant::ZERO),
-            base: cfg.rto_initial_ns.max(cfg.rto_min_ns),
-            delay: Recent::default(),
-            burst_delay: Recent::default(),
+            delay_window_start: CoarseInstant::of(Instant::ZERO),
+            base_rto: cfg.rto_initial_ns.max(cfg.rto_min_ns),
+            ack_delay: RecentMax::default(),
+            burst_ack_delay: RecentMax::default(),
             samples: 0,
             backoff: 0,
             windows: 0,
-            early: 0,
-            untold: false,
+            early_weight: 0,
+            keeps_floor: false,
         }
     }
 
     /// The peer has neither SACK nor timestamps.
     pub(super) const fn keep_floor(&mut self) {
-        self.untold = true;
+        self.keeps_floor = true;
     }
 
     /// Takes a measurement (RFC 6298 section 2), in integers: the time from the transmission of
@@ -194,43 +196,43 @@ impl Rtt {
         }
         let is_first = self.samples == 0;
         self.samples = self.samples.saturating_add(1);
-        if is_first || self.window.age(now) >= DELAY_WINDOW_NS {
-            self.turn(now);
+        if is_first || self.delay_window_start.age(now) >= DELAY_WINDOW_NS {
+            self.rotate_windows(now);
         }
         let least = newest.map_or(rtt, |newest| newest.min(rtt));
         self.min_next = self.min_next.min(least);
         self.min = self.min.min(least);
-        self.delay.take((rtt - self.min).div_ceil(1000));
-        self.early = self.early.saturating_sub(1);
+        self.ack_delay.update((rtt - self.min).div_ceil(1000));
+        self.early_weight = self.early_weight.saturating_sub(1);
         if let Some(newest) = newest {
-            self.burst_delay.take((newest - self.min).div_ceil(1000));
+            self.burst_ack_delay.update((newest - self.min).div_ceil(1000));
         }
-        self.update_base(cfg);
+        self.update_base_rto(cfg);
     }
 
     /// The timeout by what is known now.
     #[inline]
-    fn update_base(&mut self, cfg: &Config) {
+    fn update_base_rto(&mut self, cfg: &Config) {
         // The peer may delay an ACK at any time by as much as it has shown, however steady the
         // last samples were.
-        let floor = if self.samples < TRUSTED_SAMPLES || self.untold {
+        let floor = if self.samples < TRUSTED_SAMPLES || self.keeps_floor {
             cfg.rto_initial_ns.max(cfg.rto_min_ns)
         } else {
-            let delay = u64::from(self.delay.max()) * MICROSECOND;
+            let delay = u64::from(self.ack_delay.max()) * MICROSECOND;
             cfg.rto_min_ns.max(u64::from(self.min) + delay)
         };
         // A steady path has next to no variance; still the timer leaves the probe and reordering
         // the time of a round trip.
         let (srtt, rttvar) = (u64::from(self.srtt), u64::from(self.rttvar));
         let margin = (4 * rttvar).max(srtt);
-        self.base = (srtt + margin).max(floor).min(cfg.rto_max_ns);
+        self.base_rto = (srtt + margin).max(floor).min(cfg.rto_max_ns);
     }
 
     #[cold]
-    fn turn(&mut self, now: Instant) {
-        self.delay.turn();
-        self.burst_delay.turn();
-        self.window = Moment::of(now);
+    fn rotate_windows(&mut self, now: Instant) {
+        self.ack_delay.rotate();
+        self.burst_ack_delay.rotate();
+        self.delay_window_start = CoarseInstant::of(now);
         self.windows += 1;
         if self.windows >= MIN_WINDOWS {
             self.windows = 0;
@@ -252,12 +254,12 @@ impl Rtt {
     /// The retransmission timeout with its backoff.
     #[inline]
     pub(super) fn rto(&self, cfg: &Config) -> u64 {
-        (self.base << self.backoff).min(cfg.rto_max_ns)
+        (self.base_rto << self.backoff).min(cfg.rto_max_ns)
     }
 
     /// The retransmission timeout without it.
-    pub(super) fn first_rto(&self, cfg: &Config) -> u64 {
-        self.base.min(cfg.rto_max_ns)
+    pub(super) fn base_rto(&self, cfg: &Config) -> u64 {
+        self.base_rto.min(cfg.rto_max_ns)
     }
 
     /// Doubles the timeout (RFC 6298 section 5.5).
@@ -273,15 +275,15 @@ impl Rtt {
 
     /// Our SYN had to be sent again: the first flight gets three times the initial timeout
     /// (RFC 6298 section 5.7, whose initial timeout is 1 s and this 3 s).
-    pub(super) fn syn_was_lost(&mut self, cfg: &Config) {
-        self.base = self.base.max(3 * cfg.rto_initial_ns).min(cfg.rto_max_ns);
+    pub(super) fn on_syn_lost(&mut self, cfg: &Config) {
+        self.base_rto = self.base_rto.max(3 * cfg.rto_initial_ns).min(cfg.rto_max_ns);
     }
 
     /// When to probe the tail of a flight (RFC 8985 section 7.2): two round trips after it left,
-    /// and the time the peer may sit on its ACK. `alone`: it is a single record.
+    /// and the time the peer may sit on its ACK. `is_single`: it is a single record.
     #[inline]
-    pub(super) fn probe_timeout(&self, alone: bool) -> u64 {
-        let delay = if alone { self.delay.max() } else { self.burst_delay.max() };
+    pub(super) fn pto(&self, alone: bool) -> u64 {
+        let delay = if alone { self.ack_delay.max() } else { self.burst_ack_delay.max() };
         if self.samples == 0 {
             return SECOND;
         }
@@ -291,16 +293,16 @@ impl Rtt {
     /// A probe was answered by a report that nothing had been lost. If it happens often, the peer
     /// sits on its ACKs for longer than it was allowed; how long, the probes have kept us from
     /// learning.
-    pub(super) fn probe_was_early(&mut self, alone: bool, cfg: &Config) {
-        self.early += EARLY_WEIGHT;
-        if self.early < EARLY_MAX {
+    pub(super) fn on_early_probe(&mut self, alone: bool, cfg: &Config) {
+        self.early_weight += EARLY_WEIGHT;
+        if self.early_weight < EARLY_MAX {
             return;
         }
-        self.early = 0;
-        let delay = if alone { &mut self.delay } else { &mut self.burst_delay };
+        self.early_weight = 0;
+        let delay = if alone { &mut self.ack_delay } else { &mut self.burst_ack_delay };
         let longer = delay.max().max(PROBE_SLACK_US).saturating_mul(EARLY_FACTOR);
-        delay.take(longer.min(micros(cfg.rto_initial_ns)));
-        self.update_base(cfg);
+        delay.update(longer.min(micros(cfg.rto_initial_ns)));
+        self.update_base_rto(cfg);
     }
 }
 
@@ -320,7 +322,7 @@ mod tests {
     use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
     #[test]
-    fn the_floor_falls_to_what_the_peer_shows() {
+    fn rto_floor_follows_measured_ack_delay() {
         let cfg = Config::default();
         let mut rtt = Rtt::new(&cfg);
         assert_eq!(rtt.rto(&cfg), 200 * MILLISECOND);
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_of_a_second_is_a_matter_of_configuration() {
+    fn rto_min_of_a_second_is_honoured() {
         // RFC 6298 sections 2.1 and 2.4.
         let cfg = Config { rto_min_ns: SECOND, rto_initial_ns: SECOND, ..Config::default() };
         let mut rtt = Rtt::new(&cfg);
@@ -353,12 +355,12 @@ mod tests {
             rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
             assert_eq!(rtt.rto(&cfg), SECOND);
         }
-        rtt.syn_was_lost(&cfg);
+        rtt.on_syn_lost(&cfg);
         assert_eq!(rtt.rto(&cfg), 3 * SECOND);
     }
 
     #[test]
-    fn backoff_doubles_up_to_the_maximum() {
+    fn backoff_doubles_rto_up_to_rto_max() {
         let cfg = Config::default();
         let mut rtt = Rtt::new(&cfg);
         rtt.back_off();
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_formula_of_rfc_6298() {
+    fn srtt_and_rttvar_follow_rfc_6298() {
         let cfg = Config { rto_min_ns: 0, rto_initial_ns: 0, ..Config::default() };
         let mut rtt = Rtt::new(&cfg);
         rtt.sample(Instant::ZERO, 800, None, &cfg);
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_leaves_a_round_trip_on_a_steady_path() {
+    fn rto_is_about_two_srtt_on_a_steady_path() {
         let cfg = Config::default();
         let mut rtt = Rtt::new(&cfg);
         for _ in 0..100 {
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_round_trip_is_forgotten_when_the_path_has_changed() {
+    fn min_rtt_expires_after_a_path_change() {
         let cfg = Config::default();
         let mut rtt = Rtt::new(&cfg);
         rtt.sample(Instant::ZERO, MILLISECOND, None, &cfg);
@@ -408,32 +410,32 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_allows_for_two_round_trips_and_the_delay_shown() {
+    fn pto_is_two_srtt_plus_ack_delay() {
         let cfg = Config::default();
         let mut rtt = Rtt::new(&cfg);
-        assert_eq!(rtt.probe_timeout(true), SECOND);
+        assert_eq!(rtt.pto(true), SECOND);
         rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
-        assert_eq!(rtt.probe_timeout(true), 440 * MICROSECOND);
-        assert_eq!(rtt.probe_timeout(false), 440 * MICROSECOND);
+        assert_eq!(rtt.pto(true), 440 * MICROSECOND);
+        assert_eq!(rtt.pto(false), 440 * MICROSECOND);
         // Nine probes that were too early are enough for any delay that peers have.
         for us in [4000, 40_000, 200_000, 200_000] {
             for _ in 0..3 {
-                rtt.probe_was_early(true, &cfg);
+                rtt.on_early_probe(true, &cfg);
                 rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
             }
-            assert_eq!(rtt.probe_timeout(true), (40 + us) * MICROSECOND);
+            assert_eq!(rtt.pto(true), (40 + us) * MICROSECOND);
         }
-        assert_eq!(rtt.probe_timeout(false), 440 * MICROSECOND);
+        assert_eq!(rtt.pto(false), 440 * MICROSECOND);
         // A few are the doing of lost ACKs.
         for _ in 0..10 {
-            rtt.probe_was_early(false, &cfg);
+            rtt.on_early_probe(false, &cfg);
             for _ in 0..8 {
                 rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
             }
         }
-        assert_eq!(rtt.probe_timeout(false), 440 * MICROSECOND);
+        assert_eq!(rtt.pto(false), 440 * MICROSECOND);
         // The end of a burst is waited for by its own measure.
         rtt.sample(Instant::ZERO, 20 * MICROSECOND, Some(MILLISECOND), &cfg);
-        assert_eq!(rtt.probe_timeout(false), (40 + 980) * MICROSECOND);
+        assert_eq!(rtt.pto(false), (40 + 980) * MICROSECOND);
     }
 }

@@ -6,29 +6,29 @@
 //! time of transmission (`rack`): of records sent once, sequence order is time order, and a cursor
 //! remembers how far they were judged; those sent again stand in a queue in order of time.
 
-mod judge;
-mod lent;
-mod news;
+mod ack;
+mod lazy;
+mod loss_detection;
 
 use std::collections::VecDeque;
 
-use super::kept::{CopyPool, Kept};
+use super::sent_frame::{CopyPool, SentFrame};
 use crate::device::Retained;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-pub(super) use judge::Verdict;
-pub(super) use lent::Scoreboard;
-pub(super) use news::{Freed, News};
+pub(super) use ack::{AckInfo, Acked};
+pub(super) use lazy::LazyScoreboard;
+pub(super) use loss_detection::LossUpdate;
 
 /// The peer holds it.
 const SACKED: u8 = 1;
-/// Judged lost: not in the network unless also `COPY`.
+/// Judged lost: not in the network unless also `RETRANS_IN_FLIGHT`.
 const LOST: u8 = 2;
 /// A copy of it is in the network.
-const COPY: u8 = 4;
+const RETRANS_IN_FLIGHT: u8 = 4;
 /// Sent more than once: gives no round-trip sample (Karn).
-const AGAIN: u8 = 8;
+const RETRANSMITTED: u8 = 8;
 
 /// Octets of one segment, and what keeps them: the frame they first left in, or a copy of it.
 #[derive(Debug)]
@@ -39,11 +39,11 @@ pub(super) struct Record<T> {
     pub(super) offset: u32,
     marks: u8,
     /// So many records, from this one on, are known to be SACKed; 0 or 1 says nothing. They are
-    /// stepped over when they are reported again, see [`Board::apply_sack`].
+    /// stepped over when they are reported again, see [`Scoreboard::apply_sack`].
     sacked_run: u16,
     /// When it was last sent.
     sent_at: Instant,
-    pub(super) frame: Kept<T>,
+    pub(super) frame: SentFrame<T>,
 }
 
 impl<T> Record<T> {
@@ -56,62 +56,64 @@ impl<T> Record<T> {
     }
 
     /// The last transmission was not the first, and its fate is not known.
-    fn is_copy_out(&self) -> bool {
-        self.is(AGAIN) && !self.is(SACKED) && self.marks & (LOST | COPY) != LOST
+    fn is_retrans_outstanding(&self) -> bool {
+        self.is(RETRANSMITTED)
+            && !self.is(SACKED)
+            && self.marks & (LOST | RETRANS_IN_FLIGHT) != LOST
     }
 }
 
 /// A retransmission whose fate is not known: when it left, and where its record started.
 #[derive(Clone, Copy, Debug)]
-struct Resent {
-    at: Instant,
+struct Retransmission {
+    sent_at: Instant,
     seq: Seq,
 }
 
 /// The queue of records with its marks.
 #[derive(Debug)]
-pub(super) struct Board<T> {
+pub(super) struct Scoreboard<T> {
     records: VecDeque<Record<T>>,
     /// Retransmissions in the order they left; entries whose fate is known stay until they come
     /// to the front.
-    resent: VecDeque<Resent>,
+    retransmissions: VecDeque<Retransmission>,
     /// The last record is written but not sent.
     unsent: bool,
     sacked: u32,
     lost: u32,
-    copies: u32,
+    retrans_out: u32,
     /// Records reported by SACK.
     sacked_count: u32,
     /// End of the highest octet acknowledged or reported by SACK (`RACK.fack`).
-    high_sacked: Seq,
+    fack: Seq,
     /// Of the records below, each is SACKed, lost, or was sent again.
-    loss_edge: Seq,
+    loss_cursor: Seq,
     /// No record below waits to be sent again.
-    resend_from: Seq,
+    retransmit_cursor: Seq,
     /// Records looked at for SACK blocks.
     #[cfg(test)]
     sack_steps: usize,
 }
 
-impl<T: Clone + 'static> Board<T> {
+impl<T: Clone + 'static> Scoreboard<T> {
     /// What a connection has that sends nothing.
     const EMPTY: &'static Self = &Self::new(Seq(0));
 }
 
-impl<T: Clone> Board<T> {
+impl<T: Clone> Scoreboard<T> {
     /// An empty board; the first record will start at `seq`.
     const fn new(seq: Seq) -> Self {
         Self {
             records: VecDeque::new(),
-            resent: VecDeque::new(),
+            retransmissions: VecDeque::new(),
             unsent: false,
             sacked: 0,
             lost: 0,
-            copies: 0,
+            retrans_out: 0,
             sacked_count: 0,
-            high_sacked: seq,
-            loss_edge: seq,
-            resend_from: seq,
+            fack: seq,
+            loss_cursor: seq,
+            retransmit_cursor: seq,
             #[cfg(test)]
             sack_steps: 0,
         }
@@ -128,18 +130,18 @@ impl<T: Clone> Board<T> {
     /// Nothing is SACKed and no retransmission is under way: an ACK of new data brings nothing to
     /// be judged.
     #[inline]
-    pub(super) fn is_calm(&self) -> bool {
-        self.sacked == 0 && self.resent.is_empty()
+    pub(super) fn is_clean(&self) -> bool {
+        self.sacked == 0 && self.retransmissions.is_empty()
     }
 
     /// Nor is anything lost: what is in flight is in the network.
-    pub(super) fn is_still(&self) -> bool {
-        self.is_calm() && self.lost == 0 && self.copies == 0
+    pub(super) fn is_loss_free(&self) -> bool {
+        self.is_clean() && self.lost == 0 && self.retrans_out == 0
     }
 
     /// Records sent and not acknowledged.
     #[inline]
-    pub(super) fn sent_len(&self) -> usize {
+    pub(super) fn sent_count(&self) -> usize {
         self.records.len() - usize::from(self.unsent)
     }
 
@@ -170,13 +172,13 @@ impl<T: Clone> Board<T> {
     /// Octets of `flight` that are thought to be in the network (RFC 6675 `pipe`).
     #[inline]
     pub(super) fn pipe(&self, flight: u32) -> u32 {
-        (flight + self.copies).saturating_sub(self.sacked + self.lost)
+        (flight + self.retrans_out).saturating_sub(self.sacked + self.lost)
     }
 
     /// True if something lost has no copy in the network: it goes before anything new.
     #[inline]
-    pub(super) fn resend_waits(&self) -> bool {
-        self.lost > self.copies
+    pub(super) fn needs_retransmit(&self) -> bool {
+        self.lost > self.retrans_out
     }
 
     #[inline]
@@ -190,7 +192,7 @@ impl<T: Clone> Board<T> {
         sent: bool,
     ) {
         debug_assert!(!self.unsent, "an unsent record goes out before another is written");
-        let frame = Kept::Frame(frame);
+        let frame = SentFrame::Frame(frame);
         self.records.push_back(Record {
             seq,
             len,
@@ -209,20 +211,20 @@ impl<T: Clone> Board<T> {
     }
 
     /// Where the first record starts that is lost and has no copy in the network.
-    pub(super) fn first_lost(&mut self) -> Option<Seq> {
+    pub(super) fn next_lost_seq(&mut self) -> Option<Seq> {
         let index = self.next_lost()?;
         Some(self.records[index].seq)
     }
 
     /// Index of the first record that is lost and has no copy in the network.
     pub(super) fn next_lost(&mut self) -> Option<usize> {
-        if !self.resend_waits() {
+        if !self.needs_retransmit() {
             return None;
         }
-        let mut index = self.index_of(self.resend_from);
+        let mut index = self.index_of(self.retransmit_cursor);
         while let Some(record) = self.records.get(index) {
-            if record.marks & (LOST | COPY) == LOST {
-                self.resend_from = record.seq;
+            if record.marks & (LOST | RETRANS_IN_FLIGHT) == LOST {
+                self.retransmit_cursor = record.seq;
                 return Some(index);
             }
             index += 1;
@@ -237,7 +239,7 @@ impl<T: Clone> Board<T> {
 
     /// Cuts the record at `index` after `len` octets; the pieces share the frame. An unsent
     /// record's second piece stays unsent, and the first counts as sent from now on.
-    pub(super) fn cut(&mut self, index: usize, len: u32) {
+    pub(super) fn split(&mut self, index: usize, len: u32) {
         let record = &mut self.records[index];
         debug_assert!(0 < len && len < record.len);
         let rest = Record {
@@ -257,31 +259,31 @@ impl<T: Clone> Board<T> {
     }
 
     /// Notes that the record at `index` was sent once more. With `judged`, its fate will be judged
-    /// by [`Scoreboard::detect_lost`].
-    pub(super) fn resent(&mut self, now: Instant, index: usize, judged: bool) {
-        if judged && self.resent.len() >= 2 * self.records.len() + 16 {
-            self.forget_known();
+    /// by [`LazyScoreboard::detect_lost`].
+    pub(super) fn mark_retransmitted(&mut self, now: Instant, index: usize, judged: bool) {
+        if judged && self.retransmissions.len() >= 2 * self.records.len() + 16 {
+            self.prune_retransmissions();
         }
         let record = &mut self.records[index];
-        record.marks |= AGAIN;
+        record.marks |= RETRANSMITTED;
         record.sent_at = now;
-        if record.marks & (LOST | COPY) == LOST {
-            record.marks |= COPY;
-            self.copies += record.len;
+        if record.marks & (LOST | RETRANS_IN_FLIGHT) == LOST {
+            record.marks |= RETRANS_IN_FLIGHT;
+            self.retrans_out += record.len;
         }
         if judged {
-            self.resent.push_back(Resent { at: now, seq: record.seq });
+            self.retransmissions.push_back(Retransmission { sent_at: now, seq: record.seq });
         }
     }
 
     /// Notes that the unsent record at `index`, the first of what is unsent, was sent.
-    pub(super) fn sent(&mut self, now: Instant, index: usize) {
+    pub(super) fn mark_sent(&mut self, now: Instant, index: usize) {
         self.records[index].sent_at = now;
         self.unsent = index + 1 < self.records.len();
     }
 }
 
-impl<T: Retained> Board<T> {
+impl<T: Retained> Scoreboard<T> {
     /// Gives up to `count_max` frames for copies of them, from the first record that has one on, as
     /// far as `pool` admits; returns how many. Copies are always those of the first records, so
     /// that the search for where they end is all that this costs besides.

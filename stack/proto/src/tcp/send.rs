@@ -17,7 +17,7 @@ pub(super) enum Fin {
 
 /// Send variables (RFC 9293 section 3.3.1).
 #[derive(Debug)]
-pub(super) struct Send {
+pub(super) struct SndVars {
     /// Oldest sequence number not acknowledged.
     pub(super) una: Seq,
     /// Next sequence number to send.
@@ -39,14 +39,14 @@ pub(super) struct Send {
 
 /// Our SYN and FIN.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct Local {
     /// Initial send sequence number.
     pub(super) iss: Seq,
     /// Where the FIN is, once sent.
     pub(super) fin_seq: Option<Seq>,
 }
 
-impl Send {
+impl SndVars {
     pub(super) const fn new(iss: Seq, mss: u16) -> Self {
         Self { una: iss, nxt: iss, wnd: 0, wl1: Seq(0), max_wnd: 0, wscale: 0, mss, fin: Fin::None }
     }
@@ -64,7 +64,7 @@ impl Send {
     }
 
     /// Takes the window of an acceptable segment (RFC 9293 section 3.10.7.4, SND.WL1 and WL2),
-    /// if it is the newer one: its acknowledgment `moved`, or else by its sequence number. Octets
+    /// if it is the newer one: its acknowledgment `on_advance`, or else by its sequence number. Octets
     /// sent again are old by their number, but if their acknowledgment moved SND.UNA alone, the
     /// window would seem to reach beyond what the peer allows.
     #[inline]

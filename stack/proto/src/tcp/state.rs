@@ -27,7 +27,7 @@ pub enum State {
 
 /// What can move a connection to another state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum StateEvent {
     /// An acceptable SYN without an ACK of ours (simultaneous open).
     Syn,
     /// An acceptable SYN that acknowledges ours.
@@ -49,24 +49,24 @@ pub(super) enum Event {
 
 impl State {
     /// The state after `event`, or `None` where the event means nothing.
-    pub(super) const fn after(self, event: Event) -> Option<Self> {
+    pub(super) const fn after(self, event: StateEvent) -> Option<Self> {
         use State::*;
         Some(match (self, event) {
             (Closed, _) => return None,
-            (_, Event::Kill) => Closed,
-            (SynSent, Event::Syn) => SynReceived,
-            (SynSent, Event::SynAck) => Established,
-            (SynSent, Event::Close) => Closed,
-            (SynReceived, Event::SynAcked) => Established,
-            (Established, Event::Close) => FinWait1,
-            (Established, Event::Fin) => CloseWait,
-            (FinWait1, Event::FinAcked) => FinWait2,
-            (FinWait1, Event::Fin) => Closing,
-            (FinWait2, Event::Fin) => TimeWait,
-            (CloseWait, Event::Close) => LastAck,
-            (Closing, Event::FinAcked) => TimeWait,
-            (LastAck, Event::FinAcked) => Closed,
-            (TimeWait, Event::TimeWaitOver) => Closed,
+            (_, StateEvent::Kill) => Closed,
+            (SynSent, StateEvent::Syn) => SynReceived,
+            (SynSent, StateEvent::SynAck) => Established,
+            (SynSent, StateEvent::Close) => Closed,
+            (SynReceived, StateEvent::SynAcked) => Established,
+            (Established, StateEvent::Close) => FinWait1,
+            (Established, StateEvent::Fin) => CloseWait,
+            (FinWait1, StateEvent::FinAcked) => FinWait2,
+            (FinWait1, StateEvent::Fin) => Closing,
+            (FinWait2, StateEvent::Fin) => TimeWait,
+            (CloseWait, StateEvent::Close) => LastAck,
+            (Closing, StateEvent::FinAcked) => TimeWait,
+            (LastAck, StateEvent::FinAcked) => Closed,
+            (TimeWait, StateEvent::TimeWaitOver) => Closed,
             _ => return None,
         })
     }
@@ -78,12 +78,12 @@ impl State {
     }
 
     /// True while the peer has not sent its FIN, as far as we know.
-    pub(super) const fn receives(self) -> bool {
+    pub(super) const fn can_receive(self) -> bool {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
     /// True while octets of ours may be outstanding or unsent.
-    pub(super) const fn sends(self) -> bool {
+    pub(super) const fn can_send(self) -> bool {
         matches!(
             self,
             Self::Established | Self::CloseWait | Self::FinWait1 | Self::Closing | Self::LastAck
@@ -93,7 +93,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::{Event, State};
+    use super::{State, StateEvent};
 
     const STATES: [State; 10] = [
         State::Closed,
@@ -107,15 +107,15 @@ mod tests {
         State::LastAck,
         State::TimeWait,
     ];
-    const EVENTS: [Event; 8] = [
-        Event::Syn,
-        Event::SynAck,
-        Event::SynAcked,
-        Event::Close,
-        Event::Fin,
-        Event::FinAcked,
-        Event::TimeWaitOver,
-        Event::Kill,
+    const EVENTS: [StateEvent; 8] = [
+        StateEvent::Syn,
+        StateEvent::SynAck,
+        StateEvent::SynAcked,
+        StateEvent::Close,
+        StateEvent::Fin,
+        StateEvent::FinAcked,
+        StateEvent::TimeWaitOver,
+        StateEvent::Kill,
     ];
     /// The whole table; a change of it has to be made here, too.
     const TABLE: &str = "\
@@ -144,7 +144,7 @@ TimeWait + Kill = Closed
 ";
 
     #[test]
-    fn the_table() {
+    fn transition_table_is_as_listed() {
         let mut table = String::new();
         for state in STATES {
             for event in EVENTS {

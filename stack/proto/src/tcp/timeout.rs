@@ -1,18 +1,18 @@
 //! Timers fire: retransmission, tail-loss probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT,
 //! keepalive.
 
-use super::recovery::{Frto, Phase, Probe};
+use super::recovery_state::{CaState, Frto, TlpProbe};
 use super::send::Fin;
-use super::state::{Event, State};
-use super::{Moment, NEVER, Notice, Plan, Tcb};
+use super::state::{State, StateEvent};
+use super::{CoarseInstant, Event, NEVER, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, SECOND};
 
 /// Retransmissions of one segment after which the way to the peer is in doubt (R1 of RFC 9293
 /// section 3.8.3, which asks for 3 at least).
-const DOUBTFUL_RETRIES: u8 = 3;
+const R1_RETRIES: u8 = 3;
 /// Longest wait for a larger window while a small one is open (RFC 9293 section 3.8.6.2.1).
-const OVERRIDE_MAX_NS: u64 = SECOND;
+const SWS_OVERRIDE_MAX_NS: u64 = SECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Fires what is due at `now`; [`Tcb::next_transmit`] then says what follows from it. The
@@ -21,23 +21,23 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.plan = Plan::Nothing;
             self.fire(now);
-            self.refresh();
+            self.update_fast_path();
         }
     }
 
     fn fire(&mut self, now: Instant) {
-        if now >= self.timers.delayed {
-            self.timers.delayed = NEVER;
-            self.rcv.due = true;
+        if now >= self.timers.delayed_ack {
+            self.timers.delayed_ack = NEVER;
+            self.rcv.ack_now = true;
         }
-        if now >= self.rare.linger {
-            self.linger_expired(now);
+        if now >= self.rare.time_wait {
+            self.time_wait_expired(now);
         }
         if now >= self.rare.reorder {
             self.reorder_expired(now);
         }
-        if now >= self.timers.tail {
-            self.tail_expired(now);
+        if now >= self.timers.pto {
+            self.pto_expired(now);
         }
         if now >= self.timers.rto {
             self.rto_expired(now);
@@ -45,7 +45,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if now >= self.rare.persist {
             self.persist_expired(now);
         }
-        if now >= self.rare.burst {
+        if now >= self.rare.pacing {
             // `next_transmit` then finds that the burst may leave.
             self.paced = false;
         }
@@ -57,18 +57,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// True if `timer` is found so late that time must have jumped (the process or its machine
     /// stood still), for the first time in a row. Then the retransmission timer starts over, and
     /// without its backoff: what has arrived meanwhile is looked at long before that.
-    pub(super) fn found_late(&mut self, now: Instant, timer: Instant) -> bool {
-        let late = !self.rearmed && now.since(timer) > self.cfg.tick_ns;
+    pub(super) fn timer_overrun(&mut self, now: Instant, timer: Instant) -> bool {
+        let late = !self.rearmed && now.since(timer) > self.cfg.timer_overrun_ns;
         if late {
             self.rearmed = true;
-            self.timers.rto = now + self.rtt.first_rto(&self.cfg);
+            self.timers.rto = now + self.rtt.base_rto(&self.cfg);
         }
         late
     }
 
     /// RFC 6298 section 5, steps 5.4 to 5.7; RFC 8985 section 6.3.
     fn rto_expired(&mut self, now: Instant) {
-        if self.found_late(now, self.timers.rto) {
+        if self.timer_overrun(now, self.timers.rto) {
             return;
         }
         self.retries = self.retries.saturating_add(1);
@@ -82,15 +82,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             _ => (self.retries, self.cfg.data_retries),
         };
         let progress = self.progress_at.instant(now);
-        let heard = if closed { progress.max(self.heard_at) } else { progress };
+        let heard = if closed { progress.max(self.last_rx_at) } else { progress };
         let end = heard + self.cfg.user_timeout_ns;
         let timed = self.state.is_synchronised() && (!closed || self.unanswered > 1);
         if tries > limit || (timed && now >= end) {
             self.give_up();
             return;
         }
-        if self.unanswered == DOUBTFUL_RETRIES {
-            self.notify(Notice::Doubtful);
+        if self.unanswered == R1_RETRIES {
+            self.raise_event(Event::R1Exceeded);
         }
         self.rtt.back_off();
         self.timers.rto = now + self.rtt.rto(&self.cfg);
@@ -98,32 +98,32 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.timers.rto = self.timers.rto.min(end);
         }
         if !self.state.is_synchronised() {
-            self.due.syn = true;
+            self.pending.syn = true;
             return;
         }
         self.stats.record().timeouts += 1;
-        let before = self.recovery.phase;
-        self.recovery.enter(Phase::Timeout, self.snd.una, self.snd.nxt, self.cc);
+        let before = self.recovery.ca_state;
+        self.recovery.enter(CaState::Loss, self.snd.una, self.snd.nxt, self.cc);
         // Timestamps tell at once (Eifel).
-        if before != Phase::Timeout && !self.ts_on {
-            self.recovery.frto = Frto::First;
+        if before != CaState::Loss && !self.ts_on {
+            self.recovery.frto = Frto::AwaitFirstAck;
         }
-        let first = before == Phase::Open && !self.ecn.covers(self.snd.una);
+        let first = before == CaState::Open && !self.ecn.covers(self.snd.una);
         let flight = self.loss_flight(self.snd.una, self.snd.flight());
         self.cc.on_timeout(flight, u32::from(self.emss), first);
         self.ecn.on_loss(self.snd.nxt);
         // Without SACK nothing tells what arrived.
-        let patience = if self.sack {
-            let sacked = self.board.sacked_count();
-            self.rack.patience(self.rack.reo_wnd(true, sacked, &self.rtt))
+        let rack_timeout = if self.sack {
+            let sacked = self.scoreboard.sacked_count();
+            self.rack.rack_timeout(self.rack.reo_wnd(true, sacked, &self.rtt))
         } else {
             0
         };
-        self.board.lose_at_timeout(now, patience);
-        self.timers.tail = NEVER;
+        self.scoreboard.mark_lost_on_rto(now, rack_timeout);
+        self.timers.pto = NEVER;
         self.rare.reorder = NEVER;
-        self.due.tail = false;
-        self.tail.probe = Probe::None;
+        self.pending.tlp = false;
+        self.tlp.probe = TlpProbe::None;
         if self.snd.fin == Fin::Sent {
             self.snd.fin = Fin::Due;
         }
@@ -131,13 +131,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// TIME-WAIT is over, or the peer's FIN has not come in FIN-WAIT-2. A peer that still sends is
     /// waited for; one that vanished must not keep its connection here forever.
-    fn linger_expired(&mut self, now: Instant) {
-        self.rare.linger = NEVER;
-        if self.step(Event::TimeWaitOver) {
-            self.gone();
+    fn time_wait_expired(&mut self, now: Instant) {
+        self.rare.time_wait = NEVER;
+        if self.transition(StateEvent::TimeWaitOver) {
+            self.on_closed();
         } else if self.state == State::FinWait2 {
-            if now.since(self.heard_at) < self.cfg.fin_wait_ns {
-                self.rare.linger = self.heard_at + self.cfg.fin_wait_ns;
+            if now.since(self.last_rx_at) < self.cfg.fin_wait_ns {
+                self.rare.time_wait = self.last_rx_at + self.cfg.fin_wait_ns;
             } else {
                 self.give_up();
             }
@@ -145,8 +145,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// FIN-WAIT-2 was entered.
-    pub(super) fn await_fin(&mut self, now: Instant) {
-        self.rare.linger = now + self.cfg.fin_wait_ns;
+    pub(super) fn on_fin_wait_2(&mut self, now: Instant) {
+        self.rare.time_wait = now + self.cfg.fin_wait_ns;
     }
 
     /// RFC 9293 section 3.8.6.1 for a closed window; section 3.8.6.2.1 for a small one, where the
@@ -155,11 +155,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.persist_backoff = (self.persist_backoff + 1).min(16);
         self.rare.persist = now + self.persist_interval();
         if self.snd.usable() > 0 {
-            self.override_silly = true;
+            self.sws_override = true;
             return;
         }
         // However long the window stays closed, it is no failure while the peer answers.
-        let answered = self.progress_at.instant(now).max(self.heard_at);
+        let answered = self.progress_at.instant(now).max(self.last_rx_at);
         let end = answered + self.cfg.user_timeout_ns;
         self.unanswered = self.unanswered.saturating_add(1);
         let timed = self.unanswered > 1;
@@ -170,12 +170,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if timed {
             self.rare.persist = self.rare.persist.min(end);
         }
-        self.due.probe = true;
+        self.pending.probe = true;
     }
 
     fn persist_interval(&self) -> u64 {
         if self.snd.usable() > 0 {
-            return self.rtt.rto(&self.cfg).min(OVERRIDE_MAX_NS);
+            return self.rtt.rto(&self.cfg).min(SWS_OVERRIDE_MAX_NS);
         }
         (self.rtt.rto(&self.cfg) << self.persist_backoff).min(self.cfg.rto_max_ns)
     }
@@ -184,7 +184,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(super) fn arm_persist(&mut self, now: Instant) {
         if self.rare.persist == NEVER && self.snd.flight() == 0 {
             self.persist_backoff = 0;
-            self.progress_at = Moment::of(now);
+            self.progress_at = CoarseInstant::of(now);
             self.rare.persist = now + self.persist_interval();
         }
     }
@@ -196,9 +196,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.rare.keepalive = NEVER;
             return;
         };
-        let due = self.heard_at + idle;
+        let due = self.last_rx_at + idle;
         let is_watched = self.snd.flight() > 0 || self.rare.persist != NEVER;
-        if now < due || is_watched || !self.state.sends() {
+        if now < due || is_watched || !self.state.can_send() {
             self.rare.keepalive = due.max(now + self.cfg.keepalive_interval_ns);
             return;
         }
@@ -207,15 +207,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.give_up();
             return;
         }
-        self.due.probe = true;
+        self.pending.probe = true;
         self.rare.keepalive = now + self.cfg.keepalive_interval_ns;
     }
 
-    /// Ends the connection as if the peer no longer answered: [`Notice::TimedOut`], and a RST.
+    /// Ends the connection as if the peer no longer answered: [`Event::TimedOut`], and a RST.
     pub fn give_up(&mut self) {
-        self.notify(Notice::TimedOut);
-        self.due.reset = self.state != State::SynSent;
+        self.raise_event(Event::TimedOut);
+        self.pending.reset = self.state != State::SynSent;
         self.kill();
-        self.refresh();
+        self.update_fast_path();
     }
 }

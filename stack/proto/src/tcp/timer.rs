@@ -12,21 +12,21 @@ pub(super) struct Timers {
     pub(super) rto: Instant,
     /// Tail-loss probe (RFC 8985 section 7); with nothing in flight, the end of its being idle for
     /// a short while only.
-    pub(super) tail: Instant,
+    pub(super) pto: Instant,
     /// When an ACK that is not due yet becomes due.
-    pub(super) delayed: Instant,
+    pub(super) delayed_ack: Instant,
     /// The earliest of the [`RareTimers`].
     pub(super) rare: Instant,
 }
 
 impl Timers {
     /// None runs.
-    pub(super) const OFF: Self = Self { rto: NEVER, tail: NEVER, delayed: NEVER, rare: NEVER };
+    pub(super) const OFF: Self = Self { rto: NEVER, pto: NEVER, delayed_ack: NEVER, rare: NEVER };
 
     /// The next to fire, or `NEVER`.
     #[inline]
     pub(super) fn earliest(&self) -> Instant {
-        self.rto.min(self.tail).min(self.delayed).min(self.rare)
+        self.rto.min(self.pto).min(self.delayed_ack).min(self.rare)
     }
 }
 
@@ -38,11 +38,11 @@ pub(super) struct RareTimers {
     /// Zero-window probe and silly-window override (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     pub(super) persist: Instant,
     /// End of TIME-WAIT, or of patience in FIN-WAIT-2.
-    pub(super) linger: Instant,
+    pub(super) time_wait: Instant,
     /// Keepalive.
     pub(super) keepalive: Instant,
     /// When the next burst of a paced sender may begin; a timer while it waits for that.
-    pub(super) burst: Instant,
+    pub(super) pacing: Instant,
 }
 
 impl RareTimers {
@@ -50,24 +50,24 @@ impl RareTimers {
     pub(super) const OFF: Self = Self {
         reorder: NEVER,
         persist: NEVER,
-        linger: NEVER,
+        time_wait: NEVER,
         keepalive: NEVER,
-        burst: Instant::ZERO,
+        pacing: Instant::ZERO,
     };
 
     /// The next to fire, or `NEVER`. `paced`: a burst waits for its time.
     pub(super) fn earliest(&self, paced: bool) -> Instant {
-        let burst = if paced { self.burst } else { NEVER };
-        self.reorder.min(self.persist).min(self.linger).min(self.keepalive).min(burst)
+        let burst = if paced { self.pacing } else { NEVER };
+        self.reorder.min(self.persist).min(self.time_wait).min(self.keepalive).min(burst)
     }
 }
 
 /// A moment of the last three days, in units of 2^16 ns (66 us), of which 32 bits are enough. For
 /// what is compared with timeouts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment(u32);
+pub(super) struct CoarseInstant(u32);
 
-impl Moment {
+impl CoarseInstant {
     const UNIT_BITS: u32 = 16;
 
     #[expect(clippy::cast_possible_truncation, reason = "the clock wraps after three days")]

@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Cookies, LIFE_NS, PERIOD_NS, with_options};
-use crate::tcp::{Config, EcnMode, Origin};
+use crate::tcp::{Config, EcnMode, IssAndTsOffset};
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
@@ -48,7 +48,7 @@ fn ack_of(syn: &Segment, answer: &Fields) -> Segment {
     }
 }
 
-const ORIGIN: Origin = Origin { iss: Seq(0), ts_offset: 0xffff_ffff };
+const ORIGIN: IssAndTsOffset = IssAndTsOffset { iss: Seq(0), ts_offset: 0xffff_ffff };
 
 fn at(ns: u64) -> Instant {
     Instant::from_nanos(ns)

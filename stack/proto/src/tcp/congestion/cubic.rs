@@ -3,7 +3,7 @@
 //!
 //! Windows are octets, time runs in units of 2^-14 s.
 
-use super::AckInfo;
+use super::AckSample;
 use crate::tcp::timer::NEVER;
 use crate::time::Instant;
 
@@ -21,74 +21,73 @@ const EST_BITS: u32 = 8;
 pub(super) struct Cubic {
     /// When this stage of congestion avoidance began, idle times moved out of the way; `NEVER`
     /// before its first ACK.
-    epoch: Instant,
+    epoch_start: Instant,
     /// When the window last changed.
     updated: Instant,
     /// W_est: the window that Reno would have, octets with fraction.
-    est: u64,
+    w_est: u64,
     /// W_max, where the plateau lies; 0: not known, the stage begins on it.
     w_max: u32,
     /// K: time from the epoch to the plateau.
     k: u32,
     /// The window before it was last reduced (`cwnd_prior`).
-    prior: u32,
+    cwnd_prior: u32,
 }
 
 impl Cubic {
     pub(super) const fn new() -> Self {
-        Self { epoch: NEVER, updated: Instant::ZERO, est: 0, w_max: 0, k: 0, prior: 0 }
+        Self { epoch_start: NEVER, updated: Instant::ZERO, w_est: 0, w_max: 0, k: 0, cwnd_prior: 0 }
     }
 
     /// The window after an ACK in congestion avoidance. Cost: a few divisions.
-    pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckInfo) -> u32 {
+    pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckSample) -> u32 {
         let acked = u64::from(ack.octets);
-        if self.epoch == NEVER {
-            self.begin(cwnd, ack);
+        if self.epoch_start == NEVER {
+            self.start_epoch(cwnd, ack);
         }
         // The window was not in use: time in which it could not have grown does not count
         // (sections 4.2 and 5.8). While it is in use, ACKs come at least once a round trip.
         let gap = ack.now.since(self.updated);
         if gap > 2 * ack.srtt_ns {
-            self.epoch = self.epoch + (gap - ack.srtt_ns);
+            self.epoch_start = self.epoch_start + (gap - ack.srtt_ns);
         }
         self.updated = ack.now;
-        let elapsed = ack.now.since(self.epoch);
+        let elapsed = ack.now.since(self.epoch_start);
         // Section 4.3. Alpha is 3 (1 - beta) / (1 + beta), that is 9/17, and 1 as soon as the
         // window is as large as before the reduction.
         let (cwnd_64, mss) = (u64::from(cwnd), u64::from(ack.mss));
         let (over, under) =
-            if self.est >> EST_BITS < u64::from(self.prior) { (9, 17) } else { (1, 1) };
-        self.est += ((acked * mss * over) << EST_BITS) / (under * cwnd_64.max(1));
-        let est = self.est >> EST_BITS;
-        if self.window_at(elapsed, mss) < est {
+            if self.w_est >> EST_BITS < u64::from(self.cwnd_prior) { (9, 17) } else { (1, 1) };
+        self.w_est += ((acked * mss * over) << EST_BITS) / (under * cwnd_64.max(1));
+        let est = self.w_est >> EST_BITS;
+        if self.w_cubic(elapsed, mss) < est {
             return saturate(est.max(cwnd_64));
         }
         // Sections 4.4 and 4.5: where the cubic will be in a round trip, at most half as much
         // again as now.
-        let target =
-            self.window_at(elapsed + ack.srtt_ns, mss).clamp(cwnd_64, cwnd_64 + cwnd_64 / 2);
+        let target = self.w_cubic(elapsed + ack.srtt_ns, mss).clamp(cwnd_64, cwnd_64 + cwnd_64 / 2);
         saturate(cwnd_64 + ((target - cwnd_64) * acked + cwnd_64 / 2) / cwnd_64.max(1))
     }
 
     /// A stage of congestion avoidance begins with this ACK.
     #[cold]
-    fn begin(&mut self, cwnd: u32, ack: &AckInfo) {
-        self.epoch = ack.now;
+    fn start_epoch(&mut self, cwnd: u32, ack: &AckSample) {
+        self.epoch_start = ack.now;
         self.updated = ack.now;
-        self.est = u64::from(cwnd) << EST_BITS;
+        self.w_est = u64::from(cwnd) << EST_BITS;
         if self.w_max == 0 {
             // After HyStart++ or a timeout (sections 4.8 and 4.10).
-            self.prior = self.prior.max(cwnd);
+            self.cwnd_prior = self.cwnd_prior.max(cwnd);
         }
         self.w_max = self.w_max.max(cwnd);
-        self.k = plateau_time(self.w_max - cwnd, ack.mss);
+        self.k = compute_k(self.w_max - cwnd, ack.mss);
     }
 
     /// W_cubic, `elapsed` nanoseconds into the epoch: C (t - K)^3 + W_max, C being 0.4 segments
     /// per cubic second.
     #[inline]
-    fn window_at(&self, elapsed: u64, mss: u64) -> u64 {
-        let (t, k) = (units(elapsed), u64::from(self.k));
+    fn w_cubic(&self, elapsed: u64, mss: u64) -> u64 {
+        let (t, k) = (time_units(elapsed), u64::from(self.k));
         let distance = t.abs_diff(k).min(TIME_MAX);
         let square = (distance * distance) >> TIME_BITS;
         let cube = (square * distance) >> TIME_BITS;
@@ -100,31 +99,31 @@ impl Cubic {
     /// The slow-start threshold after a congestion event (sections 4.6 and 4.7).
     ///
     /// Of the window and not of the flight, which section 4.6 leaves open where the window does not
-    /// grow unless it is in use, as here ([`super::Congestion::limited`]). It is what the plateau
+    /// grow unless it is in use, as here ([`super::Congestion::cwnd_limited`]). It is what the plateau
     /// is taken from, too: with a message of a few segments, a threshold by their flight and a
     /// plateau by the window would be seconds apart.
     pub(super) fn reduce(&mut self, cwnd: u32, mss: u32) -> u32 {
         // A window that did not reach its former size: others need room.
-        self.w_max = if cwnd < self.w_max { portion(cwnd, 17, 20) } else { cwnd };
-        self.prior = cwnd;
+        self.w_max = if cwnd < self.w_max { fraction(cwnd, 17, 20) } else { cwnd };
+        self.cwnd_prior = cwnd;
         self.restart();
-        portion(cwnd, 7, 10).max(2 * mss)
+        fraction(cwnd, 7, 10).max(2 * mss)
     }
 
     /// After a timeout the plateau is where slow start ends (section 4.8).
-    pub(super) const fn forget_plateau(&mut self) {
+    pub(super) const fn reset_w_max(&mut self) {
         self.w_max = 0;
         self.restart();
     }
 
     /// The next ACK in congestion avoidance begins a stage.
     pub(super) const fn restart(&mut self) {
-        self.epoch = NEVER;
+        self.epoch_start = NEVER;
     }
 }
 
 /// K: the time that the cubic takes to rise by `octets`, the cube root of segments over C.
-fn plateau_time(octets: u32, mss: u32) -> u32 {
+fn compute_k(octets: u32, mss: u32) -> u32 {
     let cube = (u128::from(octets) * 5) << (3 * TIME_BITS);
     cube_root(cube / (2 * u128::from(mss.max(1))))
 }
@@ -139,12 +138,12 @@ fn cube_root(n: u128) -> u32 {
 
 /// Nanoseconds as units of 2^-14 s, as far as they count.
 #[inline]
-fn units(ns: u64) -> u64 {
+fn time_units(ns: u64) -> u64 {
     (ns.min(1 << 40) << 5) / FIVES
 }
 
 /// `octets` times `over / under`, a fraction below 1.
-fn portion(octets: u32, over: u64, under: u64) -> u32 {
+fn fraction(octets: u32, over: u64, under: u64) -> u32 {
     saturate(u64::from(octets) * over / under)
 }
 

@@ -5,28 +5,34 @@ use super::new_reno::NewReno;
 use crate::wire::seq::Seq;
 
 /// `alpha` where everything was marked.
-const ONE: u32 = 1 << 20;
+const ALPHA_ONE: u32 = 1 << 20;
 /// The weight of a new observation: g = 1/16 (section 4.2).
-const GAIN_BITS: u32 = 4;
+const G_BITS: u32 = 4;
 
 /// What DCTCP keeps beside the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dctcp {
     pub(super) reno: NewReno,
-    /// Estimate of the part of octets that are marked, of [`ONE`].
+    /// Estimate of the part of octets that are marked, of [`ALPHA_ONE`].
     alpha: u32,
     /// Where this window of observation began, and the octets in it that were acknowledged with
     /// ECE.
-    start: Seq,
+    window_start: Seq,
     marked: u32,
     /// It ends when more than this is acknowledged; `None` before the first.
-    end: Option<Seq>,
+    window_end: Option<Seq>,
 }
 
 impl Dctcp {
     /// Everything counts as marked at first (section 4.2).
     pub(super) fn new() -> Self {
-        Self { reno: NewReno::default(), alpha: ONE, start: Seq(0), marked: 0, end: None }
+        Self {
+            reno: NewReno::default(),
+            alpha: ALPHA_ONE,
+            window_start: Seq(0),
+            marked: 0,
+            window_end: None,
+        }
     }
 
     /// Notes an ACK that moves the flight's begin from `una` to `ack`; `echoes` with ECE (section
@@ -36,33 +42,33 @@ impl Dctcp {
         if echoes {
             self.marked = self.marked.saturating_add(ack - una);
         }
-        let Some(end) = self.end else {
-            (self.start, self.end) = (una, Some(nxt));
+        let Some(end) = self.window_end else {
+            (self.window_start, self.window_end) = (una, Some(nxt));
             return;
         };
         if ack <= end {
             return;
         }
-        let acked = (ack - self.start).max(1);
-        let part = u64::from(self.marked) * u64::from(ONE) / u64::from(acked);
-        let part = u32::try_from(part).unwrap_or(ONE).min(ONE);
+        let acked = (ack - self.window_start).max(1);
+        let part = u64::from(self.marked) * u64::from(ALPHA_ONE) / u64::from(acked);
+        let part = u32::try_from(part).unwrap_or(ALPHA_ONE).min(ALPHA_ONE);
         // Shrinks by one at least, so that it comes down to nothing.
-        let decay = (self.alpha >> GAIN_BITS).max(u32::from(self.alpha > 0));
-        self.alpha = (self.alpha - decay + (part >> GAIN_BITS)).min(ONE);
-        (self.start, self.marked) = (ack, 0);
-        self.end = Some(nxt);
+        let decay = (self.alpha >> G_BITS).max(u32::from(self.alpha > 0));
+        self.alpha = (self.alpha - decay + (part >> G_BITS)).min(ALPHA_ONE);
+        (self.window_start, self.marked) = (ack, 0);
+        self.window_end = Some(nxt);
     }
 
     /// The window after marks (section 3.3, step 9).
     pub(super) fn reduce(&self, cwnd: u32) -> u32 {
-        let cut = u64::from(cwnd) * u64::from(self.alpha) / u64::from(2 * ONE);
+        let cut = u64::from(cwnd) * u64::from(self.alpha) / u64::from(2 * ALPHA_ONE);
         cwnd - u32::try_from(cut).unwrap_or(cwnd)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Dctcp, ONE};
+    use super::{ALPHA_ONE, Dctcp};
     use crate::wire::seq::Seq;
 
     /// `windows` windows of 100 ACKs, `marked` of each with ECE.
@@ -76,13 +82,13 @@ mod tests {
     }
 
     #[test]
-    fn alpha_converges_to_what_is_marked() {
+    fn alpha_converges_to_the_marked_fraction() {
         let (mut dctcp, mut at) = (Dctcp::new(), Seq(0) - 5_000_000);
         assert_eq!(dctcp.reduce(100_000), 50_000, "half, before anything is known");
         for marked in [0, 25, 100, 7, 0] {
             observe(&mut dctcp, &mut at, 200, marked);
             let expected = f64::from(marked) / 100.0;
-            let alpha = f64::from(dctcp.alpha) / f64::from(ONE);
+            let alpha = f64::from(dctcp.alpha) / f64::from(ALPHA_ONE);
             assert!((alpha - expected).abs() < 0.01, "{alpha} for {expected}");
             let cut = 1.0 - f64::from(dctcp.reduce(1_000_000)) / 1e6;
             assert!((cut - expected / 2.0).abs() < 0.005, "{cut} for {expected}");
@@ -90,11 +96,11 @@ mod tests {
     }
 
     #[test]
-    fn an_observation_weighs_a_sixteenth_and_is_made_once_per_window() {
+    fn alpha_moves_by_a_sixteenth_once_per_window() {
         let (mut dctcp, mut at) = (Dctcp::new(), Seq(0));
         observe(&mut dctcp, &mut at, 1, 0);
-        assert_eq!(dctcp.alpha, ONE, "the first window has not ended");
+        assert_eq!(dctcp.alpha, ALPHA_ONE, "the first window has not ended");
         observe(&mut dctcp, &mut at, 1, 0);
-        assert_eq!(dctcp.alpha, ONE / 16 * 15);
+        assert_eq!(dctcp.alpha, ALPHA_ONE / 16 * 15);
     }
 }

@@ -1,93 +1,103 @@
 //! HyStart++ (RFC 9406): leaves the first slow start when the round-trip time rises, before a
 //! queue overflows.
 
-use super::AckInfo;
+use super::AckSample;
 use crate::wire::seq::Seq;
 
 /// Bounds of the rise that counts, and the part of the round-trip time that it is between them
 /// (section 4.3: `MIN_RTT_THRESH`, `MAX_RTT_THRESH`, `MIN_RTT_DIVISOR`).
-const RISE_NS: (u32, u32) = (4_000_000, 16_000_000);
-const RISE_DIVISOR: u32 = 8;
+const RTT_THRESH_NS: (u32, u32) = (4_000_000, 16_000_000);
+const MIN_RTT_DIVISOR: u32 = 8;
 /// Samples of a round before it is judged (`N_RTT_SAMPLE`).
-const SAMPLES: u8 = 8;
+const N_RTT_SAMPLE: u8 = 8;
 /// How much slower than slow start conservative slow start is (`CSS_GROWTH_DIVISOR`).
-const SLOWER: u32 = 4;
+const CSS_GROWTH_DIVISOR: u32 = 4;
 /// Rounds of it (`CSS_ROUNDS`).
-const ROUNDS: u8 = 5;
+const CSS_ROUNDS: u8 = 5;
 /// No round-trip time.
-const NONE: u32 = u32::MAX;
+const NO_RTT: u32 = u32::MAX;
 
 /// Rounds and their shortest round-trip times, nanoseconds. Beyond 4 s they are all the same.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
     /// Shortest of the round before and of this round.
-    last: u32,
-    current: u32,
+    last_round_min_rtt: u32,
+    current_round_min_rtt: u32,
     /// What the round was judged by that began conservative slow start.
-    baseline: u32,
+    css_baseline_min_rtt: u32,
     /// The round ends when this is acknowledged; `None` before the first.
     round_end: Option<Seq>,
     /// Measurements in this round.
-    samples: u8,
+    rtt_sample_count: u8,
     /// Rounds of conservative slow start left, this one included; 0: plain slow start.
-    rounds: u8,
+    css_rounds_left: u8,
 }
 
 /// What an ACK in slow start does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum SlowStartAction {
     /// The window grows by so many octets.
     Grow(u32),
     /// Slow start is over.
-    Leave,
+    Exit,
 }
 
 impl HyStart {
     pub(super) const fn new() -> Self {
-        Self { last: NONE, current: NONE, baseline: NONE, round_end: None, samples: 0, rounds: 0 }
+        Self {
+            last_round_min_rtt: NO_RTT,
+            current_round_min_rtt: NO_RTT,
+            css_baseline_min_rtt: NO_RTT,
+            round_end: None,
+            rtt_sample_count: 0,
+            css_rounds_left: 0,
+        }
     }
 
     /// An ACK in slow start (section 4.2). Without a limit per ACK, as bursts are paced.
-    pub(super) fn on_ack(&mut self, ack: &AckInfo) -> Verdict {
-        let growth = if self.rounds == 0 { ack.octets } else { ack.octets / SLOWER };
+    pub(super) fn on_ack(&mut self, ack: &AckSample) -> SlowStartAction {
+        let growth =
+            if self.css_rounds_left == 0 { ack.octets } else { ack.octets / CSS_GROWTH_DIVISOR };
         if let Some(rtt) = ack.rtt_ns {
-            self.current = self.current.min(u32::try_from(rtt).unwrap_or(NONE));
-            self.samples = self.samples.saturating_add(1);
-            self.judge();
+            self.current_round_min_rtt =
+                self.current_round_min_rtt.min(u32::try_from(rtt).unwrap_or(NO_RTT));
+            self.rtt_sample_count = self.rtt_sample_count.saturating_add(1);
+            self.check_delay_increase();
         }
         // An end beyond what was sent is of long ago: the window was not in use since.
         if self.round_end.is_some_and(|end| ack.snd_una < end && end <= ack.snd_nxt) {
-            return Verdict::Grow(growth);
+            return SlowStartAction::Grow(growth);
         }
         let first = self.round_end.replace(ack.snd_nxt).is_none();
         if first {
-            return Verdict::Grow(growth);
+            return SlowStartAction::Grow(growth);
         }
-        self.last = self.current;
-        self.current = NONE;
-        self.samples = 0;
-        match self.rounds {
+        self.last_round_min_rtt = self.current_round_min_rtt;
+        self.current_round_min_rtt = NO_RTT;
+        self.rtt_sample_count = 0;
+        match self.css_rounds_left {
             0 => {}
-            1 => return Verdict::Leave,
-            _ => self.rounds -= 1,
+            1 => return SlowStartAction::Exit,
+            _ => self.css_rounds_left -= 1,
         }
-        Verdict::Grow(growth)
+        SlowStartAction::Grow(growth)
     }
 
-    fn judge(&mut self) {
-        if self.samples < SAMPLES {
+    fn check_delay_increase(&mut self) {
+        if self.rtt_sample_count < N_RTT_SAMPLE {
             return;
         }
-        if self.rounds > 0 {
-            if self.current < self.baseline {
+        if self.css_rounds_left > 0 {
+            if self.current_round_min_rtt < self.css_baseline_min_rtt {
                 // The rise was none that lasted.
-                self.rounds = 0;
+                self.css_rounds_left = 0;
             }
-        } else if self.last != NONE {
-            let rise = (self.last / RISE_DIVISOR).clamp(RISE_NS.0, RISE_NS.1);
-            if self.current >= self.last.saturating_add(rise) {
-                self.baseline = self.current;
-                self.rounds = ROUNDS;
+        } else if self.last_round_min_rtt != NO_RTT {
+            let rise =
+                (self.last_round_min_rtt / MIN_RTT_DIVISOR).clamp(RTT_THRESH_NS.0, RTT_THRESH_NS.1);
+            if self.current_round_min_rtt >= self.last_round_min_rtt.saturating_add(rise) {
+                self.css_baseline_min_rtt = self.current_round_min_rtt;
+                self.css_rounds_left = CSS_ROUNDS;
             }
         }
     }
@@ -95,18 +105,18 @@ impl HyStart {
 
 #[cfg(test)]
 mod tests {
-    use super::{HyStart, Verdict};
-    use crate::tcp::congestion::AckInfo;
+    use super::{HyStart, SlowStartAction};
+    use crate::tcp::congestion::AckSample;
     use crate::time::{Instant, MILLISECOND};
     use crate::wire::seq::Seq;
 
     /// A round of `acks` ACKs of 1000 octets with this round-trip time; the verdicts.
-    fn round(hystart: &mut HyStart, at: &mut u32, acks: u32, rtt_ms: u64) -> Vec<Verdict> {
+    fn round(hystart: &mut HyStart, at: &mut u32, acks: u32, rtt_ms: u64) -> Vec<SlowStartAction> {
         let end = at.wrapping_add(acks * 1000);
         let mut verdicts = Vec::new();
         while *at != end {
             *at = at.wrapping_add(1000);
-            verdicts.push(hystart.on_ack(&AckInfo {
+            verdicts.push(hystart.on_ack(&AckSample {
                 now: Instant::ZERO,
                 octets: 1000,
                 mss: 1000,
@@ -122,36 +132,36 @@ mod tests {
     }
 
     #[test]
-    fn a_rise_slows_down_and_then_ends_slow_start() {
+    fn rtt_rise_enters_css_then_ends_slow_start() {
         let (mut hystart, mut at) = (HyStart::new(), 0);
         // The first ACK begins a round, so that rounds end with the first ACK of each call.
-        assert_eq!(round(&mut hystart, &mut at, 20, 40), [Verdict::Grow(1000); 20]);
-        assert_eq!(round(&mut hystart, &mut at, 20, 40), [Verdict::Grow(1000); 20]);
+        assert_eq!(round(&mut hystart, &mut at, 20, 40), [SlowStartAction::Grow(1000); 20]);
+        assert_eq!(round(&mut hystart, &mut at, 20, 40), [SlowStartAction::Grow(1000); 20]);
         // An eighth of 40 ms is 5 ms: 44 is no rise, 45 is one.
-        assert_eq!(round(&mut hystart, &mut at, 20, 44), [Verdict::Grow(1000); 20]);
+        assert_eq!(round(&mut hystart, &mut at, 20, 44), [SlowStartAction::Grow(1000); 20]);
         let rising = round(&mut hystart, &mut at, 20, 50);
-        assert_eq!(rising[..9], [Verdict::Grow(1000); 9], "eight samples and the next ACK");
-        assert_eq!(rising[9..], [Verdict::Grow(250); 11]);
+        assert_eq!(rising[..9], [SlowStartAction::Grow(1000); 9], "eight samples and the next ACK");
+        assert_eq!(rising[9..], [SlowStartAction::Grow(250); 11]);
         // Five rounds, the one in which it began among them.
         for _ in 0..4 {
-            assert_eq!(round(&mut hystart, &mut at, 20, 60), [Verdict::Grow(250); 20]);
+            assert_eq!(round(&mut hystart, &mut at, 20, 60), [SlowStartAction::Grow(250); 20]);
         }
-        assert_eq!(round(&mut hystart, &mut at, 1, 60), [Verdict::Leave]);
+        assert_eq!(round(&mut hystart, &mut at, 1, 60), [SlowStartAction::Exit]);
     }
 
     #[test]
-    fn a_rise_that_passes_resumes_slow_start() {
+    fn transient_rtt_rise_resumes_slow_start() {
         let (mut hystart, mut at) = (HyStart::new(), 0);
         round(&mut hystart, &mut at, 20, 40);
         round(&mut hystart, &mut at, 20, 40);
         round(&mut hystart, &mut at, 20, 50);
-        assert!(hystart.rounds > 0);
+        assert!(hystart.css_rounds_left > 0);
         round(&mut hystart, &mut at, 20, 49);
-        assert_eq!(hystart.rounds, 0);
+        assert_eq!(hystart.css_rounds_left, 0);
     }
 
     #[test]
-    fn the_rise_that_counts_has_bounds() {
+    fn rtt_thresh_is_clamped() {
         for (before, after, rises) in
             [(1, 4, false), (1, 5, true), (400, 415, false), (400, 417, true)]
         {
@@ -159,12 +169,12 @@ mod tests {
             round(&mut hystart, &mut at, 20, before);
             round(&mut hystart, &mut at, 20, before);
             round(&mut hystart, &mut at, 20, after);
-            assert_eq!(hystart.rounds > 0, rises, "{before} to {after} ms");
+            assert_eq!(hystart.css_rounds_left > 0, rises, "{before} to {after} ms");
         }
     }
 
     #[test]
-    fn rounds_go_on_after_octets_for_which_the_window_was_too_large() {
+    fn rounds_resume_after_an_unused_window() {
         let (mut hystart, mut at) = (HyStart::new(), 0);
         round(&mut hystart, &mut at, 20, 40);
         // Half of the sequence space later; ACKs in between did not get here.
@@ -172,15 +182,15 @@ mod tests {
         round(&mut hystart, &mut at, 20, 40);
         round(&mut hystart, &mut at, 20, 40);
         round(&mut hystart, &mut at, 20, 50);
-        assert!(hystart.rounds > 0);
+        assert!(hystart.css_rounds_left > 0);
     }
 
     #[test]
-    fn few_samples_say_nothing() {
+    fn fewer_than_n_rtt_samples_are_ignored() {
         let (mut hystart, mut at) = (HyStart::new(), 0);
         for rtt in [10, 100, 1000] {
             round(&mut hystart, &mut at, 7, rtt);
         }
-        assert_eq!(hystart.rounds, 0);
+        assert_eq!(hystart.css_rounds_left, 0);
     }
 }

@@ -11,12 +11,12 @@ use crate::time::Instant;
 use crate::wire::seq::Seq;
 use cubic::Cubic;
 use dctcp::Dctcp;
-use hystart::{HyStart, Verdict};
+use hystart::{HyStart, SlowStartAction};
 use new_reno::NewReno;
 
 /// What a congestion controller learns from an ACK of something new.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AckInfo {
+pub(super) struct AckSample {
     /// When it was taken.
     pub(super) now: Instant,
     /// Octets it acknowledges.
@@ -39,24 +39,24 @@ pub(super) struct AckInfo {
 /// 4.3 has this limit for senders that do not pace).
 const RECOVERY_GROWTH: u32 = 8;
 /// A threshold that was never set: the first slow start.
-const UNSET: u32 = u32::MAX;
+const SSTHRESH_UNSET: u32 = u32::MAX;
 
 /// Outside slow start the window is looked at once a part of it, 2^-6, was acknowledged.
 const STEP_BITS: u32 = 6;
 
 /// The window itself: what every segment and every ACK touches.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(super) struct CongestionWindow {
     cwnd: u32,
     ssthresh: u32,
     /// Octets acknowledged outside slow start since the algorithm last heard of any.
-    pending: u32,
+    acked_pending: u32,
 }
 
-impl Window {
+impl CongestionWindow {
     /// Octets.
     #[inline]
-    pub(super) const fn size(&self) -> u32 {
+    pub(super) const fn cwnd(&self) -> u32 {
         self.cwnd
     }
 
@@ -69,12 +69,12 @@ impl Window {
     /// Takes `octets` that were acknowledged while the window was in use. False if the algorithm
     /// has to hear of them now, by [`Congestion::on_ack`]; then they were not taken.
     #[inline]
-    pub(super) const fn absorbs(&mut self, octets: u32) -> bool {
-        let pending = self.pending.saturating_add(octets);
+    pub(super) const fn absorb_acked(&mut self, octets: u32) -> bool {
+        let pending = self.acked_pending.saturating_add(octets);
         if self.in_slow_start() || pending >= self.cwnd >> STEP_BITS {
             return false;
         }
-        self.pending = pending;
+        self.acked_pending = pending;
         true
     }
 }
@@ -85,16 +85,16 @@ impl Window {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Congestion {
-    pub(super) window: Window,
+    pub(super) window: CongestionWindow,
     /// The window held something back since it last grew.
-    pub(super) limited: bool,
+    pub(super) cwnd_limited: bool,
     hystart: HyStart,
-    law: Law,
+    algorithm: AlgorithmState,
 }
 
 /// What differs between the algorithms.
 #[derive(Clone, Copy, Debug)]
-enum Law {
+enum AlgorithmState {
     NewReno(NewReno),
     Cubic(Cubic),
     Dctcp(Dctcp),
@@ -104,17 +104,21 @@ impl Congestion {
     /// For segments of `mss` octets.
     pub(super) fn new(algorithm: Algorithm, mss: u32) -> Self {
         let law = match algorithm {
-            Algorithm::NewReno => Law::NewReno(NewReno::default()),
-            Algorithm::Cubic => Law::Cubic(Cubic::new()),
-            Algorithm::Dctcp => Law::Dctcp(Dctcp::new()),
+            Algorithm::NewReno => AlgorithmState::NewReno(NewReno::default()),
+            Algorithm::Cubic => AlgorithmState::Cubic(Cubic::new()),
+            Algorithm::Dctcp => AlgorithmState::Dctcp(Dctcp::new()),
         };
-        let window = Window { cwnd: initial_window(mss), ssthresh: UNSET, pending: 0 };
-        Self { window, limited: false, hystart: HyStart::new(), law }
+        let window = CongestionWindow {
+            cwnd: initial_window(mss),
+            ssthresh: SSTHRESH_UNSET,
+            acked_pending: 0,
+        };
+        Self { window, cwnd_limited: false, hystart: HyStart::new(), algorithm: law }
     }
 
     /// The congestion window in octets.
     #[inline]
-    pub(super) const fn window(&self) -> u32 {
+    pub(super) const fn cwnd(&self) -> u32 {
         self.window.cwnd
     }
 
@@ -133,17 +137,17 @@ impl Congestion {
     /// An ACK of new octets outside fast recovery, while the window was in use (RFC 7661: an
     /// unused window does not grow).
     #[inline]
-    pub(super) fn on_ack(&mut self, ack: &AckInfo) {
+    pub(super) fn on_ack(&mut self, ack: &AckSample) {
         if self.in_slow_start() {
             self.slow_start(ack);
-        } else if !self.window.absorbs(ack.octets) {
-            let pending = core::mem::take(&mut self.window.pending);
-            let ack = AckInfo { octets: ack.octets.saturating_add(pending), ..*ack };
+        } else if !self.window.absorb_acked(ack.octets) {
+            let pending = core::mem::take(&mut self.window.acked_pending);
+            let ack = AckSample { octets: ack.octets.saturating_add(pending), ..*ack };
             let cwnd = self.window.cwnd;
-            self.window.cwnd = match &mut self.law {
-                Law::NewReno(reno) => reno.on_ack(cwnd, &ack),
-                Law::Cubic(cubic) => cubic.on_ack(cwnd, &ack),
-                Law::Dctcp(dctcp) => dctcp.reno.on_ack(cwnd, &ack),
+            self.window.cwnd = match &mut self.algorithm {
+                AlgorithmState::NewReno(reno) => reno.on_ack(cwnd, &ack),
+                AlgorithmState::Cubic(cubic) => cubic.on_ack(cwnd, &ack),
+                AlgorithmState::Dctcp(dctcp) => dctcp.reno.on_ack(cwnd, &ack),
             };
         }
     }
@@ -152,15 +156,15 @@ impl Congestion {
     /// burst acknowledge many segments at a time, and the limit would starve slow start. Past the
     /// threshold no single ACK leads. While losses are repaired the limit is needed: an ACK that
     /// fills a hole would let go a whole window at once.
-    fn slow_start(&mut self, ack: &AckInfo) {
+    fn slow_start(&mut self, ack: &AckSample) {
         let mut growth = ack.octets;
         if ack.recovering {
             growth = growth.min(RECOVERY_GROWTH * ack.mss);
         }
-        if self.window.ssthresh == UNSET {
+        if self.window.ssthresh == SSTHRESH_UNSET {
             match self.hystart.on_ack(ack) {
-                Verdict::Grow(octets) => growth = octets,
-                Verdict::Leave => {
+                SlowStartAction::Grow(octets) => growth = octets,
+                SlowStartAction::Exit => {
                     self.window.ssthresh = self.window.cwnd;
                     return;
                 }
@@ -172,9 +176,9 @@ impl Congestion {
 
     /// An episode of loss began; `flight` octets were outstanding along with what was lost. Window
     /// and threshold are reduced at once; whoever repairs the loss may steer the window by
-    /// [`Congestion::set_window`] until the episode ends.
+    /// [`Congestion::set_cwnd`] until the episode ends.
     pub(super) fn on_loss(&mut self, flight: u32, mss: u32) {
-        self.window.ssthresh = self.threshold(flight, mss);
+        self.window.ssthresh = self.reduce_ssthresh(flight, mss);
         self.window.cwnd = self.window.ssthresh;
     }
 
@@ -190,45 +194,45 @@ impl Congestion {
     /// before.
     pub(super) fn on_timeout(&mut self, flight: u32, mss: u32, first: bool) {
         if first {
-            self.window.ssthresh = self.threshold(flight, mss);
+            self.window.ssthresh = self.reduce_ssthresh(flight, mss);
         }
-        self.forget_credit();
-        if let Law::Cubic(cubic) = &mut self.law {
-            cubic.forget_plateau();
+        self.restart_avoidance();
+        if let AlgorithmState::Cubic(cubic) = &mut self.algorithm {
+            cubic.reset_w_max();
         }
         self.window.cwnd = mss;
     }
 
     /// What was acknowledged before the window was reduced, or fell back, pays for no growth after
     /// it: congestion avoidance begins anew.
-    fn forget_credit(&mut self) {
-        self.window.pending = 0;
-        match &mut self.law {
-            Law::NewReno(reno) => reno.restart(),
-            Law::Cubic(cubic) => cubic.restart(),
-            Law::Dctcp(dctcp) => dctcp.reno.restart(),
+    fn restart_avoidance(&mut self) {
+        self.window.acked_pending = 0;
+        match &mut self.algorithm {
+            AlgorithmState::NewReno(reno) => reno.restart(),
+            AlgorithmState::Cubic(cubic) => cubic.restart(),
+            AlgorithmState::Dctcp(dctcp) => dctcp.reno.restart(),
         }
     }
 
     /// The slow-start threshold after a loss.
-    fn threshold(&mut self, flight: u32, mss: u32) -> u32 {
-        self.forget_credit();
-        match &mut self.law {
-            Law::Cubic(cubic) => cubic.reduce(self.window.cwnd, mss),
+    fn reduce_ssthresh(&mut self, flight: u32, mss: u32) -> u32 {
+        self.restart_avoidance();
+        match &mut self.algorithm {
+            AlgorithmState::Cubic(cubic) => cubic.reduce(self.window.cwnd, mss),
             // For DCTCP losses count as ever (RFC 8257 section 3.5).
-            Law::NewReno(_) | Law::Dctcp(_) => NewReno::reduce(flight, mss),
+            AlgorithmState::NewReno(_) | AlgorithmState::Dctcp(_) => NewReno::reduce(flight, mss),
         }
     }
 
     /// The peer echoed congestion that the network marked, for the first time in a window
     /// (RFC 3168 section 6.1.2).
-    pub(super) fn on_congestion_echo(&mut self, flight: u32, mss: u32) {
-        match &self.law {
-            Law::Dctcp(dctcp) => {
+    pub(super) fn on_ece(&mut self, flight: u32, mss: u32) {
+        match &self.algorithm {
+            AlgorithmState::Dctcp(dctcp) => {
                 self.window.ssthresh = dctcp.reduce(self.window.cwnd).max(2 * mss);
-                self.forget_credit();
+                self.restart_avoidance();
             }
-            _ => self.window.ssthresh = self.threshold(flight, mss),
+            _ => self.window.ssthresh = self.reduce_ssthresh(flight, mss),
         }
         self.window.cwnd = self.window.cwnd.min(self.window.ssthresh);
     }
@@ -237,7 +241,7 @@ impl Congestion {
     /// with ECE, before which the flight was from `una` to `nxt`. Each ACK with ECE is to be noted,
     /// of those without one in a round trip.
     pub(super) fn observe(&mut self, una: Seq, ack: Seq, nxt: Seq, echoes: bool) {
-        if let Law::Dctcp(dctcp) = &mut self.law {
+        if let AlgorithmState::Dctcp(dctcp) = &mut self.algorithm {
             dctcp.observe(una, ack, nxt, echoes);
         }
     }
@@ -245,7 +249,7 @@ impl Congestion {
     /// Sets the window to `octets` during an episode of loss; threshold and epoch stay
     /// (RFC 6937).
     #[inline]
-    pub(super) const fn set_window(&mut self, octets: u32) {
+    pub(super) const fn set_cwnd(&mut self, octets: u32) {
         self.window.cwnd = octets;
     }
 
@@ -259,19 +263,19 @@ impl Congestion {
         }
         window.ssthresh = window.ssthresh.max(window.cwnd - window.cwnd / 4);
         window.cwnd = restart;
-        self.forget_credit();
+        self.restart_avoidance();
     }
 
-    /// Returns to `prior`, from before a loss that was none (RFC 9438 section 4.9).
+    /// Returns to `cwnd_prior`, from before a loss that was none (RFC 9438 section 4.9).
     pub(super) fn restore(&mut self, prior: Self) {
         self.window.cwnd = self.window.cwnd.max(prior.window.cwnd);
         self.window.ssthresh = self.window.ssthresh.max(prior.window.ssthresh);
-        self.window.pending = prior.window.pending;
-        match (&mut self.law, prior.law) {
-            (Law::NewReno(reno), Law::NewReno(prior)) => *reno = prior,
-            (Law::Cubic(cubic), Law::Cubic(prior)) => *cubic = prior,
+        self.window.acked_pending = prior.window.acked_pending;
+        match (&mut self.algorithm, prior.algorithm) {
+            (AlgorithmState::NewReno(reno), AlgorithmState::NewReno(prior)) => *reno = prior,
+            (AlgorithmState::Cubic(cubic), AlgorithmState::Cubic(prior)) => *cubic = prior,
             // Its observations go on whatever was lost.
-            (Law::Dctcp(dctcp), Law::Dctcp(prior)) => dctcp.reno = prior.reno,
+            (AlgorithmState::Dctcp(dctcp), AlgorithmState::Dctcp(prior)) => dctcp.reno = prior.reno,
             _ => unreachable!("a connection keeps its algorithm"),
         }
     }

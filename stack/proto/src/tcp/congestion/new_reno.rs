@@ -1,6 +1,6 @@
 //! NewReno (RFC 5681): a segment more per round trip, half the window at a loss.
 
-use super::AckInfo;
+use super::AckSample;
 
 /// What NewReno keeps beside the window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,7 +12,7 @@ pub(super) struct NewReno {
 impl NewReno {
     /// The window after an ACK in congestion avoidance, counting octets (RFC 5681 section 3.1).
     #[inline]
-    pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckInfo) -> u32 {
+    pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckSample) -> u32 {
         self.acked += ack.octets;
         if self.acked < cwnd {
             return cwnd;

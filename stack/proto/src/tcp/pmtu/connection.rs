@@ -1,9 +1,12 @@
 //! A connection's path MTU: what routers say of it, probes, and the size of segments that follows.
 
-use super::{COMMON, COPIES, COPIES_DOUBTFUL, PathMtu, Probe, STEP_MIN, TooBig};
+use super::{
+    BLACK_HOLE_RETRANS, BLACK_HOLE_RETRANS_SACKED, COMMON_MTUS, PathMtu, PmtuProbe, STEP_MIN,
+    TooBig,
+};
 use crate::device::{Retained, RxFrame};
-use crate::tcp::recovery::Phase;
-use crate::tcp::{Notice, Plan, TIMESTAMPS_OCTETS, Tcb};
+use crate::tcp::recovery_state::CaState;
+use crate::tcp::{Event, Plan, TIMESTAMPS_OCTETS, Tcb};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::TCP_LEN;
@@ -12,7 +15,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Octets of IP packet that a full data segment has.
     #[must_use]
     pub fn path_mtu(&self) -> u16 {
-        self.pmtu.size()
+        self.pmtu.plpmtu()
     }
 
     /// Octets of IP and TCP header without options.
@@ -32,7 +35,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// What the link and the peer's MSS option allow is known: discovery begins.
-    pub(in crate::tcp) fn begin_path(&mut self) {
+    pub(in crate::tcp) fn init_pmtu(&mut self) {
         let headers = self.fixed_headers();
         let limit = self.snd.mss.saturating_add(headers);
         self.pmtu = PathMtu::new(&self.cfg.path_mtu, limit, headers > 40);
@@ -42,23 +45,23 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn update_emss(&mut self) {
         // The peer told at least 64 and the path takes 68: more than the options' 12 is left.
         // req: MPA-008, DDP-014
-        let mss = self.snd.mss.min(self.pmtu.size() - self.fixed_headers());
+        let mss = self.snd.mss.min(self.pmtu.plpmtu() - self.fixed_headers());
         self.emss = mss - self.options_octets();
     }
 
-    fn path_changed(&mut self) {
+    fn on_pmtu_changed(&mut self) {
         let before = self.emss;
         // req: MPA-118
         self.update_emss();
         if self.emss != before {
-            self.notify(Notice::Emss);
+            self.raise_event(Event::EmssChanged);
         }
     }
 
     /// True if a message about a segment with these numbers can be about one of ours: it was sent
     /// and is not acknowledged (RFC 5927 section 4.1), and acknowledged something not long past.
     #[must_use]
-    pub fn has_under_way(&self, seq: Seq, ack: Option<Seq>) -> bool {
+    pub fn matches_outstanding(&self, seq: Seq, ack: Option<Seq>) -> bool {
         /// No window is larger (RFC 7323 section 2.3).
         const WINDOW_MAX: u32 = 1 << 30;
         let is_sent = self.snd.una <= seq && seq < self.snd.nxt;
@@ -68,61 +71,61 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Takes a router's message. True if it was believed: then [`Tcb::emss`] is smaller, segments
-    /// that were larger go again in pieces, and [`Notice::Emss`] follows. False if it is about
+    /// that were larger go again in pieces, and [`Event::EmssChanged`] follows. False if it is about
     /// nothing under way, says nothing new or nothing possible, or comes too often.
     pub fn packet_too_big(&mut self, now: Instant, error: &TooBig) -> bool {
         if !self.state.is_synchronised()
-            || !self.has_under_way(error.seq, error.ack)
-            || !self.pmtu.refused(now, error, &self.cfg.path_mtu)
+            || !self.matches_outstanding(error.seq, error.ack)
+            || !self.pmtu.on_packet_too_big(now, error, &self.cfg.path_mtu)
         {
             return false;
         }
         self.plan = Plan::Nothing;
-        self.path_changed();
+        self.on_pmtu_changed();
         // Their loss is no sign of congestion, and no reason to wait for the timer.
-        self.board.lose_longer(u32::from(self.emss));
-        if self.board.resend_waits() {
+        self.scoreboard.mark_longer_lost(u32::from(self.emss));
+        if self.scoreboard.needs_retransmit() {
             self.timers.rto = now + self.rtt.rto(&self.cfg);
         }
-        self.refresh();
+        self.update_fast_path();
         true
     }
 
     /// Room for a probe, of which `usable` octets are in the peer's window: what is to be tried, or
     /// what the windows leave of it if that still gains something.
     #[cold]
-    pub(in crate::tcp) fn probe_room(&mut self, now: Instant, usable: u32) -> Option<u32> {
-        if self.pmtu.is_probing() || self.recovery.phase != Phase::Open || self.due.tail {
+    pub(in crate::tcp) fn pmtu_probe_capacity(&mut self, now: Instant, usable: u32) -> Option<u32> {
+        if self.pmtu.is_probing() || self.recovery.ca_state != CaState::Open || self.pending.tlp {
             return None;
         }
-        if self.pmtu.target().is_none() {
-            self.pmtu.forget();
+        if self.pmtu.next_probe_size().is_none() {
+            self.pmtu.restart_search();
         }
-        let Some(target) = self.pmtu.target() else {
-            self.pmtu.schedule(now, &self.cfg.path_mtu);
+        let Some(target) = self.pmtu.next_probe_size() else {
+            self.pmtu.schedule_probe(now, &self.cfg.path_mtu);
             return None;
         };
         // The congestion window is respected, the usual exception for one segment included not.
-        let window = usable.min(self.cc.window().saturating_sub(self.pipe()));
-        let next = COMMON.into_iter().rev().find(|size| *size >= self.pmtu.size + STEP_MIN);
+        let window = usable.min(self.cc.cwnd().saturating_sub(self.pipe()));
+        let next = COMMON_MTUS.into_iter().rev().find(|size| *size >= self.pmtu.plpmtu + STEP_MIN);
         let overhead = self.packet_overhead();
         let least = u32::from(next.unwrap_or(target).min(target) - overhead) & !3;
         let room = u32::from(target - overhead).min(window) & !3;
         if room < least || room <= u32::from(self.emss) {
             return None;
         }
-        self.pmtu.planned = room;
+        self.pmtu.probe_payload = room;
         Some(room)
     }
 
     /// A record longer than EMSS was sent in one segment.
     #[cold]
-    pub(in crate::tcp) fn probe_sent(&mut self, seq: Seq, len: u32) {
+    pub(in crate::tcp) fn on_pmtu_probe_sent(&mut self, seq: Seq, len: u32) {
         let size = self.packet_len(len);
-        let probe = Probe { seq, end: seq + len, size, intact: true, excused: 0 };
+        let probe = PmtuProbe { seq, end: seq + len, size, intact: true, excluded: 0 };
         self.pmtu.probe = Some(Box::new(probe));
-        self.pmtu.planned = 0;
-        self.stats.record().path_probes += 1;
+        self.pmtu.probe_payload = 0;
+        self.stats.record().pmtu_probes += 1;
     }
 
     fn packet_len(&self, payload_len: u32) -> u16 {
@@ -132,60 +135,60 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// With a probe under way, something was acknowledged.
     #[cold]
-    pub(in crate::tcp) fn judge_probe(&mut self, now: Instant) {
+    pub(in crate::tcp) fn check_pmtu_probe(&mut self, now: Instant) {
         let Some(probe) = self.pmtu.probe.take_if(|probe| self.snd.una >= probe.end) else {
             return;
         };
         if probe.intact {
-            self.pmtu.probe_passed(now, probe.size, &self.cfg.path_mtu);
-            self.path_changed();
+            self.pmtu.on_probe_acked(now, probe.size, &self.cfg.path_mtu);
+            self.on_pmtu_changed();
         }
     }
 
     /// The record at `seq` is cut to be sent again. If it is the probe, the probe was lost.
     #[cold]
-    pub(in crate::tcp) fn note_cut(&mut self, now: Instant, seq: Seq) {
+    pub(in crate::tcp) fn on_split(&mut self, now: Instant, seq: Seq) {
         let Some(probe) = self.pmtu.probe.as_mut().filter(|probe| probe.intact) else { return };
         if probe.seq <= seq && seq < probe.end {
             probe.intact = false;
             let size = probe.size;
-            self.stats.record().path_probes_lost += 1;
-            self.pmtu.probe_lost(now, size, &self.cfg.path_mtu);
+            self.stats.record().pmtu_probes_lost += 1;
+            self.pmtu.on_probe_lost(now, size, &self.cfg.path_mtu);
         }
     }
 
-    /// Of `lost` octets newly judged lost, those that were not part of a probe: what congestion
+    /// Of `probe_losses` octets newly judged lost, those that were not part of a probe: what congestion
     /// control is to hear of (RFC 4821 section 7.6.1).
     #[cold]
-    pub(in crate::tcp) fn excuse_probe(&mut self, lost: u32) -> u32 {
+    pub(in crate::tcp) fn exclude_probe_loss(&mut self, lost: u32) -> u32 {
         let Some(probe) = self.pmtu.probe.as_mut() else { return lost };
-        let of_probe = self.board.lost_within(probe.seq, probe.end);
-        let newly = of_probe.saturating_sub(probe.excused).min(lost);
-        probe.excused = probe.excused.max(of_probe);
+        let of_probe = self.scoreboard.lost_in_range(probe.seq, probe.end);
+        let newly = of_probe.saturating_sub(probe.excluded).min(lost);
+        probe.excluded = probe.excluded.max(of_probe);
         lost - newly
     }
 
     /// The record at the left edge, `len` octets at `seq`, is about to be sent again: looks for a
     /// black hole.
-    pub(in crate::tcp) fn watch_front(&mut self, now: Instant, seq: Seq, len: u32) {
+    pub(in crate::tcp) fn check_black_hole(&mut self, now: Instant, seq: Seq, len: u32) {
         // A closed window explains it, too.
-        let copies = self.pmtu.copies_of(seq);
-        if copies < COPIES || self.snd.wnd == 0 {
+        let copies = self.pmtu.head_retrans_of(seq);
+        if copies < BLACK_HOLE_RETRANS || self.snd.wnd == 0 {
             return;
         }
         let len = len.min(u32::from(self.emss));
-        if copies < COPIES_DOUBTFUL && self.board.sacked_max() >= len {
+        if copies < BLACK_HOLE_RETRANS_SACKED && self.scoreboard.longest_sacked() >= len {
             return;
         }
         let len = self.packet_len(len);
-        if self.pmtu.leave_hole(now, len, &self.cfg.path_mtu) {
+        if self.pmtu.on_black_hole(now, len, &self.cfg.path_mtu) {
             self.stats.record().black_holes += 1;
-            self.path_changed();
+            self.on_pmtu_changed();
         }
     }
 
     /// The record at the left edge was sent again.
-    pub(in crate::tcp) fn note_copy(&mut self, seq: Seq) {
-        self.pmtu.count_copy(seq);
+    pub(in crate::tcp) fn on_head_retransmit(&mut self, seq: Seq) {
+        self.pmtu.on_head_retransmit(seq);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Config, End, Heap, Notice};
+use super::{Config, End, Event, Heap};
 use crate::tcp::Algorithm;
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::wire::checksum;
@@ -86,7 +86,7 @@ impl Bottleneck {
         self.wire.insert((sent + self.delay_ns, self.count), (1 - from, frame));
     }
 
-    /// Moves to the next event, at most to `limit`, and handles it.
+    /// Moves to the next event, at most to `max_plpmtu`, and handles it.
     fn step(&mut self, limit: Instant) {
         for side in 0..2 {
             let frames = self.ends[side].as_mut().map(|end| end.transmit(self.now));
@@ -116,7 +116,7 @@ impl Bottleneck {
     pub(super) fn connect(&mut self) {
         let limit = self.now + 10 * SECOND;
         let open = |end: &Option<End>| {
-            end.as_ref().is_some_and(|end| end.notices.contains(&Notice::Established))
+            end.as_ref().is_some_and(|end| end.notices.contains(&Event::Established))
         };
         while !self.ends.iter().all(open) {
             assert!(self.now < limit, "the handshake takes too long");
@@ -169,7 +169,7 @@ fn long_fat(congestion: Algorithm) -> Bottleneck {
         congestion,
         recv_window: 16 << 20,
         max_records: 20_000,
-        max_held_frames: 20_000,
+        max_ooo_segments: 20_000,
         ..Config::default()
     };
     let mut link = Bottleneck::new([cfg.clone(), cfg]);
@@ -204,13 +204,13 @@ fn slow_start_ends_without_a_loss() {
         link.run(MILLISECOND);
         assert!(link.now.since(start) < 2 * SECOND, "no end of slow start");
     }
-    assert_eq!((link.drops, link.end(0).tcb.stats().resends), (0, 0));
+    assert_eq!((link.drops, link.end(0).tcb.stats().retransmits), (0, 0));
     let window = link.end(0).tcb.cwnd();
     println!("{window} after {} ms", link.now.since(start) / MILLISECOND);
     assert!(window > 2_500_000, "{window}: not before the path was full");
 }
 
-/// What left after `from`: how long after, and how many octets.
+/// What left after `start_seq`: how long after, and how many octets.
 fn departures(link: &Bottleneck, from: Instant) -> Vec<(u64, usize)> {
     let all = link.departures.iter().filter(|(at, _)| *at >= from);
     all.map(|(at, len)| (at.since(from), *len)).collect()
@@ -275,7 +275,7 @@ fn a_paced_window_is_in_use() {
     link.run(2 * MILLISECOND);
     let tcb = &link.end(0).tcb;
     assert!(tcb.pipe() < tcb.cwnd() / 2);
-    assert!(tcb.cc.limited);
+    assert!(tcb.cc.cwnd_limited);
 }
 
 /// RFC 7661: a window that is not in use says nothing about what the path can take.

@@ -1,6 +1,6 @@
 //! Closing in every order, TIME-WAIT, aborts.
 
-use super::{Config, Fields, Flags, Notice, Script, Seq};
+use super::{Config, Event, Fields, Flags, Script, Seq};
 use crate::tcp::State;
 
 fn script() -> Script {
@@ -38,8 +38,8 @@ fn we_close_first() {
     assert_eq!(script.send(fin(&script)).len(), 1);
     assert!(script.end.tcb.deadline() > before);
     assert!(script.fire().is_empty());
-    assert_eq!(script.end.notices[..2], [Notice::PeerClosed, Notice::TimeWait]);
-    assert_eq!(script.end.notices.last(), Some(&Notice::Closed));
+    assert_eq!(script.end.notices[..2], [Event::PeerClosed, Event::TimeWait]);
+    assert_eq!(script.end.notices.last(), Some(&Event::Closed));
     assert!(script.end.tcb.is_closed());
 }
 
@@ -57,7 +57,7 @@ fn the_peer_closes_first() {
     assert_eq!(script.end.tcb.state(), State::LastAck);
     script.ack = out[0].seq + 1;
     script.send(script.fields());
-    assert_eq!(script.end.notices, [Notice::PeerClosed, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::PeerClosed, Event::Closed]);
     assert!(script.end.tcb.is_closed() && script.end.tcb.deadline().is_none());
 }
 
@@ -123,7 +123,7 @@ fn abort_tells_the_peer() {
     assert!(out[0].flags.has(Flags::RST));
     assert_eq!(out[0].seq, script.ack + 1000);
     assert!(script.end.tcb.is_closed() && !script.end.tcb.unsent_or_unacked());
-    assert_eq!(script.end.notices, [Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::Closed]);
 }
 
 #[test]
@@ -158,10 +158,10 @@ fn time_wait_gives_way_to_a_newer_syn_only() {
         seg
     };
     let tcb = &script.end.tcb;
-    assert!(tcb.gives_way_to(&syn(Seq(0), Some((101, 0)))));
-    assert!(!tcb.gives_way_to(&syn(Seq(0), Some((99, 0)))));
-    assert!(tcb.gives_way_to(&syn(tcb.rcv_nxt() + 1, None)));
-    assert!(!tcb.gives_way_to(&syn(tcb.rcv_nxt() - 1, None)));
+    assert!(tcb.may_recycle(&syn(Seq(0), Some((101, 0)))));
+    assert!(!tcb.may_recycle(&syn(Seq(0), Some((99, 0)))));
+    assert!(tcb.may_recycle(&syn(tcb.rcv_nxt() + 1, None)));
+    assert!(!tcb.may_recycle(&syn(tcb.rcv_nxt() - 1, None)));
     // A RST does not end TIME-WAIT.
     let rst = Fields { seq: script.seq + 1, flags: Flags::RST, ..script.fields() };
     script.send(rst);

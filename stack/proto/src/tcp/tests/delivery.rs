@@ -6,7 +6,9 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::reports::{ack_of, put, script};
-use super::{Answers, Config, Delivered, Fields, Flags, Heap, HoldPool, InTurn, Options, Script};
+use super::{
+    Answers, Config, Contiguous, Delivered, Fields, Flags, Heap, OooPool, Options, Script,
+};
 use crate::device::{ChecksumMode, RxFrame};
 use crate::wire::tcp::{Block, MAX_HEADER_LEN};
 
@@ -26,7 +28,7 @@ fn what_is_rejected_is_not_reported() {
     assert_eq!(ack_of(&out, base), (0, vec![(500, 1500)]));
     let out = put(&mut script, base, 0, 500);
     assert_eq!(ack_of(&out, base), (1500, vec![]));
-    assert_eq!((script.end.read, script.end.tcb.stats().rejected_early), (1500, 1));
+    assert_eq!((script.end.read, script.end.tcb.stats().ooo_rejected), (1500, 1));
 }
 
 #[test]
@@ -39,12 +41,12 @@ fn a_missing_answer_rejects() {
     let frame = Heap::new(&buf[..len]);
     let (tcb, pool) = (&mut script.end.tcb, &mut script.end.pool);
     let early = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
-    assert!(matches!(early, Delivered::Early { seq, .. } if seq == base + 500));
+    assert!(matches!(early, Delivered::OutOfOrder { seq, .. } if seq == base + 500));
     let again = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
-    assert!(matches!(again, Delivered::Early { .. }));
-    assert!(tcb.hold_early(pool, frame.clone(), len - 500..len));
-    assert!(!tcb.hold_early(pool, frame, len - 500..len), "one answer for each");
-    assert_eq!((tcb.held_pieces(), pool.frames() + pool.octets()), (1, 1024));
+    assert!(matches!(again, Delivered::OutOfOrder { .. }));
+    assert!(tcb.buffer_ooo(pool, frame.clone(), len - 500..len));
+    assert!(!tcb.buffer_ooo(pool, frame, len - 500..len), "one answer for each");
+    assert_eq!((tcb.ooo_segments(), pool.frames() + pool.octets()), (1, 1024));
 }
 
 #[test]
@@ -59,13 +61,13 @@ fn a_fin_is_believed_with_its_octets_only() {
     script.end.answers = Answers::Reject;
     script.send_data(fin(&script), 100);
     script.end.answers = Answers::Take;
-    assert_eq!(script.end.tcb.peer.fin, None);
+    assert_eq!(script.end.tcb.peer.fin_seq, None);
     script.send_data(fin(&script), 100);
-    assert_eq!(script.end.tcb.peer.fin, Some(base + 200));
+    assert_eq!(script.end.tcb.peer.fin_seq, Some(base + 200));
     let out = put(&mut script, base, 0, 100);
     assert_eq!(ack_of(&out, base), (201, vec![]));
     assert!(script.end.tcb.peer_finished());
-    assert_eq!((script.end.read, script.end.tcb.stats().taken_early), (200, 1));
+    assert_eq!((script.end.read, script.end.tcb.stats().ooo_consumed), (200, 1));
 }
 
 #[test]
@@ -86,7 +88,7 @@ fn of_several_gaps_the_first_is_filled() {
     for ((ack, known), grown) in acks.iter().zip(known).zip(grown) {
         assert_eq!(ack[..2], [known, grown]);
     }
-    assert_eq!(script.end.tcb.held_pieces(), 7);
+    assert_eq!(script.end.tcb.ooo_segments(), 7);
     put(&mut script, base, 0, 500);
     assert_eq!(script.end.read, 4000);
 }
@@ -97,14 +99,14 @@ fn of_several_gaps_the_first_is_filled() {
 fn at_the_bound_the_left_edge_is_taken_and_nothing_else_is_lost() {
     let cfg = Config { recv_window: 1 << 20, ..Config::default() };
     let mut script = script(&cfg);
-    script.end.pool = HoldPool::new(4, 6 * 1472, 1460);
+    script.end.pool = OooPool::new(4, 6 * 1472, 1460);
     let base = script.seq;
     for at in 1..=20 {
         put(&mut script, base, 1400 * at, 1400);
     }
-    let held = script.end.tcb.held_pieces();
+    let held = script.end.tcb.ooo_segments();
     let stats = script.end.tcb.stats();
-    assert_eq!((held, stats.held, stats.held_overflow), (7, 7, 13));
+    assert_eq!((held, stats.ooo_buffered, stats.ooo_overflow), (7, 7, 13));
     // What was dropped is not reported.
     let out = put(&mut script, base, 1400 * 30, 1400);
     let end = 1400 * (u32::try_from(held).unwrap() + 1);
@@ -124,7 +126,7 @@ fn a_long_fat_path_is_held_while_a_loss_is_repaired() {
     // 1 Gb/s and 20 ms: 1,700 segments under way, 3 % of which are lost; few frames to spare.
     let cfg = Config { recv_window: 4 << 20, ..Config::default() };
     let mut script = script(&cfg);
-    script.end.pool = HoldPool::new(256, 16 << 20, 1460);
+    script.end.pool = OooPool::new(256, 16 << 20, 1460);
     let base = script.seq;
     let count = 1700;
     for at in (0..count).filter(|at: &u32| !at.is_multiple_of(33)) {
@@ -133,13 +135,13 @@ fn a_long_fat_path_is_held_while_a_loss_is_repaired() {
             script.output();
         }
     }
-    assert_eq!(script.end.tcb.stats().held_overflow, 0);
+    assert_eq!(script.end.tcb.stats().ooo_overflow, 0);
     assert_eq!(script.end.pool.frames(), 128);
     for at in (0..count).filter(|at: &u32| at.is_multiple_of(33)) {
         put(&mut script, base, 1448 * at, 1448);
     }
     assert_eq!(script.end.read, 1448 * u64::from(count));
-    assert!(script.end.tcb.reassembly.is_idle(), "an idle connection keeps no memory");
+    assert!(script.end.tcb.assembler.is_idle(), "an idle connection keeps no memory");
 }
 
 // The receive window.
@@ -150,10 +152,10 @@ fn pour(script: &mut Script, rounds: u32, rate: u32, with_ts: bool) -> (u32, u32
     let rtt_us = 20_000;
     let mut window = script.end.tcb.rcv.window();
     let (mut flight, mut sent) = (14_480, 0);
-    let mut edge = script.end.tcb.rcv.edge;
+    let mut edge = script.end.tcb.rcv.adv;
     for _ in 0..rounds {
         // What the peer sends now echoes what it has received.
-        let echo = script.end.tcb.ts.value(script.now);
+        let echo = script.end.tcb.ts.tsval(script.now);
         script.wait_us(rtt_us);
         sent = 0;
         let budget = flight.min(window).min(rate);
@@ -228,8 +230,8 @@ fn without_scaling_the_window_stays_within_its_field() {
     assert_eq!(script.end.tcb.window_limit(), 0xffff);
     script.output();
     // Holding and releasing a little is no reason to send ACKs.
-    script.end.tcb.hold(1000);
-    script.end.tcb.release(1000);
+    script.end.tcb.add_unconsumed(1000);
+    script.end.tcb.consume(1000);
     assert!(script.output().is_empty());
 }
 
@@ -274,7 +276,7 @@ fn against_a_map(segments: &[(u32, u32, u8)]) {
     let mut script = script(&Config::default());
     let base = script.seq;
     let mut model = Model { owner: vec![None; 400], taken: vec![false; 400], next: 0 };
-    let mut pool = HoldPool::new(6, 1 << 20, 1460);
+    let mut pool = OooPool::new(6, 1 << 20, 1460);
     // At the end everything once more, so that it all gets through.
     let all = segments.iter().copied().chain((0..400).map(|at| (at, 1, 0)));
     for ((from, len, answer), id) in all.zip((0..250u8).cycle()) {
@@ -296,32 +298,32 @@ fn against_a_map(segments: &[(u32, u32, u8)]) {
                 model.own(model.next, &octets_of(&frame, &octets));
                 model.advance(&octets_of(&frame, &octets));
             }
-            Delivered::Early { frame, seq, octets } => {
+            Delivered::OutOfOrder { frame, seq, octets } => {
                 let first = (seq - base) as usize;
                 let found = octets_of(&frame, &octets);
                 assert!(first > model.next && !found.is_empty());
                 match answer {
                     0 => {
-                        if tcb.hold_early(&mut pool, frame, octets) {
+                        if tcb.buffer_ooo(&mut pool, frame, octets) {
                             model.own(first, &found);
                         }
                     }
                     1 => {
-                        tcb.took_early(&mut pool);
+                        tcb.consumed_ooo(&mut pool);
                         model.own(first, &found);
                         model.taken[first..first + found.len()].fill(true);
                     }
-                    _ => tcb.reject_early(),
+                    _ => tcb.drop_ooo(),
                 }
             }
         }
-        while let Some(next) = tcb.next_held() {
+        while let Some(next) = tcb.next_contiguous() {
             match next {
-                InTurn::Held { held, octets } => {
+                Contiguous::Buffered { segment: held, octets } => {
                     model.advance(&octets_of(&held, &octets));
-                    pool.give_back(held);
+                    pool.release(held);
                 }
-                InTurn::Taken { seq, len } => {
+                Contiguous::Consumed { seq, len } => {
                     assert_eq!((seq - base) as usize, model.next);
                     let range = model.next..model.next + len as usize;
                     assert!(model.taken[range.clone()].iter().all(|taken| *taken));
@@ -338,8 +340,8 @@ fn against_a_map(segments: &[(u32, u32, u8)]) {
                 None => runs.push((base + at, base + at + 1)),
             }
         }
-        assert_eq!(tcb.reassembly.runs(), runs);
-        tcb.settle_held(&mut pool);
+        assert_eq!(tcb.assembler.ranges(), runs);
+        tcb.release_ooo(&mut pool);
     }
     assert_eq!((model.next, pool.frames(), pool.octets()), (400, 0, 0));
 }

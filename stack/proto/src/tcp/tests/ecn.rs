@@ -45,7 +45,7 @@ fn who_agrees() {
             link.connect();
             let both = client == EcnMode::Request && server != EcnMode::Off;
             for side in 0..2 {
-                assert_eq!(link.end(side).tcb.ecn.on, both, "{client:?} {server:?}");
+                assert_eq!(link.end(side).tcb.ecn.enabled, both, "{client:?} {server:?}");
                 link.end(side).to_write = 5000;
                 let now = link.now;
                 let frames = link.end(side).transmit(now);
@@ -69,7 +69,7 @@ fn a_syn_ack_that_reflects_or_is_silent_agrees_to_nothing() {
         let flags = Flags::SYN | Flags::ACK | flags;
         script.send(Fields { seq, ack, flags, window, ..Fields::default() });
         script.seq += 1;
-        assert!(!script.end.tcb.ecn.on, "{flags:?}");
+        assert!(!script.end.tcb.ecn.enabled, "{flags:?}");
         assert!(script.write(3000).iter().all(|seg| seg.ecn == Ecn::NotCapable));
     }
     // ECE on a SYN-ACK that nobody asked for.
@@ -78,7 +78,7 @@ fn a_syn_ack_that_reflects_or_is_silent_agrees_to_nothing() {
     let (seq, ack, window) = (script.seq, script.ack, script.window);
     let flags = Flags::SYN | Flags::ACK | Flags::ECE;
     script.send(Fields { seq, ack, flags, window, ..Fields::default() });
-    assert!(!script.end.tcb.ecn.on);
+    assert!(!script.end.tcb.ecn.enabled);
 }
 
 /// RFC 3168 section 6.1.1.1, and the rule of 6.1.1 on who never sets ECT.
@@ -93,7 +93,7 @@ fn a_syn_sent_again_asks_no_more() {
     let flags = Flags::SYN | Flags::ACK | Flags::ECE;
     script.send(Fields { seq, ack, flags, window, ..Fields::default() });
     script.seq += 1;
-    assert!(script.end.tcb.ecn.on);
+    assert!(script.end.tcb.ecn.enabled);
     assert!(script.write(3000).iter().all(|seg| seg.ecn == Ecn::NotCapable));
     let fields = Fields { ecn: Ecn::Congested, ..script.fields() };
     script.deliver(&fields, 100);
@@ -113,7 +113,7 @@ fn a_peer_whose_syn_comes_again_without_is_believed() {
     assert!(matches!(nothing, crate::tcp::Delivered::Nothing));
     let answer = server.transmit(now).remove(0).parse();
     assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
-    assert!(!server.tcb.ecn.on);
+    assert!(!server.tcb.ecn.enabled);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn both_ends_open_at_once() {
         let agrees = mode == EcnMode::Request;
         assert_eq!(answer.flags.has(Flags::ECE), agrees);
         assert!(!answer.flags.has(Flags::CWR));
-        assert_eq!(script.end.tcb.ecn.on, agrees);
+        assert_eq!(script.end.tcb.ecn.enabled, agrees);
     }
 }
 
@@ -158,7 +158,7 @@ fn one_reduction_per_window_and_cwr_once() {
     script.send(Fields { flags: fields.flags | Flags::ECE, ..fields });
     assert!(script.end.tcb.cwnd() < reduced);
     let stats = script.end.tcb.stats();
-    assert_eq!((stats.echo_reductions, stats.echoes_in), (2, 10));
+    assert_eq!((stats.ece_reductions, stats.ece_in), (2, 10));
 }
 
 #[test]
@@ -182,8 +182,8 @@ fn a_loss_and_an_echo_reduce_once() {
         let again = ack(&mut script, true, Flags::ECE);
         assert_eq!(script.end.tcb.cc.ssthresh(), threshold);
         let stats = script.end.tcb.stats();
-        assert_eq!((stats.fast_recoveries, stats.resends), (1, 1));
-        assert_eq!(stats.echo_reductions, u32::from(echo_first));
+        assert_eq!((stats.fast_recoveries, stats.retransmits), (1, 1));
+        assert_eq!(stats.ece_reductions, u32::from(echo_first));
         for seg in again {
             assert_eq!(
                 (seg.ecn, seg.flags.has(Flags::CWR)),
@@ -220,7 +220,7 @@ fn the_receiver_echoes_until_it_is_told() {
     assert!(script.write(100)[0].flags.has(Flags::ECE));
     assert!(!data(&mut script, Ecn::Capable0, Flags::CWR).flags.has(Flags::ECE));
     assert!(data(&mut script, Ecn::Congested, Flags::CWR).flags.has(Flags::ECE));
-    assert_eq!(script.end.tcb.stats().marked_in, 2);
+    assert_eq!(script.end.tcb.stats().ce_in, 2);
 }
 
 #[test]
@@ -259,14 +259,14 @@ fn two_connections_over_a_marking_queue() {
         let rate = link.run(600 * MILLISECOND);
         println!("{congestion:?}: {rate:.3} of the link, {} marks", link.marks);
         let stats = link.end(0).tcb.stats();
-        assert_eq!((link.drops, stats.resends), (0, 0), "{congestion:?}");
+        assert_eq!((link.drops, stats.retransmits), (0, 0), "{congestion:?}");
         assert!(rate > 0.85, "{congestion:?} {rate}");
-        let marked = u64::from(link.end(1).tcb.stats().marked_in);
+        let marked = u64::from(link.end(1).tcb.stats().ce_in);
         assert!(marked <= link.marks && marked + 200 > link.marks, "the rest is under way");
-        assert!(stats.echo_reductions > 1 && stats.echo_reductions < 300, "{stats:?}");
+        assert!(stats.ece_reductions > 1 && stats.ece_reductions < 300, "{stats:?}");
         if congestion != Algorithm::Dctcp {
             // At most one CWR per reduction, and each of them ended an echo.
-            let reductions = u64::from(stats.echo_reductions);
+            let reductions = u64::from(stats.ece_reductions);
             assert!(link.cwr <= reductions && link.cwr + 1 >= reductions);
         }
     }

@@ -4,7 +4,7 @@
 use super::pair::Pair;
 use super::recovery::end;
 use super::{Config, Fields, Script};
-use crate::tcp::calm::tests::Counts;
+use crate::tcp::fast_path::tests::Counts;
 use crate::tcp::{Algorithm, EcnMode, PathMtuConfig, TooBig};
 use crate::time::{MICROSECOND, MILLISECOND};
 use crate::wire::tcp::{Ecn, Flags};
@@ -51,7 +51,7 @@ fn agreed(congestion: Algorithm) -> Script {
     script.seq += 1;
     script.ts = fields.options.ts;
     script.send(fields);
-    assert!(script.end.tcb.ecn.on);
+    assert!(script.end.tcb.ecn.enabled);
     script
 }
 
@@ -84,7 +84,7 @@ fn an_echo_takes_the_slow_path_until_the_reduction_is_over() {
         let mut script = agreed(congestion);
         exchange(&mut script, Flags::default(), [true; 2]);
         exchange(&mut script, Flags::ECE, [true, false]);
-        assert_eq!(script.end.tcb.stats().echo_reductions, 1);
+        assert_eq!(script.end.tcb.stats().ece_reductions, 1);
         // CWR goes with the next segment, whose ACK ends the reduction.
         exchange(&mut script, Flags::default(), [false; 2]);
         exchange(&mut script, Flags::default(), [true; 2]);
@@ -97,7 +97,7 @@ fn a_mark_takes_the_slow_path_until_it_is_answered() {
         let mut script = agreed(congestion);
         assert!(receive(&mut script, Ecn::Capable0, Flags::default()));
         assert!(!receive(&mut script, Ecn::Congested, Flags::default()));
-        assert_eq!(script.end.tcb.stats().marked_in, 1);
+        assert_eq!(script.end.tcb.stats().ce_in, 1);
         assert!(!receive(&mut script, Ecn::Capable0, Flags::default()), "the echo is pending");
         // DCTCP's echo ends by itself, RFC 3168's by CWR.
         assert!(!receive(&mut script, Ecn::Capable0, Flags::CWR));
@@ -112,9 +112,9 @@ fn dctcp_observes_on_the_fast_path() {
     let mut script = agreed(Algorithm::Dctcp);
     let part = |script: &Script| {
         let mut cc = script.end.tcb.cc;
-        let before = cc.window();
-        cc.on_congestion_echo(0, 1448);
-        f64::from(before - cc.window()) / f64::from(before)
+        let before = cc.cwnd();
+        cc.on_ece(0, 1448);
+        f64::from(before - cc.cwnd()) / f64::from(before)
     };
     assert!((part(&script) - 0.5).abs() < 0.01, "everything counts as marked at first");
     for _ in 0..64 {
@@ -157,6 +157,6 @@ fn a_lowered_path_mtu_leaves_the_fast_path_until_a_probe_is_due() {
     acknowledge(&mut script, 1348 * 4);
     let sent = acknowledge(&mut script, 1448 * 4);
     assert!(sent.iter().any(|seg| seg.payload.len() == 1448), "no probe");
-    assert_eq!(script.end.tcb.stats().path_probes, 1);
+    assert_eq!(script.end.tcb.stats().pmtu_probes, 1);
     assert_eq!(script.end.tcb.path_mtu(), 1500, "and it passed");
 }

@@ -1,7 +1,7 @@
 //! Opening: active, passive, simultaneous; options; refusals; retransmission.
 
 use super::{
-    Config, End, Fields, Flags, HeaderTemplate, MAC, Notice, Options, Ready, Script, Seq, at,
+    Config, End, Event, Fields, Flags, HeaderTemplate, MAC, Options, Script, Seq, TxDemand, at,
 };
 use crate::device::ChecksumMode;
 use crate::tcp::{State, Transmit};
@@ -27,11 +27,11 @@ fn active_and_passive_open() {
     assert_eq!(syn_ack[0].parse().flags, Flags::SYN | Flags::ACK);
     assert_eq!(syn_ack[0].parse().ack, Seq(0), "the sequence number wrapped");
     client.receive(now, &syn_ack[0]);
-    assert_eq!(client.notices, [Notice::Established]);
+    assert_eq!(client.notices, [Event::Established]);
     let ack = client.transmit(now);
     assert_eq!(ack.len(), 1);
     server.receive(now, &ack[0]);
-    assert_eq!(server.notices, [Notice::Established]);
+    assert_eq!(server.notices, [Event::Established]);
     assert_eq!(server.tcb.state(), State::Established);
     assert_eq!((client.tcb.emss(), server.tcb.emss()), (1448, 1448));
     assert!(client.transmit(now).is_empty() && server.transmit(now).is_empty());
@@ -81,7 +81,7 @@ fn both_open_at_once() {
         options: Options { ts: Some((101, 0)), ..Options::default() },
         ..Fields::default()
     });
-    assert_eq!(script.end.notices, [Notice::Established]);
+    assert_eq!(script.end.notices, [Event::Established]);
     assert_eq!(answer.len(), 1);
     assert_eq!(answer[0].flags, Flags::ACK);
     script.seq = Seq(5001);
@@ -101,7 +101,7 @@ fn a_syn_is_repeated_with_backoff_and_then_given_up() {
         assert_eq!(script.now.since(start), wait * MILLISECOND);
     }
     assert!(script.fire().is_empty());
-    assert_eq!(script.end.notices, [Notice::Doubtful, Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
     assert!(script.end.tcb.is_closed() && script.end.tcb.deadline().is_none());
 }
 
@@ -126,7 +126,7 @@ fn a_repeated_syn_is_answered_again() {
     }
     now = server.tcb.deadline().unwrap().max(now);
     server.timeout(now);
-    assert_eq!(server.notices, [Notice::Doubtful, Notice::TimedOut, Notice::Closed]);
+    assert_eq!(server.notices, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
     assert!(!server.tcb.is_closed());
     assert!(server.transmit(now)[0].parse().flags.has(Flags::RST));
     assert!(server.tcb.is_closed());
@@ -144,7 +144,7 @@ fn in_syn_sent_nonsense_is_reset_and_a_reset_needs_the_right_ack() {
     assert_eq!(script.end.tcb.state(), State::SynSent);
     let refused = Fields { ack: syn.seq + 1, flags: Flags::RST | Flags::ACK, ..Fields::default() };
     assert!(script.send(refused).is_empty());
-    assert_eq!(script.end.notices, [Notice::Reset, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::Reset, Event::Closed]);
     assert!(script.end.tcb.is_closed());
 }
 
@@ -171,9 +171,9 @@ fn in_syn_received_a_wrong_ack_is_reset() {
 fn payload_waits_for_the_handshake() {
     let cfg = Config::default();
     let (mut script, _) = Script::connecting(&cfg);
-    assert_eq!(script.end.tcb.next_transmit(script.now, Ready::Record(1)), Transmit::Idle);
+    assert_eq!(script.end.tcb.next_transmit(script.now, TxDemand::Record(1)), Transmit::Idle);
     assert_eq!(script.end.tcb.write_control(script.now, &mut [0; 200]), 0, "nothing was announced");
-    assert_eq!(script.end.tcb.write_resend(script.now, &mut [0; 200]), 0);
+    assert_eq!(script.end.tcb.write_retransmit(script.now, &mut [0; 200]), 0);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn closing_before_the_answer() {
     let (mut script, _) = Script::connecting(&cfg);
     script.end.tcb.close();
     script.end.poll_notices();
-    assert_eq!(script.end.notices, [Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::Closed]);
     assert!(script.end.tcb.is_closed());
     // The responder's close waits for the handshake.
     let now = at(1);

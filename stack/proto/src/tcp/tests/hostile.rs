@@ -4,7 +4,7 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Answers, Config, Delivered, Fields, Flags, Heap, InTurn, Options, Script, Seq};
+use super::{Answers, Config, Contiguous, Delivered, Fields, Flags, Heap, Options, Script, Seq};
 use crate::device::ChecksumMode;
 use crate::tcp::{Algorithm, EcnMode, PathMtuConfig, Probing, State, TooBig};
 use crate::wire::tcp::{Ecn, MAX_HEADER_LEN};
@@ -27,8 +27,8 @@ fn near(rng: &mut SmallRng, marks: &[Seq]) -> Seq {
 
 fn random_fields(rng: &mut SmallRng, script: &Script) -> Fields {
     let tcb = &script.end.tcb;
-    let rcv = [tcb.rcv.nxt, tcb.rcv.edge, tcb.peer.irs, tcb.peer.fin.unwrap_or(tcb.rcv.nxt)];
-    let snd = [tcb.snd.una, tcb.snd.nxt, tcb.own.iss, tcb.written_nxt()];
+    let rcv = [tcb.rcv.nxt, tcb.rcv.adv, tcb.peer.irs, tcb.peer.fin_seq.unwrap_or(tcb.rcv.nxt)];
+    let snd = [tcb.snd.una, tcb.snd.nxt, tcb.local.iss, tcb.write_seq()];
     let flags = match rng.random_range(0..12) {
         0 => Flags(rng.random()),
         1 => Flags::ACK | Flags::FIN,
@@ -40,7 +40,7 @@ fn random_fields(rng: &mut SmallRng, script: &Script) -> Fields {
     };
     let mut options = Options::default();
     if tcb.ts_on && rng.random_range(0..20) > 0 {
-        let clock = tcb.ts.value(script.now);
+        let clock = tcb.ts.tsval(script.now);
         let val = tcb.ts.recent.wrapping_add(rng.random_range(0..3u32)).wrapping_sub(1);
         options.ts = Some((val, clock.wrapping_sub(rng.random_range(0..2000u32))));
     }
@@ -66,7 +66,7 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     let seg = frame.parse();
     let answer = script.end.answer();
     let (tcb, pool) = (&mut script.end.tcb, &mut script.end.pool);
-    let (edge, nxt, synchronised) = (tcb.rcv.edge, tcb.rcv.nxt, tcb.state().is_synchronised());
+    let (edge, nxt, synchronised) = (tcb.rcv.adv, tcb.rcv.nxt, tcb.state().is_synchronised());
     let mut taken = 0;
     match tcb.handle_segment(script.now, &seg, frame) {
         Delivered::Nothing => {}
@@ -74,34 +74,34 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
             assert!(!octets.is_empty() && octets.end <= len && octets.start >= seg.payload.start);
             taken += octets.len();
         }
-        Delivered::Early { frame, seq: first, octets } => {
+        Delivered::OutOfOrder { frame, seq: first, octets } => {
             assert!(!octets.is_empty() && octets.end <= len && octets.start >= seg.payload.start);
             assert_eq!((first - seg.seq) as usize, octets.start - seg.payload.start);
             match answer {
-                0 => drop(tcb.hold_early(pool, frame, octets)),
-                1 => tcb.took_early(pool),
-                _ => tcb.reject_early(),
+                0 => drop(tcb.buffer_ooo(pool, frame, octets)),
+                1 => tcb.consumed_ooo(pool),
+                _ => tcb.drop_ooo(),
             }
         }
     }
-    while let Some(next) = tcb.next_held() {
+    while let Some(next) = tcb.next_contiguous() {
         taken += match next {
-            InTurn::Held { held, octets } => {
-                pool.give_back(held);
+            Contiguous::Buffered { segment: held, octets } => {
+                pool.release(held);
                 octets.len()
             }
-            InTurn::Taken { len, .. } => len as usize,
+            Contiguous::Consumed { len, .. } => len as usize,
         };
     }
-    tcb.settle_held(pool);
-    assert!(tcb.held_pieces() > 0 || (pool.frames(), pool.octets()) == (0, 0));
+    tcb.release_ooo(pool);
+    assert!(tcb.ooo_segments() > 0 || (pool.frames(), pool.octets()) == (0, 0));
     if synchronised {
-        assert!(tcb.rcv.edge >= edge, "the window went back");
-        let fin = usize::from(tcb.peer.finished);
+        assert!(tcb.rcv.adv >= edge, "the window went back");
+        let fin = usize::from(tcb.peer.fin_received);
         let moved = (tcb.rcv.nxt - nxt) as usize;
         assert!(moved == taken || moved == taken + fin, "octets are counted as handed up");
     }
-    tcb.board.check(tcb.sack);
+    tcb.scoreboard.check(tcb.sack);
     assert!(tcb.snd.una <= tcb.snd.nxt);
 }
 
@@ -110,7 +110,7 @@ fn run(seed: u64) -> State {
     let cfg = Config {
         timestamps: rng.random(),
         sack: rng.random_range(0..4) > 0,
-        max_held_frames: 8,
+        max_ooo_segments: 8,
         max_records: 16,
         keepalive_ns: rng.random::<bool>().then_some(1_000_000_000),
         congestion: ALGORITHMS[rng.random_range(0..3)],
@@ -129,8 +129,8 @@ fn run(seed: u64) -> State {
         let wscale = [None, Some(0), Some(7), Some(14)][rng.random_range(0..4)];
         Script::established(&cfg, Options { mss: Some(mss), wscale, ..Script::full_options() })
     };
-    script.end.tcb.ecn.on |= rng.random::<bool>();
-    script.end.tcb.refresh();
+    script.end.tcb.ecn.enabled |= rng.random::<bool>();
+    script.end.tcb.update_fast_path();
     script.end.answers = Answers::Mixed(SmallRng::seed_from_u64(!seed));
     for _ in 0..400 {
         match rng.random_range(0..28) {
@@ -158,8 +158,8 @@ fn run(seed: u64) -> State {
                 script.now = script.end.tcb.deadline().unwrap().max(script.now);
                 script.end.timeout(script.now);
             }
-            3 => script.end.tcb.hold(rng.random_range(0..5000)),
-            4 => script.end.tcb.release(rng.random_range(0..8000)),
+            3 => script.end.tcb.add_unconsumed(rng.random_range(0..5000)),
+            4 => script.end.tcb.consume(rng.random_range(0..8000)),
             5 => script.end.tcb.open_window(),
             6 if rng.random_range(0..20) == 0 => script.end.tcb.close(),
             7 if rng.random_range(0..20) == 0 => {
@@ -187,8 +187,8 @@ fn run(seed: u64) -> State {
             script.output();
         }
         let tcb = &script.end.tcb;
-        assert!(tcb.board.len() as u32 <= 17 + tcb.stats().cuts);
-        assert!(tcb.reassembly.runs().len() <= 8);
+        assert!(tcb.scoreboard.len() as u32 <= 17 + tcb.stats().resegments);
+        assert!(tcb.assembler.ranges().len() <= 8);
         if tcb.is_closed() {
             assert!(tcb.deadline().is_none() && !tcb.unsent_or_unacked());
         }

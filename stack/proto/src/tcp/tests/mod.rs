@@ -33,7 +33,9 @@ use std::sync::Arc;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{Config, Delivered, HoldPool, InTurn, Notice, Origin, Ready, Tcb, Transmit};
+use super::{
+    Config, Contiguous, Delivered, Event, IssAndTsOffset, OooPool, Tcb, Transmit, TxDemand,
+};
 use crate::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -106,8 +108,8 @@ pub(super) fn pattern(side: usize, at: u64) -> u8 {
     (mixed >> 56) as u8
 }
 
-pub(super) fn origin(iss: u32) -> Origin {
-    Origin { iss: Seq(iss), ts_offset: iss.wrapping_mul(0x9e37_79b1) }
+pub(super) fn origin(iss: u32) -> IssAndTsOffset {
+    IssAndTsOffset { iss: Seq(iss), ts_offset: iss.wrapping_mul(0x9e37_79b1) }
 }
 
 pub(super) type TestTcb = Tcb<Heap, Heap>;
@@ -126,8 +128,8 @@ pub(super) enum Answers {
 }
 
 /// Memory for early octets: frames first, then copies.
-pub(super) fn pool() -> HoldPool<Heap> {
-    HoldPool::new(40, 16 << 20, 1460)
+pub(super) fn pool() -> OooPool<Heap> {
+    OooPool::new(40, 16 << 20, 1460)
 }
 
 /// A connection with an application that writes records of a known pattern and checks what it
@@ -143,11 +145,11 @@ pub(super) struct End {
     /// Octets kept instead of consumed, and how many may be kept.
     pub(super) kept: u32,
     pub(super) keep_max: u32,
-    pub(super) pool: HoldPool<Heap>,
+    pub(super) pool: OooPool<Heap>,
     pub(super) answers: Answers,
     /// Early octets taken, by position in the stream.
     taken: BTreeMap<u64, u64>,
-    pub(super) notices: Vec<Notice>,
+    pub(super) notices: Vec<Event>,
     /// Whether the scoreboard's invariants are checked at each step.
     pub(super) checks_board: bool,
 }
@@ -184,7 +186,7 @@ impl End {
 
     fn check_board(&self) {
         if self.checks_board {
-            self.tcb.board.check(self.tcb.sack);
+            self.tcb.scoreboard.check(self.tcb.sack);
         }
     }
 
@@ -204,7 +206,7 @@ impl End {
         let keep = u32::try_from(octets.len()).unwrap();
         if self.kept + keep <= self.keep_max {
             self.kept += keep;
-            self.tcb.hold(keep);
+            self.tcb.add_unconsumed(keep);
         }
     }
 
@@ -223,15 +225,15 @@ impl End {
         let position = self.read + u64::from(seq - self.tcb.rcv.nxt);
         self.check_octets(&frame, &octets, position);
         match self.answer() {
-            0 => drop(self.tcb.hold_early(&mut self.pool, frame, octets)),
+            0 => drop(self.tcb.buffer_ooo(&mut self.pool, frame, octets)),
             1 => {
-                self.tcb.took_early(&mut self.pool);
+                self.tcb.consumed_ooo(&mut self.pool);
                 let end = position + octets.len() as u64;
                 let before = self.taken.range(..end).next_back();
                 assert!(before.is_none_or(|before| *before.1 <= position), "taken twice");
                 self.taken.insert(position, end);
             }
-            _ => self.tcb.reject_early(),
+            _ => self.tcb.drop_ooo(),
         }
     }
 
@@ -248,39 +250,39 @@ impl End {
 
     /// The application consumes what it kept.
     pub(super) fn consume(&mut self) {
-        self.tcb.release(self.kept);
+        self.tcb.consume(self.kept);
         self.kept = 0;
     }
 
     pub(super) fn receive(&mut self, now: Instant, frame: &Heap) {
-        let edge = self.tcb.rcv.edge;
+        let edge = self.tcb.rcv.adv;
         let seg = frame.parse();
         match self.tcb.handle_segment(now, &seg, frame.clone()) {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, octets } => {
                 self.check(&frame, &octets);
-                while let Some(next) = self.tcb.next_held() {
+                while let Some(next) = self.tcb.next_contiguous() {
                     match next {
-                        InTurn::Held { held, octets } => {
+                        Contiguous::Buffered { segment: held, octets } => {
                             self.check(&held, &octets);
-                            self.pool.give_back(held);
+                            self.pool.release(held);
                         }
-                        InTurn::Taken { len, .. } => self.check_taken(len),
+                        Contiguous::Consumed { len, .. } => self.check_taken(len),
                     }
                 }
             }
-            Delivered::Early { frame, seq, octets } => self.take_early(frame, seq, octets),
+            Delivered::OutOfOrder { frame, seq, octets } => self.take_early(frame, seq, octets),
         }
-        self.tcb.settle_held(&mut self.pool);
-        assert!(self.tcb.rcv.edge >= edge || self.tcb.peer.irs == seg.seq, "window went back");
+        self.tcb.release_ooo(&mut self.pool);
+        assert!(self.tcb.rcv.adv >= edge || self.tcb.peer.irs == seg.seq, "window went back");
         self.check_board();
         self.poll_notices();
     }
 
     pub(super) fn poll_notices(&mut self) {
-        while let Some(notice) = self.tcb.poll_notice() {
+        while let Some(notice) = self.tcb.poll_event() {
             match notice {
-                Notice::Window => self.tcb.grow_window(self.tcb.window_wanted()),
+                Event::RcvWndLimited => self.tcb.grow_window(self.tcb.window_wanted()),
                 _ => self.notices.push(notice),
             }
         }
@@ -298,16 +300,16 @@ impl End {
         loop {
             let limit = self.record_len.min(1 << 20) as u64;
             let next_len = u32::try_from(self.to_write.min(limit)).unwrap();
-            let ready = if next_len > 0 { Ready::Record(next_len) } else { Ready::Nothing };
+            let ready = if next_len > 0 { TxDemand::Record(next_len) } else { TxDemand::Nothing };
             let len = match self.tcb.next_transmit(now, ready) {
                 Transmit::Idle => return None,
                 Transmit::Control => self.tcb.write_control(now, &mut buf),
-                Transmit::Resend { payload_len } => {
-                    let len = self.tcb.write_resend(now, &mut buf);
+                Transmit::Retransmit { payload_len } => {
+                    let len = self.tcb.write_retransmit(now, &mut buf);
                     assert_eq!(len, self.tcb.header_len() + payload_len);
                     len
                 }
-                Transmit::Fresh { room } => {
+                Transmit::NewData { capacity: room } => {
                     // More than EMSS to probe the path.
                     let emss = self.tcb.emss();
                     assert!(0 < room && (room <= emss || self.tcb.pmtu.admits(room as u32)));
@@ -318,9 +320,10 @@ impl End {
                         self.written += 1;
                     }
                     self.to_write -= payload_len as u64;
-                    let len = self.tcb.write_fresh(now, &mut buf, payload_len, self.to_write == 0);
+                    let len =
+                        self.tcb.write_new_data(now, &mut buf, payload_len, self.to_write == 0);
                     let frame = Heap::new(&buf[..len]);
-                    if !self.tcb.sent(now, frame, payload_len) {
+                    if !self.tcb.on_sent(now, frame, payload_len) {
                         continue;
                     }
                     len
@@ -391,7 +394,7 @@ impl Script {
         });
         assert_eq!(answer.len(), 1);
         assert_eq!(answer[0].flags, Flags::ACK);
-        assert_eq!(script.end.notices, [Notice::Established]);
+        assert_eq!(script.end.notices, [Event::Established]);
         script.end.notices.clear();
         script
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Config, End, Heap, Notice};
+use super::{Config, End, Event, Heap};
 use crate::time::{Instant, SECOND};
 
 /// A client that writes and a server that reads, `delay_ns` apart, with timers that come as the
@@ -52,7 +52,7 @@ impl Pair {
             free_at: [now; 2],
         };
         pair.run(SECOND, |pair| {
-            pair.ends[1].as_ref().is_some_and(|end| end.notices.contains(&Notice::Established))
+            pair.ends[1].as_ref().is_some_and(|end| end.notices.contains(&Event::Established))
         });
         pair
     }

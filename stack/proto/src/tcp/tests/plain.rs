@@ -4,7 +4,7 @@
 use super::pair::Pair;
 use super::recovery::{end, reno};
 use super::{Config, Options, Script};
-use crate::tcp::recovery::{Frto, Phase};
+use crate::tcp::recovery_state::{CaState, Frto};
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Segment;
@@ -49,7 +49,7 @@ fn a_lone_segment_whose_ack_is_delayed_is_sent_once() {
         pair.settle(MILLISECOND);
     }
     let stats = pair.client().tcb.stats();
-    assert_eq!((stats.timeouts, stats.resends), (0, 0), "{stats:?}");
+    assert_eq!((stats.timeouts, stats.retransmits), (0, 0), "{stats:?}");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn the_timeout_stays_at_its_initial_floor() {
     let script = warm();
     let tcb = &script.end.tcb;
     assert_eq!(tcb.rtt.rto(&tcb.cfg), tcb.cfg.rto_initial_ns);
-    assert_eq!(tcb.timing.rto(), tcb.cfg.rto_initial_ns);
+    assert_eq!(tcb.rtt_cache.rto(), tcb.cfg.rto_initial_ns);
 }
 
 /// RFC 5682 section 2.1, steps 2b and 3b.
@@ -74,9 +74,9 @@ fn basic_f_rto_undoes_a_timeout_where_only_the_acks_were_late() {
     assert_eq!(seqs(&fresh), [end(&sent[5]), end(&sent[5]) + MSS], "no retransmission yet");
     script.ack = end(&sent[2]);
     script.send(script.fields());
-    assert_eq!(script.end.tcb.recovery.phase, Phase::Open);
+    assert_eq!(script.end.tcb.recovery.ca_state, CaState::Open);
     let stats = script.end.tcb.stats();
-    assert_eq!((stats.spurious, stats.resends), (1, 1));
+    assert_eq!((stats.spurious_recoveries, stats.retransmits), (1, 1));
     assert!(script.end.tcb.cwnd() >= cwnd);
 }
 
@@ -92,8 +92,8 @@ fn basic_f_rto_leaves_a_real_timeout_alone() {
     // The new segments arrive behind a hole.
     let again = script.send(script.fields());
     assert_eq!(again[0].seq, sent[1].seq);
-    assert_eq!(script.end.tcb.recovery.phase, Phase::Timeout);
-    assert_eq!(script.end.tcb.stats().spurious, 0);
+    assert_eq!(script.end.tcb.recovery.ca_state, CaState::Loss);
+    assert_eq!(script.end.tcb.stats().spurious_recoveries, 0);
 }
 
 /// Step 2a: a duplicate ACK before the first progress says that something arrived behind a hole.
@@ -102,12 +102,12 @@ fn basic_f_rto_ends_with_a_duplicate_ack() {
     let mut script = warm();
     let sent = script.write(u64::from(MSS) * 6);
     script.fire();
-    assert_eq!(script.end.tcb.recovery.frto, Frto::First);
+    assert_eq!(script.end.tcb.recovery.frto, Frto::AwaitFirstAck);
     script.send(script.fields());
     assert_eq!(script.end.tcb.recovery.frto, Frto::Off);
     script.end.to_write = u64::from(MSS) * 4;
     script.ack = end(&sent[0]);
     let again = script.send(script.fields());
     assert_eq!(again[0].seq, sent[1].seq, "slow start, as ever");
-    assert_eq!(script.end.tcb.stats().spurious, 0);
+    assert_eq!(script.end.tcb.stats().spurious_recoveries, 0);
 }

@@ -1,7 +1,7 @@
 //! The path's MTU: what routers say, what silence says, and probes.
 
 use super::sim::{Faults, Router, Sim};
-use super::{Config, Fields, Notice, Options, Script, at};
+use super::{Config, Event, Fields, Options, Script, at};
 use crate::tcp::pmtu::PathMtu;
 use crate::tcp::{PathMtuConfig, Probing, TooBig};
 use crate::time::{MILLISECOND, SECOND};
@@ -45,10 +45,10 @@ fn only_what_is_under_way_is_believed() {
         let error = TooBig { mtu: Some(mtu), packet_len, ..good };
         assert!(!tcb.packet_too_big(now, &error), "{mtu} is not smaller than {packet_len}");
     }
-    assert_eq!((tcb.emss(), tcb.poll_notice()), (1448, None));
+    assert_eq!((tcb.emss(), tcb.poll_event()), (1448, None));
     assert!(tcb.packet_too_big(now, &TooBig { seq: nxt - 1, ack: Some(rcv_nxt), ..good }));
     assert_eq!((tcb.emss(), tcb.path_mtu()), (1348, 1400));
-    assert_eq!((tcb.poll_notice(), tcb.poll_notice()), (Some(Notice::Emss), None));
+    assert_eq!((tcb.poll_event(), tcb.poll_event()), (Some(Event::EmssChanged), None));
     assert!(!tcb.packet_too_big(now, &good), "the same once more");
     let prior = tcb.cwnd();
     let again = script.output();
@@ -79,13 +79,13 @@ fn below_the_floor_nothing_is_lowered() {
     let cfg = PathMtuConfig::default();
     let mut v6 = PathMtu::new(&cfg, 9000, true);
     let error = |mtu| TooBig { seq: Seq(0), ack: None, mtu: Some(mtu), packet_len: 9000 };
-    assert!(!v6.refused(at(0), &error(1279), &cfg), "RFC 8201 section 4");
-    assert!(v6.refused(at(0), &error(1280), &cfg));
-    assert_eq!(v6.size(), 1280);
+    assert!(!v6.on_packet_too_big(at(0), &error(1279), &cfg), "RFC 8201 section 4");
+    assert!(v6.on_packet_too_big(at(0), &error(1280), &cfg));
+    assert_eq!(v6.plpmtu(), 1280);
     let cfg = PathMtuConfig { floor_v6: 1400, ..cfg };
     let mut v6 = PathMtu::new(&cfg, 9000, true);
-    assert!(v6.refused(at(0), &error(1300), &cfg));
-    assert_eq!(v6.size(), 1400);
+    assert!(v6.on_packet_too_big(at(0), &error(1300), &cfg));
+    assert_eq!(v6.plpmtu(), 1400);
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn an_old_router_is_answered_with_the_next_plateau() {
     let mut packet_len = u32::from(u16::MAX);
     for size in [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296, 68] {
         let error = TooBig { seq: Seq(0), ack: None, mtu: None, packet_len };
-        assert!(path.refused(at(0), &error, &cfg));
-        assert_eq!(path.size(), size);
+        assert!(path.on_packet_too_big(at(0), &error, &cfg));
+        assert_eq!(path.plpmtu(), size);
         packet_len = size.into();
     }
     let error = TooBig { seq: Seq(0), ack: None, mtu: None, packet_len: 68 };
-    assert!(!path.refused(at(0), &error, &cfg));
+    assert!(!path.on_packet_too_big(at(0), &error, &cfg));
 }
 
 #[test]
@@ -108,8 +108,9 @@ fn routers_cannot_change_it_without_end() {
     let cfg = PathMtuConfig::default();
     let mut path = PathMtu::new(&cfg, 9000, false);
     let error = |mtu| TooBig { seq: Seq(0), ack: None, mtu: Some(mtu), packet_len: 9000 };
-    let changes = (0..100).filter(|n| path.refused(at(0), &error(8999 - n), &cfg)).count();
-    assert_eq!((changes, path.size()), (16, 9000 - 16));
+    let changes =
+        (0..100).filter(|n| path.on_packet_too_big(at(0), &error(8999 - n), &cfg)).count();
+    assert_eq!((changes, path.plpmtu()), (16, 9000 - 16));
 }
 
 #[test]
@@ -134,14 +135,17 @@ fn a_black_hole_is_left_by_smaller_segments() {
         script.ack = again.last().map_or(script.ack, |seg| seg.seq + seg.seq_len());
     }
     assert!(script.end.tcb.all_acked());
-    let changes = script.end.notices.iter().filter(|notice| **notice == Notice::Emss).count();
+    let changes = script.end.notices.iter().filter(|notice| **notice == Event::EmssChanged).count();
     assert_eq!(changes, 3);
     script.end.notices.clear();
     let out = script.write(1448);
     assert_eq!(lens(&out), [1448]);
     script.ack += 1448;
     script.send(script.fields());
-    assert_eq!((script.end.tcb.emss(), script.end.notices.as_slice()), (1448, &[Notice::Emss][..]));
+    assert_eq!(
+        (script.end.tcb.emss(), script.end.notices.as_slice()),
+        (1448, &[Event::EmssChanged][..])
+    );
 }
 
 #[test]
@@ -196,7 +200,7 @@ fn a_lost_probe_is_no_sign_of_congestion() {
         assert!(script.end.tcb.all_acked());
     }
     let stats = script.end.tcb.stats();
-    assert_eq!((stats.path_probes, stats.path_probes_lost, stats.fast_recoveries), (18, 18, 0));
+    assert_eq!((stats.pmtu_probes, stats.pmtu_probes_lost, stats.fast_recoveries), (18, 18, 0));
     assert_eq!(script.write(1228 * 2)[0].payload.len(), 1228, "the search has ended");
     script.ack += 1228 * 2;
     script.send(script.fields());
@@ -208,7 +212,7 @@ fn a_lost_probe_is_no_sign_of_congestion() {
     script.send(script.fields());
     assert_eq!((script.end.tcb.path_mtu(), script.end.notices.len()), (1500, 1));
     let stats = script.end.tcb.stats();
-    assert_eq!(stats.path_probes - stats.path_probes_lost, 1);
+    assert_eq!(stats.pmtu_probes - stats.pmtu_probes_lost, 1);
 }
 
 #[test]
@@ -248,7 +252,7 @@ fn a_probe_waits_until_there_is_enough_for_it() {
     script.end.record_len = 100;
     let out = script.write(5000);
     assert!(out.iter().all(|seg| seg.payload.len() == 100));
-    assert_eq!(script.end.tcb.stats().path_probes, 0);
+    assert_eq!(script.end.tcb.stats().pmtu_probes, 0);
 }
 
 /// Moves octets while the path's MTU goes from 9000 over 1500 and 600 back to 9000.
@@ -294,9 +298,9 @@ fn over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config)
     assert_eq!((sim.end(0).written, sim.end(1).written), (right, left));
     for side in 0..2 {
         let stats = sim.end(side).tcb.stats();
-        assert!(stats.cuts > 0 && stats.path_probes > 0);
+        assert!(stats.resegments > 0 && stats.pmtu_probes > 0);
         assert!(answers.is_some() || stats.black_holes > 0);
-        assert!(sim.end(side).notices.contains(&Notice::Emss));
+        assert!(sim.end(side).notices.contains(&Event::EmssChanged));
         sim.end(side).tcb.close();
     }
 }

@@ -24,7 +24,7 @@ fn a_probe_leaves_after_two_round_trips_and_counts_once() {
     script.fire();
     assert!(script.now.since(start) >= 5 * MILLISECOND + waited);
     let stats = script.end.tcb.stats();
-    assert_eq!((stats.tail_probes, stats.timeouts), (1, 1));
+    assert_eq!((stats.tlp_probes, stats.timeouts), (1, 1));
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_new_segment_is_the_better_probe() {
     let probe = script.fire();
     assert_eq!((probe.len(), probe[0].seq), (1, end(sent.last().unwrap())), "past the window");
     assert!(script.end.tcb.pipe() > cwnd);
-    assert_eq!(script.end.tcb.stats().resends, 0);
+    assert_eq!(script.end.tcb.stats().retransmits, 0);
     // Its answer says nothing about congestion.
     script.end.to_write = 0;
     script.wait_us(100);
@@ -44,7 +44,7 @@ fn a_new_segment_is_the_better_probe() {
     script.ts.as_mut().unwrap().1 = probe[0].options.ts.unwrap().0;
     script.send(script.fields());
     assert!(script.end.tcb.cwnd() >= cwnd);
-    assert_eq!(script.end.tcb.stats().probe_repairs, 0);
+    assert_eq!(script.end.tcb.stats().tlp_repairs, 0);
 }
 
 #[test]
@@ -62,17 +62,17 @@ fn a_loss_that_the_probe_repaired_counts_as_one() {
     script.ack = end(&sent[3]);
     script.send(script.fields());
     // A report of a duplicate may still come; the next ACK beyond decides.
-    assert_eq!(script.end.tcb.stats().probe_repairs, 0);
+    assert_eq!(script.end.tcb.stats().tlp_repairs, 0);
     let more = script.write(1448);
     script.wait_us(100);
     script.ack = end(&more[0]);
     script.ts.as_mut().unwrap().1 = more[0].options.ts.unwrap().0;
     script.send(script.fields());
-    assert_eq!(script.end.tcb.stats().probe_repairs, 1);
+    assert_eq!(script.end.tcb.stats().tlp_repairs, 1);
     assert!(script.end.tcb.cwnd() < cwnd);
 }
 
-/// A single record is probed, and both copies arrive: the peer `reports` it, or acknowledges twice.
+/// A single record is probed, and both copies arrive: the peer `dsack_queue` it, or acknowledges twice.
 /// Returns how long the probe waited.
 fn early_probe(script: &mut Script, reports: bool) -> u64 {
     let sent = script.write(1448);
@@ -82,7 +82,7 @@ fn early_probe(script: &mut Script, reports: bool) -> u64 {
     script.wait_us(100);
     script.ack = end(&sent[0]);
     // As a peer does that takes the probe's timestamp.
-    script.ts.as_mut().unwrap().1 = script.end.tcb.ts.value(script.now);
+    script.ts.as_mut().unwrap().1 = script.end.tcb.ts.tsval(script.now);
     let mut fields = script.fields();
     if reports {
         fields.options.sack.extend([block(&sent)]);
@@ -102,7 +102,7 @@ fn a_probe_that_was_not_needed_costs_nothing() {
         let cwnd = script.end.tcb.cwnd();
         early_probe(&mut script, reports);
         let stats = script.end.tcb.stats();
-        assert_eq!((stats.early_probes, stats.probe_repairs, stats.spurious), (1, 0, 0));
+        assert_eq!((stats.tlp_early, stats.tlp_repairs, stats.spurious_recoveries), (1, 0, 0));
         assert!(script.end.tcb.cwnd() >= cwnd);
     }
 }
@@ -132,7 +132,7 @@ fn a_fin_is_probed_too_and_a_peer_without_sack_is_not() {
     let mut script = script_of(options);
     script.write(1448);
     script.fire();
-    assert_eq!((script.end.tcb.stats().tail_probes, script.end.tcb.stats().timeouts), (0, 1));
+    assert_eq!((script.end.tcb.stats().tlp_probes, script.end.tcb.stats().timeouts), (0, 1));
 }
 
 fn script_of(options: Options) -> Script {
@@ -145,7 +145,7 @@ fn no_probe_while_reports_tell_of_a_hole() {
     let sent = script.write(1448 * 3);
     script.wait_us(100);
     script.send(with_sack(&script, &[block(&sent[1..2])]));
-    assert_eq!(script.end.tcb.timers.tail, crate::tcp::NEVER);
+    assert_eq!(script.end.tcb.timers.pto, crate::tcp::NEVER);
 }
 
 #[test]
@@ -155,9 +155,9 @@ fn the_records_memory_is_given_back_when_idle() {
     script.wait_us(100);
     script.ack = end(&sent[2]);
     script.send(script.fields());
-    assert!(script.end.tcb.board.holds_memory());
+    assert!(script.end.tcb.scoreboard.holds_memory());
     script.fire();
-    assert!(!script.end.tcb.board.holds_memory());
+    assert!(!script.end.tcb.scoreboard.holds_memory());
     assert_eq!(script.end.tcb.deadline(), None);
 }
 
@@ -203,8 +203,8 @@ fn exchanges(records: u64, pause_ns: u64, count: u32) -> (u32, u32, u32) {
         pair.settle(pause_ns);
     }
     let stats = pair.client().tcb.stats();
-    assert!(stats.tail_probes <= count, "one per flight");
-    (stats.tail_probes, stats.early_probes, stats.timeouts)
+    assert!(stats.tlp_probes <= count, "one per flight");
+    (stats.tlp_probes, stats.tlp_early, stats.timeouts)
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_probe_that_could_not_leave_is_not_wanted_once_the_peer_reported_a_hole() {
     let error = TooBig { seq: sent[1].seq, ack: None, mtu: Some(1000), packet_len: 1500 };
     assert!(script.end.tcb.packet_too_big(script.now, &error));
     assert_eq!(script.output()[0].seq, sent[1].seq, "what is missing, and no probe");
-    assert_eq!(script.end.tcb.stats().tail_probes, 0);
+    assert_eq!(script.end.tcb.stats().tlp_probes, 0);
     script.wait_us(100);
     script.ack = end(&sent[5]);
     script.send(script.fields());

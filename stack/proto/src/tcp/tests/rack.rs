@@ -2,7 +2,7 @@
 
 use super::recovery::{block, end, sack_script, script, with_sack};
 use super::{Config, Options, Script};
-use crate::tcp::recovery::{Frto, Phase};
+use crate::tcp::recovery_state::{CaState, Frto};
 use crate::time::MICROSECOND;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Segment;
@@ -33,7 +33,7 @@ fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
     let again = script.send(fields);
     assert_eq!(seqs(&again), [sent[0].seq], "sent before what arrived, a round trip ago");
     let stats = script.end.tcb.stats();
-    assert_eq!((stats.copies_lost, stats.timeouts, stats.fast_recoveries), (1, 0, 1));
+    assert_eq!((stats.lost_retransmits, stats.timeouts, stats.fast_recoveries), (1, 0, 1));
     // And once more, however often it takes.
     script.wait_us(100);
     let again = script.send(with_sack(&script, &[(sent[1].seq, end(&more[2]))]));
@@ -47,7 +47,7 @@ fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
     script.wait_us(100);
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
-    assert_eq!(script.end.tcb.recovery.phase, Phase::Open);
+    assert_eq!(script.end.tcb.recovery.ca_state, CaState::Open);
     assert_eq!(script.end.tcb.stats().timeouts, 0);
 }
 
@@ -76,7 +76,7 @@ fn reordering_once_seen_is_waited_for() {
     script.wait_us(10);
     script.ack = end(&sent[2]);
     assert!(script.send(script.fields()).is_empty());
-    assert_eq!(script.end.tcb.stats().resends, 0);
+    assert_eq!(script.end.tcb.stats().retransmits, 0);
     // Now nine segments above a hole are not enough either.
     let sent = script.write(1448 * 10);
     script.wait_us(100);
@@ -84,7 +84,7 @@ fn reordering_once_seen_is_waited_for() {
     script.wait_us(20);
     script.ack = end(&sent[9]);
     script.send(script.fields());
-    assert_eq!(script.end.tcb.stats().resends, 0);
+    assert_eq!(script.end.tcb.stats().retransmits, 0);
     assert!(script.end.tcb.all_acked());
     // A real loss costs a quarter of a round trip more.
     let sent = script.write(1448 * 10);
@@ -178,7 +178,7 @@ fn duplicates_that_the_peer_reports_widen_the_window() {
     // once per round. It ends at the smoothed round trip.
     assert_eq!(waits[0], 0);
     assert!(waits[1] >= 50 && waits[2] > waits[1] && waits[2] <= 110, "{waits:?}");
-    assert_eq!(script.end.tcb.stats().spurious, 3);
+    assert_eq!(script.end.tcb.stats().spurious_recoveries, 3);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn f_rto_tells_a_spurious_timeout_by_what_was_never_sent_again() {
     let sent = script.write(1460 * 6);
     let again = script.fire();
     assert_eq!(seqs(&again), [sent[0].seq]);
-    assert_eq!(script.end.tcb.recovery.frto, Frto::First);
+    assert_eq!(script.end.tcb.recovery.frto, Frto::AwaitFirstAck);
     // Only the ACKs were late: the first goes on, and lets new segments out instead of more
     // retransmissions.
     script.end.to_write = 1460 * 4;
@@ -198,10 +198,10 @@ fn f_rto_tells_a_spurious_timeout_by_what_was_never_sent_again() {
     assert!(script.output().is_empty(), "no retransmission before the next ACK tells");
     script.ack = end(&sent[2]);
     let out = script.send(script.fields());
-    assert_eq!(script.end.tcb.recovery.phase, Phase::Open);
-    assert_eq!(script.end.tcb.stats().spurious, 1);
+    assert_eq!(script.end.tcb.recovery.ca_state, CaState::Open);
+    assert_eq!(script.end.tcb.stats().spurious_recoveries, 1);
     assert!(script.end.tcb.cwnd() >= cwnd);
-    assert_eq!(script.end.tcb.stats().resends, 1);
+    assert_eq!(script.end.tcb.stats().retransmits, 1);
     assert_eq!(seqs(&out), [end(&sent[5]) + 2 * 1460, end(&sent[5]) + 3 * 1460]);
 }
 
@@ -218,8 +218,8 @@ fn f_rto_leaves_a_real_timeout_alone() {
     script.wait_us(100);
     let again = script.send(with_sack(&script, &[block(&fresh)]));
     assert_eq!(again[0].seq, sent[1].seq);
-    assert_eq!(script.end.tcb.stats().spurious, 0);
-    assert_eq!(script.end.tcb.recovery.phase, Phase::Timeout);
+    assert_eq!(script.end.tcb.stats().spurious_recoveries, 0);
+    assert_eq!(script.end.tcb.recovery.ca_state, CaState::Loss);
 }
 
 #[test]
@@ -275,10 +275,10 @@ fn the_rate_comes_down_in_proportion_and_ends_at_the_threshold() {
     // The peer has it all.
     let ssthresh = script.end.tcb.cc.ssthresh();
     script.wait_us(100);
-    script.ts.as_mut().unwrap().1 = script.end.tcb.ts.value(script.now);
+    script.ts.as_mut().unwrap().1 = script.end.tcb.ts.tsval(script.now);
     script.ack = script.end.tcb.snd.nxt;
     script.deliver(&script.fields(), 0);
-    assert_eq!(script.end.tcb.recovery.phase, Phase::Open);
+    assert_eq!(script.end.tcb.recovery.ca_state, CaState::Open);
     assert_eq!(script.end.tcb.cwnd(), ssthresh);
 }
 

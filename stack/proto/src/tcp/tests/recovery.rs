@@ -53,7 +53,7 @@ pub(super) fn with_sack(script: &Script, blocks: &[Block]) -> Fields {
 fn duplicate_acks_count_however_long_ago_the_last_loss_was() {
     let mut script = plain_script();
     // More than half of the sequence space was sent since.
-    script.end.tcb.recovery.point = script.ack - 0x9000_0000;
+    script.end.tcb.recovery.recovery_point = script.ack - 0x9000_0000;
     let sent = script.write(1460 * 5);
     for _ in 0..2 {
         assert!(script.send(script.fields()).is_empty());
@@ -81,7 +81,7 @@ fn sack_repairs_each_hole_once() {
     script.ack = end(&sent[9]);
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
-    assert_eq!(script.end.tcb.recovery.phase, crate::tcp::recovery::Phase::Open);
+    assert_eq!(script.end.tcb.recovery.ca_state, crate::tcp::recovery_state::CaState::Open);
     assert_eq!(script.end.tcb.stats().timeouts, 0);
 }
 
@@ -128,7 +128,7 @@ fn three_duplicate_acks_then_partial_acks() {
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
     let stats = script.end.tcb.stats();
-    assert_eq!((stats.fast_recoveries, stats.resends, stats.timeouts), (1, 2, 0));
+    assert_eq!((stats.fast_recoveries, stats.retransmits, stats.timeouts), (1, 2, 0));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_timeout_resends_from_the_start_and_doubles() {
     script.ack = end(&sent[0]);
     let more = script.send(script.fields());
     assert_eq!(more.iter().map(|seg| seg.seq).collect::<Vec<_>>(), [sent[1].seq, sent[2].seq]);
-    assert_eq!(script.end.tcb.stats().spurious, 0);
+    assert_eq!(script.end.tcb.stats().spurious_recoveries, 0);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn eifel_undoes_a_timeout_that_came_too_early() {
     assert!(script.send(script.fields()).is_empty(), "the others are under way, too");
     assert_eq!(script.end.tcb.cwnd(), cwnd);
     let stats = script.end.tcb.stats();
-    assert_eq!((stats.timeouts, stats.spurious), (1, 1));
+    assert_eq!((stats.timeouts, stats.spurious_recoveries), (1, 1));
     // The wait counts as a delay that the peer's ACKs may have.
     let rto = script.end.tcb.rtt.rto(&script.end.tcb.cfg);
     assert!(rto > 5 * MILLISECOND && rto <= 200 * MILLISECOND, "{rto} ns");
@@ -201,7 +201,7 @@ fn d_sack_undoes_without_timestamps() {
     let fields = with_sack(&script, &[block(&sent[..1])]);
     script.send(fields);
     assert!(script.end.tcb.cwnd() >= cwnd);
-    assert_eq!(script.end.tcb.stats().spurious, 1);
+    assert_eq!(script.end.tcb.stats().spurious_recoveries, 1);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn reordering_raises_the_threshold() {
     script.wait_us(50);
     // The echo cannot tell within one microsecond: the original was sent before.
     script.send(script.fields());
-    let spurious = script.end.tcb.stats().spurious;
+    let spurious = script.end.tcb.stats().spurious_recoveries;
     let same_tick = again[0].options.ts == sent[0].options.ts;
     assert_eq!(spurious, u32::from(!same_tick));
 }
@@ -225,13 +225,13 @@ fn reneging_voids_the_reports() {
     let mut script = sack_script();
     let sent = script.write(1448 * 4);
     script.send(with_sack(&script, &[block(&sent[1..])]));
-    script.ts.as_mut().unwrap().1 = script.end.tcb.ts.value(script.now);
+    script.ts.as_mut().unwrap().1 = script.end.tcb.ts.tsval(script.now);
     script.ack = end(&sent[0]);
     script.send(script.fields());
     // The peer acknowledges no more than 0, though it reported 1: the timer sends 1 again.
     let again = script.fire();
     assert_eq!(again[0].seq, sent[1].seq);
-    script.end.tcb.board.check(true);
+    script.end.tcb.scoreboard.check(true);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn the_connection_fails_when_nothing_is_acknowledged() {
     while script.end.tcb.deadline().is_some() {
         script.fire();
     }
-    let expected = [super::Notice::Doubtful, super::Notice::TimedOut, super::Notice::Closed];
+    let expected = [super::Event::R1Exceeded, super::Event::TimedOut, super::Event::Closed];
     assert_eq!(script.end.notices, expected);
     // Whatever the backoff, to the unit of the moments that are kept of the past.
     let late = script.now.since(start) - 2 * SECOND;
@@ -302,7 +302,7 @@ fn a_tail_loss_probe_comes_before_the_timeout() {
     script.fire();
     script.fire();
     let stats = script.end.tcb.stats();
-    assert_eq!((stats.tail_probes, stats.timeouts), (1, 1));
+    assert_eq!((stats.tlp_probes, stats.timeouts), (1, 1));
 }
 
 #[test]

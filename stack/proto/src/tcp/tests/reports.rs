@@ -11,13 +11,13 @@ pub(super) fn script(cfg: &Config) -> Script {
     script
 }
 
-/// Segments of 500 octets as in the examples of the RFCs, `from` counted from the stream's start.
+/// Segments of 500 octets as in the examples of the RFCs, `start_seq` counted from the stream's start.
 pub(super) fn put(script: &mut Script, base: Seq, from: u32, len: usize) -> Vec<Segment> {
     let fields = Fields { seq: base + from, ..script.fields() };
     script.send_data(fields, len)
 }
 
-/// The only ACK in `out`: its cumulative part and its blocks, counted from `base`.
+/// The only ACK in `outstanding`: its cumulative part and its blocks, counted from `base_rto`.
 pub(super) fn ack_of(out: &[Segment], base: Seq) -> (u32, Vec<(u32, u32)>) {
     assert_eq!(out.len(), 1);
     let sack = out[0].options.sack.iter().map(|block| (block.0 - base, block.1 - base));

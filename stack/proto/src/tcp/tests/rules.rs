@@ -1,6 +1,6 @@
 //! What is accepted, what is answered: RFC 9293 section 3.10.7.4, RFC 5961, PAWS, SACK reports.
 
-use super::{Config, Fields, Flags, Notice, Options, Script, Seq};
+use super::{Config, Event, Fields, Flags, Options, Script, Seq};
 use crate::tcp::State;
 use crate::time::SECOND;
 
@@ -26,7 +26,7 @@ fn a_reset_needs_the_exact_sequence_number() {
         }
     }
     script.send(rst(script.seq));
-    assert_eq!(script.end.notices, [Notice::Reset, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::Reset, Event::Closed]);
     assert!(script.end.tcb.is_closed());
 }
 
@@ -82,7 +82,7 @@ fn only_octets_in_the_window_are_taken_and_each_once() {
     let window = script.end.tcb.rcv.window();
     let at_edge = Fields { seq: start + 150 + window - 10, ..script.fields() };
     script.deliver(&at_edge, 100);
-    assert_eq!(script.end.tcb.reassembly.runs(), [(at_edge.seq, at_edge.seq + 10)]);
+    assert_eq!(script.end.tcb.assembler.ranges(), [(at_edge.seq, at_edge.seq + 10)]);
     let beyond = Fields { seq: start + 150 + window + 1, ..script.fields() };
     script.deliver(&beyond, 100);
     assert_eq!(script.end.tcb.stats().out_of_window, 1);
@@ -207,14 +207,14 @@ fn what_counts_alone_goes_before_data() {
 
 #[test]
 fn too_many_early_frames_are_dropped_and_counted() {
-    let cfg = Config { max_held_frames: 3, ..Config::default() };
+    let cfg = Config { max_ooo_segments: 3, ..Config::default() };
     let mut script = Script::established(&cfg, Script::full_options());
     let base = script.seq;
     for i in 1..=5 {
         script.deliver(&Fields { seq: base + 100 * i, ..script.fields() }, 50);
     }
     let stats = script.end.tcb.stats();
-    assert_eq!((stats.held, stats.held_overflow), (3, 2));
+    assert_eq!((stats.ooo_buffered, stats.ooo_overflow), (3, 2));
     // What was not kept is not reported.
     let last = script.output().pop().unwrap();
     assert!(last.options.sack.iter().all(|block| block.1 <= base + 350));
@@ -226,8 +226,8 @@ fn everything_works_across_the_wrap() {
     // The stream up to just below the wrap does not matter to the receiver: move there.
     let near = Seq(0xffff_ff00);
     let tcb = &mut script.end.tcb;
-    (tcb.rcv.nxt, tcb.rcv.last_ack, tcb.snd.wl1) = (near, near, near);
-    tcb.rcv.edge = near + 16_384;
+    (tcb.rcv.nxt, tcb.rcv.last_ack_sent, tcb.snd.wl1) = (near, near, near);
+    tcb.rcv.adv = near + 16_384;
     script.end.read = u64::from(near - Seq(5001));
     let read = script.end.read;
     script.deliver(&Fields { seq: near + 500, ..script.fields() }, 500);

@@ -5,7 +5,7 @@
 use super::pair::Pair;
 use super::recovery::{block, end, with_sack};
 use super::{Config, Script};
-use crate::tcp::recovery::Phase;
+use crate::tcp::recovery_state::CaState;
 use crate::tcp::{Algorithm, EcnMode};
 use crate::time::{MILLISECOND, SECOND};
 use crate::wire::tcp::{Fields, Flags, Segment};
@@ -70,7 +70,7 @@ fn a_lost_tail_that_the_probe_repaired_reduces_by_the_flight_it_was_part_of() {
         // The next message is a single segment: its ACK tells that the probe repaired a loss.
         let next = message(&mut script, 1);
         acknowledge(&mut script, &next);
-        assert_eq!(script.end.tcb.stats().probe_repairs, 1);
+        assert_eq!(script.end.tcb.stats().tlp_repairs, 1);
         let (least, cwnd) = (least(&script, congestion, window), script.end.tcb.cwnd());
         assert!((least..window).contains(&cwnd), "{congestion:?}: {window}, then {cwnd}");
     }
@@ -88,7 +88,7 @@ fn a_loss_near_the_end_of_a_flight_reduces_by_all_of_it() {
         assert!(script.send(fields).is_empty());
         let again = script.fire();
         assert_eq!(again[0].seq, sent[MESSAGE - 2].seq);
-        assert_eq!(script.end.tcb.recovery.phase, Phase::Fast);
+        assert_eq!(script.end.tcb.recovery.ca_state, CaState::Recovery);
         script.wait_us(100);
         script.ack = end(&sent[MESSAGE - 1]);
         script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
@@ -157,7 +157,7 @@ fn an_echo_on_the_last_ack_reduces_by_the_flight_that_was_marked() {
         script.ack = end(&sent[MESSAGE - 1]);
         let fields = script.fields();
         script.send(Fields { flags: fields.flags | Flags::ECE, ..fields });
-        assert_eq!(script.end.tcb.stats().echo_reductions, 1);
+        assert_eq!(script.end.tcb.stats().ece_reductions, 1);
         let (least, cwnd) = (least(&script, congestion, window), script.end.tcb.cwnd());
         assert!((least..window).contains(&cwnd), "{congestion:?}: {window}, then {cwnd}");
     }
@@ -173,7 +173,7 @@ fn the_flight_of_a_lone_segment_is_not_that_of_the_message_before() {
     acknowledge(&mut script, &probe);
     let next = message(&mut script, 1);
     acknowledge(&mut script, &next);
-    assert_eq!(script.end.tcb.stats().probe_repairs, 1);
+    assert_eq!(script.end.tcb.stats().tlp_repairs, 1);
     assert_eq!(script.end.tcb.cwnd(), 2 * MSS);
 }
 

@@ -24,7 +24,7 @@ fn a_record_that_fits_a_small_window_goes_at_once() {
     script.end.record_len = 300;
     assert_eq!(lens(&script.write(300)), [300]);
     assert_eq!(lens(&script.write(1200)), [300, 300], "as many as fit, and none is cut");
-    assert_eq!(script.end.tcb.stats().cuts, 0);
+    assert_eq!(script.end.tcb.stats().resegments, 0);
     script.ack += 900;
     assert_eq!(lens(&script.send(script.fields())), [300, 300]);
 }
@@ -42,7 +42,7 @@ fn a_record_that_does_not_fit_waits_for_the_window_or_the_timer() {
     let start = script.now;
     assert_eq!(lens(&script.fire()), [1000], "the larger offer never came");
     assert!(script.now.since(start) <= SECOND, "RFC 9293 section 3.8.6.2.1: within a second");
-    assert_eq!(script.end.tcb.stats().cuts, 1);
+    assert_eq!(script.end.tcb.stats().resegments, 1);
     script.ack += 1000;
     assert_eq!(lens(&script.send(script.fields())), [448], "cut once, not more");
 }

@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Answers, End, Heap};
-use crate::tcp::{Algorithm, Config, EcnMode, Notice, State, TooBig};
+use crate::tcp::{Algorithm, Config, EcnMode, Event, State, TooBig};
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::Flags;
 
@@ -111,7 +111,7 @@ impl Sim {
     fn transmit(&mut self, side: usize) {
         let Some(end) = &mut self.ends[side] else { return };
         let frames = end.transmit(self.now);
-        let cuts = end.tcb.stats().cuts;
+        let cuts = end.tcb.stats().resegments;
         for frame in &frames {
             self.check_boundary(side, frame, cuts);
             self.put(side, frame);
@@ -124,7 +124,7 @@ impl Sim {
             let now = self.now;
             let end = self.end(to);
             end.tcb.packet_too_big(now, &error);
-            end.tcb.board.check(end.tcb.sack);
+            end.tcb.scoreboard.check(end.tcb.sack);
             end.poll_notices();
         }
         while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
@@ -183,7 +183,7 @@ impl Sim {
     pub(super) fn connect(&mut self) {
         self.run_until("connect", |ends| {
             ends.iter().all(|end| {
-                end.as_ref().is_some_and(|end| end.notices.contains(&Notice::Established))
+                end.as_ref().is_some_and(|end| end.notices.contains(&Event::Established))
             })
         });
     }
@@ -214,13 +214,13 @@ impl Sim {
         });
         for (side, octets) in octets.into_iter().enumerate() {
             let end = self.end(side);
-            assert!(end.notices.contains(&Notice::PeerClosed), "{:?}", end.notices);
-            assert_eq!(end.notices.last(), Some(&Notice::Closed));
-            assert!(!end.notices.contains(&Notice::TimedOut));
-            assert!(!end.notices.contains(&Notice::Reset));
+            assert!(end.notices.contains(&Event::PeerClosed), "{:?}", end.notices);
+            assert_eq!(end.notices.last(), Some(&Event::Closed));
+            assert!(!end.notices.contains(&Event::TimedOut));
+            assert!(!end.notices.contains(&Event::Reset));
             assert_eq!(end.tcb.stats().octets_out, octets);
             assert_eq!((end.pool.frames(), end.pool.octets()), (0, 0), "all was given back");
-            assert!(end.tcb.reassembly.is_idle());
+            assert!(end.tcb.assembler.is_idle());
         }
     }
 }
@@ -235,7 +235,7 @@ fn config(rng: &mut SmallRng) -> Config {
         timestamps: rng.random_range(0..4) > 0,
         sack: rng.random_range(0..4) > 0,
         tail_loss_probe: rng.random_range(0..2) > 0,
-        max_held_frames: [256, 256, 3][rng.random_range(0..3)],
+        max_ooo_segments: [256, 256, 3][rng.random_range(0..3)],
         time_wait_ns: 10 * SECOND,
         congestion: [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp]
             [rng.random_range(0..3)],
@@ -255,7 +255,7 @@ fn seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u32 {
         let octets = [octets, if rng.random() { octets } else { 0 }];
         let mut sim = Sim::new(seed, faults, cfg);
         sim.transfer(octets, lens, keep);
-        resends += sim.ends.iter().flatten().map(|end| end.tcb.stats().resends).sum::<u32>();
+        resends += sim.ends.iter().flatten().map(|end| end.tcb.stats().retransmits).sum::<u32>();
     }
     resends
 }

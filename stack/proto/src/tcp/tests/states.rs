@@ -1,7 +1,7 @@
 //! RFC 9293 section 3.10 event by event: what each state makes of each call and each segment.
 
 use super::{
-    Config, End, Fields, Flags, HeaderTemplate, Heap, MAC, Notice, Options, Script, Seq, at, tuple,
+    Config, End, Event, Fields, Flags, HeaderTemplate, Heap, MAC, Options, Script, Seq, at, tuple,
 };
 use crate::device::ChecksumMode;
 use crate::tcp::State;
@@ -144,7 +144,7 @@ fn reset_behind_fin_with_its_number_is_taken() {
             assert!(script.send(rst).is_empty());
             assert_eq!(script.end.tcb.is_closed(), is_taken, "{state:?} {seq:?}");
         }
-        let expected: &[Notice] = if has_finished { &[Notice::Reset, Notice::Closed] } else { &[] };
+        let expected: &[Event] = if has_finished { &[Event::Reset, Event::Closed] } else { &[] };
         assert_eq!(script.end.notices, expected, "{state:?}");
     }
 }
@@ -167,7 +167,7 @@ fn reset_that_answers_a_challenge_ends_time_wait() {
     assert_eq!(script.end.tcb.state(), State::TimeWait, "not exact");
     assert!(script.send(exact).is_empty());
     assert!(script.end.tcb.is_closed());
-    assert_eq!(script.end.notices, [Notice::Closed], "the end was told before");
+    assert_eq!(script.end.notices, [Event::Closed], "the end was told before");
 }
 
 /// Section 3.10.7.4, second check; RFC 5961 section 3.2; RFC 1337 for TIME-WAIT.
@@ -196,7 +196,7 @@ fn a_reset_in_each_state() {
         if state == State::TimeWait {
             assert_eq!(script.end.tcb.state(), State::TimeWait);
         } else {
-            assert_eq!(script.end.notices, [Notice::Reset, Notice::Closed], "{state:?}");
+            assert_eq!(script.end.notices, [Event::Reset, Event::Closed], "{state:?}");
         }
     }
 }
@@ -341,7 +341,7 @@ fn the_last_ack_of_the_handshake_may_carry_octets_and_fin() {
     server.receive(now, &Heap::new(&buf[..len]));
     assert_eq!(server.read, 30, "urgent or not");
     assert_eq!(server.tcb.state(), State::CloseWait);
-    assert_eq!(server.notices, [Notice::Established, Notice::PeerClosed]);
+    assert_eq!(server.notices, [Event::Established, Event::PeerClosed]);
     assert_eq!(server.transmit(now)[0].parse().ack, Seq(33));
 }
 
@@ -351,7 +351,7 @@ fn a_fin_that_acknowledges_ours_skips_closing() {
     script.ack = script.end.tcb.snd.nxt;
     script.send(fin(&script));
     assert_eq!(script.end.tcb.state(), State::TimeWait);
-    assert_eq!(script.end.notices, [Notice::PeerClosed, Notice::TimeWait]);
+    assert_eq!(script.end.notices, [Event::PeerClosed, Event::TimeWait]);
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn a_peer_that_vanished_in_fin_wait_2_is_not_waited_for() {
     }
     assert_eq!(script.now, heard + cfg.fin_wait_ns);
     assert!(script.now > start + cfg.fin_wait_ns);
-    assert_eq!(script.end.notices, [Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::TimedOut, Event::Closed]);
     assert!(script.end.tcb.is_closed());
 }
 
@@ -419,11 +419,11 @@ fn time_wait_is_left_for_what_cannot_be_old() {
     let script = in_state(State::TimeWait);
     let tcb = &script.end.tcb;
     let next = tcb.rcv_nxt();
-    assert!(tcb.gives_way_to(&syn_to(&script, next - 9, Some((101, 0)))));
-    assert!(tcb.gives_way_to(&syn_to(&script, next + 9, Some((100, 0)))));
-    assert!(!tcb.gives_way_to(&syn_to(&script, next - 9, Some((100, 0)))));
-    assert!(tcb.gives_way_to(&syn_to(&script, next + 9, None)));
-    assert!(!tcb.gives_way_to(&syn_to(&script, next - 9, None)));
+    assert!(tcb.may_recycle(&syn_to(&script, next - 9, Some((101, 0)))));
+    assert!(tcb.may_recycle(&syn_to(&script, next + 9, Some((100, 0)))));
+    assert!(!tcb.may_recycle(&syn_to(&script, next - 9, Some((100, 0)))));
+    assert!(tcb.may_recycle(&syn_to(&script, next + 9, None)));
+    assert!(!tcb.may_recycle(&syn_to(&script, next - 9, None)));
     assert!(tcb.successor_seq() > tcb.snd.nxt, "and the numbers go on from there");
     // Without timestamps before: they tell old from new in the connection to come.
     let options = Options { ts: None, ..Script::full_options() };
@@ -433,9 +433,9 @@ fn time_wait_is_left_for_what_cannot_be_old() {
     script.send(fin(&script));
     let tcb = &script.end.tcb;
     assert_eq!(tcb.state(), State::TimeWait);
-    assert!(tcb.gives_way_to(&syn_to(&script, tcb.rcv_nxt() - 9, Some((1, 0)))));
-    assert!(!tcb.gives_way_to(&syn_to(&script, tcb.rcv_nxt() - 9, None)));
-    assert!(tcb.gives_way_to(&syn_to(&script, tcb.rcv_nxt() + 9, None)));
+    assert!(tcb.may_recycle(&syn_to(&script, tcb.rcv_nxt() - 9, Some((1, 0)))));
+    assert!(!tcb.may_recycle(&syn_to(&script, tcb.rcv_nxt() - 9, None)));
+    assert!(tcb.may_recycle(&syn_to(&script, tcb.rcv_nxt() + 9, None)));
 }
 
 /// Section 3.10.7.4, fourth check: back to LISTEN.
@@ -448,14 +448,14 @@ fn another_syn_in_the_window_replaces_a_connection_that_is_half_open() {
     let mut server = End::server(&cfg, &syn, 50, now);
     server.transmit(now);
     let other = |seq| Segment { seq: Seq(seq), ..syn.clone() };
-    assert!(!server.tcb.gives_way_to(&syn), "the same once more is answered once more");
-    assert!(server.tcb.gives_way_to(&other(100)));
-    assert!(!server.tcb.gives_way_to(&other(0x4000_0000)), "outside: it is challenged");
+    assert!(!server.tcb.may_recycle(&syn), "the same once more is answered once more");
+    assert!(server.tcb.may_recycle(&other(100)));
+    assert!(!server.tcb.may_recycle(&other(0x4000_0000)), "outside: it is challenged");
     let reset = Segment { flags: Flags::SYN | Flags::RST, ..other(100) };
-    assert!(!server.tcb.gives_way_to(&reset));
+    assert!(!server.tcb.may_recycle(&reset));
     // Of a simultaneous open there is no way back to LISTEN.
     let active = in_state(State::SynReceived);
-    assert!(!active.end.tcb.gives_way_to(&syn_to(&active, active.seq + 100, active.ts)));
+    assert!(!active.end.tcb.may_recycle(&syn_to(&active, active.seq + 100, active.ts)));
 }
 
 #[test]
@@ -466,5 +466,5 @@ fn a_connection_that_is_being_made_is_given_three_minutes() {
         script.fire();
     }
     assert!(script.now.since(start) >= 180 * SECOND);
-    assert_eq!(script.end.notices, [Notice::Doubtful, Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
 }

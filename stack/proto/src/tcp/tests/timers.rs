@@ -1,7 +1,7 @@
 //! How long a silent peer is waited for: keepalive, user timeout, R1 and R2 of RFC 9293 section
 //! 3.8.3.
 
-use super::{Config, Notice, Script};
+use super::{Config, Event, Script};
 use crate::time::SECOND;
 
 fn seconds(script: &Script) -> u64 {
@@ -40,7 +40,7 @@ fn keepalive_has_its_idle_time_interval_and_count() {
     script.send(script.fields());
     // Three probes, and then a RST.
     assert_eq!(run_out(&mut script), [20, 22, 24, 26]);
-    assert_eq!(script.end.notices, [Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::TimedOut, Event::Closed]);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_closed_window_without_answers_ends_at_the_user_timeout() {
     script.now = script.now + 50 * SECOND;
     script.write(10);
     assert_eq!(*run_out(&mut script).last().unwrap(), 57, "idle before does not count");
-    assert_eq!(script.end.notices, [Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::TimedOut, Event::Closed]);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_window_closed_behind_octets_ends_at_the_user_timeout_too() {
     script.send(script.fields());
     let heard = seconds(&script);
     assert_eq!(*run_out(&mut script).last().unwrap(), heard + 7);
-    assert_eq!(script.end.notices, [Notice::Doubtful, Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
 }
 
 #[test]
@@ -91,15 +91,15 @@ fn a_closed_window_with_answers_never_ends() {
 fn the_way_is_doubted_after_three_tries_and_the_peer_after_two_minutes() {
     let mut script = Script::established(&Config::default(), Script::full_options());
     std::sync::Arc::make_mut(&mut script.end.tcb.cfg).tail_loss_probe = false;
-    script.end.tcb.refresh();
+    script.end.tcb.update_fast_path();
     script.write(10);
     for tries in 1..=3 {
         assert!(script.end.notices.is_empty(), "{tries}");
         assert_eq!(script.fire().len(), 1);
     }
-    assert_eq!(script.end.notices, [Notice::Doubtful]);
+    assert_eq!(script.end.notices, [Event::R1Exceeded]);
     let sent = run_out(&mut script);
     // RFC 9293 section 3.8.3: R2 is 100 seconds at least.
     assert_eq!(*sent.last().unwrap(), 120);
-    assert_eq!(script.end.notices, [Notice::Doubtful, Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
 }

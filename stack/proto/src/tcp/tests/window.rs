@@ -1,6 +1,6 @@
 //! Windows: closed, small, reopened; cut records; holding; flow-control timers.
 
-use super::{Config, Fields, Flags, Notice, Options, Script};
+use super::{Config, Event, Fields, Flags, Options, Script};
 use crate::tcp::TooBig;
 use crate::time::{MICROSECOND, SECOND};
 
@@ -43,7 +43,7 @@ fn a_peer_that_answers_no_probe_is_gone() {
     }
     let last = script.fire();
     assert!(last[0].flags.has(Flags::RST));
-    assert_eq!(script.end.notices, [Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::TimedOut, Event::Closed]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_record_too_long_for_the_window_goes_in_pieces() {
         rounds += 1;
         assert!(rounds < 200);
     }
-    assert!(script.end.tcb.stats().cuts > 0);
+    assert!(script.end.tcb.stats().resegments > 0);
     assert!(script.end.tcb.all_acked());
 }
 
@@ -139,7 +139,7 @@ fn a_smaller_segment_size_cuts_what_was_accepted() {
     script.ack += 1448 * 3;
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
-    assert_eq!(script.end.notices, [Notice::Emss]);
+    assert_eq!(script.end.notices, [Event::EmssChanged]);
     let next = script.write(2000);
     assert_eq!(next.iter().map(|seg| seg.payload.len()).collect::<Vec<_>>(), [588, 588, 588, 236]);
 }
@@ -205,7 +205,7 @@ fn acks_come_at_two_segments_or_after_the_delay() {
     script.seq += 1000;
     let out = script.write(10);
     assert_eq!((out.len(), out[0].ack), (1, script.seq));
-    assert!(script.output().is_empty() && script.end.tcb.timers.delayed == super::super::NEVER);
+    assert!(script.output().is_empty() && script.end.tcb.timers.delayed_ack == super::super::NEVER);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_keepalive_finds_a_dead_peer() {
         }
         script.fire();
     }
-    assert_eq!(script.end.notices, [Notice::TimedOut, Notice::Closed]);
+    assert_eq!(script.end.notices, [Event::TimedOut, Event::Closed]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::{AckInfo, Congestion};
-use super::{TIME_BITS, cube_root, plateau_time};
+use super::super::{AckSample, Congestion};
+use super::{TIME_BITS, compute_k, cube_root};
 use crate::tcp::config::Algorithm;
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::wire::seq::Seq;
@@ -29,13 +29,13 @@ impl Path {
     /// Past slow start, at a window of `segments`, by a loss.
     fn reduced_to(segments: u32, rtt_ns: u64) -> Self {
         let mut path = Self::new(rtt_ns, MSS);
-        path.ack(segments * MSS * 10 / 7 - path.cc.window());
-        path.cc.on_loss(path.cc.window(), MSS);
+        path.ack(segments * MSS * 10 / 7 - path.cc.cwnd());
+        path.cc.on_loss(path.cc.cwnd(), MSS);
         path
     }
 
     fn ack(&mut self, octets: u32) {
-        self.cc.on_ack(&AckInfo {
+        self.cc.on_ack(&AckSample {
             now: self.now,
             octets,
             mss: self.mss,
@@ -49,7 +49,7 @@ impl Path {
 
     /// A round trip's worth of ACKs, one per two segments.
     fn round(&mut self) {
-        let window = self.cc.window();
+        let window = self.cc.cwnd();
         let acks = (window / (2 * self.mss)).max(1);
         for _ in 0..acks {
             self.now = self.now + self.rtt_ns / u64::from(acks);
@@ -69,7 +69,7 @@ impl Path {
     }
 
     fn segments(&self) -> f64 {
-        f64::from(self.cc.window()) / f64::from(self.mss)
+        f64::from(self.cc.cwnd()) / f64::from(self.mss)
     }
 }
 
@@ -142,7 +142,7 @@ impl Model {
 }
 
 #[test]
-fn the_integers_follow_the_formulas() {
+fn integer_cubic_matches_the_formulas() {
     for seed in 0..60 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mss = [536, 1460, 8960][rng.random_range(0..3)];
@@ -151,7 +151,7 @@ fn the_integers_follow_the_formulas() {
         path.cc.window.ssthresh = mss * rng.random_range(20..400);
         let segments = |octets: u32| f64::from(octets) / f64::from(mss);
         let mut model = Model {
-            cwnd: segments(path.cc.window()),
+            cwnd: segments(path.cc.cwnd()),
             ssthresh: segments(path.cc.window.ssthresh),
             w_max: 0.0,
             prior: 0.0,
@@ -167,11 +167,11 @@ fn the_integers_follow_the_formulas() {
             if rng.random_range(0..5000) == 0 {
                 path.now = path.now + rtt_ns * rng.random_range(1..100);
             }
-            let octets = path.cc.window() / u32::try_from(per_round).unwrap();
+            let octets = path.cc.cwnd() / u32::try_from(per_round).unwrap();
             path.ack(octets);
             let seconds = |ns: u64| ns as f64 / 1e9;
             model.ack(seconds(path.now.as_nanos()), seconds(rtt_ns), segments(octets));
-            let flight = path.cc.window() - octets;
+            let flight = path.cc.cwnd() - octets;
             match rng.random_range(0..8000) {
                 0..4 => {
                     path.cc.on_loss(flight, mss);
@@ -188,7 +188,7 @@ fn the_integers_follow_the_formulas() {
             let error = (path.segments() - model.cwnd).abs() / model.cwnd.max(10.0);
             worst = worst.max(error);
             assert!(error < 0.018, "seed {seed} step {step}: {} {model:?}", path.segments());
-            if path.cc.window() > 1 << 30 {
+            if path.cc.cwnd() > 1 << 30 {
                 break;
             }
         }
@@ -197,7 +197,7 @@ fn the_integers_follow_the_formulas() {
 }
 
 #[test]
-fn cube_roots() {
+fn cube_root_rounds_down() {
     for n in (0..2000u32).chain([65_535, 1 << 20, (1 << 26) - 1]) {
         let cube = u128::from(n).pow(3);
         assert_eq!(cube_root(cube), n);
@@ -207,15 +207,15 @@ fn cube_roots() {
         }
     }
     // 100 segments below the plateau: (100 / 0.4)^(1/3) = 6.2996 s.
-    let k = f64::from(plateau_time(100 * MSS, MSS)) / f64::from(1 << TIME_BITS);
+    let k = f64::from(compute_k(100 * MSS, MSS)) / f64::from(1 << TIME_BITS);
     assert!((k - 6.2996).abs() < 1e-4, "{k}");
-    assert_eq!(plateau_time(0, MSS), 0);
-    assert!(plateau_time(u32::MAX, 64) > 0);
+    assert_eq!(compute_k(0, MSS), 0);
+    assert!(compute_k(u32::MAX, 64) > 0);
 }
 
 /// Sections 4.2, 4.4 and 4.5: concave up to the plateau, which is reached at K; convex beyond.
 #[test]
-fn concave_then_convex() {
+fn growth_is_concave_to_w_max_then_convex() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
     // K = cbrt(300 / 0.4) = 9.09 s.
     let mut windows = vec![path.segments()];
@@ -233,7 +233,7 @@ fn concave_then_convex() {
 
 /// Section 4.3: on short paths CUBIC grows as Reno does, and never slower.
 #[test]
-fn short_paths_grow_as_reno_with_alpha() {
+fn reno_friendly_region_on_short_rtt() {
     let mut path = Path::reduced_to(70, 2 * MILLISECOND);
     let rounds = path.rounds_until(1000, |path| path.segments() >= 100.0);
     // 9/17 of a segment per round trip, up to the window before the reduction.
@@ -245,73 +245,73 @@ fn short_paths_grow_as_reno_with_alpha() {
 /// Section 4.6: seven tenths of the window, however little of it was in flight, and at least two
 /// segments.
 #[test]
-fn the_decrease() {
+fn loss_reduces_cwnd_by_beta() {
     let mut path = Path::new(MILLISECOND, MSS);
-    path.ack(100_000 - path.cc.window());
+    path.ack(100_000 - path.cc.cwnd());
     path.cc.on_loss(100_000, MSS);
-    assert_eq!((path.cc.window(), path.cc.ssthresh()), (70_000, 70_000));
+    assert_eq!((path.cc.cwnd(), path.cc.ssthresh()), (70_000, 70_000));
     path.cc.on_loss(1000, MSS);
-    assert_eq!((path.cc.window(), path.cc.ssthresh()), (49_000, 49_000));
-    path.cc.on_congestion_echo(1000, MSS);
-    assert_eq!((path.cc.window(), path.cc.ssthresh()), (34_300, 34_300));
+    assert_eq!((path.cc.cwnd(), path.cc.ssthresh()), (49_000, 49_000));
+    path.cc.on_ece(1000, MSS);
+    assert_eq!((path.cc.cwnd(), path.cc.ssthresh()), (34_300, 34_300));
     for _ in 0..20 {
         path.cc.on_loss(1000, MSS);
     }
-    assert_eq!(path.cc.window(), 2 * MSS);
+    assert_eq!(path.cc.cwnd(), 2 * MSS);
 }
 
 /// Section 4.7: below the former plateau, the next one is lower than the window was.
 #[test]
-fn fast_convergence() {
+fn fast_convergence_lowers_w_max() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
     path.rounds_until(200, |path| path.segments() >= 900.0);
     let window = path.segments();
-    path.cc.on_loss(path.cc.window(), MSS);
-    let super::super::Law::Cubic(cubic) = path.cc.law else { panic!("CUBIC") };
+    path.cc.on_loss(path.cc.cwnd(), MSS);
+    let super::super::AlgorithmState::Cubic(cubic) = path.cc.algorithm else { panic!("CUBIC") };
     let w_max = f64::from(cubic.w_max) / f64::from(MSS);
     assert!((w_max - 0.85 * window).abs() < 0.1, "{w_max} {window}");
 }
 
 /// Section 4.8: after a timeout the plateau is where slow start ends.
 #[test]
-fn after_a_timeout() {
+fn timeout_resets_w_max() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
-    path.cc.on_timeout(path.cc.window(), MSS, true);
+    path.cc.on_timeout(path.cc.cwnd(), MSS, true);
     path.cc.on_timeout(MSS, MSS, false);
-    assert_eq!(path.cc.window(), MSS);
+    assert_eq!(path.cc.cwnd(), MSS);
     let rounds = path.rounds_until(100, |path| !path.cc.in_slow_start());
     assert!((8..=10).contains(&rounds), "{rounds}: doubling");
     assert!((path.segments() - 490.0).abs() < 1.0, "seven tenths, {}", path.segments());
     path.round();
-    let super::super::Law::Cubic(cubic) = path.cc.law else { panic!("CUBIC") };
-    assert_eq!((cubic.k, cubic.w_max), (0, cubic.prior.min(cubic.w_max)));
+    let super::super::AlgorithmState::Cubic(cubic) = path.cc.algorithm else { panic!("CUBIC") };
+    assert_eq!((cubic.k, cubic.w_max), (0, cubic.cwnd_prior.min(cubic.w_max)));
     assert!((f64::from(cubic.w_max) / f64::from(MSS) - 490.0).abs() < 1.0);
 }
 
 /// Section 4.9: a congestion event that was none leaves no trace.
 #[test]
-fn a_spurious_event_is_undone() {
+fn undo_restores_cubic_state() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
     for _ in 0..40 {
         path.round();
     }
     let mut other = Path { ..path };
     let prior = path.cc;
-    path.cc.on_loss(path.cc.window(), MSS);
-    path.cc.on_timeout(path.cc.window(), MSS, true);
+    path.cc.on_loss(path.cc.cwnd(), MSS);
+    path.cc.on_timeout(path.cc.cwnd(), MSS, true);
     path.now = path.now + path.rtt_ns;
     other.now = path.now;
     path.cc.restore(prior);
     for _ in 0..100 {
         path.round();
         other.round();
-        assert_eq!(path.cc.window(), other.cc.window());
+        assert_eq!(path.cc.cwnd(), other.cc.cwnd());
     }
 }
 
 /// Sections 4.2 and 5.8: while the window is not in use, the clock of the cubic stands.
 #[test]
-fn idle_time_does_not_count() {
+fn idle_time_does_not_advance_the_epoch() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
     for _ in 0..30 {
         path.round();
@@ -328,10 +328,10 @@ fn idle_time_does_not_count() {
 
 /// Section 4.10: HyStart++ ends slow start, and the plateau is there.
 #[test]
-fn out_of_slow_start_by_hystart() {
+fn hystart_exit_starts_at_w_max() {
     let mut path = Path::new(100 * MILLISECOND, MSS);
-    path.cc.window.ssthresh = path.cc.window();
+    path.cc.window.ssthresh = path.cc.cwnd();
     path.round();
-    let super::super::Law::Cubic(cubic) = path.cc.law else { panic!("CUBIC") };
+    let super::super::AlgorithmState::Cubic(cubic) = path.cc.algorithm else { panic!("CUBIC") };
     assert_eq!((cubic.k, cubic.w_max), (0, 14_600));
 }

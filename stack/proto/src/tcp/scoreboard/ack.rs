@@ -1,16 +1,16 @@
 //! What an ACK brings: records freed, records that the peer reports to hold.
 
-use super::{AGAIN, Board, COPY, LOST, SACKED};
-use crate::tcp::rack::{Guard, sent_after};
+use super::{LOST, RETRANS_IN_FLIGHT, RETRANSMITTED, SACKED, Scoreboard};
+use crate::tcp::rack::{SampleGuard, sent_after};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
 
 /// What one ACK brought.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::tcp) struct News {
+pub(in crate::tcp) struct AckInfo {
     /// Octets that the peer was not known to hold (`DeliveredData` of RFC 9937).
-    pub(in crate::tcp) octets: u32,
+    pub(in crate::tcp) delivered: u32,
     /// Records that the acknowledgment freed, in part or whole.
     pub(in crate::tcp) records: u32,
     /// When the oldest of them was sent, if none of them was ever sent again (Karn).
@@ -20,17 +20,24 @@ pub(in crate::tcp) struct News {
     /// Something sent once arrived after what was sent later.
     pub(in crate::tcp) reordered: bool,
     /// Lowest end of what was sent once and arrived.
-    pub(in crate::tcp) original: Option<Seq>,
+    pub(in crate::tcp) lowest_original: Option<Seq>,
 }
 
-impl News {
+impl AckInfo {
     /// A record of these marks, not known to be held, was delivered whole. `fack` is the end of
     /// what was known to be held before (RFC 8985 section 6.2, steps 2 and 3).
-    fn take(&mut self, marks: u8, sent_at: Instant, end: Seq, fack: Seq, guard: Option<&Guard>) {
-        if marks & AGAIN == 0 {
+    fn on_delivered(
+        &mut self,
+        marks: u8,
+        sent_at: Instant,
+        end: Seq,
+        fack: Seq,
+        guard: Option<&SampleGuard>,
+    ) {
+        if marks & RETRANSMITTED == 0 {
             self.reordered |= end < fack;
-            self.original = Some(self.original.map_or(end, |lowest| lowest.min(end)));
-        } else if !guard.is_some_and(|guard| guard.trusts(sent_at)) {
+            self.lowest_original = Some(self.lowest_original.map_or(end, |lowest| lowest.min(end)));
+        } else if !guard.is_some_and(|guard| guard.is_valid_sample(sent_at)) {
             return;
         }
         if self.newest.is_none_or(|newest| sent_after((sent_at, end), newest)) {
@@ -41,7 +48,7 @@ impl News {
 
 /// What a calm ACK freed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::tcp) struct Freed {
+pub(in crate::tcp) struct Acked {
     /// Records, in part or whole.
     pub(in crate::tcp) records: u32,
     /// When the oldest was sent, if none of them was ever sent again (Karn).
@@ -50,21 +57,21 @@ pub(in crate::tcp) struct Freed {
     pub(in crate::tcp) newest: Option<(Instant, Seq)>,
 }
 
-impl<T: Clone> Board<T> {
-    /// As [`Board::ack`] where nothing is SACKED or lost, and no retransmission is under way.
+impl<T: Clone> Scoreboard<T> {
+    /// As [`Scoreboard::ack`] where nothing is SACKED or lost, and no retransmission is under way.
     #[inline]
-    pub(in crate::tcp) fn free(&mut self, ack: Seq) -> Freed {
-        let mut freed = Freed::default();
+    pub(in crate::tcp) fn ack_in_order(&mut self, ack: Seq) -> Acked {
+        let mut acked = Acked::default();
         let mut marks = 0;
         while let Some(front) = self.records.front_mut() {
             let distance = ack.distance(front.seq);
             if distance <= 0 {
                 break;
             }
-            if freed.records == 0 {
-                freed.oldest = Some(front.sent_at);
+            if acked.records == 0 {
+                acked.oldest = Some(front.sent_at);
             }
-            freed.records += 1;
+            acked.records += 1;
             marks |= front.marks;
             let octets = distance.cast_unsigned();
             if octets < front.len {
@@ -73,30 +80,35 @@ impl<T: Clone> Board<T> {
                 front.offset += octets;
                 break;
             }
-            freed.newest = Some((front.sent_at, front.end()));
+            acked.newest = Some((front.sent_at, front.end()));
             self.records.pop_front();
         }
         if marks != 0 {
-            freed.oldest = None;
+            acked.oldest = None;
         }
-        self.high_sacked = self.high_sacked.max(ack);
-        self.loss_edge = self.loss_edge.max(ack);
-        self.resend_from = self.resend_from.max(ack);
-        freed
+        self.fack = self.fack.max(ack);
+        self.loss_cursor = self.loss_cursor.max(ack);
+        self.retransmit_cursor = self.retransmit_cursor.max(ack);
+        acked
     }
 
     /// Frees what `ack` covers. Cost: O(records freed).
     #[inline]
-    pub(in crate::tcp) fn ack(&mut self, ack: Seq, guard: Option<&Guard>, news: &mut News) {
+    pub(in crate::tcp) fn ack(
+        &mut self,
+        ack: Seq,
+        guard: Option<&SampleGuard>,
+        info: &mut AckInfo,
+    ) {
         let mut clean = true;
         while let Some(front) = self.records.front_mut() {
             if front.seq >= ack {
                 break;
             }
-            if news.records == 0 {
-                news.oldest = Some(front.sent_at);
+            if info.records == 0 {
+                info.oldest = Some(front.sent_at);
             }
-            news.records += 1;
+            info.records += 1;
             let (marks, end) = (front.marks, front.end());
             let whole = end <= ack;
             let octets = if whole { front.len } else { ack - front.seq };
@@ -106,30 +118,30 @@ impl<T: Clone> Board<T> {
                 front.offset += octets;
             }
             let sent_at = front.sent_at;
-            if marks & (SACKED | AGAIN) == 0 {
-                news.octets += octets;
+            if marks & (SACKED | RETRANSMITTED) == 0 {
+                info.delivered += octets;
                 if whole {
-                    news.reordered |= end < self.high_sacked;
-                    news.original.get_or_insert(end);
-                    news.newest = Some((sent_at, end));
+                    info.reordered |= end < self.fack;
+                    info.lowest_original.get_or_insert(end);
+                    info.newest = Some((sent_at, end));
                 }
             } else {
-                clean &= marks & AGAIN == 0;
+                clean &= marks & RETRANSMITTED == 0;
                 if marks & SACKED == 0 {
-                    news.octets += octets;
+                    info.delivered += octets;
                     if whole {
                         let guard =
                             guard.map(
                                 |&guard| {
-                                    if news.records == 1 { guard } else { guard.without_echo() }
+                                    if info.records == 1 { guard } else { guard.without_echo() }
                                 },
                             );
-                        news.take(marks, sent_at, end, self.high_sacked, guard.as_ref());
+                        info.on_delivered(marks, sent_at, end, self.fack, guard.as_ref());
                     }
                 }
             }
             if marks != 0 {
-                self.uncount(marks, octets, whole);
+                self.deduct(marks, octets, whole);
             }
             if !whole {
                 break;
@@ -137,15 +149,15 @@ impl<T: Clone> Board<T> {
             self.records.pop_front();
         }
         if !clean {
-            news.oldest = None;
+            info.oldest = None;
         }
-        self.high_sacked = self.high_sacked.max(ack);
-        self.loss_edge = self.loss_edge.max(ack);
-        self.resend_from = self.resend_from.max(ack);
+        self.fack = self.fack.max(ack);
+        self.loss_cursor = self.loss_cursor.max(ack);
+        self.retransmit_cursor = self.retransmit_cursor.max(ack);
     }
 
     /// `octets` of a record with these marks leave the counters, `whole` of it or its head.
-    fn uncount(&mut self, marks: u8, octets: u32, whole: bool) {
+    fn deduct(&mut self, marks: u8, octets: u32, whole: bool) {
         if marks & SACKED != 0 {
             self.sacked -= octets;
             self.sacked_count -= u32::from(whole);
@@ -153,8 +165,8 @@ impl<T: Clone> Board<T> {
         if marks & LOST != 0 {
             self.lost -= octets;
         }
-        if marks & COPY != 0 {
-            self.copies -= octets;
+        if marks & RETRANS_IN_FLIGHT != 0 {
+            self.retrans_out -= octets;
         }
     }
 
@@ -170,10 +182,10 @@ impl<T: Clone> Board<T> {
         blocks: &[Block],
         una: Seq,
         nxt: Seq,
-        guard: &Guard,
-        news: &mut News,
+        guard: &SampleGuard,
+        info: &mut AckInfo,
     ) {
-        let fack = self.high_sacked;
+        let fack = self.fack;
         let guard = guard.without_echo();
         for &(start, end) in blocks {
             if start >= end || start < una || end > nxt {
@@ -191,23 +203,23 @@ impl<T: Clone> Board<T> {
                 let run = usize::from(record.sacked_run).max(1);
                 if record.marks & SACKED == 0 {
                     let (marks, len) = (record.marks, record.len);
-                    record.marks = (marks | SACKED) & !(LOST | COPY);
-                    news.octets += len;
-                    news.take(marks, record.sent_at, record_end, fack, Some(&guard));
-                    self.high_sacked = self.high_sacked.max(record_end);
-                    self.uncount(marks, len, true);
+                    record.marks = (marks | SACKED) & !(LOST | RETRANS_IN_FLIGHT);
+                    info.delivered += len;
+                    info.on_delivered(marks, record.sent_at, record_end, fack, Some(&guard));
+                    self.fack = self.fack.max(record_end);
+                    self.deduct(marks, len, true);
                     self.sacked += len;
                     self.sacked_count += 1;
                 }
                 index += run;
                 self.note_sack_step();
             }
-            self.note_run(first, index);
+            self.note_sacked_run(first, index);
         }
     }
 
-    /// All records of `from..to` are SACKed: those passed on the way remember it.
-    fn note_run(&mut self, mut from: usize, to: usize) {
+    /// All records of `start_seq..to` are SACKed: those passed on the way remember it.
+    fn note_sacked_run(&mut self, mut from: usize, to: usize) {
         while let Some(record) = self.records.get_mut(from).filter(|_| from < to) {
             let run = usize::from(record.sacked_run).max(1);
             record.sacked_run = u16::try_from(to - from).unwrap_or(u16::MAX);

@@ -16,59 +16,59 @@ use crate::wire::seq::Seq;
 /// comes from before the clock wrapped.
 const ECHO_AGE_MAX: u32 = 1 << 30;
 /// The window spans at most so many times what the path holds without queues.
-const PATH_GAIN: u64 = 4;
+const BDP_GAIN: u64 = 4;
 /// After so long the shortest round may be of a path that is no longer taken: it counts double.
-const SHORTEST_AGE_MS: u32 = 60_000;
+const RTT_MIN_AGE_MS: u32 = 60_000;
 
 /// The clock of the timestamps, as the peer echoes it, at which a round is over.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark(pub(super) u32);
+pub(super) struct RoundEnd(pub(super) u32);
 
-impl Mark {
+impl RoundEnd {
     #[inline]
-    pub(super) const fn is_over(self, clock: u32) -> bool {
+    pub(super) const fn is_reached(self, clock: u32) -> bool {
         self.0.wrapping_sub(clock).wrapping_sub(1) >= ECHO_AGE_MAX
     }
 }
 
 /// The round under way.
 #[derive(Debug)]
-pub(super) struct Round {
+pub(super) struct RcvRound {
     /// Where the octets end that arrived before it.
-    from: Seq,
-    begun: Instant,
+    start_seq: Seq,
+    started_at: Instant,
     /// The shortest round, in nanoseconds (four seconds are as good as more), and when it was, in
     /// milliseconds of a clock that wraps.
-    shortest_ns: u32,
-    shortest_at_ms: u32,
+    rtt_min_ns: u32,
+    rtt_min_at_ms: u32,
     /// Most octets of a round so far.
-    most: u32,
+    most_received: u32,
 }
 
-impl Round {
+impl RcvRound {
     /// Longest wait for the end of a round by our own clock, microseconds.
-    pub(super) const WAIT_MAX: u32 = 1_000_000;
+    pub(super) const WAIT_MAX_US: u32 = 1_000_000;
 
     /// None under way.
     pub(super) const fn new() -> Self {
         Self {
-            from: Seq(0),
-            begun: Instant::ZERO,
-            shortest_ns: u32::MAX,
-            shortest_at_ms: 0,
-            most: 0,
+            start_seq: Seq(0),
+            started_at: Instant::ZERO,
+            rtt_min_ns: u32::MAX,
+            rtt_min_at_ms: 0,
+            most_received: 0,
         }
     }
 
     /// When it began; the first with our SYN.
-    pub(super) const fn begun(&self) -> Instant {
-        self.begun
+    pub(super) const fn started_at(&self) -> Instant {
+        self.started_at
     }
 
     /// A round begins.
-    pub(super) const fn begin(&mut self, now: Instant, from: Seq) {
-        self.begun = now;
-        self.from = from;
+    pub(super) const fn start(&mut self, now: Instant, from: Seq) {
+        self.started_at = now;
+        self.start_seq = from;
     }
 
     /// The round is over, octets having arrived up to `end`: the window the sender needs, at most
@@ -77,31 +77,31 @@ impl Round {
     /// Twice of what arrived lets a sender keep its pace while a loss is repaired. Where more
     /// arrived than ever before it is in slow start: a round from now it sends twice as much, and
     /// by the time it hears of this window four times.
-    pub(super) fn need(&mut self, now: Instant, end: Seq, max: u32) -> u32 {
+    pub(super) fn window_needed(&mut self, now: Instant, end: Seq, max: u32) -> u32 {
         // Octets that the upper layer declined may have been counted in the round before.
-        let octets = (end.max(self.from) - self.from).min(max);
-        let growth = octets.saturating_sub(self.most);
-        self.most = self.most.max(octets);
+        let octets = (end.max(self.start_seq) - self.start_seq).min(max);
+        let growth = octets.saturating_sub(self.most_received);
+        self.most_received = self.most_received.max(octets);
         let wanted = octets.saturating_mul(2).saturating_add(growth.saturating_mul(4)).min(max);
-        wanted.min(self.path(now, octets))
+        wanted.min(self.bdp_limit(now, octets))
     }
 
     /// What the path holds when `octets` have passed in this round: as many as in the shortest
     /// one, with room for queues.
-    fn path(&mut self, now: Instant, octets: u32) -> u32 {
-        let round_ns = now.since(self.begun).max(1);
+    fn bdp_limit(&mut self, now: Instant, octets: u32) -> u32 {
+        let round_ns = now.since(self.started_at).max(1);
         let now_ms = millis(now);
-        if now_ms.wrapping_sub(self.shortest_at_ms) > SHORTEST_AGE_MS {
-            self.shortest_ns = self.shortest_ns.saturating_mul(2);
-            self.shortest_at_ms = now_ms;
+        if now_ms.wrapping_sub(self.rtt_min_at_ms) > RTT_MIN_AGE_MS {
+            self.rtt_min_ns = self.rtt_min_ns.saturating_mul(2);
+            self.rtt_min_at_ms = now_ms;
         }
         let bounded_ns = u32::try_from(round_ns).unwrap_or(u32::MAX);
-        if bounded_ns <= self.shortest_ns {
-            self.shortest_ns = bounded_ns;
-            self.shortest_at_ms = now_ms;
+        if bounded_ns <= self.rtt_min_ns {
+            self.rtt_min_ns = bounded_ns;
+            self.rtt_min_at_ms = now_ms;
         }
-        let shortest_ns = u64::from(self.shortest_ns).min(round_ns);
-        let held = u128::from(octets) * u128::from(PATH_GAIN * shortest_ns);
+        let shortest_ns = u64::from(self.rtt_min_ns).min(round_ns);
+        let held = u128::from(octets) * u128::from(BDP_GAIN * shortest_ns);
         u32::try_from(held / u128::from(round_ns)).unwrap_or(u32::MAX)
     }
 }
@@ -113,48 +113,48 @@ const fn millis(now: Instant) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mark, Round};
+    use super::{RcvRound, RoundEnd};
     use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
     use crate::wire::seq::Seq;
 
     #[test]
-    fn a_round_ends_with_an_echo_of_its_mark_also_across_the_wrap() {
+    fn round_ends_at_echoed_tsval_across_the_wrap() {
         for mark in [5u32, 0, u32::MAX, 0x8000_0000] {
-            let round = Mark(mark);
+            let round = RoundEnd(mark);
             for before in [1, 2, 1_000_000] {
-                assert!(!round.is_over(mark.wrapping_sub(before)));
+                assert!(!round.is_reached(mark.wrapping_sub(before)));
             }
             // Idle for longer than half a turn of the clock, too.
             for after in [0, 1, 1000, 0x7fff_ffff, 0x9000_0000] {
-                assert!(round.is_over(mark.wrapping_add(after)), "{mark} {after}");
+                assert!(round.is_reached(mark.wrapping_add(after)), "{mark} {after}");
             }
         }
     }
 
     /// Rounds of given octets and lengths, one after another.
-    struct Rounds {
-        round: Round,
+    struct RcvRounds {
+        round: RcvRound,
         now: Instant,
         end: Seq,
     }
 
-    impl Rounds {
+    impl RcvRounds {
         fn new() -> Self {
-            Self { round: Round::new(), now: Instant::ZERO, end: Seq(0xffff_ff00) }
+            Self { round: RcvRound::new(), now: Instant::ZERO, end: Seq(0xffff_ff00) }
         }
 
-        fn need(&mut self, octets: u32, ns: u64) -> u32 {
-            self.round.begin(self.now, self.end);
+        fn window_needed(&mut self, octets: u32, ns: u64) -> u32 {
+            self.round.start(self.now, self.end);
             self.now = self.now + ns;
             self.end += octets;
-            self.round.need(self.now, self.end, 6 << 20)
+            self.round.window_needed(self.now, self.end, 6 << 20)
         }
     }
 
     #[test]
-    fn the_need_is_double_what_arrives_and_more_in_slow_start() {
-        let mut rounds = Rounds::new();
-        let mut need = |octets| rounds.need(octets, 20 * MILLISECOND);
+    fn window_needed_is_twice_received_and_more_in_slow_start() {
+        let mut rounds = RcvRounds::new();
+        let mut need = |octets| rounds.window_needed(octets, 20 * MILLISECOND);
         assert_eq!(need(10_000), 40_000);
         assert_eq!(need(20_000), 80_000);
         assert_eq!(need(20_000), 40_000);
@@ -164,25 +164,25 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_no_need() {
+    fn queueing_delay_does_not_grow_the_window() {
         // 20 Gb/s and 5 us: a window of 256 KiB waits in queues for twenty times as long.
-        let mut rounds = Rounds::new();
-        rounds.need(10_000, 5 * MICROSECOND);
+        let mut rounds = RcvRounds::new();
+        rounds.window_needed(10_000, 5 * MICROSECOND);
         let mut window = 256 * 1024;
         for _ in 0..1000 {
-            let need = rounds.need(window, u64::from(window) * 2 / 5);
+            let need = rounds.window_needed(window, u64::from(window) * 2 / 5);
             assert!(need < window, "{need}");
             window = window.max(need);
         }
         // The path has become longer in earnest: that shows within minutes.
         for _ in 0..400 {
-            window = window.max(rounds.need(window, SECOND));
+            window = window.max(rounds.window_needed(window, SECOND));
         }
         assert_eq!(window, 256 * 1024, "from 5 us to a second takes longer");
-        let mut rounds = Rounds::new();
-        rounds.need(10_000, MILLISECOND);
+        let mut rounds = RcvRounds::new();
+        rounds.window_needed(10_000, MILLISECOND);
         for _ in 0..30_000 {
-            window = window.max(rounds.need(window, 20 * MILLISECOND));
+            window = window.max(rounds.window_needed(window, 20 * MILLISECOND));
         }
         assert_eq!(window, 6 << 20);
     }

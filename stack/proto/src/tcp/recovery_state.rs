@@ -7,13 +7,13 @@ use crate::wire::seq::Seq;
 
 /// Which kind of loss is being repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum CaState {
     /// None.
     Open,
     /// Found by RACK or duplicate ACKs.
-    Fast,
+    Recovery,
     /// Found by the retransmission timer.
-    Timeout,
+    Loss,
 }
 
 /// How far F-RTO has come in telling whether a timeout was spurious (RFC 5682 section 3.1).
@@ -22,10 +22,10 @@ pub(super) enum Frto {
     /// Not at it.
     Off,
     /// Step 2: waits for the first ACK of something new.
-    First,
+    AwaitFirstAck,
     /// Step 3: so many new segments may still go; retransmissions wait for the next ACK, which
     /// tells.
-    Second { new: u8 },
+    AwaitSecondAck { new_segments: u8 },
 }
 
 /// What would undo an episode that turns out to be spurious.
@@ -34,16 +34,16 @@ pub(super) struct Undo {
     /// The controller before the episode.
     pub(super) prior: Congestion,
     /// Where the first loss is. An ACK that does not reach beyond says nothing about it.
-    pub(super) hole: Seq,
+    pub(super) first_lost: Seq,
     /// TSval of the first retransmission: an ACK that echoes an earlier one answers the original
     /// (Eifel, RFC 3522). `None` before any retransmission.
-    pub(super) first_ts: Option<u32>,
+    pub(super) retrans_stamp: Option<u32>,
     /// Still waiting for the first ACK that moves: the only one Eifel may judge by.
     pub(super) eifel: bool,
     /// Retransmissions not yet reported as duplicates by D-SACK.
-    pub(super) unreported: u32,
+    pub(super) undo_retrans: u32,
     /// The loss was found by what was SACKed: if it was none, it was reordering.
-    pub(super) by_order: bool,
+    pub(super) by_reordering: bool,
 }
 
 /// What is kept of an episode.
@@ -56,19 +56,19 @@ struct Episode {
 /// Loss recovery (RFC 6582, RFC 6675).
 #[derive(Debug)]
 pub(super) struct Recovery {
-    pub(super) phase: Phase,
+    pub(super) ca_state: CaState,
     /// Recovery ends when this is acknowledged.
-    pub(super) point: Seq,
+    pub(super) recovery_point: Seq,
     /// The next retransmission goes out whatever the window says (RFC 6675 step 4.3).
-    pub(super) first_due: bool,
+    pub(super) force_retransmit: bool,
     pub(super) frto: Frto,
     /// Duplicate ACKs in a row.
-    pub(super) duplicates: u32,
+    pub(super) dupacks: u32,
     /// Without SACK: octets the duplicate ACKs say have left the network.
-    pub(super) left: u32,
+    pub(super) dupack_credit: u32,
     /// Without SACK: copies that an episode sent which was undone. Each brings about a duplicate
     /// ACK that tells of no loss.
-    needless: u32,
+    spurious_retrans: u32,
     /// The memory is kept for the next episode until the connection has been idle for a while.
     episode: Option<Box<Episode>>,
     /// What would undo the episode is known, and it was not undone.
@@ -78,13 +78,13 @@ pub(super) struct Recovery {
 impl Recovery {
     pub(super) const fn new(iss: Seq) -> Self {
         Self {
-            phase: Phase::Open,
-            point: iss,
-            first_due: false,
+            ca_state: CaState::Open,
+            recovery_point: iss,
+            force_retransmit: false,
             frto: Frto::Off,
-            duplicates: 0,
-            left: 0,
-            needless: 0,
+            dupacks: 0,
+            dupack_credit: 0,
+            spurious_retrans: 0,
             episode: None,
             undoable: false,
         }
@@ -92,51 +92,64 @@ impl Recovery {
 
     /// An ACK of new data is progress and nothing else.
     #[inline]
-    pub(super) fn is_calm(&self) -> bool {
-        self.phase == Phase::Open && self.left == 0
+    pub(super) fn is_open(&self) -> bool {
+        self.ca_state == CaState::Open && self.dupack_credit == 0
     }
 
-    /// Begins an episode whose first loss is at `hole` and which ends at `point`, keeping `prior`
+    /// Begins an episode whose first loss is at `first_lost` and which ends at `recovery_point`, keeping `cwnd_prior`
     /// unless one is under way.
-    pub(super) fn enter(&mut self, phase: Phase, hole: Seq, point: Seq, prior: Congestion) {
-        if self.phase == Phase::Open {
-            let by_order = phase == Phase::Fast;
-            let undo = Undo { prior, hole, first_ts: None, eifel: true, unreported: 0, by_order };
+    pub(super) fn enter(
+        &mut self,
+        ca_state: CaState,
+        first_lost: Seq,
+        recovery_point: Seq,
+        prior: Congestion,
+    ) {
+        if self.ca_state == CaState::Open {
+            let by_reordering = ca_state == CaState::Recovery;
+            let undo = Undo {
+                prior,
+                first_lost,
+                retrans_stamp: None,
+                eifel: true,
+                undo_retrans: 0,
+                by_reordering,
+            };
             match &mut self.episode {
                 Some(episode) => episode.undo = undo,
                 episode => *episode = Some(Box::new(Episode { undo, prr: Prr::default() })),
             }
             self.undoable = true;
         } else if let Some(undo) = self.undo_mut() {
-            undo.by_order = false;
+            undo.by_reordering = false;
         }
-        self.phase = phase;
-        self.point = point;
-        self.first_due = true;
+        self.ca_state = ca_state;
+        self.recovery_point = recovery_point;
+        self.force_retransmit = true;
         self.frto = Frto::Off;
-        self.left = 0;
-        self.needless = 0;
+        self.dupack_credit = 0;
+        self.spurious_retrans = 0;
     }
 
     /// The episode is over.
     pub(super) const fn leave(&mut self) {
-        self.phase = Phase::Open;
-        self.first_due = false;
+        self.ca_state = CaState::Open;
+        self.force_retransmit = false;
         self.frto = Frto::Off;
-        self.left = 0;
-        self.duplicates = 0;
+        self.dupack_credit = 0;
+        self.dupacks = 0;
     }
 
     /// The episode was none, and the copies it sent are under way.
-    pub(super) const fn expect_duplicates(&mut self, copies: u32) {
-        self.needless = copies;
+    pub(super) const fn expect_dupacks(&mut self, spurious_retrans: u32) {
+        self.spurious_retrans = spurious_retrans;
     }
 
     /// A duplicate ACK came with `una` the first octet outstanding: is it the doing of a needless
     /// copy?
-    pub(super) fn explains_duplicate(&mut self, una: Seq) -> bool {
-        let explains = self.needless > 0 && una < self.point;
-        self.needless -= u32::from(explains);
+    pub(super) fn explains_dupack(&mut self, una: Seq) -> bool {
+        let explains = self.spurious_retrans > 0 && una < self.recovery_point;
+        self.spurious_retrans -= u32::from(explains);
         explains
     }
 
@@ -173,36 +186,38 @@ impl Recovery {
     }
 
     /// Notes a retransmission made with timestamp `ts`.
-    pub(super) fn on_resend(&mut self, ts: u32) {
-        self.first_due = false;
+    pub(super) fn on_retransmit(&mut self, ts: u32) {
+        self.force_retransmit = false;
         if let Some(undo) = self.undo_mut() {
-            undo.first_ts.get_or_insert(ts);
-            undo.unreported += 1;
+            undo.retrans_stamp.get_or_insert(ts);
+            undo.undo_retrans += 1;
         }
     }
 
     /// F-RTO: a new segment left.
     #[inline]
-    pub(super) const fn on_fresh(&mut self) {
-        if let Frto::Second { new } = &mut self.frto {
+    pub(super) const fn on_new_data(&mut self) {
+        if let Frto::AwaitSecondAck { new_segments: new } = &mut self.frto {
             *new = new.saturating_sub(1);
         }
     }
 
     /// F-RTO: a new segment goes before any retransmission.
-    pub(super) const fn prefers_fresh(&self) -> bool {
-        matches!(self.frto, Frto::Second { new: 1.. })
+    pub(super) const fn prefers_new_data(&self) -> bool {
+        matches!(self.frto, Frto::AwaitSecondAck { new_segments: 1.. })
     }
 
     /// F-RTO: retransmissions wait for the next ACK.
-    pub(super) const fn holds_back(&self) -> bool {
-        matches!(self.frto, Frto::Second { .. })
+    pub(super) const fn defers_retransmit(&self) -> bool {
+        matches!(self.frto, Frto::AwaitSecondAck { .. })
     }
 
     /// F-RTO: nothing new may go. Where nothing new went, nothing can be told.
-    pub(super) const fn without_fresh(&mut self) {
+    pub(super) const fn on_no_new_data(&mut self) {
         self.frto = match self.frto {
-            Frto::Second { new: 0 | 1 } => Frto::Second { new: 0 },
+            Frto::AwaitSecondAck { new_segments: 0 | 1 } => {
+                Frto::AwaitSecondAck { new_segments: 0 }
+            }
             _ => Frto::Off,
         };
     }
@@ -243,57 +258,57 @@ impl RoundFlight {
 
 /// What the last tail-loss probe was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Probe {
+pub(super) enum TlpProbe {
     /// None is out, or it was answered.
     None,
     /// A new segment, or our FIN: what its answer tells is for RACK.
-    Fresh,
+    NewData,
     /// A record sent once more: its answer may be the only sign of a loss (RFC 8985
     /// section 7.4).
-    Again,
+    Retransmit,
 }
 
 /// The tail-loss probe.
 #[derive(Debug)]
-pub(super) struct Tail {
-    pub(super) probe: Probe,
+pub(super) struct Tlp {
+    pub(super) probe: TlpProbe,
     /// `TLP.end_seq`: everything sent before or with the probe lies below.
-    pub(super) end: Seq,
+    pub(super) end_seq: Seq,
     /// Where the record sent again starts. Kept after the probe was answered, for reports of
     /// duplicates that come late.
-    pub(super) start: Option<Seq>,
+    pub(super) retrans_seq: Option<Seq>,
     /// TSval of the probe.
     pub(super) ts: u32,
     /// It was the only record in the network.
-    pub(super) alone: bool,
+    pub(super) is_single: bool,
     /// The flight that the record sent again was part of, and the window then: that the probe
     /// repaired a loss shows later, perhaps after an idle time.
     pub(super) flight: u32,
-    pub(super) window: u32,
+    pub(super) cwnd: u32,
 }
 
-impl Tail {
+impl Tlp {
     pub(super) const fn new() -> Self {
         Self {
-            probe: Probe::None,
-            end: Seq(0),
-            start: None,
+            probe: TlpProbe::None,
+            end_seq: Seq(0),
+            retrans_seq: None,
             ts: 0,
-            alone: false,
+            is_single: false,
             flight: 0,
-            window: 0,
+            cwnd: 0,
         }
     }
 
     /// A probe is out, and it is not known what came of it.
     #[inline]
-    pub(super) fn is_unanswered(&self) -> bool {
-        self.probe != Probe::None
+    pub(super) fn is_outstanding(&self) -> bool {
+        self.probe != TlpProbe::None
     }
 
     /// The probe that is out, if the flight it belongs to is not acknowledged.
     #[inline]
-    pub(super) fn out(&self, una: Seq) -> Probe {
-        if una < self.end { self.probe } else { Probe::None }
+    pub(super) fn outstanding(&self, una: Seq) -> TlpProbe {
+        if una < self.end_seq { self.probe } else { TlpProbe::None }
     }
 }

@@ -16,7 +16,7 @@ use crate::time::Instant;
 /// How many sent frames an engine keeps copies of, over all its connections.
 #[derive(Debug)]
 pub struct CopyPool {
-    lent: Arc<AtomicUsize>,
+    in_use: Arc<AtomicUsize>,
     count_max: usize,
 }
 
@@ -25,12 +25,12 @@ pub struct CopyPool {
 #[derive(Debug)]
 pub(super) struct SentCopy {
     octets: Box<[u8]>,
-    lent: Arc<AtomicUsize>,
+    in_use: Arc<AtomicUsize>,
 }
 
 impl Drop for SentCopy {
     fn drop(&mut self) {
-        self.lent.fetch_sub(1, Ordering::Relaxed);
+        self.in_use.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -39,17 +39,17 @@ impl CopyPool {
     /// is allocated yet.
     #[must_use]
     pub fn new(octets_max: usize, frame_len: usize) -> Self {
-        Self { lent: Arc::default(), count_max: octets_max / frame_len.max(1) }
+        Self { in_use: Arc::default(), count_max: octets_max / frame_len.max(1) }
     }
 
     /// Copies kept at present.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.lent.load(Ordering::Relaxed)
+        self.in_use.load(Ordering::Relaxed)
     }
 
     /// Copies that one connection may have: at most twice of what it would leave to the others, as
-    /// with [`super::HoldPool`].
+    /// with [`super::OooPool`].
     pub(super) fn admits(&self, share: usize) -> bool {
         let left = self.count_max.checked_sub(self.count() + 1);
         left.is_some_and(|left| share <= 2 * left)
@@ -57,27 +57,27 @@ impl CopyPool {
 
     /// A copy of a frame's octets, which [`CopyPool::admits`] was asked for.
     fn copy(&self, octets: &[u8]) -> SentCopy {
-        self.lent.fetch_add(1, Ordering::Relaxed);
-        SentCopy { octets: octets.into(), lent: Arc::clone(&self.lent) }
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+        SentCopy { octets: octets.into(), in_use: Arc::clone(&self.in_use) }
     }
 }
 
 /// What keeps a record's octets.
 #[derive(Clone, Debug)]
-pub(super) enum Kept<T> {
+pub(super) enum SentFrame<T> {
     /// The frame they first left in.
     Frame(T),
     /// A copy of that frame, at the same offsets.
     Copy(Arc<SentCopy>),
 }
 
-impl<T> Kept<T> {
+impl<T> SentFrame<T> {
     pub(super) const fn is_copy(&self) -> bool {
         matches!(self, Self::Copy(_))
     }
 }
 
-impl<T: Retained> Kept<T> {
+impl<T: Retained> SentFrame<T> {
     /// The frame's octets, headers as they were at first transmission.
     pub(super) fn octets(&self) -> &[u8] {
         match self {
@@ -98,26 +98,26 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Since when the first record waits, or nothing was acknowledged, whichever is longer; `None`
     /// if no record is kept.
     #[must_use]
-    pub fn waits_since(&self, now: Instant) -> Option<Instant> {
-        Some(self.board.front_sent_at()?.min(self.progress_at(now)))
+    pub fn stalled_since(&self, now: Instant) -> Option<Instant> {
+        Some(self.scoreboard.front_sent_at()?.min(self.progress_at(now)))
     }
 
     /// Gives frames of records back for copies of them, `count_max` at most and as far as `pool`
     /// admits; returns how many. Nothing else changes: the octets go again out of the copies.
     pub fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
-        self.board.copy_out(pool, count_max)
+        self.scoreboard.copy_out(pool, count_max)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CopyPool, Kept};
+    use super::{CopyPool, SentFrame};
     use crate::tcp::tests::Heap;
 
     #[test]
-    fn copy_has_the_frames_octets_and_returns_its_place() {
+    fn dropped_copy_frees_its_place_in_the_pool() {
         let pool = CopyPool::new(3 * 1500 + 1, 1500);
-        let mut kept = Kept::Frame(Heap::new(&[1, 2, 3]));
+        let mut kept = SentFrame::Frame(Heap::new(&[1, 2, 3]));
         kept.copy_out(&pool);
         kept.copy_out(&pool);
         assert!(kept.is_copy());
@@ -130,11 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_leaves_copies_to_the_others() {
+    fn one_connection_gets_two_thirds_of_the_copies() {
         let pool = CopyPool::new(90, 1);
         let mut all = Vec::new();
         while pool.admits(all.len()) {
-            let mut kept = Kept::Frame(Heap::new(&[0]));
+            let mut kept = SentFrame::Frame(Heap::new(&[0]));
             kept.copy_out(&pool);
             all.push(kept);
         }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
-use super::held::{Held, HoldPool, SPARE_ENTRIES, Share};
+use super::ooo_queue::{OooPool, OooSegment, Quota, SPARE_ENTRIES};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Block;
 
@@ -18,7 +18,7 @@ use crate::wire::tcp::Block;
 /// report. A queue that overflows takes every other segment of what exceeds its rate: at 1 Gb/s
 /// over 20 ms that makes more than 2,000 holes at once, and an early segment refused for want of a
 /// run is lost once more.
-const RUNS_MAX: usize = 4096;
+const RANGES_MAX: usize = 4096;
 /// Runs that grew last and are remembered for reports: as many segments as one pass takes, so that
 /// each run that grew in it is reported, if only several ACKs have room for all.
 const RECENT_MAX: usize = 32;
@@ -31,7 +31,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 struct Entry<R> {
     /// `None`: the upper layer has taken the octets already.
-    held: Option<Held<R>>,
+    segment: Option<OooSegment<R>>,
     len: u32,
     /// Where the octets start in what is held.
     offset: u32,
@@ -41,7 +41,7 @@ struct Entry<R> {
 
 /// A run of contiguous octets.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct SeqRange {
     start: Seq,
     end: Seq,
     /// First and last piece.
@@ -51,7 +51,7 @@ struct Run {
 
 /// That a run grew.
 #[derive(Clone, Copy, Debug)]
-struct Growth {
+struct RecentRange {
     /// Its last octet then: in the same run for as long as that is there.
     seq: Seq,
     /// When, in insertions: the newest run is reported first.
@@ -60,34 +60,34 @@ struct Growth {
 
 /// What a connection holds out of order. Lent by the engine's pool while there is something.
 #[derive(Debug)]
-pub(super) struct Book<R> {
+pub(super) struct Assembler<R> {
     entries: Vec<Entry<R>>,
     free: u32,
     /// In sequence order; no two touch.
-    runs: VecDeque<Run>,
+    ranges: VecDeque<SeqRange>,
     /// The runs that grew last, the newest at the end; what is handed up since may still be named.
-    recent: ArrayVec<Growth, RECENT_MAX>,
+    recent: ArrayVec<RecentRange, RECENT_MAX>,
     stamp: u64,
     /// Stamp up to which runs were reported.
     reported: u64,
-    pieces: usize,
-    share: Share,
+    segment_count: usize,
+    quota: Quota,
     /// Runs looked at or moved.
     #[cfg(test)]
     steps: usize,
 }
 
-impl<R> Default for Book<R> {
+impl<R> Default for Assembler<R> {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
             free: NONE,
-            runs: VecDeque::new(),
+            ranges: VecDeque::new(),
             recent: ArrayVec::new_const(),
             stamp: 0,
             reported: 0,
-            pieces: 0,
-            share: Share::default(),
+            segment_count: 0,
+            quota: Quota::default(),
             #[cfg(test)]
             steps: 0,
         }
@@ -96,16 +96,16 @@ impl<R> Default for Book<R> {
 
 /// The next octets in order, out of what was accepted early.
 #[derive(Debug)]
-pub enum InTurn<R> {
-    /// They were held until now. The holder goes back by [`HoldPool::give_back`].
-    Held {
+pub enum Contiguous<R> {
+    /// They were held until now. The holder goes back by [`OooPool::release`].
+    Buffered {
         /// What holds them.
-        held: Held<R>,
+        segment: OooSegment<R>,
         /// Where they lie in it.
         octets: Range<usize>,
     },
     /// The upper layer took them when they came.
-    Taken {
+    Consumed {
         /// Sequence number of the first.
         seq: Seq,
         /// How many.
@@ -115,14 +115,14 @@ pub enum InTurn<R> {
 
 /// What an arriving range is in the light of what was accepted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct Overlap {
     /// The first part that is new.
-    pub(super) fresh: Option<Block>,
+    pub(super) new: Option<Block>,
     /// The first part that is not.
-    pub(super) known: Option<Block>,
+    pub(super) duplicate: Option<Block>,
 }
 
-impl<R> Book<R> {
+impl<R> Assembler<R> {
     /// Counts work, for a test of its amount.
     #[cfg_attr(not(test), expect(unused_variables, clippy::unused_self, reason = "tests count"))]
     fn note_steps(&mut self, count: usize) {
@@ -136,51 +136,51 @@ impl<R> Book<R> {
     #[inline]
     fn search(&self, seq: Seq) -> usize {
         // What arrives mostly lies beyond everything, or before.
-        match self.runs.back() {
+        match self.ranges.back() {
             Some(last) if last.end > seq => {}
-            _ => return self.runs.len(),
+            _ => return self.ranges.len(),
         }
-        if self.runs.front().is_some_and(|first| first.end > seq) {
+        if self.ranges.front().is_some_and(|first| first.end > seq) {
             return 0;
         }
-        self.runs.partition_point(|run| run.end <= seq)
+        self.ranges.partition_point(|run| run.end <= seq)
     }
 
-    fn news(&self, start: Seq, end: Seq) -> News {
+    fn overlap(&self, start: Seq, end: Seq) -> Overlap {
         let index = self.search(start);
-        let overlap = |run: &Run| {
+        let overlap = |run: &SeqRange| {
             let block = (run.start.max(start), run.end.min(end));
             (block.0 < block.1).then_some(block)
         };
-        let Some(run) = self.runs.get(index) else {
-            return News { fresh: Some((start, end)), known: None };
+        let Some(run) = self.ranges.get(index) else {
+            return Overlap { new: Some((start, end)), duplicate: None };
         };
         if run.start > start {
-            return News { fresh: Some((start, end.min(run.start))), known: overlap(run) };
+            return Overlap { new: Some((start, end.min(run.start))), duplicate: overlap(run) };
         }
         // No two runs touch, so what follows the run is new, up to the next.
-        let stop = self.runs.get(index + 1).map_or(end, |next| end.min(next.start));
-        let fresh = (run.end < end).then_some((run.end, stop));
-        News { fresh, known: overlap(run) }
+        let stop = self.ranges.get(index + 1).map_or(end, |next| end.min(next.start));
+        let new = (run.end < end).then_some((run.end, stop));
+        Overlap { new, duplicate: overlap(run) }
     }
 
     /// True if an entry for `start..end`, which is new, is within bounds.
     fn admits(&self, (start, end): Block, pieces_max: usize) -> bool {
-        if self.pieces >= pieces_max {
+        if self.segment_count >= pieces_max {
             return false;
         }
-        if self.runs.len() < RUNS_MAX {
+        if self.ranges.len() < RANGES_MAX {
             return true;
         }
         let index = self.search(start);
-        let follows = index > 0 && self.runs[index - 1].end == start;
-        follows || self.runs.get(index).is_some_and(|run| run.start == end)
+        let follows = index > 0 && self.ranges[index - 1].end == start;
+        follows || self.ranges.get(index).is_some_and(|run| run.start == end)
     }
 
     fn new_entry(&mut self, entry: Entry<R>) -> u32 {
-        self.pieces += 1;
-        if let Some(held) = &entry.held {
-            self.share.add(held);
+        self.segment_count += 1;
+        if let Some(held) = &entry.segment {
+            self.quota.add(held);
         }
         if self.free == NONE {
             let index = u32::try_from(self.entries.len()).unwrap_or(NONE);
@@ -195,48 +195,49 @@ impl<R> Book<R> {
     }
 
     /// Adds `start..end`, which is new, as octets held from `offset` on, or taken.
-    fn insert(&mut self, (start, end): Block, held: Option<Held<R>>, offset: u32) {
+    fn insert(&mut self, (start, end): Block, held: Option<OooSegment<R>>, offset: u32) {
         let index = self.search(start);
-        let follows = index > 0 && self.runs[index - 1].end == start;
-        let precedes = self.runs.get(index).is_some_and(|run| run.start == end);
-        self.note_steps(1 + self.runs.len().checked_ilog2().unwrap_or(0) as usize);
+        let follows = index > 0 && self.ranges[index - 1].end == start;
+        let precedes = self.ranges.get(index).is_some_and(|run| run.start == end);
+        self.note_steps(1 + self.ranges.len().checked_ilog2().unwrap_or(0) as usize);
         let index = if follows { index - 1 } else { index };
-        if !self.extend_taken(index, (start, end), (follows, precedes), held.is_none()) {
-            let entry = self.new_entry(Entry { held, len: end - start, offset, next: NONE });
+        if !self.extend_consumed(index, (start, end), (follows, precedes), held.is_none()) {
+            let entry =
+                self.new_entry(Entry { segment: held, len: end - start, offset, next: NONE });
             if follows {
-                let run = &mut self.runs[index];
+                let run = &mut self.ranges[index];
                 self.entries[run.tail as usize].next = entry;
                 (run.tail, run.end) = (entry, end);
             } else if precedes {
-                let run = &mut self.runs[index];
+                let run = &mut self.ranges[index];
                 self.entries[entry as usize].next = run.head;
                 (run.head, run.start) = (entry, start);
             } else {
-                self.note_steps(index.min(self.runs.len() - index));
-                self.runs.insert(index, Run { start, end, head: entry, tail: entry });
+                self.note_steps(index.min(self.ranges.len() - index));
+                self.ranges.insert(index, SeqRange { start, end, head: entry, tail: entry });
             }
         }
         if follows && precedes {
-            self.join(index);
+            self.merge(index);
         }
-        self.note_growth(index, follows && precedes);
+        self.note_recent(index, follows && precedes);
     }
 
     /// What was taken needs one entry, however many segments brought it: true if the run at `index`
     /// has one next to `start..end`.
-    fn extend_taken(
+    fn extend_consumed(
         &mut self,
         index: usize,
         (start, end): Block,
         (follows, precedes): (bool, bool),
-        is_taken: bool,
+        is_consumed: bool,
     ) -> bool {
-        if !is_taken || !(follows || precedes) {
+        if !is_consumed || !(follows || precedes) {
             return false;
         }
-        let run = &mut self.runs[index];
+        let run = &mut self.ranges[index];
         let entry = &mut self.entries[if follows { run.tail } else { run.head } as usize];
-        if entry.held.is_some() {
+        if entry.segment.is_some() {
             return false;
         }
         entry.len += end - start;
@@ -250,11 +251,11 @@ impl<R> Book<R> {
 
     /// The run at `index` has grown, and is the newest; `has_joined`: two were named that are one
     /// now.
-    fn note_growth(&mut self, index: usize, has_joined: bool) {
+    fn note_recent(&mut self, index: usize, has_joined: bool) {
         self.stamp += 1;
-        let Run { start, end, .. } = self.runs[index];
-        let newest = Growth { seq: end - 1, stamp: self.stamp };
-        let is_in = |growth: &Growth| start <= growth.seq && growth.seq < end;
+        let SeqRange { start, end, .. } = self.ranges[index];
+        let newest = RecentRange { seq: end - 1, stamp: self.stamp };
+        let is_in = |growth: &RecentRange| start <= growth.seq && growth.seq < end;
         if !has_joined && let Some(last) = self.recent.last_mut().filter(|last| is_in(last)) {
             *last = newest;
             return;
@@ -268,34 +269,34 @@ impl<R> Book<R> {
     }
 
     /// Joins the run at `index` and the one after it, which touch.
-    fn join(&mut self, index: usize) {
-        self.note_steps((index + 1).min(self.runs.len() - index - 1));
-        let Some(next) = self.runs.remove(index + 1) else { return };
-        let run = &mut self.runs[index];
+    fn merge(&mut self, index: usize) {
+        self.note_steps((index + 1).min(self.ranges.len() - index - 1));
+        let Some(next) = self.ranges.remove(index + 1) else { return };
+        let run = &mut self.ranges[index];
         self.entries[run.tail as usize].next = next.head;
         (run.tail, run.end) = (next.tail, next.end);
     }
 
     /// Takes out the first piece of the first run.
-    fn pop(&mut self) -> Option<InTurn<R>> {
-        let run = self.runs.front_mut()?;
+    fn pop(&mut self) -> Option<Contiguous<R>> {
+        let run = self.ranges.front_mut()?;
         let (seq, head) = (run.start, run.head);
         let entry = &mut self.entries[head as usize];
         let (len, start) = (entry.len, entry.offset as usize);
-        let held = entry.held.take();
+        let held = entry.segment.take();
         run.start = seq + len;
         run.head = core::mem::replace(&mut entry.next, self.free);
         self.free = head;
         if run.start == run.end {
-            self.runs.pop_front();
+            self.ranges.pop_front();
         }
-        self.pieces -= 1;
+        self.segment_count -= 1;
         Some(match held {
             Some(held) => {
-                self.share.remove(&held);
-                InTurn::Held { held, octets: start..start + len as usize }
+                self.quota.remove(&held);
+                Contiguous::Buffered { segment: held, octets: start..start + len as usize }
             }
-            None => InTurn::Taken { seq, len },
+            None => Contiguous::Consumed { seq, len },
         })
     }
 
@@ -304,32 +305,32 @@ impl<R> Book<R> {
         self.entries.clear();
         self.entries.shrink_to(SPARE_ENTRIES);
         self.free = NONE;
-        self.runs.clear();
+        self.ranges.clear();
         self.recent.clear();
         (self.stamp, self.reported) = (0, 0);
-        (self.pieces, self.share) = (0, Share::default());
+        (self.segment_count, self.quota) = (0, Quota::default());
     }
 
     /// The run that contains `seq`.
-    fn run_of(&self, seq: Seq) -> Option<Block> {
-        let run = self.runs.get(self.search(seq)).filter(|run| run.start <= seq)?;
+    fn range_of(&self, seq: Seq) -> Option<Block> {
+        let run = self.ranges.get(self.search(seq)).filter(|run| run.start <= seq)?;
         Some((run.start, run.end))
     }
 
-    /// See [`Reassembly::report`]. Cost: a search for each of at most [`RECENT_MAX`] runs.
-    fn report(&mut self, next: Seq, blocks: &mut ArrayVec<Block, 4>, max: usize) -> bool {
+    /// See [`LazyAssembler::fill_sack_blocks`]. Cost: a search for each of at most [`RECENT_MAX`] runs.
+    fn fill_sack_blocks(&mut self, next: Seq, blocks: &mut ArrayVec<Block, 4>, max: usize) -> bool {
         let room = max.saturating_sub(blocks.len());
-        let search = 1 + self.runs.len().checked_ilog2().unwrap_or(0) as usize;
+        let search = 1 + self.ranges.len().checked_ilog2().unwrap_or(0) as usize;
         // The newest first, and the oldest of those that were never reported.
         let mut newest: ArrayVec<Block, 4> = ArrayVec::new();
         let mut unreported: ArrayVec<(Block, u64), RECENT_MAX> = ArrayVec::new();
         for at in (0..self.recent.len()).rev() {
-            let Growth { seq, stamp } = self.recent[at];
+            let RecentRange { seq, stamp } = self.recent[at];
             if stamp <= self.reported && newest.len() >= room {
                 break;
             }
             self.note_steps(search);
-            let run = self.run_of(seq).filter(|run| run.0 != next && !blocks.contains(run));
+            let run = self.range_of(seq).filter(|run| run.0 != next && !blocks.contains(run));
             let Some(run) = run else { continue };
             if stamp > self.reported {
                 unreported.push((run, stamp));
@@ -348,7 +349,7 @@ impl<R> Book<R> {
         self.reported = self.stamp;
         // Those that grew before are named again, from the left.
         self.note_steps(OTHERS_MAX);
-        for run in self.runs.iter().take(OTHERS_MAX) {
+        for run in self.ranges.iter().take(OTHERS_MAX) {
             let block = (run.start, run.end);
             if blocks.len() < max && run.start != next && !blocks.contains(&block) {
                 blocks.push(block);
@@ -360,87 +361,87 @@ impl<R> Book<R> {
 
 /// What one connection accepted out of order: usually nothing, and then no memory.
 #[derive(Debug)]
-pub(super) struct Reassembly<R> {
-    book: Option<Box<Book<R>>>,
+pub(super) struct LazyAssembler<R> {
+    inner: Option<Box<Assembler<R>>>,
 }
 
-impl<R> Reassembly<R> {
+impl<R> LazyAssembler<R> {
     /// Nothing accepted.
     pub(super) const fn new() -> Self {
-        Self { book: None }
+        Self { inner: None }
     }
 
     /// True if nothing was accepted that is not in order by now.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.book.as_ref().is_none_or(|book| book.pieces == 0)
+        self.inner.as_ref().is_none_or(|book| book.segment_count == 0)
     }
 
     /// True if no book is kept.
     #[inline]
     pub(super) const fn is_idle(&self) -> bool {
-        self.book.is_none()
+        self.inner.is_none()
     }
 
     /// Pieces held or taken.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.book.as_ref().map_or(0, |book| book.pieces)
+        self.inner.as_ref().map_or(0, |book| book.segment_count)
     }
 
     /// What the connection has of the pool.
-    pub(super) fn share(&self) -> Share {
-        self.book.as_ref().map_or_else(Share::default, |book| book.share)
+    pub(super) fn quota(&self) -> Quota {
+        self.inner.as_ref().map_or_else(Quota::default, |book| book.quota)
     }
 
     /// End of the last run.
     #[inline]
     pub(super) fn end(&self) -> Option<Seq> {
-        Some(self.book.as_ref()?.runs.back()?.end)
+        Some(self.inner.as_ref()?.ranges.back()?.end)
     }
 
     /// What of `start..end` is new. If it covers several gaps, the first only: one frame is held
     /// once, and the peer sends the rest again.
-    pub(super) fn news(&self, start: Seq, end: Seq) -> News {
-        match &self.book {
-            Some(book) => book.news(start, end),
-            None => News { fresh: Some((start, end)), known: None },
+    pub(super) fn overlap(&self, start: Seq, end: Seq) -> Overlap {
+        match &self.inner {
+            Some(book) => book.overlap(start, end),
+            None => Overlap { new: Some((start, end)), duplicate: None },
         }
     }
 
-    /// True if `block`, which is new, may be accepted where `pieces_max` pieces are the bound.
+    /// True if `alloc_block`, which is new, may be accepted where `pieces_max` pieces are the bound.
     pub(super) fn admits(&self, block: Block, pieces_max: usize) -> bool {
-        self.book.as_ref().map_or(pieces_max > 0, |book| book.admits(block, pieces_max))
+        self.inner.as_ref().map_or(pieces_max > 0, |book| book.admits(block, pieces_max))
     }
 
-    /// Accepts `block`, which is new and admitted: held from `offset` on, or taken.
+    /// Accepts `alloc_block`, which is new and admitted: held from `offset` on, or taken.
     pub(super) fn insert(
         &mut self,
-        pool: &mut HoldPool<R>,
+        pool: &mut OooPool<R>,
         block: Block,
-        held: Option<Held<R>>,
+        held: Option<OooSegment<R>>,
         offset: u32,
     ) {
-        self.book.get_or_insert_with(|| pool.book()).insert(block, held, offset);
+        self.inner.get_or_insert_with(|| pool.take_assembler()).insert(block, held, offset);
     }
 
     /// Takes out the piece that starts at `seq`, if there is one.
-    pub(super) fn pop_at(&mut self, seq: Seq) -> Option<InTurn<R>> {
-        let book = self.book.as_mut()?;
-        book.runs.front().filter(|run| run.start == seq)?;
+    pub(super) fn pop_at(&mut self, seq: Seq) -> Option<Contiguous<R>> {
+        let book = self.inner.as_mut()?;
+        book.ranges.front().filter(|run| run.start == seq)?;
         book.pop()
     }
 
     /// Gives the book back to the pool, and all that is held. To be called when nothing of it is
     /// wanted any more, or nothing is left.
-    pub(super) fn give_back(&mut self, pool: &mut HoldPool<R>) {
-        let Some(mut book) = self.book.take() else { return };
+    pub(super) fn release(&mut self, pool: &mut OooPool<R>) {
+        let Some(mut book) = self.inner.take() else { return };
         while let Some(due) = book.pop() {
-            if let InTurn::Held { held, .. } = due {
-                pool.give_back(held);
+            if let Contiguous::Buffered { segment: held, .. } = due {
+                pool.release(held);
             }
         }
-        pool.return_book(book);
+        pool.put_assembler(book);
     }
 
     /// Appends runs to `blocks` up to `max` of them, the one that grew last first. True: some that
@@ -448,31 +449,31 @@ impl<R> Reassembly<R> {
     ///
     /// One ACK answers a whole burst, so several runs may have grown since the last. The sender
     /// would never hear of those beyond the newest three; so older ones go out first, and each in
-    /// turn. A run that begins at `next`, which is acknowledged next, is none any more.
-    pub(super) fn report(
+    /// turn. A run that begins at `next_timeout`, which is acknowledged next, is none any more.
+    pub(super) fn fill_sack_blocks(
         &mut self,
         next: Seq,
         blocks: &mut ArrayVec<Block, 4>,
         max: usize,
     ) -> bool {
-        self.book.as_mut().is_some_and(|book| book.report(next, blocks, max))
+        self.inner.as_mut().is_some_and(|book| book.fill_sack_blocks(next, blocks, max))
     }
 
     /// The run that contains `seq`.
-    pub(super) fn run_of(&self, seq: Seq) -> Option<Block> {
-        self.book.as_ref()?.run_of(seq)
+    pub(super) fn range_of(&self, seq: Seq) -> Option<Block> {
+        self.inner.as_ref()?.range_of(seq)
     }
 
-    /// True if a piece starts at `seq`: [`Reassembly::pop_at`] has something.
+    /// True if a piece starts at `seq`: [`LazyAssembler::pop_at`] has something.
     pub(super) fn has_at(&self, seq: Seq) -> bool {
-        let first = self.book.as_ref().and_then(|book| book.runs.front());
+        let first = self.inner.as_ref().and_then(|book| book.ranges.front());
         first.is_some_and(|run| run.start == seq)
     }
 
     /// The runs in sequence order.
     #[cfg(test)]
-    pub(super) fn runs(&self) -> Vec<Block> {
-        let runs = self.book.iter().flat_map(|book| &book.runs);
+    pub(super) fn ranges(&self) -> Vec<Block> {
+        let runs = self.inner.iter().flat_map(|book| &book.ranges);
         runs.map(|run| (run.start, run.end)).collect()
     }
 }

@@ -8,7 +8,7 @@
 
 use core::ops::Range;
 
-use super::reassembly::Book;
+use super::assembler::Assembler;
 use crate::device::{ChecksumState, RxFrame};
 
 /// Below so many octets (half of the usual receive buffer) a piece is copied at once.
@@ -17,46 +17,46 @@ const SMALL_LEN: usize = 1024;
 const BLOCK_SMALL: usize = 256;
 const BLOCK_USUAL: usize = 2048;
 /// Books kept for the next connection that holds something.
-const SPARE_BOOKS: usize = 16;
+const SPARE_ASSEMBLERS: usize = 16;
 /// Entries for which a spare book keeps memory.
 pub(super) const SPARE_ENTRIES: usize = 2048;
 
 /// Octets copied out of a frame.
 #[derive(Debug)]
-pub struct Copied {
+pub struct OooCopy {
     block: Box<[u8]>,
     len: usize,
 }
 
-/// One held piece: the frame it came in, or a copy of its octets. Belongs to a [`HoldPool`], which
-/// gets it back by [`HoldPool::give_back`].
+/// One held piece: the frame it came in, or a copy of its octets. Belongs to a [`OooPool`], which
+/// gets it back by [`OooPool::release`].
 #[derive(Debug)]
-pub enum Held<R> {
+pub enum OooSegment<R> {
     /// The whole frame.
     Frame(R),
     /// The octets.
-    Copied(Copied),
+    Copy(OooCopy),
 }
 
-impl<R: RxFrame> RxFrame for Held<R> {
+impl<R: RxFrame> RxFrame for OooSegment<R> {
     fn head(&self) -> &[u8] {
         match self {
             Self::Frame(frame) => frame.head(),
-            Self::Copied(copied) => &copied.block[..copied.len],
+            Self::Copy(copied) => &copied.block[..copied.len],
         }
     }
 
     fn len(&self) -> usize {
         match self {
             Self::Frame(frame) => frame.len(),
-            Self::Copied(copied) => copied.len,
+            Self::Copy(copied) => copied.len,
         }
     }
 
     fn copy_out(&self, offset: usize, out: &mut [u8]) {
         match self {
             Self::Frame(frame) => frame.copy_out(offset, out),
-            Self::Copied(copied) => out.copy_from_slice(&copied.block[offset..offset + out.len()]),
+            Self::Copy(copied) => out.copy_from_slice(&copied.block[offset..offset + out.len()]),
         }
     }
 
@@ -64,32 +64,32 @@ impl<R: RxFrame> RxFrame for Held<R> {
         match self {
             Self::Frame(frame) => frame.checksum(),
             // Looked at when the frame came.
-            Self::Copied(_) => ChecksumState::Good,
+            Self::Copy(_) => ChecksumState::Good,
         }
     }
 }
 
 /// What one connection has of the pool.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Share {
+pub(super) struct Quota {
     /// Frames.
     pub(super) frames: usize,
     /// Octets of the blocks that copies lie in.
     pub(super) octets: usize,
 }
 
-impl Share {
-    pub(super) fn add<R>(&mut self, held: &Held<R>) {
+impl Quota {
+    pub(super) fn add<R>(&mut self, held: &OooSegment<R>) {
         match held {
-            Held::Frame(_) => self.frames += 1,
-            Held::Copied(copied) => self.octets += copied.block.len(),
+            OooSegment::Frame(_) => self.frames += 1,
+            OooSegment::Copy(copied) => self.octets += copied.block.len(),
         }
     }
 
-    pub(super) fn remove<R>(&mut self, held: &Held<R>) {
+    pub(super) fn remove<R>(&mut self, held: &OooSegment<R>) {
         match held {
-            Held::Frame(_) => self.frames -= 1,
-            Held::Copied(copied) => self.octets -= copied.block.len(),
+            OooSegment::Frame(_) => self.frames -= 1,
+            OooSegment::Copy(copied) => self.octets -= copied.block.len(),
         }
     }
 }
@@ -100,23 +100,23 @@ impl Share {
 /// once the working size is reached. A connection gets at most twice of what it would leave to the
 /// others, so that one that holds much does not stop those that hold little.
 #[derive(Debug)]
-pub struct HoldPool<R> {
+pub struct OooPool<R> {
     frames: usize,
     frames_max: usize,
     /// Octets of all blocks, lent or free.
     allocated: usize,
     /// Octets of the blocks lent.
-    lent: usize,
+    in_use: usize,
     octets_max: usize,
     /// Sizes of blocks, ascending.
     sizes: [usize; 4],
     free: [Vec<Box<[u8]>>; 4],
     /// Boxed, as a connection takes one over: it has a place for a pointer only.
     #[expect(clippy::vec_box, reason = "the boxes are what is lent")]
-    books: Vec<Box<Book<R>>>,
+    spares: Vec<Box<Assembler<R>>>,
 }
 
-impl<R> HoldPool<R> {
+impl<R> OooPool<R> {
     /// A pool for at most `frames_max` frames, half of them before octets are copied, and
     /// `octets_max` octets of copies. A full segment carries `segment_len` octets. Nothing is
     /// allocated yet.
@@ -127,12 +127,12 @@ impl<R> HoldPool<R> {
             frames: 0,
             frames_max,
             allocated: 0,
-            lent: 0,
+            in_use: 0,
             octets_max,
             // Where segments may be long, most peers' are not.
             sizes: [BLOCK_SMALL, SMALL_LEN, full.min(BLOCK_USUAL), full],
             free: [const { Vec::new() }; 4],
-            books: Vec::new(),
+            spares: Vec::new(),
         }
     }
 
@@ -145,15 +145,15 @@ impl<R> HoldPool<R> {
     /// Octets of blocks in use at present.
     #[must_use]
     pub const fn octets(&self) -> usize {
-        self.lent
+        self.in_use
     }
 
     /// Takes back what was held.
-    pub fn give_back(&mut self, held: Held<R>) {
+    pub fn release(&mut self, held: OooSegment<R>) {
         match held {
-            Held::Frame(_) => self.frames -= 1,
-            Held::Copied(Copied { block, .. }) => {
-                self.lent -= block.len();
+            OooSegment::Frame(_) => self.frames -= 1,
+            OooSegment::Copy(OooCopy { block, .. }) => {
+                self.in_use -= block.len();
                 if let Some(class) = self.sizes.iter().position(|size| *size == block.len()) {
                     self.free[class].push(block);
                 }
@@ -162,39 +162,39 @@ impl<R> HoldPool<R> {
     }
 
     /// An empty book, for a connection that begins to hold something.
-    pub(super) fn book(&mut self) -> Box<Book<R>> {
-        self.books.pop().unwrap_or_default()
+    pub(super) fn take_assembler(&mut self) -> Box<Assembler<R>> {
+        self.spares.pop().unwrap_or_default()
     }
 
     /// Takes back an empty book.
-    pub(super) fn return_book(&mut self, mut book: Box<Book<R>>) {
-        if self.books.len() < SPARE_BOOKS {
+    pub(super) fn put_assembler(&mut self, mut book: Box<Assembler<R>>) {
+        if self.spares.len() < SPARE_ASSEMBLERS {
             book.reset();
-            self.books.push(book);
+            self.spares.push(book);
         }
     }
 
     /// The size class of a block for `len` octets, if one is left for a connection that has
-    /// `share`.
-    fn class(&self, len: usize, share: Share) -> Option<usize> {
+    /// `quota`.
+    fn size_class(&self, len: usize, share: Quota) -> Option<usize> {
         let class = self.sizes.iter().position(|size| len <= *size)?;
-        let left = self.octets_max.checked_sub(self.lent + self.sizes[class])?;
+        let left = self.octets_max.checked_sub(self.in_use + self.sizes[class])?;
         (share.octets <= 2 * left).then_some(class)
     }
 
-    /// [`HoldPool::copy`] has room for `len` octets.
-    pub(super) fn admits_copy(&self, len: usize, share: Share) -> bool {
-        self.class(len, share).is_some()
+    /// [`OooPool::copy`] has room for `len` octets.
+    pub(super) fn admits_copy(&self, len: usize, share: Quota) -> bool {
+        self.size_class(len, share).is_some()
     }
 
-    /// [`HoldPool::keep`] has room for `len` octets.
-    pub(super) fn admits(&self, len: usize, share: Share) -> bool {
+    /// [`OooPool::buffer`] has room for `len` octets.
+    pub(super) fn admits(&self, len: usize, share: Quota) -> bool {
         self.admits_frame(share) || self.admits_copy(len, share)
     }
 
-    /// A block for `len` octets, if one is left for a connection that has `share`.
-    fn block(&mut self, len: usize, share: Share) -> Option<Box<[u8]>> {
-        let class = self.class(len, share)?;
+    /// A block for `len` octets, if one is left for a connection that has `quota`.
+    fn alloc_block(&mut self, len: usize, share: Quota) -> Option<Box<[u8]>> {
+        let class = self.size_class(len, share)?;
         let size = self.sizes[class];
         let block = match self.free[class].pop() {
             Some(block) => block,
@@ -208,53 +208,54 @@ impl<R> HoldPool<R> {
                 vec![0; size].into_boxed_slice()
             }
         };
-        self.lent += size;
+        self.in_use += size;
         Some(block)
     }
 
-    fn admits_frame(&self, share: Share) -> bool {
+    fn admits_frame(&self, share: Quota) -> bool {
         let left = self.frames_max.checked_sub(self.frames + 1);
         left.is_some_and(|left| share.frames <= 2 * left)
     }
 }
 
-impl<R> HoldPool<R> {
-    /// Holds a copy of `octets` for a connection that has `share` already. `None`: no room.
-    pub(super) fn copy(&mut self, octets: &[u8], share: Share) -> Option<Held<R>> {
-        let mut block = self.block(octets.len(), share)?;
+impl<R> OooPool<R> {
+    /// Holds a copy of `octets` for a connection that has `quota` already. `None`: no room.
+    pub(super) fn copy(&mut self, octets: &[u8], share: Quota) -> Option<OooSegment<R>> {
+        let mut block = self.alloc_block(octets.len(), share)?;
         block[..octets.len()].copy_from_slice(octets);
-        Some(Held::Copied(Copied { block, len: octets.len() }))
+        Some(OooSegment::Copy(OooCopy { block, len: octets.len() }))
     }
 }
 
-impl<R: RxFrame> HoldPool<R> {
-    /// Holds `octets` of `frame` for a connection that has `share` already: says where the octets
+impl<R: RxFrame> OooPool<R> {
+    /// Holds `octets` of `frame` for a connection that has `quota` already: says where the octets
     /// lie in what is held. `None`: no room; the frame is dropped.
-    pub(super) fn keep(
+    pub(super) fn buffer(
         &mut self,
         frame: R,
         octets: Range<usize>,
-        share: Share,
-    ) -> Option<(Held<R>, usize)> {
+        share: Quota,
+    ) -> Option<(OooSegment<R>, usize)> {
         let len = octets.len();
         let copies = len < SMALL_LEN || self.frames >= self.frames_max / 2;
-        let block = if copies || !self.admits_frame(share) { self.block(len, share) } else { None };
+        let block =
+            if copies || !self.admits_frame(share) { self.alloc_block(len, share) } else { None };
         if let Some(mut block) = block {
             // req: MPA-167, MPA-173, MPA-174
             frame.copy_out(octets.start, &mut block[..len]);
-            return Some((Held::Copied(Copied { block, len }), 0));
+            return Some((OooSegment::Copy(OooCopy { block, len }), 0));
         }
         if !self.admits_frame(share) {
             return None;
         }
         self.frames += 1;
-        Some((Held::Frame(frame), octets.start))
+        Some((OooSegment::Frame(frame), octets.start))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Held, HoldPool, Share};
+    use super::{OooPool, OooSegment, Quota};
     use crate::device::RxFrame;
     use crate::tcp::tests::Heap;
 
@@ -263,16 +264,17 @@ mod tests {
         Heap::new(&octets)
     }
 
-    fn octets(held: &Held<Heap>, offset: usize, len: usize) -> Vec<u8> {
+    fn octets(held: &OooSegment<Heap>, offset: usize, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         held.copy_out(offset, &mut out);
         out
     }
 
     /// Holds pieces of `len` octets until there is no room.
-    fn fill(pool: &mut HoldPool<Heap>, len: usize) -> Vec<Held<Heap>> {
+    fn fill(pool: &mut OooPool<Heap>, len: usize) -> Vec<OooSegment<Heap>> {
         let mut all = Vec::new();
-        while let Some((held, offset)) = pool.keep(frame(len + 54), 54..54 + len, Share::default())
+        while let Some((held, offset)) =
+            pool.buffer(frame(len + 54), 54..54 + len, Quota::default())
         {
             assert_eq!(octets(&held, offset, len), frame(len + 54).octets[54..]);
             all.push(held);
@@ -282,25 +284,27 @@ mod tests {
     }
 
     #[test]
-    fn frames_first_then_copies_then_the_last_frames() {
-        let mut pool = HoldPool::new(8, 4 * 1472, 1460);
+    fn frames_then_copies_then_remaining_frames() {
+        let mut pool = OooPool::new(8, 4 * 1472, 1460);
         let all = fill(&mut pool, 1448);
-        let kinds: String =
-            all.iter().map(|held| if matches!(held, Held::Frame(_)) { 'f' } else { 'c' }).collect();
+        let kinds: String = all
+            .iter()
+            .map(|held| if matches!(held, OooSegment::Frame(_)) { 'f' } else { 'c' })
+            .collect();
         assert_eq!(kinds, "ffffccccffff");
         assert_eq!((pool.frames(), pool.octets()), (8, 4 * 1472));
-        all.into_iter().for_each(|held| pool.give_back(held));
+        all.into_iter().for_each(|held| pool.release(held));
         assert_eq!((pool.frames(), pool.octets(), pool.allocated), (0, 0, 4 * 1472));
         // The blocks are used again.
-        let blocks = |all: &[Held<Heap>]| -> Vec<_> {
+        let blocks = |all: &[OooSegment<Heap>]| -> Vec<_> {
             all.iter()
-                .filter(|held| matches!(held, Held::Copied(_)))
+                .filter(|held| matches!(held, OooSegment::Copy(_)))
                 .map(|h| h.head().as_ptr())
                 .collect()
         };
         let first = fill(&mut pool, 1448);
         let mut once = blocks(&first);
-        first.into_iter().for_each(|held| pool.give_back(held));
+        first.into_iter().for_each(|held| pool.release(held));
         let mut again = blocks(&fill(&mut pool, 1448));
         once.sort_unstable();
         again.sort_unstable();
@@ -308,43 +312,43 @@ mod tests {
     }
 
     #[test]
-    fn small_pieces_never_cost_a_frame_while_there_is_room() {
-        let mut pool = HoldPool::new(8, 10 * 256, 1460);
+    fn small_segments_are_copied_while_blocks_are_left() {
+        let mut pool = OooPool::new(8, 10 * 256, 1460);
         let all = fill(&mut pool, 1);
         assert_eq!((all.len(), pool.frames()), (18, 8));
-        assert!(all[..10].iter().all(|held| matches!(held, Held::Copied(_))));
+        assert!(all[..10].iter().all(|held| matches!(held, OooSegment::Copy(_))));
     }
 
     #[test]
-    fn blocks_of_one_size_make_room_for_another() {
-        let mut pool = HoldPool::new(0, 64 * 1024, 1460);
+    fn free_blocks_of_other_sizes_are_reclaimed() {
+        let mut pool = OooPool::new(0, 64 * 1024, 1460);
         let small = fill(&mut pool, 200);
         assert_eq!((small.len(), pool.allocated), (256, 64 * 1024));
-        small.into_iter().for_each(|held| pool.give_back(held));
+        small.into_iter().for_each(|held| pool.release(held));
         let full = fill(&mut pool, 1448);
         assert_eq!(full.len(), 64 * 1024 / 1472);
         assert!(pool.allocated <= 64 * 1024);
-        full.into_iter().for_each(|held| pool.give_back(held));
+        full.into_iter().for_each(|held| pool.release(held));
         assert_eq!(fill(&mut pool, 1000).len(), 64);
     }
 
     #[test]
-    fn one_connection_leaves_room_for_the_others() {
-        let mut pool = HoldPool::new(30, 90 * 256, 1460);
-        let (mut share, mut count) = (Share::default(), 0);
-        while let Some((held, _)) = pool.keep(frame(100), 54..100, share) {
+    fn one_connection_gets_two_thirds_of_the_pool() {
+        let mut pool = OooPool::new(30, 90 * 256, 1460);
+        let (mut share, mut count) = (Quota::default(), 0);
+        while let Some((held, _)) = pool.buffer(frame(100), 54..100, share) {
             share.add(&held);
             count += 1;
         }
         assert_eq!((count, share.octets, share.frames), (60 + 20, 60 * 256, 20));
-        let next = pool.keep(frame(100), 54..100, Share::default());
-        assert!(matches!(next, Some((Held::Copied(_), 0))));
+        let next = pool.buffer(frame(100), 54..100, Quota::default());
+        assert!(matches!(next, Some((OooSegment::Copy(_), 0))));
     }
 
     #[test]
-    fn what_fits_no_block_is_held_as_it_is() {
-        let mut pool = HoldPool::new(2, 1 << 20, 1460);
+    fn segment_larger_than_any_block_keeps_its_frame() {
+        let mut pool = OooPool::new(2, 1 << 20, 1460);
         let all = fill(&mut pool, 5000);
-        assert!(all.len() == 2 && all.iter().all(|held| matches!(held, Held::Frame(_))));
+        assert!(all.len() == 2 && all.iter().all(|held| matches!(held, OooSegment::Frame(_))));
     }
 }

@@ -1,14 +1,14 @@
 //! What leaves next: control frames, lost records, new ones, and whether the windows admit them.
 
-use super::pacing::Credit;
+use super::pacing::PacingCredit;
 use super::send::Fin;
-use super::{NEVER, Plan, Ready, Tcb, Transmit};
+use super::{NEVER, Plan, Tcb, Transmit, TxDemand};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
 /// Shortest piece that a record is cut into, unless the window is smaller.
-const PIECE_MIN: u32 = 128;
+const SPLIT_MIN: u32 = 128;
 
 /// Frames of headers only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,33 +29,33 @@ pub(super) enum Control {
 
 /// Which octets are copied from retained frames.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Resend {
+pub(super) struct Retransmit {
     /// Record on the scoreboard.
     pub(super) index: u32,
     /// Payload octets; less than the record has if it is to be cut.
     pub(super) len: u32,
-    pub(super) why: Why,
+    pub(super) reason: RetransmitReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum RetransmitReason {
     /// The record is lost.
     Lost,
     /// Tail-loss probe.
-    Tail,
+    Tlp,
     /// The record was written when the window did not admit it, and is now sent first.
     Unsent,
 }
 
-impl Resend {
+impl Retransmit {
     #[expect(clippy::cast_possible_truncation, reason = "records are counted in 16 bits")]
-    const fn new(index: usize, len: u32, why: Why) -> Self {
-        Self { index: index as u32, len, why }
+    const fn new(index: usize, len: u32, reason: RetransmitReason) -> Self {
+        Self { index: index as u32, len, reason }
     }
 
     /// A tail-loss probe.
-    pub(super) const fn tail(index: usize, len: u32) -> Self {
-        Self::new(index, len, Why::Tail)
+    pub(super) const fn tlp(index: usize, len: u32) -> Self {
+        Self::new(index, len, RetransmitReason::Tlp)
     }
 
     pub(super) const fn payload_len(self) -> usize {
@@ -74,39 +74,39 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Order: what ends or begins a connection; ACKs that count alone (SACK, duplicates); lost
     /// records; fresh ones, which carry other ACKs; FIN; probes; the ACK.
     #[inline]
-    pub fn next_transmit(&mut self, now: Instant, ready: Ready) -> Transmit {
-        match self.plan_calm(now, ready) {
+    pub fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Transmit {
+        match self.plan_fast(now, ready) {
             Some(Transmit::Control) => self.plan_control(Control::Ack),
             Some(transmit) => transmit,
             None => {
-                let transmit = self.plan_any(now, ready);
-                self.refresh();
+                let transmit = self.plan_slow(now, ready);
+                self.update_fast_path();
                 transmit
             }
         }
     }
 
     /// Whatever is due, in any state.
-    fn plan_any(&mut self, now: Instant, ready: Ready) -> Transmit {
+    fn plan_slow(&mut self, now: Instant, ready: TxDemand) -> Transmit {
         if let Some(control) = self.urgent_control() {
             return self.plan_control(control);
         }
-        if self.state.sends() {
-            if (self.due.tail || self.recovery.prefers_fresh())
-                && let Some(transmit) = self.plan_unusual(now, ready)
+        if self.state.can_send() {
+            if (self.pending.tlp || self.recovery.prefers_new_data())
+                && let Some(transmit) = self.plan_tlp_or_frto(now, ready)
             {
                 return transmit;
             }
-            if let Some(resend) = self.choose_resend(now) {
-                return self.plan_resend(resend);
+            if let Some(retransmit) = self.choose_retransmit(now) {
+                return self.plan_retransmit(retransmit);
             }
-            if let Ready::Record(len) = ready {
-                if let Some(room) = self.fresh_room(now, len) {
-                    return Transmit::Fresh { room: room as usize };
+            if let TxDemand::Record(len) = ready {
+                if let Some(room) = self.new_data_capacity(now, len) {
+                    return Transmit::NewData { capacity: room as usize };
                 }
-            } else if self.board.unsent().is_none() {
+            } else if self.scoreboard.unsent().is_none() {
                 if self.snd.fin == Fin::Due {
-                    if self.fin_may_go(now) {
+                    if self.can_send_fin(now) {
                         return self.plan_control(Control::Fin);
                     }
                 } else {
@@ -114,11 +114,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                     self.rare.persist = NEVER;
                 }
             }
-            if self.due.probe {
+            if self.pending.probe {
                 return self.plan_control(Control::Probe);
             }
         }
-        if self.rcv.due {
+        if self.rcv.ack_now {
             return self.plan_control(Control::Ack);
         }
         Transmit::Idle
@@ -126,50 +126,50 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn plan_control(&mut self, control: Control) -> Transmit {
         self.plan = Plan::Control(control);
-        self.calm.end();
+        self.fast_path.disable();
         Transmit::Control
     }
 
     #[inline]
     fn urgent_control(&self) -> Option<Control> {
-        if let Some(seq) = self.due.stray_reset {
+        if let Some(seq) = self.pending.stray_reset {
             return Some(Control::StrayReset(seq));
         }
-        if self.due.reset {
+        if self.pending.reset {
             return Some(Control::Reset);
         }
-        if self.due.syn {
+        if self.pending.syn {
             return Some(Control::Syn);
         }
-        (self.rcv.pure && self.rcv.due).then_some(Control::Ack)
+        (self.rcv.pure_ack && self.rcv.ack_now).then_some(Control::Ack)
     }
 
     /// Our FIN may leave: after all that is before it, and in the window, where it takes an octet.
     /// A peer whose window is closed may drop it as if it lay beyond, and all that we acknowledge
     /// behind it.
-    fn fin_may_go(&mut self, now: Instant) -> bool {
-        if self.own.fin_seq.is_none() && self.snd.usable() == 0 {
+    fn can_send_fin(&mut self, now: Instant) -> bool {
+        if self.local.fin_seq.is_none() && self.snd.usable() == 0 {
             self.arm_persist(now);
             return false;
         }
         self.rare.persist = NEVER;
         // After a timeout it goes again once all before it has.
-        !self.board.resend_waits()
+        !self.scoreboard.needs_retransmit()
     }
 
     /// What goes before lost records and past the congestion window: a tail-loss probe, and the new
     /// segments of F-RTO (RFC 5682 section 3.1, step 2).
     #[cold]
-    fn plan_unusual(&mut self, now: Instant, ready: Ready) -> Option<Transmit> {
-        if self.due.tail {
-            return self.plan_probe(now, ready);
+    fn plan_tlp_or_frto(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+        if self.pending.tlp {
+            return self.plan_tlp(now, ready);
         }
-        if let Ready::Record(len) = ready
-            && let Some(room) = self.fresh_room(now, len)
+        if let TxDemand::Record(len) = ready
+            && let Some(room) = self.new_data_capacity(now, len)
         {
-            return Some(Transmit::Fresh { room: room as usize });
+            return Some(Transmit::NewData { capacity: room as usize });
         }
-        self.recovery.without_fresh();
+        self.recovery.on_no_new_data();
         None
     }
 
@@ -181,85 +181,86 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// used.
     fn cwnd_admits(&mut self, now: Instant, len: u32) -> bool {
         if self.snd.flight() == 0 {
-            self.credit = Credit::FLIGHT;
+            self.pacing_credit = PacingCredit::IDLE_BURST;
         }
         let pipe = self.pipe();
-        let admits = (pipe == 0 || pipe + len <= self.cc.window()) && !self.is_paced(now);
-        self.cc.limited |= !admits;
-        self.due.tail || admits
+        let admits = (pipe == 0 || pipe + len <= self.cc.cwnd()) && !self.is_paced(now);
+        self.cc.cwnd_limited |= !admits;
+        self.pending.tlp || admits
     }
 
-    fn choose_resend(&mut self, now: Instant) -> Option<Resend> {
-        if let Some(index) = self.board.next_lost()
-            && !self.recovery.holds_back()
+    fn choose_retransmit(&mut self, now: Instant) -> Option<Retransmit> {
+        if let Some(index) = self.scoreboard.next_lost()
+            && !self.recovery.defers_retransmit()
         {
-            let record = self.board.get(index)?;
+            let record = self.scoreboard.get(index)?;
             if index == 0 {
                 let (seq, len) = (record.seq, record.len);
-                self.watch_front(now, seq, len);
+                self.check_black_hole(now, seq, len);
             }
-            let record = self.board.get(index)?;
+            let record = self.scoreboard.get(index)?;
             // req: DDP-019
             let len = record.len.min(u32::from(self.emss));
             // The first record goes out even if the window shrank below it.
             let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
-            let admitted = self.recovery.first_due || self.cwnd_admits(now, len);
-            return (in_window && admitted).then(|| Resend::new(index, len, Why::Lost));
+            let admitted = self.recovery.force_retransmit || self.cwnd_admits(now, len);
+            return (in_window && admitted)
+                .then(|| Retransmit::new(index, len, RetransmitReason::Lost));
         }
-        let index = self.board.unsent()?;
+        let index = self.scoreboard.unsent()?;
         self.choose_unsent(now, index)
     }
 
     /// A record that waits for the window: whole if it fits, in pieces by the silly-window rule.
     #[cold]
-    pub(super) fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Resend> {
+    pub(super) fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Retransmit> {
         // req: MPA-040, MPA-120
-        let len = self.board.get(index)?.len.min(u32::from(self.emss));
+        let len = self.scoreboard.get(index)?.len.min(u32::from(self.emss));
         let usable = self.snd.usable();
         let len = if len <= usable {
             len
-        } else if self.is_worth_cutting(usable) {
+        } else if self.sws_admits(usable) {
             usable
         } else {
             self.arm_persist(now);
             return None;
         };
-        self.cwnd_admits(now, len).then(|| Resend::new(index, len, Why::Unsent))
+        self.cwnd_admits(now, len).then(|| Retransmit::new(index, len, RetransmitReason::Unsent))
     }
 
     /// The sender's silly-window rule (RFC 9293 section 3.8.6.2.1, Nagle off) for a record that
     /// does not fit the window's `usable` octets: they are used if they are half of what the peer
     /// has ever offered, or if the timer has run out on a larger offer; and not for a crumb, unless
     /// the peer has nothing more to offer.
-    fn is_worth_cutting(&self, usable: u32) -> bool {
+    fn sws_admits(&self, usable: u32) -> bool {
         usable > 0
-            && (self.override_silly || usable >= self.snd.max_wnd / 2)
-            && (usable >= PIECE_MIN || usable == self.snd.wnd)
+            && (self.sws_override || usable >= self.snd.max_wnd / 2)
+            && (usable >= SPLIT_MIN || usable == self.snd.wnd)
     }
 
     /// Room for a new record, if one of `len` octets may leave: it fits, or is worth cutting.
     #[inline]
-    pub(super) fn fresh_room(&mut self, now: Instant, len: u32) -> Option<u32> {
-        if self.own.fin_seq.is_some()
-            || (self.board.resend_waits() && !self.recovery.prefers_fresh())
-            || self.board.len() >= self.cfg.max_records.into()
-            || self.board.unsent().is_some()
+    pub(super) fn new_data_capacity(&mut self, now: Instant, len: u32) -> Option<u32> {
+        if self.local.fin_seq.is_some()
+            || (self.scoreboard.needs_retransmit() && !self.recovery.prefers_new_data())
+            || self.scoreboard.len() >= self.cfg.max_records.into()
+            || self.scoreboard.unsent().is_some()
         {
             return None;
         }
         let usable = self.snd.usable();
-        if usable < len.min(u32::from(self.emss)) && !self.is_worth_cutting(usable) {
+        if usable < len.min(u32::from(self.emss)) && !self.sws_admits(usable) {
             self.arm_persist(now);
             return None;
         }
         // Sending again is sending, too: the time until a probe repaired a lost tail is not idle.
-        let sent_before = self.sent_at.age(now).min(self.resent_at.age(now));
+        let sent_before = self.last_tx_at.age(now).min(self.last_retransmit_at.age(now));
         // The timeout that RFC 5681 section 4.1 has in mind is a second at least. One that follows
         // the round trip down to milliseconds would have the window fall back between a message
         // and the next, while the other end answers.
         let idle = self.rtt.rto(&self.cfg).max(self.cfg.rto_initial_ns);
         if self.snd.flight() == 0 && sent_before > idle {
-            self.wake_clock(now);
+            self.advance_ts_clock(now);
             if self.cfg.idle_restart {
                 self.cc.on_idle(u32::from(self.emss));
             }
@@ -269,7 +270,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         if len > u32::from(self.emss)
             && self.pmtu.wants_probe(now)
-            && let Some(room) = self.probe_room(now, usable)
+            && let Some(room) = self.pmtu_probe_capacity(now, usable)
         {
             return Some(room);
         }

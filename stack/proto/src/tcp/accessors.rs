@@ -17,7 +17,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// True once the connection is gone and no RST is left to send: it may be dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.state == State::Closed && !self.due.reset
+        self.state == State::Closed && !self.pending.reset
     }
 
     /// Counters.
@@ -35,11 +35,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let more = position.distance(first + low_half(counted));
             counted + u64::try_from(more).unwrap_or(0)
         };
-        let taken = if self.peer.finished { self.peer.fin } else { None };
+        let taken = if self.peer.fin_received { self.peer.fin_seq } else { None };
         let arrived = taken.unwrap_or(self.rcv.nxt);
-        let sent = self.own.fin_seq.unwrap_or(self.snd.nxt);
+        let sent = self.local.fin_seq.unwrap_or(self.snd.nxt);
         let (octets_in, octets_out) = self.counted;
-        (total(octets_in, arrived, self.peer.irs + 1), total(octets_out, sent, self.own.iss + 1))
+        (total(octets_in, arrived, self.peer.irs + 1), total(octets_out, sent, self.local.iss + 1))
     }
 
     /// Counts octets up to here. To be called once in a round trip, so that sequence numbers do
@@ -87,33 +87,33 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// True while records are written and not acknowledged, sent or not.
     #[must_use]
     pub fn unsent_or_unacked(&self) -> bool {
-        !self.board.is_empty()
+        !self.scoreboard.is_empty()
     }
 
     /// Records written and not acknowledged, sent or not: each keeps a frame, or a copy of one.
     #[inline]
     #[must_use]
     pub fn records(&self) -> usize {
-        self.board.len()
+        self.scoreboard.len()
     }
 
     /// How many nanoseconds ago octets were sent for the first time last, to 0.1 ms.
     #[must_use]
-    pub fn spoke_before(&self, now: Instant) -> u64 {
-        self.sent_at.age(now)
+    pub fn since_last_tx(&self, now: Instant) -> u64 {
+        self.last_tx_at.age(now)
     }
 
     /// True if everything written is acknowledged, and the FIN too if there is one.
     #[must_use]
     pub fn all_acked(&self) -> bool {
-        self.board.is_empty() && matches!(self.snd.fin, Fin::None | Fin::Acked)
+        self.scoreboard.is_empty() && matches!(self.snd.fin, Fin::None | Fin::Acked)
     }
 
     /// Pieces accepted out of order that wait for their turn.
     #[inline]
     #[must_use]
-    pub fn held_pieces(&self) -> usize {
-        self.reassembly.len()
+    pub fn ooo_segments(&self) -> usize {
+        self.assembler.len()
     }
 
     /// Next sequence number expected from the peer.
@@ -130,14 +130,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Sequence number that the next new octet will have.
     #[must_use]
-    pub fn written_nxt(&self) -> Seq {
-        self.board.end().unwrap_or(self.snd.nxt)
+    pub fn write_seq(&self) -> Seq {
+        self.scoreboard.end().unwrap_or(self.snd.nxt)
     }
 
     /// When the peer was last heard.
     #[must_use]
-    pub fn heard_at(&self) -> Instant {
-        self.heard_at
+    pub fn last_rx_at(&self) -> Instant {
+        self.last_rx_at
     }
 
     /// When the peer last acknowledged something, or something was sent with nothing outstanding;
@@ -156,7 +156,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Congestion window in octets.
     #[must_use]
     pub fn cwnd(&self) -> u32 {
-        self.cc.window()
+        self.cc.cwnd()
     }
 }
 

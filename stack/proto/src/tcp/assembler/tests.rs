@@ -1,73 +1,73 @@
 use arrayvec::ArrayVec;
 use proptest::prelude::*;
 
-use super::{Block, InTurn, News, RECENT_MAX, RUNS_MAX, Reassembly};
-use crate::tcp::held::{Held, HoldPool};
+use super::{Block, Contiguous, LazyAssembler, Overlap, RANGES_MAX, RECENT_MAX};
+use crate::tcp::ooo_queue::{OooPool, OooSegment};
 use crate::tcp::tests::{Heap, pool};
 use crate::wire::seq::Seq;
 
 /// Holds what is new of `len` octets at `seq`, each being `id`; where it went.
 fn insert(
-    all: &mut Reassembly<Heap>,
-    pool: &mut HoldPool<Heap>,
+    all: &mut LazyAssembler<Heap>,
+    pool: &mut OooPool<Heap>,
     seq: Seq,
     len: u32,
     id: u8,
 ) -> Option<Block> {
-    let block = all.news(seq, seq + len).fresh?;
+    let block = all.overlap(seq, seq + len).new?;
     let frame = Heap::new(&vec![id; len as usize + 60]);
     let from = (block.0 - seq) as usize + 60;
     let octets = from..from + (block.1 - block.0) as usize;
-    let (held, offset) = pool.keep(frame, octets, all.share()).unwrap();
+    let (held, offset) = pool.buffer(frame, octets, all.quota()).unwrap();
     all.insert(pool, block, Some(held), u32::try_from(offset).unwrap());
     Some(block)
 }
 
-fn pop(all: &mut Reassembly<Heap>, pool: &mut HoldPool<Heap>, seq: Seq) -> Option<(u8, u32)> {
+fn pop(all: &mut LazyAssembler<Heap>, pool: &mut OooPool<Heap>, seq: Seq) -> Option<(u8, u32)> {
     match all.pop_at(seq)? {
-        InTurn::Held { held, octets } => {
+        Contiguous::Buffered { segment: held, octets } => {
             let mut id = [0; 1];
             crate::device::RxFrame::copy_out(&held, octets.start, &mut id);
-            pool.give_back(held);
+            pool.release(held);
             Some((id[0], u32::try_from(octets.len()).unwrap()))
         }
-        InTurn::Taken { len, .. } => Some((0xff, len)),
+        Contiguous::Consumed { len, .. } => Some((0xff, len)),
     }
 }
 
-fn report(all: &mut Reassembly<Heap>) -> Vec<Block> {
+fn sack_blocks(all: &mut LazyAssembler<Heap>) -> Vec<Block> {
     let mut blocks = ArrayVec::new();
-    while all.report(Seq(0), &mut blocks, 4) {}
+    while all.fill_sack_blocks(Seq(0), &mut blocks, 4) {}
     blocks.to_vec()
 }
 
 #[test]
-fn blocks_come_newest_first_and_merge() {
+fn sack_blocks_are_newest_first_and_merge() {
     let base = Seq(0xffff_ff00);
-    let (mut all, mut pool) = (Reassembly::new(), pool());
+    let (mut all, mut pool) = (LazyAssembler::new(), pool());
     for (at, id) in [(100, 1), (300, 2), (500, 3)] {
         assert!(insert(&mut all, &mut pool, base + at, 50, id).is_some());
     }
     let block = |from, to| (base + from, base + to);
-    assert_eq!(report(&mut all), [block(500, 550), block(300, 350), block(100, 150)]);
+    assert_eq!(sack_blocks(&mut all), [block(500, 550), block(300, 350), block(100, 150)]);
     insert(&mut all, &mut pool, base + 150, 150, 4);
-    assert_eq!(report(&mut all), [block(100, 350), block(500, 550)]);
-    assert_eq!(all.run_of(base + 200), Some(block(100, 350)));
-    assert_eq!((all.run_of(base + 350), all.run_of(base + 99)), (None, None));
+    assert_eq!(sack_blocks(&mut all), [block(100, 350), block(500, 550)]);
+    assert_eq!(all.range_of(base + 200), Some(block(100, 350)));
+    assert_eq!((all.range_of(base + 350), all.range_of(base + 99)), (None, None));
     assert_eq!(pop(&mut all, &mut pool, base), None);
     assert_eq!(pop(&mut all, &mut pool, base + 100), Some((1, 50)));
     assert_eq!(pop(&mut all, &mut pool, base + 150), Some((4, 150)));
     assert_eq!(pop(&mut all, &mut pool, base + 300), Some((2, 50)));
-    assert_eq!(report(&mut all), [block(500, 550)]);
+    assert_eq!(sack_blocks(&mut all), [block(500, 550)]);
 }
 
 #[test]
-fn the_first_new_part_and_the_first_known_one() {
-    let (mut all, mut pool) = (Reassembly::new(), pool());
+fn overlap_gives_the_first_new_and_the_first_duplicate_part() {
+    let (mut all, mut pool) = (LazyAssembler::new(), pool());
     insert(&mut all, &mut pool, Seq(100), 100, 1);
     insert(&mut all, &mut pool, Seq(300), 100, 2);
     let block = |from, to| Some((Seq(from), Seq(to)));
-    for (asked, fresh, known) in [
+    for (asked, new, duplicate) in [
         ((0, 50), block(0, 50), None),
         ((0, 100), block(0, 100), None),
         ((50, 150), block(50, 100), block(100, 150)),
@@ -81,14 +81,14 @@ fn the_first_new_part_and_the_first_known_one() {
         ((400, 500), block(400, 500), None),
         ((450, 500), block(450, 500), None),
     ] {
-        let news = all.news(Seq(asked.0), Seq(asked.1));
-        assert_eq!(news, News { fresh, known }, "{asked:?}");
+        let overlap = all.overlap(Seq(asked.0), Seq(asked.1));
+        assert_eq!(overlap, Overlap { new, duplicate }, "{asked:?}");
     }
 }
 
 #[test]
-fn one_frame_fills_one_gap() {
-    let (mut all, mut pool) = (Reassembly::new(), pool());
+fn segment_over_several_gaps_fills_the_first() {
+    let (mut all, mut pool) = (LazyAssembler::new(), pool());
     insert(&mut all, &mut pool, Seq(100), 100, 1);
     insert(&mut all, &mut pool, Seq(300), 100, 3);
     // Covers 50..450: the gap before 100 first, then 200..300, then 400..450.
@@ -96,7 +96,7 @@ fn one_frame_fills_one_gap() {
         assert!(insert(&mut all, &mut pool, Seq(50), 400, id).is_some());
     }
     assert_eq!(insert(&mut all, &mut pool, Seq(50), 400, 7), None);
-    assert_eq!(all.runs(), [(Seq(50), Seq(450))]);
+    assert_eq!(all.ranges(), [(Seq(50), Seq(450))]);
     let mut at = Seq(50);
     let mut seen = Vec::new();
     while let Some((id, len)) = pop(&mut all, &mut pool, at) {
@@ -104,13 +104,13 @@ fn one_frame_fills_one_gap() {
         seen.push((id, len));
     }
     assert_eq!(seen, [(4, 50), (1, 100), (5, 100), (3, 100), (6, 50)]);
-    assert!(all.is_empty() && all.runs().is_empty());
+    assert!(all.is_empty() && all.ranges().is_empty());
 }
 
 #[test]
-fn what_was_taken_is_one_piece_of_a_run() {
-    let (mut all, mut pool) = (Reassembly::<Heap>::new(), pool());
-    let take = |all: &mut Reassembly<Heap>, pool: &mut _, from, to| {
+fn consumed_ranges_share_one_entry() {
+    let (mut all, mut pool) = (LazyAssembler::<Heap>::new(), pool());
+    let take = |all: &mut LazyAssembler<Heap>, pool: &mut _, from, to| {
         all.insert(pool, (Seq(from), Seq(to)), None, 0);
     };
     take(&mut all, &mut pool, 100, 200);
@@ -122,13 +122,13 @@ fn what_was_taken_is_one_piece_of_a_run() {
     take(&mut all, &mut pool, 500, 600);
     // Joins the two that it lies between.
     take(&mut all, &mut pool, 400, 500);
-    assert_eq!(all.runs(), [(Seq(50), Seq(600))]);
+    assert_eq!(all.ranges(), [(Seq(50), Seq(600))]);
     let mut at = Seq(50);
     let mut seen = Vec::new();
     while let Some(next) = all.pop_at(at) {
         let len = match next {
-            InTurn::Held { octets, .. } => u32::try_from(octets.len()).unwrap(),
-            InTurn::Taken { seq, len } => {
+            Contiguous::Buffered { octets, .. } => u32::try_from(octets.len()).unwrap(),
+            Contiguous::Consumed { seq, len } => {
                 assert_eq!(seq, at);
                 len
             }
@@ -141,19 +141,19 @@ fn what_was_taken_is_one_piece_of_a_run() {
 }
 
 #[test]
-fn the_bounds_hold() {
-    let (mut all, mut pool) = (Reassembly::new(), pool());
+fn segment_and_range_counts_are_bounded() {
+    let (mut all, mut pool) = (LazyAssembler::new(), pool());
     assert!(!all.admits((Seq(0), Seq(1)), 0) && all.admits((Seq(0), Seq(1)), 1));
     for at in 0..3 {
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
     }
     assert!(!all.admits((Seq(100), Seq(105)), 3) && all.admits((Seq(100), Seq(105)), 4));
-    let runs = u32::try_from(RUNS_MAX).unwrap();
+    let runs = u32::try_from(RANGES_MAX).unwrap();
     for at in 3..runs {
         assert!(all.admits((Seq(at * 10), Seq(at * 10 + 5)), usize::MAX));
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
     }
-    let admits = |all: &Reassembly<Heap>, from, to| all.admits((Seq(from), Seq(to)), usize::MAX);
+    let admits = |all: &LazyAssembler<Heap>, from, to| all.admits((Seq(from), Seq(to)), usize::MAX);
     assert!(!admits(&all, 10 * runs, 10 * runs + 1), "one more run");
     assert!(!admits(&all, 17, 18), "one more run in the middle");
     assert!(admits(&all, 15, 16) && admits(&all, 19, 20) && admits(&all, 15, 20));
@@ -164,20 +164,20 @@ fn the_bounds_hold() {
 /// 1,700 segments under way, 3 % of which are lost, and come once more in order: what is moved and
 /// searched per segment does not grow with what is held.
 #[test]
-fn the_work_does_not_grow_with_what_is_held() {
+fn insert_cost_is_independent_of_the_range_count() {
     let steps_per_piece = |count: u32| {
-        let (mut all, mut pool) = (Reassembly::new(), pool());
+        let (mut all, mut pool) = (LazyAssembler::new(), pool());
         let lost = |at: u32| at.is_multiple_of(33);
         for at in (0..count).filter(|at| !lost(*at)) {
             insert(&mut all, &mut pool, Seq(at * 100), 100, 1);
         }
-        let holes = all.runs().len();
+        let holes = all.ranges().len();
         // All but the first, so that nothing can be handed up and every hole joins two runs.
         for at in (1..count).filter(|at| lost(*at)) {
             insert(&mut all, &mut pool, Seq(at * 100), 100, 1);
         }
-        assert_eq!(all.runs().len(), 1);
-        let steps = all.book.as_ref().unwrap().steps;
+        assert_eq!(all.ranges().len(), 1);
+        let steps = all.inner.as_ref().unwrap().steps;
         (holes, steps as f64 / f64::from(count))
     };
     let (few, at_few) = steps_per_piece(170);
@@ -190,80 +190,83 @@ fn the_work_does_not_grow_with_what_is_held() {
 /// Holes that a peer makes and never fills, and duplicates that it repeats: an ACK for each looks
 /// at no more runs because there are many.
 #[test]
-fn work_of_a_report_does_not_grow_with_the_holes() {
+fn sack_report_cost_is_independent_of_the_hole_count() {
     let steps_per_ack = |count: u32| {
-        let (mut all, mut pool) = (Reassembly::new(), pool());
+        let (mut all, mut pool) = (LazyAssembler::new(), pool());
         for at in 1..=count {
             insert(&mut all, &mut pool, Seq(at * 2), 1, 1);
-            report(&mut all);
+            sack_blocks(&mut all);
         }
-        assert_eq!(all.runs().len(), count as usize);
-        let before = all.book.as_ref().unwrap().steps;
+        assert_eq!(all.ranges().len(), count as usize);
+        let before = all.inner.as_ref().unwrap().steps;
         for _ in 0..1000 {
             let mut blocks = ArrayVec::new();
-            assert!(!all.report(Seq(0), &mut blocks, 3));
+            assert!(!all.fill_sack_blocks(Seq(0), &mut blocks, 3));
             assert_eq!(blocks[0], (Seq(count * 2), Seq(count * 2 + 1)));
         }
-        (all.book.as_ref().unwrap().steps - before) / 1000
+        (all.inner.as_ref().unwrap().steps - before) / 1000
     };
-    let (few, many) = (steps_per_ack(64), steps_per_ack(u32::try_from(RUNS_MAX).unwrap()));
-    println!("steps per ACK: {few} with 64 runs, {many} with {RUNS_MAX}");
+    let (few, many) = (steps_per_ack(64), steps_per_ack(u32::try_from(RANGES_MAX).unwrap()));
+    println!("steps per ACK: {few} with 64 runs, {many} with {RANGES_MAX}");
     assert!(many < 2 * few, "{few} {many}");
 }
 
 /// More runs have grown than are remembered: those that are get reported, each once, and what is
 /// left of the room names others.
 #[test]
-fn reports_of_many_runs_end() {
-    let (mut all, mut pool) = (Reassembly::new(), pool());
+fn each_recent_range_is_reported_once() {
+    let (mut all, mut pool) = (LazyAssembler::new(), pool());
     for at in 1..=100 {
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
     }
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     loop {
         let mut blocks = ArrayVec::new();
-        let more = all.report(Seq(10), &mut blocks, 3);
-        told.push(blocks.to_vec());
+        let more = all.fill_sack_blocks(Seq(10), &mut blocks, 3);
+        reports.push(blocks.to_vec());
         if !more {
             break;
         }
     }
     let block = |at: u32| (Seq(at * 10), Seq(at * 10 + 5));
-    assert_eq!(told.len(), RECENT_MAX.div_ceil(3));
+    assert_eq!(reports.len(), RECENT_MAX.div_ceil(3));
     let oldest = 101 - u32::try_from(RECENT_MAX).unwrap();
-    assert_eq!(told[0], [block(oldest + 2), block(oldest + 1), block(oldest)]);
-    assert_eq!(*told.last().unwrap(), [block(100), block(99), block(98)]);
+    assert_eq!(reports[0], [block(oldest + 2), block(oldest + 1), block(oldest)]);
+    assert_eq!(*reports.last().unwrap(), [block(100), block(99), block(98)]);
     // All but one that grew last become one run: the first others follow, without what is next.
     for at in 30..100 {
         insert(&mut all, &mut pool, Seq(at * 10 + 5), 5, 1);
     }
     let mut blocks = ArrayVec::new();
-    assert!(!all.report(Seq(10), &mut blocks, 3));
+    assert!(!all.fill_sack_blocks(Seq(10), &mut blocks, 3));
     assert_eq!(blocks.to_vec(), [(Seq(300), Seq(1005)), block(2), block(3)]);
 }
 
 #[test]
-fn memory_goes_back_with_the_last_piece() {
-    let (mut all, mut pool) = (Reassembly::new(), pool());
+fn release_returns_all_memory_to_the_pool() {
+    let (mut all, mut pool) = (LazyAssembler::new(), pool());
     for at in 0..100 {
         insert(&mut all, &mut pool, Seq(at * 100), 50, 1);
     }
     assert!(pool.octets() > 0 && !all.is_idle());
-    all.give_back(&mut pool);
+    all.release(&mut pool);
     assert!(all.is_idle() && (pool.frames(), pool.octets()) == (0, 0));
     // The same book again, empty.
     insert(&mut all, &mut pool, Seq(7), 50, 1);
-    assert_eq!((all.runs(), all.len()), (vec![(Seq(7), Seq(57))], 1));
-    assert!(matches!(all.pop_at(Seq(7)), Some(InTurn::Held { held: Held::Copied(_), .. })));
+    assert_eq!((all.ranges(), all.len()), (vec![(Seq(7), Seq(57))], 1));
+    assert!(matches!(
+        all.pop_at(Seq(7)),
+        Some(Contiguous::Buffered { segment: OooSegment::Copy(_), .. })
+    ));
 }
 
 proptest! {
     /// Against a map of octets: whoever brought an octet first keeps it, runs match the map.
     #[test]
-    fn equals_a_byte_map(base in any::<u32>(),
+    fn matches_a_byte_map(base in any::<u32>(),
                          segments in prop::collection::vec((1u32..200, 1u32..60), 1..40)) {
         let base = Seq(base);
-        let (mut all, mut pool) = (Reassembly::new(), pool());
+        let (mut all, mut pool) = (LazyAssembler::new(), pool());
         let mut map = [None::<u8>; 300];
         for (&(at, len), id) in segments.iter().zip(0..) {
             insert(&mut all, &mut pool, base + at, len, id);
@@ -279,7 +282,7 @@ proptest! {
                 None => runs.push((seq, seq + 1)),
             }
         }
-        prop_assert_eq!(&all.runs(), &runs);
+        prop_assert_eq!(&all.ranges(), &runs);
         for (start, end) in runs {
             let mut at = start;
             while at != end {

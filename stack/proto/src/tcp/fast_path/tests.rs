@@ -47,28 +47,28 @@ macro_rules! places {
     }};
 }
 
-/// Every field of [`super::Hot`], and what the public functions on the short way touch besides.
+/// Every field of [`super::HotState`], and what the public functions on the short way touch besides.
 #[test]
-fn hot_state_lies_in_three_cache_lines() {
+fn hot_state_fits_three_cache_lines() {
     let (names, offsets, length) = places![
-        board,
+        scoreboard,
         cfg,
         timers,
-        heard_at,
+        last_rx_at,
         rcv,
         snd,
         ts,
-        timing,
+        rtt_cache,
         traffic,
-        round_mark,
+        rcv_round_end,
         progress_at,
-        sent_at,
-        credit,
+        last_tx_at,
+        pacing_credit,
         emss,
         ts_on,
-        calm,
+        fast_path,
         cc.window,
-        cc.limited,
+        cc.cwnd_limited,
     ];
     let end = super::super::tests::End::client(&super::Config::default(), 1, super::Instant::ZERO);
     let mut sum = 0;

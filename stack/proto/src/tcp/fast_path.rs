@@ -1,0 +1,411 @@
+//! The short way: segments of a connection to which nothing out of the ordinary happens.
+//!
+//! Nearly all segments are of three kinds: octets in order, an ACK of something new, new octets
+//! sent; and nearly always nothing is amiss. [`FastPath`] says in one octet that this is so. It is
+//! worked out anew ([`Tcb::update_fast_path`]) whenever anything but these three has happened, so that no
+//! test for a rare condition is left on their way.
+//!
+//! What follows here is written on [`HotState`], through which nothing can be reached but the first
+//! [`super::HOT_LEN`] octets of a [`Tcb`], the records, and the settings, which connections share.
+//! Where one of the three ends a round trip, or says something new of it, a cold function takes
+//! over for that. Whatever a segment has that is not foreseen here sends it the long way (`input`,
+//! `output`), which knows everything and comes to the same where both apply.
+
+use super::ack::IDLE_NS;
+use super::config::Config;
+use super::congestion::CongestionWindow;
+use super::input::TS_IDLE_MAX_NS;
+use super::pacing::PacingCredit;
+use super::rcv_autotune::RoundEnd;
+use super::receive::RcvVars;
+use super::recovery_state::TlpProbe;
+use super::rtt::RttCache;
+use super::scoreboard::{Acked, LazyScoreboard};
+use super::send::{Fin, SndVars};
+use super::state::State;
+use super::timer::{CoarseInstant, NEVER, Timers};
+use super::{Plan, Tcb, Timestamps, Transmit, TxDemand};
+use crate::device::{Retained, RxFrame};
+use crate::time::Instant;
+use crate::wire::tcp::{Ecn, Fields, Flags, Options, Segment};
+
+/// Which segments go the short way, and what else is to be known on it; a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FastPath(u8);
+
+impl FastPath {
+    /// Segments received: nothing is amiss.
+    const RX: u8 = 1;
+    /// Segments sent: neither is anything else to be sent than octets and their ACKs.
+    const TX: u8 = 2;
+    /// There may be notices, or the connection is gone.
+    const EVENTS: u8 = 4;
+    /// Tail-loss probes are to be made.
+    const TLP: u8 = 8;
+    /// New octets carry ECT(0).
+    const ECT: u8 = 16;
+    /// A segment larger than EMSS is to probe the path's MTU.
+    const PMTU_PROBE: u8 = 32;
+
+    #[inline]
+    pub(super) const fn is_rx_eligible(self) -> bool {
+        self.0 & Self::RX != 0
+    }
+
+    #[inline]
+    pub(super) const fn is_tx_eligible(self) -> bool {
+        self.0 & Self::TX != 0
+    }
+
+    #[inline]
+    pub(super) const fn has_events(self) -> bool {
+        self.0 & Self::EVENTS != 0
+    }
+
+    #[inline]
+    const fn is_tlp_enabled(self) -> bool {
+        self.0 & Self::TLP != 0
+    }
+
+    #[inline]
+    const fn is_pmtu_probe_due(self) -> bool {
+        self.0 & Self::PMTU_PROBE != 0
+    }
+
+    #[inline]
+    const fn codepoint(self) -> Ecn {
+        if self.0 & Self::ECT == 0 { Ecn::NotCapable } else { Ecn::Capable0 }
+    }
+
+    /// There is a notice.
+    pub(super) const fn set_events(&mut self) {
+        self.0 |= Self::EVENTS;
+    }
+
+    /// Something else is to be seen to first.
+    pub(super) const fn disable(&mut self) {
+        self.0 &= !(Self::RX | Self::TX);
+    }
+}
+
+/// What the short way touches of a connection.
+struct HotState<'a, T> {
+    scoreboard: &'a mut LazyScoreboard<T>,
+    cfg: &'a Config,
+    timers: &'a mut Timers,
+    last_rx_at: &'a mut Instant,
+    rcv: &'a mut RcvVars,
+    snd: &'a mut SndVars,
+    ts: &'a mut Timestamps,
+    rtt_cache: &'a mut RttCache,
+    rcv_round_end: RoundEnd,
+    progress_at: &'a mut CoarseInstant,
+    last_tx_at: &'a mut CoarseInstant,
+    pacing_credit: &'a mut PacingCredit,
+    emss: u32,
+    ts_on: bool,
+    fast_path: FastPath,
+    window: &'a mut CongestionWindow,
+    cwnd_limited: &'a mut bool,
+}
+
+/// What remains to be done for a received segment.
+#[derive(Clone, Copy, Debug, Default)]
+struct FollowUp {
+    /// Octets it acknowledged, and what that freed.
+    octets: u32,
+    acked: Acked,
+    /// Its round-trip time is to be taken as a sample.
+    is_rtt_sample: bool,
+    /// The window's algorithm is to hear of it.
+    grows_cwnd: bool,
+    /// It ends a round of the receive window.
+    ends_round: bool,
+}
+
+impl<T: Retained> HotState<'_, T> {
+    /// Takes a segment with the next octets in order, or an ACK of something new, or both, or with
+    /// another window. `None`: it is something else, and nothing was done.
+    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+    #[inline(always)]
+    fn try_receive(&mut self, now: Instant, seg: &Segment) -> Option<FollowUp> {
+        let len = seg.payload.len() as u32;
+        let octets = seg.ack - self.snd.una;
+        let window = u32::from(seg.window) << self.snd.wscale;
+        let flight = self.snd.flight();
+        let is_duplicate = len == 0 && octets == 0 && flight > 0 && window == self.snd.wnd;
+        if seg.flags.0 & !Flags::PSH.0 != Flags::ACK.0
+            || seg.seq != self.rcv.nxt
+            || len > self.rcv.window()
+            || octets > flight
+            || is_duplicate
+            || !seg.options.sack.is_empty()
+            || seg.ecn == Ecn::Congested
+            || now.since(*self.last_rx_at) > TS_IDLE_MAX_NS
+        {
+            return None;
+        }
+        let mut clock = self.ts.tsval(now);
+        if self.ts_on {
+            let (val, echo) = seg.options.ts?;
+            if val.wrapping_sub(self.ts.recent).cast_signed() < 0 {
+                return None;
+            }
+            if seg.seq <= self.rcv.last_ack_sent {
+                self.ts.recent = val;
+                self.ts.recent_stamp = Timestamps::coarse(now);
+            }
+            clock = echo;
+        }
+        *self.last_rx_at = now;
+        self.snd.update_window(seg.seq, octets > 0, window);
+        let mut follow_up = FollowUp::default();
+        if octets > 0 {
+            follow_up = self.ack_new_data(now, seg, octets);
+        }
+        if len > 0 {
+            self.rcv.nxt += len;
+            self.rcv.on_in_order(now, self.timers, len, self.cfg.delayed_ack_ns);
+            follow_up.ends_round = self.rcv_round_end.is_reached(clock);
+        }
+        Some(follow_up)
+    }
+
+    /// `octets` more are acknowledged.
+    #[inline(always)]
+    fn ack_new_data(&mut self, now: Instant, seg: &Segment, octets: u32) -> FollowUp {
+        self.snd.una = seg.ack;
+        let acked = self.scoreboard.ack_in_order(seg.ack);
+        let is_sample = acked.oldest.is_none_or(|oldest| {
+            let several = acked.records > 1 || self.snd.flight() > 0;
+            let newest = acked.newest.filter(|_| several).map(|newest| now.since(newest.0));
+            !self.rtt_cache.is_redundant_sample(seg.ack, now.since(oldest), newest)
+        });
+        if !is_sample {
+            *self.progress_at = CoarseInstant::of(now);
+            if self.snd.flight() > 0 {
+                self.timers.rto = now + self.rtt_cache.rto();
+                self.arm_pto(now);
+            } else {
+                self.timers.rto = NEVER;
+                let idle = if self.scoreboard.holds_memory() { now + IDLE_NS } else { NEVER };
+                self.timers.pto = idle;
+            }
+        }
+        let grows = *self.cwnd_limited && !self.window.absorb_acked(octets);
+        FollowUp { octets, acked, is_rtt_sample: is_sample, grows_cwnd: grows, ends_round: false }
+    }
+
+    #[inline(always)]
+    fn arm_pto(&mut self, now: Instant) {
+        self.timers.pto = if self.fast_path.is_tlp_enabled() {
+            let alone = self.scoreboard.sent_count() <= 1;
+            (now + self.rtt_cache.pto(alone)).min(self.timers.rto)
+        } else {
+            NEVER
+        };
+    }
+
+    /// What is to be sent next: new octets, an ACK, or nothing. `None`: that takes more thought.
+    #[inline(always)]
+    fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+        if let TxDemand::Record(len) = ready {
+            let (usable, flight) = (self.snd.usable(), self.snd.flight());
+            let was_idle = flight == 0 && self.last_tx_at.age(now) > self.rtt_cache.rto();
+            if was_idle
+                || usable < len.min(self.emss)
+                || *self.pacing_credit == PacingCredit::NONE
+                || (len > self.emss && self.fast_path.is_pmtu_probe_due())
+                || self.scoreboard.len() >= self.cfg.max_records.into()
+            {
+                return None;
+            }
+            if flight == 0 {
+                *self.pacing_credit = PacingCredit::IDLE_BURST;
+            }
+            if flight == 0 || flight + self.emss <= self.window.cwnd() {
+                return Some(Transmit::NewData { capacity: usable.min(self.emss) as usize });
+            }
+            *self.cwnd_limited = true;
+        }
+        Some(if self.rcv.ack_now { Transmit::Control } else { Transmit::Idle })
+    }
+
+    /// The headers of new octets.
+    #[inline(always)]
+    fn data_fields(&mut self, now: Instant, push: bool) -> Fields {
+        self.rcv.on_data_sent(self.timers);
+        let ts = if self.ts_on { Some((self.ts.tsval(now), self.ts.recent)) } else { None };
+        Fields {
+            seq: self.snd.nxt,
+            ack: self.rcv.nxt,
+            flags: if push { Flags::ACK | Flags::PSH } else { Flags::ACK },
+            window: self.rcv.select_window(),
+            ecn: self.fast_path.codepoint(),
+            options: Options::timestamps(ts),
+        }
+    }
+
+    /// A record of `len` new octets left.
+    #[inline(always)]
+    fn on_sent(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
+        self.scoreboard.push(now, self.snd.nxt, len, offset, retained, true);
+        if self.timers.rto == NEVER {
+            self.timers.rto = now + self.rtt_cache.rto();
+            *self.progress_at = CoarseInstant::of(now);
+        }
+        self.pacing_credit.spend(len);
+        self.snd.nxt += len;
+        *self.last_tx_at = CoarseInstant::of(now);
+        self.arm_pto(now);
+        // In slow start a window half used still counts: it will be full in a round trip.
+        let (flight, window) = (self.snd.flight(), self.window.cwnd());
+        *self.cwnd_limited =
+            flight + self.emss > window || (self.window.in_slow_start() && flight > window / 2);
+    }
+}
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    #[inline(always)]
+    fn hot(&mut self) -> HotState<'_, T> {
+        HotState {
+            scoreboard: &mut self.scoreboard,
+            cfg: &self.cfg,
+            timers: &mut self.timers,
+            last_rx_at: &mut self.last_rx_at,
+            rcv: &mut self.rcv,
+            snd: &mut self.snd,
+            ts: &mut self.ts,
+            rtt_cache: &mut self.rtt_cache,
+            rcv_round_end: self.rcv_round_end,
+            progress_at: &mut self.progress_at,
+            last_tx_at: &mut self.last_tx_at,
+            pacing_credit: &mut self.pacing_credit,
+            emss: self.emss.into(),
+            ts_on: self.ts_on,
+            fast_path: self.fast_path,
+            window: &mut self.cc.window,
+            cwnd_limited: &mut self.cc.cwnd_limited,
+        }
+    }
+
+    /// Takes a segment the short way, if that is open to it.
+    #[inline(always)]
+    pub(super) fn try_fast_path(&mut self, now: Instant, seg: &Segment) -> bool {
+        debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
+        if !self.fast_path.is_rx_eligible() {
+            return false;
+        }
+        let Some(follow_up) = self.hot().try_receive(now, seg) else { return false };
+        if follow_up.is_rtt_sample || follow_up.grows_cwnd || follow_up.ends_round {
+            self.finish_fast_path(now, seg, &follow_up);
+        }
+        #[cfg(test)]
+        tests::Counts::received();
+        true
+    }
+
+    /// What is not to be done for every segment.
+    #[cold]
+    fn finish_fast_path(&mut self, now: Instant, seg: &Segment, follow_up: &FollowUp) {
+        self.count_octets();
+        let sample = self.measured_rtt(now, seg, &follow_up.acked);
+        if follow_up.is_rtt_sample {
+            self.update_rtt(now, sample, follow_up.octets, &follow_up.acked);
+            if let Some(newest) = follow_up.acked.newest {
+                self.rack.advance(now, newest);
+            }
+            self.progress_at = CoarseInstant::of(now);
+        }
+        if follow_up.grows_cwnd {
+            let info = self.ack_sample(now, follow_up.octets, sample);
+            self.cc.on_ack(&info);
+        }
+        if follow_up.is_rtt_sample {
+            self.rearm_timers(now);
+            self.pmtu.check_due(now);
+            if self.ecn.enabled {
+                // What was acknowledged since the last look came without ECE.
+                let una = self.snd.una;
+                self.cc.observe(una - follow_up.octets, una, self.snd.nxt, false);
+            }
+        }
+        if follow_up.ends_round {
+            self.end_rcv_round(now);
+        }
+        self.update_fast_path();
+    }
+
+    /// What is to be sent next, if that is found the short way. [`Transmit::Control`] is an ACK.
+    #[inline(always)]
+    pub(super) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+        debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
+        if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
+    }
+
+    /// True if a record of `len` octets may leave the short way.
+    #[inline(always)]
+    pub(super) fn fast_path_admits(&self, len: u32) -> bool {
+        self.fast_path.is_tx_eligible() && len <= u32::from(self.emss) && len <= self.snd.usable()
+    }
+
+    /// The headers of new octets.
+    #[inline(always)]
+    pub(super) fn fast_path_fields(&mut self, now: Instant, push: bool) -> Fields {
+        self.hot().data_fields(now, push)
+    }
+
+    /// A record left the short way.
+    #[inline(always)]
+    pub(super) fn on_sent_fast(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
+        self.hot().on_sent(now, retained, len, offset);
+        #[cfg(test)]
+        tests::Counts::sent();
+    }
+
+    /// To be called at the end of whatever is not the short way: works out what that has to know.
+    pub(super) fn update_fast_path(&mut self) {
+        self.fast_path = self.fast_path_eligibility();
+        self.timers.rare = self.rare.earliest(self.paced);
+        self.rtt.fill_cache(&mut self.rtt_cache, &self.cfg);
+    }
+
+    /// Which segments may go the short way.
+    fn fast_path_eligibility(&self) -> FastPath {
+        let is_established = self.state == State::Established
+            && matches!(self.plan, Plan::Nothing)
+            && self.local.fin_seq.is_none()
+            && self.snd.fin == Fin::None
+            && !self.pending.any()
+            && self.ecn.is_idle();
+        let is_loss_free = self.recovery.is_open()
+            && self.recovery.dupacks == 0
+            && self.scoreboard.is_loss_free()
+            && self.tlp.probe == TlpProbe::None
+            && self.rare.reorder == NEVER
+            && !self.pmtu.is_probing();
+        let is_answering = self.retries == 0
+            && self.unanswered == 0
+            && !self.rearmed
+            && !self.rtt.is_backed_off()
+            && !self.rcv.pure_ack
+            && self.rcv.dup_acks_owed <= 1;
+        let takes_octets =
+            self.peer.fin_seq.is_none() && !self.receive_shut && self.assembler.is_idle();
+        let sends_octets =
+            self.rare.persist == NEVER && !self.sws_override && self.scoreboard.unsent().is_none();
+        let is_eligible = is_established && is_loss_free && is_answering;
+        let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
+        FastPath(
+            bit(is_eligible && takes_octets, FastPath::RX)
+                | bit(is_eligible && sends_octets, FastPath::TX)
+                | bit(self.events != 0 || self.state == State::Closed, FastPath::EVENTS)
+                | bit(self.cfg.tail_loss_probe && self.sack, FastPath::TLP)
+                | bit(self.ecn.codepoint == Ecn::Capable0, FastPath::ECT)
+                | bit(self.pmtu.is_probe_due(), FastPath::PMTU_PROBE),
+        )
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

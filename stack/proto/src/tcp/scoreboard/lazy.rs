@@ -1,0 +1,179 @@
+//! The queue of records in memory of its own, which a connection has only while it sends.
+
+use core::ops::Deref;
+
+use super::{AckInfo, Acked, LossUpdate, Scoreboard};
+use crate::device::Retained;
+use crate::tcp::rack::{Rack, SampleGuard};
+use crate::tcp::sent_frame::CopyPool;
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+use crate::wire::tcp::Block;
+
+/// A [`Scoreboard`], taken with the first record and given back when the connection has been idle for
+/// a while: most of many connections are, and then this is a null pointer.
+#[derive(Debug)]
+pub(in crate::tcp) struct LazyScoreboard<T> {
+    inner: Option<Box<Scoreboard<T>>>,
+}
+
+impl<T: Clone + 'static> Deref for LazyScoreboard<T> {
+    type Target = Scoreboard<T>;
+
+    #[inline]
+    fn deref(&self) -> &Scoreboard<T> {
+        self.inner.as_deref().unwrap_or(Scoreboard::EMPTY)
+    }
+}
+
+impl<T: Clone + 'static> LazyScoreboard<T> {
+    /// No record.
+    pub(in crate::tcp) const fn new() -> Self {
+        Self { inner: None }
+    }
+
+    /// Adds a record; `sent`: it leaves now.
+    #[inline]
+    pub(in crate::tcp) fn push(
+        &mut self,
+        now: Instant,
+        seq: Seq,
+        len: u32,
+        offset: u32,
+        frame: T,
+        sent: bool,
+    ) {
+        let board = self.inner.get_or_insert_with(|| Box::new(Scoreboard::new(seq)));
+        board.push(now, seq, len, offset, frame, sent);
+    }
+
+    /// See [`Scoreboard::ack`].
+    #[inline]
+    pub(in crate::tcp) fn ack(
+        &mut self,
+        ack: Seq,
+        guard: Option<&SampleGuard>,
+        info: &mut AckInfo,
+    ) {
+        if let Some(board) = &mut self.inner {
+            board.ack(ack, guard, info);
+        }
+    }
+
+    /// See [`Scoreboard::ack_in_order`].
+    #[inline]
+    pub(in crate::tcp) fn ack_in_order(&mut self, ack: Seq) -> Acked {
+        self.inner.as_mut().map_or_else(Acked::default, |board| board.ack_in_order(ack))
+    }
+
+    /// See [`Scoreboard::apply_sack`].
+    pub(in crate::tcp) fn apply_sack(
+        &mut self,
+        blocks: &[Block],
+        una: Seq,
+        nxt: Seq,
+        guard: &SampleGuard,
+        info: &mut AckInfo,
+    ) {
+        if let Some(board) = &mut self.inner {
+            board.apply_sack(blocks, una, nxt, guard, info);
+        }
+    }
+
+    /// See [`Scoreboard::detect_lost`].
+    pub(in crate::tcp) fn detect_lost(
+        &mut self,
+        now: Instant,
+        rack: &Rack,
+        rack_timeout_ns: u64,
+    ) -> LossUpdate {
+        let board = self.inner.as_mut();
+        board
+            .map_or_else(LossUpdate::default, |board| board.detect_lost(now, rack, rack_timeout_ns))
+    }
+
+    /// See [`Scoreboard::mark_first_lost`].
+    pub(in crate::tcp) fn mark_first_lost(&mut self) {
+        if let Some(board) = &mut self.inner {
+            board.mark_first_lost();
+        }
+    }
+
+    /// See [`Scoreboard::mark_lost_on_rto`].
+    pub(in crate::tcp) fn mark_lost_on_rto(&mut self, now: Instant, rack_timeout_ns: u64) {
+        if let Some(board) = &mut self.inner {
+            board.mark_lost_on_rto(now, rack_timeout_ns);
+        }
+    }
+
+    /// See [`Scoreboard::mark_longer_lost`].
+    pub(in crate::tcp) fn mark_longer_lost(&mut self, len: u32) {
+        if let Some(board) = &mut self.inner {
+            board.mark_longer_lost(len);
+        }
+    }
+
+    /// See [`Scoreboard::clear_lost`].
+    pub(in crate::tcp) fn clear_lost(&mut self, judged: bool) {
+        if let Some(board) = &mut self.inner {
+            board.clear_lost(judged);
+        }
+    }
+
+    /// See [`Scoreboard::next_lost_seq`].
+    pub(in crate::tcp) fn next_lost_seq(&mut self) -> Option<Seq> {
+        self.inner.as_mut()?.next_lost_seq()
+    }
+
+    /// See [`Scoreboard::next_lost`].
+    #[inline]
+    pub(in crate::tcp) fn next_lost(&mut self) -> Option<usize> {
+        self.inner.as_mut()?.next_lost()
+    }
+
+    /// See [`Scoreboard::split`].
+    pub(in crate::tcp) fn split(&mut self, index: usize, len: u32) {
+        if let Some(board) = &mut self.inner {
+            board.split(index, len);
+        }
+    }
+
+    /// See [`Scoreboard::mark_retransmitted`].
+    pub(in crate::tcp) fn mark_retransmitted(&mut self, now: Instant, index: usize, judged: bool) {
+        if let Some(board) = &mut self.inner {
+            board.mark_retransmitted(now, index, judged);
+        }
+    }
+
+    /// See [`Scoreboard::mark_sent`].
+    pub(in crate::tcp) fn mark_sent(&mut self, now: Instant, index: usize) {
+        if let Some(board) = &mut self.inner {
+            board.mark_sent(now, index);
+        }
+    }
+
+    /// True if memory is held for records to come.
+    #[inline]
+    pub(in crate::tcp) const fn holds_memory(&self) -> bool {
+        self.inner.is_some()
+    }
+
+    /// Gives the memory back if nothing is in it.
+    pub(in crate::tcp) fn release_memory(&mut self) {
+        if self.is_empty() {
+            self.inner = None;
+        }
+    }
+
+    /// Drops all records, and their memory.
+    pub(in crate::tcp) fn clear(&mut self) {
+        self.inner = None;
+    }
+}
+
+impl<T: Retained> LazyScoreboard<T> {
+    /// See [`Scoreboard::copy_out`].
+    pub(in crate::tcp) fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
+        self.inner.as_mut().map_or(0, |board| board.copy_out(pool, count_max))
+    }
+}

@@ -1,0 +1,176 @@
+//! The tail-loss probe (RFC 8985 section 7): when nothing is heard of the end of a flight, one
+//! segment is sent so that the peer's answer tells what it lacks.
+
+use super::recovery_state::{CaState, Tlp, TlpProbe};
+use super::send::Fin;
+use super::tx_schedule::Retransmit;
+use super::{NEVER, Plan, Tcb, Transmit, TxDemand};
+use crate::device::{Retained, RxFrame};
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Block, Segment};
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// Starts the probe's timer where it applies: one probe per flight, while no loss is known or
+    /// suspected, and with SACK, without which the answer would say nothing (section 7.2). Where
+    /// the retransmission timer would come first, the probe takes its place.
+    #[inline]
+    pub(super) fn arm_pto(&mut self, now: Instant) {
+        let applies = self.cfg.tail_loss_probe
+            && self.sack
+            && self.recovery.ca_state == CaState::Open
+            && self.scoreboard.is_clean()
+            && self.tlp.outstanding(self.snd.una) == TlpProbe::None;
+        self.timers.pto = if applies {
+            let alone = self.scoreboard.sent_count() <= 1;
+            (now + self.rtt.pto(alone)).min(self.timers.rto)
+        } else {
+            NEVER
+        };
+    }
+
+    /// Nothing was heard of the tail of a flight: a probe is due. With nothing in flight, the
+    /// connection has been idle for a while, and the records' memory is given back.
+    pub(super) fn pto_expired(&mut self, now: Instant) {
+        if self.snd.flight() == 0 {
+            self.timers.pto = NEVER;
+            self.scoreboard.release_memory();
+            self.recovery.release_memory();
+            self.dsack_queue.release_memory();
+            self.ecn.release_memory();
+            return;
+        }
+        if self.timer_overrun(now, self.timers.pto) {
+            self.arm_pto(now);
+            return;
+        }
+        self.timers.pto = NEVER;
+        if self.recovery.ca_state != CaState::Open || !self.scoreboard.is_clean() {
+            return;
+        }
+        if self.scoreboard.sent_count() > 0 {
+            self.pending.tlp = true;
+        } else if self.snd.fin == Fin::Sent {
+            self.snd.fin = Fin::Due;
+            self.on_tlp_sent(now, TlpProbe::NewData, None);
+        }
+        // The timeout counts from the probe (section 7.3).
+        self.timers.rto = now + self.rtt.rto(&self.cfg);
+    }
+
+    /// The probe: a new segment if there is one and the peer's window admits it, else the last
+    /// record once more (section 7.3). `None`: it is not wanted any more.
+    #[cold]
+    pub(super) fn plan_tlp(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+        if !self.scoreboard.is_clean() {
+            // No frame was to be had when it was due, and since then the peer told what it lacks.
+            self.pending.tlp = false;
+            return None;
+        }
+        if let Some(index) = self.scoreboard.unsent()
+            && let Some(retransmit) = self.choose_unsent(now, index)
+        {
+            return Some(self.plan_retransmit(retransmit));
+        }
+        if let TxDemand::Record(len) = ready
+            && let Some(room) = self.new_data_capacity(now, len)
+        {
+            return Some(Transmit::NewData { capacity: room as usize });
+        }
+        let last = self.scoreboard.sent_count().checked_sub(1);
+        let known = last.and_then(|index| Some((index, self.scoreboard.get(index)?)));
+        if let Some((mut index, record)) = known
+            && self.recovery.ca_state == CaState::Open
+            && (index == 0 || record.end() <= self.snd.una + self.snd.wnd)
+        {
+            let (seq, mut len) = (record.seq, record.len);
+            if len > u32::from(self.emss) {
+                // The segment size has shrunk, or this was larger to probe the path: the end of it.
+                self.scoreboard.split(index, len - u32::from(self.emss));
+                self.stats.record().resegments += 1;
+                self.on_split(now, seq);
+                (index, len) = (index + 1, u32::from(self.emss));
+            }
+            return Some(self.plan_retransmit(Retransmit::tlp(index, len)));
+        }
+        self.pending.tlp = false;
+        None
+    }
+
+    pub(super) fn plan_retransmit(&mut self, retransmit: Retransmit) -> Transmit {
+        let payload_len = retransmit.payload_len();
+        self.plan = Plan::Retransmit(retransmit);
+        Transmit::Retransmit { payload_len }
+    }
+
+    /// A probe leaves; `start` is where the record starts that it repeats.
+    #[cold]
+    pub(super) fn on_tlp_sent(&mut self, now: Instant, probe: TlpProbe, start: Option<Seq>) {
+        self.stats.record().tlp_probes += 1;
+        self.pending.tlp = false;
+        self.timers.pto = NEVER;
+        self.tlp.probe = probe;
+        self.tlp.end_seq = self.snd.nxt;
+        self.tlp.retrans_seq = start;
+        let first = start.unwrap_or(self.snd.una);
+        self.tlp.flight = self.loss_flight(first, self.snd.flight());
+        self.tlp.cwnd = self.cc.cwnd();
+        self.tlp.ts = self.ts.tsval(now);
+        self.tlp.is_single = self.scoreboard.sent_count() <= 1;
+        self.timers.rto = now + self.rtt.rto(&self.cfg);
+    }
+
+    /// What an ACK says about the probe that is out (section 7.4). `una`: what was acknowledged
+    /// before it; `dsack`: octets that the peer received twice; `pure_ack`: a duplicate ACK that
+    /// reports nothing.
+    pub(super) fn process_tlp_ack(
+        &mut self,
+        seg: &Segment,
+        una: Seq,
+        dsack: Option<Block>,
+        pure: bool,
+    ) {
+        if self.tlp.probe == TlpProbe::None {
+            return;
+        }
+        let is_reported =
+            self.tlp.retrans_seq.is_some_and(|start| dsack.is_some_and(|b| b.0 == start));
+        if self.tlp.probe == TlpProbe::Retransmit && is_reported {
+            // The original had arrived, too.
+            self.on_early_tlp();
+        } else if seg.ack < self.tlp.end_seq {
+            // Not answered yet.
+        } else if self.tlp.probe == TlpProbe::NewData {
+            self.tlp.probe = TlpProbe::None;
+        } else if self.tlp.retrans_seq == Some(una) && self.echo_precedes_tlp(seg) {
+            // The original's ACK: it was lost, or late.
+            self.on_early_tlp();
+        } else if seg.ack > self.tlp.end_seq {
+            // The probe repaired a loss that nothing else tells of.
+            self.tlp.probe = TlpProbe::None;
+            if self.recovery.ca_state == CaState::Open {
+                self.stats.record().tlp_repairs += 1;
+                if !self.ecn.covers(una) {
+                    let Tlp { flight, cwnd: window, .. } = self.tlp;
+                    self.cc.on_late_loss(window, flight, u32::from(self.emss));
+                }
+                self.ecn.on_loss(self.snd.nxt);
+            }
+        } else if pure {
+            // Two ACKs for two copies, of a peer that does not report duplicates.
+            self.on_early_tlp();
+        }
+    }
+
+    fn on_early_tlp(&mut self) {
+        self.stats.record().tlp_early += 1;
+        self.tlp.probe = TlpProbe::None;
+        self.rtt.on_early_probe(self.tlp.is_single, &self.cfg);
+    }
+
+    /// The echo, which is of the record that was sent again, is of an earlier transmission.
+    fn echo_precedes_tlp(&self, seg: &Segment) -> bool {
+        let echo = seg.options.ts.filter(|_| self.ts_on).map(|ts| ts.1);
+        echo.is_some_and(|echo| echo.wrapping_sub(self.tlp.ts).cast_signed() < 0)
+    }
+}
