@@ -23,7 +23,7 @@ const LAYERS: [(&str, &str); 17] = [
     ("/mpa/crc.rs", CRC),
     ("/siphasher", "hash"),
     ("/hashbrown", "hash"),
-    ("/net/keyed.rs", "hash"),
+    ("/net/siphash_keys.rs", "hash"),
     ("proto/src/wire/", "wire"),
     ("proto/src/tcp/", "tcp"),
     ("proto/src/mpa/", "mpa"),

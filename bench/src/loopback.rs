@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame, frame_room,
+    Capabilities, ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
+    frame_capacity,
 };
 
 /// Frames for segments with payload, in each direction.
@@ -99,7 +100,7 @@ impl TxFrame for LoopTx {
     type Retained = LoopRetained;
 
     #[inline]
-    fn room(&mut self) -> &mut [u8] {
+    fn buf_mut(&mut self) -> &mut [u8] {
         let buffer = self.0.0.as_mut().and_then(Rc::get_mut);
         &mut buffer.expect("a retained frame never changes").octets
     }
@@ -161,7 +162,7 @@ pub fn pair(mtu: u16) -> [LoopDevice; 2] {
 fn shelf(count: usize, mtu: u16) -> Rc<Shelf> {
     let shelf = Rc::new(RefCell::new(Vec::with_capacity(count)));
     let buffers = (0..count).map(|_| {
-        let octets = vec![0; frame_room(mtu)].into_boxed_slice();
+        let octets = vec![0; frame_capacity(mtu)].into_boxed_slice();
         Rc::new(Buffer { octets, len: Cell::new(0), home: Rc::downgrade(&shelf) })
     });
     let buffers: Vec<_> = buffers.collect();
@@ -201,11 +202,11 @@ impl Device for LoopDevice {
     }
 
     #[inline(never)]
-    fn allocate(&mut self, pool: Pool) -> Option<LoopTx> {
+    fn allocate(&mut self, pool: TxClass) -> Option<LoopTx> {
         let (shelf, reserve) = match pool {
-            Pool::Data => (&self.data, RESERVE_COUNT),
-            Pool::Retransmit => (&self.data, 0),
-            Pool::Control => (&self.control, 0),
+            TxClass::Data => (&self.data, RESERVE_COUNT),
+            TxClass::Retransmit => (&self.data, 0),
+            TxClass::Control => (&self.control, 0),
         };
         let mut shelf = shelf.borrow_mut();
         if shelf.len() <= reserve {
@@ -215,12 +216,12 @@ impl Device for LoopDevice {
     }
 
     #[inline]
-    fn data_left(&self) -> usize {
+    fn data_avail_count(&self) -> usize {
         self.data.borrow().len().saturating_sub(RESERVE_COUNT)
     }
 
     #[inline]
-    fn transmit_room(&self) -> usize {
+    fn tx_free_count(&self) -> usize {
         WIRE_COUNT - self.outbound.borrow().len()
     }
 
@@ -248,8 +249,8 @@ mod tests {
     #[test]
     fn a_frame_comes_home_when_the_last_reference_goes() {
         let [mut left, mut right] = pair(100);
-        let mut frame = left.allocate(Pool::Data).unwrap();
-        frame.room()[..3].copy_from_slice(&[1, 2, 3]);
+        let mut frame = left.allocate(TxClass::Data).unwrap();
+        frame.buf_mut()[..3].copy_from_slice(&[1, 2, 3]);
         frame.set_len(3);
         let kept = frame.retain();
         left.transmit(frame);
@@ -266,15 +267,15 @@ mod tests {
     #[test]
     fn pools_and_the_wire_run_dry_one_by_one() {
         let [mut left, right] = pair(100);
-        let data: Vec<_> = std::iter::from_fn(|| left.allocate(Pool::Data)).collect();
+        let data: Vec<_> = std::iter::from_fn(|| left.allocate(TxClass::Data)).collect();
         assert_eq!(data.len(), DATA_COUNT - RESERVE_COUNT);
-        let again: Vec<_> = std::iter::from_fn(|| left.allocate(Pool::Retransmit)).collect();
+        let again: Vec<_> = std::iter::from_fn(|| left.allocate(TxClass::Retransmit)).collect();
         assert_eq!(again.len(), RESERVE_COUNT);
-        assert!(left.allocate(Pool::Control).is_some());
+        assert!(left.allocate(TxClass::Control).is_some());
         for frame in data {
             left.transmit(frame);
         }
-        assert_eq!((left.transmit_room(), right.inbound.borrow().len()), (0, WIRE_COUNT));
+        assert_eq!((left.tx_free_count(), right.inbound.borrow().len()), (0, WIRE_COUNT));
         drop(again);
         assert_eq!(left.lent(), WIRE_COUNT);
     }
@@ -283,8 +284,8 @@ mod tests {
     #[should_panic(expected = "a retained frame never changes")]
     fn a_retained_frame_never_changes() {
         let [mut left, _right] = pair(100);
-        let mut frame = left.allocate(Pool::Data).unwrap();
+        let mut frame = left.allocate(TxClass::Data).unwrap();
         let _kept = frame.retain();
-        frame.room();
+        frame.buf_mut();
     }
 }

@@ -231,7 +231,7 @@ pub fn headers(data: &[u8]) {
             let mut again = [0; TERMINATE_LEN_MAX];
             told.emit(&mut again);
             // Of an unknown cause nobody can tell which way round it is.
-            if terminate::is_known(told.layer, told.error_type, told.code) {
+            if terminate::is_defined(told.layer, told.error_type, told.code) {
                 assert_eq!(Terminate::parse(&again[..told.wire_len()]), Some(told));
             }
         }

@@ -298,7 +298,7 @@ pub fn framed(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -
 #[must_use]
 pub fn untagged(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     let rsvd_ulp = opcode.control(Version::Ietf);
-    let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue, msn, mo: 0 };
+    let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, qn: queue, msn, mo: 0 };
     framed(18, |out| header.emit(Version::Ietf, out), payload)
 }
 

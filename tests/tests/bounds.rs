@@ -11,7 +11,7 @@ use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
-use ferrowarp_proto::wire::link::Link;
+use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::{Flags, Options, Segment};
 use ferrowarp_tests::frame::Frame;
@@ -48,7 +48,7 @@ fn those_that_wait_for_an_address_do_not_hold_up_a_pass() {
     let (them, us) = (Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 18, 0, 1));
     assert_eq!((remote.ip(), world.socket(0, 1).ip()), (IpAddr::V4(them), IpAddr::V4(us)));
     let mut reply = vec![0; 60];
-    let link = Link::untagged([2, 0, 0, 0, 0, 2]);
+    let link = EthernetLink::without_vlan([2, 0, 0, 0, 0, 2]);
     arp::write_reply(link, them, (us, [2, 0, 0, 0, 0, 1]), &mut reply);
     let end = &mut world.ends[0];
     end.engine.device().inbound.borrow_mut().push_back(reply);

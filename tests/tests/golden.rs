@@ -48,7 +48,7 @@ fn headers_of_the_consortium() {
     assert_eq!(out[..], golden("tagged, last, version 0"));
     let send = Opcode::Send { invalidate: false, solicited: false };
     let rsvd_ulp = send.control(Version::Rdmac);
-    let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue: 0, msn: 1, mo: 0 };
+    let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, qn: 0, msn: 1, mo: 0 };
     let mut out = [0xff; 18];
     header.emit(Version::Rdmac, &mut out);
     assert_eq!(out[..], golden("send, version 0"));
@@ -65,7 +65,7 @@ fn untagged_headers() {
         last: true,
         rsvd_ulp: 0x43,
         rsvd_ulp_rest: 0xdead_beef,
-        queue: 2,
+        qn: 2,
         msn: 0x0a0b_0c0d,
         mo: 0x1020_3040,
     };
@@ -116,7 +116,7 @@ fn headers_behind_the_header_of_ddp() {
     assert_eq!(ReadRequest::parse(&out), Some(request));
     let segment = [&golden("tagged, last, version 1")[..], &[7; 3]].concat();
     let nothing = Terminate::new(2, 0, 2);
-    let both = nothing.of_segment(&segment);
+    let both = nothing.with_segment(&segment);
     let mut length = nothing;
     length.segment_len = both.segment_len;
     for (name, told) in [
@@ -158,7 +158,7 @@ fn what_the_upper_layer_gives_is_not_touched() {
         let header = Header::parse(&out, Version::Ietf).unwrap();
         assert_eq!((header, header.wire_len()), (Header::Tagged(tagged), 14));
         let untagged =
-            Untagged { last: false, rsvd_ulp: value, rsvd_ulp_rest: rest, queue: 0, msn: 1, mo: 0 };
+            Untagged { last: false, rsvd_ulp: value, rsvd_ulp_rest: rest, qn: 0, msn: 1, mo: 0 };
         let mut out = [0; 18];
         untagged.emit(Version::Ietf, &mut out);
         assert_eq!((out[1], &out[2..6]), (value, &rest.to_be_bytes()[..]));

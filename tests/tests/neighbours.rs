@@ -13,8 +13,8 @@ use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::wire::ethernet::{ETHERTYPE_ARP, EthernetLink};
 use ferrowarp_proto::wire::ip::Packet;
-use ferrowarp_proto::wire::link::{ETHERTYPE_ARP, Link};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::is_membership_report;
@@ -86,7 +86,7 @@ enum Sent {
 /// The engine, in its own time.
 struct Bed {
     engine: Engine<HeapDevice, Rc<Arena>, Queues>,
-    link: Link,
+    link: EthernetLink,
     now: Instant,
 }
 
@@ -97,7 +97,7 @@ impl Bed {
         let mut config = EngineConfig::new(ours(false), 24, 7);
         config.addresses.push(InterfaceAddress { ip: ours(true), prefix_len: 64 });
         change(&mut config);
-        let link = Link { mac: MAC, vlan: config.vlan };
+        let link = EthernetLink { mac: MAC, vlan: config.vlan };
         let arena = Rc::new(Arena::new(1 << 16));
         let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
         engine.listen(PORT, 64).unwrap();
@@ -127,7 +127,7 @@ impl Bed {
         let to = *octets.first_chunk().unwrap();
         let l3 = self.link.header_len();
         assert_eq!(octets[6..12], MAC);
-        let ethertype = self.link.open(&octets).expect("of our VLAN").0;
+        let ethertype = self.link.parse_header(&octets).expect("of our VLAN").0;
         if ethertype == ETHERTYPE_ARP {
             let packet = arp::parse(&octets[l3..]).unwrap();
             let is_question = packet.is_request && packet.target != packet.sender.0;
@@ -152,7 +152,7 @@ impl Bed {
         let frame = Frame(octets);
         let parsed = match self.link.vlan {
             None => Segment::parse(&frame, ChecksumMode::Software),
-            Some(_) => Segment::parse_tagged(&frame, ChecksumMode::Software),
+            Some(_) => Segment::parse_vlan(&frame, ChecksumMode::Software),
         };
         match parsed {
             Ok(segment) => Sent::Tcp(segment, to),
@@ -162,7 +162,7 @@ impl Bed {
 
     /// `ip` at `mac` says so: to us in answer, or to everybody.
     fn tell(&mut self, ip: IpAddr, mac: [u8; 6], answers: bool) {
-        let link = Link { mac, ..self.link };
+        let link = EthernetLink { mac, ..self.link };
         let mut out = vec![0; 90];
         let len = match (ip, answers) {
             (IpAddr::V4(ip), true) => {
@@ -193,7 +193,7 @@ impl Bed {
 
     /// A segment of the peer's.
     fn segment(&mut self, tuple: FourTuple, mac: [u8; 6], fields: &Fields, payload: &[u8]) {
-        let template = HeaderTemplate::on(Link { mac, ..self.link }, MAC, tuple);
+        let template = HeaderTemplate::with_link(EthernetLink { mac, ..self.link }, MAC, tuple);
         let at = template.base_len() + fields.options.wire_len();
         let mut frame = vec![0; at + payload.len()];
         frame[at..].copy_from_slice(payload);
@@ -272,7 +272,7 @@ fn questions_about_us_are_answered_to_a_bound() {
     let mut bed = Bed::quiet(|_| {});
     let (IpAddr::V4(us), IpAddr::V4(them)) = (ours(false), near(false, 2)) else { unreachable!() };
     let mut question = vec![0; 42];
-    arp::write_request(Link::untagged(PEER), them, us, None, &mut question);
+    arp::write_request(EthernetLink::without_vlan(PEER), them, us, None, &mut question);
     let mut answered = 0;
     for _ in 0..60 {
         for _ in 0..32 {
@@ -510,7 +510,7 @@ fn connects_that_lead_nowhere_are_refused_at_once() {
 fn questions_about_us_are_answered_and_frames_of_other_vlans_are_not() {
     for vlan in [None, Some(7)] {
         let mut bed = Bed::quiet(|config| config.vlan = vlan);
-        let ask = |bed: &mut Bed, link: Link, target: IpAddr, source: IpAddr| {
+        let ask = |bed: &mut Bed, link: EthernetLink, target: IpAddr, source: IpAddr| {
             let mut out = vec![0; 90];
             let len = match (target, source) {
                 (IpAddr::V4(target), IpAddr::V4(source)) => {
@@ -525,7 +525,7 @@ fn questions_about_us_are_answered_and_frames_of_other_vlans_are_not() {
             bed.put(out);
             bed.sent()
         };
-        let link = Link { mac: PEER, vlan };
+        let link = EthernetLink { mac: PEER, vlan };
         for v6 in [false, true] {
             let sent = ask(&mut bed, link, ours(v6), near(v6, 2));
             assert!(
@@ -533,10 +533,13 @@ fn questions_about_us_are_answered_and_frames_of_other_vlans_are_not() {
                 "{vlan:?} {sent:?}"
             );
             assert!(ask(&mut bed, link, near(v6, 3), near(v6, 2)).is_empty());
-            let group = Link { mac: [3, 0, 0, 0, 0, 2], ..link };
+            let group = EthernetLink { mac: [3, 0, 0, 0, 0, 2], ..link };
             assert!(ask(&mut bed, group, ours(v6), near(v6, 2)).is_empty());
             let other = if vlan.is_some() { None } else { Some(7) };
-            assert!(ask(&mut bed, Link { vlan: other, ..link }, ours(v6), near(v6, 2)).is_empty());
+            assert!(
+                ask(&mut bed, EthernetLink { vlan: other, ..link }, ours(v6), near(v6, 2))
+                    .is_empty()
+            );
         }
         let IpAddr::V4(us) = ours(false) else { unreachable!() };
         let probe = ask(&mut bed, link, us.into(), Ipv4Addr::UNSPECIFIED.into());
@@ -547,7 +550,7 @@ fn questions_about_us_are_answered_and_frames_of_other_vlans_are_not() {
 #[test]
 fn an_asker_that_claims_a_group_address_is_not_answered() {
     let mut bed = Bed::quiet(|_| {});
-    let link = Link::untagged([0xff; 6]);
+    let link = EthernetLink::without_vlan([0xff; 6]);
     let (IpAddr::V4(us4), IpAddr::V4(them4)) = (ours(false), near(false, 2)) else { panic!() };
     let (IpAddr::V6(us6), IpAddr::V6(them6)) = (ours(true), near(true, 2)) else { panic!() };
     let mut frames = [vec![0; 42], vec![0; 86]];
@@ -626,7 +629,7 @@ fn pings_are_answered_to_a_bound() {
 
 /// Every kind of frame that strangers can send, whole.
 fn seeds(vlan: Option<u16>) -> Vec<Vec<u8>> {
-    let link = Link { mac: PEER, vlan };
+    let link = EthernetLink { mac: PEER, vlan };
     let mut frames = Vec::new();
     let mut note = |write: &dyn Fn(&mut [u8]) -> usize| {
         let mut out = vec![0; 90];
@@ -646,7 +649,7 @@ fn seeds(vlan: Option<u16>) -> Vec<Vec<u8>> {
     for v6 in [false, true] {
         let tuple =
             FourTuple { local: (near(v6, 2), 5000).into(), remote: (ours(v6), PORT).into() };
-        let template = HeaderTemplate::on(link, MAC, tuple);
+        let template = HeaderTemplate::with_link(link, MAC, tuple);
         let mut octets = vec![0; template.base_len() + 600];
         let fields = Fields { flags: Flags::SYN, ..Fields::default() };
         template.emit(&mut octets, &fields, 600, ChecksumMode::Software);

@@ -12,7 +12,7 @@ use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::CqId;
-use ferrowarp_proto::wire::link::Link;
+use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::Frame;
@@ -52,8 +52,8 @@ impl Bed {
         engine.listen(PORT, 64).unwrap();
         let remote = SocketAddr::new(ip(1), PORT);
         let tuple = FourTuple { local: SocketAddr::new(ip(0), 5000), remote };
-        let link = Link { mac: MACS[0], vlan };
-        let template = HeaderTemplate::on(link, MACS[1], tuple);
+        let link = EthernetLink { mac: MACS[0], vlan };
+        let template = HeaderTemplate::with_link(link, MACS[1], tuple);
         let (kinds, now) = (BTreeSet::new(), Instant::from_nanos(1000));
         Self { engine, now, template, tuple, tagged: vlan.is_some(), kinds, last: None }
     }
@@ -77,7 +77,7 @@ impl Bed {
             for frame in frames {
                 let frame = Frame::from(frame);
                 let parsed = if self.tagged {
-                    Segment::parse_tagged(&frame, ChecksumMode::Software)
+                    Segment::parse_vlan(&frame, ChecksumMode::Software)
                 } else {
                     Segment::parse(&frame, ChecksumMode::Software)
                 };

@@ -297,8 +297,7 @@ fn a_send_that_may_not_invalidate_leaves_its_buffer_to_the_flush() {
         let qp = peer.set_up(&mut bed);
         bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
         let rsvd_ulp = Opcode::Send { invalidate: true, solicited: false }.control(Version::Ietf);
-        let header =
-            Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: stag, queue: 0, msn: 1, mo: 0 };
+        let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: stag, qn: 0, msn: 1, mo: 0 };
         peer.send(&mut bed, &framed(18, |out| header.emit(Version::Ietf, out), b"bye"));
         peer.settle(&mut bed);
         let flushed = bed.queues.poll(CQ).map(|wc| (wc.qp, wc.wr_id, wc.status));

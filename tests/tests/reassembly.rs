@@ -1,6 +1,6 @@
 //! What the sources of fragments are told that had to be given up.
 
-use ferrowarp_proto::net::icmp_error::{Cause, IcmpError};
+use ferrowarp_proto::net::icmp_error::{IcmpError, IcmpErrorKind};
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_tests::compliance::bed::{Bed, PORT};
 
@@ -51,7 +51,7 @@ fn who_sends_more_fragments_than_fit_is_told_which_size_needs_none() {
     let told = errors(&mut bed, frame);
     assert_eq!(told.len(), 1);
     let len = u16::try_from(20 + FIRST_LEN).unwrap();
-    assert_eq!(told[0].cause, Cause::TooBig { mtu: Some(len) });
+    assert_eq!(told[0].kind, IcmpErrorKind::PacketTooBig { mtu: Some(len) });
     assert_eq!(told[0].tuple.remote.port(), PORT);
     // A flood is not answered one for one.
     let mut count = 1;
@@ -74,7 +74,10 @@ fn who_never_sends_the_rest_is_told_when_time_is_over() {
     bed.now = bed.now + 15 * SECOND;
     let frame = fragment(&bed, 2, false);
     let told = errors(&mut bed, frame);
-    assert_eq!(told.iter().map(|told| told.cause).collect::<Vec<_>>(), [Cause::TimeExceeded]);
+    assert_eq!(
+        told.iter().map(|told| told.kind).collect::<Vec<_>>(),
+        [IcmpErrorKind::TimeExceeded]
+    );
     // Without its first fragment a packet has nobody who could be told.
     bed.now = bed.now + 15 * SECOND;
     let frame = fragment(&bed, 3, true);

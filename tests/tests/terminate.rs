@@ -296,7 +296,7 @@ fn a_terminate_may_arrive_at_any_moment() {
     let done = [&[(1, WcStatus::Success)][..], &done].concat();
     is_told(Live::work(), &[data], &done, "behind data");
     let rsvd_ulp = SEND.control(Version::Ietf);
-    let part = Untagged { last: false, rsvd_ulp, rsvd_ulp_rest: 0, queue: 0, msn: 1, mo: 0 };
+    let part = Untagged { last: false, rsvd_ulp, rsvd_ulp_rest: 0, qn: 0, msn: 1, mo: 0 };
     let part = framed(18, |out| part.emit(Version::Ietf, out), b"part");
     is_told(Live::work(), &[part, last_word()], &all, "amid a message");
 }

@@ -3,7 +3,7 @@
 //! Production implements these traits over mbufs and a DPDK queue, tests over heap buffers and a
 //! simulated link. A frame is one Ethernet frame without its frame check sequence.
 
-use crate::wire::link::TAGGED_LEN;
+use crate::wire::ethernet::VLAN_ETHERNET_LEN;
 
 /// Who computes and checks the TCP and IPv4 header checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +42,16 @@ pub struct Capabilities {
 }
 
 /// Least MTU of a port, in octets of IP packet. Smaller ones work, as long as frames have the room
-/// that [`frame_room`] says, but hardly carry more than headers.
+/// that [`frame_capacity`] says, but hardly carry more than headers.
 pub const MTU_MIN: u16 = 256;
 
-const _: () = assert!(MTU_MIN >= PACKET_ROOM_MIN);
+const _: () = assert!(MTU_MIN >= PACKET_CAPACITY_MIN);
 
 /// Which of the shard's pools a frame to be sent comes from.
 ///
 /// Draining one of them must not stop progress in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pool {
+pub enum TxClass {
     /// Segments that carry FPDUs for the first time.
     Data,
     /// Retransmissions: may use the reserve that `Data` leaves untouched.
@@ -100,14 +100,14 @@ pub trait Retained: Clone + 'static {
 /// Octets of the longest packet that is built whole whatever the MTU: the smallest FPDU that
 /// messages are cut to (128 octets of ULPDU, length, CRC and a marker), with headers of IPv6 and
 /// of TCP with all options. If it is longer than a packet of the link, TCP cuts it.
-pub const PACKET_ROOM_MIN: u16 = 140 + 40 + 60;
+pub const PACKET_CAPACITY_MIN: u16 = 140 + 40 + 60;
 
 /// Octets of room that a frame to be sent has at least, at a port of this MTU: an Ethernet header
 /// with a VLAN tag goes before the IP packet.
 #[must_use]
-pub const fn frame_room(mtu: u16) -> usize {
-    let packet = if mtu < PACKET_ROOM_MIN { PACKET_ROOM_MIN } else { mtu };
-    packet as usize + TAGGED_LEN
+pub const fn frame_capacity(mtu: u16) -> usize {
+    let packet = if mtu < PACKET_CAPACITY_MIN { PACKET_CAPACITY_MIN } else { mtu };
+    packet as usize + VLAN_ETHERNET_LEN
 }
 
 /// A frame under construction, contiguous.
@@ -115,11 +115,11 @@ pub trait TxFrame: Sized {
     /// The handle that outlives transmission.
     type Retained: Retained;
 
-    /// The whole writable room: [`frame_room`] octets at least. The frame starts at index 0.
+    /// The whole writable room: [`frame_capacity`] octets at least. The frame starts at index 0.
     ///
     /// # Panics
     /// After [`TxFrame::retain`]: a retained frame never changes.
-    fn room(&mut self) -> &mut [u8];
+    fn buf_mut(&mut self) -> &mut [u8];
 
     /// Declares the frame to be the first `len` octets of the room. Call before `retain`.
     fn set_len(&mut self, len: usize);
@@ -151,17 +151,17 @@ pub trait Device {
 
     /// An empty frame from `pool`, or `None` while the pool is drained (a normal result: the
     /// caller tries again in a later pass).
-    fn allocate(&mut self, pool: Pool) -> Option<Self::Tx>;
+    fn allocate(&mut self, pool: TxClass) -> Option<Self::Tx>;
 
-    /// About how many frames of [`Pool::Data`] are left, rather too few than too many; asked for
+    /// About how many frames of [`TxClass::Data`] are left, rather too few than too many; asked for
     /// once in a pass. A device that cannot tell has plenty: then connections are not kept from
     /// taking all of them.
-    fn data_left(&self) -> usize {
+    fn data_avail_count(&self) -> usize {
         usize::MAX
     }
 
     /// How many frames [`Device::transmit`] takes before the next [`Device::flush`].
-    fn transmit_room(&self) -> usize;
+    fn tx_free_count(&self) -> usize;
 
     /// Queues a frame for the next flush. Frames leave in the order queued. With no room left the
     /// frame is dropped and counted, as a wire would.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
-use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, Routing};
+use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, RoutingTable};
 use ferrowarp_proto::verbs::cm::CmError;
-use ferrowarp_proto::wire::link::VLAN_MAX;
+use ferrowarp_proto::wire::ethernet::VLAN_MAX;
 use rand::TryRngCore;
 
 use crate::arena::{Arena, Buffer};
@@ -409,7 +409,7 @@ fn check(config: &Config) -> Result<(), OpenError> {
     }
     let fits = |ip: IpAddr, prefix_len| prefix_len <= if ip.is_ipv4() { 32 } else { 128 };
     for &InterfaceAddress { ip, prefix_len } in &config.addresses {
-        if !routing::is_host(ip) {
+        if !routing::is_unicast_host(ip) {
             return Err(OpenError::Address { address: ip });
         }
         if !fits(ip, prefix_len) {
@@ -419,7 +419,7 @@ fn check(config: &Config) -> Result<(), OpenError> {
             return Err(OpenError::MtuV6 { mtu: config.mtu, address: ip });
         }
     }
-    let routing = Routing::new(&config.addresses, &[]);
+    let routing = RoutingTable::new(&config.addresses, &[]);
     for &Route { destination, prefix_len, via } in &config.routes {
         if !fits(destination, prefix_len) {
             return Err(OpenError::Prefix { address: destination, prefix_len });

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, MTU_MIN, Pool, Retained, RxFrame, TxFrame,
-    frame_room,
+    Capabilities, ChecksumMode, ChecksumState, Device, MTU_MIN, Retained, RxFrame, TxClass,
+    TxFrame, frame_capacity,
 };
 use ferrowarp_proto::wire::checksum;
 
@@ -70,7 +70,7 @@ pub struct HeapTx {
 impl TxFrame for HeapTx {
     type Retained = HeapRetained;
 
-    fn room(&mut self) -> &mut [u8] {
+    fn buf_mut(&mut self) -> &mut [u8] {
         &mut Rc::get_mut(&mut self.buffer).expect("a retained frame never changes").octets
     }
 
@@ -210,30 +210,30 @@ impl Device for HeapDevice {
         count
     }
 
-    fn allocate(&mut self, pool: Pool) -> Option<HeapTx> {
+    fn allocate(&mut self, pool: TxClass) -> Option<HeapTx> {
         let (lent, limit) = match pool {
-            Pool::Data => (&self.lent_data, self.sizes.data),
-            Pool::Retransmit => (&self.lent_data, self.sizes.data + self.sizes.reserve),
-            Pool::Control => (&self.lent_control, self.sizes.control),
+            TxClass::Data => (&self.lent_data, self.sizes.data),
+            TxClass::Retransmit => (&self.lent_data, self.sizes.data + self.sizes.reserve),
+            TxClass::Control => (&self.lent_control, self.sizes.control),
         };
         let [data, control] = self.drained.get();
-        let is_drained = if pool == Pool::Control { control } else { data };
+        let is_drained = if pool == TxClass::Control { control } else { data };
         if is_drained || lent.get() >= limit {
             return None;
         }
         lent.set(lent.get() + 1);
-        let octets = vec![0xa5; frame_room(self.capabilities.mtu)];
+        let octets = vec![0xa5; frame_capacity(self.capabilities.mtu)];
         let can_offload = self.capabilities.checksum == ChecksumMode::Offload;
         let buffer = Rc::new(Buffer { octets, lent: Rc::clone(lent) });
         Some(HeapTx { buffer, requested: None, can_offload })
     }
 
-    fn data_left(&self) -> usize {
+    fn data_avail_count(&self) -> usize {
         let [data, _] = self.drained.get();
         if data { 0 } else { self.sizes.data.saturating_sub(self.lent_data.get()) }
     }
 
-    fn transmit_room(&self) -> usize {
+    fn tx_free_count(&self) -> usize {
         64usize.saturating_sub(self.outbound.borrow().len())
     }
 

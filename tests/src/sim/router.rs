@@ -2,8 +2,8 @@
 
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::checksum;
+use ferrowarp_proto::wire::ethernet::{ETHERNET_LEN, ETHERTYPE_VLAN, VLAN_ETHERNET_LEN};
 use ferrowarp_proto::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
-use ferrowarp_proto::wire::link::{ETHERNET_LEN, ETHERTYPE_VLAN, TAGGED_LEN};
 
 /// Shortest packet that every link of IPv6 carries: how much is quoted over IPv6.
 const QUOTED_MAX: usize = 1280 - IPV6_LEN - 8;
@@ -45,7 +45,7 @@ impl Router {
     pub fn refuse(&self, now: Instant, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
         let mtu = self.mtu(now);
         let tagged = frame[12..14] == ETHERTYPE_VLAN.to_be_bytes();
-        let l3 = if tagged { TAGGED_LEN } else { ETHERNET_LEN };
+        let l3 = if tagged { VLAN_ETHERNET_LEN } else { ETHERNET_LEN };
         if frame.len() - l3 <= mtu {
             return None;
         }

@@ -36,7 +36,7 @@ impl RxFrame for Octets<'_> {
 fn parse(frame: &[u8], verify: bool) -> Option<Segment> {
     let mode = if verify { ChecksumMode::Software } else { ChecksumMode::NotNeeded };
     let tagged = frame.get(12..14) == Some(&[0x81, 0]);
-    let parse = if tagged { Segment::parse_tagged } else { Segment::parse };
+    let parse = if tagged { Segment::parse_vlan } else { Segment::parse };
     parse(&Octets(frame), mode).ok()
 }
 

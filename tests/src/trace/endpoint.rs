@@ -12,7 +12,7 @@ use ferrowarp_proto::tcp::{
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{
-    Flags, FourTuple, HeaderTemplate, MAX_HEADER_LEN, Segment, reset_for,
+    Flags, FourTuple, HeaderTemplate, MAX_HEADER_LEN, Segment, rst_reply,
 };
 
 use super::packet::pattern;
@@ -174,7 +174,7 @@ impl Endpoint {
         }
         let mut buf = vec![0; MAX_HEADER_LEN];
         let mode = ChecksumMode::Software;
-        if let Some(fields) = reset_for(segment) {
+        if let Some(fields) = rst_reply(segment) {
             let template = HeaderTemplate::new(MACS[0], MACS[1], segment.tuple);
             let len = template.emit(&mut buf, &fields, 0, mode);
             buf.truncate(len);

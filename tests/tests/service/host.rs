@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::net::arp;
-use ferrowarp_proto::wire::link::Link;
+use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::Frame;
@@ -126,7 +126,7 @@ impl Host {
             next_port: 1024,
             stack_port: port,
         };
-        let link = Link { mac: MAC, vlan: None };
+        let link = EthernetLink { mac: MAC, vlan: None };
         let deadline = Instant::now() + Duration::from_secs(20);
         while host.stack_mac == [0; 6] {
             assert!(Instant::now() < deadline, "the stack answers ARP");
@@ -350,7 +350,7 @@ impl Host {
         }
         if packet.is_request {
             let mut frame = vec![0; 64];
-            let link = Link { mac: MAC, vlan: None };
+            let link = EthernetLink { mac: MAC, vlan: None };
             let len = arp::write_reply(link, HOST, packet.sender, &mut frame);
             self.emit(&frame[..len]);
         }

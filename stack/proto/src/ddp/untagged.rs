@@ -166,7 +166,7 @@ mod tests {
     use crate::ddp::testing::Arena;
 
     fn header(msn: u32, mo: u32, last: bool) -> Untagged {
-        Untagged { last, rsvd_ulp: 0x43, rsvd_ulp_rest: 0, queue: 0, msn, mo }
+        Untagged { last, rsvd_ulp: 0x43, rsvd_ulp_rest: 0, qn: 0, msn, mo }
     }
 
     fn queue(arena: &Arena, lens: &[u32]) -> BufferQueue {

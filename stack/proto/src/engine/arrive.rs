@@ -3,18 +3,18 @@
 use core::net::IpAddr;
 
 use crate::ddp::memory::Memory;
-use crate::device::{ChecksumMode, Device, Pool, RxFrame, TxFrame};
+use crate::device::{ChecksumMode, Device, RxFrame, TxClass, TxFrame};
 use crate::engine::Engine;
 use crate::engine::early::Received;
-use crate::net::fragments::{GivenUp, Taken, Whole};
-use crate::net::neighbours::{Heard, Statement};
-use crate::net::{arp, icmp, icmp_report, mld, ndp, routing};
+use crate::net::fragments::{FragmentOutcome, Reassembled, ReassemblyFailure};
+use crate::net::neighbor::{Advert, CacheUpdate};
+use crate::net::{arp, icmp_echo, icmp_tx, mld, ndp, routing};
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
-use crate::wire::ip::{self, Fragment, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Packet};
-use crate::wire::link::{
-    self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, TAGGED_LEN,
+use crate::wire::ethernet::{
+    self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, VLAN_ETHERNET_LEN,
 };
+use crate::wire::ip::{self, Fragment, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Packet};
 use crate::wire::tcp::{IPV6_LEN, ParseError, Segment};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -66,8 +66,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[inline(never)]
     fn take_tagged(&mut self, now: Instant, frame: D::Rx, is_ours: bool) {
         if is_ours
-            && self.link.open(frame.head()).is_some_and(|(_, l3)| l3 == TAGGED_LEN)
-            && let Ok(segment) = Segment::parse_tagged(&frame, self.capabilities.checksum)
+            && self.link.parse_header(frame.head()).is_some_and(|(_, l3)| l3 == VLAN_ETHERNET_LEN)
+            && let Ok(segment) = Segment::parse_vlan(&frame, self.capabilities.checksum)
         {
             self.take_segment(now, &segment, Received(frame));
         } else {
@@ -82,8 +82,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let destination = head.first_chunk();
         let is_ours = destination == Some(&self.link.mac);
         let is_group = destination.is_some_and(|mac| mac[0] & 1 != 0);
-        let sender = link::source(head).filter(|&mac| mac != self.link.mac);
-        let taken = match (self.link.open(head), sender) {
+        let sender = ethernet::source_mac(head).filter(|&mac| mac != self.link.mac);
+        let taken = match (self.link.parse_header(head), sender) {
             (Some((ETHERTYPE_ARP, l3)), Some(_)) if is_ours || destination == Some(&BROADCAST) => {
                 self.take_arp(now, &head[l3..], is_ours)
             }
@@ -102,7 +102,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn take_arp(&mut self, now: Instant, packet: &[u8], is_ours: bool) -> Option<()> {
         let packet = arp::parse(packet)?;
         let (sender, mac) = packet.sender;
-        if !link::is_unicast(mac) {
+        if !ethernet::is_unicast(mac) {
             return None;
         }
         let asks_us = packet.is_request && self.routing.is_local(packet.target.into());
@@ -111,7 +111,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let solicited =
                 is_ours && !packet.is_request && self.routing.is_local(packet.target.into());
             let mac = Some(mac);
-            self.hear(now, &Statement { ip: sender.into(), mac, solicited, overrides: true })?;
+            self.hear(now, &Advert { ip: sender.into(), mac, solicited, overrides: true })?;
         }
         if asks_us && self.answers.admits(now) {
             let link = self.link;
@@ -148,7 +148,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn is_answerable(&self, head: &[u8], packet: &Packet) -> bool {
         head.first_chunk() == Some(&self.link.mac)
             && self.routing.is_local(packet.dst)
-            && routing::is_host(packet.src)
+            && routing::is_unicast_host(packet.src)
     }
 
     /// A part of a packet; with the last that was missing the packet is taken. Of protocols that
@@ -164,22 +164,22 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let is_served = match packet.src {
             IpAddr::V4(_) => matches!(packet.protocol, PROTOCOL_TCP | PROTOCOL_ICMP),
             IpAddr::V6(_) => {
-                matches!(packet.protocol, PROTOCOL_TCP | PROTOCOL_ICMPV6 | ip::DESTINATION)
+                matches!(packet.protocol, PROTOCOL_TCP | PROTOCOL_ICMPV6 | ip::DESTINATION_OPTIONS)
             }
         };
         if !is_served || !self.is_answerable(frame.head(), packet) {
             return None;
         }
         self.verbs.counters.fragments_in += 1;
-        let taken = self.fragments.take(now, frame, packet, part);
-        self.verbs.counters.reassembly_failures = self.fragments.given_up();
-        if let Some(given_up) = self.fragments.take_given_up() {
+        let taken = self.fragments.on_fragment(now, frame, packet, part);
+        self.verbs.counters.reassembly_failures = self.fragments.failure_count();
+        if let Some(given_up) = self.fragments.take_failure() {
             self.report_given_up(now, &given_up);
         }
         match taken {
-            Taken::Kept => Some(()),
-            Taken::Refused => None,
-            Taken::Whole(whole) => {
+            FragmentOutcome::Buffered => Some(()),
+            FragmentOutcome::Rejected => None,
+            FragmentOutcome::Complete(whole) => {
                 self.verbs.counters.packets_reassembled += 1;
                 self.take_whole(now, whole, mac)
             }
@@ -189,12 +189,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Tells the source of a packet that its fragments were given up: it was asked for an answer
     /// to when they came.
     #[cold]
-    fn report_given_up(&mut self, now: Instant, given_up: &GivenUp) {
+    fn report_given_up(&mut self, now: Instant, given_up: &ReassemblyFailure) {
         if !self.reports.admits(now) {
             return;
         }
-        let Some(mut frame) = self.device.allocate(Pool::Control) else { return };
-        let Some(len) = icmp_report::write_given_up(given_up, self.link, frame.room()) else {
+        let Some(mut frame) = self.device.allocate(TxClass::Control) else { return };
+        let Some(len) = icmp_tx::write_reassembly_failure(given_up, self.link, frame.buf_mut())
+        else {
             return;
         };
         frame.set_len(len);
@@ -204,12 +205,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// A packet made whole.
-    fn take_whole(&mut self, now: Instant, whole: Whole, mac: [u8; 6]) -> Option<()> {
+    fn take_whole(&mut self, now: Instant, whole: Reassembled, mac: [u8; 6]) -> Option<()> {
         let mode = self.capabilities.checksum;
         // As its first piece came.
-        let (_, l3) = self.link.open(whole.head())?;
+        let (_, l3) = self.link.parse_header(whole.head())?;
         let parsed = match l3 {
-            TAGGED_LEN => Segment::parse_tagged(&whole, mode),
+            VLAN_ETHERNET_LEN => Segment::parse_vlan(&whole, mode),
             _ => Segment::parse(&whole, mode),
         };
         match parsed {
@@ -234,8 +235,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return None;
         }
         let (link, mtu) = (self.link, usize::from(self.capabilities.send_mtu));
-        let mut reply = self.device.allocate(Pool::Control)?;
-        let len = icmp::answer_echo(frame, packet, link, mac, mtu, reply.room())?;
+        let mut reply = self.device.allocate(TxClass::Control)?;
+        let len = icmp_echo::write_reply(frame, packet, link, mac, mtu, reply.buf_mut())?;
         reply.set_len(len);
         self.device.transmit(reply);
         self.verbs.counters.frames_out += 1;
@@ -270,14 +271,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return self.take_query(now, &query).then_some(());
         }
         match ndp::parse(src, dst, packet.hop_limit, message)? {
-            ndp::Message::Solicitation { mac: Some(mac), .. } if !link::is_unicast(mac) => {
+            ndp::Message::Solicitation { mac: Some(mac), .. } if !ethernet::is_unicast(mac) => {
                 return None;
             }
             ndp::Message::Solicitation { target, source, mac } => {
                 let asker = source.map(|ip| (ip, mac.unwrap_or(sender_mac)));
                 if let (Some(source), Some(_)) = (source, mac) {
                     let ip = source.into();
-                    self.hear(now, &Statement { ip, mac, solicited: false, overrides: true })?;
+                    self.hear(now, &Advert { ip, mac, solicited: false, overrides: true })?;
                 }
                 if self.routing.is_local(target.into()) && self.answers.admits(now) {
                     let link = self.link;
@@ -285,14 +286,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 }
             }
             ndp::Message::Advertisement { target, mac, solicited, overrides } => {
-                self.hear(now, &Statement { ip: target.into(), mac, solicited, overrides })?;
+                self.hear(now, &Advert { ip: target.into(), mac, solicited, overrides })?;
             }
         }
         Some(())
     }
 
     /// What somebody says of an address; `None` if it cannot be true.
-    fn hear(&mut self, now: Instant, said: &Statement) -> Option<()> {
+    fn hear(&mut self, now: Instant, said: &Advert) -> Option<()> {
         if said.mac == Some(self.link.mac) {
             return None;
         }
@@ -301,20 +302,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.verbs.counters.address_conflicts += 1;
             return None;
         }
-        match self.neighbours.hear(now, said) {
-            Heard::Moved => self.verbs.counters.neighbours_moved += 1,
-            Heard::Resolved | Heard::Nothing => {}
+        match self.neighbours.on_advert(now, said) {
+            CacheUpdate::LladdrChanged => self.verbs.counters.neighbours_moved += 1,
+            CacheUpdate::Resolved | CacheUpdate::Unchanged => {}
         }
         Some(())
     }
 
     /// Sends one frame that carries no stream octets, if there is one to be had.
     pub(super) fn send_control(&mut self, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
-        if self.device.transmit_room() == 0 {
+        if self.device.tx_free_count() == 0 {
             return false;
         }
-        let Some(mut frame) = self.device.allocate(Pool::Control) else { return false };
-        let len = write(frame.room());
+        let Some(mut frame) = self.device.allocate(TxClass::Control) else { return false };
+        let len = write(frame.buf_mut());
         frame.set_len(len);
         self.device.transmit(frame);
         self.verbs.counters.frames_out += 1;

@@ -12,7 +12,7 @@ use core::net::IpAddr;
 use core::num::NonZeroU64;
 use std::collections::BTreeSet;
 
-use crate::net::keyed::KeyedHash;
+use crate::net::siphash_keys::SipBuildHasher;
 
 /// Groups of peer addresses.
 const GROUPS: usize = 256;
@@ -26,7 +26,7 @@ pub(super) struct Ticket(NonZeroU64);
 /// Cost of each operation: logarithmic in the number of connections; of a victim, a look at each
 /// group besides.
 pub(super) struct Awaiting {
-    hash: KeyedHash,
+    hash: SipBuildHasher,
     /// Without a whole request, by group and age.
     silent: BTreeSet<(u8, Ticket, u32)>,
     /// How many of each group.
@@ -37,7 +37,7 @@ pub(super) struct Awaiting {
 }
 
 impl Awaiting {
-    pub(super) const fn new(hash: KeyedHash) -> Self {
+    pub(super) const fn new(hash: SipBuildHasher) -> Self {
         Self {
             hash,
             silent: BTreeSet::new(),
@@ -126,7 +126,7 @@ mod tests {
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use super::Awaiting;
-    use crate::net::keyed::KeyedHash;
+    use crate::net::siphash_keys::SipBuildHasher;
 
     const PORT: u16 = 7174;
 
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_the_address_with_most_connections_is_the_victim() {
-        let mut awaiting = Awaiting::new(KeyedHash::new(1));
+        let mut awaiting = Awaiting::new(SipBuildHasher::new(1));
         awaiting.enter(v4(1), 100);
         let tickets: Vec<_> = (0..3).map(|index| awaiting.enter(v4(2), index)).collect();
         assert_eq!(awaiting.victim(), Some(0));
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn hosts_of_one_ipv6_prefix_are_one_peer() {
-        let mut awaiting = Awaiting::new(KeyedHash::new(1));
+        let mut awaiting = Awaiting::new(SipBuildHasher::new(1));
         let host = |net: u16, host: u16| Ipv6Addr::new(0x2001, 2, 0, net, 0, 0, 0, host).into();
         awaiting.enter(host(1, 1), 100);
         awaiting.enter(host(2, 1), 0);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn whole_requests_are_no_victims_and_leave_in_order() {
-        let mut awaiting = Awaiting::new(KeyedHash::new(1));
+        let mut awaiting = Awaiting::new(SipBuildHasher::new(1));
         let tickets = [5, 3].map(|index| awaiting.enter(v4(1), index));
         for (ticket, index) in tickets.into_iter().zip([5, 3]) {
             awaiting.complete(ticket, v4(1), PORT, index);

@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
-use crate::net::fragments::FragmentConfig;
-use crate::net::neighbours::NeighbourConfig;
+use crate::net::fragments::ReassemblyConfig;
+use crate::net::neighbor::NeighborConfig;
 use crate::net::routing::{InterfaceAddress, Route};
 use crate::tcp;
 use crate::time::{MILLISECOND, SECOND};
@@ -18,9 +18,9 @@ pub struct EngineConfig {
     /// The VLAN that all frames belong to, 1 to 4094, or none: then they have no tag.
     pub vlan: Option<u16>,
     /// Times of the neighbour cache.
-    pub neighbours: NeighbourConfig,
+    pub neighbours: NeighborConfig,
     /// Bounds of reassembly.
-    pub fragments: FragmentConfig,
+    pub fragments: ReassemblyConfig,
     /// Source of all chance: sequence numbers, ports, hash keys. From the operating system in
     /// production.
     pub seed: u64,
@@ -100,8 +100,8 @@ impl EngineConfig {
             addresses: vec![InterfaceAddress { ip: address, prefix_len }],
             routes: Vec::new(),
             vlan: None,
-            neighbours: NeighbourConfig::default(),
-            fragments: FragmentConfig::default(),
+            neighbours: NeighborConfig::default(),
+            fragments: ReassemblyConfig::default(),
             seed,
             tcp: tcp::Config::default(),
             connections_max: 16_384,

@@ -175,7 +175,7 @@ pub(super) type Connections<R, T> = Slab<Connection<R, T>>;
 #[cfg(test)]
 mod tests {
     use super::{Connection, Connections};
-    use crate::tcp::tests::Heap;
+    use crate::tcp::tests::HeapFrame;
 
     /// Octets of an idle connection that are not of its queue pair.
     const BUDGET: usize = 1024;
@@ -188,7 +188,7 @@ mod tests {
     fn an_idle_connection_takes_a_kibibyte_at_most() {
         // It has no timer and no memory besides: records, what is held, and what belongs to the
         // start-up exchange are gone.
-        let slot = Connections::<Heap, Heap>::SLOT_LEN;
+        let slot = Connections::<HeapFrame, HeapFrame>::SLOT_LEN;
         let each = slot + TABLE_ENTRY + READY_ENTRY;
         println!("{each} octets: {slot} in its slot, {TABLE_ENTRY} by four-tuple, {READY_ENTRY}");
         assert!(each <= BUDGET, "{each} octets");
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn tcp_begins_with_a_cache_line() {
-        type Both = Connection<Heap, Heap>;
+        type Both = Connection<HeapFrame, HeapFrame>;
         assert_eq!((align_of::<Both>(), core::mem::offset_of!(Both, tcb)), (64, 0));
         assert_eq!(size_of::<Option<Both>>(), size_of::<Both>(), "no octet says that it is there");
     }

@@ -10,7 +10,7 @@
 
 use core::hash::{Hash, Hasher};
 
-use crate::net::keyed::{Purpose, Secret};
+use crate::net::siphash_keys::{KeyPurpose, Secret};
 use crate::tcp::{Config, IssAndTsOffset, default_mss};
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
@@ -55,7 +55,7 @@ pub(super) struct Cookies {
 
 impl Cookies {
     pub(super) fn new(seed: u64) -> Self {
-        Self { secret: Secret::new(seed, Purpose::Cookies) }
+        Self { secret: Secret::new(seed, KeyPurpose::Cookies) }
     }
 
     /// The SYN-ACK that answers `syn` and remembers it.

@@ -14,7 +14,7 @@ use crate::device::{ChecksumState, Device, RxFrame};
 use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::mpa::receive::Foreseen;
-use crate::net::fragments::Whole;
+use crate::net::fragments::Reassembled;
 use crate::tcp::{Contiguous, OooPool, Tcb};
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::verbs::wc::Completions;
@@ -89,7 +89,7 @@ impl<D: Device> Arrived<D> for Received<D::Rx> {
     }
 }
 
-impl<D: Device> Arrived<D> for Whole {
+impl<D: Device> Arrived<D> for Reassembled {
     fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize) -> bool {
         tcb.can_copy_ooo(holds, len)
     }

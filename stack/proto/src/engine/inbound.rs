@@ -18,8 +18,8 @@ use crate::tcp::{Delivered, Event};
 use crate::time::Instant;
 use crate::verbs::cm::EndReason;
 use crate::verbs::wc::{Completions, CqId, WcStatus};
-use crate::wire::link;
-use crate::wire::tcp::{Flags, FourTuple, Segment, reset_for};
+use crate::wire::ethernet;
+use crate::wire::tcp::{Flags, FourTuple, Segment, rst_reply};
 use crate::wire::terminate::Terminate;
 
 /// What a ULPDU means for its connection.
@@ -105,7 +105,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// A segment of no connection: a SYN for a listener, else answered with RST.
     fn take_unmatched<F: Arrived<D>>(&mut self, now: Instant, segment: &Segment, frame: F) {
-        let remote_mac = link::source(frame.head());
+        let remote_mac = ethernet::source_mac(frame.head());
         let Some(remote_mac) = remote_mac.filter(|_| self.may_answer(&segment.tuple)) else {
             self.verbs.counters.frames_dropped += 1;
             return;
@@ -115,7 +115,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         self.verbs.counters.segments_unmatched += 1;
         // A RST is not answered, and takes nothing of what there is for those that are.
-        if let Some(fields) = reset_for(segment)
+        if let Some(fields) = rst_reply(segment)
             && self.resets.admits(now)
         {
             self.send_stateless(remote_mac, segment.tuple, &fields);
@@ -125,7 +125,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// A segment of no connection is for us, and from a host that an answer can go to.
     fn may_answer(&self, tuple: &FourTuple) -> bool {
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        self.routing.is_local(local) && routing::is_host(remote) && !self.routing.is_local(remote)
+        self.routing.is_local(local)
+            && routing::is_unicast_host(remote)
+            && !self.routing.is_local(remote)
     }
 
     /// Acts on what TCP noticed, drops the connection once it is gone, or else arms its timer.

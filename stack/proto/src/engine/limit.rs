@@ -2,7 +2,7 @@
 
 use core::hash::Hasher;
 
-use crate::net::keyed::Secret;
+use crate::net::siphash_keys::Secret;
 use crate::time::{Instant, MILLISECOND};
 
 /// For so long a part of the budget lasts: a burst of one second's worth would leave nothing for
@@ -53,12 +53,12 @@ impl BlurredLimit {
 #[cfg(test)]
 mod tests {
     use super::{BlurredLimit, PERIOD_NS};
-    use crate::net::keyed::{Purpose, Secret};
+    use crate::net::siphash_keys::{KeyPurpose, Secret};
     use crate::time::Instant;
 
     #[test]
     fn each_period_has_a_number_of_its_own_within_the_bounds() {
-        let mut limit = BlurredLimit::new(Secret::new(5, Purpose::Limits), 1000);
+        let mut limit = BlurredLimit::new(Secret::new(5, KeyPurpose::Limits), 1000);
         let numbers: Vec<usize> = (0..100)
             .map(|period| {
                 let now = Instant::from_nanos(period * PERIOD_NS + 7);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_still_admits_one() {
-        let mut limit = BlurredLimit::new(Secret::new(5, Purpose::Limits), 1);
+        let mut limit = BlurredLimit::new(Secret::new(5, KeyPurpose::Limits), 1);
         let now = Instant::ZERO;
         assert!(limit.admits(now) && !limit.admits(now));
     }

@@ -49,7 +49,7 @@ pub use usage::Usage;
 
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::Reach;
-use crate::device::{Capabilities, Device, frame_room};
+use crate::device::{Capabilities, Device, frame_capacity};
 use crate::engine::awaiting::Awaiting;
 use crate::engine::connection::{Connections, ENDLESS};
 use crate::engine::cookie::Cookies;
@@ -61,18 +61,18 @@ use crate::engine::reclaim::Reclaim;
 use crate::engine::slab::{RESERVED_MAX, Slab};
 use crate::engine::wheel::{Timer, Wheel};
 use crate::mpa::assembly::AssemblyPool;
-use crate::net::fragments::Fragments;
-use crate::net::keyed::{KeyedHash, Purpose, Secret};
-use crate::net::neighbours::Neighbours;
-use crate::net::rate::RateLimit;
-use crate::net::routing::Routing;
+use crate::net::fragments::Reassembler;
+use crate::net::neighbor::NeighborCache;
+use crate::net::rate_limit::RateLimit;
+use crate::net::routing::RoutingTable;
+use crate::net::siphash_keys::{KeyPurpose, Secret, SipBuildHasher};
 use crate::tcp::{self, CopyPool, OooPool};
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::wc::{Completions, CqId, QpId};
 use crate::verbs::wr::{PostError, RecvWr, SendWr};
-use crate::wire::link::Link;
+use crate::wire::ethernet::EthernetLink;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, IPV4_LEN, IPV6_LEN, TCP_LEN};
 
@@ -100,10 +100,10 @@ struct Secrets {
 impl Secrets {
     fn new(seed: u64) -> Self {
         Self {
-            sequence_numbers: Secret::new(seed, Purpose::SequenceNumbers),
-            timestamps: Secret::new(seed, Purpose::Timestamps),
-            ports: Secret::new(seed, Purpose::Ports),
-            flow_labels: Secret::new(seed, Purpose::FlowLabels),
+            sequence_numbers: Secret::new(seed, KeyPurpose::SequenceNumbers),
+            timestamps: Secret::new(seed, KeyPurpose::Timestamps),
+            ports: Secret::new(seed, KeyPurpose::Ports),
+            flow_labels: Secret::new(seed, KeyPurpose::FlowLabels),
         }
     }
 }
@@ -119,16 +119,16 @@ pub struct Engine<D: Device, M, C> {
     connections: Connections<D::Rx, D::Retained>,
     /// Connections by four-tuple, which stands in the connection alone.
     by_tuple: HashTable<u32>,
-    hash: KeyedHash,
+    hash: SipBuildHasher,
     /// The connection of the last segment found by four-tuple; may be gone.
     latest: u32,
-    listeners: HashMap<u16, Listener, KeyedHash>,
+    listeners: HashMap<u16, Listener, SipBuildHasher>,
     /// Connections of theirs whose peers have not sent a whole request.
     awaiting: Awaiting,
-    link: Link,
-    routing: Routing,
-    neighbours: Neighbours,
-    fragments: Fragments,
+    link: EthernetLink,
+    routing: RoutingTable,
+    neighbours: NeighborCache,
+    fragments: Reassembler,
     /// Addresses that the link was not told of yet.
     unannounced: Vec<IpAddr>,
     /// Reports of the groups in which our addresses are asked for.
@@ -195,8 +195,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn new(mut config: EngineConfig, device: D, memory: M, completions: C) -> Self {
         let capabilities = device.capabilities();
         config.tcp.checksum = capabilities.checksum;
-        let hash = KeyedHash::new(config.seed);
-        let limits = Secret::new(config.seed, Purpose::Limits);
+        let hash = SipBuildHasher::new(config.seed);
+        let limits = Secret::new(config.seed, KeyPurpose::Limits);
         config.tcp.challenge_acks = config.challenge_share();
         let tcp_configs = [IPV4_LEN, IPV6_LEN].map(|ip_len| {
             let [mss, send_mss] = [capabilities.mtu, capabilities.send_mtu].map(|mtu| {
@@ -216,10 +216,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             latest: 0,
             listeners: HashMap::with_hasher(hash),
             awaiting: Awaiting::new(hash),
-            link: Link { mac: capabilities.mac, vlan: config.vlan },
-            routing: Routing::new(&config.addresses, &config.routes),
-            neighbours: Neighbours::new(config.neighbours, config.seed),
-            fragments: Fragments::new(config.fragments),
+            link: EthernetLink { mac: capabilities.mac, vlan: config.vlan },
+            routing: RoutingTable::new(&config.addresses, &config.routes),
+            neighbours: NeighborCache::new(config.neighbours, config.seed),
+            fragments: Reassembler::new(config.fragments),
             unannounced: config.addresses.iter().rev().map(|address| address.ip).collect(),
             memberships: Memberships::new(
                 config.addresses.iter().any(|address| address.ip.is_ipv6()),
@@ -235,7 +235,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             in_turn_left: 0,
             reclaim: Reclaim::new(CopyPool::new(
                 config.sent_copies_octets_max,
-                frame_room(capabilities.send_mtu),
+                frame_capacity(capabilities.send_mtu),
             )),
             window_growth: 0,
             reclaim_at: Instant::ZERO,

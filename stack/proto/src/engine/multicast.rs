@@ -7,7 +7,7 @@ use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::connection::ENDLESS;
-use crate::net::mld::{self, GROUPS_MAX, Query, Record};
+use crate::net::mld::{self, GROUPS_MAX, Query, RecordType};
 use crate::net::ndp;
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::verbs::wc::Completions;
@@ -58,7 +58,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         });
         let (link, source) = (self.link, link_local.unwrap_or(Ipv6Addr::UNSPECIFIED));
         let Memberships { unsolicited, is_v1, .. } = self.memberships;
-        let record = if unsolicited > 0 { Record::Becomes } else { Record::Is };
+        let record =
+            if unsolicited > 0 { RecordType::ChangeToExclude } else { RecordType::ModeIsExclude };
         let is_sent = if is_v1 {
             groups.iter().all(|&group| {
                 self.send_control(|out| mld::write_report_v1(link, source, group, out))

@@ -2,7 +2,7 @@
 //! when the window admits them.
 
 use crate::ddp::memory::Memory;
-use crate::device::{ChecksumMode, Device, Pool, TxFrame};
+use crate::device::{ChecksumMode, Device, TxClass, TxFrame};
 use crate::engine::Engine;
 use crate::engine::closing::finish;
 use crate::engine::connection::{Connection, Phase};
@@ -91,10 +91,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             if ready != TxDemand::Nothing
                 && *is_scarce.get_or_insert_with(|| {
-                    device.data_left() < reclaim::SCARCE_COUNT + SEGMENTS_PER_TURN
+                    device.data_avail_count() < reclaim::SCARCE_COUNT + SEGMENTS_PER_TURN
                 })
             {
-                held_back |= reclaim::holds_share(device.data_left(), conn.tcb.records());
+                held_back |= reclaim::holds_share(device.data_avail_count(), conn.tcb.records());
             }
             if drained || held_back {
                 ready = TxDemand::Nothing;
@@ -102,32 +102,32 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let (pool, room) = match conn.tcb.next_transmit(now, ready) {
                 Transmit::Idle if drained => return Turn::Again { sent, starved },
                 Transmit::Idle => return Turn::Done { sent },
-                Transmit::Control => (Pool::Control, 0),
-                Transmit::Retransmit { .. } => (Pool::Retransmit, 0),
+                Transmit::Control => (TxClass::Control, 0),
+                Transmit::Retransmit { .. } => (TxClass::Retransmit, 0),
                 // A minimal FPDU is built whole even if it has to be cut; none is packed that has.
                 Transmit::NewData { capacity: room } => match ready {
-                    TxDemand::Record(len) if len as usize <= room => (Pool::Data, room),
+                    TxDemand::Record(len) if len as usize <= room => (TxClass::Data, room),
                     // req: MPA-102, MPA-109, MPA-121
-                    _ => (Pool::Data, room.max(conn.framing.least_room())),
+                    _ => (TxClass::Data, room.max(conn.framing.least_room())),
                 },
             };
-            let frame = if device.transmit_room() > 0 { device.allocate(pool) } else { None };
+            let frame = if device.tx_free_count() > 0 { device.allocate(pool) } else { None };
             let Some(mut frame) = frame else {
                 verbs.counters.frame_shortages += 1;
-                if device.transmit_room() > 0 && pool != Pool::Control {
+                if device.tx_free_count() > 0 && pool != TxClass::Control {
                     reclaim.found_none(conn.tcb.records());
                 }
-                if pool == Pool::Data && !drained {
+                if pool == TxClass::Data && !drained {
                     drained = true;
                     continue;
                 }
                 return Turn::Again { sent, starved };
             };
-            let buf = frame.room();
+            let buf = frame.buf_mut();
             let len = match pool {
-                Pool::Control => conn.tcb.write_control(now, buf),
-                Pool::Retransmit => conn.tcb.write_retransmit(now, buf),
-                Pool::Data => {
+                TxClass::Control => conn.tcb.write_control(now, buf),
+                TxClass::Retransmit => conn.tcb.write_retransmit(now, buf),
+                TxClass::Data => {
                     let at = conn.tcb.header_len();
                     let filled = fill(conn, verbs, overrun, &mut buf[at..at + room]);
                     let payload_len = filled.len;
@@ -158,12 +158,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 }
             };
             frame.set_len(len);
-            let header_len = if pool == Pool::Control { len } else { conn.tcb.header_len() };
+            let header_len = if pool == TxClass::Control { len } else { conn.tcb.header_len() };
             offload.request(conn, &mut frame, header_len);
             device.transmit(frame);
             verbs.counters.frames_out += 1;
             sent = true;
-            starved &= pool == Pool::Control;
+            starved &= pool == TxClass::Control;
         }
         Turn::Again { sent, starved: false }
     }

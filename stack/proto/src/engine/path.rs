@@ -3,16 +3,16 @@
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
-use crate::net::icmp_error::{Cause, IcmpError, ParseError};
+use crate::net::icmp_error::{IcmpError, IcmpErrorKind, ParseError};
 use crate::tcp::{State, TooBig};
 use crate::time::Instant;
 use crate::verbs::cm::ConnectError;
 use crate::verbs::wc::{Completions, QpId};
-use crate::wire::link::TAGGED_LEN;
+use crate::wire::ethernet::VLAN_ETHERNET_LEN;
 
 /// Longest frame of an error message: routers quote up to the least MTU of IPv6 (RFC 4443
 /// section 2.4 (c)).
-const FRAME_LEN_MAX: usize = TAGGED_LEN + 1280;
+const FRAME_LEN_MAX: usize = VLAN_ETHERNET_LEN + 1280;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Takes a frame of ICMP or ICMPv6 to us, whose IP header is at `l3`. False if it is no error
@@ -51,7 +51,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// False if it is refused.
     fn heed_error(&mut self, now: Instant, error: &IcmpError) -> bool {
-        let IcmpError { cause, tuple, seq, ack, packet_len } = *error;
+        let IcmpError { kind: cause, tuple, seq, ack, packet_len } = *error;
         let Some(index) = self.find(&tuple) else { return false };
         let Some(conn) = self.connections.get_mut(index) else { return false };
         // Only what may be meant counts: whoever knows of no connection has no part in the limit.
@@ -59,14 +59,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return false;
         }
         match cause {
-            Cause::TooBig { mtu } => {
+            IcmpErrorKind::PacketTooBig { mtu } => {
                 if !conn.tcb.packet_too_big(now, &TooBig { seq, ack, mtu, packet_len }) {
                     return false;
                 }
                 self.after_tcp(now, index);
                 self.make_ready(index);
             }
-            Cause::SourceQuench => return false,
+            IcmpErrorKind::SourceQuench => return false,
             _ if conn.tcb.state() != State::SynSent => {}
             _ if cause.is_hard() => {
                 self.fail_connect(index, ConnectError::Unreachable, None);

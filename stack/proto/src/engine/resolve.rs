@@ -11,7 +11,7 @@ use core::net::IpAddr;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, Retained, RxFrame};
 use crate::engine::Engine;
-use crate::net::neighbours::{Answer, NeighbourId, Question};
+use crate::net::neighbor::{Lookup, NeighborId, Solicit};
 use crate::net::{arp, ndp};
 use crate::tcp::Tcb;
 use crate::time::{Instant, SECOND};
@@ -27,7 +27,7 @@ const LOOKS_PER_PASS: usize = 64;
 /// Where a connection's frames go.
 #[derive(Debug)]
 pub(super) struct Hop {
-    neighbour: Option<NeighbourId>,
+    neighbour: Option<NeighborId>,
     /// The cache's when it was last looked at.
     epoch: u32,
     /// Acknowledged and received octets then.
@@ -79,7 +79,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.unresolved.push_back(index);
             }
         }
-        while let Some(question) = self.neighbours.next_question(now) {
+        while let Some(question) = self.neighbours.next_solicit(now) {
             self.ask(question);
         }
     }
@@ -93,14 +93,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let answer = self.look_up_hop(now, index);
         let Some(conn) = self.connections.get_mut(index) else { return false };
         match answer {
-            Some(Answer::Known(mac)) => {
+            Some(Lookup::Found(mac)) => {
                 conn.hop.resolved = true;
                 conn.tcb.set_remote_mac(mac);
                 self.make_ready(index);
                 false
             }
             // One that lives stays, and goes on when its neighbour comes back in time.
-            Some(Answer::Unreachable) if !conn.established => {
+            Some(Lookup::Unreachable) if !conn.established => {
                 self.verbs.counters.neighbours_unreachable += 1;
                 self.fail_connect(index, ConnectError::TimedOut, None);
                 self.drop_connection(index);
@@ -132,14 +132,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             if progress {
                 self.neighbours.confirm(now, neighbour, mac);
             } else if doubts {
-                self.neighbours.doubt(now, neighbour);
+                self.neighbours.mark_suspect(now, neighbour);
             }
         }
         let answer = self.look_up_hop(now, index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         match answer {
-            Some(Answer::Known(mac)) => conn.tcb.set_remote_mac(mac),
-            Some(Answer::Unreachable) if !progress => {
+            Some(Lookup::Found(mac)) => conn.tcb.set_remote_mac(mac),
+            Some(Lookup::Unreachable) if !progress => {
                 self.verbs.counters.neighbours_unreachable += 1;
                 conn.hop.resolved = false;
                 self.unresolved.push_back(index);
@@ -150,22 +150,22 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Looks up the neighbour that takes a connection's frames.
-    fn look_up_hop(&mut self, now: Instant, index: u32) -> Option<Answer> {
+    fn look_up_hop(&mut self, now: Instant, index: u32) -> Option<Lookup> {
         let conn = self.connections.get_mut(index)?;
         conn.hop.epoch = self.neighbours.epoch();
         conn.hop.look_at = now + LOOK_INTERVAL_NS;
-        let known = conn.hop.neighbour.and_then(|id| self.neighbours.look_up(now, id));
+        let known = conn.hop.neighbour.and_then(|id| self.neighbours.lookup(now, id));
         if known.is_some() {
             return known;
         }
         let hop = self.routing.next_hop(conn.tcb.tuple().remote.ip())?;
-        conn.hop.neighbour = self.neighbours.find(now, hop);
-        self.neighbours.look_up(now, conn.hop.neighbour?)
+        conn.hop.neighbour = self.neighbours.find_or_insert(now, hop);
+        self.neighbours.lookup(now, conn.hop.neighbour?)
     }
 
-    fn ask(&mut self, question: Question) {
-        let Question { ip, mac } = question;
-        let (Some(source), link) = (self.routing.source_for(ip, ip), self.link) else { return };
+    fn ask(&mut self, question: Solicit) {
+        let Solicit { ip, mac } = question;
+        let (Some(source), link) = (self.routing.select_source(ip, ip), self.link) else { return };
         self.verbs.counters.neighbour_questions += 1;
         self.send_control(|out| match (source, ip) {
             (IpAddr::V4(source), IpAddr::V4(ip)) => arp::write_request(link, source, ip, mac, out),

@@ -12,7 +12,7 @@ use crate::engine::resolve::Hop;
 use crate::engine::wheel::Armed;
 use crate::mpa::framing::Framing;
 use crate::mpa::startup::{self, Disagreement, Terms};
-use crate::net::keyed::Secret;
+use crate::net::siphash_keys::Secret;
 use crate::rdmap::fault::Fault;
 use crate::tcp::{IssAndTsOffset, Tcb};
 use crate::time::Instant;
@@ -51,7 +51,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Some(ip) if !self.routing.is_local(ip) => return Err(CmError::NotLocal),
             Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(CmError::Unreachable),
             Some(ip) => ip,
-            None => self.routing.source_for(remote.ip(), hop).ok_or(CmError::Unreachable)?,
+            None => self.routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
         let local = self.free_local(source, remote).ok_or(CmError::NoResources)?;
         let tuple = FourTuple { local, remote };
@@ -302,7 +302,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// (RFC 6437 section 3).
     #[expect(clippy::cast_possible_truncation, reason = "part of a hash")]
     pub(super) fn template(&self, remote_mac: [u8; 6], tuple: FourTuple) -> HeaderTemplate {
-        let mut template = HeaderTemplate::on(self.link, remote_mac, tuple);
+        let mut template = HeaderTemplate::with_link(self.link, remote_mac, tuple);
         if tuple.remote.is_ipv6() {
             let mut hasher = self.secrets.flow_labels.hasher();
             tuple.hash(&mut hasher);

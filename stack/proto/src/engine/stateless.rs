@@ -1,7 +1,7 @@
 //! Segments that leave without a connection: RST for what matches none, and SYN-ACK with a cookie.
 
 use crate::ddp::memory::Memory;
-use crate::device::{ChecksumMode, Device, Pool, TxFrame};
+use crate::device::{ChecksumMode, Device, TxClass, TxFrame};
 use crate::engine::Engine;
 use crate::verbs::wc::Completions;
 use crate::wire::tcp::{Fields, FourTuple};
@@ -15,18 +15,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         tuple: FourTuple,
         fields: &Fields,
     ) -> bool {
-        let has_room = self.device.transmit_room() > 0;
-        let frame = if has_room { self.device.allocate(Pool::Control) } else { None };
+        let has_room = self.device.tx_free_count() > 0;
+        let frame = if has_room { self.device.allocate(TxClass::Control) } else { None };
         let Some(mut frame) = frame else {
             self.verbs.counters.frame_shortages += 1;
             return false;
         };
         let template = self.template(remote_mac, tuple);
         let mode = self.capabilities.checksum;
-        let len = template.emit(frame.room(), fields, 0, mode);
+        let len = template.emit(frame.buf_mut(), fields, 0, mode);
         frame.set_len(len);
         if mode == ChecksumMode::Offload {
-            let (l2, l3) = template.layer_lens();
+            let (l2, l3) = template.l2_l3_len();
             frame.request_checksum(l2, l3, len - l2 - l3);
         }
         self.device.transmit(frame);

@@ -4,7 +4,7 @@ use core::net::Ipv4Addr;
 
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 
-use crate::wire::link::{BROADCAST, ETHERTYPE_ARP, Link};
+use crate::wire::ethernet::{BROADCAST, ETHERTYPE_ARP, EthernetLink};
 
 /// Octets of an ARP packet.
 const PACKET_LEN: usize = 28;
@@ -52,7 +52,7 @@ pub fn parse(packet: &[u8]) -> Option<Arp> {
 /// # Panics
 /// If `out` is shorter than the frame; 46 octets always suffice.
 pub fn write_request(
-    link: Link,
+    link: EthernetLink,
     source: Ipv4Addr,
     target: Ipv4Addr,
     mac: Option<[u8; 6]>,
@@ -67,7 +67,7 @@ pub fn write_request(
 ///
 /// # Panics
 /// As [`write_request`].
-pub fn write_announcement(link: Link, ours: Ipv4Addr, out: &mut [u8]) -> usize {
+pub fn write_announcement(link: EthernetLink, ours: Ipv4Addr, out: &mut [u8]) -> usize {
     write(link, ArpOperation::Request, ours, (ours, [0; 6]), BROADCAST, out)
 }
 
@@ -76,7 +76,7 @@ pub fn write_announcement(link: Link, ours: Ipv4Addr, out: &mut [u8]) -> usize {
 /// # Panics
 /// As [`write_request`].
 pub fn write_reply(
-    link: Link,
+    link: EthernetLink,
     source: Ipv4Addr,
     asker: (Ipv4Addr, [u8; 6]),
     out: &mut [u8],
@@ -85,14 +85,14 @@ pub fn write_reply(
 }
 
 fn write(
-    link: Link,
+    link: EthernetLink,
     operation: ArpOperation,
     source: Ipv4Addr,
     target: (Ipv4Addr, [u8; 6]),
     destination: [u8; 6],
     out: &mut [u8],
 ) -> usize {
-    let packet = link.write(destination, ETHERTYPE_ARP, out);
+    let packet = link.write_header(destination, ETHERTYPE_ARP, out);
     let repr = ArpRepr::EthernetIpv4 {
         operation,
         source_hardware_addr: EthernetAddress(link.mac),
@@ -108,25 +108,29 @@ fn write(
 mod tests {
     use super::*;
 
-    const US: (Ipv4Addr, [u8; 6]) = (Ipv4Addr::new(198, 18, 0, 1), [2, 0, 0, 0, 0, 1]);
-    const THEM: (Ipv4Addr, [u8; 6]) = (Ipv4Addr::new(198, 18, 0, 2), [2, 0, 0, 0, 0, 2]);
+    const LOCAL: (Ipv4Addr, [u8; 6]) = (Ipv4Addr::new(198, 18, 0, 1), [2, 0, 0, 0, 0, 1]);
+    const PEER: (Ipv4Addr, [u8; 6]) = (Ipv4Addr::new(198, 18, 0, 2), [2, 0, 0, 0, 0, 2]);
 
     #[test]
-    fn question_and_answer_round_trip() {
-        let (ours, theirs) = (Link::untagged(US.1), Link { mac: THEM.1, vlan: Some(5) });
+    fn request_and_reply_round_trip() {
+        let (ours, theirs) =
+            (EthernetLink::without_vlan(LOCAL.1), EthernetLink { mac: PEER.1, vlan: Some(5) });
         let mut out = [0xee; 64];
-        assert_eq!(write_request(ours, US.0, THEM.0, None, &mut out), 42);
+        assert_eq!(write_request(ours, LOCAL.0, PEER.0, None, &mut out), 42);
         assert_eq!(&out[..14], &[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 8, 6]);
         let question = parse(&out[14..]).unwrap();
-        assert_eq!(question, Arp { is_request: true, sender: US, target: THEM.0 });
-        assert_eq!(write_request(ours, US.0, THEM.0, Some(THEM.1), &mut out), 42);
-        assert_eq!(out[..6], THEM.1, "a probe goes to it alone");
-        assert_eq!(write_reply(theirs, THEM.0, US, &mut out), 46);
-        let answer = Some(Arp { is_request: false, sender: THEM, target: US.0 });
+        assert_eq!(question, Arp { is_request: true, sender: LOCAL, target: PEER.0 });
+        assert_eq!(write_request(ours, LOCAL.0, PEER.0, Some(PEER.1), &mut out), 42);
+        assert_eq!(out[..6], PEER.1, "a probe goes to it alone");
+        assert_eq!(write_reply(theirs, PEER.0, LOCAL, &mut out), 46);
+        let answer = Some(Arp { is_request: false, sender: PEER, target: LOCAL.0 });
         assert_eq!(parse(&out[18..]), answer);
         assert_eq!(parse(&out[18..45]), None);
-        assert_eq!(write_announcement(ours, US.0, &mut out), 42);
-        assert_eq!(parse(&out[14..]), Some(Arp { is_request: true, sender: US, target: US.0 }));
+        assert_eq!(write_announcement(ours, LOCAL.0, &mut out), 42);
+        assert_eq!(
+            parse(&out[14..]),
+            Some(Arp { is_request: true, sender: LOCAL, target: LOCAL.0 })
+        );
         // An operation of another protocol (reverse ARP).
         out[21] = 3;
         assert_eq!(parse(&out[14..]), None);

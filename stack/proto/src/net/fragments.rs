@@ -19,18 +19,18 @@ use crate::wire::tcp::TCP_LEN;
 /// Largest length that an IP header can say.
 const PACKET_LEN_MAX: usize = 65_535;
 /// Pieces of one packet: 64 KiB at an MTU of 576 are 119.
-const PIECE_COUNT_MAX: usize = 128;
+const FRAGMENT_COUNT_MAX: usize = 128;
 /// What a piece costs besides its octets, and a packet besides its pieces.
-const PIECE_OVERHEAD: usize = 64;
+const FRAGMENT_OVERHEAD: usize = 64;
 const PACKET_OVERHEAD: usize = 256;
 /// Least that the first piece must hold of what follows the IP header.
-const FIRST_LEN_MIN: usize = 8;
+const FIRST_FRAGMENT_LEN_MIN: usize = 8;
 /// Octets behind the headers that errors quote.
 const QUOTED_LEN: usize = 64;
 
 /// Bounds of reassembly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FragmentConfig {
+pub struct ReassemblyConfig {
     /// How long the pieces of a packet are waited for, from the first that came. RFC 791 has 15
     /// seconds at least; RFC 8200 has 60, for links that hold packets longer than ours.
     pub timeout_ns: u64,
@@ -40,7 +40,7 @@ pub struct FragmentConfig {
     pub octets_max: usize,
 }
 
-impl Default for FragmentConfig {
+impl Default for ReassemblyConfig {
     fn default() -> Self {
         Self { timeout_ns: 15 * SECOND, packets_max: 64, octets_max: 1 << 20 }
     }
@@ -48,20 +48,20 @@ impl Default for FragmentConfig {
 
 /// What became of a fragment.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum FragmentOutcome {
     /// Others of its packet are missing.
-    Kept,
+    Buffered,
     /// It makes no sense, or not with the others: it and its packet are given up.
-    Refused,
+    Rejected,
     /// It was the last that was missing.
-    Whole(Whole),
+    Complete(Reassembled),
 }
 
 /// A frame with a whole packet, in memory of its own.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Whole(Vec<u8>);
+pub struct Reassembled(Vec<u8>);
 
-impl RxFrame for Whole {
+impl RxFrame for Reassembled {
     fn head(&self) -> &[u8] {
         &self.0
     }
@@ -82,18 +82,18 @@ impl RxFrame for Whole {
 
 /// Why a packet was given up that was not at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum FailureReason {
     /// The rest of it did not come in time.
-    Time,
+    Timeout,
     /// There was no room to wait for the rest of it.
-    Room,
+    Evicted,
 }
 
 /// A packet with a TCP segment that was given up, the first fragment of which was here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenUp {
+pub struct ReassemblyFailure {
     /// Why.
-    pub want: Want,
+    pub reason: FailureReason,
     /// The hardware address it came from.
     pub mac: [u8; 6],
     /// Its first fragment, without the Ethernet header, as far as errors quote it.
@@ -113,12 +113,12 @@ struct Key {
 }
 
 #[derive(Debug)]
-struct Piece {
+struct StoredFragment {
     start: usize,
     octets: Box<[u8]>,
 }
 
-impl Piece {
+impl StoredFragment {
     const fn end(&self) -> usize {
         self.start + self.octets.len()
     }
@@ -126,21 +126,21 @@ impl Piece {
 
 /// A packet of which something is missing.
 #[derive(Debug)]
-struct Partial {
+struct FragmentQueue {
     key: Key,
-    born: Instant,
+    created_at: Instant,
     /// Ethernet and IP header of the first fragment as they will be, lengths aside.
     header: Option<Header>,
     /// In order, none touching another's octets.
-    pieces: Vec<Piece>,
+    fragments: Vec<StoredFragment>,
     /// Octets of the pieces together.
-    len: usize,
+    received_len: usize,
     /// Octets of the whole, once the last fragment was here.
-    total: Option<usize>,
+    total_len: Option<usize>,
     /// A router on the way was congested (RFC 3168 section 5.3).
-    congested: bool,
+    ce_marked: bool,
     /// Given up: what still comes is refused.
-    refused: bool,
+    rejected: bool,
 }
 
 #[derive(Debug)]
@@ -154,223 +154,236 @@ struct Header {
 
 /// The fragments of all packets.
 #[derive(Debug)]
-pub struct Fragments {
-    config: FragmentConfig,
-    packets: Vec<Partial>,
+pub struct Reassembler {
+    config: ReassemblyConfig,
+    queues: Vec<FragmentQueue>,
     /// Memory in use, as it is counted.
     octets: usize,
-    given_up: u64,
+    failure_count: u64,
     /// The latest of these that its source can be told of.
-    latest: Option<GivenUp>,
+    last_failure: Option<ReassemblyFailure>,
 }
 
-impl Fragments {
+impl Reassembler {
     /// None yet; nothing is allocated.
     #[must_use]
-    pub const fn new(config: FragmentConfig) -> Self {
-        Self { config, packets: Vec::new(), octets: 0, given_up: 0, latest: None }
+    pub const fn new(config: ReassemblyConfig) -> Self {
+        Self { config, queues: Vec::new(), octets: 0, failure_count: 0, last_failure: None }
     }
 
     /// Packets given up so far: too late, for want of room, or refused.
     #[must_use]
-    pub const fn given_up(&self) -> u64 {
-        self.given_up
+    pub const fn failure_count(&self) -> u64 {
+        self.failure_count
     }
 
     /// The latest packet given up for want of time or room, once.
     #[inline]
-    pub const fn take_given_up(&mut self) -> Option<GivenUp> {
-        self.latest.take()
+    pub const fn take_failure(&mut self) -> Option<ReassemblyFailure> {
+        self.last_failure.take()
     }
 
     /// Takes a fragment, `part` being what `packet` says of it.
     ///
     /// Cost: the octets are copied twice; one pass over the packets at hand.
-    pub fn take(
+    pub fn on_fragment(
         &mut self,
         now: Instant,
         frame: &impl RxFrame,
         packet: &Packet,
         part: &Fragment,
-    ) -> Taken {
-        self.expire(now);
+    ) -> FragmentOutcome {
+        self.drop_expired(now);
         let key = Key {
             src: packet.src,
             dst: packet.dst,
             id: part.id,
             protocol: packet.src.is_ipv4().then_some(packet.protocol),
         };
-        let Some(octets) = payload(frame, packet, part) else {
-            self.refuse(&key);
-            return Taken::Refused;
+        let Some(octets) = fragment_payload(frame, packet, part) else {
+            self.reject(&key);
+            return FragmentOutcome::Rejected;
         };
         // All of a packet in one fragment: it has nothing to do with others (RFC 6946).
         if part.offset == 0 && !part.more {
-            let Some(header) = Header::of(frame.head(), packet, part) else {
-                return Taken::Refused;
+            let Some(header) = Header::from_first_fragment(frame.head(), packet, part) else {
+                return FragmentOutcome::Rejected;
             };
-            let piece = Piece { start: 0, octets };
-            return finish(header, &[piece], is_congested(packet))
-                .map_or(Taken::Refused, Taken::Whole);
+            let piece = StoredFragment { start: 0, octets };
+            return reassemble(header, &[piece], has_ce(packet))
+                .map_or(FragmentOutcome::Rejected, FragmentOutcome::Complete);
         }
-        let at = match self.packets.iter().position(|partial| partial.key == key) {
+        let at = match self.queues.iter().position(|partial| partial.key == key) {
             Some(at) => at,
-            None => self.begin(now, key),
+            None => self.create_queue(now, key),
         };
-        let cost = octets.len() + PIECE_OVERHEAD;
-        let partial = &mut self.packets[at];
-        if partial.refused {
-            return Taken::Refused;
+        let cost = octets.len() + FRAGMENT_OVERHEAD;
+        let partial = &mut self.queues[at];
+        if partial.rejected {
+            return FragmentOutcome::Rejected;
         }
-        match partial.add(frame.head(), packet, part, octets) {
-            Added::Known => return Taken::Kept,
-            Added::Clash => {
-                self.refuse(&key);
-                return Taken::Refused;
+        match partial.insert(frame.head(), packet, part, octets) {
+            InsertOutcome::Duplicate => return FragmentOutcome::Buffered,
+            InsertOutcome::Conflict => {
+                self.reject(&key);
+                return FragmentOutcome::Rejected;
             }
-            Added::New => self.octets += cost,
+            InsertOutcome::Inserted => self.octets += cost,
         }
-        if !partial.is_whole() {
-            self.make_room(&key);
-            return Taken::Kept;
+        if !partial.is_complete() {
+            self.evict(&key);
+            return FragmentOutcome::Buffered;
         }
-        let mut partial = self.packets.remove(at);
+        let mut partial = self.queues.remove(at);
         self.octets -= partial.cost();
         let whole = partial.header.take();
-        let whole = whole.and_then(|header| finish(header, &partial.pieces, partial.congested));
+        let whole =
+            whole.and_then(|header| reassemble(header, &partial.fragments, partial.ce_marked));
         match whole {
-            Some(whole) => Taken::Whole(whole),
+            Some(whole) => FragmentOutcome::Complete(whole),
             None => {
-                self.given_up += 1;
-                Taken::Refused
+                self.failure_count += 1;
+                FragmentOutcome::Rejected
             }
         }
     }
 
-    fn begin(&mut self, now: Instant, key: Key) -> usize {
-        if self.packets.len() >= self.config.packets_max.max(1) {
+    fn create_queue(&mut self, now: Instant, key: Key) -> usize {
+        if self.queues.len() >= self.config.packets_max.max(1) {
             // The oldest stands first.
-            self.drop_first(0, Want::Room);
+            self.drop_queue(0, FailureReason::Evicted);
         }
         self.octets += PACKET_OVERHEAD;
-        self.packets.push(Partial {
+        self.queues.push(FragmentQueue {
             key,
-            born: now,
+            created_at: now,
             header: None,
-            pieces: Vec::new(),
-            len: 0,
-            total: None,
-            congested: false,
-            refused: false,
+            fragments: Vec::new(),
+            received_len: 0,
+            total_len: None,
+            ce_marked: false,
+            rejected: false,
         });
-        self.packets.len() - 1
+        self.queues.len() - 1
     }
 
     /// Gives up the oldest packets but `key` until what is left fits.
     // req: MPA-172
-    fn make_room(&mut self, key: &Key) {
+    fn evict(&mut self, key: &Key) {
         while self.octets > self.config.octets_max {
-            let Some(at) = self.packets.iter().position(|partial| partial.key != *key) else {
+            let Some(at) = self.queues.iter().position(|partial| partial.key != *key) else {
                 break;
             };
-            self.drop_first(at, Want::Room);
+            self.drop_queue(at, FailureReason::Evicted);
         }
     }
 
-    fn drop_first(&mut self, at: usize, want: Want) {
-        let partial = self.packets.remove(at);
+    fn drop_queue(&mut self, at: usize, reason: FailureReason) {
+        let partial = self.queues.remove(at);
         self.octets -= partial.cost();
-        self.given_up += u64::from(!partial.refused);
-        self.latest = partial.given_up(want).or(self.latest.take());
+        self.failure_count += u64::from(!partial.rejected);
+        self.last_failure = partial.failure(reason).or(self.last_failure.take());
     }
 
-    fn expire(&mut self, now: Instant) {
+    fn drop_expired(&mut self, now: Instant) {
         let timeout = self.config.timeout_ns;
-        while self.packets.first().is_some_and(|oldest| now.since(oldest.born) >= timeout) {
-            self.drop_first(0, Want::Time);
+        while self.queues.first().is_some_and(|oldest| now.since(oldest.created_at) >= timeout) {
+            self.drop_queue(0, FailureReason::Timeout);
         }
     }
 
     /// Gives up a packet, and remembers that for its time.
-    fn refuse(&mut self, key: &Key) {
-        let found = self.packets.iter_mut().find(|partial| partial.key == *key);
-        let Some(partial) = found.filter(|partial| !partial.refused) else { return };
+    fn reject(&mut self, key: &Key) {
+        let found = self.queues.iter_mut().find(|partial| partial.key == *key);
+        let Some(partial) = found.filter(|partial| !partial.rejected) else { return };
         self.octets -= partial.cost() - PACKET_OVERHEAD;
-        partial.refused = true;
-        partial.pieces = Vec::new();
+        partial.rejected = true;
+        partial.fragments = Vec::new();
         partial.header = None;
-        partial.len = 0;
-        self.given_up += 1;
+        partial.received_len = 0;
+        self.failure_count += 1;
     }
 }
 
 /// What became of a piece.
-enum Added {
-    New,
+enum InsertOutcome {
+    Inserted,
     /// The same came before.
-    Known,
+    Duplicate,
     /// It contradicts another, or there are too many.
-    Clash,
+    Conflict,
 }
 
-impl Partial {
+impl FragmentQueue {
     /// Memory in use, as it is counted.
     fn cost(&self) -> usize {
-        PACKET_OVERHEAD + self.len + self.pieces.len() * PIECE_OVERHEAD
+        PACKET_OVERHEAD + self.received_len + self.fragments.len() * FRAGMENT_OVERHEAD
     }
 
     /// What its source is to be told, if the first fragment is here: errors about others are not
     /// sent (RFC 1122 section 3.2.2).
-    fn given_up(&self, want: Want) -> Option<GivenUp> {
+    fn failure(&self, reason: FailureReason) -> Option<ReassemblyFailure> {
         let header = self.header.as_ref().filter(|header| header.is_tcp)?;
-        let first = self.pieces.first().filter(|piece| piece.start == 0)?;
+        let first = self.fragments.first().filter(|piece| piece.start == 0)?;
         let mut quote = header.raw.clone();
         quote.extend(first.octets.iter().take(QUOTED_LEN));
         let fragment_len = u16::try_from(header.raw.len() + first.octets.len()).ok()?;
         let mac = *header.octets.get(6..)?.first_chunk()?;
-        Some(GivenUp { want, mac, quote, fragment_len })
+        Some(ReassemblyFailure { reason, mac, quote, fragment_len })
     }
 
-    fn is_whole(&self) -> bool {
-        self.total == Some(self.len) && self.header.is_some()
+    fn is_complete(&self) -> bool {
+        self.total_len == Some(self.received_len) && self.header.is_some()
     }
 
-    fn add(&mut self, head: &[u8], packet: &Packet, part: &Fragment, octets: Box<[u8]>) -> Added {
-        let piece = Piece { start: part.offset, octets };
-        let at = self.pieces.partition_point(|other| other.start < piece.start);
-        if let Some(other) = self.pieces.get(at).filter(|other| other.start == piece.start) {
+    fn insert(
+        &mut self,
+        head: &[u8],
+        packet: &Packet,
+        part: &Fragment,
+        octets: Box<[u8]>,
+    ) -> InsertOutcome {
+        let piece = StoredFragment { start: part.offset, octets };
+        let at = self.fragments.partition_point(|other| other.start < piece.start);
+        if let Some(other) = self.fragments.get(at).filter(|other| other.start == piece.start) {
             // A wire may repeat a frame.
-            return if other.octets == piece.octets { Added::Known } else { Added::Clash };
+            return if other.octets == piece.octets {
+                InsertOutcome::Duplicate
+            } else {
+                InsertOutcome::Conflict
+            };
         }
-        let overlaps = at > 0 && self.pieces[at - 1].end() > piece.start
-            || self.pieces.get(at).is_some_and(|next| next.start < piece.end());
+        let overlaps = at > 0 && self.fragments[at - 1].end() > piece.start
+            || self.fragments.get(at).is_some_and(|next| next.start < piece.end());
         let end = piece.end();
-        let fits = match (part.more, self.total) {
+        let fits = match (part.more, self.total_len) {
             // There is one last fragment, and nothing behind it.
-            (false, total) => total.is_none() && at == self.pieces.len(),
+            (false, total) => total.is_none() && at == self.fragments.len(),
             (true, total) => total.is_none_or(|total| end <= total),
         };
-        if overlaps || !fits || self.pieces.len() >= PIECE_COUNT_MAX {
-            return Added::Clash;
+        if overlaps || !fits || self.fragments.len() >= FRAGMENT_COUNT_MAX {
+            return InsertOutcome::Conflict;
         }
         if part.offset == 0 {
-            let Some(header) = Header::of(head, packet, part) else { return Added::Clash };
+            let Some(header) = Header::from_first_fragment(head, packet, part) else {
+                return InsertOutcome::Conflict;
+            };
             self.header = Some(header);
         }
         if !part.more {
-            self.total = Some(end);
+            self.total_len = Some(end);
         }
-        self.congested |= is_congested(packet);
-        self.len += piece.octets.len();
+        self.ce_marked |= has_ce(packet);
+        self.received_len += piece.octets.len();
         // req: MPA-168, MPA-170
-        self.pieces.insert(at, piece);
-        Added::New
+        self.fragments.insert(at, piece);
+        InsertOutcome::Inserted
     }
 }
 
 impl Header {
     /// The headers in front of the fragments, that of fragments taken out.
-    fn of(head: &[u8], packet: &Packet, part: &Fragment) -> Option<Self> {
+    fn from_first_fragment(head: &[u8], packet: &Packet, part: &Fragment) -> Option<Self> {
         let end = if packet.src.is_ipv4() { packet.l4 } else { packet.l4.checked_sub(8)? };
         let mut octets = head.get(..end)?.to_vec();
         *octets.get_mut(part.protocol_at)? = packet.protocol;
@@ -381,7 +394,7 @@ impl Header {
 }
 
 /// The octets of a fragment; `None` if no packet can have it.
-fn payload(frame: &impl RxFrame, packet: &Packet, part: &Fragment) -> Option<Box<[u8]>> {
+fn fragment_payload(frame: &impl RxFrame, packet: &Packet, part: &Fragment) -> Option<Box<[u8]>> {
     let len = packet.end.checked_sub(packet.l4).filter(|&len| len > 0)?;
     if part.offset + len > PACKET_LEN_MAX || part.more && len % 8 != 0 {
         return None;
@@ -393,7 +406,7 @@ fn payload(frame: &impl RxFrame, packet: &Packet, part: &Fragment) -> Option<Box
         let needed = if packet.protocol == PROTOCOL_TCP {
             octets.get(12).map_or(TCP_LEN, |octet| usize::from(octet >> 4) * 4).max(TCP_LEN)
         } else {
-            FIRST_LEN_MIN
+            FIRST_FRAGMENT_LEN_MIN
         };
         if len < needed {
             return None;
@@ -402,12 +415,12 @@ fn payload(frame: &impl RxFrame, packet: &Packet, part: &Fragment) -> Option<Box
     Some(octets)
 }
 
-const fn is_congested(packet: &Packet) -> bool {
+const fn has_ce(packet: &Packet) -> bool {
     packet.traffic_class & 3 == 3
 }
 
 /// Puts the packet together; `None` if it is longer than a packet can be.
-fn finish(header: Header, pieces: &[Piece], congested: bool) -> Option<Whole> {
+fn reassemble(header: Header, pieces: &[StoredFragment], congested: bool) -> Option<Reassembled> {
     let Header { mut octets, l3, .. } = header;
     octets.reserve(pieces.iter().map(|piece| piece.octets.len()).sum());
     let header_end = octets.len();
@@ -434,5 +447,5 @@ fn finish(header: Header, pieces: &[Piece], congested: bool) -> Option<Whole> {
             ip[1] |= 0x30;
         }
     }
-    Some(Whole(octets))
+    Some(Reassembled(octets))
 }

@@ -25,10 +25,10 @@ const PROTOCOL_TCP: u8 = 6;
 
 /// What an error message says of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum IcmpErrorKind {
     /// It is longer than a link on its way takes. `mtu`: octets of IP packet that fit; `None` from
     /// routers older than RFC 1191, which do not say.
-    TooBig {
+    PacketTooBig {
         /// See the variant.
         mtu: Option<u16>,
     },
@@ -37,7 +37,7 @@ pub enum Cause {
     /// Nobody is at the port.
     PortUnreachable,
     /// Network or host cannot be reached, or a filter forbids it; the code says which.
-    Unreachable {
+    DestinationUnreachable {
         /// Code field of the message.
         code: u8,
     },
@@ -49,7 +49,7 @@ pub enum Cause {
     SourceQuench,
 }
 
-impl Cause {
+impl IcmpErrorKind {
     /// True if the condition will not go away by itself (RFC 1122 section 4.2.3.9: codes 2 and 3;
     /// RFC 4443 section 3.1 code 4 and section 3.4 code 1).
     #[must_use]
@@ -62,7 +62,7 @@ impl Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
     /// What happened.
-    pub cause: Cause,
+    pub kind: IcmpErrorKind,
     /// The connection: `local` is the source of the quoted packet.
     pub tuple: FourTuple,
     /// Sequence number of the quoted segment.
@@ -121,24 +121,24 @@ fn parse_v4(packet: &[u8]) -> Result<IcmpError, ParseError> {
     }
     let message = ip.payload();
     let header = message.first_chunk::<HEADER_LEN>().ok_or(ParseError::Truncated)?;
-    let cause = match (header[0], header[1]) {
-        (3, 2) => Cause::ProtocolUnreachable,
-        (3, 3) => Cause::PortUnreachable,
+    let kind = match (header[0], header[1]) {
+        (3, 2) => IcmpErrorKind::ProtocolUnreachable,
+        (3, 3) => IcmpErrorKind::PortUnreachable,
         (3, 4) => {
             let mtu = u16::from_be_bytes([header[6], header[7]]);
-            Cause::TooBig { mtu: (mtu != 0).then_some(mtu) }
+            IcmpErrorKind::PacketTooBig { mtu: (mtu != 0).then_some(mtu) }
         }
-        (3, code) => Cause::Unreachable { code },
-        (4, _) => Cause::SourceQuench,
-        (11, _) => Cause::TimeExceeded,
-        (12, _) => Cause::ParameterProblem,
+        (3, code) => IcmpErrorKind::DestinationUnreachable { code },
+        (4, _) => IcmpErrorKind::SourceQuench,
+        (11, _) => IcmpErrorKind::TimeExceeded,
+        (12, _) => IcmpErrorKind::ParameterProblem,
         _ => return Err(ParseError::NotError),
     };
     if !Icmpv4Packet::new_unchecked(message).verify_checksum() {
         return Err(ParseError::BadChecksum);
     }
     let quote = Quote::parse_v4(&message[HEADER_LEN..])?;
-    quote.about(cause, IpAddr::V4(ip.dst_addr()))
+    quote.to_error(kind, IpAddr::V4(ip.dst_addr()))
 }
 
 fn parse_v6(packet: &[u8]) -> Result<IcmpError, ParseError> {
@@ -148,16 +148,16 @@ fn parse_v6(packet: &[u8]) -> Result<IcmpError, ParseError> {
     }
     let message = ip.payload();
     let header = message.first_chunk::<HEADER_LEN>().ok_or(ParseError::Truncated)?;
-    let cause = match (header[0], header[1]) {
-        (1, 4) => Cause::PortUnreachable,
-        (1, code) => Cause::Unreachable { code },
+    let kind = match (header[0], header[1]) {
+        (1, 4) => IcmpErrorKind::PortUnreachable,
+        (1, code) => IcmpErrorKind::DestinationUnreachable { code },
         (2, _) => {
             let mtu = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-            Cause::TooBig { mtu: Some(u16::try_from(mtu).unwrap_or(u16::MAX)) }
+            IcmpErrorKind::PacketTooBig { mtu: Some(u16::try_from(mtu).unwrap_or(u16::MAX)) }
         }
-        (3, _) => Cause::TimeExceeded,
-        (4, 1) => Cause::ProtocolUnreachable,
-        (4, _) => Cause::ParameterProblem,
+        (3, _) => IcmpErrorKind::TimeExceeded,
+        (4, 1) => IcmpErrorKind::ProtocolUnreachable,
+        (4, _) => IcmpErrorKind::ParameterProblem,
         _ => return Err(ParseError::NotError),
     };
     let (src, dst) = (ip.src_addr(), ip.dst_addr());
@@ -165,7 +165,7 @@ fn parse_v6(packet: &[u8]) -> Result<IcmpError, ParseError> {
         return Err(ParseError::BadChecksum);
     }
     let quote = Quote::parse_v6(&message[HEADER_LEN..])?;
-    quote.about(cause, IpAddr::V6(dst))
+    quote.to_error(kind, IpAddr::V6(dst))
 }
 
 /// The beginning of a packet, as far as a router or host returned it.
@@ -234,7 +234,7 @@ impl<'a> Quote<'a> {
     }
 
     /// The error about this packet, which went to `receiver`.
-    fn about(&self, cause: Cause, receiver: IpAddr) -> Result<IcmpError, ParseError> {
+    fn to_error(&self, kind: IcmpErrorKind, receiver: IpAddr) -> Result<IcmpError, ParseError> {
         let tcp = self.tcp.first_chunk::<TCP_QUOTED_LEN>().ok_or(ParseError::Truncated)?;
         let local_port = u16::from_be_bytes([tcp[0], tcp[1]]);
         let remote_port = u16::from_be_bytes([tcp[2], tcp[3]]);
@@ -246,7 +246,7 @@ impl<'a> Quote<'a> {
             Flags(tcp[13]).has(Flags::ACK).then_some(Seq(ack))
         });
         Ok(IcmpError {
-            cause,
+            kind,
             tuple: FourTuple {
                 local: SocketAddr::new(self.src, local_port),
                 remote: SocketAddr::new(self.dst, remote_port),

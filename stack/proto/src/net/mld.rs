@@ -10,7 +10,7 @@ use core::net::Ipv6Addr;
 use crate::net::ndp::multicast_mac;
 use crate::time::MILLISECOND;
 use crate::wire::checksum;
-use crate::wire::link::{ETHERTYPE_IPV6, Link};
+use crate::wire::ethernet::{ETHERTYPE_IPV6, EthernetLink};
 
 /// Groups of one report, at most: its packet then fits the least MTU of a port.
 pub const GROUPS_MAX: usize = 8;
@@ -45,11 +45,11 @@ pub struct Query {
 /// What a report of version 2 says of its groups: listened to, whatever the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Record {
+pub enum RecordType {
     /// In answer to a query (`MODE_IS_EXCLUDE`).
-    Is = 2,
+    ModeIsExclude = 2,
     /// From now on (`CHANGE_TO_EXCLUDE_MODE`).
-    Becomes = 4,
+    ChangeToExclude = 4,
 }
 
 /// Parses an ICMPv6 message that came from `src` to `dst` behind hop-by-hop options, with this hop
@@ -62,7 +62,7 @@ pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Opt
         || hop_limit != HOP_LIMIT
         || !src.is_unicast_link_local()
         || !(is_v1 || message.len() >= V2_QUERY_LEN)
-        || sum_of(src, dst, message) != 0xffff
+        || icmpv6_sum(src, dst, message) != 0xffff
     {
         return None;
     }
@@ -89,9 +89,9 @@ pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Opt
 /// # Panics
 /// With more than [`GROUPS_MAX`] groups; if `out` is shorter than the frame.
 pub fn write_report(
-    link: Link,
+    link: EthernetLink,
     source: Ipv6Addr,
-    record: Record,
+    record: RecordType,
     groups: &[Ipv6Addr],
     out: &mut [u8],
 ) -> usize {
@@ -113,17 +113,28 @@ pub fn write_report(
 ///
 /// # Panics
 /// If `out` is shorter than the frame.
-pub fn write_report_v1(link: Link, source: Ipv6Addr, group: Ipv6Addr, out: &mut [u8]) -> usize {
+pub fn write_report_v1(
+    link: EthernetLink,
+    source: Ipv6Addr,
+    group: Ipv6Addr,
+    out: &mut [u8],
+) -> usize {
     let mut message = [0; V1_LEN];
     message[0] = REPORT_V1;
     message[8..].copy_from_slice(&group.octets());
     write(link, source, group, &mut message, out)
 }
 
-fn write(link: Link, src: Ipv6Addr, dst: Ipv6Addr, message: &mut [u8], out: &mut [u8]) -> usize {
-    let sum = !sum_of(src, dst, message);
+fn write(
+    link: EthernetLink,
+    src: Ipv6Addr,
+    dst: Ipv6Addr,
+    message: &mut [u8],
+    out: &mut [u8],
+) -> usize {
+    let sum = !icmpv6_sum(src, dst, message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let packet = link.write(multicast_mac(dst), ETHERTYPE_IPV6, out);
+    let packet = link.write_header(multicast_mac(dst), ETHERTYPE_IPV6, out);
     let payload_len = HOP_BY_HOP.len() + message.len();
     let [high, low] = u16::try_from(payload_len).unwrap_or(0).to_be_bytes();
     packet[..8].copy_from_slice(&[0x60, 0, 0, 0, high, low, 0, HOP_LIMIT]);
@@ -136,7 +147,7 @@ fn write(link: Link, src: Ipv6Addr, dst: Ipv6Addr, message: &mut [u8], out: &mut
 }
 
 /// The sum over a message and its pseudo-header: all ones if the checksum in it is right.
-fn sum_of(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> u16 {
+fn icmpv6_sum(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> u16 {
     let mut pseudo = [0; IPV6_LEN];
     pseudo[..16].copy_from_slice(&src.octets());
     pseudo[16..32].copy_from_slice(&dst.octets());
@@ -152,31 +163,31 @@ mod tests {
     use smoltcp::phy::ChecksumCapabilities;
     use smoltcp::wire::{Icmpv6Packet, Icmpv6Repr, Ipv6Packet, MldRepr};
 
-    use super::{Query, Record, parse, sum_of, write_report, write_report_v1};
+    use super::{Query, RecordType, icmpv6_sum, parse, write_report, write_report_v1};
     use crate::net::ndp::solicited_node;
     use crate::time::{MILLISECOND, SECOND};
-    use crate::wire::link::Link;
+    use crate::wire::ethernet::EthernetLink;
 
     const QUERIER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
     const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-    const OURS: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 7, 0, 0, 0, 2);
+    const LOCAL: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 7, 0, 0, 0, 2);
 
     fn query(len: usize, code: u16, group: Ipv6Addr) -> Vec<u8> {
         let mut message = vec![0; len];
         message[0] = 130;
         message[4..6].copy_from_slice(&code.to_be_bytes());
         message[8..24].copy_from_slice(&group.octets());
-        let sum = !sum_of(QUERIER, ALL_NODES, &message);
+        let sum = !icmpv6_sum(QUERIER, ALL_NODES, &message);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
         message
     }
 
     #[test]
-    fn smoltcp_reads_a_report() {
-        let link = Link::untagged([2, 0, 0, 0, 0, 2]);
-        let groups = [solicited_node(OURS), solicited_node(QUERIER)];
+    fn report_is_parsed_by_smoltcp() {
+        let link = EthernetLink::without_vlan([2, 0, 0, 0, 0, 2]);
+        let groups = [solicited_node(LOCAL), solicited_node(QUERIER)];
         let mut out = [0xee; 256];
-        let len = write_report(link, QUERIER, Record::Becomes, &groups, &mut out);
+        let len = write_report(link, QUERIER, RecordType::ChangeToExclude, &groups, &mut out);
         assert_eq!(out[..6], [0x33, 0x33, 0, 0, 0, 0x16]);
         let ip = Ipv6Packet::new_checked(&out[14..len]).unwrap();
         assert_eq!((ip.hop_limit(), ip.next_header().into()), (1, 0u8));
@@ -193,38 +204,38 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_version_1_goes_to_its_group() {
-        let group = solicited_node(OURS);
+    fn v1_report_is_sent_to_its_group() {
+        let group = solicited_node(LOCAL);
         let mut out = [0xee; 256];
-        let link = Link::untagged([2, 0, 0, 0, 0, 2]);
+        let link = EthernetLink::without_vlan([2, 0, 0, 0, 0, 2]);
         let len = write_report_v1(link, QUERIER, group, &mut out);
         let ip = Ipv6Packet::new_checked(&out[14..len]).unwrap();
         assert_eq!((ip.dst_addr(), ip.hop_limit()), (group, 1));
         let message = &ip.payload()[8..];
         assert_eq!((message[0], &message[8..]), (131, &group.octets()[..]));
-        assert_eq!(sum_of(QUERIER, group, message), 0xffff);
+        assert_eq!(icmpv6_sum(QUERIER, group, message), 0xffff);
     }
 
     #[test]
-    fn queries_of_both_versions_are_read() {
+    fn v1_and_v2_queries_are_parsed() {
         let parse = |message: &[u8]| parse(QUERIER, ALL_NODES, 1, message);
         let general = Query { group: None, delay_max_ns: 10 * SECOND, is_v1: false };
         assert_eq!(parse(&query(28, 10_000, Ipv6Addr::UNSPECIFIED)), Some(general));
         let old = Query { is_v1: true, ..general };
         assert_eq!(parse(&query(24, 10_000, Ipv6Addr::UNSPECIFIED)), Some(old));
-        let group = solicited_node(OURS);
+        let group = solicited_node(LOCAL);
         let long = Query { group: Some(group), delay_max_ns: 0x8000 * MILLISECOND, is_v1: false };
         assert_eq!(parse(&query(48, 0x8000, group)), Some(long));
     }
 
     #[test]
-    fn a_query_that_breaks_a_rule_is_none() {
+    fn query_breaking_rfc_3810_section_6_2_is_rejected() {
         let good = query(28, 1000, Ipv6Addr::UNSPECIFIED);
         assert!(parse(QUERIER, ALL_NODES, 1, &good).is_some());
         assert_eq!(parse(QUERIER, ALL_NODES, 255, &good), None, "hop limit");
-        assert_eq!(parse(OURS, ALL_NODES, 1, &good), None, "not of the link");
-        assert_eq!(parse(QUERIER, OURS, 1, &good), None, "checksum");
+        assert_eq!(parse(LOCAL, ALL_NODES, 1, &good), None, "not of the link");
+        assert_eq!(parse(QUERIER, LOCAL, 1, &good), None, "checksum");
         assert_eq!(parse(QUERIER, ALL_NODES, 1, &good[..27]), None, "length");
-        assert_eq!(parse(QUERIER, ALL_NODES, 1, &query(28, 1000, OURS)), None, "no group");
+        assert_eq!(parse(QUERIER, ALL_NODES, 1, &query(28, 1000, LOCAL)), None, "no group");
     }
 }

@@ -3,12 +3,12 @@
 
 pub mod arp;
 pub mod fragments;
-pub mod icmp;
+pub mod icmp_echo;
 pub mod icmp_error;
-pub mod icmp_report;
-pub mod keyed;
+pub mod icmp_tx;
 pub mod mld;
 pub mod ndp;
-pub mod neighbours;
-pub mod rate;
+pub mod neighbor;
+pub mod rate_limit;
 pub mod routing;
+pub mod siphash_keys;

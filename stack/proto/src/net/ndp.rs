@@ -9,7 +9,7 @@ use smoltcp::wire::{
     NdiscNeighborFlags, NdiscRepr, RawHardwareAddress,
 };
 
-use crate::wire::link::{ETHERTYPE_IPV6, Link};
+use crate::wire::ethernet::{ETHERTYPE_IPV6, EthernetLink};
 
 /// All neighbour discovery travels with this hop limit: it has passed no router.
 const HOP_LIMIT: u8 = 255;
@@ -58,7 +58,7 @@ pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Opt
     };
     match repr {
         NdiscRepr::NeighborSolicit { target_addr: target, lladdr } if is_unicast(target) => {
-            let mac = lladdr.and_then(ethernet);
+            let mac = lladdr.and_then(to_mac);
             if !src.is_unspecified() {
                 return Some(Message::Solicitation { target, source: Some(src), mac });
             }
@@ -69,7 +69,7 @@ pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Opt
             let solicited = flags.contains(NdiscNeighborFlags::SOLICITED);
             let overrides = flags.contains(NdiscNeighborFlags::OVERRIDE);
             let is_proper = !(solicited && dst.is_multicast());
-            let mac = lladdr.and_then(ethernet);
+            let mac = lladdr.and_then(to_mac);
             is_proper.then_some(Message::Advertisement { target, mac, solicited, overrides })
         }
         _ => None,
@@ -82,7 +82,7 @@ pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Opt
 /// # Panics
 /// If `out` is shorter than the frame; 90 octets always suffice.
 pub fn write_solicitation(
-    link: Link,
+    link: EthernetLink,
     source: Ipv6Addr,
     target: Ipv6Addr,
     mac: Option<[u8; 6]>,
@@ -93,7 +93,7 @@ pub fn write_solicitation(
         Some(mac) => (target, mac),
         None => (group, multicast_mac(group)),
     };
-    let repr = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: Some(raw(link.mac)) };
+    let repr = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: Some(to_raw(link.mac)) };
     write(link, (source, dst), destination, repr, out)
 }
 
@@ -103,7 +103,7 @@ pub fn write_solicitation(
 /// # Panics
 /// As [`write_solicitation`].
 pub fn write_advertisement(
-    link: Link,
+    link: EthernetLink,
     ours: Ipv6Addr,
     asker: Option<(Ipv6Addr, [u8; 6])>,
     out: &mut [u8],
@@ -114,19 +114,19 @@ pub fn write_advertisement(
     let repr = NdiscRepr::NeighborAdvert {
         flags: solicited | NdiscNeighborFlags::OVERRIDE,
         target_addr: ours,
-        lladdr: Some(raw(link.mac)),
+        lladdr: Some(to_raw(link.mac)),
     };
     write(link, (ours, dst), destination, repr, out)
 }
 
 fn write(
-    link: Link,
+    link: EthernetLink,
     (src, dst): (Ipv6Addr, Ipv6Addr),
     destination: [u8; 6],
     repr: NdiscRepr<'_>,
     out: &mut [u8],
 ) -> usize {
-    let packet = link.write(destination, ETHERTYPE_IPV6, out);
+    let packet = link.write_header(destination, ETHERTYPE_IPV6, out);
     let repr = Icmpv6Repr::Ndisc(repr);
     let ip = Ipv6Repr {
         src_addr: src,
@@ -166,11 +166,11 @@ fn is_unicast(ip: Ipv6Addr) -> bool {
     !(ip.is_multicast() || ip.is_unspecified())
 }
 
-fn raw(mac: [u8; 6]) -> RawHardwareAddress {
+fn to_raw(mac: [u8; 6]) -> RawHardwareAddress {
     HardwareAddress::Ethernet(EthernetAddress(mac)).into()
 }
 
-fn ethernet(address: RawHardwareAddress) -> Option<[u8; 6]> {
+fn to_mac(address: RawHardwareAddress) -> Option<[u8; 6]> {
     address.as_bytes().try_into().ok()
 }
 
@@ -178,27 +178,27 @@ fn ethernet(address: RawHardwareAddress) -> Option<[u8; 6]> {
 mod tests {
     use super::*;
 
-    const US: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
-    const THEM: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0xab, 0xcdef);
-    const LINK: Link = Link::untagged([2, 0, 0, 0, 0, 1]);
+    const LOCAL: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
+    const PEER: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0xab, 0xcdef);
+    const LINK: EthernetLink = EthernetLink::without_vlan([2, 0, 0, 0, 0, 1]);
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-    fn read(frame: &[u8]) -> Option<Message> {
+    fn parse_frame(frame: &[u8]) -> Option<Message> {
         let address = |at: usize| Ipv6Addr::from(*frame[at..].first_chunk::<16>().unwrap());
         parse(address(22), address(38), frame[21], &frame[54..])
     }
 
     /// Puts the checksum right again.
-    fn seal(frame: &mut [u8]) {
+    fn fill_checksum(frame: &mut [u8]) {
         let address = |at: usize| Ipv6Addr::from(*frame[at..].first_chunk::<16>().unwrap());
         let (src, dst) = (address(22), address(38));
         Icmpv6Packet::new_unchecked(&mut frame[54..]).fill_checksum(&src, &dst);
     }
 
     #[test]
-    fn a_question_octet_by_octet() {
+    fn solicitation_matches_golden_bytes() {
         let mut out = [0; 90];
-        assert_eq!(write_solicitation(LINK, US, THEM, None, &mut out), 86);
+        assert_eq!(write_solicitation(LINK, LOCAL, PEER, None, &mut out), 86);
         let expected: &[u8] = &[
             0x33, 0x33, 0xff, 0xab, 0xcd, 0xef, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, // Ethernet
             0x60, 0, 0, 0, 0, 32, 58, 255, // IPv6
@@ -209,7 +209,7 @@ mod tests {
             1, 1, 2, 0, 0, 0, 0, 1, // source link-layer address
         ];
         // The checksum by an independent sum.
-        let mut sum = crate::wire::checksum::Runs::new(32 + 58);
+        let mut sum = crate::wire::checksum::Accumulator::new(32 + 58);
         sum.push(&expected[22..54]);
         let mut message = expected[54..].to_vec();
         message[2..4].fill(0);
@@ -219,49 +219,49 @@ mod tests {
         assert_eq!(out[56..58], sum.to_be_bytes());
         assert_eq!(out[58..86], expected[58..]);
         let mac = Some(LINK.mac);
-        let question = Message::Solicitation { target: THEM, source: Some(US), mac };
-        assert_eq!(read(&out[..86]), Some(question));
+        let question = Message::Solicitation { target: PEER, source: Some(LOCAL), mac };
+        assert_eq!(parse_frame(&out[..86]), Some(question));
     }
 
     #[test]
-    fn a_probe_goes_to_the_neighbour_alone() {
+    fn unicast_solicitation_is_sent_to_target_mac() {
         let mut out = [0; 90];
-        let link = Link { vlan: Some(7), ..LINK };
-        assert_eq!(write_solicitation(link, US, THEM, Some(MAC), &mut out), 90);
+        let link = EthernetLink { vlan: Some(7), ..LINK };
+        assert_eq!(write_solicitation(link, LOCAL, PEER, Some(MAC), &mut out), 90);
         assert_eq!(out[..18], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0, 7, 0x86, 0xdd]);
-        assert_eq!(out[42..58], THEM.octets());
+        assert_eq!(out[42..58], PEER.octets());
     }
 
     #[test]
-    fn an_answer_says_that_it_is_one() {
+    fn advertisement_to_solicitor_has_solicited_flag() {
         let mut out = [0; 90];
-        assert_eq!(write_advertisement(LINK, US, Some((THEM, MAC)), &mut out), 86);
-        let told = |solicited| Message::Advertisement {
-            target: US,
+        assert_eq!(write_advertisement(LINK, LOCAL, Some((PEER, MAC)), &mut out), 86);
+        let advert = |solicited| Message::Advertisement {
+            target: LOCAL,
             mac: Some(LINK.mac),
             solicited,
             overrides: true,
         };
-        assert_eq!(read(&out[..86]), Some(told(true)));
+        assert_eq!(parse_frame(&out[..86]), Some(advert(true)));
         assert_eq!((&out[..6], out[58]), (&MAC[..], 0x60));
-        write_advertisement(LINK, US, None, &mut out);
-        assert_eq!(read(&out[..86]), Some(told(false)));
+        write_advertisement(LINK, LOCAL, None, &mut out);
+        assert_eq!(parse_frame(&out[..86]), Some(advert(false)));
         assert_eq!(out[..6], [0x33, 0x33, 0, 0, 0, 1]);
     }
 
     #[test]
-    fn each_broken_rule_is_noticed() {
+    fn message_breaking_rfc_4861_section_7_1_is_rejected() {
         let mut question = [0; 86];
-        write_solicitation(LINK, US, THEM, None, &mut question);
+        write_solicitation(LINK, LOCAL, PEER, None, &mut question);
         let mut answer = [0; 86];
-        write_advertisement(LINK, US, None, &mut answer);
+        write_advertisement(LINK, LOCAL, None, &mut answer);
         let with = |frame: &[u8; 86], changes: &[(usize, u8)]| {
             let mut frame = *frame;
             for &(at, value) in changes {
                 frame[at] = value;
             }
-            seal(&mut frame);
-            read(&frame)
+            fill_checksum(&mut frame);
+            parse_frame(&frame)
         };
         assert!(with(&question, &[]).is_some());
         assert_eq!(with(&question, &[(21, 254)]), None, "it passed a router");
@@ -274,31 +274,31 @@ mod tests {
         assert_eq!(with(&answer, &[(58, 0x60)]), None, "solicited, to everybody");
         let mut frame = question;
         frame[80] ^= 1;
-        assert_eq!(read(&frame), None, "checksum");
-        assert_eq!(read(&question[..77]), None, "truncated");
+        assert_eq!(parse_frame(&frame), None, "checksum");
+        assert_eq!(parse_frame(&question[..77]), None, "truncated");
     }
 
     #[test]
-    fn whoever_is_about_to_take_an_address_is_heard() {
+    fn dad_solicitation_from_unspecified_source_is_parsed() {
         let mut frame = [0; 86];
-        write_solicitation(LINK, Ipv6Addr::UNSPECIFIED, US, None, &mut frame);
-        assert_eq!(read(&frame), None, "it may not say where it is");
+        write_solicitation(LINK, Ipv6Addr::UNSPECIFIED, LOCAL, None, &mut frame);
+        assert_eq!(parse_frame(&frame), None, "it may not say where it is");
         let mut frame = frame[..78].to_vec();
         frame[19] = 24;
-        seal(&mut frame);
-        let probe = Message::Solicitation { target: US, source: None, mac: None };
-        assert_eq!(read(&frame), Some(probe));
+        fill_checksum(&mut frame);
+        let probe = Message::Solicitation { target: LOCAL, source: None, mac: None };
+        assert_eq!(parse_frame(&frame), Some(probe));
         frame[53] ^= 1;
-        seal(&mut frame);
-        assert_eq!(read(&frame), None, "to the wrong group");
+        fill_checksum(&mut frame);
+        assert_eq!(parse_frame(&frame), None, "to the wrong group");
     }
 
     #[test]
-    fn groups_by_the_book() {
+    fn solicited_node_group_and_multicast_mac_match_rfc_examples() {
         let ip: Ipv6Addr = "4037::01:800:200e:8c6c".parse().unwrap();
         assert_eq!(solicited_node(ip), "ff02::1:ff0e:8c6c".parse::<Ipv6Addr>().unwrap());
         assert_eq!(multicast_mac(ALL_NODES), [0x33, 0x33, 0, 0, 0, 1]);
         assert!(listens_to(ip, ALL_NODES) && listens_to(ip, solicited_node(ip)));
-        assert!(!listens_to(US, solicited_node(ip)));
+        assert!(!listens_to(LOCAL, solicited_node(ip)));
     }
 }

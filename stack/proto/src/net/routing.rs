@@ -46,24 +46,24 @@ struct Row {
 /// Addresses and routes, fixed while the engine lives. Looked at when a connection begins, not
 /// per packet: rows are compared one by one.
 #[derive(Clone, Debug)]
-pub struct Routing {
+pub struct RoutingTable {
     addresses: Vec<InterfaceAddress>,
     rows: Vec<Row>,
 }
 
-impl Routing {
+impl RoutingTable {
     /// The table of these addresses and routes. Of two with the same prefix the link comes
     /// before routers, and the first given before the second.
     #[must_use]
     pub fn new(addresses: &[InterfaceAddress], routes: &[Route]) -> Self {
         let on_link = addresses.iter().map(|address| Row {
             destination: address.ip,
-            prefix_len: address.prefix_len.min(bit_count(address.ip)),
+            prefix_len: address.prefix_len.min(address_bits(address.ip)),
             via: None,
         });
         let routed = routes.iter().map(|route| Row {
             destination: route.destination,
-            prefix_len: route.prefix_len.min(bit_count(route.destination)),
+            prefix_len: route.prefix_len.min(address_bits(route.destination)),
             via: Some(route.via),
         });
         let mut rows: Vec<Row> = on_link.chain(routed).collect();
@@ -92,7 +92,7 @@ impl Routing {
     /// that covers it. `None` if there is no way, or the address is no other host's.
     #[must_use]
     pub fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
-        if !is_host(remote) || self.is_local(remote) || self.is_broadcast(remote) {
+        if !is_unicast_host(remote) || self.is_local(remote) || self.is_directed_broadcast(remote) {
             return None;
         }
         let row = self.rows.iter().find(|row| row.covers(remote))?;
@@ -103,13 +103,13 @@ impl Routing {
     /// static addresses need it): of the same scope, then on the link of the hop, then with most
     /// leading bits in common, then the first. `None` without an address of that family.
     #[must_use]
-    pub fn source_for(&self, remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
+    pub fn select_source(&self, remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
         let rank = |address: &InterfaceAddress| {
             let shares_scope = is_link_local(address.ip) == is_link_local(remote);
-            let prefix_len = u32::from(address.prefix_len.min(bit_count(address.ip)));
-            let shared = common_len(address.ip, hop);
+            let prefix_len = u32::from(address.prefix_len.min(address_bits(address.ip)));
+            let shared = common_prefix_len(address.ip, hop);
             let on_link = if shared >= prefix_len { prefix_len + 1 } else { 0 };
-            (shares_scope, on_link, common_len(address.ip, remote))
+            (shares_scope, on_link, common_prefix_len(address.ip, remote))
         };
         // Of several that rank alike the first: `max_by_key` alone would take the last.
         let candidates = self.addresses.iter().rev();
@@ -118,7 +118,7 @@ impl Routing {
     }
 
     /// An IPv4 address that stands for all hosts of one of our links.
-    fn is_broadcast(&self, ip: IpAddr) -> bool {
+    fn is_directed_broadcast(&self, ip: IpAddr) -> bool {
         let IpAddr::V4(ip) = ip else { return false };
         self.addresses.iter().any(|address| {
             let (IpAddr::V4(ours), len @ 0..=30) = (address.ip, address.prefix_len) else {
@@ -134,13 +134,13 @@ impl Routing {
 impl Row {
     fn covers(&self, ip: IpAddr) -> bool {
         self.destination.is_ipv4() == ip.is_ipv4()
-            && common_len(self.destination, ip) >= u32::from(self.prefix_len)
+            && common_prefix_len(self.destination, ip) >= u32::from(self.prefix_len)
     }
 }
 
 /// An address that one host can have and be reached at from others.
 #[must_use]
-pub const fn is_host(ip: IpAddr) -> bool {
+pub const fn is_unicast_host(ip: IpAddr) -> bool {
     match ip {
         // Network 0, loopback, and classes D and E with the broadcast address.
         IpAddr::V4(ip) => !matches!(ip.octets()[0], 0 | 127 | 224..),
@@ -156,12 +156,12 @@ const fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-const fn bit_count(ip: IpAddr) -> u8 {
+const fn address_bits(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
 /// Leading bits that two addresses of one family have in common.
-const fn common_len(a: IpAddr, b: IpAddr) -> u32 {
+const fn common_prefix_len(a: IpAddr, b: IpAddr) -> u32 {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
         (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -184,7 +184,7 @@ mod tests {
         (ip.parse().unwrap(), len.parse().unwrap())
     }
 
-    fn routing(addresses: &[&str], routes: &[(&str, &str)]) -> Routing {
+    fn routing(addresses: &[&str], routes: &[(&str, &str)]) -> RoutingTable {
         let address = |text: &&str| {
             let (ip, prefix_len) = net(text);
             InterfaceAddress { ip, prefix_len }
@@ -194,11 +194,11 @@ mod tests {
             Route { destination, prefix_len, via: ip(via) }
         };
         let addresses: Vec<_> = addresses.iter().map(address).collect();
-        Routing::new(&addresses, &routes.iter().map(route).collect::<Vec<_>>())
+        RoutingTable::new(&addresses, &routes.iter().map(route).collect::<Vec<_>>())
     }
 
     #[test]
-    fn the_longest_prefix_wins() {
+    fn longest_prefix_wins() {
         let table = routing(
             &["198.18.0.1/24", "2001:2::1/64", "fe80::1/64"],
             &[
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_other_host_has_no_way() {
+    fn local_group_and_broadcast_addresses_have_no_next_hop() {
         let table = routing(
             &["198.18.0.1/24", "198.18.8.0/31", "2001:2::1/64"],
             &[("0.0.0.0/0", "198.18.0.254"), ("::/0", "2001:2::fe")],
@@ -249,12 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn the_source_fits_scope_then_hop_then_destination() {
+    fn source_is_selected_by_scope_then_next_hop_then_prefix() {
         let table = routing(
             &["fe80::1/64", "198.18.0.1/24", "2001:2::1/64", "2001:2:0:1::1/64", "198.18.4.1/24"],
             &[("::/0", "fe80::fe"), ("0.0.0.0/0", "198.18.4.254")],
         );
-        let source = |to| table.source_for(ip(to), table.next_hop(ip(to)).unwrap());
+        let source = |to| table.select_source(ip(to), table.next_hop(ip(to)).unwrap());
         assert_eq!(source("198.18.0.9"), Some(ip("198.18.0.1")));
         assert_eq!(source("198.18.4.9"), Some(ip("198.18.4.1")));
         assert_eq!(source("203.0.113.1"), Some(ip("198.18.4.1")), "on the router's link");
@@ -263,13 +263,13 @@ mod tests {
         assert_eq!(source("2001:2:0:1:8000::"), Some(ip("2001:2:0:1::1")));
         assert_eq!(source("2001:2:0:2::9"), Some(ip("2001:2::1")), "never a link-local one");
         let v4 = routing(&["198.18.0.1/24", "198.18.0.2/24"], &[]);
-        assert_eq!(v4.source_for(ip("198.18.0.9"), ip("198.18.0.9")), Some(ip("198.18.0.1")));
-        assert_eq!(v4.source_for(ip("2001:2::1"), ip("2001:2::1")), None);
+        assert_eq!(v4.select_source(ip("198.18.0.9"), ip("198.18.0.9")), Some(ip("198.18.0.1")));
+        assert_eq!(v4.select_source(ip("2001:2::1"), ip("2001:2::1")), None);
     }
 
     proptest! {
         #[test]
-        fn the_table_agrees_with_looking_at_every_route(
+        fn lookup_agrees_with_linear_search(
             routes in prop::collection::vec((any::<u32>(), 0u8..=32, 1u32..200), 0..20),
             to: u32,
         ) {
@@ -293,7 +293,7 @@ mod tests {
                     best = Some(route);
                 }
             }
-            let table = Routing::new(&[], &routes);
+            let table = RoutingTable::new(&[], &routes);
             prop_assert_eq!(table.next_hop(IpAddr::V4(to.into())), best.map(|route| route.via));
         }
     }

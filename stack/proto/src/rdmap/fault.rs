@@ -94,9 +94,9 @@ impl Fault {
         match segment.try_into() {
             // req: RDMAP-091, RDMAP-129, RDMAP-259
             Ok(request) if layer == RDMAP && is_read_request(request) => {
-                told.of_read_request(request)
+                told.with_read_request(request)
             }
-            _ => told.of_segment(segment),
+            _ => told.with_segment(segment),
         }
     }
 

@@ -231,7 +231,7 @@ impl Job {
             last: true,
             rsvd_ulp: opcode.control(version),
             rsvd_ulp_rest: 0,
-            queue: QN_READ_REQUEST,
+            qn: QN_READ_REQUEST,
             msn: self.msn,
             mo: 0,
         };

@@ -26,7 +26,7 @@ impl Stream {
             last: true,
             rsvd_ulp: opcode.control(version),
             rsvd_ulp_rest: 0,
-            queue,
+            qn: queue,
             msn,
             mo: 0,
         };
@@ -71,7 +71,7 @@ impl Stream {
         let plain = Opcode::Send { invalidate: false, solicited: false };
         let is_rtr = ulpdu.len() == UNTAGGED_LEN
             && Opcode::parse(header.rsvd_ulp, self.version()) == Ok(plain)
-            && (header.queue, header.msn, header.mo, header.last) == (QN_SEND, 1, 0, true);
+            && (header.qn, header.msn, header.mo, header.last) == (QN_SEND, 1, 0, true);
         if is_rtr {
             self.receives.skip_message();
         }

@@ -55,7 +55,7 @@ impl<M: Memory> Maker<'_, M> {
             // req: RDMAP-050, RDMAP-059, RDMAP-061, RDMAP-066, RDMAP-068, RDMAP-181
             rsvd_ulp_rest: invalidate.unwrap_or(0),
             // req: RDMAP-020, RDMAP-177
-            queue: QN_SEND,
+            qn: QN_SEND,
             msn,
             // req: DDP-041, DDP-099, DDP-110
             mo: low_half(part.offset),
@@ -145,7 +145,7 @@ impl<M: Memory> Maker<'_, M> {
     fn untagged(&mut self, opcode: Opcode, queue: u32, msn: u32) {
         let rsvd_ulp = opcode.control(self.version);
         // req: RDMAP-341
-        let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue, msn, mo: 0 };
+        let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, qn: queue, msn, mo: 0 };
         header.emit(self.version, self.out);
     }
 

@@ -161,7 +161,7 @@ impl Stream {
                 self.place_response(memory, &header, payload)
             }
             (Header::Tagged(_), _) => Err(Fault::UnexpectedOpcode),
-            (Header::Untagged(header), opcode) => match (header.queue, opcode) {
+            (Header::Untagged(header), opcode) => match (header.qn, opcode) {
                 // req: RDMAP-169
                 (QN_SEND, Opcode::Send { invalidate, solicited }) => {
                     self.place_send(memory, &header, payload, invalidate, solicited)
@@ -293,7 +293,7 @@ impl Stream {
     pub fn take_late(&mut self, ulpdu: &[u8]) -> Option<Indication> {
         let Ok(Header::Untagged(header)) = Header::parse(ulpdu, self.version) else { return None };
         let opcode = Opcode::parse(header.rsvd_ulp, self.version);
-        let is_terminate = (header.queue, opcode) == (QN_TERMINATE, Ok(Opcode::Terminate));
+        let is_terminate = (header.qn, opcode) == (QN_TERMINATE, Ok(Opcode::Terminate));
         (is_terminate && self.awaits_last_word())
             .then(|| self.take_terminate(&header, &ulpdu[UNTAGGED_LEN..]))
     }
@@ -441,7 +441,7 @@ impl Stream {
             rsvd_ulp: Opcode::Terminate.control(self.version),
             rsvd_ulp_rest: 0,
             // req: RDMAP-345
-            queue: QN_TERMINATE,
+            qn: QN_TERMINATE,
             msn: 1,
             mo: 0,
         };

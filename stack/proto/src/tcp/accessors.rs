@@ -58,7 +58,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     #[must_use]
     pub fn is_between(&self, tuple: &FourTuple) -> bool {
-        self.template.is_between(tuple)
+        self.template.matches(tuple)
     }
 
     /// EMSS: most payload octets of a data segment, options taken off.
@@ -81,7 +81,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// rest of [`Tcb::header_len`].
     #[must_use]
     pub fn layer_lens(&self) -> (usize, usize) {
-        self.template.layer_lens()
+        self.template.l2_l3_len()
     }
 
     /// True while records are written and not acknowledged, sent or not.

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 
 use super::ooo_queue::{OooPool, OooSegment, Quota, SPARE_ENTRIES};
 use crate::wire::seq::Seq;
-use crate::wire::tcp::Block;
+use crate::wire::tcp::SackBlock;
 
 /// Most runs of a connection: bounds the work of a segment that begins one in the middle, and of a
 /// report. A queue that overflows takes every other segment of what exceeds its rate: at 1 Gb/s
@@ -117,9 +117,9 @@ pub enum Contiguous<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overlap {
     /// The first part that is new.
-    pub(super) new: Option<Block>,
+    pub(super) new: Option<SackBlock>,
     /// The first part that is not.
-    pub(super) duplicate: Option<Block>,
+    pub(super) duplicate: Option<SackBlock>,
 }
 
 impl<R> Assembler<R> {
@@ -165,7 +165,7 @@ impl<R> Assembler<R> {
     }
 
     /// True if an entry for `start..end`, which is new, is within bounds.
-    fn admits(&self, (start, end): Block, pieces_max: usize) -> bool {
+    fn admits(&self, (start, end): SackBlock, pieces_max: usize) -> bool {
         if self.segment_count >= pieces_max {
             return false;
         }
@@ -195,7 +195,7 @@ impl<R> Assembler<R> {
     }
 
     /// Adds `start..end`, which is new, as octets held from `offset` on, or taken.
-    fn insert(&mut self, (start, end): Block, held: Option<OooSegment<R>>, offset: u32) {
+    fn insert(&mut self, (start, end): SackBlock, held: Option<OooSegment<R>>, offset: u32) {
         let index = self.search(start);
         let follows = index > 0 && self.ranges[index - 1].end == start;
         let precedes = self.ranges.get(index).is_some_and(|run| run.start == end);
@@ -228,7 +228,7 @@ impl<R> Assembler<R> {
     fn extend_consumed(
         &mut self,
         index: usize,
-        (start, end): Block,
+        (start, end): SackBlock,
         (follows, precedes): (bool, bool),
         is_consumed: bool,
     ) -> bool {
@@ -312,18 +312,23 @@ impl<R> Assembler<R> {
     }
 
     /// The run that contains `seq`.
-    fn range_of(&self, seq: Seq) -> Option<Block> {
+    fn range_of(&self, seq: Seq) -> Option<SackBlock> {
         let run = self.ranges.get(self.search(seq)).filter(|run| run.start <= seq)?;
         Some((run.start, run.end))
     }
 
     /// See [`LazyAssembler::fill_sack_blocks`]. Cost: a search for each of at most [`RECENT_MAX`] runs.
-    fn fill_sack_blocks(&mut self, next: Seq, blocks: &mut ArrayVec<Block, 4>, max: usize) -> bool {
+    fn fill_sack_blocks(
+        &mut self,
+        next: Seq,
+        blocks: &mut ArrayVec<SackBlock, 4>,
+        max: usize,
+    ) -> bool {
         let room = max.saturating_sub(blocks.len());
         let search = 1 + self.ranges.len().checked_ilog2().unwrap_or(0) as usize;
         // The newest first, and the oldest of those that were never reported.
-        let mut newest: ArrayVec<Block, 4> = ArrayVec::new();
-        let mut unreported: ArrayVec<(Block, u64), RECENT_MAX> = ArrayVec::new();
+        let mut newest: ArrayVec<SackBlock, 4> = ArrayVec::new();
+        let mut unreported: ArrayVec<(SackBlock, u64), RECENT_MAX> = ArrayVec::new();
         for at in (0..self.recent.len()).rev() {
             let RecentRange { seq, stamp } = self.recent[at];
             if stamp <= self.reported && newest.len() >= room {
@@ -409,8 +414,8 @@ impl<R> LazyAssembler<R> {
         }
     }
 
-    /// True if `alloc_block`, which is new, may be accepted where `pieces_max` pieces are the bound.
-    pub(super) fn admits(&self, block: Block, pieces_max: usize) -> bool {
+    /// True if `block`, which is new, may be accepted where `pieces_max` pieces are the bound.
+    pub(super) fn admits(&self, block: SackBlock, pieces_max: usize) -> bool {
         self.inner.as_ref().map_or(pieces_max > 0, |book| book.admits(block, pieces_max))
     }
 
@@ -418,7 +423,7 @@ impl<R> LazyAssembler<R> {
     pub(super) fn insert(
         &mut self,
         pool: &mut OooPool<R>,
-        block: Block,
+        block: SackBlock,
         held: Option<OooSegment<R>>,
         offset: u32,
     ) {
@@ -453,14 +458,14 @@ impl<R> LazyAssembler<R> {
     pub(super) fn fill_sack_blocks(
         &mut self,
         next: Seq,
-        blocks: &mut ArrayVec<Block, 4>,
+        blocks: &mut ArrayVec<SackBlock, 4>,
         max: usize,
     ) -> bool {
         self.inner.as_mut().is_some_and(|book| book.fill_sack_blocks(next, blocks, max))
     }
 
     /// The run that contains `seq`.
-    pub(super) fn range_of(&self, seq: Seq) -> Option<Block> {
+    pub(super) fn range_of(&self, seq: Seq) -> Option<SackBlock> {
         self.inner.as_ref()?.range_of(seq)
     }
 
@@ -472,7 +477,7 @@ impl<R> LazyAssembler<R> {
 
     /// The runs in sequence order.
     #[cfg(test)]
-    pub(super) fn ranges(&self) -> Vec<Block> {
+    pub(super) fn ranges(&self) -> Vec<SackBlock> {
         let runs = self.inner.iter().flat_map(|book| &book.ranges);
         runs.map(|run| (run.start, run.end)).collect()
     }

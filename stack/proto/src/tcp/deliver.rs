@@ -11,13 +11,13 @@ use super::{Delivered, Event, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Block, Flags, Segment};
+use crate::wire::tcp::{Flags, SackBlock, Segment};
 
 /// An early segment that was handed up and not answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfferedOoo {
     /// Its new octets.
-    block: Block,
+    block: SackBlock,
     /// Where the peer's FIN is, if the segment said so. Believed when the octets are accepted.
     fin: Option<Seq>,
 }
@@ -294,7 +294,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// A segment arrived out of order, or brought octets twice.
-    pub(super) fn on_out_of_order(&mut self, dsack: Option<Block>) {
+    pub(super) fn on_out_of_order(&mut self, dsack: Option<SackBlock>) {
         self.rcv.on_out_of_order();
         if let Some(dsack) = dsack.filter(|_| self.sack) {
             self.dsack_queue.push(dsack);

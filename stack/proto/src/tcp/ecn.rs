@@ -58,7 +58,7 @@ impl Ecn {
     pub(super) fn new(cfg: &Config) -> Self {
         Self {
             enabled: false,
-            codepoint: Codepoint::NotCapable,
+            codepoint: Codepoint::NotEct,
             ece: Flags::default(),
             cwr_due: false,
             offered: false,
@@ -99,14 +99,14 @@ impl Ecn {
             mode != EcnMode::Off && bits == ECN_SETUP && (self.offered || !self.withheld)
         };
         let sends = self.enabled && !self.withheld;
-        self.codepoint = if sends { Codepoint::Capable0 } else { Codepoint::NotCapable };
+        self.codepoint = if sends { Codepoint::Ect0 } else { Codepoint::NotEct };
     }
 
     /// The peer's SYN came once more.
     pub(super) fn on_repeated_syn(&mut self, flags: Flags) {
         if !flags.has(ECN_SETUP) {
             self.enabled = false;
-            self.codepoint = Codepoint::NotCapable;
+            self.codepoint = Codepoint::NotEct;
         }
     }
 
@@ -120,7 +120,7 @@ impl Ecn {
         if self.enabled {
             self.reduced_at = nxt;
             self.reduced = reduced;
-            self.cwr_due = self.codepoint != Codepoint::NotCapable;
+            self.cwr_due = self.codepoint != Codepoint::NotEct;
         }
     }
 
@@ -210,7 +210,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// The receiver's part: ECE from the mark until the peer says CWR (RFC 3168 section 6.1.3),
     /// or as the mark is (RFC 8257 section 3.2).
     fn process_ce(&mut self, seg: &Segment) {
-        let marked = seg.ecn == Codepoint::Congested;
+        let marked = seg.ecn == Codepoint::Ce;
         if marked {
             self.stats.record().ce_in += 1;
         }

@@ -74,7 +74,7 @@ impl FastPath {
 
     #[inline]
     const fn codepoint(self) -> Ecn {
-        if self.0 & Self::ECT == 0 { Ecn::NotCapable } else { Ecn::Capable0 }
+        if self.0 & Self::ECT == 0 { Ecn::NotEct } else { Ecn::Ect0 }
     }
 
     /// There is a notice.
@@ -140,7 +140,7 @@ impl<T: Retained> HotState<'_, T> {
             || octets > flight
             || is_duplicate
             || !seg.options.sack.is_empty()
-            || seg.ecn == Ecn::Congested
+            || seg.ecn == Ecn::Ce
             || now.since(*self.last_rx_at) > TS_IDLE_MAX_NS
         {
             return None;
@@ -401,7 +401,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 | bit(is_eligible && sends_octets, FastPath::TX)
                 | bit(self.events != 0 || self.state == State::Closed, FastPath::EVENTS)
                 | bit(self.cfg.tail_loss_probe && self.sack, FastPath::TLP)
-                | bit(self.ecn.codepoint == Ecn::Capable0, FastPath::ECT)
+                | bit(self.ecn.codepoint == Ecn::Ect0, FastPath::ECT)
                 | bit(self.pmtu.is_probe_due(), FastPath::PMTU_PROBE),
         )
     }

@@ -20,7 +20,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Each octet is handed up once: those that came in order are acknowledged from then on, those
     /// that came early are as the caller answers, at once; see [`Delivered`].
     ///
-    /// In state CLOSED nothing happens; the engine answers with [`crate::wire::tcp::reset_for`].
+    /// In state CLOSED nothing happens; the engine answers with [`crate::wire::tcp::rst_reply`].
     ///
     /// TCP does not look at the frame, which may be anything the caller wants to have back.
     ///

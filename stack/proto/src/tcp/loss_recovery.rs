@@ -12,7 +12,7 @@ use super::{NEVER, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Block, Segment};
+use crate::wire::tcp::{SackBlock, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Takes an ACK that may be more than progress. `duplicate`: by the definition of RFC 5681.
@@ -243,7 +243,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// The peer received something twice. It widens the reordering window; and when the peer has
     /// said so of all we sent twice, nothing was lost (RFC 3708 section 3).
-    fn process_dsack(&mut self, (start, _): Block) {
+    fn process_dsack(&mut self, (start, _): SackBlock) {
         if self.tlp.retrans_seq == Some(start) {
             // Probes are sent on suspicion: nothing was judged by mistake.
             self.tlp.retrans_seq = None;
@@ -324,7 +324,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
 /// True if the first block reports a duplicate (RFC 2883 section 4): it lies below the cumulative
 /// acknowledgment, or inside the second block.
-fn is_dsack(blocks: &[Block], ack: Seq) -> bool {
+fn is_dsack(blocks: &[SackBlock], ack: Seq) -> bool {
     match blocks {
         [first, ..] if first.1 <= ack => true,
         [first, second, ..] => second.0 <= first.0 && first.1 <= second.1,

@@ -257,21 +257,21 @@ impl<R: RxFrame> OooPool<R> {
 mod tests {
     use super::{OooPool, OooSegment, Quota};
     use crate::device::RxFrame;
-    use crate::tcp::tests::Heap;
+    use crate::tcp::tests::HeapFrame;
 
-    fn frame(len: usize) -> Heap {
+    fn frame(len: usize) -> HeapFrame {
         let octets: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
-        Heap::new(&octets)
+        HeapFrame::new(&octets)
     }
 
-    fn octets(held: &OooSegment<Heap>, offset: usize, len: usize) -> Vec<u8> {
+    fn octets(held: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         held.copy_out(offset, &mut out);
         out
     }
 
     /// Holds pieces of `len` octets until there is no room.
-    fn fill(pool: &mut OooPool<Heap>, len: usize) -> Vec<OooSegment<Heap>> {
+    fn fill(pool: &mut OooPool<HeapFrame>, len: usize) -> Vec<OooSegment<HeapFrame>> {
         let mut all = Vec::new();
         while let Some((held, offset)) =
             pool.buffer(frame(len + 54), 54..54 + len, Quota::default())
@@ -296,7 +296,7 @@ mod tests {
         all.into_iter().for_each(|held| pool.release(held));
         assert_eq!((pool.frames(), pool.octets(), pool.allocated), (0, 0, 4 * 1472));
         // The blocks are used again.
-        let blocks = |all: &[OooSegment<Heap>]| -> Vec<_> {
+        let blocks = |all: &[OooSegment<HeapFrame>]| -> Vec<_> {
             all.iter()
                 .filter(|held| matches!(held, OooSegment::Copy(_)))
                 .map(|h| h.head().as_ptr())

@@ -131,7 +131,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             ack: self.rcv.nxt,
             flags: if push { Flags::ACK | Flags::PSH } else { Flags::ACK } | self.ecn.ece,
             window: self.rcv.select_window(),
-            ecn: Ecn::NotCapable,
+            ecn: Ecn::NotEct,
             options: Options::timestamps(self.timestamps(now)),
         }
     }

@@ -6,7 +6,7 @@ use super::config::Config;
 use super::timer::{NEVER, Timers};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::Block;
+use crate::wire::tcp::SackBlock;
 
 /// Most duplicate ACKs owed at a time to a peer without SACK.
 const DUP_ACKS_OWED_MAX: u8 = 16;
@@ -268,11 +268,11 @@ pub(super) struct Peer {
 /// own, which is given back once the connection is idle.
 #[derive(Debug, Default)]
 pub(super) struct DsackQueue {
-    blocks: Option<Box<ArrayVec<Block, DSACK_QUEUE_MAX>>>,
+    blocks: Option<Box<ArrayVec<SackBlock, DSACK_QUEUE_MAX>>>,
 }
 
 impl DsackQueue {
-    pub(super) fn push(&mut self, block: Block) {
+    pub(super) fn push(&mut self, block: SackBlock) {
         // Beyond the bound the sender hears of the first ones only.
         let _ = self.blocks.get_or_insert_default().try_push(block);
     }
@@ -283,7 +283,7 @@ impl DsackQueue {
     }
 
     /// What the next ACK reports.
-    pub(super) fn pop(&mut self) -> Option<Block> {
+    pub(super) fn pop(&mut self) -> Option<SackBlock> {
         self.blocks.as_mut()?.pop_at(0)
     }
 

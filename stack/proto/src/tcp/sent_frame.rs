@@ -112,12 +112,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 #[cfg(test)]
 mod tests {
     use super::{CopyPool, SentFrame};
-    use crate::tcp::tests::Heap;
+    use crate::tcp::tests::HeapFrame;
 
     #[test]
     fn dropped_copy_frees_its_place_in_the_pool() {
         let pool = CopyPool::new(3 * 1500 + 1, 1500);
-        let mut kept = SentFrame::Frame(Heap::new(&[1, 2, 3]));
+        let mut kept = SentFrame::Frame(HeapFrame::new(&[1, 2, 3]));
         kept.copy_out(&pool);
         kept.copy_out(&pool);
         assert!(kept.is_copy());
@@ -134,7 +134,7 @@ mod tests {
         let pool = CopyPool::new(90, 1);
         let mut all = Vec::new();
         while pool.admits(all.len()) {
-            let mut kept = SentFrame::Frame(Heap::new(&[0]));
+            let mut kept = SentFrame::Frame(HeapFrame::new(&[0]));
             kept.copy_out(&pool);
             all.push(kept);
         }

@@ -8,7 +8,7 @@ use super::{NEVER, Plan, Tcb, Transmit, TxDemand};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Block, Segment};
+use crate::wire::tcp::{SackBlock, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Starts the probe's timer where it applies: one probe per flight, while no loss is known or
@@ -127,7 +127,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         &mut self,
         seg: &Segment,
         una: Seq,
-        dsack: Option<Block>,
+        dsack: Option<SackBlock>,
         pure: bool,
     ) {
         if self.tlp.probe == TlpProbe::None {

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_atomic_requests() {
+    fn atomic_requests_match_golden_bytes() {
         let [a, b, c, d] = [run(0x20), run(0x30), run(0x40), run(0x50)];
         let cases = [
             (AtomicOp::FetchAdd { add: a, boundaries: b }, golden(0, [a, b, 0, 0])),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_atomic_response() {
+    fn atomic_response_matches_golden_bytes() {
         let response = AtomicResponse { id: 0x0a0b_0c0d, original: 0x0102_0304_0506_0708 };
         let octets = [0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 5, 6, 7, 8];
         let mut out = [0; ATOMIC_RESPONSE_LEN];
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_are_not_assigned_are_refused() {
+    fn unassigned_operations_are_rejected() {
         for code in 3..16 {
             let octets = golden(code, [0; 4]);
             assert_eq!(AtomicRequest::parse(&octets), Err(AtomicError::Operation), "{code}");
@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_are_refused(octets: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(octets: Vec<u8>) {
             let _ = (AtomicRequest::parse(&octets), AtomicResponse::parse(&octets));
         }
 

@@ -32,13 +32,13 @@ pub const fn add(a: u16, b: u16) -> u16 {
 
 /// A checksum over octets that lie in several runs of any length.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Runs {
+pub struct Accumulator {
     sum: u16,
     /// True if an odd number of octets went before: the next run's words are then swapped.
     odd: bool,
 }
 
-impl Runs {
+impl Accumulator {
     /// Starts from a sum that goes before all runs, such as that of a pseudo-header.
     #[must_use]
     pub const fn new(sum: u16) -> Self {
@@ -61,11 +61,11 @@ impl Runs {
 
 #[cfg(test)]
 mod tests {
-    use super::{Runs, add, fold, sum};
+    use super::{Accumulator, add, fold, sum};
     use proptest::prelude::*;
 
     /// RFC 1071 section 1 word by word.
-    fn slow(octets: &[u8]) -> u16 {
+    fn reference_sum(octets: &[u8]) -> u16 {
         octets.chunks(2).fold(0, |acc, pair| {
             let word = u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
             let (low, carry) = acc.overflowing_add(word);
@@ -74,12 +74,12 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_rfc_1071() {
+    fn sum_matches_example_of_rfc_1071() {
         assert_eq!(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
     }
 
     #[test]
-    fn folding_carries_around() {
+    fn fold_carries_end_around() {
         assert_eq!(fold(0x1_ffff), 0x0001);
         assert_eq!(fold(0xffff_ffff), 0xffff);
         assert_eq!(add(0xffff, 0x0001), 0x0001);
@@ -87,19 +87,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_equal_the_whole(octets in prop::collection::vec(any::<u8>(), 0..400),
+        fn sum_over_runs_equals_sum_over_whole(octets in prop::collection::vec(any::<u8>(), 0..400),
                                 cuts in prop::collection::vec(0usize..400, 0..6)) {
             let mut cuts: Vec<usize> = cuts.into_iter().map(|at| at.min(octets.len())).collect();
             cuts.sort_unstable();
-            let mut runs = Runs::default();
+            let mut runs = Accumulator::default();
             let mut from = 0;
             for at in cuts {
                 runs.push(&octets[from..at]);
                 from = at;
             }
             runs.push(&octets[from..]);
-            prop_assert_eq!(sum(&octets), slow(&octets));
-            prop_assert_eq!(runs.finish(), slow(&octets));
+            prop_assert_eq!(sum(&octets), reference_sum(&octets));
+            prop_assert_eq!(runs.finish(), reference_sum(&octets));
         }
     }
 }

@@ -39,7 +39,7 @@ impl Version {
     // req: DDP-046, DDP-047
     #[inline]
     #[must_use]
-    pub const fn ddp_bits(self) -> u8 {
+    pub const fn dv(self) -> u8 {
         self as u8 & 0x0f
     }
 
@@ -47,7 +47,7 @@ impl Version {
     // req: RDMAP-054, RDMAP-055
     #[inline]
     #[must_use]
-    pub const fn rdmap_bits(self) -> u8 {
+    pub const fn rv(self) -> u8 {
         self as u8 >> 4
     }
 }
@@ -71,7 +71,7 @@ struct UntaggedWire {
     control: u8,
     rsvd_ulp: u8,
     rsvd_ulp_rest: U32,
-    queue: U32,
+    qn: U32,
     msn: U32,
     mo: U32,
 }
@@ -102,7 +102,7 @@ pub struct Untagged {
     /// The upper layer's other four octets.
     pub rsvd_ulp_rest: u32,
     /// Queue number.
-    pub queue: u32,
+    pub qn: u32,
     /// Message sequence number within the queue; the first is 1.
     pub msn: u32,
     /// Octets from the start of the message.
@@ -142,7 +142,7 @@ impl Header {
         // req: DDP-042, DDP-043
         let last = control & CONTROL_LAST != 0;
         // req: DDP-048
-        if control & CONTROL_VERSION != version.ddp_bits() {
+        if control & CONTROL_VERSION != version.dv() {
             return Err(if is_tagged {
                 HeaderError::VersionTagged
             } else {
@@ -174,7 +174,7 @@ impl Header {
                 // req: DDP-072, DDP-119, RDMAP-076, RDMAP-344
                 rsvd_ulp_rest: wire.rsvd_ulp_rest.get(),
                 // req: DDP-076, DDP-144
-                queue: wire.queue.get(),
+                qn: wire.qn.get(),
                 // req: DDP-148
                 msn: wire.msn.get(),
                 // req: DDP-086
@@ -210,7 +210,7 @@ impl Tagged {
     pub fn emit(&self, version: Version, out: &mut [u8]) {
         let wire = TaggedWire {
             // req: DDP-044, DDP-051, RDMAP-051
-            control: CONTROL_TAGGED | last_bit(self.last) | version.ddp_bits(),
+            control: CONTROL_TAGGED | last_bit(self.last) | version.dv(),
             // req: DDP-052, DDP-053, DDP-055, RDMAP-024, DDP-056
             rsvd_ulp: self.rsvd_ulp,
             // req: DDP-057, DDP-060, DDP-062, DDP-063
@@ -230,13 +230,13 @@ impl Untagged {
     pub fn emit(&self, version: Version, out: &mut [u8]) {
         let wire = UntaggedWire {
             // req: DDP-044
-            control: last_bit(self.last) | version.ddp_bits(),
+            control: last_bit(self.last) | version.dv(),
             // req: DDP-071, DDP-073
             rsvd_ulp: self.rsvd_ulp,
             // req: DDP-070, RDMAP-025
             rsvd_ulp_rest: self.rsvd_ulp_rest.into(),
             // req: DDP-077, DDP-078, DDP-079
-            queue: self.queue.into(),
+            qn: self.qn.into(),
             // req: DDP-081, DDP-082, DDP-084, DDP-085
             msn: self.msn.into(),
             // req: DDP-087, DDP-099
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn golden_tagged() {
+    fn tagged_header_matches_golden_bytes() {
         let header =
             Tagged { last: true, rsvd_ulp: 0x40, stag: 0x0102_0304, to: 0x1122_3344_5566_7788 };
         let golden = [0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
@@ -271,9 +271,9 @@ mod tests {
     }
 
     #[test]
-    fn golden_untagged() {
+    fn untagged_header_matches_golden_bytes() {
         let header =
-            Untagged { last: false, rsvd_ulp: 0x43, rsvd_ulp_rest: 9, queue: 1, msn: 2, mo: 3 };
+            Untagged { last: false, rsvd_ulp: 0x43, rsvd_ulp_rest: 9, qn: 1, msn: 2, mo: 3 };
         let golden = [1, 0x43, 0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
         let mut out = [0; UNTAGGED_LEN];
         header.emit(Version::Ietf, &mut out);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_checked_before_the_length() {
+    fn version_is_checked_before_length() {
         assert_eq!(Header::parse(&[0xc0], Version::Ietf), Err(HeaderError::VersionTagged));
         assert_eq!(Header::parse(&[0x42], Version::Ietf), Err(HeaderError::VersionUntagged));
         assert_eq!(Header::parse(&[0xc1; 13], Version::Ietf), Err(HeaderError::Truncated));
@@ -292,7 +292,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reserved_bits_are_not_checked(rsvd in 0u8..16, octets: [u8; 18]) {
+        fn reserved_bits_are_ignored(rsvd in 0u8..16, octets: [u8; 18]) {
             let mut with = octets;
             with[0] = (octets[0] & !0x3f) | 1;
             let plain = Header::parse(&with, Version::Ietf);

@@ -23,7 +23,7 @@ const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 /// Protocol number of an IPv6 header with options for the destination.
-pub const DESTINATION: u8 = 60;
+pub const DESTINATION_OPTIONS: u8 = 60;
 
 /// Extension headers in front of one payload, and octets of them together, at most.
 const EXTENSION_COUNT_MAX: usize = 8;
@@ -128,7 +128,7 @@ impl Packet {
             IpAddr::V6(Ipv6Addr::from(*octets))
         };
         let end = l3 + IPV6_LEN + usize::from(be16(fixed, 4));
-        let chain = Chain::walk(head, l3, end)?;
+        let chain = ExtensionHeaders::parse(head, l3, end)?;
         Ok(Self {
             src: address(8),
             dst: address(24),
@@ -144,21 +144,21 @@ impl Packet {
 }
 
 /// What lies behind the extension headers of an IPv6 packet.
-pub(super) struct Chain {
+pub(super) struct ExtensionHeaders {
     pub(super) protocol: u8,
     pub(super) l4: usize,
     pub(super) fragment: Option<Fragment>,
 }
 
-impl Chain {
+impl ExtensionHeaders {
     /// Walks the extension headers of the packet at `l3` that ends at `end`, a fragment header
     /// being the last. Headers whose meaning must not be ignored refuse the packet (RFC 8200
     /// sections 4.2 and 4.4).
-    pub(super) fn walk(head: &[u8], l3: usize, end: usize) -> Result<Self, ParseError> {
+    pub(super) fn parse(head: &[u8], l3: usize, end: usize) -> Result<Self, ParseError> {
         let (mut protocol_at, mut at) = (l3 + 6, l3 + IPV6_LEN);
         for count in 0..=EXTENSION_COUNT_MAX {
             let protocol = *head.get(protocol_at).ok_or(ParseError::Truncated)?;
-            if !matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION) {
+            if !matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS) {
                 return Ok(Self { protocol, l4: at, fragment: None });
             }
             // Hop-by-hop options stand first or not at all.
@@ -179,12 +179,12 @@ impl Chain {
             }
             let len = (usize::from(start[1]) + 1) * 8;
             let header = header.get(..len).ok_or(ParseError::Truncated)?;
-            let may_pass = match protocol {
+            let is_skippable = match protocol {
                 // No segments left: it has arrived.
                 ROUTING => start[3] == 0,
-                _ => may_ignore(&header[2..]),
+                _ => all_options_skippable(&header[2..]),
             };
-            if !may_pass {
+            if !is_skippable {
                 return Err(ParseError::BadExtension);
             }
             (protocol_at, at) = (at, at + len);
@@ -198,7 +198,7 @@ impl Chain {
 
 /// True if every option may be skipped by those who do not know it: the two highest bits of its
 /// type are clear.
-fn may_ignore(mut options: &[u8]) -> bool {
+fn all_options_skippable(mut options: &[u8]) -> bool {
     while let [kind, rest @ ..] = options {
         if *kind == 0 {
             options = rest;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_are_skipped_where_that_is_allowed() {
+    fn only_skippable_extension_headers_are_skipped() {
         let plain = parse(&v6(58, &[])).unwrap();
         assert_eq!((plain.protocol, plain.l4, plain.end), (58, 54, 58));
         assert_eq!((plain.traffic_class, plain.hop_limit), (0xab, 64));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_tell_their_place() {
+    fn fragment_id_offset_and_flag_are_parsed() {
         let part = [[44, 0, 1, 4, 0, 0, 0, 0], [6, 0, 0x12, 0x39, 1, 2, 3, 4]].concat();
         let packet = parse(&v6(60, &part)).unwrap();
         let fragment =
@@ -299,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_are_survived(octets in prop::collection::vec(any::<u8>(), 0..200),
+        fn arbitrary_bytes_do_not_panic(octets in prop::collection::vec(any::<u8>(), 0..200),
                                    flips in prop::collection::vec((0usize..100, any::<u8>()), 4),
                                    head in 0usize..200) {
             let check = |octets: &[u8]| {

@@ -3,8 +3,8 @@
 pub mod atomic;
 pub mod checksum;
 pub mod ddp;
+pub mod ethernet;
 pub mod ip;
-pub mod link;
 pub mod mpa;
 pub mod rdmap;
 pub mod seq;

@@ -72,7 +72,7 @@ pub enum StartupError {
     /// `PD_Length` above 512.
     PrivateDataTooLong,
     /// S is set, but the private data is too short for the block.
-    NoRoomForEnhanced,
+    EnhancedTruncated,
 }
 
 impl Startup {
@@ -104,7 +104,7 @@ impl Startup {
         // S is a reserved bit before revision 2, and reserved bits are not checked.
         let is_enhanced = flags & FLAG_ENHANCED != 0 && revision >= 2;
         if is_enhanced && data_len < ENHANCED_LEN {
-            return Err(StartupError::NoRoomForEnhanced);
+            return Err(StartupError::EnhancedTruncated);
         }
         let Some(mut data) = rest.get(..data_len) else { return Ok(None) };
         let mut enhanced = None;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn octets_16_to_19_match_the_examples_of_the_notes() {
+    fn flags_revision_and_length_match_golden_bytes() {
         let mut out = [0; 64];
         assert_eq!(frame().emit(&mut out), 20);
         assert_eq!(&out[..20], b"MPA ID Req Frame\x40\x01\x00\x00");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_key_is_found_out_with_its_first_octet() {
+    fn wrong_key_is_rejected_at_its_first_byte() {
         assert_eq!(Startup::parse(b"G", FrameKind::Request), Err(StartupError::BadKey));
         assert_eq!(Startup::parse(b"MPA ID Re", FrameKind::Request), Ok(None));
         let mut out = [0; 20];
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_refused() {
+    fn impossible_private_data_lengths_are_rejected() {
         let mut out = [0; 20];
         frame().emit(&mut out);
         out[18..20].copy_from_slice(&513u16.to_be_bytes());
@@ -246,12 +246,12 @@ mod tests {
         assert_eq!(refused, Err(StartupError::PrivateDataTooLong));
         out[16..20].copy_from_slice(&[0x50, 2, 0, 3]);
         let refused = Startup::parse(&out, FrameKind::Request);
-        assert_eq!(refused, Err(StartupError::NoRoomForEnhanced));
+        assert_eq!(refused, Err(StartupError::EnhancedTruncated));
     }
 
     proptest! {
         #[test]
-        fn what_is_emitted_parses_back(
+        fn emitted_frame_parses_back(
             reply: bool, markers: bool, crc: bool, reject: bool, a: bool, b: bool, c: bool, d: bool,
             ird in 0u16..0x4000, ord in 0u16..0x4000, with_block: bool,
             data in proptest::collection::vec(any::<u8>(), 0..=508), cut in 0usize..540,
@@ -276,7 +276,7 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_are_survived(octets in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn arbitrary_bytes_do_not_panic(octets in proptest::collection::vec(any::<u8>(), 0..600)) {
             let mut keyed = octets.clone();
             if let Some(head) = keyed.get_mut(..16) {
                 head.copy_from_slice(KEY_REQUEST);

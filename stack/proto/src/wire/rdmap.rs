@@ -60,7 +60,7 @@ impl Opcode {
     /// [`ControlError`].
     pub const fn parse(control: u8, version: Version) -> Result<Self, ControlError> {
         // req: RDMAP-055, RDMAP-056, RDMAP-105, RDMAP-264, RDMAP-269
-        if control >> 6 != version.rdmap_bits() {
+        if control >> 6 != version.rv() {
             return Err(ControlError::Version);
         }
         // req: RDMAP-058
@@ -115,7 +115,7 @@ impl Opcode {
             Self::AtomicResponse => 11,
         };
         // req: RDMAP-045, RDMAP-048, RDMAP-049, RDMAP-057
-        (version.rdmap_bits() << 6) | code
+        (version.rv() << 6) | code
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
 
     // req-test: RDMAP-052, RDMAP-070
     #[test]
-    fn control_octets_of_all_opcodes_round_trip() {
+    fn control_fields_of_all_opcodes_round_trip() {
         for code in 0..=7 {
             let control = 0x40 | code;
             let opcode = Opcode::parse(control, Version::Ietf).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_read_request() {
+    fn read_request_matches_golden_bytes() {
         let request = ReadRequest {
             sink_stag: 0x0a0b_0c0d,
             sink_to: 0x0102_0304_0506_0708,

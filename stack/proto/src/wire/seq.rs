@@ -76,7 +76,7 @@ mod tests {
     use super::Seq;
 
     #[test]
-    fn order_survives_the_wrap() {
+    fn order_holds_across_wraparound() {
         let before = Seq(0xffff_fff0);
         let after = before + 0x20;
         assert_eq!(after, Seq(0x10));

@@ -6,7 +6,7 @@
 //! tag or without, IPv4 (options are skipped) or IPv6 (so are extension headers that may be).
 
 mod emit;
-mod network;
+mod ip_header;
 mod options;
 #[cfg(test)]
 mod tests;
@@ -16,25 +16,25 @@ use core::hash::{Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
 use core::ops::{BitOr, Range};
 
-use super::checksum::{self, Runs};
+use super::checksum::{self, Accumulator};
+use super::ethernet::VLAN_ETHERNET_LEN;
 use super::ip::PROTOCOL_TCP;
-use super::link::TAGGED_LEN;
 use super::seq::Seq;
 use crate::device::{ChecksumMode, ChecksumState, RxFrame};
-use network::Ip;
+use ip_header::IpHeader;
 
-pub use emit::{Fields, HeaderTemplate, reset_for};
-pub use options::{Block, Options};
+pub use emit::{Fields, HeaderTemplate, rst_reply};
+pub use options::{Options, SackBlock};
 
+pub use super::ethernet::ETHERNET_LEN;
 pub use super::ip::{IPV4_LEN, IPV6_LEN};
-pub use super::link::ETHERNET_LEN;
 
 /// Octets of a TCP header without options.
 pub const TCP_LEN: usize = 20;
 /// Octets the timestamps option takes in a data segment, padding included.
 pub const TIMESTAMPS_LEN: usize = 12;
 /// Most octets of headers a frame of this stack has: Ethernet, tag, IPv6, TCP with all options.
-pub const MAX_HEADER_LEN: usize = TAGGED_LEN + IPV6_LEN + 60;
+pub const MAX_HEADER_LEN: usize = VLAN_ETHERNET_LEN + IPV6_LEN + 60;
 /// Largest window scale (RFC 7323 section 2.3).
 pub const MAX_WSCALE: u8 = 14;
 
@@ -131,22 +131,22 @@ impl fmt::Debug for Flags {
 pub enum Ecn {
     /// Not ECN capable.
     #[default]
-    NotCapable = 0,
+    NotEct = 0,
     /// ECT(1).
-    Capable1 = 1,
+    Ect1 = 1,
     /// ECT(0).
-    Capable0 = 2,
+    Ect0 = 2,
     /// Congestion experienced.
-    Congested = 3,
+    Ce = 3,
 }
 
 impl Ecn {
     const fn from_traffic_class(octet: u8) -> Self {
         match octet & 3 {
-            0 => Self::NotCapable,
-            1 => Self::Capable1,
-            2 => Self::Capable0,
-            _ => Self::Congested,
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
         }
     }
 }
@@ -238,8 +238,8 @@ impl Segment {
     /// # Errors
     /// See [`ParseError`]; the first cause found.
     #[inline(never)]
-    pub fn parse_tagged(frame: &impl RxFrame, mode: ChecksumMode) -> Result<Self, ParseError> {
-        Self::parse_at::<TAGGED_LEN>(frame, mode)
+    pub fn parse_vlan(frame: &impl RxFrame, mode: ChecksumMode) -> Result<Self, ParseError> {
+        Self::parse_at::<VLAN_ETHERNET_LEN>(frame, mode)
     }
 
     /// The IP header begins at `L3`, with the `EtherType` in front of it.
@@ -254,7 +254,7 @@ impl Segment {
             (_, ChecksumState::Bad) => return Err(ParseError::BadTcpChecksum),
             (_, ChecksumState::Unknown) => true,
         };
-        let ip = Ip::parse::<L3>(head, verify)?;
+        let ip = IpHeader::parse::<L3>(head, verify)?;
         if ip.end > frame.len() {
             return Err(ParseError::Truncated);
         }
@@ -290,9 +290,9 @@ impl Segment {
 }
 
 /// The sum over pseudo-header, TCP header and payload: 0xffff if the checksum is right.
-fn tcp_sum(frame: &impl RxFrame, ip: &Ip) -> u16 {
+fn tcp_sum(frame: &impl RxFrame, ip: &IpHeader) -> u16 {
     let head = frame.head();
-    let mut runs = Runs::new(pseudo_sum(ip.address_sum, ip.end - ip.l4));
+    let mut runs = Accumulator::new(pseudo_sum(ip.address_sum, ip.end - ip.l4));
     let in_head = head.len().min(ip.end);
     runs.push(&head[ip.l4..in_head]);
     // Chained frames: the rest passes through a small buffer, run by run.

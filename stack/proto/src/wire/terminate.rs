@@ -16,11 +16,11 @@ const LENGTH_LEN: usize = 2;
 pub const TERMINATE_LEN_MAX: usize = CONTROL_LEN + LENGTH_LEN + UNTAGGED_LEN + READ_REQUEST_LEN;
 
 /// The segment's length is told, and true.
-const M: u8 = 0x80;
+const HDRCT_M: u8 = 0x80;
 /// The segment's DDP header came along.
-const D: u8 = 0x40;
+const HDRCT_D: u8 = 0x40;
 /// The Read Request's header came along.
-const R: u8 = 0x20;
+const HDRCT_R: u8 = 0x20;
 
 /// Layer that found an error: RDMAP.
 // req: RDMAP-088
@@ -69,7 +69,7 @@ impl Terminate {
     /// than its header the rest is zero; the length tells how much of the copy is true.
     // req: RDMAP-118, RDMAP-120, RDMAP-122, RDMAP-123
     #[must_use]
-    pub fn of_segment(mut self, segment: &[u8]) -> Self {
+    pub fn with_segment(mut self, segment: &[u8]) -> Self {
         let len = ddp_len(segment);
         let there = len.min(segment.len());
         // req: RDMAP-089, RDMAP-258
@@ -78,7 +78,7 @@ impl Terminate {
         // req: RDMAP-026
         self.ddp[..there].copy_from_slice(&segment[..there]);
         // req: RDMAP-090, RDMAP-130, RDMAP-131, DDP-163
-        self.ddp_len = small(len);
+        self.ddp_len = header_len_u8(len);
         self
     }
 
@@ -86,11 +86,11 @@ impl Terminate {
     /// whole ULPDU of 46 octets.
     // req: RDMAP-124, RDMAP-125, RDMAP-126
     #[must_use]
-    pub fn of_read_request(self, segment: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> Self {
-        let mut told = self.of_segment(segment);
-        told.rdma.copy_from_slice(&segment[UNTAGGED_LEN..]);
-        told.has_rdma = true;
-        told
+    pub fn with_read_request(self, segment: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> Self {
+        let mut terminate = self.with_segment(segment);
+        terminate.rdma.copy_from_slice(&segment[UNTAGGED_LEN..]);
+        terminate.has_rdma = true;
+        terminate
     }
 
     /// Layer, error type and code.
@@ -133,7 +133,9 @@ impl Terminate {
         let has_ddp = self.ddp_len > 0;
         out[0] = (self.layer << 4) | (self.error_type & 0x0f);
         out[1] = self.code;
-        out[2] = bit(self.segment_len.is_some(), M) | bit(has_ddp, D) | bit(self.has_rdma, R);
+        out[2] = bit(self.segment_len.is_some(), HDRCT_M)
+            | bit(has_ddp, HDRCT_D)
+            | bit(self.has_rdma, HDRCT_R);
         out[3] = 0;
         let mut at = CONTROL_LEN;
         let mut put = |octets: &[u8]| {
@@ -154,31 +156,31 @@ impl Terminate {
     #[must_use]
     pub fn parse(octets: &[u8]) -> Option<Self> {
         let control = *octets.first_chunk::<CONTROL_LEN>()?;
-        let [kind, code, present, _] = mirrored(octets).unwrap_or(control);
-        let mut told = Self::new(kind >> 4, kind & 0x0f, code);
+        let [kind, code, present, _] = from_siw_bit_order(octets).unwrap_or(control);
+        let mut terminate = Self::new(kind >> 4, kind & 0x0f, code);
         let mut rest = &octets[CONTROL_LEN..];
-        if present & (M | D) != 0 {
+        if present & (HDRCT_M | HDRCT_D) != 0 {
             let Some((len, after)) = rest.split_first_chunk::<LENGTH_LEN>() else {
-                return Some(told);
+                return Some(terminate);
             };
-            told.segment_len = (present & M != 0).then_some(u16::from_be_bytes(*len));
+            terminate.segment_len = (present & HDRCT_M != 0).then_some(u16::from_be_bytes(*len));
             rest = after;
         }
-        if present & D != 0 {
+        if present & HDRCT_D != 0 {
             let Some((header, after)) = rest.split_at_checked(ddp_len(rest)) else {
-                return Some(told);
+                return Some(terminate);
             };
-            told.ddp[..header.len()].copy_from_slice(header);
-            told.ddp_len = small(header.len());
+            terminate.ddp[..header.len()].copy_from_slice(header);
+            terminate.ddp_len = header_len_u8(header.len());
             rest = after;
         }
-        if present & R != 0
+        if present & HDRCT_R != 0
             && let Some(header) = rest.first_chunk::<READ_REQUEST_LEN>()
         {
-            told.rdma = *header;
-            told.has_rdma = true;
+            terminate.rdma = *header;
+            terminate.has_rdma = true;
         }
-        Some(told)
+        Some(terminate)
     }
 }
 
@@ -192,7 +194,7 @@ fn ddp_len(octets: &[u8]) -> usize {
 }
 
 /// A header's length.
-fn small(len: usize) -> u8 {
+fn header_len_u8(len: usize) -> u8 {
     u8::try_from(len).expect("a header has 18 octets at most")
 }
 
@@ -200,7 +202,7 @@ fn small(len: usize) -> u8 {
 /// section 8 with RFC 6581 section 8) have this cause.
 // req: RDMAP-113
 #[must_use]
-pub const fn is_known(layer: u8, error_type: u8, code: u8) -> bool {
+pub const fn is_defined(layer: u8, error_type: u8, code: u8) -> bool {
     matches!(
         (layer, error_type, code),
         (LAYER_RDMAP, 0, _)
@@ -220,27 +222,27 @@ pub const fn is_known(layer: u8, error_type: u8, code: u8) -> bool {
 /// Such a field is known by bits that everyone else sends as zero, with the copies they announce
 /// behind it; without any, by a cause that is in no table as it stands and in one the other way
 /// round. What can be read both ways (an RDMAP version of siw's, `20 05`) is read as the texts say.
-fn mirrored(octets: &[u8]) -> Option<[u8; CONTROL_LEN]> {
+fn from_siw_bit_order(octets: &[u8]) -> Option<[u8; CONTROL_LEN]> {
     let &[kind, code, present, reserved] = octets.first_chunk::<CONTROL_LEN>()?;
     let (layer, error_type) = (kind & 0x0f, kind >> 4);
-    if reserved != 0 || present & !0x07 != 0 || !is_known(layer, error_type, code) {
+    if reserved != 0 || present & !0x07 != 0 || !is_defined(layer, error_type, code) {
         return None;
     }
     let copies = octets.get(CONTROL_LEN + LENGTH_LEN..).map_or(0, |copies| copies.len());
-    let is_mirrored = match present {
-        0 => !is_known(kind >> 4, kind & 0x0f, code),
+    let is_siw_bit_order = match present {
+        0 => !is_defined(kind >> 4, kind & 0x0f, code),
         // R is set for whatever message, with no Read Request behind it if it was none.
         _ if present & 0x02 != 0 => copies >= ddp_len(&octets[octets.len() - copies..]),
         _ => octets.len() > CONTROL_LEN,
     };
-    let bits = [(0x01, M), (0x02, D), (0x04, R)];
+    let bits = [(0x01, HDRCT_M), (0x02, HDRCT_D), (0x04, HDRCT_R)];
     let present = bits.iter().fold(
         0,
         |bits, (theirs, ours)| {
             if present & theirs != 0 { bits | ours } else { bits }
         },
     );
-    is_mirrored.then_some([layer << 4 | error_type, code, present, 0])
+    is_siw_bit_order.then_some([layer << 4 | error_type, code, present, 0])
 }
 
 #[cfg(test)]
@@ -261,20 +263,20 @@ mod tests {
         0x16, 0x17, 0x18,
     ];
 
-    fn emitted(told: &Terminate) -> Vec<u8> {
-        let mut out = vec![0xee; told.wire_len()];
-        told.emit(&mut out);
+    fn emitted(terminate: &Terminate) -> Vec<u8> {
+        let mut out = vec![0xee; terminate.wire_len()];
+        terminate.emit(&mut out);
         out
     }
 
     // req-test: RDMAP-086, RDMAP-087, RDMAP-092, RDMAP-115, RDMAP-119
     #[test]
-    fn golden_octets_of_the_four_forms() {
+    fn four_forms_match_golden_bytes() {
         let crc = Terminate::new(2, 0, 2);
         assert_eq!(emitted(&crc), [0x20, 0x02, 0x00, 0x00]);
 
         let segment = [&TAGGED[..], b"abc"].concat();
-        let write = Terminate::new(1, 1, 0).of_segment(&segment);
+        let write = Terminate::new(1, 1, 0).with_segment(&segment);
         let golden = [
             0x11, 0x00, 0xc0, 0x00, 0x00, 17, 0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55,
             0x66, 0x77, 0x88,
@@ -282,56 +284,56 @@ mod tests {
         assert_eq!(emitted(&write), golden);
 
         let send = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0];
-        let too_long = Terminate::new(1, 2, 5).of_segment(&[&send[..], &[7; 982]].concat());
+        let too_long = Terminate::new(1, 2, 5).with_segment(&[&send[..], &[7; 982]].concat());
         let golden = [
             0x12, 0x05, 0xc0, 0x00, 0x03, 0xe8, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0,
             0, 0, 0,
         ];
         assert_eq!(emitted(&too_long), golden);
 
-        let read = Terminate::new(0, 1, 2).of_read_request(&READ_REQUEST);
+        let read = Terminate::new(0, 1, 2).with_read_request(&READ_REQUEST);
         let golden = [
             0x01, 0x02, 0xe0, 0x00, 0x00, 46, 0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0,
             0, 0, 0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x10, 0, 0xde, 0xad, 0xbe,
             0xef, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
         ];
         assert_eq!(emitted(&read), golden);
-        for told in [crc, write, too_long, read] {
-            assert_eq!(Terminate::parse(&emitted(&told)), Some(told));
+        for terminate in [crc, write, too_long, read] {
+            assert_eq!(Terminate::parse(&emitted(&terminate)), Some(terminate));
         }
     }
 
     // req-test: RDMAP-118, RDMAP-120, RDMAP-122, RDMAP-123
     #[test]
-    fn a_segment_shorter_than_its_header_is_copied_as_far_as_it_goes() {
-        let told = Terminate::new(1, 2, 6).of_segment(&[0x02, 0x42]);
-        assert_eq!((told.segment_len, told.wire_len()), (Some(2), 24));
-        assert_eq!(told.ddp_header(), [&[0x02, 0x42][..], &[0; 16]].concat());
-        let told = Terminate::new(1, 1, 4).of_segment(&[0xc2; 13]);
-        assert_eq!((told.segment_len, told.wire_len()), (Some(13), 20));
-        assert_eq!(told.ddp_header(), [&[0xc2; 13][..], &[0]].concat());
+    fn segment_shorter_than_its_header_is_copied_and_zero_padded() {
+        let terminate = Terminate::new(1, 2, 6).with_segment(&[0x02, 0x42]);
+        assert_eq!((terminate.segment_len, terminate.wire_len()), (Some(2), 24));
+        assert_eq!(terminate.ddp_header(), [&[0x02, 0x42][..], &[0; 16]].concat());
+        let terminate = Terminate::new(1, 1, 4).with_segment(&[0xc2; 13]);
+        assert_eq!((terminate.segment_len, terminate.wire_len()), (Some(13), 20));
+        assert_eq!(terminate.ddp_header(), [&[0xc2; 13][..], &[0]].concat());
     }
 
     // req-test: RDMAP-116, RDMAP-117
     #[test]
-    fn reserved_bits_are_not_looked_at() {
-        let told = Terminate::new(1, 1, 0).of_segment(&TAGGED);
-        let mut octets = emitted(&told);
+    fn reserved_bits_are_ignored() {
+        let terminate = Terminate::new(1, 1, 0).with_segment(&TAGGED);
+        let mut octets = emitted(&terminate);
         octets[2] |= 0x1f;
         octets[3] = 0xff;
-        assert_eq!(Terminate::parse(&octets), Some(told));
+        assert_eq!(Terminate::parse(&octets), Some(terminate));
         assert_eq!(Terminate::parse(&[0x11, 0, 0x1f, 0xff]), Some(Terminate::new(1, 1, 0)));
     }
 
     #[test]
-    fn copies_count_as_far_as_they_are_there() {
-        let octets = emitted(&Terminate::new(0, 1, 2).of_read_request(&READ_REQUEST));
+    fn truncated_header_copies_are_ignored() {
+        let octets = emitted(&Terminate::new(0, 1, 2).with_read_request(&READ_REQUEST));
         for len in 4..octets.len() {
-            let told = Terminate::parse(&octets[..len]).unwrap();
-            assert_eq!(told.cause(), (0, 1, 2));
-            assert_eq!(told.segment_len.is_some(), len >= 6);
-            assert_eq!(told.ddp_header().len(), if len >= 24 { 18 } else { 0 });
-            assert_eq!(told.rdma_header(), [0; 0]);
+            let terminate = Terminate::parse(&octets[..len]).unwrap();
+            assert_eq!(terminate.cause(), (0, 1, 2));
+            assert_eq!(terminate.segment_len.is_some(), len >= 6);
+            assert_eq!(terminate.ddp_header().len(), if len >= 24 { 18 } else { 0 });
+            assert_eq!(terminate.rdma_header(), [0; 0]);
         }
         for len in 0..4 {
             assert_eq!(Terminate::parse(&octets[..len]), None);
@@ -340,15 +342,15 @@ mod tests {
         let zeros = [&[0x02, 0x05, 0, 0][..], &[0; 48]].concat();
         assert_eq!(Terminate::parse(&zeros), Some(Terminate::new(0, 2, 5)));
         // D without M: the length is there, and means nothing.
-        let mut octets = emitted(&Terminate::new(1, 1, 1).of_segment(&TAGGED));
+        let mut octets = emitted(&Terminate::new(1, 1, 1).with_segment(&TAGGED));
         octets[2] = 0x40;
-        let told = Terminate::parse(&octets).unwrap();
-        assert_eq!((told.segment_len, told.ddp_header()), (None, &TAGGED[..]));
+        let terminate = Terminate::parse(&octets).unwrap();
+        assert_eq!((terminate.segment_len, terminate.ddp_header()), (None, &TAGGED[..]));
     }
 
     // req-test: RDMAP-094, RDMAP-097
     #[test]
-    fn any_cause_is_shown_as_it_came() {
+    fn undefined_error_codes_are_parsed_unchanged() {
         for code in 0..=255 {
             assert_eq!(Terminate::parse(&[0x00, code, 0, 0]).unwrap().cause(), (0, 0, code));
         }
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_siw_sends_the_other_way_round_is_recognised() {
+    fn siw_bit_order_is_recognised() {
         let cause = |octets: &[u8]| Terminate::parse(octets).unwrap().cause();
         // As captured: a CRC mismatch, without copies.
         assert_eq!(cause(&[0x02, 0x02, 0x00, 0x00]), (2, 0, 2));
@@ -366,28 +368,28 @@ mod tests {
         let write = [&[0x11, 0x00, 0x03, 0x00, 0, 3][..], &TAGGED].concat();
         assert_eq!(Terminate::parse(&write).unwrap().ddp_header(), TAGGED);
         let read = [&[0x10, 0x00, 0x07, 0x00, 0, 0][..], &READ_REQUEST].concat();
-        let told = Terminate::parse(&read).unwrap();
-        assert_eq!((told.cause(), told.segment_len), ((0, 1, 0), Some(0)));
-        assert_eq!(told.rdma_header(), &READ_REQUEST[18..]);
+        let terminate = Terminate::parse(&read).unwrap();
+        assert_eq!((terminate.cause(), terminate.segment_len), ((0, 1, 0), Some(0)));
+        assert_eq!(terminate.rdma_header(), &READ_REQUEST[18..]);
         // R of a Send, with no Read Request behind it.
         let send = [&[0x10, 0x09, 0x07, 0x00, 0, 0][..], &[0x41; 18]].concat();
-        let told = Terminate::parse(&send).unwrap();
-        assert_eq!((told.cause(), told.rdma_header()), ((0, 1, 9), &[][..]));
+        let terminate = Terminate::parse(&send).unwrap();
+        assert_eq!((terminate.cause(), terminate.rdma_header()), ((0, 1, 9), &[][..]));
     }
 
     #[test]
-    fn what_the_texts_have_is_never_turned_round() {
+    fn defined_error_codes_are_never_reordered() {
         for layer in 0..=2 {
             for error_type in 0..=3 {
                 for code in (0..=10).chain([0xff]) {
-                    if !is_known(layer, error_type, code) {
+                    if !is_defined(layer, error_type, code) {
                         continue;
                     }
                     let plain = Terminate::new(layer, error_type, code);
-                    let tagged = plain.of_segment(&TAGGED);
-                    let read = plain.of_read_request(&READ_REQUEST);
-                    for told in [plain, tagged, read] {
-                        assert_eq!(Terminate::parse(&emitted(&told)), Some(told));
+                    let tagged = plain.with_segment(&TAGGED);
+                    let read = plain.with_read_request(&READ_REQUEST);
+                    for terminate in [plain, tagged, read] {
+                        assert_eq!(Terminate::parse(&emitted(&terminate)), Some(terminate));
                     }
                 }
             }
@@ -399,12 +401,12 @@ mod tests {
     proptest! {
         #[test]
         fn round_trip(octets in proptest::collection::vec(any::<u8>(), 4..80)) {
-            let told = Terminate::parse(&octets).unwrap();
-            prop_assert!(told.wire_len() <= TERMINATE_LEN_MAX);
-            let again = Terminate::parse(&emitted(&told)).unwrap();
+            let terminate = Terminate::parse(&octets).unwrap();
+            prop_assert!(terminate.wire_len() <= TERMINATE_LEN_MAX);
+            let again = Terminate::parse(&emitted(&terminate)).unwrap();
             // Of an unknown cause nobody can tell which way round it is.
-            if is_known(told.layer, told.error_type, told.code) {
-                prop_assert_eq!(again, told);
+            if is_defined(terminate.layer, terminate.error_type, terminate.code) {
+                prop_assert_eq!(again, terminate);
             }
         }
     }

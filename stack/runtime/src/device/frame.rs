@@ -36,7 +36,7 @@ impl RxFrame for DpdkRx {
 
 /// A frame under construction.
 ///
-/// [`TxFrame::room`] panics while a retained reference exists; a frame whose retained reference
+/// [`TxFrame::buf_mut`] panics while a retained reference exists; a frame whose retained reference
 /// was dropped before it was sent has one owner again.
 #[derive(Debug)]
 pub struct DpdkTx(pub(super) TxMbuf);
@@ -45,7 +45,7 @@ impl TxFrame for DpdkTx {
     type Retained = DpdkRetained;
 
     #[inline]
-    fn room(&mut self) -> &mut [u8] {
+    fn buf_mut(&mut self) -> &mut [u8] {
         self.0.room()
     }
 

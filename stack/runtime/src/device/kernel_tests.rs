@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use dpdk_sys::netif;
-use ferrowarp_proto::device::{Device, Pool, RxFrame, TxFrame};
+use ferrowarp_proto::device::{Device, RxFrame, TxClass, TxFrame};
 
 use super::tests::{one, turn, whole};
 use super::*;
@@ -80,9 +80,9 @@ fn talk(device: &mut DpdkDevice, interface: &str, payload_len: usize) -> DpdkRx 
     ip(&format!("address add 198.18.0.1/24 dev {interface}"));
     ip(&format!("link set {interface} up"));
     ip(&format!("neighbour replace 198.18.0.2 lladdr {} dev {interface}", text(mac)));
-    let mut request = device.allocate(Pool::Control).unwrap();
+    let mut request = device.allocate(TxClass::Control).unwrap();
     let octets = arp_request(mac);
-    request.room()[..octets.len()].copy_from_slice(&octets);
+    request.buf_mut()[..octets.len()].copy_from_slice(&octets);
     request.set_len(octets.len());
     device.transmit(request);
     device.flush();
@@ -132,9 +132,9 @@ fn a_frame_that_tap_does_not_send_stops_nothing() {
         assert_eq!((device.capabilities().mtu, send_mtu), (9000, 1500));
         let mac = device.capabilities().mac;
         let send = |device: &mut DpdkDevice, payload_len: usize| {
-            let mut frame = device.allocate(Pool::Data).unwrap();
+            let mut frame = device.allocate(TxClass::Data).unwrap();
             let octets = datagram(mac, payload_len);
-            frame.room()[..octets.len()].copy_from_slice(&octets);
+            frame.buf_mut()[..octets.len()].copy_from_slice(&octets);
             frame.set_len(octets.len());
             device.transmit(frame);
             device.flush();

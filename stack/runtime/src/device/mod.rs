@@ -21,7 +21,7 @@ mod spec;
 pub use dpdk_sys::{Hugepages, LogLevel};
 pub use error::DeviceError;
 pub use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame,
+    Capabilities, ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
 };
 pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
 pub use open::{OpenConfig, Opened, open};

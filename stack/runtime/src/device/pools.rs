@@ -1,6 +1,6 @@
 //! How many frame buffers of which size: each number is a sum of named needs.
 
-use ferrowarp_proto::device::PACKET_ROOM_MIN;
+use ferrowarp_proto::device::PACKET_CAPACITY_MIN;
 
 use crate::device::spec::DeviceSpec;
 
@@ -132,7 +132,7 @@ impl PoolNeeds {
         let burst = u32::from(BURST_FRAMES);
         let descriptors = u32::from(rx_descriptors);
         PoolSizes {
-            room: mtu.max(PACKET_ROOM_MIN).saturating_add(AROUND_PACKET).next_multiple_of(64),
+            room: mtu.max(PACKET_CAPACITY_MIN).saturating_add(AROUND_PACKET).next_multiple_of(64),
             // Posted to the port, held for order or for the rest of an FPDU, in hand, cached.
             receive: descriptors + in_flight + burst + cached,
             // In flight, acknowledged but still with the port, allocated ahead, cached.
@@ -203,7 +203,7 @@ mod tests {
     fn any_mtu_fits_a_buffer() {
         for mtu in MTU_MIN..=MTU_MAX {
             let room = PoolNeeds::default().sizes(mtu, 0, 0).room;
-            assert!(usize::from(room) >= ferrowarp_proto::device::frame_room(mtu), "MTU {mtu}");
+            assert!(usize::from(room) >= ferrowarp_proto::device::frame_capacity(mtu), "MTU {mtu}");
         }
         let room = PoolNeeds::default().sizes(MTU_MAX, 0, 0).room;
         assert!(room.checked_add(dpdk_sys::HEADROOM).is_some());

@@ -1,7 +1,7 @@
 //! One queue of a DPDK port as the stack's device.
 
 use dpdk_sys::{BURST, Eal, Mempool, RxQueue, TxMbuf, TxQueue};
-use ferrowarp_proto::device::{Capabilities, Device, Pool};
+use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
 use crate::device::raw::RawPort;
@@ -234,13 +234,13 @@ impl Device for DpdkDevice {
     }
 
     #[inline]
-    fn allocate(&mut self, pool: Pool) -> Option<DpdkTx> {
+    fn allocate(&mut self, pool: TxClass) -> Option<DpdkTx> {
         let (frame, drained) = match pool {
-            Pool::Data => {
+            TxClass::Data => {
                 (self.pools.data.take_ahead(self.likely_len), &mut self.counters.data_drained)
             }
-            Pool::Control => (self.pools.control.take(), &mut self.counters.control_drained),
-            Pool::Retransmit => (
+            TxClass::Control => (self.pools.control.take(), &mut self.counters.control_drained),
+            TxClass::Retransmit => (
                 self.pools.data.take_ahead(0).or_else(|| self.pools.reserve.take()),
                 &mut self.counters.retransmit_drained,
             ),
@@ -252,12 +252,12 @@ impl Device for DpdkDevice {
     }
 
     #[inline]
-    fn data_left(&self) -> usize {
+    fn data_avail_count(&self) -> usize {
         self.pools.data.left()
     }
 
     #[inline]
-    fn transmit_room(&self) -> usize {
+    fn tx_free_count(&self) -> usize {
         self.queue_max - self.queue.len()
     }
 

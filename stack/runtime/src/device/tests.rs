@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::device::{
-    ChecksumMode, ChecksumState, Device, Pool, Retained, RxFrame, TxFrame,
+    ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
 };
 
 use super::*;
@@ -36,8 +36,8 @@ fn octets(seed: usize, len: usize) -> Vec<u8> {
 }
 
 fn send(device: &mut DpdkDevice, octets: &[u8]) {
-    let mut frame = device.allocate(Pool::Data).unwrap();
-    frame.room()[..octets.len()].copy_from_slice(octets);
+    let mut frame = device.allocate(TxClass::Data).unwrap();
+    frame.buf_mut()[..octets.len()].copy_from_slice(octets);
     frame.set_len(octets.len());
     device.transmit(frame);
 }
@@ -140,22 +140,22 @@ fn pools_drain_apart_and_refill() {
     let (mut a, _b) = pair(&OpenConfig::default());
     let full = a.available();
     let mut held = Vec::new();
-    let left = a.data_left();
+    let left = a.data_avail_count();
     assert!(left > 0 && left <= full[0] as usize);
-    while let Some(frame) = a.allocate(Pool::Data) {
+    while let Some(frame) = a.allocate(TxClass::Data) {
         held.push(frame);
     }
     assert_eq!(held.len(), usize::try_from(full[0]).unwrap(), "to the last frame");
-    assert!(a.allocate(Pool::Control).is_some(), "control goes on");
+    assert!(a.allocate(TxClass::Control).is_some(), "control goes on");
     let mut rescue = Vec::new();
-    while let Some(frame) = a.allocate(Pool::Retransmit) {
+    while let Some(frame) = a.allocate(TxClass::Retransmit) {
         rescue.push(frame);
     }
     assert_eq!(rescue.len(), 64, "the reserve is for retransmission alone");
-    assert!(a.allocate(Pool::Data).is_none());
-    assert_eq!(a.data_left(), 0);
+    assert!(a.allocate(TxClass::Data).is_none());
+    assert_eq!(a.data_avail_count(), 0);
     held.pop();
-    assert!(a.allocate(Pool::Retransmit).is_some(), "and data serves it first");
+    assert!(a.allocate(TxClass::Retransmit).is_some(), "and data serves it first");
     let counters = a.counters();
     assert_eq!((counters.data_drained, counters.retransmit_drained), (2, 1));
     assert_eq!(counters.control_drained, 0);
@@ -170,14 +170,14 @@ fn a_full_queue_drops_and_a_full_ring_defers() {
     let config = OpenConfig { ring_slots: 64, ..OpenConfig::default() };
     let (mut a, mut b) = pair(&config);
     let full = a.available();
-    assert_eq!(a.transmit_room(), 256);
+    assert_eq!(a.tx_free_count(), 256);
     for index in 0..257 {
         send(&mut a, &octets(index, 60));
     }
-    assert_eq!(a.transmit_room(), 0);
+    assert_eq!(a.tx_free_count(), 0);
     assert_eq!(a.counters().tx_dropped, 1);
     a.flush();
-    assert_eq!((a.transmit_backlog(), a.transmit_room()), (193, 63));
+    assert_eq!((a.transmit_backlog(), a.tx_free_count()), (193, 63));
     assert_eq!((a.counters().tx_frames, a.counters().tx_deferred), (63, 1));
     let mut got = 0;
     for _ in 0..10 {
@@ -200,8 +200,8 @@ fn retained_frames_keep_their_octets_and_come_home_in_either_order() {
     let full = a.available();
     let mut retained = Vec::new();
     for index in 0..200 {
-        let mut frame = a.allocate(Pool::Data).unwrap();
-        frame.room()[..100].copy_from_slice(&octets(index, 100));
+        let mut frame = a.allocate(TxClass::Data).unwrap();
+        frame.buf_mut()[..100].copy_from_slice(&octets(index, 100));
         frame.set_len(100);
         retained.push(frame.retain());
         a.transmit(frame);
@@ -228,7 +228,7 @@ fn a_frame_dropped_unsent_is_freed_with_its_retained_reference() {
     let _turn = turn();
     let (mut a, b) = pair(&OpenConfig::default());
     let full = a.available();
-    let mut frame = a.allocate(Pool::Data).unwrap();
+    let mut frame = a.allocate(TxClass::Data).unwrap();
     frame.set_len(60);
     let retained = frame.retain();
     a.transmit(frame);
@@ -246,10 +246,10 @@ fn a_frame_dropped_unsent_is_freed_with_its_retained_reference() {
 fn a_retained_frame_has_no_room() {
     let _turn = turn();
     let (mut a, _b) = pair(&OpenConfig::default());
-    let mut frame = a.allocate(Pool::Data).unwrap();
+    let mut frame = a.allocate(TxClass::Data).unwrap();
     frame.set_len(60);
     let _retained = frame.retain();
-    frame.room();
+    frame.buf_mut();
 }
 
 #[test]
@@ -260,17 +260,17 @@ fn a_device_works_from_the_thread_it_moved_to() {
     let sender = std::thread::spawn(move || {
         assert!(adopt_thread());
         for index in 0..10_000 {
-            while a.transmit_room() == 0 {
+            while a.tx_free_count() == 0 {
                 a.flush();
                 std::thread::yield_now();
             }
             loop {
-                let Some(mut frame) = a.allocate(Pool::Data) else {
+                let Some(mut frame) = a.allocate(TxClass::Data) else {
                     a.flush();
                     std::thread::yield_now();
                     continue;
                 };
-                frame.room()[..100].copy_from_slice(&octets(index, 100));
+                frame.buf_mut()[..100].copy_from_slice(&octets(index, 100));
                 frame.set_len(100);
                 a.transmit(frame);
                 break;
@@ -555,7 +555,7 @@ fn a_raw_port_passes_frames_on_without_touching_them() {
     let deadline = Instant::now() + Duration::from_secs(5);
     let mut sent = 0;
     while got.len() < 500 && Instant::now() < deadline {
-        if sent < 500 && source.transmit_room() > 0 {
+        if sent < 500 && source.tx_free_count() > 0 {
             send(&mut source, &octets(sent, 60 + sent));
             sent += 1;
         }
@@ -587,8 +587,8 @@ fn frames_that_others_hold_or_that_come_in_pieces_are_copied() {
     let _turn = turn();
     let (mut a, b) = pair(&OpenConfig::default());
     let mut b = b.into_raw();
-    let mut frame = a.allocate(Pool::Data).unwrap();
-    frame.room()[..60].copy_from_slice(&octets(0, 60));
+    let mut frame = a.allocate(TxClass::Data).unwrap();
+    frame.buf_mut()[..60].copy_from_slice(&octets(0, 60));
     frame.set_len(60);
     let retained = frame.retain();
     a.transmit(frame);

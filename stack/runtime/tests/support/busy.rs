@@ -6,7 +6,7 @@ use ferrowarp::device::{
     self, DeviceSpec, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, OpenConfig, Opened,
 };
 use ferrowarp::{Config, Context, Port};
-use ferrowarp_proto::device::{Capabilities, Device, Pool};
+use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
 /// What happens elsewhere at the moment in which the port is looked at.
 pub(crate) type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
@@ -36,12 +36,12 @@ impl Device for Busy {
         self.inner.receive(burst, max)
     }
 
-    fn allocate(&mut self, pool: Pool) -> Option<DpdkTx> {
+    fn allocate(&mut self, pool: TxClass) -> Option<DpdkTx> {
         self.inner.allocate(pool)
     }
 
-    fn transmit_room(&self) -> usize {
-        self.inner.transmit_room()
+    fn tx_free_count(&self) -> usize {
+        self.inner.tx_free_count()
     }
 
     fn transmit(&mut self, frame: DpdkTx) {

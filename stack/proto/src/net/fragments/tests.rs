@@ -3,18 +3,18 @@ use proptest::prelude::*;
 use super::*;
 use crate::device::ChecksumMode;
 use crate::time::MILLISECOND;
-use crate::wire::link::Link;
+use crate::wire::ethernet::EthernetLink;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Segment};
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 /// A TCP segment with this much payload, counting up.
-fn whole(v6: bool, vlan: Option<u16>, payload_len: usize) -> Vec<u8> {
+fn tcp_frame(v6: bool, vlan: Option<u16>, payload_len: usize) -> Vec<u8> {
     let (local, remote) =
         if v6 { ("[2001:2::2]:9", "[2001:2::1]:7") } else { ("198.18.0.2:9", "198.18.0.1:7") };
     let tuple = FourTuple { local: local.parse().unwrap(), remote: remote.parse().unwrap() };
-    let template = HeaderTemplate::on(Link { mac: MACS[1], vlan }, MACS[0], tuple);
+    let template = HeaderTemplate::with_link(EthernetLink { mac: MACS[1], vlan }, MACS[0], tuple);
     let fields = Fields { seq: Seq(5), flags: Flags::ACK, window: 77, ..Fields::default() };
     let at = template.base_len();
     let mut frame: Vec<u8> = vec![0; at];
@@ -24,7 +24,13 @@ fn whole(v6: bool, vlan: Option<u16>, payload_len: usize) -> Vec<u8> {
 }
 
 /// Octets `range` of what follows the IP header of `frame`, as a fragment.
-fn cut(frame: &[u8], l3: usize, id: u32, range: core::ops::Range<usize>, more: bool) -> Vec<u8> {
+fn fragment_of(
+    frame: &[u8],
+    l3: usize,
+    id: u32,
+    range: core::ops::Range<usize>,
+    more: bool,
+) -> Vec<u8> {
     let is_v4 = frame[l3] >> 4 == 4;
     let l4 = l3 + if is_v4 { 20 } else { 40 };
     let mut part = frame[..l4].to_vec();
@@ -52,37 +58,38 @@ fn cut(frame: &[u8], l3: usize, id: u32, range: core::ops::Range<usize>, more: b
     part
 }
 
-struct Bed {
-    fragments: Fragments,
+struct Fixture {
+    fragments: Reassembler,
     now: Instant,
 }
 
-impl Bed {
+impl Fixture {
     fn new() -> Self {
-        Self { fragments: Fragments::new(FragmentConfig::default()), now: Instant::ZERO }
+        Self { fragments: Reassembler::new(ReassemblyConfig::default()), now: Instant::ZERO }
     }
 
-    fn take(&mut self, octets: &[u8]) -> Taken {
+    fn on_fragment(&mut self, octets: &[u8]) -> FragmentOutcome {
         let l3 = if octets[12] == 0x81 { 18 } else { 14 };
         let packet = Packet::parse(octets, octets.len(), l3, true).unwrap();
         let part = packet.fragment.expect("a fragment");
-        let taken = self.fragments.take(self.now, &Whole(octets.to_vec()), &packet, &part);
-        self.check();
+        let taken =
+            self.fragments.on_fragment(self.now, &Reassembled(octets.to_vec()), &packet, &part);
+        self.check_limits();
         taken
     }
 
     /// The bounds hold, and what is counted is there.
-    fn check(&self) {
-        let Fragments { config, packets, octets, .. } = &self.fragments;
+    fn check_limits(&self) {
+        let Reassembler { config, queues: packets, octets, .. } = &self.fragments;
         assert!(packets.len() <= config.packets_max && *octets <= config.octets_max);
-        assert_eq!(packets.iter().map(Partial::cost).sum::<usize>(), *octets);
+        assert_eq!(packets.iter().map(FragmentQueue::cost).sum::<usize>(), *octets);
     }
 }
 
-fn segment_of(taken: &Taken, tagged: bool) -> Segment {
-    let Taken::Whole(whole) = taken else { panic!("{taken:?}") };
+fn parse_reassembled(taken: &FragmentOutcome, tagged: bool) -> Segment {
+    let FragmentOutcome::Complete(whole) = taken else { panic!("{taken:?}") };
     let parsed = if tagged {
-        Segment::parse_tagged(whole, ChecksumMode::Software)
+        Segment::parse_vlan(whole, ChecksumMode::Software)
     } else {
         Segment::parse(whole, ChecksumMode::Software)
     };
@@ -91,52 +98,55 @@ fn segment_of(taken: &Taken, tagged: bool) -> Segment {
 
 // req-test: MPA-168, MPA-170
 #[test]
-fn pieces_in_any_order_make_the_segment() {
+fn fragments_in_any_order_are_reassembled() {
     for v6 in [false, true] {
         for vlan in [None, Some(9)] {
-            let frame = whole(v6, vlan, 3000);
+            let frame = tcp_frame(v6, vlan, 3000);
             let l3 = if vlan.is_some() { 18 } else { 14 };
             let len = frame.len() - l3 - if v6 { 40 } else { 20 };
             let parts = [
-                cut(&frame, l3, 7, 0..1480, true),
-                cut(&frame, l3, 7, 1480..2960, true),
-                cut(&frame, l3, 7, 2960..len, false),
+                fragment_of(&frame, l3, 7, 0..1480, true),
+                fragment_of(&frame, l3, 7, 1480..2960, true),
+                fragment_of(&frame, l3, 7, 2960..len, false),
             ];
             for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [1, 0, 2]] {
-                let mut bed = Bed::new();
-                assert_eq!(bed.take(&parts[order[0]]), Taken::Kept);
-                assert_eq!(bed.take(&parts[order[1]]), Taken::Kept);
+                let mut bed = Fixture::new();
+                assert_eq!(bed.on_fragment(&parts[order[0]]), FragmentOutcome::Buffered);
+                assert_eq!(bed.on_fragment(&parts[order[1]]), FragmentOutcome::Buffered);
                 // Repeated by the wire.
-                assert_eq!(bed.take(&parts[order[0]]), Taken::Kept);
-                let taken = bed.take(&parts[order[2]]);
-                let segment = segment_of(&taken, vlan.is_some());
+                assert_eq!(bed.on_fragment(&parts[order[0]]), FragmentOutcome::Buffered);
+                let taken = bed.on_fragment(&parts[order[2]]);
+                let segment = parse_reassembled(&taken, vlan.is_some());
                 assert_eq!((segment.payload.len(), segment.window), (3000, 77));
-                let Taken::Whole(Whole(octets)) = taken else { unreachable!() };
+                let FragmentOutcome::Complete(Reassembled(octets)) = taken else { unreachable!() };
                 assert_eq!(octets[l3 + if v6 { 40 } else { 20 }..], frame[frame.len() - len..]);
-                assert_eq!((bed.fragments.octets, bed.fragments.packets.len()), (0, 0));
+                assert_eq!((bed.fragments.octets, bed.fragments.queues.len()), (0, 0));
             }
         }
     }
 }
 
 #[test]
-fn packets_do_not_mix() {
-    let (a, b) = (whole(false, None, 100), whole(false, None, 100));
-    let mut bed = Bed::new();
-    assert_eq!(bed.take(&cut(&a, 14, 1, 0..64, true)), Taken::Kept);
-    assert_eq!(bed.take(&cut(&b, 14, 2, 64..120, false)), Taken::Kept);
+fn fragments_of_different_packets_do_not_mix() {
+    let (a, b) = (tcp_frame(false, None, 100), tcp_frame(false, None, 100));
+    let mut bed = Fixture::new();
+    assert_eq!(bed.on_fragment(&fragment_of(&a, 14, 1, 0..64, true)), FragmentOutcome::Buffered);
+    assert_eq!(bed.on_fragment(&fragment_of(&b, 14, 2, 64..120, false)), FragmentOutcome::Buffered);
     let mut other = a.clone();
     other[29] = 3;
-    assert_eq!(bed.take(&cut(&other, 14, 1, 64..120, false)), Taken::Kept);
-    segment_of(&bed.take(&cut(&a, 14, 1, 64..120, false)), false);
-    segment_of(&bed.take(&cut(&b, 14, 2, 0..64, true)), false);
+    assert_eq!(
+        bed.on_fragment(&fragment_of(&other, 14, 1, 64..120, false)),
+        FragmentOutcome::Buffered
+    );
+    parse_reassembled(&bed.on_fragment(&fragment_of(&a, 14, 1, 64..120, false)), false);
+    parse_reassembled(&bed.on_fragment(&fragment_of(&b, 14, 2, 0..64, true)), false);
 }
 
 #[test]
-fn overlaps_give_the_packet_up_for_good() {
+fn overlapping_fragments_discard_packet_until_timeout() {
     for v6 in [false, true] {
-        let frame = whole(v6, None, 300);
-        let part = |range, more| cut(&frame, 14, 7, range, more);
+        let frame = tcp_frame(v6, None, 300);
+        let part = |range, more| fragment_of(&frame, 14, 7, range, more);
         let clashes = [
             // Teardrop, a piece across a border, within another, around others.
             [part(0..80, true), part(40..320, false)],
@@ -149,97 +159,127 @@ fn overlaps_give_the_packet_up_for_good() {
             [part(160..240, true), part(80..100, false)],
         ];
         for [first, second] in clashes {
-            let mut bed = Bed::new();
-            assert_eq!(bed.take(&first), Taken::Kept);
-            assert_eq!(bed.take(&second), Taken::Refused);
+            let mut bed = Fixture::new();
+            assert_eq!(bed.on_fragment(&first), FragmentOutcome::Buffered);
+            assert_eq!(bed.on_fragment(&second), FragmentOutcome::Rejected);
             // Nothing of it comes together later.
             for range in [0..80, 80..160, 160..320] {
                 let more = range.end < 320;
-                assert_eq!(bed.take(&part(range, more)), Taken::Refused);
+                assert_eq!(bed.on_fragment(&part(range, more)), FragmentOutcome::Rejected);
             }
-            assert_eq!((bed.fragments.given_up(), bed.fragments.octets), (1, PACKET_OVERHEAD));
+            assert_eq!((bed.fragments.failure_count(), bed.fragments.octets), (1, PACKET_OVERHEAD));
             bed.now = bed.now + 15 * SECOND;
-            assert_eq!(bed.take(&part(0..80, true)), Taken::Kept, "its name is free again");
+            assert_eq!(
+                bed.on_fragment(&part(0..80, true)),
+                FragmentOutcome::Buffered,
+                "its name is free again"
+            );
         }
         // The same place with other octets.
-        let mut bed = Bed::new();
-        assert_eq!(bed.take(&part(80..160, true)), Taken::Kept);
+        let mut bed = Fixture::new();
+        assert_eq!(bed.on_fragment(&part(80..160, true)), FragmentOutcome::Buffered);
         let mut other = part(80..160, true);
         *other.last_mut().unwrap() ^= 1;
-        assert_eq!(bed.take(&other), Taken::Refused);
+        assert_eq!(bed.on_fragment(&other), FragmentOutcome::Rejected);
     }
 }
 
 #[test]
-fn what_no_packet_can_have_is_refused() {
-    let frame = whole(false, None, 300);
-    let mut bed = Bed::new();
+fn impossible_fragments_are_rejected() {
+    let frame = tcp_frame(false, None, 300);
+    let mut bed = Fixture::new();
     // Shorter than the TCP header; not a multiple of eight; beyond the largest packet; empty.
-    assert_eq!(bed.take(&cut(&frame, 14, 1, 0..16, true)), Taken::Refused);
-    assert_eq!(bed.take(&cut(&frame, 14, 2, 0..81, true)), Taken::Refused);
-    let mut beyond = cut(&frame, 14, 3, 0..80, false);
+    assert_eq!(
+        bed.on_fragment(&fragment_of(&frame, 14, 1, 0..16, true)),
+        FragmentOutcome::Rejected
+    );
+    assert_eq!(
+        bed.on_fragment(&fragment_of(&frame, 14, 2, 0..81, true)),
+        FragmentOutcome::Rejected
+    );
+    let mut beyond = fragment_of(&frame, 14, 3, 0..80, false);
     beyond[20..22].copy_from_slice(&0x1fff_u16.to_be_bytes());
     let sum = {
         beyond[24..26].fill(0);
         !checksum::sum(&beyond[14..34])
     };
     beyond[24..26].copy_from_slice(&sum.to_be_bytes());
-    assert_eq!(bed.take(&beyond), Taken::Refused);
-    assert_eq!(bed.take(&cut(&frame, 14, 4, 80..80, true)), Taken::Refused);
-    assert!(bed.fragments.packets.is_empty());
+    assert_eq!(bed.on_fragment(&beyond), FragmentOutcome::Rejected);
+    assert_eq!(
+        bed.on_fragment(&fragment_of(&frame, 14, 4, 80..80, true)),
+        FragmentOutcome::Rejected
+    );
+    assert!(bed.fragments.queues.is_empty());
     // A TCP header said to be longer than the first piece.
     let mut long = frame.clone();
     long[14 + 20 + 12] = 0xf0;
-    assert_eq!(bed.take(&cut(&long, 14, 5, 0..56, true)), Taken::Refused);
+    assert_eq!(bed.on_fragment(&fragment_of(&long, 14, 5, 0..56, true)), FragmentOutcome::Rejected);
     // Pieces that would make it longer than an IPv4 packet with its header.
-    let large = whole(false, None, 1000);
+    let large = tcp_frame(false, None, 1000);
     for start in (0..65_536 - 1024).step_by(1024) {
-        let mut part = cut(&large, 14, 6, 0..1016, true);
+        let mut part = fragment_of(&large, 14, 6, 0..1016, true);
         let place = (start as u16 / 8) | 0x2000;
         part[20..22].copy_from_slice(&place.to_be_bytes());
         part[24..26].fill(0);
         let sum = !checksum::sum(&part[14..34]);
         part[24..26].copy_from_slice(&sum.to_be_bytes());
-        let _ = bed.take(&part);
+        let _ = bed.on_fragment(&part);
     }
 }
 
 #[test]
-fn a_fragment_alone_stands_for_itself() {
-    let frame = whole(true, None, 100);
-    let mut bed = Bed::new();
-    assert_eq!(bed.take(&cut(&frame, 14, 7, 0..64, true)), Taken::Kept);
-    let taken = bed.take(&cut(&frame, 14, 7, 0..120, false));
-    assert_eq!(taken, Taken::Whole(Whole(frame.clone())));
-    segment_of(&bed.take(&cut(&frame, 14, 7, 64..120, false)), false);
+fn atomic_fragment_is_processed_on_its_own() {
+    let frame = tcp_frame(true, None, 100);
+    let mut bed = Fixture::new();
+    assert_eq!(
+        bed.on_fragment(&fragment_of(&frame, 14, 7, 0..64, true)),
+        FragmentOutcome::Buffered
+    );
+    let taken = bed.on_fragment(&fragment_of(&frame, 14, 7, 0..120, false));
+    assert_eq!(taken, FragmentOutcome::Complete(Reassembled(frame.clone())));
+    parse_reassembled(&bed.on_fragment(&fragment_of(&frame, 14, 7, 64..120, false)), false);
 }
 
 #[test]
-fn too_late_is_too_late() {
-    let frame = whole(false, None, 100);
-    let mut bed = Bed::new();
-    assert_eq!(bed.take(&cut(&frame, 14, 7, 0..64, true)), Taken::Kept);
+fn fragment_after_timeout_starts_new_packet() {
+    let frame = tcp_frame(false, None, 100);
+    let mut bed = Fixture::new();
+    assert_eq!(
+        bed.on_fragment(&fragment_of(&frame, 14, 7, 0..64, true)),
+        FragmentOutcome::Buffered
+    );
     bed.now = bed.now + (15 * SECOND - 1);
-    let mut in_time = Bed { now: bed.now, ..Bed::new() };
-    assert_eq!(in_time.take(&cut(&frame, 14, 7, 0..64, true)), Taken::Kept);
-    segment_of(&in_time.take(&cut(&frame, 14, 7, 64..120, false)), false);
+    let mut in_time = Fixture { now: bed.now, ..Fixture::new() };
+    assert_eq!(
+        in_time.on_fragment(&fragment_of(&frame, 14, 7, 0..64, true)),
+        FragmentOutcome::Buffered
+    );
+    parse_reassembled(&in_time.on_fragment(&fragment_of(&frame, 14, 7, 64..120, false)), false);
     bed.now = bed.now + 1;
-    assert_eq!(bed.take(&cut(&frame, 14, 7, 64..120, false)), Taken::Kept);
-    assert_eq!(bed.fragments.given_up(), 1);
+    assert_eq!(
+        bed.on_fragment(&fragment_of(&frame, 14, 7, 64..120, false)),
+        FragmentOutcome::Buffered
+    );
+    assert_eq!(bed.fragments.failure_count(), 1);
 }
 
 #[test]
-fn congestion_of_one_is_congestion_of_all() {
+fn ce_on_any_fragment_marks_reassembled_packet() {
     for (v6, at, capable, marked) in [(false, 15, 2, 3), (true, 15, 0x20, 0x30)] {
-        let frame = whole(v6, None, 100);
+        let frame = tcp_frame(v6, None, 100);
         for (class, expected) in [(capable, marked), (0, 0)] {
-            let mut bed = Bed::new();
+            let mut bed = Fixture::new();
             let mut first = frame.clone();
             first[at] |= class;
             let mut second = frame.clone();
             second[at] |= marked;
-            assert_eq!(bed.take(&cut(&first, 14, 7, 0..64, true)), Taken::Kept);
-            let Taken::Whole(whole) = bed.take(&cut(&second, 14, 7, 64..120, false)) else {
+            assert_eq!(
+                bed.on_fragment(&fragment_of(&first, 14, 7, 0..64, true)),
+                FragmentOutcome::Buffered
+            );
+            let FragmentOutcome::Complete(whole) =
+                bed.on_fragment(&fragment_of(&second, 14, 7, 64..120, false))
+            else {
                 panic!("not whole");
             };
             assert_eq!(whole.0[at] & marked, expected);
@@ -249,44 +289,47 @@ fn congestion_of_one_is_congestion_of_all() {
 
 // req-test: MPA-172
 #[test]
-fn a_flood_keeps_to_the_bounds_and_ends() {
-    let frame = whole(true, None, 1400);
-    let mut bed = Bed::new();
+fn fragment_flood_stays_within_packet_and_memory_limits() {
+    let frame = tcp_frame(true, None, 1400);
+    let mut bed = Fixture::new();
     for id in 0..10_000 {
         bed.now = bed.now + MILLISECOND;
         // Now a first piece, now one that claims a packet of 64 KiB.
-        let mut part = cut(&frame, 14, id, 0..1400, true);
+        let mut part = fragment_of(&frame, 14, id, 0..1400, true);
         if id % 2 == 1 {
             part[56..58].copy_from_slice(&(0xf000_u16 | 1).to_be_bytes());
         }
-        assert_eq!(bed.take(&part), Taken::Kept);
+        assert_eq!(bed.on_fragment(&part), FragmentOutcome::Buffered);
     }
-    assert_eq!(bed.fragments.packets.len(), 64);
+    assert_eq!(bed.fragments.queues.len(), 64);
     // Many pieces of few packets reach the bound of memory first.
     let mut most = 0;
     for start in (1400..64_000).step_by(1400) {
         for id in 20_000..20_040 {
-            let mut part = cut(&frame, 14, id, 0..1400, true);
+            let mut part = fragment_of(&frame, 14, id, 0..1400, true);
             part[56..58].copy_from_slice(&(start as u16 | 1).to_be_bytes());
-            let _ = bed.take(&part);
+            let _ = bed.on_fragment(&part);
             most = most.max(bed.fragments.octets);
         }
     }
     assert!(most > 1_000_000, "{most}");
     // Tiny pieces are bounded by their number.
-    let mut bed = Bed::new();
+    let mut bed = Fixture::new();
     for start in (8..60_000).step_by(16) {
-        let mut part = cut(&frame, 14, 1, 0..8, true);
+        let mut part = fragment_of(&frame, 14, 1, 0..8, true);
         part.truncate(62 + 8);
         part[56..58].copy_from_slice(&(start as u16 & 0xfff8 | 1).to_be_bytes());
-        let _ = bed.take(&part);
+        let _ = bed.on_fragment(&part);
     }
-    assert!(bed.fragments.packets[0].refused);
+    assert!(bed.fragments.queues[0].rejected);
     // A packet still gets through.
-    segment_of(
+    parse_reassembled(
         &{
-            assert_eq!(bed.take(&cut(&frame, 14, 2, 0..64, true)), Taken::Kept);
-            bed.take(&cut(&frame, 14, 2, 64..1420, false))
+            assert_eq!(
+                bed.on_fragment(&fragment_of(&frame, 14, 2, 0..64, true)),
+                FragmentOutcome::Buffered
+            );
+            bed.on_fragment(&fragment_of(&frame, 14, 2, 64..1420, false))
         },
         false,
     );
@@ -301,9 +344,9 @@ proptest! {
         parts in prop::collection::vec((0usize..20, 1usize..8, any::<bool>()), 1..40),
         end in 10usize..20,
     ) {
-        let frame = whole(v6, None, end * 8 - 20 + 5);
+        let frame = tcp_frame(v6, None, end * 8 - 20 + 5);
         let total = end * 8 + 5;
-        let mut bed = Bed::new();
+        let mut bed = Fixture::new();
         let mut seen: Vec<(usize, usize)> = Vec::new();
         let (mut clash, mut done) = (false, false);
         for (start, len, to_end) in parts {
@@ -317,12 +360,12 @@ proptest! {
             if start >= stop || (start == 0 && stop == total) {
                 continue;
             }
-            let taken = bed.take(&cut(&frame, 14, 1, start..stop, stop != total));
+            let taken = bed.on_fragment(&fragment_of(&frame, 14, 1, start..stop, stop != total));
             let known = seen.contains(&(start, stop));
             let overlaps = seen.iter().any(|&(from, to)| start < to && from < stop);
             clash |= overlaps && !known;
             if clash {
-                prop_assert_eq!(taken, Taken::Refused);
+                prop_assert_eq!(taken, FragmentOutcome::Rejected);
                 continue;
             }
             if !known {
@@ -330,36 +373,36 @@ proptest! {
             }
             let covered: usize = seen.iter().map(|(from, to)| to - from).sum();
             if covered == total {
-                let Taken::Whole(whole) = taken else { panic!("{taken:?}") };
+                let FragmentOutcome::Complete(whole) = taken else { panic!("{taken:?}") };
                 let at = if v6 { 54 } else { 34 };
                 prop_assert_eq!(&whole.0[at..], &frame[frame.len() - total..]);
                 Segment::parse(&whole, ChecksumMode::Software).unwrap();
                 done = true;
             } else {
-                prop_assert_eq!(taken, Taken::Kept);
+                prop_assert_eq!(taken, FragmentOutcome::Buffered);
             }
         }
     }
 
     #[test]
-    fn any_octets_are_survived(
+    fn arbitrary_fragments_do_not_panic(
         packets in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 48), any::<u16>(), 0u32..3, any::<bool>()), 1..30),
         v6: bool,
     ) {
-        let mut bed = Bed::new();
+        let mut bed = Fixture::new();
         for (octets, place, id, last) in packets {
-            let mut frame = whole(v6, None, 28);
+            let mut frame = tcp_frame(v6, None, 28);
             let at = frame.len() - 48;
             frame[at..].copy_from_slice(&octets);
-            let mut part = cut(&frame, 14, id, 0..48, !last);
+            let mut part = fragment_of(&frame, 14, id, 0..48, !last);
             let (at, place) = if v6 { (56, place & 0x7f) } else { (20, place & 0x200f) };
             part[at..at + 2].copy_from_slice(&place.to_be_bytes());
             if let Ok(packet) = Packet::parse(&part, part.len(), 14, false)
                 && let Some(fragment) = packet.fragment
             {
-                let _ = bed.fragments.take(bed.now, &Whole(part), &packet, &fragment);
-                bed.check();
+                let _ = bed.fragments.on_fragment(bed.now, &Reassembled(part), &packet, &fragment);
+                bed.check_limits();
             }
         }
     }

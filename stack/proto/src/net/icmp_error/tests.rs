@@ -66,60 +66,76 @@ fn message(v6: bool, kind: u8, code: u8, word: u32, quoted: &[u8]) -> Vec<u8> {
 }
 
 /// What a message about a segment of `1400` octets says, quoting `quoted_len` octets of it.
-fn parse(v6: bool, kind: u8, code: u8, word: u32, quoted_len: usize) -> Result<Cause, ParseError> {
+fn parse(
+    v6: bool,
+    kind: u8,
+    code: u8,
+    word: u32,
+    quoted_len: usize,
+) -> Result<IcmpErrorKind, ParseError> {
     let quoted = segment(v6, 1400);
     let parsed = IcmpError::parse(&message(v6, kind, code, word, &quoted[..quoted_len]))?;
     assert_eq!((parsed.tuple, parsed.seq), (tuple(v6), SEQ));
     assert_eq!(parsed.packet_len as usize, quoted.len());
-    Ok(parsed.cause)
+    Ok(parsed.kind)
 }
 
 #[test]
-fn every_type_and_code_of_icmpv4() {
+fn icmpv4_types_and_codes_map_to_error_kinds() {
     for code in 0..=15 {
         let expected = match code {
-            2 => Cause::ProtocolUnreachable,
-            3 => Cause::PortUnreachable,
-            4 => Cause::TooBig { mtu: Some(1280) },
-            code => Cause::Unreachable { code },
+            2 => IcmpErrorKind::ProtocolUnreachable,
+            3 => IcmpErrorKind::PortUnreachable,
+            4 => IcmpErrorKind::PacketTooBig { mtu: Some(1280) },
+            code => IcmpErrorKind::DestinationUnreachable { code },
         };
         assert_eq!(parse(false, 3, code, 1280, 28), Ok(expected));
         assert_eq!(expected.is_hard(), [2, 3].contains(&code));
     }
-    assert_eq!(parse(false, 3, 4, 0, 28), Ok(Cause::TooBig { mtu: None }), "before RFC 1191");
+    assert_eq!(
+        parse(false, 3, 4, 0, 28),
+        Ok(IcmpErrorKind::PacketTooBig { mtu: None }),
+        "before RFC 1191"
+    );
     // The octets before the MTU are unused, or say how much is quoted (RFC 4884).
-    assert_eq!(parse(false, 3, 4, 0x0011_05dc, 28), Ok(Cause::TooBig { mtu: Some(1500) }));
-    assert_eq!(parse(false, 4, 0, 0, 28), Ok(Cause::SourceQuench));
-    assert_eq!(parse(false, 11, 0, 0, 28), Ok(Cause::TimeExceeded));
-    assert_eq!(parse(false, 11, 1, 0, 28), Ok(Cause::TimeExceeded));
-    assert_eq!(parse(false, 12, 0, 0, 28), Ok(Cause::ParameterProblem));
+    assert_eq!(
+        parse(false, 3, 4, 0x0011_05dc, 28),
+        Ok(IcmpErrorKind::PacketTooBig { mtu: Some(1500) })
+    );
+    assert_eq!(parse(false, 4, 0, 0, 28), Ok(IcmpErrorKind::SourceQuench));
+    assert_eq!(parse(false, 11, 0, 0, 28), Ok(IcmpErrorKind::TimeExceeded));
+    assert_eq!(parse(false, 11, 1, 0, 28), Ok(IcmpErrorKind::TimeExceeded));
+    assert_eq!(parse(false, 12, 0, 0, 28), Ok(IcmpErrorKind::ParameterProblem));
     for kind in [0, 5, 8, 9, 13, 40, 255] {
         assert_eq!(parse(false, kind, 0, 0, 28), Err(ParseError::NotError), "type {kind}");
     }
 }
 
 #[test]
-fn every_type_and_code_of_icmpv6() {
+fn icmpv6_types_and_codes_map_to_error_kinds() {
     for code in 0..=7 {
         let expected = match code {
-            4 => Cause::PortUnreachable,
-            code => Cause::Unreachable { code },
+            4 => IcmpErrorKind::PortUnreachable,
+            code => IcmpErrorKind::DestinationUnreachable { code },
         };
         assert_eq!(parse(true, 1, code, 0, 48), Ok(expected));
     }
-    assert_eq!(parse(true, 2, 0, 1280, 48), Ok(Cause::TooBig { mtu: Some(1280) }));
-    assert_eq!(parse(true, 2, 0, 0, 48), Ok(Cause::TooBig { mtu: Some(0) }));
-    assert_eq!(parse(true, 2, 0, 0x1_0000, 48), Ok(Cause::TooBig { mtu: Some(u16::MAX) }));
-    assert_eq!(parse(true, 3, 0, 0, 48), Ok(Cause::TimeExceeded));
-    assert_eq!(parse(true, 4, 0, 0, 48), Ok(Cause::ParameterProblem));
-    assert_eq!(parse(true, 4, 1, 0, 48), Ok(Cause::ProtocolUnreachable));
+    assert_eq!(parse(true, 2, 0, 1280, 48), Ok(IcmpErrorKind::PacketTooBig { mtu: Some(1280) }));
+    assert_eq!(parse(true, 2, 0, 0, 48), Ok(IcmpErrorKind::PacketTooBig { mtu: Some(0) }));
+    assert_eq!(
+        parse(true, 2, 0, 0x1_0000, 48),
+        Ok(IcmpErrorKind::PacketTooBig { mtu: Some(u16::MAX) })
+    );
+    assert_eq!(parse(true, 3, 0, 0, 48), Ok(IcmpErrorKind::TimeExceeded));
+    assert_eq!(parse(true, 4, 0, 0, 48), Ok(IcmpErrorKind::ParameterProblem));
+    assert_eq!(parse(true, 4, 1, 0, 48), Ok(IcmpErrorKind::ProtocolUnreachable));
     for kind in [0, 5, 100, 127, 128, 135, 255] {
         assert_eq!(parse(true, kind, 0, 0, 48), Err(ParseError::NotError), "type {kind}");
     }
 }
 
 #[test]
-fn eight_octets_of_tcp_suffice_and_more_tell_more() {
+fn eight_quoted_tcp_bytes_suffice_and_ack_needs_fourteen() {
     for v6 in [false, true] {
         let ip_len = if v6 { 40 } else { 20 };
         let (kind, code) = if v6 { (1, 0) } else { (3, 1) };
@@ -142,7 +158,7 @@ fn eight_octets_of_tcp_suffice_and_more_tell_more() {
 }
 
 #[test]
-fn options_and_extension_headers_of_the_quotation_are_passed_over() {
+fn quoted_ip_options_and_extension_headers_are_skipped() {
     let mut quoted = segment(false, 0);
     quoted[0] = 0x4f;
     quoted.splice(20..20, [1; 40]);
@@ -185,7 +201,7 @@ fn options_and_extension_headers_of_the_quotation_are_passed_over() {
 }
 
 #[test]
-fn what_is_not_about_us_or_not_tcp_is_refused() {
+fn quote_of_other_source_or_protocol_is_rejected() {
     let about = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut quoted = segment(false, 10);
         change(&mut quoted);
@@ -200,7 +216,7 @@ fn what_is_not_about_us_or_not_tcp_is_refused() {
 }
 
 #[test]
-fn a_damaged_envelope_is_refused() {
+fn corrupt_outer_header_is_rejected() {
     let good = message(false, 3, 1, 0, &segment(false, 10));
     assert!(IcmpError::parse(&good).is_ok());
     let change = |at: usize, xor: u8| {
@@ -233,7 +249,7 @@ proptest! {
 
     /// A bit error anywhere behind the envelope's addresses is found, and nothing panics.
     #[test]
-    fn mutations(
+    fn bit_error_is_detected_by_icmp_checksum(
         v6: bool,
         quoted_len in 0usize..200,
         len in 0usize..260,
@@ -272,7 +288,7 @@ proptest! {
     }
 
     #[test]
-    fn any_octets(octets in proptest::collection::vec(any::<u8>(), 0..300), version in 0u8..3) {
+    fn arbitrary_bytes_do_not_panic(octets in proptest::collection::vec(any::<u8>(), 0..300), version in 0u8..3) {
         let mut octets = octets;
         if let Some(first) = octets.first_mut() {
             *first = [0x45, 0x60, *first][usize::from(version)];

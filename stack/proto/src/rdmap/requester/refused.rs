@@ -30,12 +30,12 @@ impl Requester {
                 Ok(Opcode::Write) => self.write_to(header.stag, header.to),
                 _ => None,
             },
-            Header::Untagged(header) if header.queue == QN_READ_REQUEST => {
+            Header::Untagged(header) if header.qn == QN_READ_REQUEST => {
                 let waiting = u32::try_from(self.awaited.len()).ok()?;
                 let index = Seq(header.msn) - (self.read_msn - waiting);
                 self.awaited.get(usize::try_from(index).ok()?).copied()
             }
-            Header::Untagged(header) if header.queue == QN_SEND => {
+            Header::Untagged(header) if header.qn == QN_SEND => {
                 self.oldest_open(|operation| !is_write(operation) && !operation.is_answered())
             }
             Header::Untagged(_) => None,

@@ -73,7 +73,7 @@ impl Responder {
             last: true,
             rsvd_ulp: Opcode::AtomicResponse.control(version),
             rsvd_ulp_rest: 0,
-            queue: QN_ATOMIC_RESPONSE,
+            qn: QN_ATOMIC_RESPONSE,
             msn: self.response_msn.0,
             mo: 0,
         };

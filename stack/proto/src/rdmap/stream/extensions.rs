@@ -30,7 +30,7 @@ impl Stream {
         opcode: Opcode,
         payload: &[u8],
     ) -> Result<Indication, Fault> {
-        match (header.queue, opcode) {
+        match (header.qn, opcode) {
             (QN_SEND, Opcode::Immediate { solicited }) if self.extensions => {
                 self.take_immediate(memory, header, payload, solicited)
             }

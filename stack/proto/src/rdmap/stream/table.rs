@@ -17,7 +17,7 @@ use crate::ddp::untagged::Buffer;
 use crate::rdmap::fault::Abort;
 use crate::rdmap::operation::Operation;
 use crate::rdmap::requester::Request;
-use crate::wire::terminate::is_known;
+use crate::wire::terminate::is_defined;
 
 const PD: u32 = 1;
 
@@ -352,7 +352,7 @@ fn the_tables_are_walked_from_end_to_end() {
                     // The others are never told: a connection that was lost, start-up that failed
                     // for no reason with a code.
                     (2, 0, code) => matches!(code, 2 | 3 | 6 | 7),
-                    (layer, error_type, code) => is_known(layer, error_type, code),
+                    (layer, error_type, code) => is_defined(layer, error_type, code),
                 };
                 assert_eq!(seen.contains(&triple), expected, "{triple:?}");
             }

@@ -286,7 +286,7 @@ fn tagged(opcode: Opcode, last: bool, stag: u32, to: u64, payload: &[u8]) -> Vec
 fn untagged(opcode: Opcode, queue: u32, msn: u32, mo: u32, payload: &[u8]) -> Vec<u8> {
     let mut ulpdu = vec![0; UNTAGGED_LEN];
     let rsvd_ulp = opcode.control(Version::Ietf);
-    Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, queue, msn, mo }
+    Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, qn: queue, msn, mo }
         .emit(Version::Ietf, &mut ulpdu);
     ulpdu.extend_from_slice(payload);
     ulpdu

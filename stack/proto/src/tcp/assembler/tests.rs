@@ -1,21 +1,21 @@
 use arrayvec::ArrayVec;
 use proptest::prelude::*;
 
-use super::{Block, Contiguous, LazyAssembler, Overlap, RANGES_MAX, RECENT_MAX};
+use super::{Contiguous, LazyAssembler, Overlap, RANGES_MAX, RECENT_MAX, SackBlock};
 use crate::tcp::ooo_queue::{OooPool, OooSegment};
-use crate::tcp::tests::{Heap, pool};
+use crate::tcp::tests::{HeapFrame, ooo_pool};
 use crate::wire::seq::Seq;
 
 /// Holds what is new of `len` octets at `seq`, each being `id`; where it went.
 fn insert(
-    all: &mut LazyAssembler<Heap>,
-    pool: &mut OooPool<Heap>,
+    all: &mut LazyAssembler<HeapFrame>,
+    pool: &mut OooPool<HeapFrame>,
     seq: Seq,
     len: u32,
     id: u8,
-) -> Option<Block> {
+) -> Option<SackBlock> {
     let block = all.overlap(seq, seq + len).new?;
-    let frame = Heap::new(&vec![id; len as usize + 60]);
+    let frame = HeapFrame::new(&vec![id; len as usize + 60]);
     let from = (block.0 - seq) as usize + 60;
     let octets = from..from + (block.1 - block.0) as usize;
     let (held, offset) = pool.buffer(frame, octets, all.quota()).unwrap();
@@ -23,7 +23,11 @@ fn insert(
     Some(block)
 }
 
-fn pop(all: &mut LazyAssembler<Heap>, pool: &mut OooPool<Heap>, seq: Seq) -> Option<(u8, u32)> {
+fn pop(
+    all: &mut LazyAssembler<HeapFrame>,
+    pool: &mut OooPool<HeapFrame>,
+    seq: Seq,
+) -> Option<(u8, u32)> {
     match all.pop_at(seq)? {
         Contiguous::Buffered { segment: held, octets } => {
             let mut id = [0; 1];
@@ -35,7 +39,7 @@ fn pop(all: &mut LazyAssembler<Heap>, pool: &mut OooPool<Heap>, seq: Seq) -> Opt
     }
 }
 
-fn sack_blocks(all: &mut LazyAssembler<Heap>) -> Vec<Block> {
+fn sack_blocks(all: &mut LazyAssembler<HeapFrame>) -> Vec<SackBlock> {
     let mut blocks = ArrayVec::new();
     while all.fill_sack_blocks(Seq(0), &mut blocks, 4) {}
     blocks.to_vec()
@@ -44,7 +48,7 @@ fn sack_blocks(all: &mut LazyAssembler<Heap>) -> Vec<Block> {
 #[test]
 fn sack_blocks_are_newest_first_and_merge() {
     let base = Seq(0xffff_ff00);
-    let (mut all, mut pool) = (LazyAssembler::new(), pool());
+    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
     for (at, id) in [(100, 1), (300, 2), (500, 3)] {
         assert!(insert(&mut all, &mut pool, base + at, 50, id).is_some());
     }
@@ -63,7 +67,7 @@ fn sack_blocks_are_newest_first_and_merge() {
 
 #[test]
 fn overlap_gives_the_first_new_and_the_first_duplicate_part() {
-    let (mut all, mut pool) = (LazyAssembler::new(), pool());
+    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
     insert(&mut all, &mut pool, Seq(100), 100, 1);
     insert(&mut all, &mut pool, Seq(300), 100, 2);
     let block = |from, to| Some((Seq(from), Seq(to)));
@@ -88,7 +92,7 @@ fn overlap_gives_the_first_new_and_the_first_duplicate_part() {
 
 #[test]
 fn segment_over_several_gaps_fills_the_first() {
-    let (mut all, mut pool) = (LazyAssembler::new(), pool());
+    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
     insert(&mut all, &mut pool, Seq(100), 100, 1);
     insert(&mut all, &mut pool, Seq(300), 100, 3);
     // Covers 50..450: the gap before 100 first, then 200..300, then 400..450.
@@ -109,8 +113,8 @@ fn segment_over_several_gaps_fills_the_first() {
 
 #[test]
 fn consumed_ranges_share_one_entry() {
-    let (mut all, mut pool) = (LazyAssembler::<Heap>::new(), pool());
-    let take = |all: &mut LazyAssembler<Heap>, pool: &mut _, from, to| {
+    let (mut all, mut pool) = (LazyAssembler::<HeapFrame>::new(), ooo_pool());
+    let take = |all: &mut LazyAssembler<HeapFrame>, pool: &mut _, from, to| {
         all.insert(pool, (Seq(from), Seq(to)), None, 0);
     };
     take(&mut all, &mut pool, 100, 200);
@@ -142,7 +146,7 @@ fn consumed_ranges_share_one_entry() {
 
 #[test]
 fn segment_and_range_counts_are_bounded() {
-    let (mut all, mut pool) = (LazyAssembler::new(), pool());
+    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
     assert!(!all.admits((Seq(0), Seq(1)), 0) && all.admits((Seq(0), Seq(1)), 1));
     for at in 0..3 {
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
@@ -153,7 +157,8 @@ fn segment_and_range_counts_are_bounded() {
         assert!(all.admits((Seq(at * 10), Seq(at * 10 + 5)), usize::MAX));
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
     }
-    let admits = |all: &LazyAssembler<Heap>, from, to| all.admits((Seq(from), Seq(to)), usize::MAX);
+    let admits =
+        |all: &LazyAssembler<HeapFrame>, from, to| all.admits((Seq(from), Seq(to)), usize::MAX);
     assert!(!admits(&all, 10 * runs, 10 * runs + 1), "one more run");
     assert!(!admits(&all, 17, 18), "one more run in the middle");
     assert!(admits(&all, 15, 16) && admits(&all, 19, 20) && admits(&all, 15, 20));
@@ -166,7 +171,7 @@ fn segment_and_range_counts_are_bounded() {
 #[test]
 fn insert_cost_is_independent_of_the_range_count() {
     let steps_per_piece = |count: u32| {
-        let (mut all, mut pool) = (LazyAssembler::new(), pool());
+        let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
         let lost = |at: u32| at.is_multiple_of(33);
         for at in (0..count).filter(|at| !lost(*at)) {
             insert(&mut all, &mut pool, Seq(at * 100), 100, 1);
@@ -192,7 +197,7 @@ fn insert_cost_is_independent_of_the_range_count() {
 #[test]
 fn sack_report_cost_is_independent_of_the_hole_count() {
     let steps_per_ack = |count: u32| {
-        let (mut all, mut pool) = (LazyAssembler::new(), pool());
+        let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
         for at in 1..=count {
             insert(&mut all, &mut pool, Seq(at * 2), 1, 1);
             sack_blocks(&mut all);
@@ -215,7 +220,7 @@ fn sack_report_cost_is_independent_of_the_hole_count() {
 /// left of the room names others.
 #[test]
 fn each_recent_range_is_reported_once() {
-    let (mut all, mut pool) = (LazyAssembler::new(), pool());
+    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
     for at in 1..=100 {
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
     }
@@ -244,7 +249,7 @@ fn each_recent_range_is_reported_once() {
 
 #[test]
 fn release_returns_all_memory_to_the_pool() {
-    let (mut all, mut pool) = (LazyAssembler::new(), pool());
+    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
     for at in 0..100 {
         insert(&mut all, &mut pool, Seq(at * 100), 50, 1);
     }
@@ -266,7 +271,7 @@ proptest! {
     fn matches_a_byte_map(base in any::<u32>(),
                          segments in prop::collection::vec((1u32..200, 1u32..60), 1..40)) {
         let base = Seq(base);
-        let (mut all, mut pool) = (LazyAssembler::new(), pool());
+        let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
         let mut map = [None::<u8>; 300];
         for (&(at, len), id) in segments.iter().zip(0..) {
             insert(&mut all, &mut pool, base + at, len, id);
@@ -275,7 +280,7 @@ proptest! {
             let filled: Vec<_> = cells.take_while(|&cell| map[cell].is_none()).collect();
             for cell in filled { map[cell] = Some(id); }
         }
-        let mut runs: Vec<Block> = Vec::new();
+        let mut runs: Vec<SackBlock> = Vec::new();
         for (seq, _) in (0..).map(|at| base + at).zip(&map).filter(|(_, id)| id.is_some()) {
             match runs.last_mut().filter(|run| run.1 == seq) {
                 Some(run) => run.1 = seq + 1,

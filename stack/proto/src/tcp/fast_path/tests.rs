@@ -70,7 +70,8 @@ fn hot_state_fits_three_cache_lines() {
         cc.window,
         cc.cwnd_limited,
     ];
-    let end = super::super::tests::End::client(&super::Config::default(), 1, super::Instant::ZERO);
+    let end =
+        super::super::tests::Endpoint::client(&super::Config::default(), 1, super::Instant::ZERO);
     let mut sum = 0;
     for ((name, offset), len) in names.into_iter().zip(offsets).zip(length(&end.tcb)) {
         println!("{offset:4} {len:3} {name}");

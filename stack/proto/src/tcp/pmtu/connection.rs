@@ -20,7 +20,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Octets of IP and TCP header without options.
     fn fixed_headers(&self) -> u16 {
-        let (_, network) = self.template.layer_lens();
+        let (_, network) = self.template.l2_l3_len();
         // 40 or 60.
         u16::try_from(network + TCP_LEN).unwrap_or(60)
     }

@@ -4,7 +4,7 @@ use super::{LOST, RETRANS_IN_FLIGHT, RETRANSMITTED, SACKED, Scoreboard};
 use crate::tcp::rack::{SampleGuard, sent_after};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::Block;
+use crate::wire::tcp::SackBlock;
 
 /// What one ACK brought.
 #[derive(Clone, Copy, Debug, Default)]
@@ -179,7 +179,7 @@ impl<T: Clone> Scoreboard<T> {
     /// path compression).
     pub(in crate::tcp) fn apply_sack(
         &mut self,
-        blocks: &[Block],
+        blocks: &[SackBlock],
         una: Seq,
         nxt: Seq,
         guard: &SampleGuard,

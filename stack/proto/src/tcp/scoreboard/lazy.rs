@@ -8,7 +8,7 @@ use crate::tcp::rack::{Rack, SampleGuard};
 use crate::tcp::sent_frame::CopyPool;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::Block;
+use crate::wire::tcp::SackBlock;
 
 /// A [`Scoreboard`], taken with the first record and given back when the connection has been idle for
 /// a while: most of many connections are, and then this is a null pointer.
@@ -69,7 +69,7 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
     /// See [`Scoreboard::apply_sack`].
     pub(in crate::tcp) fn apply_sack(
         &mut self,
-        blocks: &[Block],
+        blocks: &[SackBlock],
         una: Seq,
         nxt: Seq,
         guard: &SampleGuard,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{AckInfo, LazyScoreboard};
 use crate::tcp::rack::{Rack, SampleGuard};
 use crate::tcp::sent_frame::CopyPool;
-use crate::tcp::tests::Heap;
+use crate::tcp::tests::HeapFrame;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
@@ -301,7 +301,7 @@ fn copy_out_copies_the_oldest_frames() {
     let now = Instant::from_nanos(1_000_000);
     for at in 0..6 {
         let octets: Vec<u8> = (0..100).map(|octet| octet + 100 * u8::from(at % 2 == 1)).collect();
-        board.push(now, START + at * 100, 100, 0, Heap::new(&octets), true);
+        board.push(now, START + at * 100, 100, 0, HeapFrame::new(&octets), true);
     }
     let pool = CopyPool::new(5, 1);
     assert_eq!((board.copy_out(&pool, 1), board.copy_out(&pool, 1)), (1, 1));

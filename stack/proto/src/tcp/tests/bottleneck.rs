@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Config, End, Event, Heap};
+use super::{Config, Endpoint, Event, HeapFrame};
 use crate::tcp::Algorithm;
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::wire::checksum;
@@ -15,7 +15,7 @@ const OVERHEAD: u64 = 24;
 /// The path. Side 0 sends through the queue, side 1 answers without one.
 pub(super) struct Bottleneck {
     pub(super) now: Instant,
-    ends: [Option<End>; 2],
+    ends: [Option<Endpoint>; 2],
     cfg: [Config; 2],
     pub(super) bits_per_second: u64,
     /// One way.
@@ -26,7 +26,7 @@ pub(super) struct Bottleneck {
     /// When the link will have sent what is queued.
     free_at: Instant,
     /// Frames under way by arrival time; the counter keeps equal times in order.
-    wire: BTreeMap<(Instant, u64), (usize, Heap)>,
+    wire: BTreeMap<(Instant, u64), (usize, HeapFrame)>,
     count: u64,
     pub(super) drops: u64,
     pub(super) marks: u64,
@@ -40,7 +40,7 @@ impl Bottleneck {
         let now = Instant::from_nanos(SECOND);
         Self {
             now,
-            ends: [Some(unchecked(End::client(&cfg[0], 1000, now))), None],
+            ends: [Some(without_scoreboard_checks(Endpoint::client(&cfg[0], 1000, now))), None],
             cfg,
             bits_per_second: 10_000_000_000,
             delay_ns: MILLISECOND,
@@ -56,11 +56,11 @@ impl Bottleneck {
         }
     }
 
-    pub(super) fn end(&mut self, side: usize) -> &mut End {
+    pub(super) fn end(&mut self, side: usize) -> &mut Endpoint {
         self.ends[side].as_mut().expect("connected")
     }
 
-    fn put(&mut self, from: usize, frame: Heap) {
+    fn forward(&mut self, from: usize, frame: HeapFrame) {
         let (seg, len) = (frame.parse(), frame.octets.len());
         if from == 0 && !seg.payload.is_empty() {
             self.departures.push((self.now, len));
@@ -74,9 +74,9 @@ impl Bottleneck {
                 self.drops += 1;
                 return;
             }
-            if seg.ecn == Ecn::Capable0 && self.mark_above.is_some_and(|above| queued > above) {
+            if seg.ecn == Ecn::Ect0 && self.mark_above.is_some_and(|above| queued > above) {
                 self.marks += 1;
-                frame = marked(&frame);
+                frame = ce_marked(&frame);
             }
             let wire_ns = (len as u64 + OVERHEAD) * 8 * SECOND / self.bits_per_second;
             self.free_at = self.free_at.max(self.now) + wire_ns;
@@ -91,7 +91,7 @@ impl Bottleneck {
         for side in 0..2 {
             let frames = self.ends[side].as_mut().map(|end| end.transmit(self.now));
             for frame in frames.into_iter().flatten() {
-                self.put(side, frame);
+                self.forward(side, frame);
             }
         }
         let arrival = self.wire.first_key_value().map(|(key, _)| key.0);
@@ -103,8 +103,8 @@ impl Bottleneck {
             match &mut self.ends[to] {
                 Some(end) => end.receive(self.now, &frame),
                 none => {
-                    let end = End::server(&self.cfg[to], &frame.parse(), 9000, self.now);
-                    *none = Some(unchecked(end));
+                    let end = Endpoint::server(&self.cfg[to], &frame.parse(), 9000, self.now);
+                    *none = Some(without_scoreboard_checks(end));
                 }
             }
         }
@@ -115,8 +115,8 @@ impl Bottleneck {
 
     pub(super) fn connect(&mut self) {
         let limit = self.now + 10 * SECOND;
-        let open = |end: &Option<End>| {
-            end.as_ref().is_some_and(|end| end.notices.contains(&Event::Established))
+        let open = |end: &Option<Endpoint>| {
+            end.as_ref().is_some_and(|end| end.events.contains(&Event::Established))
         };
         while !self.ends.iter().all(open) {
             assert!(self.now < limit, "the handshake takes too long");
@@ -149,18 +149,18 @@ impl Bottleneck {
 }
 
 /// Looking through thousands of records after each segment would take minutes.
-fn unchecked(end: End) -> End {
-    End { checks_board: false, ..end }
+fn without_scoreboard_checks(end: Endpoint) -> Endpoint {
+    Endpoint { checks_scoreboard: false, ..end }
 }
 
 /// The frame with the mark of congestion, its IPv4 header checksum right again.
-fn marked(frame: &Heap) -> Heap {
+fn ce_marked(frame: &HeapFrame) -> HeapFrame {
     let mut octets = frame.octets.to_vec();
     octets[15] |= 3;
     octets[24..26].fill(0);
     let sum = !checksum::sum(&octets[14..34]);
     octets[24..26].copy_from_slice(&sum.to_be_bytes());
-    Heap::new(&octets)
+    HeapFrame::new(&octets)
 }
 
 /// A sender that may have a gigabit times 20 ms under way.
@@ -196,7 +196,7 @@ fn cubic_fills_a_long_fat_pipe() {
 
 /// HyStart++ ends slow start by the growing queue alone.
 #[test]
-fn slow_start_ends_without_a_loss() {
+fn hystart_ends_slow_start_without_loss() {
     let mut link = long_fat(Algorithm::Cubic);
     link.connect();
     let start = link.now;
@@ -217,7 +217,7 @@ fn departures(link: &Bottleneck, from: Instant) -> Vec<(u64, usize)> {
 }
 
 #[test]
-fn pacing_spreads_a_window_over_the_round_trip() {
+fn pacing_spreads_cwnd_over_the_rtt() {
     for pacing in [true, false] {
         let cfg = Config {
             pacing,
@@ -263,7 +263,7 @@ fn pacing_spreads_a_window_over_the_round_trip() {
 /// What waits for its burst has the window in use, though the window has room: an ACK that comes
 /// meanwhile lets it grow.
 #[test]
-fn a_paced_window_is_in_use() {
+fn paced_sender_counts_as_cwnd_limited() {
     let cfg = Config { recv_window: 16 << 20, idle_restart: false, ..Config::default() };
     let mut link = Bottleneck::new([cfg.clone(), cfg]);
     link.delay_ns = 10 * MILLISECOND;
@@ -280,7 +280,7 @@ fn a_paced_window_is_in_use() {
 
 /// RFC 7661: a window that is not in use says nothing about what the path can take.
 #[test]
-fn an_unused_window_does_not_grow() {
+fn unused_cwnd_does_not_grow() {
     for congestion in [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp] {
         let mut link = long_fat(congestion);
         link.connect();

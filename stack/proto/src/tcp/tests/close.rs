@@ -12,7 +12,7 @@ fn fin(script: &Script) -> Fields {
 }
 
 #[test]
-fn we_close_first() {
+fn active_close_ends_in_time_wait() {
     let mut script = script();
     let data = script.write(100);
     script.end.tcb.close();
@@ -38,13 +38,13 @@ fn we_close_first() {
     assert_eq!(script.send(fin(&script)).len(), 1);
     assert!(script.end.tcb.deadline() > before);
     assert!(script.fire().is_empty());
-    assert_eq!(script.end.notices[..2], [Event::PeerClosed, Event::TimeWait]);
-    assert_eq!(script.end.notices.last(), Some(&Event::Closed));
+    assert_eq!(script.end.events[..2], [Event::PeerClosed, Event::TimeWait]);
+    assert_eq!(script.end.events.last(), Some(&Event::Closed));
     assert!(script.end.tcb.is_closed());
 }
 
 #[test]
-fn the_peer_closes_first() {
+fn passive_close_ends_without_time_wait() {
     let mut script = script();
     let out = script.send_data(fin(&script), 10);
     assert_eq!(out[0].ack, script.seq + 11);
@@ -57,12 +57,12 @@ fn the_peer_closes_first() {
     assert_eq!(script.end.tcb.state(), State::LastAck);
     script.ack = out[0].seq + 1;
     script.send(script.fields());
-    assert_eq!(script.end.notices, [Event::PeerClosed, Event::Closed]);
+    assert_eq!(script.end.events, [Event::PeerClosed, Event::Closed]);
     assert!(script.end.tcb.is_closed() && script.end.tcb.deadline().is_none());
 }
 
 #[test]
-fn both_close_at_once() {
+fn simultaneous_close_ends_in_time_wait() {
     let mut script = script();
     script.end.tcb.close();
     let ours = script.output();
@@ -76,7 +76,7 @@ fn both_close_at_once() {
 }
 
 #[test]
-fn an_early_fin_waits_for_what_is_missing() {
+fn out_of_order_fin_waits_for_missing_data() {
     let mut script = script();
     let first = script.fields();
     script.seq += 100;
@@ -93,7 +93,7 @@ fn an_early_fin_waits_for_what_is_missing() {
 }
 
 #[test]
-fn a_lost_fin_is_sent_again() {
+fn lost_fin_is_retransmitted() {
     let mut script = script();
     script.end.tcb.close();
     let fin = script.output();
@@ -103,7 +103,7 @@ fn a_lost_fin_is_sent_again() {
 }
 
 #[test]
-fn the_fin_follows_what_is_still_to_be_written() {
+fn fin_is_sent_after_queued_data() {
     let mut script = script();
     script.end.tcb.close();
     let out = script.write(5000);
@@ -113,7 +113,7 @@ fn the_fin_follows_what_is_still_to_be_written() {
 }
 
 #[test]
-fn abort_tells_the_peer() {
+fn abort_sends_rst() {
     let mut script = script();
     script.write(1000);
     script.end.tcb.abort();
@@ -123,11 +123,11 @@ fn abort_tells_the_peer() {
     assert!(out[0].flags.has(Flags::RST));
     assert_eq!(out[0].seq, script.ack + 1000);
     assert!(script.end.tcb.is_closed() && !script.end.tcb.unsent_or_unacked());
-    assert_eq!(script.end.notices, [Event::Closed]);
+    assert_eq!(script.end.events, [Event::Closed]);
 }
 
 #[test]
-fn octets_that_nobody_takes_reset_the_connection() {
+fn data_after_shut_receive_resets_connection() {
     let mut script = script();
     script.end.tcb.shut_receive();
     assert!(script.send(script.fields()).is_empty(), "an ACK does no harm");
@@ -137,7 +137,7 @@ fn octets_that_nobody_takes_reset_the_connection() {
 }
 
 #[test]
-fn time_wait_gives_way_to_a_newer_syn_only() {
+fn time_wait_is_recycled_only_by_newer_syn() {
     let mut script = script();
     script.end.tcb.close();
     script.ack = script.output()[0].seq + 1;

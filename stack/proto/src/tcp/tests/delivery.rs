@@ -5,40 +5,40 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::reports::{ack_of, put, script};
+use super::sack::{only_ack, script, send_at};
 use super::{
-    Answers, Config, Contiguous, Delivered, Fields, Flags, Heap, OooPool, Options, Script,
+    Config, Contiguous, Delivered, Fields, Flags, HeapFrame, OooPolicy, OooPool, Options, Script,
 };
 use crate::device::{ChecksumMode, RxFrame};
-use crate::wire::tcp::{Block, MAX_HEADER_LEN};
+use crate::wire::tcp::{MAX_HEADER_LEN, SackBlock};
 
 // req-test: MPA-023
 #[test]
-fn what_is_rejected_is_not_reported() {
+fn dropped_ooo_segment_is_not_sacked() {
     let mut script = script(&Config::default());
     let base = script.seq;
-    script.end.answers = Answers::Reject;
-    let out = put(&mut script, base, 500, 500);
-    assert_eq!(ack_of(&out, base), (0, vec![]));
-    script.end.answers = Answers::Hold;
-    let out = put(&mut script, base, 1000, 500);
-    assert_eq!(ack_of(&out, base), (0, vec![(1000, 1500)]));
+    script.end.ooo_policy = OooPolicy::Drop;
+    let out = send_at(&mut script, base, 500, 500);
+    assert_eq!(only_ack(&out, base), (0, vec![]));
+    script.end.ooo_policy = OooPolicy::Buffer;
+    let out = send_at(&mut script, base, 1000, 500);
+    assert_eq!(only_ack(&out, base), (0, vec![(1000, 1500)]));
     // It comes again, and is handed up again.
-    let out = put(&mut script, base, 500, 500);
-    assert_eq!(ack_of(&out, base), (0, vec![(500, 1500)]));
-    let out = put(&mut script, base, 0, 500);
-    assert_eq!(ack_of(&out, base), (1500, vec![]));
+    let out = send_at(&mut script, base, 500, 500);
+    assert_eq!(only_ack(&out, base), (0, vec![(500, 1500)]));
+    let out = send_at(&mut script, base, 0, 500);
+    assert_eq!(only_ack(&out, base), (1500, vec![]));
     assert_eq!((script.end.read, script.end.tcb.stats().ooo_rejected), (1500, 1));
 }
 
 #[test]
-fn a_missing_answer_rejects() {
+fn unclaimed_ooo_segment_is_dropped() {
     let mut script = script(&Config::default());
     let base = script.seq;
     let mut buf = vec![0; MAX_HEADER_LEN + 500];
     let fields = Fields { seq: base + 500, ..script.fields() };
     let len = script.template.emit(&mut buf, &fields, 500, ChecksumMode::Software);
-    let frame = Heap::new(&buf[..len]);
+    let frame = HeapFrame::new(&buf[..len]);
     let (tcb, pool) = (&mut script.end.tcb, &mut script.end.pool);
     let early = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
     assert!(matches!(early, Delivered::OutOfOrder { seq, .. } if seq == base + 500));
@@ -50,7 +50,7 @@ fn a_missing_answer_rejects() {
 }
 
 #[test]
-fn a_fin_is_believed_with_its_octets_only() {
+fn ooo_fin_counts_only_if_its_data_is_kept() {
     let mut script = script(&Config::default());
     let base = script.seq;
     let fin = |script: &Script| Fields {
@@ -58,30 +58,30 @@ fn a_fin_is_believed_with_its_octets_only() {
         flags: Flags::ACK | Flags::FIN,
         ..script.fields()
     };
-    script.end.answers = Answers::Reject;
+    script.end.ooo_policy = OooPolicy::Drop;
     script.send_data(fin(&script), 100);
-    script.end.answers = Answers::Take;
+    script.end.ooo_policy = OooPolicy::Consume;
     assert_eq!(script.end.tcb.peer.fin_seq, None);
     script.send_data(fin(&script), 100);
     assert_eq!(script.end.tcb.peer.fin_seq, Some(base + 200));
-    let out = put(&mut script, base, 0, 100);
-    assert_eq!(ack_of(&out, base), (201, vec![]));
+    let out = send_at(&mut script, base, 0, 100);
+    assert_eq!(only_ack(&out, base), (201, vec![]));
     assert!(script.end.tcb.peer_finished());
     assert_eq!((script.end.read, script.end.tcb.stats().ooo_consumed), (200, 1));
 }
 
 #[test]
-fn of_several_gaps_the_first_is_filled() {
+fn segment_spanning_several_gaps_fills_the_first() {
     let mut script = script(&Config::default());
     let base = script.seq;
     for from in [1000, 2000, 3000] {
-        put(&mut script, base, from, 500);
+        send_at(&mut script, base, from, 500);
     }
     // 500..4000 covers 500..1000, 1500..2000, 2500..3000 and 3500..4000.
     let mut acks = Vec::new();
     for _ in 0..4 {
-        let out = put(&mut script, base, 500, 3500);
-        acks.push(ack_of(&out, base).1);
+        let out = send_at(&mut script, base, 500, 3500);
+        acks.push(only_ack(&out, base).1);
     }
     let known = [(1000, 1500), (500, 1500), (500, 2500), (500, 3500)];
     let grown = [(500, 1500), (500, 2500), (500, 3500), (500, 4000)];
@@ -89,40 +89,40 @@ fn of_several_gaps_the_first_is_filled() {
         assert_eq!(ack[..2], [known, grown]);
     }
     assert_eq!(script.end.tcb.ooo_segments(), 7);
-    put(&mut script, base, 0, 500);
+    send_at(&mut script, base, 0, 500);
     assert_eq!(script.end.read, 4000);
 }
 
 // Bounds.
 
 #[test]
-fn at_the_bound_the_left_edge_is_taken_and_nothing_else_is_lost() {
+fn full_ooo_pool_still_accepts_data_at_rcv_nxt() {
     let cfg = Config { recv_window: 1 << 20, ..Config::default() };
     let mut script = script(&cfg);
     script.end.pool = OooPool::new(4, 6 * 1472, 1460);
     let base = script.seq;
     for at in 1..=20 {
-        put(&mut script, base, 1400 * at, 1400);
+        send_at(&mut script, base, 1400 * at, 1400);
     }
     let held = script.end.tcb.ooo_segments();
     let stats = script.end.tcb.stats();
     assert_eq!((held, stats.ooo_buffered, stats.ooo_overflow), (7, 7, 13));
     // What was dropped is not reported.
-    let out = put(&mut script, base, 1400 * 30, 1400);
+    let out = send_at(&mut script, base, 1400 * 30, 1400);
     let end = 1400 * (u32::try_from(held).unwrap() + 1);
-    assert_eq!(ack_of(&out, base), (0, vec![(1400, end)]));
+    assert_eq!(only_ack(&out, base), (0, vec![(1400, end)]));
     // The left edge always gets through, and then the rest, as the peer sends it again.
-    let out = put(&mut script, base, 0, 1400);
-    assert_eq!(ack_of(&out, base), (end, vec![]));
+    let out = send_at(&mut script, base, 0, 1400);
+    assert_eq!(only_ack(&out, base), (end, vec![]));
     for at in held as u32 + 1..=20 {
-        put(&mut script, base, 1400 * at, 1400);
+        send_at(&mut script, base, 1400 * at, 1400);
     }
     assert_eq!(script.end.read, 1400 * 21);
     assert_eq!((script.end.pool.frames(), script.end.pool.octets()), (0, 0));
 }
 
 #[test]
-fn a_long_fat_path_is_held_while_a_loss_is_repaired() {
+fn ooo_pool_holds_a_long_fat_pipe_during_loss_recovery() {
     // 1 Gb/s and 20 ms: 1,700 segments under way, 3 % of which are lost; few frames to spare.
     let cfg = Config { recv_window: 4 << 20, ..Config::default() };
     let mut script = script(&cfg);
@@ -138,7 +138,7 @@ fn a_long_fat_path_is_held_while_a_loss_is_repaired() {
     assert_eq!(script.end.tcb.stats().ooo_overflow, 0);
     assert_eq!(script.end.pool.frames(), 128);
     for at in (0..count).filter(|at: &u32| at.is_multiple_of(33)) {
-        put(&mut script, base, 1448 * at, 1448);
+        send_at(&mut script, base, 1448 * at, 1448);
     }
     assert_eq!(script.end.read, 1448 * u64::from(count));
     assert!(script.end.tcb.assembler.is_idle(), "an idle connection keeps no memory");
@@ -148,7 +148,7 @@ fn a_long_fat_path_is_held_while_a_loss_is_repaired() {
 
 /// A sender that doubles what it sends in each round trip up to `rate` octets, or what the window
 /// admits; returns the largest window and how much was sent in the last round.
-fn pour(script: &mut Script, rounds: u32, rate: u32, with_ts: bool) -> (u32, u32) {
+fn run_slow_start_sender(script: &mut Script, rounds: u32, rate: u32, with_ts: bool) -> (u32, u32) {
     let rtt_us = 20_000;
     let mut window = script.end.tcb.rcv.window();
     let (mut flight, mut sent) = (14_480, 0);
@@ -182,47 +182,47 @@ fn pour(script: &mut Script, rounds: u32, rate: u32, with_ts: bool) -> (u32, u32
 
 // req-test: DDP-242
 #[test]
-fn the_window_grows_ahead_of_a_sender_in_slow_start() {
+fn receive_window_grows_ahead_of_slow_start() {
     let mut script = script(&Config::default());
     assert_eq!(script.end.tcb.window_limit(), 256 * 1024);
     // 2.5 MB in 20 ms; nine doublings from ten segments reach it, and no window holds them up.
-    let (limit, sent) = pour(&mut script, 10, 2_500_000, true);
+    let (limit, sent) = run_slow_start_sender(&mut script, 10, 2_500_000, true);
     assert!(sent > 2_490_000, "{sent}");
     assert!((5_000_000..=6 << 20).contains(&limit), "{limit}");
 }
 
 #[test]
-fn the_window_does_not_grow_without_need() {
+fn receive_window_does_not_grow_without_demand() {
     let mut script = script(&Config::default());
-    let (limit, _) = pour(&mut script, 30, 100_000, true);
+    let (limit, _) = run_slow_start_sender(&mut script, 30, 100_000, true);
     assert!(limit <= 370_000, "{limit}");
     // Nor beyond its bound.
     let cfg = Config { recv_window_max: 1 << 20, ..Config::default() };
     let mut script = self::script(&cfg);
-    let (limit, sent) = pour(&mut script, 20, 5_000_000, true);
+    let (limit, sent) = run_slow_start_sender(&mut script, 20, 5_000_000, true);
     assert_eq!(limit, 1 << 20);
     assert!(sent > 900_000);
 }
 
 #[test]
-fn the_start_up_window_does_not_grow() {
+fn startup_window_does_not_grow() {
     let mut script = Script::established(&Config::default(), Script::full_options());
-    let (limit, _) = pour(&mut script, 20, 1_000_000, true);
+    let (limit, _) = run_slow_start_sender(&mut script, 20, 1_000_000, true);
     assert_eq!(limit, Config::default().startup_window);
 }
 
 #[test]
-fn the_window_grows_without_timestamps_too() {
+fn receive_window_grows_without_timestamps() {
     let options = Options { ts: None, ..Script::full_options() };
     let mut script = Script::established(&Config::default(), options);
     script.end.tcb.open_window();
     script.output();
-    let (limit, sent) = pour(&mut script, 20, 2_500_000, false);
+    let (limit, sent) = run_slow_start_sender(&mut script, 20, 2_500_000, false);
     assert!(limit >= 5_000_000 && sent > 2_490_000, "{limit} {sent}");
 }
 
 #[test]
-fn without_scaling_the_window_stays_within_its_field() {
+fn unscaled_receive_window_stays_below_64_kib() {
     let options = Options { wscale: None, ..Script::full_options() };
     let mut script = Script::established(&Config::default(), options);
     script.end.tcb.open_window();
@@ -243,13 +243,13 @@ struct Model {
     /// Who brought each octet that was accepted.
     owner: Vec<Option<u8>>,
     /// Octets that were handed up early and taken.
-    taken: Vec<bool>,
+    consumed_ooo: Vec<bool>,
     /// Where the next octet in order is.
     next: usize,
 }
 
 impl Model {
-    fn own(&mut self, from: usize, octets: &[u8]) {
+    fn accept(&mut self, from: usize, octets: &[u8]) {
         for (cell, id) in (from..).zip(octets) {
             assert_eq!(self.owner[cell].replace(*id), None, "octet {cell} was accepted twice");
         }
@@ -259,7 +259,7 @@ impl Model {
     fn advance(&mut self, octets: &[u8]) {
         for id in octets {
             assert_eq!(self.owner[self.next], Some(*id), "octet {}", self.next);
-            assert!(!self.taken[self.next], "octet {} was taken before", self.next);
+            assert!(!self.consumed_ooo[self.next], "octet {} was taken before", self.next);
             self.next += 1;
         }
     }
@@ -272,10 +272,10 @@ fn octets_of(frame: &impl RxFrame, octets: &core::ops::Range<usize>) -> Vec<u8> 
 }
 
 /// Feeds segments, each of octets of its own, with the answers given.
-fn against_a_map(segments: &[(u32, u32, u8)]) {
+fn check_against_model(segments: &[(u32, u32, u8)]) {
     let mut script = script(&Config::default());
     let base = script.seq;
-    let mut model = Model { owner: vec![None; 400], taken: vec![false; 400], next: 0 };
+    let mut model = Model { owner: vec![None; 400], consumed_ooo: vec![false; 400], next: 0 };
     let mut pool = OooPool::new(6, 1 << 20, 1460);
     // At the end everything once more, so that it all gets through.
     let all = segments.iter().copied().chain((0..400).map(|at| (at, 1, 0)));
@@ -289,13 +289,13 @@ fn against_a_map(segments: &[(u32, u32, u8)]) {
             len as usize,
             ChecksumMode::Software,
         );
-        let frame = Heap::new(&buf[..total]);
+        let frame = HeapFrame::new(&buf[..total]);
         let seg = frame.parse();
         let tcb = &mut script.end.tcb;
         match tcb.handle_segment(script.now, &seg, frame) {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, octets } => {
-                model.own(model.next, &octets_of(&frame, &octets));
+                model.accept(model.next, &octets_of(&frame, &octets));
                 model.advance(&octets_of(&frame, &octets));
             }
             Delivered::OutOfOrder { frame, seq, octets } => {
@@ -305,13 +305,13 @@ fn against_a_map(segments: &[(u32, u32, u8)]) {
                 match answer {
                     0 => {
                         if tcb.buffer_ooo(&mut pool, frame, octets) {
-                            model.own(first, &found);
+                            model.accept(first, &found);
                         }
                     }
                     1 => {
                         tcb.consumed_ooo(&mut pool);
-                        model.own(first, &found);
-                        model.taken[first..first + found.len()].fill(true);
+                        model.accept(first, &found);
+                        model.consumed_ooo[first..first + found.len()].fill(true);
                     }
                     _ => tcb.drop_ooo(),
                 }
@@ -326,14 +326,14 @@ fn against_a_map(segments: &[(u32, u32, u8)]) {
                 Contiguous::Consumed { seq, len } => {
                     assert_eq!((seq - base) as usize, model.next);
                     let range = model.next..model.next + len as usize;
-                    assert!(model.taken[range.clone()].iter().all(|taken| *taken));
+                    assert!(model.consumed_ooo[range.clone()].iter().all(|taken| *taken));
                     model.next = range.end;
                 }
             }
         }
         assert_eq!((tcb.rcv_nxt() - base) as usize, model.next);
         // SACK blocks are what was accepted, and all of it.
-        let mut runs: Vec<Block> = Vec::new();
+        let mut runs: Vec<SackBlock> = Vec::new();
         for (at, _) in (0..).zip(&model.owner).skip(model.next).filter(|(_, id)| id.is_some()) {
             match runs.last_mut().filter(|run| run.1 == base + at) {
                 Some(run) => run.1 = base + at + 1,
@@ -349,22 +349,22 @@ fn against_a_map(segments: &[(u32, u32, u8)]) {
 proptest! {
     // req-test: MPA-003, MPA-032, MPA-033, MPA-052
     #[test]
-    fn each_octet_is_handed_up_once_whatever_the_answers(
+    fn each_byte_is_delivered_once_under_any_ooo_policy(
         segments in prop::collection::vec((0u32..340, 1u32..60, 0u8..4), 1..60)
     ) {
-        against_a_map(&segments);
+        check_against_model(&segments);
     }
 }
 
 #[test]
-fn taking_and_rejecting_at_random_loses_nothing() {
+fn random_ooo_policy_loses_no_data() {
     for seed in 0..20 {
         let mut script = script(&Config::default());
         let base = script.seq;
-        script.end.answers = Answers::Mixed(SmallRng::seed_from_u64(seed));
+        script.end.ooo_policy = OooPolicy::Random(SmallRng::seed_from_u64(seed));
         for round in 0..20 {
             for at in (round..20).rev() {
-                put(&mut script, base, 700 * at, 700);
+                send_at(&mut script, base, 700 * at, 700);
             }
         }
         assert_eq!(script.end.read, 14_000);

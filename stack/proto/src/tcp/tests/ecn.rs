@@ -2,7 +2,7 @@
 //! and answer between two connections.
 
 use super::bottleneck::Bottleneck;
-use super::{Config, End, Fields, Heap, Options, Script, at};
+use super::{Config, Endpoint, Fields, HeapFrame, Options, Script, at_us};
 use crate::tcp::{Algorithm, EcnMode};
 use crate::time::MILLISECOND;
 use crate::wire::tcp::{Ecn, Flags, Segment};
@@ -14,17 +14,17 @@ fn config(ecn: EcnMode) -> Config {
 }
 
 /// A client that asked, and a peer that agreed, with a window of some segments in use.
-fn agreed(congestion: Algorithm) -> Script {
+fn ecn_established(congestion: Algorithm) -> Script {
     let cfg = Config { congestion, tail_loss_probe: false, ..config(EcnMode::Request) };
     let (mut script, syn) = Script::connecting(&cfg);
     assert_eq!(syn.flags, Flags::SYN | SETUP);
-    assert_eq!(syn.ecn, Ecn::NotCapable);
+    assert_eq!(syn.ecn, Ecn::NotEct);
     let (seq, ack, window) = (script.seq, script.ack, script.window);
     script.seq += 1;
     let options = Options { ts: None, ..Script::full_options() };
     let flags = Flags::SYN | Flags::ACK | Flags::ECE;
     let answer = script.send(Fields { seq, ack, flags, window, options, ..Fields::default() });
-    assert_eq!((answer[0].flags, answer[0].ecn), (Flags::ACK, Ecn::NotCapable));
+    assert_eq!((answer[0].flags, answer[0].ecn), (Flags::ACK, Ecn::NotEct));
     script
 }
 
@@ -37,7 +37,7 @@ fn ack_all(script: &mut Script, seg: &Segment, flags: Flags) -> Vec<Segment> {
 }
 
 #[test]
-fn who_agrees() {
+fn ecn_is_used_only_if_requested_and_accepted() {
     let modes = [EcnMode::Off, EcnMode::Accept, EcnMode::Request];
     for client in modes {
         for server in modes {
@@ -49,10 +49,10 @@ fn who_agrees() {
                 link.end(side).to_write = 5000;
                 let now = link.now;
                 let frames = link.end(side).transmit(now);
-                let data: Vec<Segment> = frames.iter().map(Heap::parse).collect();
+                let data: Vec<Segment> = frames.iter().map(HeapFrame::parse).collect();
                 assert!(data.iter().any(|seg| !seg.payload.is_empty()));
                 for seg in data.iter().filter(|seg| !seg.payload.is_empty()) {
-                    let expected = if both { Ecn::Capable0 } else { Ecn::NotCapable };
+                    let expected = if both { Ecn::Ect0 } else { Ecn::NotEct };
                     assert_eq!(seg.ecn, expected);
                     assert!(!seg.flags.any(SETUP));
                 }
@@ -62,7 +62,7 @@ fn who_agrees() {
 }
 
 #[test]
-fn a_syn_ack_that_reflects_or_is_silent_agrees_to_nothing() {
+fn syn_ack_without_ece_or_with_reflected_flags_disables_ecn() {
     for flags in [SETUP, Flags::default(), Flags::CWR] {
         let (mut script, _) = Script::connecting(&config(EcnMode::Request));
         let (seq, ack, window) = (script.seq, script.ack, script.window);
@@ -70,7 +70,7 @@ fn a_syn_ack_that_reflects_or_is_silent_agrees_to_nothing() {
         script.send(Fields { seq, ack, flags, window, ..Fields::default() });
         script.seq += 1;
         assert!(!script.end.tcb.ecn.enabled, "{flags:?}");
-        assert!(script.write(3000).iter().all(|seg| seg.ecn == Ecn::NotCapable));
+        assert!(script.write(3000).iter().all(|seg| seg.ecn == Ecn::NotEct));
     }
     // ECE on a SYN-ACK that nobody asked for.
     let (mut script, syn) = Script::connecting(&config(EcnMode::Accept));
@@ -83,7 +83,7 @@ fn a_syn_ack_that_reflects_or_is_silent_agrees_to_nothing() {
 
 /// RFC 3168 section 6.1.1.1, and the rule of 6.1.1 on who never sets ECT.
 #[test]
-fn a_syn_sent_again_asks_no_more() {
+fn retransmitted_syn_does_not_request_ecn() {
     let (mut script, syn) = Script::connecting(&config(EcnMode::Request));
     assert!(syn.flags.has(SETUP));
     let again = script.fire();
@@ -94,22 +94,22 @@ fn a_syn_sent_again_asks_no_more() {
     script.send(Fields { seq, ack, flags, window, ..Fields::default() });
     script.seq += 1;
     assert!(script.end.tcb.ecn.enabled);
-    assert!(script.write(3000).iter().all(|seg| seg.ecn == Ecn::NotCapable));
-    let fields = Fields { ecn: Ecn::Congested, ..script.fields() };
+    assert!(script.write(3000).iter().all(|seg| seg.ecn == Ecn::NotEct));
+    let fields = Fields { ecn: Ecn::Ce, ..script.fields() };
     script.deliver(&fields, 100);
     script.wait_us(100);
     assert!(script.fire()[0].flags.has(Flags::ECE));
 }
 
 #[test]
-fn a_peer_whose_syn_comes_again_without_is_believed() {
-    let now = at(1000);
+fn retransmitted_syn_without_ecn_disables_it() {
+    let now = at_us(1000);
     let (_, mut syn) = Script::connecting(&config(EcnMode::Request));
-    let mut server = End::server(&config(EcnMode::Accept), &syn, 1, now);
+    let mut server = Endpoint::server(&config(EcnMode::Accept), &syn, 1, now);
     let answer = server.transmit(now).remove(0).parse();
     assert_eq!(answer.flags, Flags::SYN | Flags::ACK | Flags::ECE);
     syn.flags = Flags::SYN;
-    let nothing = server.tcb.handle_segment(now, &syn, Heap::new(&[]));
+    let nothing = server.tcb.handle_segment(now, &syn, HeapFrame::new(&[]));
     assert!(matches!(nothing, crate::tcp::Delivered::Nothing));
     let answer = server.transmit(now).remove(0).parse();
     assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
@@ -117,7 +117,7 @@ fn a_peer_whose_syn_comes_again_without_is_believed() {
 }
 
 #[test]
-fn both_ends_open_at_once() {
+fn simultaneous_open_negotiates_ecn() {
     for mode in [EcnMode::Request, EcnMode::Accept] {
         let (mut script, _) = Script::connecting(&config(mode));
         let (seq, window) = (script.seq, script.window);
@@ -132,10 +132,10 @@ fn both_ends_open_at_once() {
 }
 
 #[test]
-fn one_reduction_per_window_and_cwr_once() {
-    let mut script = agreed(Algorithm::NewReno);
+fn ece_reduces_once_per_window_and_sends_cwr_once() {
+    let mut script = ecn_established(Algorithm::NewReno);
     let sent = script.write(14_600);
-    assert!(sent.iter().all(|seg| seg.ecn == Ecn::Capable0 && !seg.flags.has(Flags::CWR)));
+    assert!(sent.iter().all(|seg| seg.ecn == Ecn::Ect0 && !seg.flags.has(Flags::CWR)));
     let before = script.end.tcb.cwnd();
     script.end.to_write = 100_000;
     let out = ack_all(&mut script, &sent[1], Flags::ECE);
@@ -147,7 +147,7 @@ fn one_reduction_per_window_and_cwr_once() {
     for seg in &sent[2..] {
         let out = ack_all(&mut script, seg, Flags::ECE);
         cwr += out.iter().filter(|seg| seg.flags.has(Flags::CWR)).count();
-        assert!(out.iter().all(|seg| seg.ecn == Ecn::Capable0));
+        assert!(out.iter().all(|seg| seg.ecn == Ecn::Ect0));
         assert_eq!(script.end.tcb.cwnd(), reduced);
     }
     assert_eq!(cwr, 1, "on the first new segment");
@@ -162,9 +162,9 @@ fn one_reduction_per_window_and_cwr_once() {
 }
 
 #[test]
-fn a_loss_and_an_echo_reduce_once() {
+fn loss_and_ece_in_one_window_reduce_once() {
     for echo_first in [true, false] {
-        let mut script = agreed(Algorithm::NewReno);
+        let mut script = ecn_established(Algorithm::NewReno);
         let sent = script.write(14_600);
         let block = (sent[2].seq, sent[9].seq + sent[9].seq_len());
         let ack = |script: &mut Script, sack: bool, flags: Flags| {
@@ -185,24 +185,20 @@ fn a_loss_and_an_echo_reduce_once() {
         assert_eq!((stats.fast_recoveries, stats.retransmits), (1, 1));
         assert_eq!(stats.ece_reductions, u32::from(echo_first));
         for seg in again {
-            assert_eq!(
-                (seg.ecn, seg.flags.has(Flags::CWR)),
-                (Ecn::NotCapable, false),
-                "sent again"
-            );
+            assert_eq!((seg.ecn, seg.flags.has(Flags::CWR)), (Ecn::NotEct, false), "sent again");
         }
         // CWR travels with new octets.
         script.end.to_write = 50_000;
         let out = ack_all(&mut script, &sent[9], Flags::ECE);
-        assert!(out[0].flags.has(Flags::CWR) && out[0].ecn == Ecn::Capable0);
+        assert!(out[0].flags.has(Flags::CWR) && out[0].ecn == Ecn::Ect0);
         assert!(!out[1].flags.has(Flags::CWR));
         assert_eq!(script.end.tcb.cc.ssthresh(), threshold);
     }
 }
 
 #[test]
-fn the_receiver_echoes_until_it_is_told() {
-    let mut script = agreed(Algorithm::NewReno);
+fn receiver_sets_ece_until_cwr() {
+    let mut script = ecn_established(Algorithm::NewReno);
     let data = |script: &mut Script, ecn: Ecn, flags: Flags| {
         let fields = script.fields();
         let fields = Fields { ecn, flags: fields.flags | flags, ..fields };
@@ -212,24 +208,24 @@ fn the_receiver_echoes_until_it_is_told() {
         script.fire().remove(0)
     };
     let none = Flags::default();
-    assert!(!data(&mut script, Ecn::Capable0, none).flags.has(Flags::ECE));
-    assert!(data(&mut script, Ecn::Congested, none).flags.has(Flags::ECE));
-    let ack = data(&mut script, Ecn::Capable0, none);
-    assert_eq!((ack.flags, ack.ecn), (Flags::ACK | Flags::ECE, Ecn::NotCapable));
+    assert!(!data(&mut script, Ecn::Ect0, none).flags.has(Flags::ECE));
+    assert!(data(&mut script, Ecn::Ce, none).flags.has(Flags::ECE));
+    let ack = data(&mut script, Ecn::Ect0, none);
+    assert_eq!((ack.flags, ack.ecn), (Flags::ACK | Flags::ECE, Ecn::NotEct));
     // On data as well.
     assert!(script.write(100)[0].flags.has(Flags::ECE));
-    assert!(!data(&mut script, Ecn::Capable0, Flags::CWR).flags.has(Flags::ECE));
-    assert!(data(&mut script, Ecn::Congested, Flags::CWR).flags.has(Flags::ECE));
+    assert!(!data(&mut script, Ecn::Ect0, Flags::CWR).flags.has(Flags::ECE));
+    assert!(data(&mut script, Ecn::Ce, Flags::CWR).flags.has(Flags::ECE));
     assert_eq!(script.end.tcb.stats().ce_in, 2);
 }
 
 #[test]
-fn dctcp_s_receiver_acknowledges_each_change_at_once() {
-    let mut script = agreed(Algorithm::Dctcp);
+fn dctcp_receiver_acks_each_ce_change_at_once() {
+    let mut script = ecn_established(Algorithm::Dctcp);
     let start = script.seq;
     let marks = [false, true, true, false, true];
     for marked in marks {
-        let ecn = if marked { Ecn::Congested } else { Ecn::Capable0 };
+        let ecn = if marked { Ecn::Ce } else { Ecn::Ect0 };
         let fields = Fields { ecn, ..script.fields() };
         script.deliver(&fields, 100);
         script.seq += 100;
@@ -242,7 +238,7 @@ fn dctcp_s_receiver_acknowledges_each_change_at_once() {
 
 /// A queue that marks instead of dropping: mark, echo, reduction, CWR, and no loss.
 #[test]
-fn two_connections_over_a_marking_queue() {
+fn ce_marking_queue_fills_link_without_loss() {
     for congestion in [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp] {
         let cfg = Config {
             congestion,

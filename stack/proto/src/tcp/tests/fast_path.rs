@@ -2,7 +2,7 @@
 //! serves.
 
 use super::pair::Pair;
-use super::recovery::end;
+use super::recovery::end_seq;
 use super::{Config, Fields, Script};
 use crate::tcp::fast_path::tests::Counts;
 use crate::tcp::{Algorithm, EcnMode, PathMtuConfig, TooBig};
@@ -13,21 +13,21 @@ const ALGORITHMS: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algori
 
 /// The share of segments on the fast path, received ones and sent data, of a bulk transfer over a
 /// clean path.
-fn shares(cfg: &Config) -> [f64; 2] {
+fn fast_path_shares(cfg: &Config) -> [f64; 2] {
     const RECORDS: u64 = 2000;
     let mut pair = Pair::new([cfg.clone(), cfg.clone()], 10 * MICROSECOND, 1);
     pair.server().tcb.open_window();
-    pair.rate = 10_000_000_000;
-    pair.client().checks_board = false;
+    pair.bits_per_second = 10_000_000_000;
+    pair.client().checks_scoreboard = false;
     pair.write(1448 * 100);
-    pair.settle(MILLISECOND);
+    pair.run_idle(MILLISECOND);
     let received = |pair: &mut Pair| {
         let ends = pair.ends.iter().flatten();
         ends.map(|end| u64::from(end.tcb.stats().segments_in)).sum::<u64>()
     };
     let (before, counts) = (received(&mut pair), Counts::now());
     pair.write(1448 * RECORDS);
-    pair.settle(MILLISECOND);
+    pair.run_idle(MILLISECOND);
     let (after, counts) = (received(&mut pair), Counts::now() - counts);
     [counts.received as f64 / (after - before) as f64, counts.sent as f64 / RECORDS as f64]
 }
@@ -36,14 +36,14 @@ fn shares(cfg: &Config) -> [f64; 2] {
 fn connections_with_ecn_take_the_fast_path() {
     for congestion in ALGORITHMS {
         for ecn in [EcnMode::Off, EcnMode::Request] {
-            let shares = shares(&Config { congestion, ecn, ..Config::default() });
+            let shares = fast_path_shares(&Config { congestion, ecn, ..Config::default() });
             assert!(shares.iter().all(|share| *share > 0.9), "{congestion:?} {ecn:?}: {shares:?}");
         }
     }
 }
 
 /// An established client whose peer agreed to ECN.
-fn agreed(congestion: Algorithm) -> Script {
+fn ecn_established(congestion: Algorithm) -> Script {
     let cfg = Config { congestion, ecn: EcnMode::Request, ..Config::default() };
     let (mut script, _) = Script::connecting(&cfg);
     let flags = Flags::SYN | Flags::ACK | Flags::ECE;
@@ -59,9 +59,9 @@ fn agreed(congestion: Algorithm) -> Script {
 fn exchange(script: &mut Script, flags: Flags, fast: [bool; 2]) {
     let before = Counts::now();
     let sent = script.write(1000);
-    assert_eq!(sent[0].ecn, Ecn::Capable0);
+    assert_eq!(sent[0].ecn, Ecn::Ect0);
     script.wait_us(100);
-    script.ack = end(&sent[0]);
+    script.ack = end_seq(&sent[0]);
     script.ts.as_mut().unwrap().1 = sent[0].options.ts.unwrap().0;
     let fields = script.fields();
     script.send(Fields { flags: fields.flags | flags, ..fields });
@@ -79,9 +79,9 @@ fn receive(script: &mut Script, ecn: Ecn, flags: Flags) -> bool {
 }
 
 #[test]
-fn an_echo_takes_the_slow_path_until_the_reduction_is_over() {
+fn ece_takes_the_slow_path_until_the_reduction_ends() {
     for congestion in ALGORITHMS {
-        let mut script = agreed(congestion);
+        let mut script = ecn_established(congestion);
         exchange(&mut script, Flags::default(), [true; 2]);
         exchange(&mut script, Flags::ECE, [true, false]);
         assert_eq!(script.end.tcb.stats().ece_reductions, 1);
@@ -92,24 +92,24 @@ fn an_echo_takes_the_slow_path_until_the_reduction_is_over() {
 }
 
 #[test]
-fn a_mark_takes_the_slow_path_until_it_is_answered() {
+fn ce_takes_the_slow_path_until_the_echo_ends() {
     for congestion in ALGORITHMS {
-        let mut script = agreed(congestion);
-        assert!(receive(&mut script, Ecn::Capable0, Flags::default()));
-        assert!(!receive(&mut script, Ecn::Congested, Flags::default()));
+        let mut script = ecn_established(congestion);
+        assert!(receive(&mut script, Ecn::Ect0, Flags::default()));
+        assert!(!receive(&mut script, Ecn::Ce, Flags::default()));
         assert_eq!(script.end.tcb.stats().ce_in, 1);
-        assert!(!receive(&mut script, Ecn::Capable0, Flags::default()), "the echo is pending");
+        assert!(!receive(&mut script, Ecn::Ect0, Flags::default()), "the echo is pending");
         // DCTCP's echo ends by itself, RFC 3168's by CWR.
-        assert!(!receive(&mut script, Ecn::Capable0, Flags::CWR));
+        assert!(!receive(&mut script, Ecn::Ect0, Flags::CWR));
         script.output();
-        assert!(receive(&mut script, Ecn::Capable0, Flags::default()), "{congestion:?}");
+        assert!(receive(&mut script, Ecn::Ect0, Flags::default()), "{congestion:?}");
     }
 }
 
 /// RFC 8257 section 3.3: alpha decays by a sixteenth per window without marks, on whichever path.
 #[test]
-fn dctcp_observes_on_the_fast_path() {
-    let mut script = agreed(Algorithm::Dctcp);
+fn dctcp_alpha_is_updated_on_the_fast_path() {
+    let mut script = ecn_established(Algorithm::Dctcp);
     let part = |script: &Script| {
         let mut cc = script.end.tcb.cc;
         let before = cc.cwnd();
@@ -125,7 +125,7 @@ fn dctcp_observes_on_the_fast_path() {
 }
 
 #[test]
-fn a_lowered_path_mtu_leaves_the_fast_path_until_a_probe_is_due() {
+fn lowered_path_mtu_keeps_the_fast_path_until_a_probe_is_due() {
     const RAISE_US: u64 = 1_000_000;
     let path_mtu = PathMtuConfig { raise_ns: RAISE_US * 1000, ..PathMtuConfig::default() };
     let cfg = Config { path_mtu, idle_restart: false, ..Config::default() };

@@ -1,17 +1,18 @@
 //! Opening: active, passive, simultaneous; options; refusals; retransmission.
 
 use super::{
-    Config, End, Event, Fields, Flags, HeaderTemplate, MAC, Options, Script, Seq, TxDemand, at,
+    Config, Endpoint, Event, Fields, Flags, HeaderTemplate, MAC, Options, Script, Seq, TxDemand,
+    at_us,
 };
 use crate::device::ChecksumMode;
 use crate::tcp::{State, Transmit};
 use crate::time::{MILLISECOND, SECOND};
 
 #[test]
-fn active_and_passive_open() {
+fn active_and_passive_open_establish_connection() {
     let cfg = Config::default();
-    let now = at(5);
-    let mut client = End::client(&cfg, 0xffff_ffff, now);
+    let now = at_us(5);
+    let mut client = Endpoint::client(&cfg, 0xffff_ffff, now);
     let syn = client.transmit(now);
     assert_eq!(syn.len(), 1);
     let syn = syn[0].parse();
@@ -20,25 +21,25 @@ fn active_and_passive_open() {
     let options = &syn.options;
     assert_eq!((options.mss, options.wscale, options.sack_permitted), (Some(1460), Some(7), true));
 
-    let mut server = End::server(&cfg, &syn, 77, now);
+    let mut server = Endpoint::server(&cfg, &syn, 77, now);
     assert_eq!(server.tcb.state(), State::SynReceived);
     let syn_ack = server.transmit(now);
     assert_eq!(syn_ack.len(), 1);
     assert_eq!(syn_ack[0].parse().flags, Flags::SYN | Flags::ACK);
     assert_eq!(syn_ack[0].parse().ack, Seq(0), "the sequence number wrapped");
     client.receive(now, &syn_ack[0]);
-    assert_eq!(client.notices, [Event::Established]);
+    assert_eq!(client.events, [Event::Established]);
     let ack = client.transmit(now);
     assert_eq!(ack.len(), 1);
     server.receive(now, &ack[0]);
-    assert_eq!(server.notices, [Event::Established]);
+    assert_eq!(server.events, [Event::Established]);
     assert_eq!(server.tcb.state(), State::Established);
     assert_eq!((client.tcb.emss(), server.tcb.emss()), (1448, 1448));
     assert!(client.transmit(now).is_empty() && server.transmit(now).is_empty());
 }
 
 #[test]
-fn only_what_both_offer_is_used() {
+fn options_are_used_only_if_both_sides_offer_them() {
     let bare = Config { timestamps: false, sack: false, mss: 900, ..Config::default() };
     let script = Script::established(
         &bare,
@@ -56,7 +57,7 @@ fn only_what_both_offer_is_used() {
 }
 
 #[test]
-fn both_open_at_once() {
+fn simultaneous_open_establishes_connection() {
     let cfg = Config::default();
     let (mut script, syn) = Script::connecting(&cfg);
     let ours = script.send(Fields {
@@ -81,7 +82,7 @@ fn both_open_at_once() {
         options: Options { ts: Some((101, 0)), ..Options::default() },
         ..Fields::default()
     });
-    assert_eq!(script.end.notices, [Event::Established]);
+    assert_eq!(script.end.events, [Event::Established]);
     assert_eq!(answer.len(), 1);
     assert_eq!(answer[0].flags, Flags::ACK);
     script.seq = Seq(5001);
@@ -90,7 +91,7 @@ fn both_open_at_once() {
 }
 
 #[test]
-fn a_syn_is_repeated_with_backoff_and_then_given_up() {
+fn syn_is_retransmitted_with_backoff_then_times_out() {
     let cfg = Config { syn_retries: 3, ..Config::default() };
     let (mut script, syn) = Script::connecting(&cfg);
     let start = script.now;
@@ -101,17 +102,17 @@ fn a_syn_is_repeated_with_backoff_and_then_given_up() {
         assert_eq!(script.now.since(start), wait * MILLISECOND);
     }
     assert!(script.fire().is_empty());
-    assert_eq!(script.end.notices, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
+    assert_eq!(script.end.events, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
     assert!(script.end.tcb.is_closed() && script.end.tcb.deadline().is_none());
 }
 
 #[test]
-fn a_repeated_syn_is_answered_again() {
+fn duplicate_syn_is_answered_with_syn_ack() {
     let cfg = Config::default();
-    let now = at(1);
-    let mut client = End::client(&cfg, 1, now);
+    let now = at_us(1);
+    let mut client = Endpoint::client(&cfg, 1, now);
     let syn = client.transmit(now).remove(0);
-    let mut server = End::server(&cfg, &syn.parse(), 2, now);
+    let mut server = Endpoint::server(&cfg, &syn.parse(), 2, now);
     assert_eq!(server.transmit(now).len(), 1);
     server.receive(now, &syn);
     let again = server.transmit(now);
@@ -126,14 +127,14 @@ fn a_repeated_syn_is_answered_again() {
     }
     now = server.tcb.deadline().unwrap().max(now);
     server.timeout(now);
-    assert_eq!(server.notices, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
+    assert_eq!(server.events, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
     assert!(!server.tcb.is_closed());
     assert!(server.transmit(now)[0].parse().flags.has(Flags::RST));
     assert!(server.tcb.is_closed());
 }
 
 #[test]
-fn in_syn_sent_nonsense_is_reset_and_a_reset_needs_the_right_ack() {
+fn syn_sent_resets_bad_ack_and_takes_rst_only_with_valid_ack() {
     let cfg = Config::default();
     let (mut script, syn) = Script::connecting(&cfg);
     let ack = Fields { ack: syn.seq + 9, flags: Flags::ACK, ..Fields::default() };
@@ -144,23 +145,23 @@ fn in_syn_sent_nonsense_is_reset_and_a_reset_needs_the_right_ack() {
     assert_eq!(script.end.tcb.state(), State::SynSent);
     let refused = Fields { ack: syn.seq + 1, flags: Flags::RST | Flags::ACK, ..Fields::default() };
     assert!(script.send(refused).is_empty());
-    assert_eq!(script.end.notices, [Event::Reset, Event::Closed]);
+    assert_eq!(script.end.events, [Event::Reset, Event::Closed]);
     assert!(script.end.tcb.is_closed());
 }
 
 #[test]
-fn in_syn_received_a_wrong_ack_is_reset() {
+fn syn_received_resets_bad_ack() {
     let cfg = Config { timestamps: false, ..Config::default() };
-    let now = at(1);
-    let mut client = End::client(&cfg, 1, now);
+    let now = at_us(1);
+    let mut client = Endpoint::client(&cfg, 1, now);
     let syn = client.transmit(now).remove(0).parse();
-    let mut server = End::server(&cfg, &syn, 50, now);
+    let mut server = Endpoint::server(&cfg, &syn, 50, now);
     let template = HeaderTemplate::new(MAC[0], MAC[1], client.tcb.tuple());
     let mut buf = [0; 100];
     let fields = Fields { seq: Seq(2), ack: Seq(60), flags: Flags::ACK, ..Fields::default() };
     let len = template.emit(&mut buf, &fields, 0, ChecksumMode::Software);
     server.transmit(now);
-    server.receive(now, &super::Heap::new(&buf[..len]));
+    server.receive(now, &super::HeapFrame::new(&buf[..len]));
     let answer = server.transmit(now);
     assert_eq!(answer.len(), 1);
     assert_eq!((answer[0].parse().flags, answer[0].parse().seq), (Flags::RST, Seq(60)));
@@ -168,7 +169,7 @@ fn in_syn_received_a_wrong_ack_is_reset() {
 }
 
 #[test]
-fn payload_waits_for_the_handshake() {
+fn data_is_not_sent_before_established() {
     let cfg = Config::default();
     let (mut script, _) = Script::connecting(&cfg);
     assert_eq!(script.end.tcb.next_transmit(script.now, TxDemand::Record(1)), Transmit::Idle);
@@ -177,18 +178,18 @@ fn payload_waits_for_the_handshake() {
 }
 
 #[test]
-fn closing_before_the_answer() {
+fn close_in_syn_sent_closes_and_in_syn_received_waits() {
     let cfg = Config::default();
     let (mut script, _) = Script::connecting(&cfg);
     script.end.tcb.close();
-    script.end.poll_notices();
-    assert_eq!(script.end.notices, [Event::Closed]);
+    script.end.poll_events();
+    assert_eq!(script.end.events, [Event::Closed]);
     assert!(script.end.tcb.is_closed());
     // The responder's close waits for the handshake.
-    let now = at(1);
-    let mut client = End::client(&cfg, 1, now);
+    let now = at_us(1);
+    let mut client = Endpoint::client(&cfg, 1, now);
     let syn = client.transmit(now).remove(0).parse();
-    let mut server = End::server(&cfg, &syn, 2, now);
+    let mut server = Endpoint::server(&cfg, &syn, 2, now);
     server.tcb.close();
     client.receive(now, &server.transmit(now)[0]);
     server.receive(now, &client.transmit(now)[0]);
@@ -197,7 +198,7 @@ fn closing_before_the_answer() {
 }
 
 #[test]
-fn the_handshake_is_a_round_trip_sample() {
+fn handshake_gives_an_rtt_sample() {
     let (mut script, _) = Script::connecting(&Config::default());
     script.wait_us(300);
     let seq = script.seq;

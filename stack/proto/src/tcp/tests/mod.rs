@@ -1,27 +1,27 @@
 //! Tests of whole connections. This file is the harness: heap frames, one end with its
 //! application, and scripted segments; the files beside it hold the tests.
 
+mod acceptability;
 mod bottleneck;
 mod close;
 mod delivery;
 mod ecn;
 mod fast_path;
 mod handshake;
-mod hostile;
-mod lossy;
+mod no_sack_no_ts;
 mod pair;
-mod plain;
 mod pmtu;
-mod probe;
 mod rack;
+mod random_loss;
+mod random_segments;
 mod recovery;
-mod reports;
-mod rules;
-mod short;
-mod silly;
+mod sack;
+mod short_messages;
 mod sim;
 mod states;
+mod sws;
 mod timers;
+mod tlp;
 mod window;
 
 use core::net::{IpAddr, SocketAddr};
@@ -47,12 +47,12 @@ pub(super) const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 /// A frame on the heap whose first run ends at `head`.
 #[derive(Clone, Debug)]
-pub(crate) struct Heap {
+pub(crate) struct HeapFrame {
     pub(super) octets: Rc<[u8]>,
     head: usize,
 }
 
-impl RxFrame for Heap {
+impl RxFrame for HeapFrame {
     fn head(&self) -> &[u8] {
         &self.octets[..self.head]
     }
@@ -70,13 +70,13 @@ impl RxFrame for Heap {
     }
 }
 
-impl Retained for Heap {
+impl Retained for HeapFrame {
     fn octets(&self) -> &[u8] {
         &self.octets
     }
 }
 
-impl Heap {
+impl HeapFrame {
     pub(super) fn new(octets: &[u8]) -> Self {
         // Every other frame is a chain, its payload beyond the first run.
         let head =
@@ -108,33 +108,33 @@ pub(super) fn pattern(side: usize, at: u64) -> u8 {
     (mixed >> 56) as u8
 }
 
-pub(super) fn origin(iss: u32) -> IssAndTsOffset {
+pub(super) fn iss_and_ts_offset(iss: u32) -> IssAndTsOffset {
     IssAndTsOffset { iss: Seq(iss), ts_offset: iss.wrapping_mul(0x9e37_79b1) }
 }
 
-pub(super) type TestTcb = Tcb<Heap, Heap>;
+pub(super) type TestTcb = Tcb<HeapFrame, HeapFrame>;
 
 /// How an application answers early octets.
 #[derive(Debug)]
-pub(super) enum Answers {
+pub(super) enum OooPolicy {
     /// TCP is to hold them.
-    Hold,
+    Buffer,
     /// It takes them at once.
-    Take,
+    Consume,
     /// It does not want them.
-    Reject,
+    Drop,
     /// Now so, now so.
-    Mixed(SmallRng),
+    Random(SmallRng),
 }
 
 /// Memory for early octets: frames first, then copies.
-pub(super) fn pool() -> OooPool<Heap> {
+pub(super) fn ooo_pool() -> OooPool<HeapFrame> {
     OooPool::new(40, 16 << 20, 1460)
 }
 
 /// A connection with an application that writes records of a known pattern and checks what it
 /// reads.
-pub(super) struct End {
+pub(super) struct Endpoint {
     pub(super) tcb: TestTcb,
     side: usize,
     /// Octets still to be written, and how long records are.
@@ -143,18 +143,18 @@ pub(super) struct End {
     pub(super) written: u64,
     pub(super) read: u64,
     /// Octets kept instead of consumed, and how many may be kept.
-    pub(super) kept: u32,
-    pub(super) keep_max: u32,
-    pub(super) pool: OooPool<Heap>,
-    pub(super) answers: Answers,
+    pub(super) unconsumed: u32,
+    pub(super) unconsumed_max: u32,
+    pub(super) pool: OooPool<HeapFrame>,
+    pub(super) ooo_policy: OooPolicy,
     /// Early octets taken, by position in the stream.
-    taken: BTreeMap<u64, u64>,
-    pub(super) notices: Vec<Event>,
+    consumed_ooo: BTreeMap<u64, u64>,
+    pub(super) events: Vec<Event>,
     /// Whether the scoreboard's invariants are checked at each step.
-    pub(super) checks_board: bool,
+    pub(super) checks_scoreboard: bool,
 }
 
-impl End {
+impl Endpoint {
     pub(super) fn new(tcb: TestTcb, side: usize) -> Self {
         Self {
             tcb,
@@ -163,29 +163,32 @@ impl End {
             record_len: usize::MAX,
             written: 0,
             read: 0,
-            kept: 0,
-            keep_max: 0,
-            pool: pool(),
-            answers: Answers::Hold,
-            taken: BTreeMap::new(),
-            notices: Vec::new(),
-            checks_board: true,
+            unconsumed: 0,
+            unconsumed_max: 0,
+            pool: ooo_pool(),
+            ooo_policy: OooPolicy::Buffer,
+            consumed_ooo: BTreeMap::new(),
+            events: Vec::new(),
+            checks_scoreboard: true,
         }
     }
 
     pub(super) fn client(cfg: &Config, iss: u32, now: Instant) -> Self {
         let tuple = tuple(false, false);
         let template = HeaderTemplate::new(MAC[0], MAC[1], tuple);
-        Self::new(Tcb::connect(now, &Arc::new(cfg.clone()), template, origin(iss)), 0)
+        Self::new(Tcb::connect(now, &Arc::new(cfg.clone()), template, iss_and_ts_offset(iss)), 0)
     }
 
     pub(super) fn server(cfg: &Config, syn: &Segment, iss: u32, now: Instant) -> Self {
         let template = HeaderTemplate::new(MAC[1], MAC[0], syn.tuple);
-        Self::new(Tcb::accept(now, &Arc::new(cfg.clone()), template, syn, origin(iss)), 1)
+        Self::new(
+            Tcb::accept(now, &Arc::new(cfg.clone()), template, syn, iss_and_ts_offset(iss)),
+            1,
+        )
     }
 
-    fn check_board(&self) {
-        if self.checks_board {
+    fn check_scoreboard(&self) {
+        if self.checks_scoreboard {
             self.tcb.scoreboard.check(self.tcb.sack);
         }
     }
@@ -200,48 +203,48 @@ impl End {
         }
     }
 
-    fn check(&mut self, frame: &impl RxFrame, octets: &Range<usize>) {
+    fn read_in_order(&mut self, frame: &impl RxFrame, octets: &Range<usize>) {
         self.check_octets(frame, octets, self.read);
         self.read += octets.len() as u64;
         let keep = u32::try_from(octets.len()).unwrap();
-        if self.kept + keep <= self.keep_max {
-            self.kept += keep;
+        if self.unconsumed + keep <= self.unconsumed_max {
+            self.unconsumed += keep;
             self.tcb.add_unconsumed(keep);
         }
     }
 
     /// 0: hold, 1: take, 2: reject.
-    fn answer(&mut self) -> u32 {
-        match &mut self.answers {
-            Answers::Hold => 0,
-            Answers::Take => 1,
-            Answers::Reject => 2,
-            Answers::Mixed(rng) => rng.random_range(0..3),
+    fn choose_ooo_action(&mut self) -> u32 {
+        match &mut self.ooo_policy {
+            OooPolicy::Buffer => 0,
+            OooPolicy::Consume => 1,
+            OooPolicy::Drop => 2,
+            OooPolicy::Random(rng) => rng.random_range(0..3),
         }
     }
 
-    fn take_early(&mut self, frame: Heap, seq: Seq, octets: Range<usize>) {
+    fn handle_ooo(&mut self, frame: HeapFrame, seq: Seq, octets: Range<usize>) {
         assert!(seq > self.tcb.rcv.nxt, "what is in order is not early");
         let position = self.read + u64::from(seq - self.tcb.rcv.nxt);
         self.check_octets(&frame, &octets, position);
-        match self.answer() {
+        match self.choose_ooo_action() {
             0 => drop(self.tcb.buffer_ooo(&mut self.pool, frame, octets)),
             1 => {
                 self.tcb.consumed_ooo(&mut self.pool);
                 let end = position + octets.len() as u64;
-                let before = self.taken.range(..end).next_back();
+                let before = self.consumed_ooo.range(..end).next_back();
                 assert!(before.is_none_or(|before| *before.1 <= position), "taken twice");
-                self.taken.insert(position, end);
+                self.consumed_ooo.insert(position, end);
             }
             _ => self.tcb.drop_ooo(),
         }
     }
 
     /// Octets taken early that have become contiguous.
-    fn check_taken(&mut self, len: u32) {
+    fn read_consumed_ooo(&mut self, len: u32) {
         let end = self.read + u64::from(len);
         while self.read < end {
-            let (start, stop) = self.taken.pop_first().expect("taken before");
+            let (start, stop) = self.consumed_ooo.pop_first().expect("taken before");
             assert_eq!(start, self.read);
             self.read = stop;
         }
@@ -250,52 +253,52 @@ impl End {
 
     /// The application consumes what it kept.
     pub(super) fn consume(&mut self) {
-        self.tcb.consume(self.kept);
-        self.kept = 0;
+        self.tcb.consume(self.unconsumed);
+        self.unconsumed = 0;
     }
 
-    pub(super) fn receive(&mut self, now: Instant, frame: &Heap) {
+    pub(super) fn receive(&mut self, now: Instant, frame: &HeapFrame) {
         let edge = self.tcb.rcv.adv;
         let seg = frame.parse();
         match self.tcb.handle_segment(now, &seg, frame.clone()) {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, octets } => {
-                self.check(&frame, &octets);
+                self.read_in_order(&frame, &octets);
                 while let Some(next) = self.tcb.next_contiguous() {
                     match next {
                         Contiguous::Buffered { segment: held, octets } => {
-                            self.check(&held, &octets);
+                            self.read_in_order(&held, &octets);
                             self.pool.release(held);
                         }
-                        Contiguous::Consumed { len, .. } => self.check_taken(len),
+                        Contiguous::Consumed { len, .. } => self.read_consumed_ooo(len),
                     }
                 }
             }
-            Delivered::OutOfOrder { frame, seq, octets } => self.take_early(frame, seq, octets),
+            Delivered::OutOfOrder { frame, seq, octets } => self.handle_ooo(frame, seq, octets),
         }
         self.tcb.release_ooo(&mut self.pool);
         assert!(self.tcb.rcv.adv >= edge || self.tcb.peer.irs == seg.seq, "window went back");
-        self.check_board();
-        self.poll_notices();
+        self.check_scoreboard();
+        self.poll_events();
     }
 
-    pub(super) fn poll_notices(&mut self) {
+    pub(super) fn poll_events(&mut self) {
         while let Some(notice) = self.tcb.poll_event() {
             match notice {
                 Event::RcvWndLimited => self.tcb.grow_window(self.tcb.window_wanted()),
-                _ => self.notices.push(notice),
+                _ => self.events.push(notice),
             }
         }
     }
 
     pub(super) fn timeout(&mut self, now: Instant) {
         self.tcb.handle_timeout(now);
-        self.check_board();
-        self.poll_notices();
+        self.check_scoreboard();
+        self.poll_events();
     }
 
     /// One step of output; `None` when idle.
-    pub(super) fn transmit_one(&mut self, now: Instant) -> Option<Heap> {
+    pub(super) fn transmit_one(&mut self, now: Instant) -> Option<HeapFrame> {
         let mut buf = vec![0xee; 10_000];
         loop {
             let limit = self.record_len.min(1 << 20) as u64;
@@ -322,40 +325,40 @@ impl End {
                     self.to_write -= payload_len as u64;
                     let len =
                         self.tcb.write_new_data(now, &mut buf, payload_len, self.to_write == 0);
-                    let frame = Heap::new(&buf[..len]);
+                    let frame = HeapFrame::new(&buf[..len]);
                     if !self.tcb.on_sent(now, frame, payload_len) {
                         continue;
                     }
                     len
                 }
             };
-            self.check_board();
+            self.check_scoreboard();
             assert!(len > 0);
-            return Some(Heap::new(&buf[..len]));
+            return Some(HeapFrame::new(&buf[..len]));
         }
     }
 
     /// Everything that may leave now.
-    pub(super) fn transmit(&mut self, now: Instant) -> Vec<Heap> {
+    pub(super) fn transmit(&mut self, now: Instant) -> Vec<HeapFrame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.transmit_one(now) {
             frames.push(frame);
             assert!(frames.len() < 10_000, "output never ends");
         }
-        self.poll_notices();
+        self.poll_events();
         frames
     }
 }
 
 /// Time in microseconds.
-pub(super) fn at(us: u64) -> Instant {
+pub(super) fn at_us(us: u64) -> Instant {
     Instant::from_nanos(us * 1000)
 }
 
 /// One connection under test and a peer that is a script: segments are given by their fields, and
 /// what comes back is read field by field. Timestamps and SACK as asked for.
 pub(super) struct Script {
-    pub(super) end: End,
+    pub(super) end: Endpoint,
     pub(super) now: Instant,
     /// What the peer sends next, what it acknowledges, its clock.
     pub(super) seq: Seq,
@@ -368,8 +371,8 @@ pub(super) struct Script {
 impl Script {
     /// A client in SYN-SENT whose SYN was sent.
     pub(super) fn connecting(cfg: &Config) -> (Self, Segment) {
-        let now = at(1_000_000);
-        let mut end = End::client(cfg, 0xffff_fff0, now);
+        let now = at_us(1_000_000);
+        let mut end = Endpoint::client(cfg, 0xffff_fff0, now);
         let syn = end.transmit(now).remove(0).parse();
         let template = HeaderTemplate::new(MAC[1], MAC[0], tuple(false, true));
         let ack = syn.seq + 1;
@@ -394,8 +397,8 @@ impl Script {
         });
         assert_eq!(answer.len(), 1);
         assert_eq!(answer[0].flags, Flags::ACK);
-        assert_eq!(script.end.notices, [Event::Established]);
-        script.end.notices.clear();
+        assert_eq!(script.end.events, [Event::Established]);
+        script.end.events.clear();
         script
     }
 
@@ -437,7 +440,7 @@ impl Script {
             *octet = pattern(1, origin + i as u64);
         }
         let len = self.template.emit(&mut buf, fields, payload_len, ChecksumMode::Software);
-        self.end.receive(self.now, &Heap::new(&buf[..len]));
+        self.end.receive(self.now, &HeapFrame::new(&buf[..len]));
     }
 
     /// Delivers a segment with payload; returns what the connection sends then.
@@ -448,7 +451,7 @@ impl Script {
 
     /// What the connection sends now.
     pub(super) fn output(&mut self) -> Vec<Segment> {
-        self.end.transmit(self.now).iter().map(Heap::parse).collect()
+        self.end.transmit(self.now).iter().map(HeapFrame::parse).collect()
     }
 
     /// Moves time to the next deadline and fires it; returns what follows.

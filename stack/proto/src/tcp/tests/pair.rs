@@ -6,27 +6,27 @@ use std::collections::BTreeMap;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Config, End, Event, Heap};
+use super::{Config, Endpoint, Event, HeapFrame};
 use crate::time::{Instant, SECOND};
 
 /// A client that writes and a server that reads, `delay_ns` apart, with timers that come as the
 /// wheel's ticks do.
 pub(super) struct Pair {
-    pub(super) ends: [Option<End>; 2],
+    pub(super) ends: [Option<Endpoint>; 2],
     cfg: [Config; 2],
     pub(super) now: Instant,
     delay_ns: u64,
     /// Frames under way by arrival; the counter keeps equal times in order.
-    wire: BTreeMap<(Instant, u64), (usize, Heap)>,
+    wire: BTreeMap<(Instant, u64), (usize, HeapFrame)>,
     count: u64,
     /// Data segments of the client to be let through, then to be lost.
-    pub(super) pass: usize,
-    pub(super) lose: usize,
+    pub(super) pass_count: usize,
+    pub(super) lose_count: usize,
     /// Every frame is lost with this chance, in parts of 10,000.
-    pub(super) chance: u32,
+    pub(super) loss_per_10k: u32,
     rng: SmallRng,
     /// Bits per second of each direction, and when it is free again.
-    pub(super) rate: u64,
+    pub(super) bits_per_second: u64,
     free_at: [Instant; 2],
 }
 
@@ -35,7 +35,7 @@ const TICK_NS: u64 = 1 << 14;
 impl Pair {
     pub(super) fn new(cfg: [Config; 2], delay_ns: u64, seed: u64) -> Self {
         let now = Instant::from_nanos(SECOND);
-        let ends = [Some(End::client(&cfg[0], 77, now)), None];
+        let ends = [Some(Endpoint::client(&cfg[0], 77, now)), None];
         let wire = BTreeMap::new();
         let mut pair = Self {
             ends,
@@ -44,24 +44,24 @@ impl Pair {
             delay_ns,
             wire,
             count: 0,
-            pass: 0,
-            lose: 0,
-            chance: 0,
+            pass_count: 0,
+            lose_count: 0,
+            loss_per_10k: 0,
             rng: SmallRng::seed_from_u64(seed),
-            rate: u64::MAX,
+            bits_per_second: u64::MAX,
             free_at: [now; 2],
         };
         pair.run(SECOND, |pair| {
-            pair.ends[1].as_ref().is_some_and(|end| end.notices.contains(&Event::Established))
+            pair.ends[1].as_ref().is_some_and(|end| end.events.contains(&Event::Established))
         });
         pair
     }
 
-    pub(super) fn client(&mut self) -> &mut End {
+    pub(super) fn client(&mut self) -> &mut Endpoint {
         self.ends[0].as_mut().unwrap()
     }
 
-    pub(super) fn server(&mut self) -> &mut End {
+    pub(super) fn server(&mut self) -> &mut Endpoint {
         self.ends[1].as_mut().unwrap()
     }
 
@@ -70,17 +70,18 @@ impl Pair {
             let Some(end) = &mut self.ends[side] else { continue };
             for frame in end.transmit(self.now) {
                 if side == 0 && !frame.parse().payload.is_empty() {
-                    if self.pass > 0 {
-                        self.pass -= 1;
-                    } else if self.lose > 0 {
-                        self.lose -= 1;
+                    if self.pass_count > 0 {
+                        self.pass_count -= 1;
+                    } else if self.lose_count > 0 {
+                        self.lose_count -= 1;
                         continue;
                     }
                 }
                 let bits = 8 * (frame.octets.len() as u64 + 24);
                 let start = self.free_at[side].max(self.now);
-                self.free_at[side] = start + bits * SECOND / self.rate.min(100_000_000_000);
-                if self.rng.random_range(0..10_000) < self.chance {
+                self.free_at[side] =
+                    start + bits * SECOND / self.bits_per_second.min(100_000_000_000);
+                if self.rng.random_range(0..10_000) < self.loss_per_10k {
                     continue;
                 }
                 self.count += 1;
@@ -106,7 +107,7 @@ impl Pair {
                 if let Some(end) = &mut self.ends[to] {
                     end.receive(self.now, &frame);
                 } else {
-                    let end = End::server(&self.cfg[to], &frame.parse(), 99, self.now);
+                    let end = Endpoint::server(&self.cfg[to], &frame.parse(), 99, self.now);
                     self.ends[to] = Some(end);
                 }
             }
@@ -130,7 +131,7 @@ impl Pair {
     }
 
     /// Lets everything come to rest.
-    pub(super) fn settle(&mut self, ns: u64) {
+    pub(super) fn run_idle(&mut self, ns: u64) {
         self.run(ns, |_| false);
         self.now = self.now + 1;
     }

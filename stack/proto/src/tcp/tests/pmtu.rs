@@ -1,12 +1,12 @@
 //! The path's MTU: what routers say, what silence says, and probes.
 
 use super::sim::{Faults, Router, Sim};
-use super::{Config, Event, Fields, Options, Script, at};
+use super::{Config, Event, Fields, Options, Script, at_us};
 use crate::tcp::pmtu::PathMtu;
 use crate::tcp::{PathMtuConfig, Probing, TooBig};
 use crate::time::{MILLISECOND, SECOND};
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Block, Segment};
+use crate::wire::tcp::{SackBlock, Segment};
 
 /// An established connection of a link that takes 1500 octets: EMSS 1448.
 fn script(path_mtu: PathMtuConfig) -> Script {
@@ -27,7 +27,7 @@ fn too_big(script: &Script, mtu: Option<u16>) -> TooBig {
 }
 
 #[test]
-fn only_what_is_under_way_is_believed() {
+fn ptb_for_data_not_in_flight_is_ignored() {
     let mut script = script(PathMtuConfig::default());
     script.write(1448 * 4);
     let now = script.now;
@@ -58,7 +58,7 @@ fn only_what_is_under_way_is_believed() {
 
 // req-test: MPA-163
 #[test]
-fn below_the_floor_nothing_is_lowered() {
+fn path_mtu_is_not_lowered_below_floor() {
     let mut v4 = script(PathMtuConfig::default());
     v4.write(3000);
     let error = too_big(&v4, Some(70));
@@ -79,42 +79,42 @@ fn below_the_floor_nothing_is_lowered() {
     let cfg = PathMtuConfig::default();
     let mut v6 = PathMtu::new(&cfg, 9000, true);
     let error = |mtu| TooBig { seq: Seq(0), ack: None, mtu: Some(mtu), packet_len: 9000 };
-    assert!(!v6.on_packet_too_big(at(0), &error(1279), &cfg), "RFC 8201 section 4");
-    assert!(v6.on_packet_too_big(at(0), &error(1280), &cfg));
+    assert!(!v6.on_packet_too_big(at_us(0), &error(1279), &cfg), "RFC 8201 section 4");
+    assert!(v6.on_packet_too_big(at_us(0), &error(1280), &cfg));
     assert_eq!(v6.plpmtu(), 1280);
     let cfg = PathMtuConfig { floor_v6: 1400, ..cfg };
     let mut v6 = PathMtu::new(&cfg, 9000, true);
-    assert!(v6.on_packet_too_big(at(0), &error(1300), &cfg));
+    assert!(v6.on_packet_too_big(at_us(0), &error(1300), &cfg));
     assert_eq!(v6.plpmtu(), 1400);
 }
 
 #[test]
-fn an_old_router_is_answered_with_the_next_plateau() {
+fn ptb_without_mtu_selects_next_plateau() {
     let cfg = PathMtuConfig { floor_v4: 68, ..PathMtuConfig::default() };
     let mut path = PathMtu::new(&cfg, u16::MAX, false);
     let mut packet_len = u32::from(u16::MAX);
     for size in [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296, 68] {
         let error = TooBig { seq: Seq(0), ack: None, mtu: None, packet_len };
-        assert!(path.on_packet_too_big(at(0), &error, &cfg));
+        assert!(path.on_packet_too_big(at_us(0), &error, &cfg));
         assert_eq!(path.plpmtu(), size);
         packet_len = size.into();
     }
     let error = TooBig { seq: Seq(0), ack: None, mtu: None, packet_len: 68 };
-    assert!(!path.on_packet_too_big(at(0), &error, &cfg));
+    assert!(!path.on_packet_too_big(at_us(0), &error, &cfg));
 }
 
 #[test]
-fn routers_cannot_change_it_without_end() {
+fn path_mtu_changes_by_ptb_are_limited() {
     let cfg = PathMtuConfig::default();
     let mut path = PathMtu::new(&cfg, 9000, false);
     let error = |mtu| TooBig { seq: Seq(0), ack: None, mtu: Some(mtu), packet_len: 9000 };
     let changes =
-        (0..100).filter(|n| path.on_packet_too_big(at(0), &error(8999 - n), &cfg)).count();
+        (0..100).filter(|n| path.on_packet_too_big(at_us(0), &error(8999 - n), &cfg)).count();
     assert_eq!((changes, path.plpmtu()), (16, 9000 - 16));
 }
 
 #[test]
-fn a_black_hole_is_left_by_smaller_segments() {
+fn black_hole_lowers_path_mtu_step_by_step() {
     let mut script = script(PathMtuConfig::default());
     let out = script.write(1448 * 3);
     let (start, mut sizes) = (out[0].seq, Vec::new());
@@ -135,21 +135,21 @@ fn a_black_hole_is_left_by_smaller_segments() {
         script.ack = again.last().map_or(script.ack, |seg| seg.seq + seg.seq_len());
     }
     assert!(script.end.tcb.all_acked());
-    let changes = script.end.notices.iter().filter(|notice| **notice == Event::EmssChanged).count();
+    let changes = script.end.events.iter().filter(|notice| **notice == Event::EmssChanged).count();
     assert_eq!(changes, 3);
-    script.end.notices.clear();
+    script.end.events.clear();
     let out = script.write(1448);
     assert_eq!(lens(&out), [1448]);
     script.ack += 1448;
     script.send(script.fields());
     assert_eq!(
-        (script.end.tcb.emss(), script.end.notices.as_slice()),
+        (script.end.tcb.emss(), script.end.events.as_slice()),
         (1448, &[Event::EmssChanged][..])
     );
 }
 
 #[test]
-fn small_records_and_closed_windows_are_no_black_hole() {
+fn small_records_and_zero_window_are_not_black_holes() {
     let mut small = script(PathMtuConfig { floor_v4: 600, ..PathMtuConfig::default() });
     small.write(500);
     let mut closed = script(PathMtuConfig::default());
@@ -169,7 +169,7 @@ fn small_records_and_closed_windows_are_no_black_hole() {
 /// The peer reports everything but the first segment.
 fn sack_all_but_first(script: &mut Script, sent: &[Segment]) -> Vec<Segment> {
     let last = sent.last().expect("several");
-    let block: Block = (sent[1].seq, last.seq + last.seq_len());
+    let block: SackBlock = (sent[1].seq, last.seq + last.seq_len());
     let mut fields: Fields = script.fields();
     fields.options = Options { ts: fields.options.ts, ..Options::default() };
     fields.options.sack.push(block);
@@ -177,7 +177,7 @@ fn sack_all_but_first(script: &mut Script, sent: &[Segment]) -> Vec<Segment> {
 }
 
 #[test]
-fn a_lost_probe_is_no_sign_of_congestion() {
+fn lost_pmtu_probe_does_not_reduce_cwnd() {
     let always = PathMtuConfig { probe: Probing::Always, ..PathMtuConfig::default() };
     let mut script = script(always);
     assert_eq!(script.end.tcb.emss(), 1228);
@@ -204,19 +204,19 @@ fn a_lost_probe_is_no_sign_of_congestion() {
     assert_eq!(script.write(1228 * 2)[0].payload.len(), 1228, "the search has ended");
     script.ack += 1228 * 2;
     script.send(script.fields());
-    assert!(script.end.notices.is_empty());
+    assert!(script.end.events.is_empty());
     // Later the path may be another.
     script.wait_us(600_000_000);
     assert_eq!(script.write(1448)[0].payload.len(), 1448);
     script.ack += 1448;
     script.send(script.fields());
-    assert_eq!((script.end.tcb.path_mtu(), script.end.notices.len()), (1500, 1));
+    assert_eq!((script.end.tcb.path_mtu(), script.end.events.len()), (1500, 1));
     let stats = script.end.tcb.stats();
     assert_eq!(stats.pmtu_probes - stats.pmtu_probes_lost, 1);
 }
 
 #[test]
-fn other_losses_beside_a_probe_are_congestion() {
+fn loss_beside_pmtu_probe_reduces_cwnd() {
     let always = PathMtuConfig { probe: Probing::Always, ..PathMtuConfig::default() };
     let mut script = script(always);
     let sent = script.write(1228 * 8);
@@ -228,14 +228,14 @@ fn other_losses_beside_a_probe_are_congestion() {
 }
 
 #[test]
-fn a_router_that_refuses_a_probe_names_the_next() {
+fn ptb_for_probe_sets_next_probe_size() {
     let always = PathMtuConfig { probe: Probing::Always, ..PathMtuConfig::default() };
     let mut script = script(always);
     let sent = script.write(1228 * 4);
     assert_eq!(sent[0].payload.len(), 1448);
     let error = too_big(&script, Some(1400));
     assert!(script.end.tcb.packet_too_big(script.now, &error));
-    assert_eq!((script.end.tcb.emss(), script.end.notices.len()), (1228, 0));
+    assert_eq!((script.end.tcb.emss(), script.end.events.len()), (1228, 0));
     assert_eq!(lens(&script.output()), [1228, 220]);
     script.ack = script.end.tcb.snd.nxt;
     script.send(script.fields());
@@ -246,7 +246,7 @@ fn a_router_that_refuses_a_probe_names_the_next() {
 }
 
 #[test]
-fn a_probe_waits_until_there_is_enough_for_it() {
+fn pmtu_probe_waits_for_enough_data() {
     let always = PathMtuConfig { probe: Probing::Always, ..PathMtuConfig::default() };
     let mut script = script(always);
     script.end.record_len = 100;
@@ -256,7 +256,7 @@ fn a_probe_waits_until_there_is_enough_for_it() {
 }
 
 /// Moves octets while the path's MTU goes from 9000 over 1500 and 600 back to 9000.
-fn over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config) {
+fn run_over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config) {
     println!("seed {seed} answers {answers:?} lose {lose}");
     let faults = Faults { lose, ..Faults::default() };
     let mut sim = Sim::new(seed, faults, [cfg.clone(), cfg.clone()]);
@@ -268,7 +268,7 @@ fn over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config)
     }
     let options = if cfg.timestamps { 12 } else { 0 };
     for mtu in [9000, 1500, 600, 9000] {
-        sim.router = (mtu < 9000).then_some(Router { mtu, answers });
+        sim.router = (mtu < 9000).then_some(Router { mtu, icmp_reports_mtu: answers });
         // The least that must be reached: what a router says exactly, else what is worth a probe.
         let least = match (mtu, answers) {
             (9000, _) | (_, Some(true)) => mtu,
@@ -300,13 +300,13 @@ fn over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config)
         let stats = sim.end(side).tcb.stats();
         assert!(stats.resegments > 0 && stats.pmtu_probes > 0);
         assert!(answers.is_some() || stats.black_holes > 0);
-        assert!(sim.end(side).notices.contains(&Event::EmssChanged));
+        assert!(sim.end(side).events.contains(&Event::EmssChanged));
         sim.end(side).tcb.close();
     }
 }
 
 #[test]
-fn a_changing_path_is_followed() {
+fn path_mtu_follows_a_changing_path() {
     for seed in 0..15 {
         let answers = [Some(true), Some(false), None][(seed % 3) as usize];
         let lose = if seed % 2 == 0 { 0 } else { 5 };
@@ -321,6 +321,6 @@ fn a_changing_path_is_followed() {
             path_mtu,
             ..Config::default()
         };
-        over_changing_path(seed, answers, lose, &cfg);
+        run_over_changing_path(seed, answers, lose, &cfg);
     }
 }

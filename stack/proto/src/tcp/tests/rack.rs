@@ -1,6 +1,6 @@
 //! RFC 8985 section 6, rule by rule, on whole connections; F-RTO; rate reduction.
 
-use super::recovery::{block, end, sack_script, script, with_sack};
+use super::recovery::{end_seq, sack_block, sack_script, warmed_script, with_sack};
 use super::{Config, Options, Script};
 use crate::tcp::recovery_state::{CaState, Frto};
 use crate::time::MICROSECOND;
@@ -8,9 +8,9 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::Segment;
 
 /// Warm, round-trip time 100 us, no probes, no timestamps.
-fn untimed() -> Script {
+fn script_without_ts() -> Script {
     let options = Options { ts: None, ..Script::full_options() };
-    script(options, &Config { tail_loss_probe: false, ..super::recovery::reno() })
+    warmed_script(options, &Config { tail_loss_probe: false, ..super::recovery::reno_config() })
 }
 
 fn seqs(segs: &[Segment]) -> Vec<Seq> {
@@ -18,32 +18,32 @@ fn seqs(segs: &[Segment]) -> Vec<Seq> {
 }
 
 #[test]
-fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
+fn lost_retransmission_is_detected_by_later_delivery() {
     let mut script = sack_script();
     let sent = script.write(1448 * 10);
     script.wait_us(100);
-    let again = script.send(with_sack(&script, &[block(&sent[1..])]));
+    let again = script.send(with_sack(&script, &[sack_block(&sent[1..])]));
     assert_eq!(seqs(&again), [sent[0].seq]);
     // New segments follow the retransmission; the peer reports them, and still lacks the first.
     script.wait_us(10);
     let more = script.write(1448 * 3);
     assert_eq!(more.len(), 3);
     script.wait_us(99);
-    let fields = with_sack(&script, &[(sent[1].seq, end(&more[0]))]);
+    let fields = with_sack(&script, &[(sent[1].seq, end_seq(&more[0]))]);
     let again = script.send(fields);
     assert_eq!(seqs(&again), [sent[0].seq], "sent before what arrived, a round trip ago");
     let stats = script.end.tcb.stats();
     assert_eq!((stats.lost_retransmits, stats.timeouts, stats.fast_recoveries), (1, 0, 1));
     // And once more, however often it takes.
     script.wait_us(100);
-    let again = script.send(with_sack(&script, &[(sent[1].seq, end(&more[2]))]));
+    let again = script.send(with_sack(&script, &[(sent[1].seq, end_seq(&more[2]))]));
     assert!(again.is_empty(), "nothing sent after it arrived");
     let more = script.write(1448);
     script.wait_us(100);
-    let again = script.send(with_sack(&script, &[(sent[1].seq, end(&more[0]))]));
+    let again = script.send(with_sack(&script, &[(sent[1].seq, end_seq(&more[0]))]));
     assert_eq!(seqs(&again), [sent[0].seq]);
     script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
-    script.ack = end(&more[0]);
+    script.ack = end_seq(&more[0]);
     script.wait_us(100);
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
@@ -52,12 +52,12 @@ fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
 }
 
 #[test]
-fn few_segments_above_a_hole_wait_for_the_reordering_timer() {
+fn loss_below_dupthresh_waits_for_reordering_timer() {
     let mut script = sack_script();
     let sent = script.write(1448 * 3);
     let start = script.now;
     script.wait_us(100);
-    assert!(script.send(with_sack(&script, &[block(&sent[1..])])).is_empty());
+    assert!(script.send(with_sack(&script, &[sack_block(&sent[1..])])).is_empty());
     // A quarter of the least round trip after the round trip of what arrived.
     let again = script.fire();
     assert_eq!(script.now.since(start), 125 * MICROSECOND);
@@ -67,22 +67,22 @@ fn few_segments_above_a_hole_wait_for_the_reordering_timer() {
 }
 
 #[test]
-fn reordering_once_seen_is_waited_for() {
+fn loss_waits_for_reo_wnd_after_reordering_was_seen() {
     let mut script = sack_script();
     let sent = script.write(1448 * 3);
     script.wait_us(100);
-    assert!(script.send(with_sack(&script, &[block(&sent[1..])])).is_empty());
+    assert!(script.send(with_sack(&script, &[sack_block(&sent[1..])])).is_empty());
     // The first arrives after all.
     script.wait_us(10);
-    script.ack = end(&sent[2]);
+    script.ack = end_seq(&sent[2]);
     assert!(script.send(script.fields()).is_empty());
     assert_eq!(script.end.tcb.stats().retransmits, 0);
     // Now nine segments above a hole are not enough either.
     let sent = script.write(1448 * 10);
     script.wait_us(100);
-    assert!(script.send(with_sack(&script, &[block(&sent[1..])])).is_empty());
+    assert!(script.send(with_sack(&script, &[sack_block(&sent[1..])])).is_empty());
     script.wait_us(20);
-    script.ack = end(&sent[9]);
+    script.ack = end_seq(&sent[9]);
     script.send(script.fields());
     assert_eq!(script.end.tcb.stats().retransmits, 0);
     assert!(script.end.tcb.all_acked());
@@ -90,37 +90,37 @@ fn reordering_once_seen_is_waited_for() {
     let sent = script.write(1448 * 10);
     let start = script.now;
     script.wait_us(100);
-    assert!(script.send(with_sack(&script, &[block(&sent[1..])])).is_empty());
+    assert!(script.send(with_sack(&script, &[sack_block(&sent[1..])])).is_empty());
     assert_eq!(seqs(&script.fire()), [sent[0].seq]);
     assert_eq!(script.now.since(start), 125 * MICROSECOND);
 }
 
 #[test]
-fn blocks_newest_first_are_no_reordering() {
+fn sack_blocks_newest_first_are_not_reordering() {
     let mut script = sack_script();
     let sent = script.write(1448 * 9);
     script.wait_us(100);
-    let again = script.send(with_sack(&script, &[block(&sent[5..]), block(&sent[1..4])]));
+    let again = script.send(with_sack(&script, &[sack_block(&sent[5..]), sack_block(&sent[1..4])]));
     assert_eq!(seqs(&again), [sent[0].seq, sent[4].seq], "no wait");
 }
 
 #[test]
-fn an_ack_too_early_for_the_retransmission_says_nothing_of_it() {
-    let mut script = untimed();
+fn ack_within_min_rtt_of_retransmit_is_not_its_sample() {
+    let mut script = script_without_ts();
     let sent = script.write(1460 * 10);
     script.wait_us(100);
-    let again = script.send(with_sack(&script, &[block(&sent[1..4])]));
+    let again = script.send(with_sack(&script, &[sack_block(&sent[1..4])]));
     assert_eq!(seqs(&again), [sent[0].seq]);
     // The original was late, and is acknowledged 10 us after the retransmission: were that taken
     // for the retransmission's, all the rest would be lost, for it left before.
     script.wait_us(10);
-    script.ack = end(&sent[3]);
+    script.ack = end_seq(&sent[3]);
     assert!(script.send(script.fields()).is_empty());
     assert_eq!(script.end.tcb.pipe(), 1460 * 6);
 }
 
 #[test]
-fn a_timeout_takes_for_lost_the_first_and_what_is_old_enough() {
+fn rto_marks_first_and_expired_segments_lost() {
     let mut script = sack_script();
     let sent = script.write(1448 * 3);
     // Sent when the timer is about to fire.
@@ -133,33 +133,33 @@ fn a_timeout_takes_for_lost_the_first_and_what_is_old_enough() {
     assert_eq!(script.end.tcb.pipe(), 1448 * 3, "the retransmission and what just left");
     script.wait_us(100);
     script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
-    script.ack = end(&sent[0]);
+    script.ack = end_seq(&sent[0]);
     assert_eq!(script.send(script.fields())[0].seq, sent[1].seq);
-    script.ack = end(&late[1]);
+    script.ack = end_seq(&late[1]);
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
 }
 
 #[test]
-fn the_timer_starts_over_with_the_first_records_retransmission() {
+fn retransmission_of_first_record_restarts_rto_timer() {
     let mut script = sack_script();
     let sent = script.write(1448 * 10);
     let rto = script.end.tcb.timers.rto;
     script.now = rto - 10 * MICROSECOND;
-    let again = script.send(with_sack(&script, &[block(&sent[1..])]));
+    let again = script.send(with_sack(&script, &[sack_block(&sent[1..])]));
     assert_eq!(seqs(&again), [sent[0].seq]);
     assert!(script.end.tcb.timers.rto > rto + 4_000 * MICROSECOND);
 }
 
 #[test]
-fn duplicates_that_the_peer_reports_widen_the_window() {
+fn dsack_widens_reo_wnd() {
     let mut script = sack_script();
     let mut waits = Vec::new();
     for _ in 0..3 {
         let sent = script.write(1448 * 10);
         let start = script.now;
         script.wait_us(100);
-        let mut again = script.send(with_sack(&script, &[block(&sent[1..])]));
+        let mut again = script.send(with_sack(&script, &[sack_block(&sent[1..])]));
         if again.is_empty() {
             again = script.fire();
         }
@@ -167,10 +167,10 @@ fn duplicates_that_the_peer_reports_widen_the_window() {
         assert_eq!(again.len(), 1);
         // Original and retransmission both arrive.
         script.wait_us(100);
-        script.ack = end(&sent[9]);
+        script.ack = end_seq(&sent[9]);
         script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
         script.send(script.fields());
-        let fields = with_sack(&script, &[block(&sent[..1])]);
+        let fields = with_sack(&script, &[sack_block(&sent[..1])]);
         script.send(fields);
         assert!(script.end.tcb.all_acked());
     }
@@ -182,8 +182,8 @@ fn duplicates_that_the_peer_reports_widen_the_window() {
 }
 
 #[test]
-fn f_rto_tells_a_spurious_timeout_by_what_was_never_sent_again() {
-    let mut script = untimed();
+fn sack_frto_undoes_spurious_rto() {
+    let mut script = script_without_ts();
     let cwnd = script.end.tcb.cwnd();
     let sent = script.write(1460 * 6);
     let again = script.fire();
@@ -192,49 +192,49 @@ fn f_rto_tells_a_spurious_timeout_by_what_was_never_sent_again() {
     // Only the ACKs were late: the first goes on, and lets new segments out instead of more
     // retransmissions.
     script.end.to_write = 1460 * 4;
-    script.ack = end(&sent[0]);
+    script.ack = end_seq(&sent[0]);
     let fresh = script.send(script.fields());
-    assert_eq!(seqs(&fresh), [end(&sent[5]), end(&sent[5]) + 1460]);
+    assert_eq!(seqs(&fresh), [end_seq(&sent[5]), end_seq(&sent[5]) + 1460]);
     assert!(script.output().is_empty(), "no retransmission before the next ACK tells");
-    script.ack = end(&sent[2]);
+    script.ack = end_seq(&sent[2]);
     let out = script.send(script.fields());
     assert_eq!(script.end.tcb.recovery.ca_state, CaState::Open);
     assert_eq!(script.end.tcb.stats().spurious_recoveries, 1);
     assert!(script.end.tcb.cwnd() >= cwnd);
     assert_eq!(script.end.tcb.stats().retransmits, 1);
-    assert_eq!(seqs(&out), [end(&sent[5]) + 2 * 1460, end(&sent[5]) + 3 * 1460]);
+    assert_eq!(seqs(&out), [end_seq(&sent[5]) + 2 * 1460, end_seq(&sent[5]) + 3 * 1460]);
 }
 
 #[test]
-fn f_rto_leaves_a_real_timeout_alone() {
-    let mut script = untimed();
+fn sack_frto_keeps_genuine_rto() {
+    let mut script = script_without_ts();
     let sent = script.write(1460 * 6);
     script.fire();
     script.end.to_write = 1460 * 2;
-    script.ack = end(&sent[0]);
+    script.ack = end_seq(&sent[0]);
     let fresh = script.send(script.fields());
     assert_eq!(fresh.len(), 2);
     // The new segments are reported, the others are not: they are gone.
     script.wait_us(100);
-    let again = script.send(with_sack(&script, &[block(&fresh)]));
+    let again = script.send(with_sack(&script, &[sack_block(&fresh)]));
     assert_eq!(again[0].seq, sent[1].seq);
     assert_eq!(script.end.tcb.stats().spurious_recoveries, 0);
     assert_eq!(script.end.tcb.recovery.ca_state, CaState::Loss);
 }
 
 #[test]
-fn f_rto_needs_something_new_to_send() {
-    let mut script = untimed();
+fn frto_is_off_without_new_data_to_send() {
+    let mut script = script_without_ts();
     let sent = script.write(1460 * 6);
     script.fire();
-    script.ack = end(&sent[0]);
+    script.ack = end_seq(&sent[0]);
     let again = script.send(script.fields());
     assert_eq!(seqs(&again), [sent[1].seq, sent[2].seq], "slow start, as ever");
     assert_eq!(script.end.tcb.recovery.frto, Frto::Off);
 }
 
 #[test]
-fn the_first_two_reports_let_new_segments_out() {
+fn limited_transmit_sends_new_data_on_first_two_dupacks() {
     // RFC 3042.
     let mut script = sack_script();
     let window = script.end.tcb.cwnd() / 1448;
@@ -242,11 +242,11 @@ fn the_first_two_reports_let_new_segments_out() {
     let sent = script.output();
     assert_eq!(sent.len(), window as usize);
     script.wait_us(100);
-    assert_eq!(script.send(with_sack(&script, &[block(&sent[1..2])])).len(), 1);
-    assert_eq!(script.send(with_sack(&script, &[block(&sent[1..3])])).len(), 1);
+    assert_eq!(script.send(with_sack(&script, &[sack_block(&sent[1..2])])).len(), 1);
+    assert_eq!(script.send(with_sack(&script, &[sack_block(&sent[1..3])])).len(), 1);
     // Without SACK, too.
     let options = Options { ts: None, sack_permitted: false, ..Script::full_options() };
-    let mut script = self::script(options, &super::recovery::reno());
+    let mut script = self::warmed_script(options, &super::recovery::reno_config());
     script.end.to_write = 1_000_000;
     let sent = script.output();
     assert_eq!(script.send(script.fields()).len(), 1);
@@ -255,7 +255,7 @@ fn the_first_two_reports_let_new_segments_out() {
 }
 
 #[test]
-fn the_rate_comes_down_in_proportion_and_ends_at_the_threshold() {
+fn prr_reduces_proportionally_and_ends_at_ssthresh() {
     let mut script = sack_script();
     script.end.to_write = 10_000_000;
     let sent = script.output();
@@ -265,7 +265,7 @@ fn the_rate_comes_down_in_proportion_and_ends_at_the_threshold() {
     // The first is lost; every ACK reports one more.
     let mut out = Vec::new();
     for last in 1..count {
-        let now = script.send(with_sack(&script, &[block(&sent[1..=last])]));
+        let now = script.send(with_sack(&script, &[sack_block(&sent[1..=last])]));
         assert!(now.len() <= 2, "never a burst: {}", now.len());
         out.push(now.len());
     }
@@ -283,12 +283,12 @@ fn the_rate_comes_down_in_proportion_and_ends_at_the_threshold() {
 }
 
 #[test]
-fn what_is_sent_again_fits_a_segment_that_has_shrunk() {
+fn retransmission_is_resegmented_to_smaller_emss() {
     let mut script = sack_script();
     let sent = script.write(1448 * 5);
     script.wait_us(100);
     script.end.tcb.emss = 988;
-    let again = script.send(with_sack(&script, &[block(&sent[1..])]));
+    let again = script.send(with_sack(&script, &[sack_block(&sent[1..])]));
     let pieces: Vec<_> = again.iter().map(|seg| (seg.seq, seg.payload.len())).collect();
     assert_eq!(pieces, [(sent[0].seq, 988), (sent[0].seq + 988, 460)]);
 }

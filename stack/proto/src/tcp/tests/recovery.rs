@@ -3,10 +3,10 @@
 use super::{Config, Fields, Options, Script, Seq};
 use crate::tcp::Algorithm;
 use crate::time::{MILLISECOND, SECOND};
-use crate::wire::tcp::{Block, Segment};
+use crate::wire::tcp::{SackBlock, Segment};
 
 /// An established connection with warm round-trip estimates and a window of 40 segments.
-pub(super) fn script(options: Options, cfg: &Config) -> Script {
+pub(super) fn warmed_script(options: Options, cfg: &Config) -> Script {
     let mut script = Script::established(cfg, options);
     for _ in 0..20 {
         let out = script.write(14_000);
@@ -14,7 +14,7 @@ pub(super) fn script(options: Options, cfg: &Config) -> Script {
         if let Some((_, echo)) = &mut script.ts {
             *echo = out.last().unwrap().options.ts.unwrap().0;
         }
-        script.ack = end(out.last().unwrap());
+        script.ack = end_seq(out.last().unwrap());
         script.send(script.fields());
     }
     assert!(script.end.tcb.all_acked());
@@ -22,36 +22,36 @@ pub(super) fn script(options: Options, cfg: &Config) -> Script {
 }
 
 pub(super) fn sack_script() -> Script {
-    script(Script::full_options(), &Config { tail_loss_probe: false, ..reno() })
+    warmed_script(Script::full_options(), &Config { tail_loss_probe: false, ..reno_config() })
 }
 
-fn plain_script() -> Script {
+fn script_without_sack() -> Script {
     let options = Options { ts: None, sack_permitted: false, ..Script::full_options() };
-    script(options, &reno())
+    warmed_script(options, &reno_config())
 }
 
 /// Windows that are easily foretold.
-pub(super) fn reno() -> Config {
+pub(super) fn reno_config() -> Config {
     Config { congestion: Algorithm::NewReno, ..Config::default() }
 }
 
-pub(super) fn end(seg: &Segment) -> Seq {
+pub(super) fn end_seq(seg: &Segment) -> Seq {
     seg.seq + seg.seq_len()
 }
 
-pub(super) fn block(segs: &[Segment]) -> Block {
-    (segs[0].seq, end(segs.last().unwrap()))
+pub(super) fn sack_block(segs: &[Segment]) -> SackBlock {
+    (segs[0].seq, end_seq(segs.last().unwrap()))
 }
 
-pub(super) fn with_sack(script: &Script, blocks: &[Block]) -> Fields {
+pub(super) fn with_sack(script: &Script, blocks: &[SackBlock]) -> Fields {
     let mut fields = script.fields();
     fields.options.sack.extend(blocks.iter().copied());
     fields
 }
 
 #[test]
-fn duplicate_acks_count_however_long_ago_the_last_loss_was() {
-    let mut script = plain_script();
+fn old_recovery_point_does_not_suppress_fast_retransmit() {
+    let mut script = script_without_sack();
     // More than half of the sequence space was sent since.
     script.end.tcb.recovery.recovery_point = script.ack - 0x9000_0000;
     let sent = script.write(1460 * 5);
@@ -63,12 +63,12 @@ fn duplicate_acks_count_however_long_ago_the_last_loss_was() {
 }
 
 #[test]
-fn sack_repairs_each_hole_once() {
+fn sack_retransmits_each_hole_once() {
     let mut script = sack_script();
     let sent = script.write(1448 * 10);
     script.wait_us(100);
     // 0 and 4 are lost; the rest arrives and is reported in one ACK.
-    let fields = with_sack(&script, &[block(&sent[5..]), block(&sent[1..4])]);
+    let fields = with_sack(&script, &[sack_block(&sent[5..]), sack_block(&sent[1..4])]);
     let again = script.send(fields.clone());
     let seqs: Vec<Seq> = again.iter().map(|seg| seg.seq).collect();
     assert_eq!(seqs, [sent[0].seq, sent[4].seq]);
@@ -78,7 +78,7 @@ fn sack_repairs_each_hole_once() {
     let cwnd = script.end.tcb.cwnd();
     assert_eq!(cwnd, 1448 * 5, "half of the flight");
     script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
-    script.ack = end(&sent[9]);
+    script.ack = end_seq(&sent[9]);
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
     assert_eq!(script.end.tcb.recovery.ca_state, crate::tcp::recovery_state::CaState::Open);
@@ -86,19 +86,19 @@ fn sack_repairs_each_hole_once() {
 }
 
 #[test]
-fn two_segments_above_a_hole_are_not_enough() {
+fn segments_below_dupthresh_trigger_no_fast_retransmit() {
     let mut script = sack_script();
     let sent = script.write(1448 * 10);
-    assert!(script.send(with_sack(&script, &[block(&sent[1..3])])).is_empty());
-    assert!(!script.send(with_sack(&script, &[block(&sent[1..4])])).is_empty());
+    assert!(script.send(with_sack(&script, &[sack_block(&sent[1..3])])).is_empty());
+    assert!(!script.send(with_sack(&script, &[sack_block(&sent[1..4])])).is_empty());
 }
 
 #[test]
-fn sack_reports_about_other_octets_are_ignored() {
+fn invalid_sack_blocks_are_ignored() {
     let mut script = sack_script();
     let sent = script.write(1448 * 10);
-    let (una, nxt) = (sent[0].seq, end(&sent[9]));
-    let hostile: [Block; 3] = [(una - 5000, una + 1448), (una + 2000, nxt + 1), (nxt, una)];
+    let (una, nxt) = (sent[0].seq, end_seq(&sent[9]));
+    let hostile: [SackBlock; 3] = [(una - 5000, una + 1448), (una + 2000, nxt + 1), (nxt, una)];
     for block in hostile {
         assert!(script.send(with_sack(&script, &[block])).is_empty());
     }
@@ -109,8 +109,8 @@ fn sack_reports_about_other_octets_are_ignored() {
 }
 
 #[test]
-fn three_duplicate_acks_then_partial_acks() {
-    let mut script = plain_script();
+fn newreno_retransmits_on_three_dupacks_and_each_partial_ack() {
+    let mut script = script_without_sack();
     let sent = script.write(1460 * 10);
     // 0 and 5 are lost.
     assert!(script.send(script.fields()).is_empty());
@@ -124,7 +124,7 @@ fn three_duplicate_acks_then_partial_acks() {
     script.ack = sent[5].seq;
     let again = script.send(script.fields());
     assert_eq!((again.len(), again[0].seq), (1, sent[5].seq));
-    script.ack = end(&sent[9]);
+    script.ack = end_seq(&sent[9]);
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
     let stats = script.end.tcb.stats();
@@ -132,8 +132,8 @@ fn three_duplicate_acks_then_partial_acks() {
 }
 
 #[test]
-fn duplicate_acks_make_room_for_new_segments() {
-    let mut script = plain_script();
+fn dupacks_in_recovery_release_new_segments() {
+    let mut script = script_without_sack();
     script.write(1460 * 20);
     for _ in 0..3 {
         script.send(script.fields());
@@ -147,7 +147,7 @@ fn duplicate_acks_make_room_for_new_segments() {
 }
 
 #[test]
-fn a_timeout_resends_from_the_start_and_doubles() {
+fn rto_retransmits_from_snd_una_and_backs_off() {
     let mut script = sack_script();
     let start = script.now;
     let sent = script.write(1448 * 4);
@@ -162,14 +162,14 @@ fn a_timeout_resends_from_the_start_and_doubles() {
     // The answer is to the retransmission: slow start from there.
     script.wait_us(100);
     script.ts.as_mut().unwrap().1 = first[0].options.ts.unwrap().0;
-    script.ack = end(&sent[0]);
+    script.ack = end_seq(&sent[0]);
     let more = script.send(script.fields());
     assert_eq!(more.iter().map(|seg| seg.seq).collect::<Vec<_>>(), [sent[1].seq, sent[2].seq]);
     assert_eq!(script.end.tcb.stats().spurious_recoveries, 0);
 }
 
 #[test]
-fn eifel_undoes_a_timeout_that_came_too_early() {
+fn eifel_undoes_spurious_rto() {
     let mut script = sack_script();
     let cwnd = script.end.tcb.cwnd();
     let sent = script.write(1448 * 4);
@@ -177,7 +177,7 @@ fn eifel_undoes_a_timeout_that_came_too_early() {
     assert!(script.end.tcb.cwnd() < cwnd);
     // The ACK of the original arrives at last, echoing its timestamp.
     script.ts.as_mut().unwrap().1 = sent[0].options.ts.unwrap().0;
-    script.ack = end(&sent[0]);
+    script.ack = end_seq(&sent[0]);
     assert!(script.send(script.fields()).is_empty(), "the others are under way, too");
     assert_eq!(script.end.tcb.cwnd(), cwnd);
     let stats = script.end.tcb.stats();
@@ -188,30 +188,31 @@ fn eifel_undoes_a_timeout_that_came_too_early() {
 }
 
 #[test]
-fn d_sack_undoes_without_timestamps() {
+fn dsack_undoes_spurious_rto_without_timestamps() {
     let options = Options { ts: None, ..Script::full_options() };
-    let mut script = script(options, &Config { tail_loss_probe: false, ..Config::default() });
+    let mut script =
+        warmed_script(options, &Config { tail_loss_probe: false, ..Config::default() });
     let cwnd = script.end.tcb.cwnd();
     let sent = script.write(1460 * 2);
     let again = script.fire();
     assert_eq!(again.len(), 1);
-    script.ack = end(&sent[1]);
+    script.ack = end_seq(&sent[1]);
     script.send(script.fields());
     assert!(script.end.tcb.cwnd() < cwnd);
-    let fields = with_sack(&script, &[block(&sent[..1])]);
+    let fields = with_sack(&script, &[sack_block(&sent[..1])]);
     script.send(fields);
     assert!(script.end.tcb.cwnd() >= cwnd);
     assert_eq!(script.end.tcb.stats().spurious_recoveries, 1);
 }
 
 #[test]
-fn reordering_raises_the_threshold() {
+fn eifel_undoes_fast_retransmit_after_reordering() {
     let mut script = sack_script();
     let sent = script.write(1448 * 10);
-    let again = script.send(with_sack(&script, &[block(&sent[1..4])]));
+    let again = script.send(with_sack(&script, &[sack_block(&sent[1..4])]));
     assert_eq!(again.len(), 1);
     script.ts.as_mut().unwrap().1 = sent[0].options.ts.unwrap().0;
-    script.ack = end(&sent[3]);
+    script.ack = end_seq(&sent[3]);
     script.wait_us(50);
     // The echo cannot tell within one microsecond: the original was sent before.
     script.send(script.fields());
@@ -221,12 +222,12 @@ fn reordering_raises_the_threshold() {
 }
 
 #[test]
-fn reneging_voids_the_reports() {
+fn reneging_clears_sacked_marks() {
     let mut script = sack_script();
     let sent = script.write(1448 * 4);
-    script.send(with_sack(&script, &[block(&sent[1..])]));
+    script.send(with_sack(&script, &[sack_block(&sent[1..])]));
     script.ts.as_mut().unwrap().1 = script.end.tcb.ts.tsval(script.now);
-    script.ack = end(&sent[0]);
+    script.ack = end_seq(&sent[0]);
     script.send(script.fields());
     // The peer acknowledges no more than 0, though it reported 1: the timer sends 1 again.
     let again = script.fire();
@@ -235,7 +236,7 @@ fn reneging_voids_the_reports() {
 }
 
 #[test]
-fn a_timer_found_late_is_armed_once_more() {
+fn overrun_rto_timer_is_rearmed_once() {
     let mut script = sack_script();
     script.write(1448);
     let deadline = script.end.tcb.deadline().unwrap();
@@ -248,25 +249,25 @@ fn a_timer_found_late_is_armed_once_more() {
 }
 
 #[test]
-fn the_connection_fails_when_nothing_is_acknowledged() {
+fn user_timeout_closes_connection() {
     let cfg = Config { user_timeout_ns: 2 * SECOND, data_retries: 255, ..Config::default() };
-    let mut script = script(Script::full_options(), &cfg);
+    let mut script = warmed_script(Script::full_options(), &cfg);
     let start = script.now;
     script.write(10);
     while script.end.tcb.deadline().is_some() {
         script.fire();
     }
     let expected = [super::Event::R1Exceeded, super::Event::TimedOut, super::Event::Closed];
-    assert_eq!(script.end.notices, expected);
+    assert_eq!(script.end.events, expected);
     // Whatever the backoff, to the unit of the moments that are kept of the past.
     let late = script.now.since(start) - 2 * SECOND;
     assert!(late <= 1 << 16, "{late} ns");
 }
 
 #[test]
-fn a_process_that_stands_still_at_the_end_does_not_wait_once_more_as_long() {
+fn timer_overrun_at_user_timeout_does_not_double_the_wait() {
     let cfg = Config { user_timeout_ns: 5 * SECOND, data_retries: 255, ..Config::default() };
-    let mut script = script(Script::full_options(), &cfg);
+    let mut script = warmed_script(Script::full_options(), &cfg);
     let start = script.now;
     script.write(10);
     while script.end.tcb.deadline().is_some_and(|next| next < start + 5 * SECOND) {
@@ -283,8 +284,8 @@ fn a_process_that_stands_still_at_the_end_does_not_wait_once_more_as_long() {
 }
 
 #[test]
-fn a_tail_loss_probe_comes_before_the_timeout() {
-    let mut script = script(Script::full_options(), &Config::default());
+fn tlp_is_sent_before_rto() {
+    let mut script = warmed_script(Script::full_options(), &Config::default());
     let start = script.now;
     let sent = script.write(1448 * 4);
     let probe = script.fire();
@@ -293,11 +294,11 @@ fn a_tail_loss_probe_comes_before_the_timeout() {
     assert_eq!(script.end.tcb.stats().timeouts, 0);
     // The peer reports the probe: what went before it is lost.
     script.wait_us(100);
-    let again = script.send(with_sack(&script, &[block(&sent[3..])]));
+    let again = script.send(with_sack(&script, &[sack_block(&sent[3..])]));
     assert_eq!(again[0].seq, sent[0].seq);
     assert_eq!(script.end.tcb.stats().timeouts, 0);
     // One probe per flight, then the timer.
-    let mut script = self::script(Script::full_options(), &Config::default());
+    let mut script = self::warmed_script(Script::full_options(), &Config::default());
     script.write(1448);
     script.fire();
     script.fire();
@@ -306,13 +307,13 @@ fn a_tail_loss_probe_comes_before_the_timeout() {
 }
 
 #[test]
-fn an_unused_window_does_not_grow_and_an_idle_one_falls_back() {
-    let mut script = script(Script::full_options(), &Config::default());
+fn unused_cwnd_does_not_grow_and_idle_cwnd_restarts() {
+    let mut script = warmed_script(Script::full_options(), &Config::default());
     let cwnd = script.end.tcb.cwnd();
     assert!(cwnd > 20_000);
     for _ in 0..100 {
         script.wait_us(10);
-        script.ack = end(&script.write(100)[0]);
+        script.ack = end_seq(&script.write(100)[0]);
         script.send(script.fields());
     }
     assert_eq!(script.end.tcb.cwnd(), cwnd);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Answers, End, Heap};
+use super::{Endpoint, HeapFrame, OooPolicy};
 use crate::tcp::{Algorithm, Config, EcnMode, Event, State, TooBig};
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::Flags;
@@ -24,7 +24,7 @@ pub(super) struct Router {
     /// Octets of IP packet that pass.
     pub(super) mtu: u16,
     /// It says what does not, with or without the size that would; or is silent.
-    pub(super) answers: Option<bool>,
+    pub(super) icmp_reports_mtu: Option<bool>,
 }
 
 pub(super) struct Sim {
@@ -33,13 +33,13 @@ pub(super) struct Sim {
     pub(super) router: Option<Router>,
     delay_ns: u64,
     pub(super) now: Instant,
-    ends: [Option<End>; 2],
+    ends: [Option<Endpoint>; 2],
     cfg: [Config; 2],
     iss: [u32; 2],
     /// Frames under way by arrival time; the counter keeps equal times in order.
-    wire: BTreeMap<(Instant, u64), (usize, Heap)>,
+    wire: BTreeMap<(Instant, u64), (usize, HeapFrame)>,
     /// Frames that a router refused, on their way back.
-    refused: BTreeMap<(Instant, u64), (usize, TooBig)>,
+    icmp_in_flight: BTreeMap<(Instant, u64), (usize, TooBig)>,
     count: u64,
     /// Length of each data segment by sender and sequence number.
     boundaries: [HashMap<u32, usize>; 2],
@@ -52,7 +52,7 @@ impl Sim {
         let iss = [0, 1].map(|_| 0u32.wrapping_sub(rng.random_range(0..100_000)));
         let now = Instant::from_nanos(SECOND);
         Self {
-            ends: [Some(End::client(&cfg[0], iss[0], now)), None],
+            ends: [Some(Endpoint::client(&cfg[0], iss[0], now)), None],
             delay_ns: rng.random_range(1..200) * MICROSECOND,
             rng,
             faults,
@@ -61,16 +61,16 @@ impl Sim {
             iss,
             router: None,
             wire: BTreeMap::new(),
-            refused: BTreeMap::new(),
+            icmp_in_flight: BTreeMap::new(),
             count: 0,
             boundaries: Default::default(),
         }
     }
 
-    fn put(&mut self, from: usize, frame: &Heap) {
+    fn forward(&mut self, from: usize, frame: &HeapFrame) {
         let packet_len = frame.octets.len() - 14;
         if let Some(router) = self.router.filter(|router| packet_len > router.mtu.into()) {
-            if let Some(tells) = router.answers {
+            if let Some(tells) = router.icmp_reports_mtu {
                 let seg = frame.parse();
                 let error = TooBig {
                     seq: seg.seq,
@@ -79,7 +79,7 @@ impl Sim {
                     packet_len: packet_len as u32,
                 };
                 self.count += 1;
-                self.refused.insert((self.now + self.delay_ns, self.count), (from, error));
+                self.icmp_in_flight.insert((self.now + self.delay_ns, self.count), (from, error));
             }
             return;
         }
@@ -99,7 +99,7 @@ impl Sim {
     }
 
     /// A retransmission has the boundaries of the first transmission.
-    fn check_boundary(&mut self, from: usize, frame: &Heap, cuts: u32) {
+    fn check_boundary(&mut self, from: usize, frame: &HeapFrame, cuts: u32) {
         let seg = frame.parse();
         if seg.payload.is_empty() || cuts > 0 {
             return;
@@ -114,25 +114,26 @@ impl Sim {
         let cuts = end.tcb.stats().resegments;
         for frame in &frames {
             self.check_boundary(side, frame, cuts);
-            self.put(side, frame);
+            self.forward(side, frame);
         }
     }
 
     fn deliver_due(&mut self) {
-        while let Some(entry) = self.refused.first_entry().filter(|e| e.key().0 <= self.now) {
+        while let Some(entry) = self.icmp_in_flight.first_entry().filter(|e| e.key().0 <= self.now)
+        {
             let (to, error) = entry.remove();
             let now = self.now;
             let end = self.end(to);
             end.tcb.packet_too_big(now, &error);
             end.tcb.scoreboard.check(end.tcb.sack);
-            end.poll_notices();
+            end.poll_events();
         }
         while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
             let (to, frame) = entry.remove();
             if self.ends[to].is_none() {
                 let seg = frame.parse();
                 if seg.flags.has(Flags::SYN) && !seg.flags.has(Flags::ACK) {
-                    let end = End::server(&self.cfg[to], &seg, self.iss[to], self.now);
+                    let end = Endpoint::server(&self.cfg[to], &seg, self.iss[to], self.now);
                     self.ends[to] = Some(end);
                 }
             } else if let Some(end) = &mut self.ends[to] {
@@ -147,7 +148,7 @@ impl Sim {
             self.transmit(side);
         }
         let arrival = self.wire.first_key_value().map(|(key, _)| key.0);
-        let refusal = self.refused.first_key_value().map(|(key, _)| key.0);
+        let refusal = self.icmp_in_flight.first_key_value().map(|(key, _)| key.0);
         let timers = self.ends.iter().flatten().filter_map(|end| end.tcb.deadline());
         let Some(next) = arrival.into_iter().chain(refusal).chain(timers).min() else {
             return false;
@@ -157,14 +158,14 @@ impl Sim {
         for end in self.ends.iter_mut().flatten() {
             end.timeout(self.now);
             // A slow application consumes at odd moments.
-            if end.kept > 0 && self.rng.random_range(0..4) == 0 {
+            if end.unconsumed > 0 && self.rng.random_range(0..4) == 0 {
                 end.consume();
             }
         }
         true
     }
 
-    pub(super) fn run_until(&mut self, what: &str, done: impl Fn(&[Option<End>; 2]) -> bool) {
+    pub(super) fn run_until(&mut self, what: &str, done: impl Fn(&[Option<Endpoint>; 2]) -> bool) {
         let limit = self.now + 600 * SECOND;
         let mut steps = 0;
         while !done(&self.ends) {
@@ -176,15 +177,14 @@ impl Sim {
         }
     }
 
-    pub(super) fn end(&mut self, side: usize) -> &mut End {
+    pub(super) fn end(&mut self, side: usize) -> &mut Endpoint {
         self.ends[side].as_mut().expect("connected")
     }
 
     pub(super) fn connect(&mut self) {
         self.run_until("connect", |ends| {
-            ends.iter().all(|end| {
-                end.as_ref().is_some_and(|end| end.notices.contains(&Event::Established))
-            })
+            ends.iter()
+                .all(|end| end.as_ref().is_some_and(|end| end.events.contains(&Event::Established)))
         });
     }
 
@@ -196,9 +196,9 @@ impl Sim {
             let end = self.end(side);
             end.to_write = octets;
             end.record_len = record_len;
-            end.keep_max = keep_max;
+            end.unconsumed_max = keep_max;
             if mixes {
-                end.answers = Answers::Mixed(SmallRng::seed_from_u64(octets));
+                end.ooo_policy = OooPolicy::Random(SmallRng::seed_from_u64(octets));
             }
             end.tcb.open_window();
         }
@@ -214,10 +214,10 @@ impl Sim {
         });
         for (side, octets) in octets.into_iter().enumerate() {
             let end = self.end(side);
-            assert!(end.notices.contains(&Event::PeerClosed), "{:?}", end.notices);
-            assert_eq!(end.notices.last(), Some(&Event::Closed));
-            assert!(!end.notices.contains(&Event::TimedOut));
-            assert!(!end.notices.contains(&Event::Reset));
+            assert!(end.events.contains(&Event::PeerClosed), "{:?}", end.events);
+            assert_eq!(end.events.last(), Some(&Event::Closed));
+            assert!(!end.events.contains(&Event::TimedOut));
+            assert!(!end.events.contains(&Event::Reset));
             assert_eq!(end.tcb.stats().octets_out, octets);
             assert_eq!((end.pool.frames(), end.pool.octets()), (0, 0), "all was given back");
             assert!(end.tcb.assembler.is_idle());
@@ -244,7 +244,7 @@ fn config(rng: &mut SmallRng) -> Config {
     }
 }
 
-fn seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u32 {
+fn run_seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u32 {
     let mut resends = 0;
     for seed in range {
         println!("seed {seed} faults {faults:?}");
@@ -261,29 +261,29 @@ fn seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u32 {
 }
 
 #[test]
-fn a_clean_link_needs_no_retransmission() {
-    assert_eq!(seeds(0..60, Faults::default(), 400_000), 0);
+fn clean_link_causes_no_retransmits() {
+    assert_eq!(run_seeds(0..60, Faults::default(), 400_000), 0);
 }
 
 #[test]
 fn loss_is_repaired() {
-    assert!(seeds(100..250, Faults { lose: 10, ..Faults::default() }, 300_000) > 1000);
-    assert!(seeds(250..300, Faults { lose: 100, ..Faults::default() }, 60_000) > 1000);
+    assert!(run_seeds(100..250, Faults { lose: 10, ..Faults::default() }, 300_000) > 1000);
+    assert!(run_seeds(250..300, Faults { lose: 100, ..Faults::default() }, 60_000) > 1000);
 }
 
 #[test]
-fn reordering_and_duplication_are_survived() {
-    seeds(300..400, Faults { reorder: 100, duplicate: 50, ..Faults::default() }, 200_000);
+fn reordering_and_duplication_lose_no_data() {
+    run_seeds(300..400, Faults { reorder: 100, duplicate: 50, ..Faults::default() }, 200_000);
 }
 
 #[test]
-fn everything_at_once() {
-    seeds(400..520, Faults { lose: 30, reorder: 30, duplicate: 30 }, 150_000);
-    seeds(520..540, Faults { lose: 250, reorder: 100, duplicate: 100 }, 10_000);
+fn loss_reordering_and_duplication_together_lose_no_data() {
+    run_seeds(400..520, Faults { lose: 30, reorder: 30, duplicate: 30 }, 150_000);
+    run_seeds(520..540, Faults { lose: 250, reorder: 100, duplicate: 100 }, 10_000);
 }
 
 /// Nanoseconds that 50 MB take over a path of `delay_ns` each way.
-fn time_of_a_long_transfer(cfg: &Config, delay_ns: u64) -> u64 {
+fn long_transfer_ns(cfg: &Config, delay_ns: u64) -> u64 {
     let mut sim = Sim::new(7, Faults::default(), [cfg.clone(), cfg.clone()]);
     sim.delay_ns = delay_ns;
     let start = sim.now;
@@ -292,20 +292,20 @@ fn time_of_a_long_transfer(cfg: &Config, delay_ns: u64) -> u64 {
 }
 
 #[test]
-fn a_long_transfer_fills_the_pipe() {
+fn long_transfer_fills_the_pipe() {
     let window = 1 << 20;
     let cfg = Config { recv_window: window, recv_window_max: window, ..Config::default() };
     // One window per round trip at best: 50 round trips and the start-up.
-    let elapsed = time_of_a_long_transfer(&cfg, MILLISECOND);
+    let elapsed = long_transfer_ns(&cfg, MILLISECOND);
     assert!(elapsed < 130 * MILLISECOND, "{elapsed} ns");
 }
 
 #[test]
-fn the_window_grows_with_the_path() {
+fn receive_window_autotunes_to_path() {
     // A quarter of a MiB in each of 190 round trips, if it stayed as it is.
     for timestamps in [true, false] {
         let cfg = Config { timestamps, max_records: 8192, ..Config::default() };
-        let elapsed = time_of_a_long_transfer(&cfg, 10 * MILLISECOND);
+        let elapsed = long_transfer_ns(&cfg, 10 * MILLISECOND);
         assert!(elapsed < 30 * 20 * MILLISECOND, "timestamps {timestamps}: {elapsed} ns");
     }
 }

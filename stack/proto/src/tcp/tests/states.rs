@@ -1,7 +1,8 @@
 //! RFC 9293 section 3.10 event by event: what each state makes of each call and each segment.
 
 use super::{
-    Config, End, Event, Fields, Flags, HeaderTemplate, Heap, MAC, Options, Script, Seq, at, tuple,
+    Config, Endpoint, Event, Fields, Flags, HeaderTemplate, HeapFrame, MAC, Options, Script, Seq,
+    at_us, tuple,
 };
 use crate::device::ChecksumMode;
 use crate::tcp::State;
@@ -67,7 +68,7 @@ fn in_state(state: State) -> Script {
         }
         _ => {}
     }
-    script.end.notices.clear();
+    script.end.events.clear();
     script
 }
 
@@ -86,7 +87,7 @@ const STATES: [State; 10] = [
 
 /// Section 3.10.5.
 #[test]
-fn abort_resets_only_a_peer_that_may_still_send_or_wait() {
+fn abort_sends_rst_only_in_states_of_section_3_10_5() {
     for state in STATES {
         let mut script = in_state(state);
         assert_eq!(script.end.tcb.state(), state);
@@ -108,7 +109,7 @@ fn abort_resets_only_a_peer_that_may_still_send_or_wait() {
 
 /// Section 3.10.4.
 #[test]
-fn close_in_each_state() {
+fn close_follows_section_3_10_4_in_each_state() {
     for (state, after, frames) in [
         (State::Closed, State::Closed, 0),
         (State::SynSent, State::Closed, 0),
@@ -131,7 +132,7 @@ fn close_in_each_state() {
 
 /// A RST with the number of the peer's FIN ends what the FIN has left open.
 #[test]
-fn reset_behind_fin_with_its_number_is_taken() {
+fn rst_at_sequence_number_of_peer_fin_is_accepted() {
     for state in STATES {
         let has_finished = matches!(state, State::CloseWait | State::Closing | State::LastAck);
         if matches!(state, State::Closed | State::SynSent) {
@@ -145,14 +146,14 @@ fn reset_behind_fin_with_its_number_is_taken() {
             assert_eq!(script.end.tcb.is_closed(), is_taken, "{state:?} {seq:?}");
         }
         let expected: &[Event] = if has_finished { &[Event::Reset, Event::Closed] } else { &[] };
-        assert_eq!(script.end.notices, expected, "{state:?}");
+        assert_eq!(script.end.events, expected, "{state:?}");
     }
 }
 
 /// A peer that uses the port again, with a SYN that may be an old one, is told by an ACK; it resets
 /// what it does not know, and its next SYN finds nothing in its way.
 #[test]
-fn reset_that_answers_a_challenge_ends_time_wait() {
+fn rst_answering_challenge_ack_ends_time_wait() {
     let mut script = in_state(State::TimeWait);
     let exact = Fields { seq: script.seq, flags: Flags::RST, ..script.fields() };
     assert!(script.send(exact.clone()).is_empty());
@@ -167,12 +168,12 @@ fn reset_that_answers_a_challenge_ends_time_wait() {
     assert_eq!(script.end.tcb.state(), State::TimeWait, "not exact");
     assert!(script.send(exact).is_empty());
     assert!(script.end.tcb.is_closed());
-    assert_eq!(script.end.notices, [Event::Closed], "the end was told before");
+    assert_eq!(script.end.events, [Event::Closed], "the end was told before");
 }
 
 /// Section 3.10.7.4, second check; RFC 5961 section 3.2; RFC 1337 for TIME-WAIT.
 #[test]
-fn a_reset_in_each_state() {
+fn rst_is_accepted_only_at_rcv_nxt_in_each_state() {
     for state in STATES {
         if matches!(state, State::Closed | State::SynSent) {
             continue;
@@ -196,14 +197,14 @@ fn a_reset_in_each_state() {
         if state == State::TimeWait {
             assert_eq!(script.end.tcb.state(), State::TimeWait);
         } else {
-            assert_eq!(script.end.notices, [Event::Reset, Event::Closed], "{state:?}");
+            assert_eq!(script.end.events, [Event::Reset, Event::Closed], "{state:?}");
         }
     }
 }
 
 /// RFC 5961 section 4: whatever its sequence number, a SYN changes nothing and is answered.
 #[test]
-fn a_syn_is_challenged_in_each_synchronised_state() {
+fn syn_gets_challenge_ack_in_each_synchronised_state() {
     for state in STATES {
         if !state.is_synchronised() {
             continue;
@@ -225,7 +226,7 @@ fn a_syn_is_challenged_in_each_synchronised_state() {
 }
 
 #[test]
-fn one_connection_s_challenges_leave_another_s_alone() {
+fn challenge_ack_limit_is_per_connection() {
     let cfg = Config { challenge_acks: 1, ..Config::default() };
     let mut scripts = [0, 1].map(|_| Script::established(&cfg, Script::full_options()));
     for script in &mut scripts {
@@ -240,15 +241,15 @@ fn one_connection_s_challenges_leave_another_s_alone() {
 
 /// Section 3.5 figure 8, also with SYNs that were lost and sent again.
 #[test]
-fn both_open_at_once_and_keep_their_options() {
+fn simultaneous_open_keeps_options() {
     for lost in 0..4 {
         let cfg = std::sync::Arc::new(Config::default());
-        let mut now = at(1_000_000);
+        let mut now = at_us(1_000_000);
         let make = |side: usize, now| {
             let tuple = tuple(false, side == 1);
             let template = HeaderTemplate::new(MAC[side], MAC[1 - side], tuple);
-            let iss = super::origin([0xffff_ffff, 9000][side]);
-            End::new(super::TestTcb::connect(now, &cfg, template, iss), side)
+            let iss = super::iss_and_ts_offset([0xffff_ffff, 9000][side]);
+            Endpoint::new(super::TestTcb::connect(now, &cfg, template, iss), side)
         };
         let mut ends = [make(0, now), make(1, now)];
         let mut round = 0;
@@ -292,7 +293,7 @@ fn both_open_at_once_and_keep_their_options() {
 }
 
 #[test]
-fn payload_and_fin_of_a_syn_come_again() {
+fn data_and_fin_on_syn_ack_are_not_acknowledged() {
     let cfg = Config::default();
     let (mut script, syn) = Script::connecting(&cfg);
     script.ts = Some((100, 0));
@@ -314,12 +315,12 @@ fn payload_and_fin_of_a_syn_come_again() {
 }
 
 #[test]
-fn the_last_ack_of_the_handshake_may_carry_octets_and_fin() {
+fn last_ack_of_handshake_may_carry_data_and_fin() {
     let cfg = Config::default();
-    let now = at(1);
-    let mut client = End::client(&cfg, 1, now);
+    let now = at_us(1);
+    let mut client = Endpoint::client(&cfg, 1, now);
     let syn = client.transmit(now).remove(0).parse();
-    let mut server = End::server(&cfg, &syn, 50, now);
+    let mut server = Endpoint::server(&cfg, &syn, 50, now);
     let syn_ack = server.transmit(now).remove(0);
     client.receive(now, &syn_ack);
     client.to_write = 30;
@@ -338,24 +339,24 @@ fn the_last_ack_of_the_handshake_may_carry_octets_and_fin() {
         *octet = super::pattern(0, i as u64);
     }
     let len = template.emit(&mut buf, &fields, 30, ChecksumMode::Software);
-    server.receive(now, &Heap::new(&buf[..len]));
+    server.receive(now, &HeapFrame::new(&buf[..len]));
     assert_eq!(server.read, 30, "urgent or not");
     assert_eq!(server.tcb.state(), State::CloseWait);
-    assert_eq!(server.notices, [Event::Established, Event::PeerClosed]);
+    assert_eq!(server.events, [Event::Established, Event::PeerClosed]);
     assert_eq!(server.transmit(now)[0].parse().ack, Seq(33));
 }
 
 #[test]
-fn a_fin_that_acknowledges_ours_skips_closing() {
+fn fin_acknowledging_our_fin_skips_closing() {
     let mut script = in_state(State::FinWait1);
     script.ack = script.end.tcb.snd.nxt;
     script.send(fin(&script));
     assert_eq!(script.end.tcb.state(), State::TimeWait);
-    assert_eq!(script.end.notices, [Event::PeerClosed, Event::TimeWait]);
+    assert_eq!(script.end.events, [Event::PeerClosed, Event::TimeWait]);
 }
 
 #[test]
-fn a_repeated_fin_is_answered_in_each_state_after_it() {
+fn duplicate_fin_is_acked_in_each_later_state() {
     for state in [State::CloseWait, State::Closing, State::LastAck, State::TimeWait] {
         let mut script = in_state(state);
         let again = Fields { seq: script.seq - 1, ..fin(&script) };
@@ -367,7 +368,7 @@ fn a_repeated_fin_is_answered_in_each_state_after_it() {
 }
 
 #[test]
-fn time_wait_lasts_anew_from_each_repeated_fin() {
+fn duplicate_fin_restarts_time_wait() {
     let mut script = in_state(State::TimeWait);
     let wait = Config::default().time_wait_ns;
     for _ in 0..3 {
@@ -381,7 +382,7 @@ fn time_wait_lasts_anew_from_each_repeated_fin() {
 }
 
 #[test]
-fn a_peer_that_vanished_in_fin_wait_2_is_not_waited_for() {
+fn fin_wait_2_times_out_without_segments() {
     let mut script = in_state(State::FinWait2);
     let start = script.now;
     let cfg = Config::default();
@@ -396,7 +397,7 @@ fn a_peer_that_vanished_in_fin_wait_2_is_not_waited_for() {
     }
     assert_eq!(script.now, heard + cfg.fin_wait_ns);
     assert!(script.now > start + cfg.fin_wait_ns);
-    assert_eq!(script.end.notices, [Event::TimedOut, Event::Closed]);
+    assert_eq!(script.end.events, [Event::TimedOut, Event::Closed]);
     assert!(script.end.tcb.is_closed());
 }
 
@@ -415,7 +416,7 @@ fn syn_to(script: &Script, seq: Seq, ts: Option<(u32, u32)>) -> Segment {
 
 /// RFC 6191 section 2, its five cases.
 #[test]
-fn time_wait_is_left_for_what_cannot_be_old() {
+fn time_wait_is_recycled_as_in_rfc_6191() {
     let script = in_state(State::TimeWait);
     let tcb = &script.end.tcb;
     let next = tcb.rcv_nxt();
@@ -440,12 +441,12 @@ fn time_wait_is_left_for_what_cannot_be_old() {
 
 /// Section 3.10.7.4, fourth check: back to LISTEN.
 #[test]
-fn another_syn_in_the_window_replaces_a_connection_that_is_half_open() {
+fn new_syn_in_window_recycles_syn_received() {
     let cfg = Config::default();
-    let now = at(1);
-    let mut client = End::client(&cfg, 1, now);
+    let now = at_us(1);
+    let mut client = Endpoint::client(&cfg, 1, now);
     let syn = client.transmit(now).remove(0).parse();
-    let mut server = End::server(&cfg, &syn, 50, now);
+    let mut server = Endpoint::server(&cfg, &syn, 50, now);
     server.transmit(now);
     let other = |seq| Segment { seq: Seq(seq), ..syn.clone() };
     assert!(!server.tcb.may_recycle(&syn), "the same once more is answered once more");
@@ -459,12 +460,12 @@ fn another_syn_in_the_window_replaces_a_connection_that_is_half_open() {
 }
 
 #[test]
-fn a_connection_that_is_being_made_is_given_three_minutes() {
+fn syn_sent_times_out_after_three_minutes() {
     let (mut script, _) = Script::connecting(&Config::default());
     let start = script.now;
     while script.end.tcb.deadline().is_some() {
         script.fire();
     }
     assert!(script.now.since(start) >= 180 * SECOND);
-    assert_eq!(script.end.notices, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
+    assert_eq!(script.end.events, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
 }

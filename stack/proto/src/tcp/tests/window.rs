@@ -14,7 +14,7 @@ fn script(cfg: &Config, window: u16) -> Script {
 }
 
 #[test]
-fn a_closed_window_is_probed_without_new_data() {
+fn zero_window_is_probed_without_new_data() {
     let mut script = script(&Config::default(), 0);
     assert!(script.write(5000).is_empty());
     let mut wait = 0;
@@ -34,7 +34,7 @@ fn a_closed_window_is_probed_without_new_data() {
 }
 
 #[test]
-fn a_peer_that_answers_no_probe_is_gone() {
+fn unanswered_zero_window_probes_time_out() {
     let cfg = Config { data_retries: 3, ..Config::default() };
     let mut script = script(&cfg, 0);
     script.write(10);
@@ -43,11 +43,11 @@ fn a_peer_that_answers_no_probe_is_gone() {
     }
     let last = script.fire();
     assert!(last[0].flags.has(Flags::RST));
-    assert_eq!(script.end.notices, [Event::TimedOut, Event::Closed]);
+    assert_eq!(script.end.events, [Event::TimedOut, Event::Closed]);
 }
 
 #[test]
-fn a_peer_with_a_closed_window_that_answers_is_not() {
+fn answered_zero_window_probes_never_time_out() {
     let cfg = Config { data_retries: 3, user_timeout_ns: SECOND, ..Config::default() };
     let mut script = script(&cfg, 0);
     script.write(10);
@@ -55,7 +55,7 @@ fn a_peer_with_a_closed_window_that_answers_is_not() {
         script.fire();
         script.send(script.fields());
     }
-    assert!(script.end.notices.is_empty());
+    assert!(script.end.events.is_empty());
     // The same while octets are outstanding: the window closed behind them.
     script.window = 60_000;
     assert_eq!(script.send(script.fields()).len(), 1);
@@ -64,11 +64,11 @@ fn a_peer_with_a_closed_window_that_answers_is_not() {
         script.send(script.fields());
         script.fire();
     }
-    assert!(script.end.notices.is_empty());
+    assert!(script.end.events.is_empty());
 }
 
 #[test]
-fn a_record_too_long_for_the_window_goes_in_pieces() {
+fn record_larger_than_window_is_split() {
     let mut script = script(&Config::default(), 60_000);
     let all = script.write(1448 * 20);
     script.ack += 1448 * u32::try_from(all.len()).unwrap();
@@ -95,7 +95,7 @@ fn a_record_too_long_for_the_window_goes_in_pieces() {
 }
 
 #[test]
-fn a_window_small_from_the_start_is_used() {
+fn window_small_from_the_start_is_used() {
     let mut script = script(&Config::default(), 200);
     script.end.tcb.snd.max_wnd = 200;
     let out = script.write(450);
@@ -110,7 +110,7 @@ fn a_window_small_from_the_start_is_used() {
 
 // req-test: MPA-106
 #[test]
-fn pieces_are_resent_as_they_were_cut() {
+fn retransmits_keep_boundaries_of_split_records() {
     let mut script = script(&Config::default(), 200);
     script.end.tcb.snd.max_wnd = 200;
     script.window = 300;
@@ -123,7 +123,7 @@ fn pieces_are_resent_as_they_were_cut() {
 
 // req-test: MPA-101, DDP-019, DDP-020
 #[test]
-fn a_smaller_segment_size_cuts_what_was_accepted() {
+fn smaller_emss_resegments_accepted_records() {
     let mut script = script(&Config::default(), 60_000);
     let out = script.write(1448 * 3);
     assert_eq!(out.len(), 3);
@@ -139,13 +139,13 @@ fn a_smaller_segment_size_cuts_what_was_accepted() {
     script.ack += 1448 * 3;
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
-    assert_eq!(script.end.notices, [Event::EmssChanged]);
+    assert_eq!(script.end.events, [Event::EmssChanged]);
     let next = script.write(2000);
     assert_eq!(next.iter().map(|seg| seg.payload.len()).collect::<Vec<_>>(), [588, 588, 588, 236]);
 }
 
 #[test]
-fn the_start_up_window_opens_with_one_ack() {
+fn startup_window_opens_with_one_ack() {
     let cfg = Config::default();
     let mut script = Script::established(&cfg, Script::full_options());
     assert_eq!(script.end.tcb.rcv.window(), cfg.startup_window);
@@ -157,10 +157,10 @@ fn the_start_up_window_opens_with_one_ack() {
 }
 
 #[test]
-fn what_is_held_closes_the_window_and_consuming_reopens_it() {
+fn unconsumed_data_closes_window_and_consuming_reopens_it() {
     let cfg = Config { recv_window: 20_000, startup_window: 20_000, ..Config::default() };
     let mut script = script(&cfg, 60_000);
-    script.end.keep_max = u32::MAX;
+    script.end.unconsumed_max = u32::MAX;
     let mut edge = None;
     while script.end.tcb.rcv.window() > 0 {
         let len = 1000.min(script.end.tcb.rcv.window());
@@ -185,7 +185,7 @@ fn what_is_held_closes_the_window_and_consuming_reopens_it() {
 }
 
 #[test]
-fn acks_come_at_two_segments_or_after_the_delay() {
+fn ack_is_sent_at_second_segment_or_after_delay() {
     let mut script = script(&Config::default(), 60_000);
     script.send_data(script.fields(), 1000);
     script.seq += 1000;
@@ -209,7 +209,7 @@ fn acks_come_at_two_segments_or_after_the_delay() {
 }
 
 #[test]
-fn the_window_and_the_records_are_bounds() {
+fn send_window_and_record_limit_bound_transmission() {
     let cfg = Config { max_records: 4, ..Config::default() };
     let mut limited = script(&cfg, 60_000);
     limited.end.record_len = 10;
@@ -220,7 +220,7 @@ fn the_window_and_the_records_are_bounds() {
 }
 
 #[test]
-fn a_keepalive_finds_a_dead_peer() {
+fn unanswered_keepalives_time_out() {
     let cfg = Config { keepalive_ns: Some(SECOND), data_retries: 2, ..Config::default() };
     let mut script = script(&cfg, 1000);
     let probe = script.fire();
@@ -234,14 +234,14 @@ fn a_keepalive_finds_a_dead_peer() {
         }
         script.fire();
     }
-    assert_eq!(script.end.notices, [Event::TimedOut, Event::Closed]);
+    assert_eq!(script.end.events, [Event::TimedOut, Event::Closed]);
 }
 
 #[test]
-fn a_fin_that_ends_a_full_window_is_taken() {
+fn fin_at_the_end_of_a_full_window_is_accepted() {
     let cfg = Config { recv_window: 2000, startup_window: 2000, ..Config::default() };
     let mut script = script(&cfg, 60_000);
-    script.end.keep_max = u32::MAX;
+    script.end.unconsumed_max = u32::MAX;
     let fin = Fields { flags: Flags::FIN | Flags::ACK, ..script.fields() };
     let out = script.send_data(fin, 2000);
     assert_eq!(out.last().unwrap().ack, script.seq + 2001);

@@ -5,11 +5,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::options::TIMESTAMPS_PREFIX;
 use super::{
     ETHERNET_LEN, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options, PROTOCOL_TCP, Segment,
-    TAGGED_LEN, TCP_LEN, TIMESTAMPS_LEN, array_at, be16, be32, pseudo_sum,
+    TCP_LEN, TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, array_at, be16, be32, pseudo_sum,
 };
 use crate::device::ChecksumMode;
 use crate::wire::checksum;
-use crate::wire::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Link};
+use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, EthernetLink};
 use crate::wire::seq::Seq;
 
 /// What varies from segment to segment in the headers this host sends.
@@ -39,11 +39,11 @@ const IPV4_SUM: u32 = 0x4500 + 0x4000 + ((TTL as u32) << 8 | PROTOCOL_TCP as u32
 /// The frames of a connection: with a tag or without, and of which IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Kind {
-    UntaggedV4,
-    UntaggedV6,
-    TaggedV4,
-    TaggedV6,
+enum HeaderLayout {
+    V4,
+    V6,
+    VlanV4,
+    VlanV6,
 }
 
 /// Both ends of one connection, as octets of the headers of what is sent: Ethernet, IP and TCP
@@ -61,13 +61,13 @@ pub struct HeaderTemplate {
     address_sum: u16,
     /// The 802.1Q tag, if there is one.
     vlan: u16,
-    kind: Kind,
+    layout: HeaderLayout,
     /// Our port and the peer's.
     ports: [u8; 4],
     /// Our address and the peer's; of IPv4 in the first eight octets.
     addresses: [u8; 32],
     /// The flow label of IPv6, 20 bits.
-    flow: [u8; 3],
+    flow_label: [u8; 3],
 }
 
 const _: () = assert!(size_of::<HeaderTemplate>() <= 56, "every connection has one");
@@ -80,7 +80,7 @@ impl HeaderTemplate {
     /// If one address is IPv4 and the other IPv6.
     #[must_use]
     pub fn new(src_mac: [u8; 6], dst_mac: [u8; 6], tuple: FourTuple) -> Self {
-        Self::on(Link::untagged(src_mac), dst_mac, tuple)
+        Self::with_link(EthernetLink::without_vlan(src_mac), dst_mac, tuple)
     }
 
     /// As [`HeaderTemplate::new`], on a link that may have tags.
@@ -88,7 +88,7 @@ impl HeaderTemplate {
     /// # Panics
     /// If one address is IPv4 and the other IPv6.
     #[must_use]
-    pub fn on(link: Link, dst_mac: [u8; 6], tuple: FourTuple) -> Self {
+    pub fn with_link(link: EthernetLink, dst_mac: [u8; 6], tuple: FourTuple) -> Self {
         let mut addresses = [0; 32];
         let is_v6 = match (tuple.local.ip(), tuple.remote.ip()) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
@@ -103,11 +103,11 @@ impl HeaderTemplate {
             }
             _ => panic!("a connection has two addresses of one family"),
         };
-        let kind = match (link.vlan, is_v6) {
-            (None, false) => Kind::UntaggedV4,
-            (None, true) => Kind::UntaggedV6,
-            (Some(_), false) => Kind::TaggedV4,
-            (Some(_), true) => Kind::TaggedV6,
+        let layout = match (link.vlan, is_v6) {
+            (None, false) => HeaderLayout::V4,
+            (None, true) => HeaderLayout::V6,
+            (Some(_), false) => HeaderLayout::VlanV4,
+            (Some(_), true) => HeaderLayout::VlanV6,
         };
         let mut macs = [0; 12];
         macs[..6].copy_from_slice(&dst_mac);
@@ -116,7 +116,7 @@ impl HeaderTemplate {
         ports[..2].copy_from_slice(&tuple.local.port().to_be_bytes());
         ports[2..].copy_from_slice(&tuple.remote.port().to_be_bytes());
         let (address_sum, vlan) = (checksum::sum(&addresses), link.vlan.unwrap_or(0));
-        Self { macs, address_sum, vlan, kind, ports, addresses, flow: [0; 3] }
+        Self { macs, address_sum, vlan, layout, ports, addresses, flow_label: [0; 3] }
     }
 
     /// Both ends.
@@ -137,7 +137,7 @@ impl HeaderTemplate {
     /// True if both ends are those of `tuple`.
     #[inline]
     #[must_use]
-    pub fn is_between(&self, tuple: &FourTuple) -> bool {
+    pub fn matches(&self, tuple: &FourTuple) -> bool {
         let ports = u32::from(tuple.local.port()) << 16 | u32::from(tuple.remote.port());
         ports == be32(&self.ports, 0)
             && match (tuple.local.ip(), tuple.remote.ip()) {
@@ -158,7 +158,7 @@ impl HeaderTemplate {
     /// it tells flows apart where routers spread them over paths (RFC 6438). At first 0: no label.
     pub const fn set_flow_label(&mut self, label: u32) {
         let [_, high, middle, low] = label.to_be_bytes();
-        self.flow = [high & 0x0f, middle, low];
+        self.flow_label = [high & 0x0f, middle, low];
     }
 
     /// Uses another destination MAC from now on (the neighbour moved).
@@ -174,7 +174,7 @@ impl HeaderTemplate {
     }
 
     const fn is_v6(&self) -> bool {
-        matches!(self.kind, Kind::UntaggedV6 | Kind::TaggedV6)
+        matches!(self.layout, HeaderLayout::V6 | HeaderLayout::VlanV6)
     }
 
     /// Octets before the TCP options: Ethernet, IP and the fixed TCP header.
@@ -187,19 +187,19 @@ impl HeaderTemplate {
     /// Where the TCP header starts.
     #[inline]
     const fn l4(&self) -> usize {
-        let (l2, l3) = self.layer_lens();
+        let (l2, l3) = self.l2_l3_len();
         l2 + l3
     }
 
     /// Lengths of the link and network headers, for [`crate::device::TxFrame::request_checksum`].
     #[inline]
     #[must_use]
-    pub const fn layer_lens(&self) -> (usize, usize) {
-        match self.kind {
-            Kind::UntaggedV4 => (ETHERNET_LEN, IPV4_LEN),
-            Kind::UntaggedV6 => (ETHERNET_LEN, IPV6_LEN),
-            Kind::TaggedV4 => (TAGGED_LEN, IPV4_LEN),
-            Kind::TaggedV6 => (TAGGED_LEN, IPV6_LEN),
+    pub const fn l2_l3_len(&self) -> (usize, usize) {
+        match self.layout {
+            HeaderLayout::V4 => (ETHERNET_LEN, IPV4_LEN),
+            HeaderLayout::V6 => (ETHERNET_LEN, IPV6_LEN),
+            HeaderLayout::VlanV4 => (VLAN_ETHERNET_LEN, IPV4_LEN),
+            HeaderLayout::VlanV6 => (VLAN_ETHERNET_LEN, IPV6_LEN),
         }
     }
 
@@ -219,15 +219,19 @@ impl HeaderTemplate {
         payload_len: usize,
         mode: ChecksumMode,
     ) -> usize {
-        match self.kind {
-            Kind::UntaggedV4 => {
+        match self.layout {
+            HeaderLayout::V4 => {
                 self.emit_as::<ETHERNET_LEN, IPV4_LEN>(buf, fields, payload_len, mode)
             }
-            Kind::UntaggedV6 => {
+            HeaderLayout::V6 => {
                 self.emit_as::<ETHERNET_LEN, IPV6_LEN>(buf, fields, payload_len, mode)
             }
-            Kind::TaggedV4 => self.emit_as::<TAGGED_LEN, IPV4_LEN>(buf, fields, payload_len, mode),
-            Kind::TaggedV6 => self.emit_as::<TAGGED_LEN, IPV6_LEN>(buf, fields, payload_len, mode),
+            HeaderLayout::VlanV4 => {
+                self.emit_as::<VLAN_ETHERNET_LEN, IPV4_LEN>(buf, fields, payload_len, mode)
+            }
+            HeaderLayout::VlanV6 => {
+                self.emit_as::<VLAN_ETHERNET_LEN, IPV6_LEN>(buf, fields, payload_len, mode)
+            }
         }
     }
 
@@ -247,7 +251,7 @@ impl HeaderTemplate {
         let ethertype = if IP_LEN == IPV4_LEN { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
         let ethernet = &mut frame[..L3];
         ethernet[..12].copy_from_slice(&self.macs);
-        if L3 == TAGGED_LEN {
+        if L3 == VLAN_ETHERNET_LEN {
             ethernet[12..14].copy_from_slice(&ETHERTYPE_VLAN.to_be_bytes());
             ethernet[14..16].copy_from_slice(&self.vlan.to_be_bytes());
         }
@@ -270,7 +274,7 @@ impl HeaderTemplate {
         fixed[14..16].copy_from_slice(&fields.window.to_be_bytes());
         fixed[16..20].fill(0);
         if tcp_len > TCP_LEN {
-            if fields.options.is_plain() {
+            if fields.options.is_ts_only() {
                 let (val, ecr) = fields.options.ts.unwrap_or_default();
                 let options = &mut tcp[TCP_LEN..TCP_LEN + TIMESTAMPS_LEN];
                 options[..4].copy_from_slice(&TIMESTAMPS_PREFIX);
@@ -312,7 +316,7 @@ impl HeaderTemplate {
     fn write_v6(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn) {
         let len = (ip_len - IPV6_OCTETS).to_be_bytes();
         // The traffic class straddles the first two octets, the flow label follows.
-        let [high, middle, low] = self.flow;
+        let [high, middle, low] = self.flow_label;
         let flow = [0x60, (ecn as u8) << 4 | high, middle, low];
         ip[..4].copy_from_slice(&flow);
         ip[4..8].copy_from_slice(&[len[0], len[1], PROTOCOL_TCP, TTL]);
@@ -323,7 +327,7 @@ impl HeaderTemplate {
 /// The RST that answers a segment for which there is no connection; `None` if that is a RST itself
 /// (RFC 9293 section 3.10.7.1). The caller limits the rate.
 #[must_use]
-pub fn reset_for(segment: &Segment) -> Option<Fields> {
+pub fn rst_reply(segment: &Segment) -> Option<Fields> {
     if segment.flags.has(Flags::RST) {
         return None;
     }

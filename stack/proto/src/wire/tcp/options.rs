@@ -9,7 +9,7 @@ use crate::wire::seq::Seq;
 pub(super) const TIMESTAMPS_PREFIX: [u8; 4] = [1, 1, 8, 10];
 
 /// A run of sequence space: first octet, and the one after the last.
-pub type Block = (Seq, Seq);
+pub type SackBlock = (Seq, Seq);
 
 /// TCP options this stack knows; others are skipped on receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Options {
     /// SACK permitted (SYN only).
     pub sack_permitted: bool,
     /// SACK blocks in the order of the option.
-    pub sack: ArrayVec<Block, 4>,
+    pub sack: ArrayVec<SackBlock, 4>,
     /// Timestamps: TSval, TSecr.
     pub ts: Option<(u32, u32)>,
 }
@@ -36,7 +36,7 @@ impl Options {
 
     /// True if there is at most the timestamps option.
     #[inline]
-    pub(super) fn is_plain(&self) -> bool {
+    pub(super) fn is_ts_only(&self) -> bool {
         self.mss.is_none() && self.wscale.is_none() && !self.sack_permitted && self.sack.is_empty()
     }
 
@@ -50,7 +50,7 @@ impl Options {
     #[must_use]
     pub fn wire_len(&self) -> usize {
         let ts = if self.ts.is_some() { TIMESTAMPS_LEN } else { 0 };
-        if self.is_plain() {
+        if self.is_ts_only() {
             return ts;
         }
         let mss = if self.mss.is_some() { 4 } else { 0 };

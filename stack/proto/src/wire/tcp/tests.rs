@@ -10,7 +10,7 @@ use super::*;
 
 const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
 
-const ECN: [Ecn; 4] = [Ecn::NotCapable, Ecn::Capable1, Ecn::Capable0, Ecn::Congested];
+const ECN: [Ecn; 4] = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce];
 
 struct Frame<'a> {
     octets: &'a [u8],
@@ -19,7 +19,7 @@ struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    fn whole(octets: &'a [u8]) -> Self {
+    fn contiguous(octets: &'a [u8]) -> Self {
         Self { octets, head: octets.len(), checksum: ChecksumState::Unknown }
     }
 }
@@ -51,7 +51,7 @@ fn tuple(v6: bool) -> FourTuple {
     FourTuple { local: local.parse().unwrap(), remote: remote.parse().unwrap() }
 }
 
-fn flip(tuple: FourTuple) -> FourTuple {
+fn reversed(tuple: FourTuple) -> FourTuple {
     FourTuple { local: tuple.remote, remote: tuple.local }
 }
 
@@ -69,7 +69,7 @@ fn frame(v6: bool, fields: &Fields, payload_len: usize, mode: ChecksumMode) -> V
 }
 
 fn parse(octets: &[u8]) -> Result<Segment, ParseError> {
-    Segment::parse(&Frame::whole(octets), ChecksumMode::Software)
+    Segment::parse(&Frame::contiguous(octets), ChecksumMode::Software)
 }
 
 fn options() -> impl Strategy<Value = Options> {
@@ -106,7 +106,7 @@ fn fields() -> impl Strategy<Value = Fields> {
 
 proptest! {
     #[test]
-    fn what_is_emitted_parses(fields in fields(), v6: bool, len in 0usize..2000,
+    fn emitted_segment_parses_back(fields in fields(), v6: bool, len in 0usize..2000,
                               cut in 0usize..2000) {
         let octets = frame(v6, &fields, len, ChecksumMode::Software);
         // In one run, and in two with the cut anywhere behind the headers.
@@ -114,7 +114,7 @@ proptest! {
         for head in [octets.len(), headers + cut.min(len)] {
             let rx = Frame { octets: &octets, head, checksum: ChecksumState::Unknown };
             let seg = Segment::parse(&rx, ChecksumMode::Software).unwrap();
-            prop_assert_eq!(seg.tuple, flip(tuple(v6)));
+            prop_assert_eq!(seg.tuple, reversed(tuple(v6)));
             prop_assert_eq!((seg.seq, seg.ack, seg.flags, seg.window, seg.ecn),
                             (fields.seq, fields.ack, fields.flags, fields.window, fields.ecn));
             prop_assert_eq!(&seg.options, &fields.options);
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn smoltcp_reads_what_is_emitted(fields in fields(), v6: bool, len in 0usize..300) {
+    fn emitted_segment_is_parsed_by_smoltcp(fields in fields(), v6: bool, len in 0usize..300) {
         let octets = frame(v6, &fields, len, ChecksumMode::Software);
         let ethernet = smol::EthernetFrame::new_checked(&octets[..]).unwrap();
         let caps = ChecksumCapabilities::default();
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn any_octets_are_survived(octets in prop::collection::vec(any::<u8>(), 0..200),
+    fn arbitrary_bytes_do_not_panic(octets in prop::collection::vec(any::<u8>(), 0..200),
                                flips in prop::collection::vec((0usize..90, any::<u8>()), 1..4),
                                v6: bool, head in 0usize..200) {
         let _ = parse(&octets);
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_bit_is_noticed(v6: bool, at in 14usize..150, bit in 0u8..8) {
+    fn bit_error_is_detected_by_checksum(v6: bool, at in 14usize..150, bit in 0u8..8) {
         let mut octets = frame(v6, &syn(), 80, ChecksumMode::Software);
         let at = at.min(octets.len() - 1);
         octets[at] ^= 1 << bit;
@@ -197,7 +197,7 @@ fn data() -> Fields {
 }
 
 #[test]
-fn a_syn_octet_by_octet() {
+fn syn_matches_golden_bytes() {
     let octets = frame(false, &syn(), 0, ChecksumMode::Software);
     let expected: &[u8] = &[
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
@@ -211,7 +211,7 @@ fn a_syn_octet_by_octet() {
 }
 
 #[test]
-fn offload_leaves_the_pseudo_header_and_not_needed_nothing() {
+fn checksum_field_holds_pseudo_header_sum_under_offload() {
     for v6 in [false, true] {
         let l4 = if v6 { 54 } else { 34 };
         let octets = frame(v6, &data(), 100, ChecksumMode::NotNeeded);
@@ -230,7 +230,7 @@ fn offload_leaves_the_pseudo_header_and_not_needed_nothing() {
 }
 
 #[test]
-fn what_the_port_found_decides_under_offload() {
+fn rx_checksum_state_decides_under_offload() {
     let mut octets = frame(false, &data(), 100, ChecksumMode::Software);
     octets[100] ^= 1;
     let check = |mode, checksum| {
@@ -245,7 +245,7 @@ fn what_the_port_found_decides_under_offload() {
 }
 
 #[test]
-fn ethernet_padding_is_no_payload() {
+fn ethernet_padding_is_not_payload() {
     let mut octets =
         frame(false, &Fields { flags: Flags::ACK, ..Fields::default() }, 0, ChecksumMode::Software);
     octets.resize(60, 0x55);
@@ -255,12 +255,12 @@ fn ethernet_padding_is_no_payload() {
 }
 
 #[test]
-fn each_cause_has_its_error() {
+fn each_malformation_has_its_error() {
     let good = frame(false, &data(), 10, ChecksumMode::NotNeeded);
     let with = |at: usize, value: u8| {
         let mut octets = good.clone();
         octets[at] = value;
-        Segment::parse(&Frame::whole(&octets), ChecksumMode::NotNeeded).map(|_| ())
+        Segment::parse(&Frame::contiguous(&octets), ChecksumMode::NotNeeded).map(|_| ())
     };
     assert_eq!(with(0, 9), Ok(()));
     assert_eq!(with(13, 6), Err(ParseError::NotIp));
@@ -284,12 +284,12 @@ fn each_cause_has_its_error() {
 }
 
 #[test]
-fn a_flow_label_has_20_bits_beside_the_traffic_class() {
+fn flow_label_has_20_bits_beside_traffic_class() {
     let mut template = HeaderTemplate::new(MACS.0, MACS.1, tuple(true));
     for (label, expected) in [(0, 0), (0x1_2345, 0x1_2345), (0xffff_ffff, 0xf_ffff)] {
         template.set_flow_label(label);
         let mut buf = [0; MAX_HEADER_LEN];
-        let fields = Fields { ecn: Ecn::Congested, ..data() };
+        let fields = Fields { ecn: Ecn::Ce, ..data() };
         let len = template.emit(&mut buf, &fields, 0, ChecksumMode::Software);
         assert_eq!(parse(&buf[..len]).unwrap().tuple.local, tuple(true).remote);
         let ip = smol::Ipv6Packet::new_checked(&buf[14..len]).unwrap();
@@ -298,12 +298,12 @@ fn a_flow_label_has_20_bits_beside_the_traffic_class() {
 }
 
 #[test]
-fn a_reset_answers_by_the_rule() {
+fn rst_reply_follows_rfc_9293_section_3_10_7_1() {
     let reply = |fields: &Fields, payload_len| {
         let seg = parse(&frame(true, fields, payload_len, ChecksumMode::Software)).unwrap();
         let mut buf = [0; MAX_HEADER_LEN];
         let template = HeaderTemplate::new(MACS.1, MACS.0, seg.tuple);
-        let len = template.emit(&mut buf, &reset_for(&seg)?, 0, ChecksumMode::Software);
+        let len = template.emit(&mut buf, &rst_reply(&seg)?, 0, ChecksumMode::Software);
         Some(parse(&buf[..len]).unwrap())
     };
     let to_ack = reply(&Fields { ack: Seq(77), ..data() }, 5).unwrap();
@@ -315,7 +315,7 @@ fn a_reset_answers_by_the_rule() {
 }
 
 #[test]
-fn addresses_of_two_families_are_refused() {
+fn mixed_address_families_panic() {
     let local: SocketAddr = "198.18.0.1:1".parse().unwrap();
     let remote: SocketAddr = "[fd00::1]:1".parse().unwrap();
     let made = std::panic::catch_unwind(|| {

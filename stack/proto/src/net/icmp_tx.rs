@@ -2,17 +2,17 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::net::fragments::{GivenUp, Want};
-use crate::wire::checksum::{self, Runs};
+use crate::net::fragments::{FailureReason, ReassemblyFailure};
+use crate::wire::checksum::{self, Accumulator};
+use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
 use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
-use crate::wire::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link};
 
 /// Octets in front of the quotation.
 const HEADER_LEN: usize = 8;
 /// Time to live of errors.
 const HOP_LIMIT: u8 = 64;
 /// What every host of IPv4 takes in one piece (RFC 791).
-const MTU_MIN: u16 = 576;
+const EMTU_R_MIN: u16 = 576;
 
 /// Writes to `out` what the source of a packet is told; returns its length, or `None` where there
 /// is nothing to say.
@@ -22,29 +22,33 @@ const MTU_MIN: u16 = 576;
 /// need none (draft-culley-iwarp-mpa-02 section 13.1.1.1). IPv6 leaves that message to routers.
 // req: MPA-171
 #[must_use]
-pub fn write_given_up(given_up: &GivenUp, link: Link, out: &mut [u8]) -> Option<usize> {
-    let is_v4 = given_up.quote.first()? >> 4 == 4;
-    let (kind, code, rest) = match (is_v4, given_up.want) {
-        (true, Want::Time) => (11, 1, 0),
-        (true, Want::Room) => (3, 4, given_up.fragment_len.max(MTU_MIN)),
-        (false, Want::Time) => (3, 1, 0),
-        (false, Want::Room) => return None,
+pub fn write_reassembly_failure(
+    failure: &ReassemblyFailure,
+    link: EthernetLink,
+    out: &mut [u8],
+) -> Option<usize> {
+    let is_v4 = failure.quote.first()? >> 4 == 4;
+    let (kind, code, rest) = match (is_v4, failure.reason) {
+        (true, FailureReason::Timeout) => (11, 1, 0),
+        (true, FailureReason::Evicted) => (3, 4, failure.fragment_len.max(EMTU_R_MIN)),
+        (false, FailureReason::Timeout) => (3, 1, 0),
+        (false, FailureReason::Evicted) => return None,
     };
     let (ethertype, ip_len) =
         if is_v4 { (ETHERTYPE_IPV4, IPV4_LEN) } else { (ETHERTYPE_IPV6, IPV6_LEN) };
-    let len = HEADER_LEN + given_up.quote.len();
+    let len = HEADER_LEN + failure.quote.len();
     let total = link.header_len() + ip_len + len;
-    let ip = link.write(given_up.mac, ethertype, out.get_mut(..total)?);
+    let ip = link.write_header(failure.mac, ethertype, out.get_mut(..total)?);
     let (header, message) = ip.split_at_mut(ip_len);
     let pseudo = if is_v4 {
-        write_v4(&given_up.quote, len, header)?
+        write_v4(&failure.quote, len, header)?
     } else {
-        write_v6(&given_up.quote, len, header)?
+        write_v6(&failure.quote, len, header)?
     };
     message[..HEADER_LEN].copy_from_slice(&[kind, code, 0, 0, 0, 0, 0, 0]);
     message[6..8].copy_from_slice(&rest.to_be_bytes());
-    message[HEADER_LEN..].copy_from_slice(&given_up.quote);
-    let mut sum = Runs::new(pseudo);
+    message[HEADER_LEN..].copy_from_slice(&failure.quote);
+    let mut sum = Accumulator::new(pseudo);
     sum.push(message);
     message[2..4].copy_from_slice(&(!sum.finish()).to_be_bytes());
     Some(total)
@@ -75,7 +79,7 @@ fn write_v6(quote: &[u8], len: usize, header: &mut [u8]) -> Option<u16> {
     header[6..8].copy_from_slice(&[PROTOCOL_ICMPV6, HOP_LIMIT]);
     header[8..24].copy_from_slice(&dst.octets());
     header[24..40].copy_from_slice(&src.octets());
-    let mut sum = Runs::new(checksum::add(len, u16::from(PROTOCOL_ICMPV6)));
+    let mut sum = Accumulator::new(checksum::add(len, u16::from(PROTOCOL_ICMPV6)));
     sum.push(&header[8..40]);
     Some(sum.finish())
 }
@@ -83,7 +87,7 @@ fn write_v6(quote: &[u8], len: usize, header: &mut [u8]) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::icmp_error::{Cause, IcmpError};
+    use crate::net::icmp_error::{IcmpError, IcmpErrorKind};
     use crate::wire::seq::Seq;
 
     const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
@@ -107,28 +111,42 @@ mod tests {
     }
 
     #[test]
-    fn the_source_is_told_what_became_of_its_packet() {
+    fn reassembly_failure_is_reported_to_source() {
         let cases = [
-            (v4(), Want::Time, 1000, Some(Cause::TimeExceeded)),
-            (v4(), Want::Room, 1000, Some(Cause::TooBig { mtu: Some(1000) })),
-            (v4(), Want::Room, 28, Some(Cause::TooBig { mtu: Some(576) })),
-            (v6(), Want::Time, 1000, Some(Cause::TimeExceeded)),
-            (v6(), Want::Room, 1000, None),
+            (v4(), FailureReason::Timeout, 1000, Some(IcmpErrorKind::TimeExceeded)),
+            (
+                v4(),
+                FailureReason::Evicted,
+                1000,
+                Some(IcmpErrorKind::PacketTooBig { mtu: Some(1000) }),
+            ),
+            (
+                v4(),
+                FailureReason::Evicted,
+                28,
+                Some(IcmpErrorKind::PacketTooBig { mtu: Some(576) }),
+            ),
+            (v6(), FailureReason::Timeout, 1000, Some(IcmpErrorKind::TimeExceeded)),
+            (v6(), FailureReason::Evicted, 1000, None),
         ];
-        for (quote, want, fragment_len, expected) in cases {
+        for (quote, reason, fragment_len, expected) in cases {
             for vlan in [None, Some(9)] {
-                let link = Link { mac: MACS[0], vlan };
-                let given_up = GivenUp { want, mac: MACS[1], quote: quote.clone(), fragment_len };
+                let link = EthernetLink { mac: MACS[0], vlan };
+                let failure =
+                    ReassemblyFailure { reason, mac: MACS[1], quote: quote.clone(), fragment_len };
                 let mut out = [0xff; 256];
-                let len = write_given_up(&given_up, link, &mut out);
+                let len = write_reassembly_failure(&failure, link, &mut out);
                 assert_eq!(len.is_some(), expected.is_some());
                 let (Some(len), Some(cause)) = (len, expected) else { continue };
                 assert_eq!(out[..6], MACS[1]);
                 // The checksums are looked at there.
-                let told = IcmpError::parse(&out[link.header_len()..len]).unwrap();
-                assert_eq!((told.cause, told.seq), (cause, Seq(0x0102_0304)));
-                assert_eq!((told.tuple.local.port(), told.tuple.remote.port()), (5000, 7174));
-                assert!(write_given_up(&given_up, link, &mut out[..len - 1]).is_none(), "no room");
+                let error = IcmpError::parse(&out[link.header_len()..len]).unwrap();
+                assert_eq!((error.kind, error.seq), (cause, Seq(0x0102_0304)));
+                assert_eq!((error.tuple.local.port(), error.tuple.remote.port()), (5000, 7174));
+                assert!(
+                    write_reassembly_failure(&failure, link, &mut out[..len - 1]).is_none(),
+                    "no room"
+                );
             }
         }
     }

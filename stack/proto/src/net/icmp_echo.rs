@@ -3,43 +3,43 @@
 use core::net::IpAddr;
 
 use crate::device::RxFrame;
-use crate::wire::checksum::{self, Runs};
+use crate::wire::checksum::{self, Accumulator};
+use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
 use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Packet};
-use crate::wire::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link};
 
 /// Octets in front of the data: type, code, checksum, identifier, sequence number.
-const ECHO_LEN: usize = 8;
+const ECHO_HEADER_LEN: usize = 8;
 /// Time to live of answers.
 const HOP_LIMIT: u8 = 64;
 
 /// Types of request and reply, by version of IP.
-const ECHO_V4: [u8; 2] = [8, 0];
-const ECHO_V6: [u8; 2] = [128, 129];
+const ECHO_TYPES_V4: [u8; 2] = [8, 0];
+const ECHO_TYPES_V6: [u8; 2] = [128, 129];
 
 /// Writes to `out` the echo reply to a whole IP packet in `frame`, if that is an echo request
 /// with a right checksum and the reply fits in `mtu`; returns its length. It goes to `mac`, and
 /// comes from the address that was asked; the caller makes sure that this is ours.
 ///
 /// Cost: the octets are copied once and summed twice.
-pub fn answer_echo(
+pub fn write_reply(
     frame: &impl RxFrame,
     packet: &Packet,
-    link: Link,
+    link: EthernetLink,
     mac: [u8; 6],
     mtu: usize,
     out: &mut [u8],
 ) -> Option<usize> {
-    let len = packet.end.checked_sub(packet.l4).filter(|&len| len >= ECHO_LEN)?;
+    let len = packet.end.checked_sub(packet.l4).filter(|&len| len >= ECHO_HEADER_LEN)?;
     let (ethertype, ip_len, [request, reply]) = match (packet.src, packet.protocol) {
-        (IpAddr::V4(_), PROTOCOL_ICMP) => (ETHERTYPE_IPV4, IPV4_LEN, ECHO_V4),
-        (IpAddr::V6(_), PROTOCOL_ICMPV6) => (ETHERTYPE_IPV6, IPV6_LEN, ECHO_V6),
+        (IpAddr::V4(_), PROTOCOL_ICMP) => (ETHERTYPE_IPV4, IPV4_LEN, ECHO_TYPES_V4),
+        (IpAddr::V6(_), PROTOCOL_ICMPV6) => (ETHERTYPE_IPV6, IPV6_LEN, ECHO_TYPES_V6),
         _ => return None,
     };
     let total = link.header_len() + ip_len + len;
     if ip_len + len > mtu || total > out.len() {
         return None;
     }
-    let ip = link.write(mac, ethertype, &mut out[..total]);
+    let ip = link.write_header(mac, ethertype, &mut out[..total]);
     let (header, message) = ip.split_at_mut(ip_len);
     let payload_len = u16::try_from(len).ok()?;
     let pseudo = match (packet.src, packet.dst) {
@@ -59,21 +59,21 @@ pub fn answer_echo(
             header[6..8].copy_from_slice(&[PROTOCOL_ICMPV6, HOP_LIMIT]);
             header[8..24].copy_from_slice(&us.octets());
             header[24..40].copy_from_slice(&asker.octets());
-            let mut sum = Runs::new(checksum::add(payload_len, u16::from(PROTOCOL_ICMPV6)));
+            let mut sum = Accumulator::new(checksum::add(payload_len, u16::from(PROTOCOL_ICMPV6)));
             sum.push(&header[8..40]);
             sum.finish()
         }
         _ => return None,
     };
     frame.copy_out(packet.l4, message);
-    let mut sum = Runs::new(pseudo);
+    let mut sum = Accumulator::new(pseudo);
     sum.push(message);
     if sum.finish() != 0xffff || message[..2] != [request, 0] {
         return None;
     }
     message[0] = reply;
     message[2..4].fill(0);
-    let mut sum = Runs::new(pseudo);
+    let mut sum = Accumulator::new(pseudo);
     sum.push(message);
     message[2..4].copy_from_slice(&(!sum.finish()).to_be_bytes());
     Some(total)
@@ -116,12 +116,12 @@ mod tests {
     }
 
     /// A request from the second to the first.
-    fn request(v6: bool, link: Link, data: &[u8]) -> Vec<u8> {
+    fn request(v6: bool, link: EthernetLink, data: &[u8]) -> Vec<u8> {
         let caps = ChecksumCapabilities::default();
-        let len = ECHO_LEN + data.len();
+        let len = ECHO_HEADER_LEN + data.len();
         let mut frame = vec![0; link.header_len() + if v6 { 40 } else { 20 } + len];
         if v6 {
-            let packet = link.write(MACS[0], ETHERTYPE_IPV6, &mut frame);
+            let packet = link.write_header(MACS[0], ETHERTYPE_IPV6, &mut frame);
             let echo = smol::Icmpv6Repr::EchoRequest { ident: 7, seq_no: 9, data };
             let ip = smol::Ipv6Repr {
                 src_addr: V6[1],
@@ -135,7 +135,7 @@ mod tests {
             let mut message = smol::Icmpv6Packet::new_unchecked(packet.payload_mut());
             echo.emit(&V6[1], &V6[0], &mut message, &caps);
         } else {
-            let packet = link.write(MACS[0], ETHERTYPE_IPV4, &mut frame);
+            let packet = link.write_header(MACS[0], ETHERTYPE_IPV4, &mut frame);
             let echo = smol::Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data };
             let ip = smol::Ipv4Repr {
                 src_addr: V4[1],
@@ -151,27 +151,27 @@ mod tests {
         frame
     }
 
-    fn answer(octets: Vec<u8>, link: Link, head: usize) -> Option<Vec<u8>> {
+    fn reply_to(octets: Vec<u8>, link: EthernetLink, head: usize) -> Option<Vec<u8>> {
         let frame = Frame(octets, head);
         let packet = Packet::parse(frame.head(), frame.len(), link.header_len(), true).unwrap();
         let mut out = vec![0xff; 1518];
-        let len = answer_echo(&frame, &packet, link, MACS[1], 1500, &mut out)?;
+        let len = write_reply(&frame, &packet, link, MACS[1], 1500, &mut out)?;
         out.truncate(len);
         Some(out)
     }
 
     #[test]
-    fn a_ping_is_answered_with_its_own_octets() {
+    fn echo_reply_carries_request_data() {
         let caps = ChecksumCapabilities::default();
         for (vlan, data_len) in [(None, 0), (Some(9), 1), (None, 56), (None, 1001), (Some(1), 1452)]
         {
-            let link = Link { mac: MACS[0], vlan };
+            let link = EthernetLink { mac: MACS[0], vlan };
             let data: Vec<u8> = (0..data_len).map(|at: usize| at as u8).collect();
             let l3 = link.header_len();
             for most in [62, usize::MAX] {
                 let octets = request(false, link, &data);
                 let head = most.min(octets.len());
-                let out = answer(octets, link, head).unwrap();
+                let out = reply_to(octets, link, head).unwrap();
                 assert_eq!(out[..6], MACS[1]);
                 let ip = smol::Ipv4Packet::new_checked(&out[l3..]).unwrap();
                 assert!(ip.verify_checksum() && ip.hop_limit() == 64);
@@ -182,7 +182,7 @@ mod tests {
 
                 let octets = request(true, link, &data);
                 let head = most.min(octets.len());
-                let out = answer(octets, link, head).unwrap();
+                let out = reply_to(octets, link, head).unwrap();
                 let ip = smol::Ipv6Packet::new_checked(&out[l3..]).unwrap();
                 assert_eq!((ip.src_addr(), ip.dst_addr()), (V6[0], V6[1]));
                 let icmp = smol::Icmpv6Packet::new_checked(ip.payload()).unwrap();
@@ -193,19 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_answered() {
-        let link = Link::untagged(MACS[0]);
+    fn malformed_or_oversized_request_gets_no_reply() {
+        let link = EthernetLink::without_vlan(MACS[0]);
         for (v6, l4) in [(false, 34), (true, 54)] {
             let good = request(v6, link, b"0123456789");
             let whole = good.len();
-            assert!(answer(good.clone(), link, whole).is_some());
+            assert!(reply_to(good.clone(), link, whole).is_some());
             for (at, change) in [(l4, 1), (l4 + 1, 1), (l4 + 3, 1), (l4 + 12, 0x80)] {
                 let mut bad = good.clone();
                 bad[at] ^= change;
-                assert_eq!(answer(bad, link, whole), None, "{v6} {at}");
+                assert_eq!(reply_to(bad, link, whole), None, "{v6} {at}");
             }
             let long = request(v6, link, &[0; 1500]);
-            assert_eq!(answer(long, link, 100), None, "the answer would not fit");
+            assert_eq!(reply_to(long, link, 100), None, "the answer would not fit");
         }
     }
 }

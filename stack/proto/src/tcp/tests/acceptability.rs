@@ -8,13 +8,13 @@ fn script() -> Script {
     Script::established(&Config::default(), Script::full_options())
 }
 
-fn plain() -> Script {
+fn script_without_sack_and_ts() -> Script {
     let options = Options { ts: None, sack_permitted: false, ..Script::full_options() };
     Script::established(&Config::default(), options)
 }
 
 #[test]
-fn a_reset_needs_the_exact_sequence_number() {
+fn rst_is_accepted_only_at_rcv_nxt() {
     let mut script = script();
     let rst = |seq| Fields { seq, flags: Flags::RST, ..Fields::default() };
     for (ahead, answers) in [(1, 1), (1000, 1), (500_000, 0), (u32::MAX, 0)] {
@@ -26,12 +26,12 @@ fn a_reset_needs_the_exact_sequence_number() {
         }
     }
     script.send(rst(script.seq));
-    assert_eq!(script.end.notices, [Event::Reset, Event::Closed]);
+    assert_eq!(script.end.events, [Event::Reset, Event::Closed]);
     assert!(script.end.tcb.is_closed());
 }
 
 #[test]
-fn a_syn_is_challenged_at_a_limited_rate() {
+fn syn_gets_rate_limited_challenge_acks() {
     let mut script = script();
     let syn = Fields { flags: Flags::SYN, ..script.fields() };
     let answers: usize = (0..50).map(|_| script.send(syn.clone()).len()).sum();
@@ -45,7 +45,7 @@ fn a_syn_is_challenged_at_a_limited_rate() {
 
 // req-test: MPA-028
 #[test]
-fn acks_of_what_was_never_sent_are_refused_with_their_payload() {
+fn segment_acking_unsent_data_is_dropped_with_its_payload() {
     let mut script = script();
     script.write(100);
     for ack in [script.ack + 101, script.ack - 0x0100_0000] {
@@ -60,7 +60,7 @@ fn acks_of_what_was_never_sent_are_refused_with_their_payload() {
 
 // req-test: MPA-028
 #[test]
-fn a_segment_without_ack_is_dropped() {
+fn segment_without_ack_flag_is_dropped() {
     let mut script = script();
     script.deliver(&Fields { flags: Flags::PSH, ..script.fields() }, 10);
     assert_eq!(script.end.read, 0);
@@ -68,8 +68,8 @@ fn a_segment_without_ack_is_dropped() {
 
 // req-test: MPA-025, MPA-026, MPA-029
 #[test]
-fn only_octets_in_the_window_are_taken_and_each_once() {
-    let mut script = plain();
+fn only_new_data_in_window_is_delivered_once() {
+    let mut script = script_without_sack_and_ts();
     let start = script.seq;
     script.deliver(&script.fields(), 100);
     // Left of it, half of it, the same again.
@@ -90,7 +90,7 @@ fn only_octets_in_the_window_are_taken_and_each_once() {
 
 // req-test: MPA-027
 #[test]
-fn paws_drops_old_timestamps_but_not_after_a_long_silence() {
+fn paws_drops_old_timestamps_unless_idle_for_long() {
     let mut script = script();
     script.ts = Some((200, 0));
     script.deliver(&script.fields(), 10);
@@ -115,7 +115,7 @@ fn paws_drops_old_timestamps_but_not_after_a_long_silence() {
 }
 
 #[test]
-fn the_echo_is_of_the_segment_that_the_ack_answers() {
+fn tsecr_echoes_earliest_unacknowledged_segment() {
     let mut script = script();
     let first = script.seq;
     script.ts = Some((300, 0));
@@ -136,7 +136,7 @@ fn the_echo_is_of_the_segment_that_the_ack_answers() {
 }
 
 #[test]
-fn sack_blocks_are_newest_first_and_duplicates_before_them() {
+fn sack_blocks_are_newest_first_after_dsack() {
     let mut script = script();
     let base = script.seq;
     let at = |script: &Script, ahead| Fields { seq: base + ahead, ..script.fields() };
@@ -160,8 +160,8 @@ fn sack_blocks_are_newest_first_and_duplicates_before_them() {
 }
 
 #[test]
-fn without_sack_each_early_segment_is_answered() {
-    let mut script = plain();
+fn without_sack_each_ooo_segment_gets_a_dupack() {
+    let mut script = script_without_sack_and_ts();
     let base = script.seq;
     for i in 1..=5 {
         script.deliver(&Fields { seq: base + 1000 * i, ..script.fields() }, 1000);
@@ -178,7 +178,7 @@ fn without_sack_each_early_segment_is_answered() {
 }
 
 #[test]
-fn a_burst_with_many_holes_is_reported_whole() {
+fn burst_with_many_holes_is_sacked_completely() {
     let mut script = script();
     let base = script.seq;
     let block = |i: u32| (base + 1000 * i, base + 1000 * i + 500);
@@ -196,7 +196,7 @@ fn a_burst_with_many_holes_is_reported_whole() {
 }
 
 #[test]
-fn what_counts_alone_goes_before_data() {
+fn pending_sack_is_sent_before_data() {
     let mut script = script();
     script.deliver(&Fields { seq: script.seq + 1000, ..script.fields() }, 10);
     let out = script.write(100);
@@ -206,7 +206,7 @@ fn what_counts_alone_goes_before_data() {
 }
 
 #[test]
-fn too_many_early_frames_are_dropped_and_counted() {
+fn ooo_frames_beyond_limit_are_dropped_and_counted() {
     let cfg = Config { max_ooo_segments: 3, ..Config::default() };
     let mut script = Script::established(&cfg, Script::full_options());
     let base = script.seq;
@@ -221,7 +221,7 @@ fn too_many_early_frames_are_dropped_and_counted() {
 }
 
 #[test]
-fn everything_works_across_the_wrap() {
+fn reassembly_works_across_sequence_wraparound() {
     let mut script = script();
     // The stream up to just below the wrap does not matter to the receiver: move there.
     let near = Seq(0xffff_ff00);

@@ -5,23 +5,23 @@ use super::pair::Pair;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
 /// A connection over a link with `rtt_ns` that loses `chance` of 10,000 frames each way.
-fn lossy(rtt_ns: u64, chance: u32) -> Pair {
+fn lossy_pair(rtt_ns: u64, chance: u32) -> Pair {
     let cfg = Config { recv_window: 4 << 20, ..Config::default() };
     let mut pair = Pair::new([cfg.clone(), cfg], rtt_ns / 2, 3);
-    pair.rate = 1_000_000_000;
+    pair.bits_per_second = 1_000_000_000;
     pair.server().tcb.open_window();
-    pair.client().checks_board = false;
-    pair.chance = chance;
+    pair.client().checks_scoreboard = false;
+    pair.loss_per_10k = chance;
     pair
 }
 
 const RTTS_NS: [u64; 3] = [20 * MICROSECOND, MILLISECOND, 20 * MILLISECOND];
 
 #[test]
-fn a_stream_is_repaired_without_timeouts_and_little_is_sent_again_in_vain() {
+fn random_loss_is_repaired_without_rto_or_spurious_recovery() {
     for rtt_ns in RTTS_NS {
         for chance in [10, 100, 300] {
-            let mut pair = lossy(rtt_ns, chance);
+            let mut pair = lossy_pair(rtt_ns, chance);
             let took = pair.write_within(10_000_000, 100 * SECOND);
             let stats = pair.client().tcb.stats();
             let what = format!("{rtt_ns} ns, {chance}: {stats:?}");
@@ -42,13 +42,13 @@ fn a_stream_is_repaired_without_timeouts_and_little_is_sent_again_in_vain() {
 }
 
 #[test]
-fn of_short_exchanges_next_to_none_waits_for_a_timeout() {
+fn short_messages_under_loss_rarely_wait_for_rto() {
     for rtt_ns in RTTS_NS {
-        let mut pair = lossy(rtt_ns, 100);
+        let mut pair = lossy_pair(rtt_ns, 100);
         let mut times = Vec::new();
         for _ in 0..2000 {
             times.push(pair.write_within(10_000, 10 * SECOND));
-            pair.settle(rtt_ns + 100 * MICROSECOND);
+            pair.run_idle(rtt_ns + 100 * MICROSECOND);
         }
         times.sort_unstable();
         let (p50, p99) = (times[1000], times[1980]);

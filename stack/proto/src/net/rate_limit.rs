@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_second_has_its_share() {
+    fn limit_applies_to_each_second() {
         let mut rate = RateLimit::new(3);
         for second in 0..3 {
             let now = Instant::from_nanos(second * SECOND + 5);

@@ -8,11 +8,11 @@ use siphasher::sip::{SipHasher13, SipHasher24};
 
 /// Builds `SipHash`-1-3 with one key.
 #[derive(Clone, Copy, Debug)]
-pub struct KeyedHash {
+pub struct SipBuildHasher {
     key: (u64, u64),
 }
 
-impl KeyedHash {
+impl SipBuildHasher {
     /// A hash family member chosen by `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
@@ -20,7 +20,7 @@ impl KeyedHash {
     }
 }
 
-impl BuildHasher for KeyedHash {
+impl BuildHasher for SipBuildHasher {
     type Hasher = SipHasher13;
 
     fn build_hasher(&self) -> SipHasher13 {
@@ -30,7 +30,7 @@ impl BuildHasher for KeyedHash {
 
 /// What a [`Secret`] is for. Each has a key of its own: what one shows says nothing of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum KeyPurpose {
     /// Initial sequence numbers (RFC 6528).
     SequenceNumbers,
     /// Offsets of timestamp clocks (RFC 7323 section 7.1).
@@ -54,7 +54,7 @@ pub struct Secret {
 impl Secret {
     /// The key for `purpose` of those that `seed` yields.
     #[must_use]
-    pub fn new(seed: u64, purpose: Purpose) -> Self {
+    pub fn new(seed: u64, purpose: KeyPurpose) -> Self {
         let part = |index: u8| {
             let mut hasher = SipHasher24::new_with_keys(seed, purpose as u64);
             hasher.write_u8(index);
@@ -74,17 +74,17 @@ impl Secret {
 mod tests {
     use core::hash::Hasher;
 
-    use super::{Purpose, Secret};
+    use super::{KeyPurpose, Secret};
 
     #[test]
-    fn each_purpose_has_a_key_of_its_own() {
+    fn purposes_have_independent_keys() {
         let purposes = [
-            Purpose::SequenceNumbers,
-            Purpose::Timestamps,
-            Purpose::Ports,
-            Purpose::Cookies,
-            Purpose::Limits,
-            Purpose::FlowLabels,
+            KeyPurpose::SequenceNumbers,
+            KeyPurpose::Timestamps,
+            KeyPurpose::Ports,
+            KeyPurpose::Cookies,
+            KeyPurpose::Limits,
+            KeyPurpose::FlowLabels,
         ];
         let value = |seed, purpose| {
             let mut hasher = Secret::new(seed, purpose).hasher();
@@ -93,7 +93,7 @@ mod tests {
         };
         let mut values: Vec<u64> =
             [1, 2].iter().flat_map(|&seed| purposes.map(|purpose| value(seed, purpose))).collect();
-        assert_eq!(values[0], value(1, Purpose::SequenceNumbers));
+        assert_eq!(values[0], value(1, KeyPurpose::SequenceNumbers));
         values.sort_unstable();
         values.dedup();
         assert_eq!(values.len(), 12);

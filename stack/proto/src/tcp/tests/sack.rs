@@ -11,14 +11,14 @@ pub(super) fn script(cfg: &Config) -> Script {
     script
 }
 
-/// Segments of 500 octets as in the examples of the RFCs, `start_seq` counted from the stream's start.
-pub(super) fn put(script: &mut Script, base: Seq, from: u32, len: usize) -> Vec<Segment> {
+/// Segments of 500 octets as in the examples of the RFCs, `from` counted from the stream's start.
+pub(super) fn send_at(script: &mut Script, base: Seq, from: u32, len: usize) -> Vec<Segment> {
     let fields = Fields { seq: base + from, ..script.fields() };
     script.send_data(fields, len)
 }
 
-/// The only ACK in `outstanding`: its cumulative part and its blocks, counted from `base_rto`.
-pub(super) fn ack_of(out: &[Segment], base: Seq) -> (u32, Vec<(u32, u32)>) {
+/// The only ACK in `out`: its cumulative part and its blocks, counted from `base`.
+pub(super) fn only_ack(out: &[Segment], base: Seq) -> (u32, Vec<(u32, u32)>) {
     assert_eq!(out.len(), 1);
     let sack = out[0].options.sack.iter().map(|block| (block.0 - base, block.1 - base));
     (out[0].ack - base, sack.collect())
@@ -27,38 +27,38 @@ pub(super) fn ack_of(out: &[Segment], base: Seq) -> (u32, Vec<(u32, u32)>) {
 // RFC 2018.
 
 #[test]
-fn the_first_block_holds_what_arrived_last() {
+fn first_sack_block_holds_latest_segment() {
     // Section 7, cases 2 and 3: the first of eight segments is lost; then every second one.
     let mut one = script(&Config::default());
     let base = one.seq;
     for at in 1..8 {
-        let out = put(&mut one, base, 500 * at, 500);
-        assert_eq!(ack_of(&out, base), (0, vec![(500, 500 * (at + 1))]));
+        let out = send_at(&mut one, base, 500 * at, 500);
+        assert_eq!(only_ack(&out, base), (0, vec![(500, 500 * (at + 1))]));
     }
     let mut two = script(&Config::default());
-    put(&mut two, base, 0, 500);
+    send_at(&mut two, base, 0, 500);
     let mut blocks = Vec::new();
     for at in [2, 4, 6] {
         blocks.insert(0, (500 * at, 500 * at + 500));
-        let out = put(&mut two, base, 500 * at, 500);
-        assert_eq!(ack_of(&out, base), (500, blocks.clone()));
+        let out = send_at(&mut two, base, 500 * at, 500);
+        assert_eq!(only_ack(&out, base), (500, blocks.clone()));
     }
     // The fourth segment, late: it joins two blocks, which comes first.
-    let out = put(&mut two, base, 1500, 500);
-    assert_eq!(ack_of(&out, base), (500, vec![(1000, 2500), (3000, 3500)]));
+    let out = send_at(&mut two, base, 1500, 500);
+    assert_eq!(only_ack(&out, base), (500, vec![(1000, 2500), (3000, 3500)]));
     // The second: the ACK moves, with what is left.
-    let out = put(&mut two, base, 500, 500);
-    assert_eq!(ack_of(&out, base), (2500, vec![(3000, 3500)]));
+    let out = send_at(&mut two, base, 500, 500);
+    assert_eq!(only_ack(&out, base), (2500, vec![(3000, 3500)]));
 }
 
 #[test]
-fn each_block_is_told_three_times() {
+fn each_sack_block_is_sent_three_times() {
     // Section 4: with three blocks in each ACK every block goes out in three of them at least.
     let mut script = script(&Config::default());
     let base = script.seq;
     let mut told = std::collections::HashMap::new();
     for at in 1..=20 {
-        let (_, blocks) = ack_of(&put(&mut script, base, 1000 * at, 500), base);
+        let (_, blocks) = only_ack(&send_at(&mut script, base, 1000 * at, 500), base);
         assert_eq!(blocks[0], (1000 * at, 1000 * at + 500));
         for block in blocks {
             *told.entry(block).or_insert(0) += 1;
@@ -70,83 +70,83 @@ fn each_block_is_told_three_times() {
 // RFC 2883, sections 4.1 to 4.3.
 
 #[test]
-fn a_full_duplicate_below_the_ack_is_reported() {
+fn dsack_reports_full_duplicate_below_ack() {
     // Example 4.1.1: the sender repeats 3000..3500 though its ACK was sent.
     let mut script = script(&Config::default());
     let base = script.seq;
-    put(&mut script, base, 0, 1000);
-    put(&mut script, base, 1000, 1000);
-    let out = put(&mut script, base, 500, 500);
-    assert_eq!(ack_of(&out, base), (2000, vec![(500, 1000)]));
+    send_at(&mut script, base, 0, 1000);
+    send_at(&mut script, base, 1000, 1000);
+    let out = send_at(&mut script, base, 500, 500);
+    assert_eq!(only_ack(&out, base), (2000, vec![(500, 1000)]));
     // Once for each arrival, and never again.
-    let out = put(&mut script, base, 2000, 1000);
-    assert!(out.is_empty() || ack_of(&out, base).1.is_empty());
+    let out = send_at(&mut script, base, 2000, 1000);
+    assert!(out.is_empty() || only_ack(&out, base).1.is_empty());
 }
 
 #[test]
-fn a_duplicate_beside_blocks_comes_before_them() {
+fn dsack_precedes_sack_blocks() {
     // Example 4.1.2: an ACK and a segment were lost.
     let mut script = script(&Config::default());
     let base = script.seq;
-    put(&mut script, base, 0, 500);
-    put(&mut script, base, 1000, 500);
-    put(&mut script, base, 2000, 500);
-    let out = put(&mut script, base, 0, 500);
-    assert_eq!(ack_of(&out, base), (500, vec![(0, 500), (2000, 2500), (1000, 1500)]));
+    send_at(&mut script, base, 0, 500);
+    send_at(&mut script, base, 1000, 500);
+    send_at(&mut script, base, 2000, 500);
+    let out = send_at(&mut script, base, 0, 500);
+    assert_eq!(only_ack(&out, base), (500, vec![(0, 500), (2000, 2500), (1000, 1500)]));
 }
 
 #[test]
-fn a_duplicate_above_the_ack_comes_before_the_block_it_is_in() {
+fn dsack_above_ack_precedes_its_enclosing_block() {
     // Example 4.1.3: a segment of a block is duplicated.
     let mut script = script(&Config::default());
     let base = script.seq;
     for from in [1000, 1500, 3000] {
-        put(&mut script, base, from, 500);
+        send_at(&mut script, base, from, 500);
     }
-    let out = put(&mut script, base, 1500, 500);
-    assert_eq!(ack_of(&out, base), (0, vec![(1500, 2000), (1000, 2000), (3000, 3500)]));
+    let out = send_at(&mut script, base, 1500, 500);
+    assert_eq!(only_ack(&out, base), (0, vec![(1500, 2000), (1000, 2000), (3000, 3500)]));
     assert_eq!(script.end.tcb.stats().duplicates_in, 1);
 }
 
 #[test]
-fn the_known_part_of_a_segment_is_reported() {
+fn dsack_reports_duplicate_part_of_segment() {
     // Example 4.2.1: a longer segment repeats the octets of a shorter one, below the ACK.
     let mut script = script(&Config::default());
     let base = script.seq;
-    put(&mut script, base, 0, 500);
-    put(&mut script, base, 1500, 500);
-    let out = put(&mut script, base, 0, 1000);
-    assert_eq!(ack_of(&out, base), (1000, vec![(0, 500), (1500, 2000)]));
+    send_at(&mut script, base, 0, 500);
+    send_at(&mut script, base, 1500, 500);
+    let out = send_at(&mut script, base, 0, 1000);
+    assert_eq!(only_ack(&out, base), (1000, vec![(0, 500), (1500, 2000)]));
     // Example 4.2.2: above it, with the block that has grown.
     let mut script = self::script(&Config::default());
-    put(&mut script, base, 1000, 500);
-    let out = put(&mut script, base, 1000, 1000);
-    assert_eq!(ack_of(&out, base), (0, vec![(1000, 1500), (1000, 2000)]));
+    send_at(&mut script, base, 1000, 500);
+    let out = send_at(&mut script, base, 1000, 1000);
+    assert_eq!(only_ack(&out, base), (0, vec![(1000, 1500), (1000, 2000)]));
     // The part that fills the gap moves the ACK past what is reported.
-    let out = put(&mut script, base, 0, 1500);
-    assert_eq!(ack_of(&out, base), (2000, vec![(1000, 1500)]));
+    let out = send_at(&mut script, base, 0, 1500);
+    assert_eq!(only_ack(&out, base), (2000, vec![(1000, 1500)]));
 }
 
 #[test]
-fn of_several_known_parts_the_first_is_reported() {
+fn dsack_reports_first_of_several_duplicate_parts() {
     // Example 4.2.3.
     let mut script = script(&Config::default());
     let base = script.seq;
     for from in [1000, 2000] {
-        put(&mut script, base, from, 500);
+        send_at(&mut script, base, from, 500);
     }
-    let out = put(&mut script, base, 1000, 1500);
-    assert_eq!(ack_of(&out, base), (0, vec![(1000, 1500), (1000, 2500)]));
-    let out = put(&mut script, base, 0, 2500);
-    assert_eq!(ack_of(&out, base), (2500, vec![(1000, 2500)]));
+    let out = send_at(&mut script, base, 1000, 1500);
+    assert_eq!(only_ack(&out, base), (0, vec![(1000, 1500), (1000, 2500)]));
+    let out = send_at(&mut script, base, 0, 2500);
+    assert_eq!(only_ack(&out, base), (2500, vec![(1000, 2500)]));
 }
 
 #[test]
-fn each_duplicate_of_a_burst_is_reported_once() {
+fn dsack_reports_each_duplicate_of_a_burst_once() {
     let mut script = script(&Config::default());
     let base = script.seq;
-    put(&mut script, base, 0, 2000);
-    put(&mut script, base, 2000, 2000);
+    send_at(&mut script, base, 0, 2000);
+    send_at(&mut script, base, 2000, 2000);
     for from in [0, 500, 1000] {
         script.deliver(&Fields { seq: base + from, ..script.fields() }, 500);
     }
@@ -162,12 +162,12 @@ fn each_duplicate_of_a_burst_is_reported_once() {
 }
 
 #[test]
-fn a_peer_without_sack_gets_neither() {
+fn peer_without_sack_gets_no_sack_blocks() {
     let options = Options { sack_permitted: false, ..Script::full_options() };
     let mut script = Script::established(&Config::default(), options);
     let base = script.seq;
     for (from, len) in [(500, 500), (500, 500), (300, 700), (0, 600)] {
-        let out = put(&mut script, base, from, len);
+        let out = send_at(&mut script, base, from, len);
         assert!(out.iter().all(|seg| seg.options.sack.is_empty()));
         assert_eq!(out.len(), 1);
     }
@@ -177,20 +177,20 @@ fn a_peer_without_sack_gets_neither() {
 // Timestamps.
 
 #[test]
-fn an_old_segment_whose_retransmission_was_faster_is_reported() {
+fn duplicate_dropped_by_paws_is_reported_by_dsack() {
     let mut script = script(&Config::default());
     let base = script.seq;
     script.ts = Some((1000, 0));
-    put(&mut script, base, 0, 500);
-    put(&mut script, base, 500, 500);
+    send_at(&mut script, base, 0, 500);
+    send_at(&mut script, base, 500, 500);
     script.ts = Some((2000, 0));
-    put(&mut script, base, 1000, 500);
+    send_at(&mut script, base, 1000, 500);
     script.ts = Some((1500, 0));
-    let out = put(&mut script, base, 500, 500);
-    assert_eq!(ack_of(&out, base), (1500, vec![(500, 1000)]));
+    let out = send_at(&mut script, base, 500, 500);
+    assert_eq!(only_ack(&out, base), (1500, vec![(500, 1000)]));
     // One with new octets is answered, and not taken.
-    let out = put(&mut script, base, 1500, 500);
-    assert_eq!((ack_of(&out, base), script.end.read), ((1500, vec![]), 1500));
+    let out = send_at(&mut script, base, 1500, 500);
+    assert_eq!((only_ack(&out, base), script.end.read), ((1500, vec![]), 1500));
     // A pure ACK that was overtaken is no reason to send one.
     script.seq = base + 1500;
     assert!(script.send(script.fields()).is_empty());
@@ -198,7 +198,7 @@ fn an_old_segment_whose_retransmission_was_faster_is_reported() {
 }
 
 #[test]
-fn the_echo_waits_for_the_ack_under_delay_and_disorder() {
+fn ts_recent_follows_last_ack_sent_under_delay_and_reordering() {
     let mut script = script(&Config::default());
     let base = script.seq;
     let echo = |out: &[Segment]| out.last().unwrap().options.ts.unwrap().1;
@@ -210,30 +210,30 @@ fn the_echo_waits_for_the_ack_under_delay_and_disorder() {
     assert_eq!(echo(&script.output()), 1000);
     // Early ones do not count; neither do duplicates above the ACK.
     script.ts = Some((1020, 0));
-    assert_eq!(echo(&put(&mut script, base, 2000, 500)), 1000);
+    assert_eq!(echo(&send_at(&mut script, base, 2000, 500)), 1000);
     script.ts = Some((1030, 0));
-    assert_eq!(echo(&put(&mut script, base, 2000, 500)), 1000);
+    assert_eq!(echo(&send_at(&mut script, base, 2000, 500)), 1000);
     // What fills the gap does, though it was sent before what is held.
     script.ts = Some((1015, 0));
-    let out = put(&mut script, base, 1000, 1000);
-    assert_eq!((echo(&out), ack_of(&out, base).0), (1015, 2500));
+    let out = send_at(&mut script, base, 1000, 1000);
+    assert_eq!((echo(&out), only_ack(&out, base).0), (1015, 2500));
 }
 
 #[test]
-fn a_connection_idle_for_longer_than_the_clock_turns_goes_on() {
+fn connection_idle_past_timestamp_wraparound_accepts_data() {
     for idle in [1100, 2200, 3000, 4300, 4500, 9000] {
         let mut script = script(&Config::default());
         let base = script.seq;
         let start = 0x7fff_0000u32;
         script.ts = Some((start, 0));
-        put(&mut script, base, 0, 500);
+        send_at(&mut script, base, 0, 500);
         script.fire();
         script.now = script.now + idle * SECOND;
         let ticks = u32::try_from(idle * 1_000_000 % (1 << 32)).unwrap();
         script.ts = Some((start.wrapping_add(ticks), 0));
-        let out = put(&mut script, base, 500, 500);
+        let out = send_at(&mut script, base, 500, 500);
         assert_eq!(script.end.read, 1000, "idle for {idle} s");
-        assert!(out.is_empty() || ack_of(&out, base).0 == 1000);
+        assert!(out.is_empty() || only_ack(&out, base).0 == 1000);
         let recent = script.end.tcb.ts.recent;
         assert_eq!(recent, start.wrapping_add(ticks));
     }

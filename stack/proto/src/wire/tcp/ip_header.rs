@@ -4,11 +4,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Ecn, ParseError, array_at, be16};
 use crate::wire::checksum;
-use crate::wire::ip::{Chain, IPV4_LEN, IPV6_LEN, PROTOCOL_TCP};
-use crate::wire::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::wire::ip::{ExtensionHeaders, IPV4_LEN, IPV6_LEN, PROTOCOL_TCP};
 
 /// What the IP header says, with offsets in the frame.
-pub(super) struct Ip {
+pub(super) struct IpHeader {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) ecn: Ecn,
@@ -20,7 +20,7 @@ pub(super) struct Ip {
     pub(super) address_sum: u16,
 }
 
-impl Ip {
+impl IpHeader {
     #[inline(always)]
     pub(super) fn parse<const L3: usize>(head: &[u8], verify: bool) -> Result<Self, ParseError> {
         let ethernet = head.first_chunk::<L3>().ok_or(ParseError::Truncated)?;
@@ -76,7 +76,11 @@ impl Ip {
             return Err(ParseError::BadVersion);
         }
         let end = L3 + IPV6_LEN + usize::from(be16(ip, 4));
-        let l4 = if ip[6] == PROTOCOL_TCP { L3 + IPV6_LEN } else { behind_chain(head, L3, end)? };
+        let l4 = if ip[6] == PROTOCOL_TCP {
+            L3 + IPV6_LEN
+        } else {
+            skip_extension_headers(head, L3, end)?
+        };
         let src = Ipv6Addr::from(*array_at::<16>(ip, 8));
         if src.is_multicast() || src.is_unspecified() {
             return Err(ParseError::BadAddress);
@@ -94,8 +98,8 @@ impl Ip {
 
 /// Where the TCP header of an IPv6 packet with extension headers lies.
 #[cold]
-fn behind_chain(head: &[u8], l3: usize, end: usize) -> Result<usize, ParseError> {
-    let chain = Chain::walk(head, l3, end)?;
+fn skip_extension_headers(head: &[u8], l3: usize, end: usize) -> Result<usize, ParseError> {
+    let chain = ExtensionHeaders::parse(head, l3, end)?;
     match chain.protocol {
         _ if chain.fragment.is_some() => Err(ParseError::Fragment),
         PROTOCOL_TCP => Ok(chain.l4),

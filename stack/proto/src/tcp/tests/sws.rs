@@ -19,7 +19,7 @@ fn lens(out: &[crate::wire::tcp::Segment]) -> Vec<usize> {
 }
 
 #[test]
-fn a_record_that_fits_a_small_window_goes_at_once() {
+fn record_fitting_small_window_is_sent_at_once() {
     let mut script = script(60_000, 1000);
     script.end.record_len = 300;
     assert_eq!(lens(&script.write(300)), [300]);
@@ -30,7 +30,7 @@ fn a_record_that_fits_a_small_window_goes_at_once() {
 }
 
 #[test]
-fn a_record_that_does_not_fit_waits_for_the_window_or_the_timer() {
+fn record_exceeding_window_waits_for_window_or_override_timer() {
     let mut script = script(60_000, 1000);
     assert!(script.write(1448).is_empty());
     script.window = 2000;
@@ -48,13 +48,13 @@ fn a_record_that_does_not_fit_waits_for_the_window_or_the_timer() {
 }
 
 #[test]
-fn half_of_the_largest_window_is_worth_a_cut() {
+fn record_is_split_at_half_of_max_window() {
     let mut script = script(2000, 1000);
     assert_eq!(lens(&script.write(1448)), [1000]);
 }
 
 #[test]
-fn no_crumb_is_cut_off_while_more_is_to_come() {
+fn no_tinygram_is_split_off_while_data_is_in_flight() {
     let mut script = script(400, 400);
     script.end.record_len = 300;
     // 300 fit; of the rest of the window, 100, no piece is made although the peer's largest
@@ -72,7 +72,7 @@ fn no_crumb_is_cut_off_while_more_is_to_come() {
 }
 
 #[test]
-fn push_marks_the_end_of_what_is_ready() {
+fn psh_marks_the_last_queued_segment() {
     let mut script = script(60_000, 60_000);
     let out = script.write(5000);
     let pushed: Vec<bool> = out.iter().map(|seg| seg.flags.has(Flags::PSH)).collect();

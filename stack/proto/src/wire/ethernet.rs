@@ -3,7 +3,7 @@
 /// Octets of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;
 /// Octets of an Ethernet header with one 802.1Q tag.
-pub const TAGGED_LEN: usize = ETHERNET_LEN + 4;
+pub const VLAN_ETHERNET_LEN: usize = ETHERNET_LEN + 4;
 
 /// `EtherType` of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -21,46 +21,46 @@ pub const VLAN_MAX: u16 = 4094;
 
 /// This host on its link: what stands in the Ethernet headers of all its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct EthernetLink {
     /// Hardware address of the port.
     pub mac: [u8; 6],
     /// The VLAN that all frames belong to, 1 to [`VLAN_MAX`]; `None`: frames have no tag.
     pub vlan: Option<u16>,
 }
 
-impl Link {
+impl EthernetLink {
     /// A link without tags.
     #[must_use]
-    pub const fn untagged(mac: [u8; 6]) -> Self {
+    pub const fn without_vlan(mac: [u8; 6]) -> Self {
         Self { mac, vlan: None }
     }
 
     /// Octets of the header: 14, or 18 with a tag.
     #[must_use]
     pub const fn header_len(self) -> usize {
-        if self.vlan.is_some() { TAGGED_LEN } else { ETHERNET_LEN }
+        if self.vlan.is_some() { VLAN_ETHERNET_LEN } else { ETHERNET_LEN }
     }
 
     /// The `EtherType` of a received frame, and where its payload begins: at [`ETHERNET_LEN`] or
-    /// [`TAGGED_LEN`]. `None` if it is too short or of another VLAN; priority and drop eligibility
+    /// [`VLAN_ETHERNET_LEN`]. `None` if it is too short or of another VLAN; priority and drop eligibility
     /// do not matter. A tag of VLAN 0 tells a priority and nothing else: such a frame counts as
     /// untagged (IEEE 802.1Q section 9.6).
     #[must_use]
-    pub fn open(self, head: &[u8]) -> Option<(u16, usize)> {
+    pub fn parse_header(self, head: &[u8]) -> Option<(u16, usize)> {
         let outer = u16::from_be_bytes(*head.get(12..14)?.first_chunk()?);
         if outer != ETHERTYPE_VLAN {
             return self.vlan.is_none().then_some((outer, ETHERNET_LEN));
         }
         let tag = u16::from_be_bytes(*head.get(14..16)?.first_chunk()?);
         let inner = u16::from_be_bytes(*head.get(16..18)?.first_chunk()?);
-        (tag & 0x0fff == self.vlan.unwrap_or(0)).then_some((inner, TAGGED_LEN))
+        (tag & 0x0fff == self.vlan.unwrap_or(0)).then_some((inner, VLAN_ETHERNET_LEN))
     }
 
     /// Writes the header of a frame to `destination`, priority 0; returns the rest of `out`.
     ///
     /// # Panics
-    /// If `out` is shorter than [`Link::header_len`].
-    pub fn write(self, destination: [u8; 6], ethertype: u16, out: &mut [u8]) -> &mut [u8] {
+    /// If `out` is shorter than [`EthernetLink::header_len`].
+    pub fn write_header(self, destination: [u8; 6], ethertype: u16, out: &mut [u8]) -> &mut [u8] {
         let (header, rest) = out.split_at_mut(self.header_len());
         header[..6].copy_from_slice(&destination);
         header[6..12].copy_from_slice(&self.mac);
@@ -76,7 +76,7 @@ impl Link {
 
 /// The sender's hardware address, if the frame has one that frames may be sent to.
 #[must_use]
-pub fn source(head: &[u8]) -> Option<[u8; 6]> {
+pub fn source_mac(head: &[u8]) -> Option<[u8; 6]> {
     let mac = *head.get(6..12)?.first_chunk::<6>()?;
     is_unicast(mac).then_some(mac)
 }
@@ -96,39 +96,39 @@ mod tests {
     const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
     #[test]
-    fn a_tag_goes_between_the_addresses_and_the_type() {
+    fn vlan_tag_is_between_addresses_and_ethertype() {
         let mut out = [0xee; 20];
-        let plain = Link::untagged(MAC);
-        assert_eq!(plain.write(PEER, ETHERTYPE_ARP, &mut out).len(), 6);
+        let plain = EthernetLink::without_vlan(MAC);
+        assert_eq!(plain.write_header(PEER, ETHERTYPE_ARP, &mut out).len(), 6);
         assert_eq!(out[..15], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 6, 0xee]);
-        assert_eq!(plain.open(&out), Some((ETHERTYPE_ARP, 14)));
-        let tagged = Link { mac: MAC, vlan: Some(0x123) };
-        assert_eq!(tagged.open(&out), None, "untagged frames are not ours");
-        assert_eq!(tagged.write(PEER, ETHERTYPE_IPV6, &mut out).len(), 2);
+        assert_eq!(plain.parse_header(&out), Some((ETHERTYPE_ARP, 14)));
+        let tagged = EthernetLink { mac: MAC, vlan: Some(0x123) };
+        assert_eq!(tagged.parse_header(&out), None, "untagged frames are not ours");
+        assert_eq!(tagged.write_header(PEER, ETHERTYPE_IPV6, &mut out).len(), 2);
         assert_eq!(out[12..], [0x81, 0, 0x01, 0x23, 0x86, 0xdd, 0xee, 0xee]);
-        assert_eq!(tagged.open(&out), Some((ETHERTYPE_IPV6, 18)));
-        assert_eq!(plain.open(&out), None);
-        assert_eq!(Link { vlan: Some(0x124), ..tagged }.open(&out), None);
+        assert_eq!(tagged.parse_header(&out), Some((ETHERTYPE_IPV6, 18)));
+        assert_eq!(plain.parse_header(&out), None);
+        assert_eq!(EthernetLink { vlan: Some(0x124), ..tagged }.parse_header(&out), None);
         // Priority 7, drop eligible.
         out[14] |= 0xf0;
-        assert_eq!(tagged.open(&out), Some((ETHERTYPE_IPV6, 18)));
-        assert_eq!(tagged.open(&out[..17]), None);
+        assert_eq!(tagged.parse_header(&out), Some((ETHERTYPE_IPV6, 18)));
+        assert_eq!(tagged.parse_header(&out[..17]), None);
         // Of no VLAN: untagged, but for its priority.
         out[14..16].copy_from_slice(&[0xe0, 0]);
-        assert_eq!(plain.open(&out), Some((ETHERTYPE_IPV6, 18)));
-        assert_eq!(plain.open(&out[..17]), None);
-        assert_eq!(tagged.open(&out), None);
-        assert_eq!(plain.open(&out[..13]), None);
+        assert_eq!(plain.parse_header(&out), Some((ETHERTYPE_IPV6, 18)));
+        assert_eq!(plain.parse_header(&out[..17]), None);
+        assert_eq!(tagged.parse_header(&out), None);
+        assert_eq!(plain.parse_header(&out[..13]), None);
     }
 
     #[test]
-    fn groups_and_nobody_are_no_sender() {
+    fn group_and_zero_source_macs_are_rejected() {
         let mut head = [0; 14];
-        assert_eq!(source(&head), None);
+        assert_eq!(source_mac(&head), None);
         head[6..12].copy_from_slice(&PEER);
-        assert_eq!(source(&head), Some(PEER));
+        assert_eq!(source_mac(&head), Some(PEER));
         head[6] |= 1;
-        assert_eq!(source(&head), None);
-        assert_eq!(source(&head[..10]), None);
+        assert_eq!(source_mac(&head), None);
+        assert_eq!(source_mac(&head[..10]), None);
     }
 }

@@ -3,7 +3,7 @@
 
 /// What is known of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NudState {
     /// Its address is asked of everybody.
     Incomplete,
     /// Frames to its address arrived not long ago.
@@ -22,33 +22,33 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A frame goes to it.
-    Used,
+    PacketToSend,
     /// The state's time is up, and questions are left.
-    TimeUp,
+    Timeout,
     /// The state's time is up, and no question is left.
-    NoAnswer,
+    SolicitsExhausted,
     /// What was sent to its address arrived (RFC 4861 section 7.3.1).
-    Progress,
+    Confirmed,
     /// What was sent to its address seems not to arrive.
-    Doubt,
+    Suspect,
     /// It said where it is.
-    Told(Told),
+    Advert(AdvertInfo),
 }
 
 /// How a neighbour said where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct AdvertInfo {
     /// In answer to a question of ours.
     pub(super) solicited: bool,
     /// Meant to replace what we know (the O flag; ARP always means that).
     pub(super) overrides: bool,
     /// What it says against what we know.
-    pub(super) address: Address,
+    pub(super) lladdr: Lladdr,
 }
 
 /// An address against the one that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Address {
+pub(super) enum Lladdr {
     /// It is the one.
     Same,
     /// It is another.
@@ -59,59 +59,59 @@ pub(super) enum Address {
 
 /// What becomes of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outcome {
-    pub(super) state: State,
+pub(super) struct Transition {
+    pub(super) state: NudState,
     /// The address that was told is believed.
-    pub(super) takes_address: bool,
+    pub(super) updates_lladdr: bool,
 }
 
-impl State {
+impl NudState {
     /// The table; `None`: the event means nothing in this state.
-    pub(super) const fn after(self, event: Event) -> Option<Outcome> {
-        use State::{Delay, Failed, Incomplete, Probe, Reachable, Stale};
+    pub(super) const fn on_event(self, event: Event) -> Option<Transition> {
+        use NudState::{Delay, Failed, Incomplete, Probe, Reachable, Stale};
         let state = match (self, event) {
-            (Failed, Event::Used) => Incomplete,
-            (Stale, Event::Used) => Delay,
-            (Reachable, Event::TimeUp) => Stale,
-            (Delay, Event::TimeUp) => Probe,
-            (Incomplete | Probe, Event::TimeUp) => self,
+            (Failed, Event::PacketToSend) => Incomplete,
+            (Stale, Event::PacketToSend) => Delay,
+            (Reachable, Event::Timeout) => Stale,
+            (Delay, Event::Timeout) => Probe,
+            (Incomplete | Probe, Event::Timeout) => self,
             // Everybody is asked before it is given up (RFC 7048 section 3).
-            (Probe, Event::NoAnswer) => Incomplete,
-            (Incomplete, Event::NoAnswer) => Failed,
-            (Reachable | Stale | Delay | Probe, Event::Progress) => Reachable,
-            (Reachable, Event::Doubt) => Delay,
-            (_, Event::Told(told)) => return self.told(told),
+            (Probe, Event::SolicitsExhausted) => Incomplete,
+            (Incomplete, Event::SolicitsExhausted) => Failed,
+            (Reachable | Stale | Delay | Probe, Event::Confirmed) => Reachable,
+            (Reachable, Event::Suspect) => Delay,
+            (_, Event::Advert(advert)) => return self.on_advert(advert),
             _ => return None,
         };
-        Some(Outcome { state, takes_address: false })
+        Some(Transition { state, updates_lladdr: false })
     }
 
     /// RFC 4861 section 7.2.5.
-    const fn told(self, told: Told) -> Option<Outcome> {
-        let takes_address = matches!(told.address, Address::Other);
+    const fn on_advert(self, advert: AdvertInfo) -> Option<Transition> {
+        let updates_lladdr = matches!(advert.lladdr, Lladdr::Other);
         if matches!(self, Self::Incomplete | Self::Failed) {
             // Only what is said counts, and it must be said.
-            let state = if told.solicited { Self::Reachable } else { Self::Stale };
-            return if matches!(told.address, Address::Absent) {
+            let state = if advert.solicited { Self::Reachable } else { Self::Stale };
+            return if matches!(advert.lladdr, Lladdr::Absent) {
                 None
             } else {
-                Some(Outcome { state, takes_address: true })
+                Some(Transition { state, updates_lladdr: true })
             };
         }
-        if takes_address && !told.overrides {
+        if updates_lladdr && !advert.overrides {
             // Somebody else claims the address: find out before the next frame but five seconds.
             let doubts = matches!(self, Self::Reachable);
             return if doubts {
-                Some(Outcome { state: Self::Stale, takes_address: false })
+                Some(Transition { state: Self::Stale, updates_lladdr: false })
             } else {
                 None
             };
         }
-        if told.solicited {
-            return Some(Outcome { state: Self::Reachable, takes_address });
+        if advert.solicited {
+            return Some(Transition { state: Self::Reachable, updates_lladdr });
         }
-        if takes_address {
-            return Some(Outcome { state: Self::Stale, takes_address });
+        if updates_lladdr {
+            return Some(Transition { state: Self::Stale, updates_lladdr });
         }
         None
     }
@@ -121,30 +121,38 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 6] = [
-        State::Incomplete,
-        State::Reachable,
-        State::Stale,
-        State::Delay,
-        State::Probe,
-        State::Failed,
+    const STATES: [NudState; 6] = [
+        NudState::Incomplete,
+        NudState::Reachable,
+        NudState::Stale,
+        NudState::Delay,
+        NudState::Probe,
+        NudState::Failed,
     ];
 
     /// Every event with the name it has in the table.
     fn events() -> Vec<(String, Event)> {
-        let mut events: Vec<(String, Event)> =
-            [Event::Used, Event::TimeUp, Event::NoAnswer, Event::Progress, Event::Doubt]
-                .map(|event| (format!("{event:?}"), event))
-                .into();
+        let mut events: Vec<(String, Event)> = [
+            Event::PacketToSend,
+            Event::Timeout,
+            Event::SolicitsExhausted,
+            Event::Confirmed,
+            Event::Suspect,
+        ]
+        .map(|event| (format!("{event:?}"), event))
+        .into();
         for solicited in [true, false] {
             for overrides in [true, false] {
-                for address in [Address::Same, Address::Other, Address::Absent] {
+                for address in [Lladdr::Same, Lladdr::Other, Lladdr::Absent] {
                     let name = format!(
                         "{}{}{address:?}",
                         if solicited { "solicited " } else { "" },
                         if overrides { "override " } else { "" }
                     );
-                    events.push((name, Event::Told(Told { solicited, overrides, address })));
+                    events.push((
+                        name,
+                        Event::Advert(AdvertInfo { solicited, overrides, lladdr: address }),
+                    ));
                 }
             }
         }
@@ -154,8 +162,8 @@ mod tests {
     /// The whole table, a star where the address is taken; a change of it has to be made here,
     /// too.
     const TABLE: &str = "\
-Incomplete + TimeUp = Incomplete
-Incomplete + NoAnswer = Failed
+Incomplete + Timeout = Incomplete
+Incomplete + SolicitsExhausted = Failed
 Incomplete + solicited override Same = Reachable *
 Incomplete + solicited override Other = Reachable *
 Incomplete + solicited Same = Reachable *
@@ -164,9 +172,9 @@ Incomplete + override Same = Stale *
 Incomplete + override Other = Stale *
 Incomplete + Same = Stale *
 Incomplete + Other = Stale *
-Reachable + TimeUp = Stale
-Reachable + Progress = Reachable
-Reachable + Doubt = Delay
+Reachable + Timeout = Stale
+Reachable + Confirmed = Reachable
+Reachable + Suspect = Delay
 Reachable + solicited override Same = Reachable
 Reachable + solicited override Other = Reachable *
 Reachable + solicited override Absent = Reachable
@@ -175,32 +183,32 @@ Reachable + solicited Other = Stale
 Reachable + solicited Absent = Reachable
 Reachable + override Other = Stale *
 Reachable + Other = Stale
-Stale + Used = Delay
-Stale + Progress = Reachable
+Stale + PacketToSend = Delay
+Stale + Confirmed = Reachable
 Stale + solicited override Same = Reachable
 Stale + solicited override Other = Reachable *
 Stale + solicited override Absent = Reachable
 Stale + solicited Same = Reachable
 Stale + solicited Absent = Reachable
 Stale + override Other = Stale *
-Delay + TimeUp = Probe
-Delay + Progress = Reachable
+Delay + Timeout = Probe
+Delay + Confirmed = Reachable
 Delay + solicited override Same = Reachable
 Delay + solicited override Other = Reachable *
 Delay + solicited override Absent = Reachable
 Delay + solicited Same = Reachable
 Delay + solicited Absent = Reachable
 Delay + override Other = Stale *
-Probe + TimeUp = Probe
-Probe + NoAnswer = Incomplete
-Probe + Progress = Reachable
+Probe + Timeout = Probe
+Probe + SolicitsExhausted = Incomplete
+Probe + Confirmed = Reachable
 Probe + solicited override Same = Reachable
 Probe + solicited override Other = Reachable *
 Probe + solicited override Absent = Reachable
 Probe + solicited Same = Reachable
 Probe + solicited Absent = Reachable
 Probe + override Other = Stale *
-Failed + Used = Incomplete
+Failed + PacketToSend = Incomplete
 Failed + solicited override Same = Reachable *
 Failed + solicited override Other = Reachable *
 Failed + solicited Same = Reachable *
@@ -212,11 +220,13 @@ Failed + Other = Stale *
 ";
 
     #[test]
-    fn the_table() {
+    fn transition_table_matches_rfc_4861() {
         let mut table = String::new();
         for state in STATES {
             for (name, event) in events() {
-                if let Some(Outcome { state: next, takes_address }) = state.after(event) {
+                if let Some(Transition { state: next, updates_lladdr: takes_address }) =
+                    state.on_event(event)
+                {
                     let star = if takes_address { " *" } else { "" };
                     table += &format!("{state:?} + {name} = {next:?}{star}\n");
                 }

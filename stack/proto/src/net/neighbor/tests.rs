@@ -1,0 +1,254 @@
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use super::*;
+
+const IP: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 19, 0, 9));
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 8];
+const CONFIG: NeighborConfig = NeighborConfig {
+    reachable_ns: 30 * SECOND,
+    delay_first_probe_ns: 5 * SECOND,
+    retrans_timer_ns: SECOND,
+    unicast_solicit_max: 3,
+    multicast_solicit_max: 5,
+    hold_down_ns: 3 * SECOND,
+};
+
+/// A cache, in its own time.
+struct Fixture {
+    cache: NeighborCache,
+    now: Instant,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { cache: NeighborCache::new(NeighborConfig::default(), 1), now: Instant::ZERO }
+    }
+
+    /// With [`IP`] resolved to [`MAC`].
+    fn resolved() -> (Self, NeighborId) {
+        let mut bed = Self::new();
+        let id = bed.cache.find_or_insert(bed.now, IP).unwrap();
+        assert_eq!(bed.solicits(), [Solicit { ip: IP, mac: None }]);
+        assert_eq!(bed.on_advert(Some(MAC), true, true), CacheUpdate::Resolved);
+        assert_eq!(bed.lookup(id), Lookup::Found(MAC));
+        (bed, id)
+    }
+
+    fn lookup(&mut self, id: NeighborId) -> Lookup {
+        self.cache.lookup(self.now, id).expect("a current entry")
+    }
+
+    fn state(&self, id: NeighborId) -> NudState {
+        self.cache.entries[id.index as usize].state
+    }
+
+    fn on_advert(&mut self, mac: Option<[u8; 6]>, solicited: bool, overrides: bool) -> CacheUpdate {
+        self.cache.on_advert(self.now, &Advert { ip: IP, mac, solicited, overrides })
+    }
+
+    fn solicits(&mut self) -> Vec<Solicit> {
+        std::iter::from_fn(|| self.cache.next_solicit(self.now)).collect()
+    }
+
+    /// Lets time go on to each deadline within `ns`; the questions of that time.
+    fn advance(&mut self, ns: u64) -> Vec<(u64, Solicit)> {
+        let end = self.now + ns;
+        let mut asked = Vec::new();
+        while let Some(due) = self.cache.deadline().filter(|&due| due <= end) {
+            self.now = self.now.max(due);
+            let at = self.now.as_nanos() / MILLISECOND;
+            asked.extend(self.solicits().into_iter().map(|question| (at, question)));
+        }
+        self.now = end;
+        asked
+    }
+}
+
+#[test]
+fn unanswered_multicast_solicits_lead_to_failed_and_hold_down() {
+    let mut bed = Fixture::new();
+    let id = bed.cache.find_or_insert(bed.now, IP).unwrap();
+    assert_eq!(bed.lookup(id), Lookup::Pending);
+    let asked = bed.advance(5 * SECOND - 1);
+    let times: Vec<_> = asked.iter().map(|&(at, _)| at).collect();
+    assert_eq!(times, [0, 1000, 2000, 3000, 4000]);
+    assert!(asked.iter().all(|&(_, question)| question == Solicit { ip: IP, mac: None }));
+    assert_eq!(bed.lookup(id), Lookup::Pending);
+    let epoch = bed.cache.epoch();
+    assert_eq!(bed.advance(1), []);
+    assert_eq!(bed.lookup(id), Lookup::Unreachable);
+    assert_ne!(bed.cache.epoch(), epoch, "whoever waits is told to look");
+    assert_eq!(bed.advance(CONFIG.hold_down_ns - 1), []);
+    assert_eq!((bed.lookup(id), bed.cache.deadline()), (Lookup::Unreachable, None));
+    bed.advance(1);
+    assert_eq!(bed.lookup(id), Lookup::Pending);
+    assert_eq!(bed.solicits().len(), 1);
+    // Whatever it says by itself is welcome now.
+    assert_eq!(bed.on_advert(Some(MAC), false, true), CacheUpdate::Resolved);
+    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(MAC), NudState::Delay));
+}
+
+#[test]
+fn unused_neighbor_is_not_probed() {
+    let (mut bed, id) = Fixture::resolved();
+    assert_eq!(bed.advance(3600 * SECOND), []);
+    assert_eq!(bed.cache.deadline(), None);
+    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(MAC), NudState::Delay));
+}
+
+#[test]
+fn neighbor_in_use_is_probed_by_unicast_then_multicast() {
+    let (mut bed, id) = Fixture::resolved();
+    bed.advance(2 * CONFIG.reachable_ns);
+    assert_eq!(bed.lookup(id), Lookup::Found(MAC));
+    let start = bed.now.as_nanos() / MILLISECOND;
+    let asked = bed.advance(CONFIG.delay_first_probe_ns + 8 * SECOND);
+    let seen: Vec<_> = asked.iter().map(|&(at, q)| (at - start, q.mac.is_some())).collect();
+    let unicast = [5000, 6000, 7000].map(|at| (at, true));
+    let multicast = [8000, 9000, 10000, 11000, 12000].map(|at| (at, false));
+    assert_eq!(seen, [&unicast[..], &multicast[..]].concat());
+    assert_eq!(bed.lookup(id), Lookup::Unreachable);
+}
+
+#[test]
+fn solicited_advert_without_lladdr_confirms_probed_neighbor() {
+    let (mut bed, id) = Fixture::resolved();
+    bed.advance(2 * CONFIG.reachable_ns);
+    let _ = bed.lookup(id);
+    assert_eq!(
+        bed.advance(CONFIG.delay_first_probe_ns),
+        [(65_000, Solicit { ip: IP, mac: Some(MAC) })]
+    );
+    assert_eq!(bed.state(id), NudState::Probe);
+    let epoch = bed.cache.epoch();
+    // A host's advertisement may leave its address away when it was asked there.
+    assert_eq!(bed.on_advert(None, true, false), CacheUpdate::Unchanged);
+    assert_eq!((bed.state(id), bed.cache.epoch()), (NudState::Reachable, epoch));
+    assert_eq!(bed.advance(CONFIG.reachable_ns / 2), []);
+}
+
+#[test]
+fn upper_layer_confirmation_prevents_probe() {
+    let (mut bed, id) = Fixture::resolved();
+    for _ in 0..100 {
+        bed.advance(2 * CONFIG.reachable_ns);
+        assert_eq!(bed.lookup(id), Lookup::Found(MAC));
+        bed.advance(SECOND);
+        bed.cache.confirm(bed.now, id, OTHER);
+        assert_ne!(bed.state(id), NudState::Reachable, "of another address it says nothing");
+        bed.cache.confirm(bed.now, id, MAC);
+        assert_eq!(bed.state(id), NudState::Reachable);
+        assert_eq!(bed.advance(10 * SECOND), []);
+    }
+}
+
+#[test]
+fn suspect_neighbor_is_probed_after_delay() {
+    let (mut bed, id) = Fixture::resolved();
+    bed.cache.mark_suspect(bed.now, id);
+    let asked = bed.advance(CONFIG.delay_first_probe_ns);
+    assert_eq!(asked, [(5000, Solicit { ip: IP, mac: Some(MAC) })]);
+}
+
+#[test]
+fn unsolicited_override_advert_updates_lladdr() {
+    let (mut bed, id) = Fixture::resolved();
+    let epoch = bed.cache.epoch();
+    assert_eq!(bed.on_advert(Some(OTHER), false, true), CacheUpdate::LladdrChanged);
+    assert_ne!(bed.cache.epoch(), epoch);
+    // It is used at once, and verified when no sign of arrival comes.
+    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(OTHER), NudState::Delay));
+    assert_eq!(bed.advance(CONFIG.delay_first_probe_ns).len(), 1);
+    assert_eq!(bed.on_advert(Some(OTHER), true, true), CacheUpdate::Unchanged);
+    assert_eq!(bed.state(id), NudState::Reachable);
+}
+
+#[test]
+fn advert_without_override_keeps_lladdr_and_makes_entry_stale() {
+    let (mut bed, id) = Fixture::resolved();
+    assert_eq!(bed.on_advert(Some(OTHER), true, false), CacheUpdate::Unchanged);
+    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(MAC), NudState::Delay));
+    assert_eq!(bed.on_advert(Some(OTHER), false, false), CacheUpdate::Unchanged);
+    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(MAC), NudState::Delay));
+}
+
+#[test]
+fn solicited_advert_without_solicit_counts_as_unsolicited() {
+    let (mut bed, id) = Fixture::resolved();
+    assert_eq!(bed.on_advert(Some(OTHER), true, true), CacheUpdate::LladdrChanged);
+    assert_eq!(bed.state(id), NudState::Stale);
+}
+
+#[test]
+fn adverts_of_unknown_neighbors_and_group_lladdrs_are_ignored() {
+    let mut bed = Fixture::new();
+    for index in 0..5000u32 {
+        let ip = IpAddr::V6(Ipv6Addr::from_bits(u128::from(index)));
+        let advert = Advert { ip, mac: Some(MAC), solicited: true, overrides: true };
+        assert_eq!(bed.cache.on_advert(bed.now, &advert), CacheUpdate::Unchanged);
+    }
+    assert!(bed.cache.entries.is_empty());
+    let id = bed.cache.find_or_insert(bed.now, IP).unwrap();
+    assert_eq!(bed.solicits().len(), 1);
+    for mac in [[0xff; 6], [0; 6], [3, 0, 0, 0, 0, 1]] {
+        assert_eq!(bed.on_advert(Some(mac), true, true), CacheUpdate::Unchanged);
+        assert_eq!(bed.lookup(id), Lookup::Pending);
+    }
+}
+
+#[test]
+fn solicits_are_rate_limited_over_all_neighbors() {
+    let mut bed = Fixture::new();
+    let ip = |index: u32| IpAddr::V4(Ipv4Addr::from(0xc612_0000 + index));
+    for index in 0..1024 {
+        let _ = bed.cache.find_or_insert(bed.now, ip(index));
+    }
+    let asked = bed.advance(SECOND - 1);
+    assert_eq!(asked.len(), SOLICITS_PER_SECOND as usize);
+    assert!(asked.iter().all(|&(at, _)| at == 0), "none waits for another's answer");
+    let mut all: Vec<_> = asked.iter().map(|(_, question)| question.ip).collect();
+    all.extend(bed.advance(SECOND).iter().map(|(_, question)| question.ip));
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 1024, "what the bound held back comes next");
+}
+
+#[test]
+fn full_cache_evicts_unused_entries() {
+    let (mut bed, id) = Fixture::resolved();
+    for index in 0..5000u32 {
+        bed.now = bed.now + 5 * MILLISECOND;
+        assert_eq!(bed.lookup(id), Lookup::Found(MAC));
+        let ip = IpAddr::V4(Ipv4Addr::from(0xc612_0000 + index));
+        assert_ne!(bed.cache.find_or_insert(bed.now, ip).unwrap(), id);
+        assert!(bed.cache.entries.len() <= ENTRY_COUNT_MAX);
+    }
+    assert_eq!(
+        (bed.cache.entries.len(), bed.cache.by_ip.len()),
+        (ENTRY_COUNT_MAX, ENTRY_COUNT_MAX)
+    );
+    // Who gave way is not mistaken for who came.
+    let first = NeighborId { index: id.index + 1, generation: 0 };
+    assert_eq!(bed.cache.lookup(bed.now, first), None);
+}
+
+#[test]
+fn full_cache_of_entries_in_use_refuses_new_ones() {
+    let mut bed = Fixture::new();
+    let ip = |index: u32| IpAddr::V4(Ipv4Addr::from(0xc612_0000 + index));
+    for index in 0..1024 {
+        assert!(bed.cache.find_or_insert(bed.now, ip(index)).is_some());
+    }
+    assert_eq!(bed.cache.find_or_insert(bed.now, IP), None);
+    bed.now = bed.now + IN_USE_NS + 1;
+    assert!(bed.cache.find_or_insert(bed.now, IP).is_some());
+}
+
+#[test]
+fn reachable_time_is_jittered_within_bounds() {
+    let times: Vec<_> = (0..1000).map(|chance| jittered(30 * SECOND, chance)).collect();
+    let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+    assert!((15 * SECOND..18 * SECOND).contains(least) && *most <= 45 * SECOND);
+    assert!(*most > 42 * SECOND);
+}
