@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferrowarp::{
-    Access, Agreed, Buffer, ConnParam, ConnectError, Context, Cq, EndReason, Event, INLINE_LEN_MAX,
-    Mr, Operation, Payload, Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr, SgList, Sge, Wc,
-    WcStatus,
+    Access, Buffer, ConnInfo, ConnParam, ConnectError, Context, Cq, EndReason, Event,
+    INLINE_LEN_MAX, Mr, Operation, Payload, Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr,
+    SgList, Sge, Wc, WcStatus,
 };
 
 /// How long the other end may take to close.
@@ -162,9 +162,9 @@ pub fn gather(sge: Sge) -> Payload {
 ///
 /// # Errors
 /// Why it never will.
-pub fn established(qp: &Qp) -> anyhow::Result<Option<Agreed>> {
+pub fn established(qp: &Qp) -> anyhow::Result<Option<ConnInfo>> {
     while let Some(event) = qp.next_event() {
-        if let Event::Established { agreed, .. } = event {
+        if let Event::Established { info: agreed, .. } = event {
             return Ok(Some(*agreed));
         }
         if let Some(reason) = end_of(event) {

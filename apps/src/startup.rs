@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use ferrowarp::{Agreed, ConnParam, RtrKinds, Start};
+use ferrowarp::{ConnInfo, ConnParam, RtrKinds, Start};
 
 /// RDMA Reads that an end serves, or issues, at a time: at most so many.
 const READS_MAX: i64 = 128;
@@ -109,7 +109,7 @@ pub const fn start(immediate: bool) -> Start {
 
 /// What the ends agreed on, in one line, from this end's point of view.
 #[must_use]
-pub fn agreement(agreed: &Agreed) -> String {
+pub fn agreement(agreed: &ConnInfo) -> String {
     let on = |value| if value { "on" } else { "off" };
     format!(
         "agreed: MPA revision {}, CRC {}, markers received {}, markers sent {}, IRD {}, ORD {}",

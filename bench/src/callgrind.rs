@@ -246,7 +246,7 @@ fl=(4)
 fn=(2)
 5 30
 
-fl=(7) /x/stack/proto/src/ddp/testing.rs
+fl=(7) /x/stack/proto/src/ddp/vec_memory.rs
 fn=(6) <ferrowarp_bench::pair::Octets as Memory>::place
 70 3
 

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use ferrowarp_proto::ddp::atomic::AtomicOp;
-use ferrowarp_proto::ddp::memory::{Access, Memory, Place};
+use ferrowarp_proto::ddp::memory::{Access, Memory, MemoryRange};
 use ferrowarp_proto::ddp::regions::RegionTable;
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
@@ -41,7 +41,7 @@ impl Completions for Queue {
 }
 
 /// Registered memory whose copies are functions of their own, so that a profile tells them apart.
-struct Octets(Arena);
+struct Octets(VecMemory);
 
 impl Memory for Octets {
     fn regions(&self) -> &RegionTable {
@@ -49,16 +49,16 @@ impl Memory for Octets {
     }
 
     #[inline(never)]
-    fn place(&self, place: Place, octets: &[u8]) {
+    fn place(&self, place: MemoryRange, octets: &[u8]) {
         self.0.place(place, octets);
     }
 
     #[inline(never)]
-    fn fetch(&self, place: Place, out: &mut [u8]) {
+    fn fetch(&self, place: MemoryRange, out: &mut [u8]) {
         self.0.fetch(place, out);
     }
 
-    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64> {
+    fn atomic(&self, place: MemoryRange, op: AtomicOp) -> Option<u64> {
         self.0.atomic(place, op)
     }
 }
@@ -254,7 +254,7 @@ impl End {
     fn new(host: u8, device: LoopDevice, workload: &Workload, arena_len: u32) -> Self {
         let mut config = EngineConfig::new(address(host), 24, 0x5eed + u64::from(host));
         config.tcp.timestamps = workload.timestamps;
-        let arena = Rc::new(Octets(Arena::new(arena_len as usize)));
+        let arena = Rc::new(Octets(VecMemory::new(arena_len as usize)));
         let stag = arena.0.register(0, u64::from(arena_len), Access::ALL, PD);
         let len_max = 2 * workload.depth;
         let queue = Queue { waiting: VecDeque::with_capacity(len_max), len_max };

@@ -5,14 +5,14 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::sgl::Sge;
-use ferrowarp_proto::ddp::testing::Arena;
-use ferrowarp_proto::ddp::untagged::Buffer;
+use ferrowarp_proto::ddp::untagged::UntaggedBuffer;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
-use ferrowarp_proto::mpa::assembly::AssemblyPool;
-use ferrowarp_proto::mpa::fpdu::{Damage, fpdu_len};
+use ferrowarp_proto::mpa::deframer::{Deframer, OooPlacement};
+use ferrowarp_proto::mpa::fpdu::{FpduError, fpdu_len};
+use ferrowarp_proto::mpa::fpdu_pool::FpduPool;
 use ferrowarp_proto::mpa::markers::{Markers, wire_len};
-use ferrowarp_proto::mpa::receive::{Foreseen, Receiver};
-use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::rdmap::stream::{BuildError, Indication, Stream};
 use ferrowarp_proto::time::{Instant, MILLISECOND};
 use ferrowarp_proto::wire::atomic::{AtomicRequest, AtomicResponse};
@@ -97,9 +97,9 @@ pub fn startup(data: &[u8]) {
         // A revision below 2 cannot announce the block; nothing else gets lost.
         assert_eq!(Startup::parse(&again, kind), Ok(Some((frame.clone(), again.len()))));
 
-        let wishes = Wishes { ird: 8, ord: 8, ..Wishes::default() };
+        let wishes = Offer { ird: 8, ord: 8, ..Offer::default() };
         if kind == FrameKind::Request {
-            let met = startup::review(&frame).is_ok();
+            let met = startup::check_request(&frame).is_ok();
             let (reply, terms) = startup::accept(&frame, wishes, b"data");
             assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= startup::READ_DEPTH_MAX);
             assert!(!met || (terms.crc == frame.crc && terms.markers_out == frame.markers));
@@ -108,7 +108,7 @@ pub fn startup(data: &[u8]) {
             startup::reject(&frame, startup::ReadDepths::default(), b"no").emit(&mut [0; 64]);
         } else {
             for revision in [0, 1, 2] {
-                if let Ok(terms) = startup::conclude(&frame, wishes, revision) {
+                if let Ok(terms) = startup::process_reply(&frame, wishes, revision) {
                     assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= 8);
                 }
             }
@@ -123,12 +123,12 @@ pub fn startup(data: &[u8]) {
 pub fn fpdu_chain(data: &[u8]) {
     let Some((&[choice, piece], stream)) = data.split_first_chunk() else { return };
     let crc = choice & 1 != 0;
-    let markers = (choice & 2 != 0).then(|| Markers::from(Seq(u32::from(choice))));
-    let mut pool = AssemblyPool::new(1);
+    let markers = (choice & 2 != 0).then(|| Markers::starting_at(Seq(u32::from(choice))));
+    let mut pool = FpduPool::new(1);
     let whole = receive(stream, stream.len().max(1), crc, markers, &mut pool);
     let cut = receive(stream, usize::from(piece).max(1), crc, markers, &mut pool);
     assert_eq!(whole, cut);
-    assert_eq!(pool.taken(), 0, "the buffer came back");
+    assert_eq!(pool.buffers_in_use(), 0, "the buffer came back");
     if markers.is_some() {
         look_ahead(stream, usize::from(piece), crc, markers);
     }
@@ -137,18 +137,18 @@ pub fn fpdu_chain(data: &[u8]) {
 /// The octets from `start` on come ahead of their turn: what a marker locates in them is whole.
 fn look_ahead(stream: &[u8], start: usize, crc: bool, markers: Option<Markers>) {
     let Some((markers, run)) = markers.zip(stream.get(start..)) else { return };
-    let mut pool = AssemblyPool::new(1);
-    let mut receiver = Receiver::new(Some(markers));
+    let mut pool = FpduPool::new(1);
+    let mut receiver = Deframer::new(Some(markers));
     // The stream begins at the first marker; `choice` above is that sequence number.
     let seq = (0..512).map(Seq).find(|seq| markers.phase(*seq) == start % 512);
     let seq = seq.expect("each phase comes once in a period");
     let (mut octets, mut count) = (0, 0);
-    let foreseen = receiver.look_ahead(seq, run, crc, &mut pool, |ulpdu| {
+    let foreseen = receiver.place_ooo(seq, run, crc, &mut pool, |ulpdu| {
         (octets, count) = (octets + fpdu_len(ulpdu.len()), count + 1);
         true
     });
     assert!(octets <= run.len());
-    if let Foreseen::Taken(taken) = foreseen {
+    if let OooPlacement::Placed(taken) = foreseen {
         assert_eq!(taken, count);
         assert_eq!(wire_len(start % 512, octets), run.len());
     }
@@ -160,37 +160,37 @@ fn receive(
     piece: usize,
     crc: bool,
     markers: Option<Markers>,
-    pool: &mut AssemblyPool,
-) -> (Vec<Vec<u8>>, Result<(), Damage>) {
-    let mut receiver = Receiver::new(markers);
+    pool: &mut FpduPool,
+) -> (Vec<Vec<u8>>, Result<(), FpduError>) {
+    let mut receiver = Deframer::new(markers);
     let mut found = Vec::new();
     let result = (|| {
         for mut octets in stream.chunks(piece) {
             while !octets.is_empty() {
-                if receiver.missing().is_none() {
-                    if let Some((ulpdu, used)) = receiver.split(octets, crc, pool)? {
+                if receiver.needed().is_none() {
+                    if let Some((ulpdu, used)) = receiver.parse(octets, crc, pool)? {
                         let plain = fpdu_len(ulpdu.len());
                         assert!(used == plain || (markers.is_some() && used > plain));
                         found.push(ulpdu.to_vec());
                         octets = &octets[used..];
                         continue;
                     }
-                    receiver.begin(Instant::ZERO);
+                    receiver.start_partial(Instant::ZERO);
                 }
-                let missing = receiver.missing().expect("just begun");
+                let missing = receiver.needed().expect("just begun");
                 assert!(missing > 0);
                 let (now, later) = octets.split_at(missing.min(octets.len()));
                 assert!(receiver.extend(pool, now.len(), true, |out| out.copy_from_slice(now)));
                 octets = later;
-                if let Some(ulpdu) = receiver.whole(crc, pool)? {
+                if let Some(ulpdu) = receiver.complete(crc, pool)? {
                     found.push(ulpdu.to_vec());
-                    receiver.finish(pool);
+                    receiver.reset(pool);
                 }
             }
         }
         Ok(())
     })();
-    receiver.finish(pool);
+    receiver.reset(pool);
     (found, result)
 }
 
@@ -246,7 +246,7 @@ pub fn headers(data: &[u8]) {
 /// If the stream does, or an octet outside what the peer may write changes.
 pub fn stream(data: &[u8]) {
     const PD: u32 = 7;
-    let arena = Arena::new(4096);
+    let arena = VecMemory::new(4096);
     let canary = [0x77; 1024];
     arena.write(2048, &canary);
     let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
@@ -260,7 +260,9 @@ pub fn stream(data: &[u8]) {
     stream.start(Version::Ietf, 2, 2);
     for wr_id in 0..4 {
         let sge = Sge { addr: 1024 + wr_id * 256, len: 200, lkey: receive };
-        assert!(stream.receives.post(Buffer { wr_id, sg_list: [sge].into_iter().collect() }));
+        assert!(
+            stream.recv_queue.post(UntaggedBuffer { wr_id, sg_list: [sge].into_iter().collect() })
+        );
     }
     let mut received = 0;
     let mut out = [0; 1442];
@@ -276,7 +278,7 @@ pub fn stream(data: &[u8]) {
                 ulpdu[at..at + 4].copy_from_slice(&stags[usize::from(*choice) % 4]);
             }
         }
-        match stream.handle(&arena, &ulpdu) {
+        match stream.on_ulpdu(&arena, &ulpdu) {
             Ok(Indication::Received { .. } | Indication::ImmediateReceived { .. }) => received += 1,
             Ok(_) => {}
             Err(fault) => {
@@ -285,15 +287,15 @@ pub fn stream(data: &[u8]) {
             }
         }
         // A buffer leaves the queue only with a message that is reported.
-        assert_eq!(stream.receives.room(), received);
+        assert_eq!(stream.recv_queue.free_count(), received);
         // A Read of the whole region is 1024 octets: two segments at most per request.
         for _ in 0..8 {
-            if !stream.ready() {
+            if !stream.can_build() {
                 break;
             }
             match stream.build(&arena, &mut out) {
                 Ok(len) => assert!(Header::parse(&out[..len], Version::Ietf).is_ok()),
-                Err(BuildError::Answer(_) | BuildError::Request) => assert!(stream.has_failed()),
+                Err(BuildError::Response(_) | BuildError::Request) => assert!(stream.has_failed()),
             }
         }
         if stream.has_failed() {

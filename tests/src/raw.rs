@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::mpa::fpdu;
-use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::time::{Instant, MICROSECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event, RequestId};
 use ferrowarp_proto::verbs::qp::QpInit;
@@ -50,11 +50,11 @@ impl Completions for Fickle {
 /// The engine, in its own time.
 pub struct Bed {
     /// The engine.
-    pub engine: Engine<HeapDevice, Rc<Arena>, Fickle>,
+    pub engine: Engine<HeapDevice, Rc<VecMemory>, Fickle>,
     /// What comes of the next completions: true if they go in.
     pub answers: Rc<RefCell<VecDeque<bool>>>,
     /// Its registered memory.
-    pub arena: Rc<Arena>,
+    pub arena: Rc<VecMemory>,
     /// Its completion queues.
     pub queues: Queues,
     /// Its time.
@@ -72,7 +72,7 @@ impl Bed {
         let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
         let mut config = EngineConfig::new(address(1), 24, 7);
         change(&mut config);
-        let arena = Rc::new(Arena::new(1 << 20));
+        let arena = Rc::new(VecMemory::new(1 << 20));
         let queues = Queues::new(2, 64);
         let answers = Rc::<RefCell<VecDeque<bool>>>::default();
         let fickle = Fickle { queues: queues.clone(), answers: Rc::clone(&answers) };
@@ -277,7 +277,7 @@ impl Peer {
 #[must_use]
 pub fn request() -> Vec<u8> {
     let request =
-        startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
+        startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
     let mut octets = vec![0; request.wire_len()];
     request.emit(&mut octets);
     octets
@@ -290,7 +290,7 @@ pub fn framed(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -
     let mut octets = vec![0; fpdu::fpdu_len(len)];
     emit(&mut octets[2..]);
     octets[2 + header_len..2 + len].copy_from_slice(payload);
-    fpdu::seal(&mut octets, len, true);
+    fpdu::finalize(&mut octets, len, true);
     octets
 }
 

@@ -568,7 +568,7 @@ fn a_reset_ends_a_stream_of_the_older_version_too() {
     bed.say(b"MPA ID Req Frame\xc0\0\0\0");
     bed.accept(&ConnParam::default());
     let event = bed.engine.next_event();
-    let Some(Event::Established { agreed, .. }) = event else { panic!("{event:?}") };
+    let Some(Event::Established { info: agreed, .. }) = event else { panic!("{event:?}") };
     assert_eq!(agreed.revision, 0);
     bed.receive(1, 0, 64);
     bed.signal(Flags::RST);

@@ -63,7 +63,9 @@ impl Pair {
         [0, 1].map(|end| {
             let Event::Disconnected { reason, .. } = event(world, end) else { panic!("no end") };
             let more = world.ends[end].engine.next_event().map(|event| match event {
-                Event::TerminateReceived { qp, told } if qp == self.qps[end] => told.unwrap(),
+                Event::TerminateReceived { qp, terminate: told } if qp == self.qps[end] => {
+                    told.unwrap()
+                }
                 other => panic!("{other:?}"),
             });
             assert_eq!(world.ends[end].engine.next_event(), None);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::Instant;
@@ -23,7 +23,7 @@ fn labels(half_open_max: usize, port: u16, segments: &[(Flags, &[u8])]) -> BTree
     let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
     let mut config = EngineConfig::new(address_v6(1), 64, 7);
     config.half_open_max = half_open_max;
-    let arena = Rc::new(Arena::new(1 << 16));
+    let arena = Rc::new(VecMemory::new(1 << 16));
     let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
     engine.listen(PORT, 64).unwrap();
     let local = (address_v6(0), port).into();

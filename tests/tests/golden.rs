@@ -139,9 +139,9 @@ fn frames_of_all_pads() {
         let mut out = vec![0xff; expected.len()];
         let ulpdu: Vec<u8> = (1..=len).collect();
         out[2..2 + ulpdu.len()].copy_from_slice(&ulpdu);
-        assert_eq!(fpdu::seal(&mut out, ulpdu.len(), true), expected.len());
+        assert_eq!(fpdu::finalize(&mut out, ulpdu.len(), true), expected.len());
         assert_eq!(out, expected, "{len}");
-        assert_eq!(fpdu::split(&out, true), Ok(Some((&ulpdu[..], expected.len()))));
+        assert_eq!(fpdu::parse(&out, true), Ok(Some((&ulpdu[..], expected.len()))));
     }
 }
 

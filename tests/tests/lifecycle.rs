@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{
-    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, ReadDepths, RequestId,
+    CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, ReadDepths, RequestId,
 };
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
@@ -47,7 +47,7 @@ fn completions(world: &mut World, end: usize, count: usize) -> Vec<Wc> {
     found
 }
 
-fn request(world: &mut World) -> (RequestId, Agreed) {
+fn request(world: &mut World) -> (RequestId, ConnInfo) {
     match event(world, 1) {
         Event::ConnectRequest { port: PORT, request, offer } => (request, *offer),
         other => panic!("unexpected {other:?}"),
@@ -131,10 +131,10 @@ fn private_data_and_read_depths_reach_the_other_end() {
         world.ends[1].engine.accept(now, request, passive, &theirs),
         Err(CmError::WrongState)
     );
-    let Event::Established { agreed, .. } = event(&mut world, 0) else { panic!() };
+    let Event::Established { info: agreed, .. } = event(&mut world, 0) else { panic!() };
     assert_eq!((agreed.ird, agreed.ord, agreed.crc), (3, 9, true));
     assert_eq!(agreed.private_data[..], *b"welcome");
-    let Event::Established { agreed, .. } = event(&mut world, 1) else { panic!() };
+    let Event::Established { info: agreed, .. } = event(&mut world, 1) else { panic!() };
     assert_eq!((agreed.ird, agreed.ord), (9, 3));
 }
 
@@ -444,8 +444,8 @@ fn requests_need_a_connection_and_reads_need_credit() {
         SendWr { wr_id: 1, operation, signaled: true, fence: false }
     };
     assert_eq!(engine.post_send(active, atomic(8, 8)), Err(PostError::NoReads));
-    assert_eq!(engine.post_send(active, atomic(9, 8)), Err(PostError::Misfit));
-    assert_eq!(engine.post_send(active, atomic(8, 4)), Err(PostError::Misfit));
+    assert_eq!(engine.post_send(active, atomic(9, 8)), Err(PostError::Misaligned));
+    assert_eq!(engine.post_send(active, atomic(8, 4)), Err(PostError::Misaligned));
     for wr_id in 0..16 {
         engine.post_send(active, write(wr_id, 1, 0)).unwrap();
     }

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
-use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::QpInit;
@@ -29,7 +29,7 @@ fn init() -> QpInit {
 
 /// The engine that listens, in its own time.
 struct Bed {
-    engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
     now: Instant,
 }
 
@@ -41,7 +41,7 @@ impl Bed {
         // Who rejects closes first.
         config.reject_hold_ns = 0;
         change(&mut config);
-        let arena = Rc::new(Arena::new(1 << 16));
+        let arena = Rc::new(VecMemory::new(1 << 16));
         let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
         engine.listen(PORT, 64).unwrap();
         Self { engine, now: Instant::from_nanos(1000) }
@@ -225,7 +225,7 @@ impl Peer {
 /// The start-up request of a peer.
 fn request() -> Vec<u8> {
     let request =
-        startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
+        startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
     let mut octets = vec![0; request.wire_len()];
     request.emit(&mut octets);
     octets

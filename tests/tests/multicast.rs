@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::rc::Rc;
 
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::net::ndp::solicited_node;
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
@@ -20,7 +20,7 @@ const TYPE: usize = 14 + 48;
 const RECORD: usize = TYPE + 8;
 
 struct Bed {
-    engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
     now: Instant,
 }
 
@@ -30,7 +30,7 @@ impl Bed {
         let device = HeapDevice::new(MAC, 1500, pools, usize::MAX);
         let mut config = EngineConfig::new(address_v6(1), 64, 7);
         change(&mut config);
-        let arena = Rc::new(Arena::new(1 << 16));
+        let arena = Rc::new(VecMemory::new(1 << 16));
         let engine = Engine::new(config, device, arena, Queues::new(2, 64));
         Self { engine, now: Instant::from_nanos(1000) }
     }

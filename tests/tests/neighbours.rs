@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
 use ferrowarp_proto::engine::{Engine, EngineConfig};
-use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
 use ferrowarp_proto::net::{arp, ndp};
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
@@ -85,7 +85,7 @@ enum Sent {
 
 /// The engine, in its own time.
 struct Bed {
-    engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
     link: EthernetLink,
     now: Instant,
 }
@@ -98,7 +98,7 @@ impl Bed {
         config.addresses.push(InterfaceAddress { ip: ours(true), prefix_len: 64 });
         change(&mut config);
         let link = EthernetLink { mac: MAC, vlan: config.vlan };
-        let arena = Rc::new(Arena::new(1 << 16));
+        let arena = Rc::new(VecMemory::new(1 << 16));
         let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
         engine.listen(PORT, 64).unwrap();
         Self { engine, link, now: Instant::from_nanos(1000) }
@@ -342,8 +342,8 @@ impl Peer {
         fields.options = Options::default();
         bed.segment(tuple, PEER, &fields, &[]);
         bed.sent();
-        let frame = startup::request(
-            Wishes { ird: 1, ord: 1, crc: true, ..Wishes::default() },
+        let frame = startup::build_request(
+            Offer { ird: 1, ord: 1, crc: true, ..Offer::default() },
             1,
             &[7; 500],
         );

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
@@ -27,7 +27,7 @@ const INIT: QpInit =
 
 /// An engine on such a port, and a peer made by hand.
 struct Bed {
-    engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
     now: Instant,
     template: HeaderTemplate,
     tuple: FourTuple,
@@ -47,7 +47,7 @@ impl Bed {
         let mut config = EngineConfig::new(ip(1), if ipv6 { 64 } else { 24 }, 7);
         config.vlan = vlan;
         change(&mut config);
-        let arena = Rc::new(Arena::new(1 << 16));
+        let arena = Rc::new(VecMemory::new(1 << 16));
         let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
         engine.listen(PORT, 64).unwrap();
         let remote = SocketAddr::new(ip(1), PORT);

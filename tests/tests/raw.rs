@@ -3,7 +3,7 @@
 use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::fpdu;
-use ferrowarp_proto::mpa::startup::{self, Wishes};
+use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event, ReadDepths};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
@@ -33,7 +33,7 @@ fn a_tiny_segment_size_is_kept_to() {
         assert!(peer.lens.iter().all(|&len| len <= usize::from(mss)), "{mss}: {:?}", peer.lens);
         let mut written = 0;
         let mut rest = &peer.heard[..];
-        while let Some((ulpdu, used)) = fpdu::split(rest, true).unwrap() {
+        while let Some((ulpdu, used)) = fpdu::parse(rest, true).unwrap() {
             written += ulpdu.len() - 14;
             rest = &rest[used..];
         }
@@ -457,7 +457,7 @@ fn a_rejected_peer_may_send_the_rest_of_its_stream() {
     let mut bed = Bed::new(|_| {});
     let mut peer = Peer::connect(&mut bed, 5000, 1460);
     let request =
-        startup::request(Wishes { ird: 4, ord: 4, crc: true, ..Wishes::default() }, 2, b"");
+        startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
     let mut octets = vec![0; request.wire_len()];
     request.emit(&mut octets);
     peer.send(&mut bed, &octets);

@@ -1,6 +1,6 @@
 //! A reject, and the FIN behind it: the peer has time to look at the one before it hears the other.
 
-use ferrowarp_proto::mpa::startup::{self, ReadDepths, Wishes};
+use ferrowarp_proto::mpa::startup::{self, Offer, ReadDepths};
 use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
@@ -12,7 +12,7 @@ const WHY: &[u8] = b"not today";
 fn rejected(hold_ms: u64) -> (Bed, Peer) {
     let mut bed = Bed::new(|config| config.reject_hold_ns = hold_ms * MILLISECOND);
     let mut peer = Peer::connect(&mut bed, 5000, 1460);
-    let request = startup::request(Wishes { crc: true, ..Wishes::default() }, 2, b"");
+    let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, b"");
     let mut octets = vec![0; request.wire_len()];
     request.emit(&mut octets);
     peer.send(&mut bed, &octets);

@@ -36,7 +36,7 @@ fn open(bed: &mut Bed, port: u16) -> (Peer, QpId) {
 /// one is left out.
 fn written(mut stream: &[u8]) -> usize {
     let mut octets = 0;
-    while let Some((ulpdu, used)) = fpdu::split(stream, true).unwrap() {
+    while let Some((ulpdu, used)) = fpdu::parse(stream, true).unwrap() {
         octets += ulpdu.len() - 14;
         stream = &stream[used..];
     }
@@ -133,7 +133,7 @@ fn frames_of_stalled_peers_are_copied_out_and_nothing_is_lost() {
         }
         // Each FPDU carries its offset, and was verified.
         let mut rest = &peer.heard[..];
-        while let Some((ulpdu, used)) = fpdu::split(rest, true).unwrap() {
+        while let Some((ulpdu, used)) = fpdu::parse(rest, true).unwrap() {
             let at = u64::from_be_bytes(ulpdu[6..14].try_into().unwrap());
             assert!((at..).zip(&ulpdu[14..]).all(|(at, octet)| u64::from(*octet) == at % 251));
             rest = &rest[used..];

@@ -4,7 +4,7 @@
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{
-    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, ReadDepths, RtrKinds, Start,
+    CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, ReadDepths, RtrKinds, Start,
 };
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
@@ -31,9 +31,9 @@ fn event(world: &mut World, end: usize) -> Event {
     event.expect("an event within 30 s")
 }
 
-fn established(world: &mut World, end: usize) -> Agreed {
+fn established(world: &mut World, end: usize) -> ConnInfo {
     match event(world, end) {
-        Event::Established { agreed, .. } => *agreed,
+        Event::Established { info: agreed, .. } => *agreed,
         other => panic!("end {end}: {other:?}"),
     }
 }

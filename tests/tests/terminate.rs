@@ -126,7 +126,7 @@ impl Live {
         self.peer.settle(&mut self.bed);
         let mut found = Vec::new();
         let mut rest = &self.peer.heard[..];
-        while let Some((ulpdu, used)) = fpdu::split(rest, true).unwrap() {
+        while let Some((ulpdu, used)) = fpdu::parse(rest, true).unwrap() {
             found.push(ulpdu.to_vec());
             rest = &rest[used..];
         }
@@ -360,7 +360,7 @@ fn a_terminate_with_fin_or_ahead_of_its_turn() {
 fn is_told_too(mut live: Live, end: End, pieces: &[&[u8]], what: &str) {
     let told = live.end_with(end, pieces);
     let reason = live.reason_and(|event| {
-        let Some(Event::TerminateReceived { qp: _, told: Some(told) }) = event else {
+        let Some(Event::TerminateReceived { qp: _, terminate: Some(told) }) = event else {
             panic!("{what}: {event:?}")
         };
         assert_eq!((told.cause(), told.segment_len), ((1, 1, 1), Some(15)), "{what}");
@@ -410,7 +410,10 @@ fn a_terminate_that_crosses_may_come_ahead_of_its_turn_or_with_fin() {
     live.say(&first);
     live.peer.settle(&mut live.bed);
     let event = live.bed.engine.next_event();
-    assert!(matches!(event, Some(Event::TerminateReceived { told: Some(_), .. })), "{event:?}");
+    assert!(
+        matches!(event, Some(Event::TerminateReceived { terminate: Some(_), .. })),
+        "{event:?}"
+    );
     assert_eq!(live.bed.engine.unfinished_count(), 0);
 }
 
@@ -420,7 +423,7 @@ fn a_terminate_that_crosses_and_breaks_the_rules_is_told_as_such() {
         let mut live = Live::work();
         live.end_with(End::Placement, &[&untagged(Opcode::Terminate, 2, msn, octets)]);
         live.reason_and(|event| {
-            let Some(Event::TerminateReceived { told: None, .. }) = event else {
+            let Some(Event::TerminateReceived { terminate: None, .. }) = event else {
                 panic!("{event:?}")
             };
         });

@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, Agreed, Buffer, ConnParam, ConnRequest, Context, Listener};
+use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context, Listener};
 
 use crate::link::{End, Watch, allocate, parameters};
 use crate::machine::{Idle, Machine, Step};
@@ -188,7 +188,7 @@ struct Limits {
 }
 
 /// What a connection is accepted with: as many RDMA Reads as its initiator says, if it does.
-fn terms(offer: &Agreed, crc: bool, reads: ReadArgs) -> anyhow::Result<ConnParam> {
+fn terms(offer: &ConnInfo, crc: bool, reads: ReadArgs) -> anyhow::Result<ConnParam> {
     let asked = offer.ird.max(offer.ord);
     let asked = if asked == 0 { READS } else { asked };
     let mut param = parameters(crc, offer.markers_out, asked, &[])?;

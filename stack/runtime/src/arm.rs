@@ -6,7 +6,7 @@
 //! notified of, or both. Any number of shards may feed the queue: the one that clears the word
 //! notifies. Queues without a channel have no such word and pay for no fence.
 
-use ferrowarp_proto::verbs::arm::Notify;
+use ferrowarp_proto::verbs::notify::Notify;
 
 use crate::sync::{AtomicU32, Ordering, fence};
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ferrowarp_proto::verbs::arm::Notify;
+use ferrowarp_proto::verbs::notify::Notify;
 use ferrowarp_proto::verbs::wc::CqId;
 
 use crate::arm::{ArmWord, Covers};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use ferrowarp_proto::verbs::arm::Notify;
+use ferrowarp_proto::verbs::notify::Notify;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 
 use crate::arm::Covers;

@@ -57,11 +57,11 @@ pub(crate) fn end_window(regions: &RegionTable, window: Stag, mut wait: impl FnM
 #[cfg(all(test, not(loom)))]
 mod tests {
     use ferrowarp_proto::ddp::memory::Access;
-    use ferrowarp_proto::ddp::regions::{Bind, Reach, Registration, StreamId};
+    use ferrowarp_proto::ddp::regions::{AccessScope, Bind, Registration, StreamId};
 
     use super::*;
 
-    const REACH: Reach = Reach { pd: 1, stream: StreamId(1) };
+    const REACH: AccessScope = AccessScope { pd: 1, stream: StreamId(1) };
 
     fn table() -> (RegionTable, Stag, Stag) {
         let regions = RegionTable::new(4, 1);

@@ -193,7 +193,7 @@ impl Link {
 /// The completion of a request that was posted in time but came too late for the engine.
 fn refusal(qp: QpId, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
     let status = match error {
-        PostError::TooLong | PostError::TooMany | PostError::Misfit => WcStatus::LocalLength,
+        PostError::TooLong | PostError::TooMany | PostError::Misaligned => WcStatus::LocalLength,
         PostError::NoReads | PostError::Unsupported => WcStatus::RemoteOperation,
         _ => WcStatus::Flushed,
     };

@@ -292,11 +292,11 @@ pub use ferrowarp_proto::{
         AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, Operation, Payload,
         SGE_COUNT_MAX, SgList, Sge,
     },
-    verbs::arm::Notify,
     verbs::cm::{
-        Abort, Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX,
+        Abort, CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX,
         PrivateData, ReadDepths, Rtr, RtrKinds, Start, Terminate, Version,
     },
+    verbs::notify::Notify,
     verbs::qp::{QpState, SrqError, SrqId},
     verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus},
     verbs::wr::{Bind, PostError, RecvWr, SendWr},

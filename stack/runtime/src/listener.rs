@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
-use ferrowarp_proto::verbs::cm::{Agreed, CmError, ConnParam, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ReadDepths, RequestId};
 
 use crate::context::Inner;
 use crate::events::{AsyncEvent, Source};
@@ -12,7 +12,7 @@ use crate::qp::Qp;
 
 /// Requests that wait to be taken; shared with the shard.
 pub(crate) struct Backlog {
-    queue: ArrayQueue<(RequestId, Box<Agreed>)>,
+    queue: ArrayQueue<(RequestId, Box<ConnInfo>)>,
     source: Arc<Source>,
 }
 
@@ -47,7 +47,7 @@ impl Backlog {
     }
 
     /// False if the queue is full.
-    pub(crate) fn push(&self, request: RequestId, offer: Box<Agreed>) -> bool {
+    pub(crate) fn push(&self, request: RequestId, offer: Box<ConnInfo>) -> bool {
         self.queue.push((request, offer)).is_ok()
     }
 }
@@ -125,14 +125,14 @@ impl Drop for Listener {
 pub struct ConnRequest {
     context: Arc<Inner>,
     id: RequestId,
-    offer: Box<Agreed>,
+    offer: Box<ConnInfo>,
     answered: bool,
 }
 
 impl ConnRequest {
     /// What the peer offers, from our point of view.
     #[must_use]
-    pub const fn offer(&self) -> &Agreed {
+    pub const fn offer(&self) -> &ConnInfo {
         &self.offer
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use ferrowarp_proto::ddp::regions::Reach;
+use ferrowarp_proto::ddp::regions::AccessScope;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::time::Instant;
@@ -43,7 +43,7 @@ pub(crate) trait Machine: Send {
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
     /// `None` if there is no such queue pair.
-    fn qp_reach(&self, qp: QpId) -> Option<Reach>;
+    fn qp_reach(&self, qp: QpId) -> Option<AccessScope>;
 
     fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError>;
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;
@@ -190,7 +190,7 @@ impl<D: Device> EngineMachine<D> {
                     _ => drop(self.engine.reject(now, request, ReadDepths::default(), &[])),
                 }
             }
-            Event::Established { qp, ref agreed } => {
+            Event::Established { qp, info: ref agreed } => {
                 if let Some(link) = self.link(qp) {
                     link.qp.agree(agreed.ord, agreed.extensions);
                 }
@@ -317,7 +317,7 @@ where
         self.engine.destroy_qp(now, qp);
     }
 
-    fn qp_reach(&self, qp: QpId) -> Option<Reach> {
+    fn qp_reach(&self, qp: QpId) -> Option<AccessScope> {
         self.engine.qp_reach(qp)
     }
 

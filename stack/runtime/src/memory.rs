@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp, execute};
-use ferrowarp_proto::ddp::memory::{Memory, Place};
+use ferrowarp_proto::ddp::memory::{Memory, MemoryRange};
 use ferrowarp_proto::ddp::regions::RegionTable;
 
 use crate::opaque;
@@ -155,7 +155,7 @@ impl HostMemory {
 
     /// The span of a place that [`RegionTable::resolve`] has just checked.
     #[inline]
-    fn span(place: &Place) -> Span {
+    fn span(place: &MemoryRange) -> Span {
         let start = usize::try_from(place.backing()).expect("registered from a pointer");
         let offset = usize::try_from(place.offset()).expect("inside the region");
         let start = ptr::with_exposed_provenance_mut::<u8>(start).wrapping_add(offset);
@@ -174,16 +174,16 @@ impl Memory for HostMemory {
     }
 
     #[inline]
-    fn place(&self, place: Place, octets: &[u8]) {
+    fn place(&self, place: MemoryRange, octets: &[u8]) {
         Self::span(&place).write(octets);
     }
 
     #[inline]
-    fn fetch(&self, place: Place, out: &mut [u8]) {
+    fn fetch(&self, place: MemoryRange, out: &mut [u8]) {
         Self::span(&place).read(out);
     }
 
-    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64> {
+    fn atomic(&self, place: MemoryRange, op: AtomicOp) -> Option<u64> {
         Self::span(&place).atomic(op)
     }
 }

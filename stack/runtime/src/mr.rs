@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::ddp::regions::{Reach, Registration, Stag, StreamId};
+use ferrowarp_proto::ddp::regions::{AccessScope, Registration, Stag, StreamId};
 use ferrowarp_proto::verbs::wr::Sge;
 
 use crate::arena::Buffer;
@@ -44,7 +44,7 @@ pub struct Mr {
 impl Mr {
     pub(crate) fn register(
         context: &Arc<Inner>,
-        reach: Reach,
+        reach: AccessScope,
         span: Span,
         access: Access,
     ) -> Result<Self, MemoryError> {

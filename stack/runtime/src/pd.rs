@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::ddp::regions::Reach;
+use ferrowarp_proto::ddp::regions::AccessScope;
 
 use crate::arena::Buffer;
 use crate::context::{Context, Inner};
@@ -72,7 +72,7 @@ impl Pd {
 
     fn register_buffer(
         &self,
-        reach: Reach,
+        reach: AccessScope,
         buffer: Buffer,
         access: Access,
     ) -> Result<Mr, RegisterRefused> {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrowarp_proto::ddp::regions::Reach;
-use ferrowarp_proto::verbs::cm::{Abort, Agreed, CmError, ConnParam, ConnectError, Event};
+use ferrowarp_proto::ddp::regions::AccessScope;
+use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnInfo, ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
@@ -122,7 +122,7 @@ impl Qp {
     }
 
     /// What it reaches, if it is of this domain and its context is open.
-    pub(crate) fn reach_in(&self, pd: &Pd) -> Option<Reach> {
+    pub(crate) fn reach_in(&self, pd: &Pd) -> Option<AccessScope> {
         // req: DDP-213, DDP-215
         if !pd.belongs_to(&self.context) || pd.id() != self.pd.id() {
             return None;
@@ -351,10 +351,10 @@ impl Qp {
     /// context is closed.
     ///
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
-    pub fn wait_established(&self, timeout: Duration) -> Result<Agreed, ConnectError> {
+    pub fn wait_established(&self, timeout: Duration) -> Result<ConnInfo, ConnectError> {
         self.context
             .wait_for(self.shared.source(), timeout, || match self.next_event()? {
-                Event::Established { agreed, .. } => Some(Ok(*agreed)),
+                Event::Established { info: agreed, .. } => Some(Ok(*agreed)),
                 Event::ConnectFailed { error, .. } => Some(Err(error)),
                 Event::Disconnected { .. } => Some(Err(ConnectError::Reset)),
                 _ => None,

@@ -119,9 +119,9 @@ fn requests_that_cannot_be_are_refused_when_posted() {
         let op = AtomicOp::swap(1);
         a.post_send(request(1, Operation::Atomic { op, sink: sink.sge(0, len), rkey, remote }))
     };
-    assert_eq!(post(8, 4), Err(PostError::Misfit));
-    assert_eq!(post(4, 0), Err(PostError::Misfit));
-    assert_eq!(post(16, 0), Err(PostError::Misfit));
+    assert_eq!(post(8, 4), Err(PostError::Misaligned));
+    assert_eq!(post(4, 0), Err(PostError::Misaligned));
+    assert_eq!(post(16, 0), Err(PostError::Misaligned));
     assert_eq!(post(8, 8), Ok(()));
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, ValueEnum};
-use ferrowarp::{Agreed, ConnParam, ConnRequest, ConnectError, Context, Event, Qp};
+use ferrowarp::{ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Event, Qp};
 use ferrowarp_apps::device::DeviceArgs;
 use ferrowarp_apps::network::Host;
 use ferrowarp_apps::startup::{MpaArgs, ReadArgs, agreement};
@@ -192,10 +192,10 @@ type Failed = (ConnectError, Vec<u8>);
 
 /// Waits until a connection is up, and says what was agreed; or why it cannot be, and what the
 /// peer's application said to that.
-fn wait_established(qp: &Qp) -> anyhow::Result<Result<Box<Agreed>, Failed>> {
+fn wait_established(qp: &Qp) -> anyhow::Result<Result<Box<ConnInfo>, Failed>> {
     loop {
         match qp.wait_event(CONNECT_MAX).context("no answer")? {
-            Event::Established { agreed, .. } => {
+            Event::Established { info: agreed, .. } => {
                 println!("{}", agreement(&agreed));
                 return Ok(Ok(agreed));
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::{Instant, MICROSECOND};
@@ -34,9 +34,9 @@ const PEER_ISS: Seq = Seq(0xffff_ff00);
 /// The engine and what the peer knows of it.
 pub struct Bed {
     /// The stack.
-    pub engine: Engine<HeapDevice, Rc<Arena>, Queues>,
+    pub engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
     /// Its memory.
-    pub arena: Rc<Arena>,
+    pub arena: Rc<VecMemory>,
     pub(super) queues: Queues,
     /// Time, which moves on while the engine works.
     pub now: Instant,
@@ -101,7 +101,7 @@ impl Bed {
     pub fn configured(mtu: u16, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
         let device = HeapDevice::new(MACS[1], mtu, pools, usize::MAX);
-        let arena = Rc::new(Arena::new(ARENA_LEN));
+        let arena = Rc::new(VecMemory::new(ARENA_LEN));
         let local = arena.register(0, ARENA_LEN as u64, Access::ALL, PD);
         let queues = Queues::new(2, 64);
         let mut config = EngineConfig::new(address(1), 24, 7);

@@ -3,7 +3,7 @@
 //! from the moment that its invalidation completes, and good until then.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory, MemoryFault};
-use ferrowarp_proto::ddp::regions::{Bind, Reach};
+use ferrowarp_proto::ddp::regions::{AccessScope, Bind};
 use ferrowarp_proto::verbs::wc::{QpId, Wc};
 use ferrowarp_proto::verbs::wr::Operation;
 
@@ -27,7 +27,7 @@ enum State {
 
 /// A window of one end of one connection over a part of its memory, counted from 0.
 pub(super) struct Pane {
-    reach: Reach,
+    reach: AccessScope,
     region: u32,
     addr: u64,
     len: u64,

@@ -251,7 +251,7 @@ impl Rough {
                     assert!(!side.has_ended, "end {end} is told twice of the end");
                     side.has_ended = true;
                 }
-                Event::TerminateReceived { qp, told } => {
+                Event::TerminateReceived { qp, terminate: told } => {
                     assert_eq!((qp, side.has_ended), (side.qp, true));
                     assert!(told.is_some(), "end {end}: a Terminate that breaks the rules");
                 }

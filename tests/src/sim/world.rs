@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
@@ -63,14 +63,14 @@ impl Completions for Queues {
 }
 
 /// An engine of the simulation.
-pub type SimEngine = Engine<HeapDevice, Rc<Arena>, Queues>;
+pub type SimEngine = Engine<HeapDevice, Rc<VecMemory>, Queues>;
 
 /// One end.
 pub struct End {
     /// The engine.
     pub engine: SimEngine,
     /// Its registered memory.
-    pub arena: Rc<Arena>,
+    pub arena: Rc<VecMemory>,
     /// Its completion queues.
     pub queues: Queues,
 }
@@ -228,7 +228,7 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
         path_mtu.raise_ns = router.turn_ns / 4;
         path_mtu.floor_v4 = u16::try_from(least).unwrap_or(u16::MAX).min(path_mtu.floor_v4);
     }
-    let arena = Rc::new(Arena::new(options.arena_len));
+    let arena = Rc::new(VecMemory::new(options.arena_len));
     let queues = Queues::new(16, options.cq_len);
     let engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
     End { engine, arena, queues }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use ferrowarp_proto::ddp::testing::Arena;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
@@ -44,7 +44,7 @@ impl Host {
         config.tcp = settings.tcp.clone();
         settings.set_engine(&mut config);
         let (inbound, outbound) = (Rc::clone(&device.inbound), Rc::clone(&device.outbound));
-        let arena = Rc::new(Arena::new(4096));
+        let arena = Rc::new(VecMemory::new(4096));
         let engine = SimEngine::new(config, device, arena, Queues::new(16, 64));
         Self { engine, settings: settings.clone(), inbound, outbound, qp: None, events: Vec::new() }
     }

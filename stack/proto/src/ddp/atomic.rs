@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     /// The addition as RFC 7306 section 4.1.1 writes it, bit by bit.
-    fn add_by_bits(original: u64, add: u64, boundaries: u64) -> u64 {
+    fn fetch_add_bitwise(original: u64, add: u64, boundaries: u64) -> u64 {
         let (mut carry, mut result) = (0, 0);
         for bit in 0..64 {
             let at = |word: u64| (word >> bit) & 1;
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_a_word_are_added_apart() {
+    fn fetch_add_mask_separates_fields() {
         let add =
             |original, add, boundaries| apply(AtomicOp::FetchAdd { add, boundaries }, original);
         assert_eq!(add(u64::MAX, 1, 0), 0);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_is_made_only_where_the_mask_says() {
+    fn swap_changes_only_masked_bits() {
         let swap = AtomicOp::Swap { swap: 0xaaaa, mask: 0x0ff0 };
         assert_eq!(apply(swap, 0x1234), 0x1aa4);
         let cmp_swap = |compare| AtomicOp::CmpSwap {
@@ -116,13 +116,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn additions_are_those_of_the_text(original: u64, add: u64, boundaries: u64) {
+        fn fetch_add_matches_rfc7306_bit_by_bit(original: u64, add: u64, boundaries: u64) {
             let op = AtomicOp::FetchAdd { add, boundaries };
-            prop_assert_eq!(apply(op, original), add_by_bits(original, add, boundaries));
+            prop_assert_eq!(apply(op, original), fetch_add_bitwise(original, add, boundaries));
         }
 
         #[test]
-        fn memory_and_arithmetic_agree(
+        fn execute_matches_apply(
             op in any_op(),
             original in prop_oneof![0u64..4, any::<u64>()],
         ) {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn no_update_is_lost_between_threads() {
+    fn concurrent_fetch_adds_lose_no_update() {
         let word = AtomicU64::new(0);
         // Four counters of 16 bits with masks, against whole additions to the lowest.
         let fields = AtomicOp::FetchAdd { add: 1 << 16, boundaries: 0x8000_8000_8000_8000 };

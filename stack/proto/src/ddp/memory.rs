@@ -25,9 +25,9 @@ impl Access {
     pub const ALL: Self = Self(63);
 
     /// By any of these the peer changes memory.
-    pub(super) const REMOTE_CHANGE: Self = Self(Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0);
+    pub(super) const REMOTE_MODIFY: Self = Self(Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0);
     /// What a window may grant.
-    const REMOTE: Self = Self(Self::REMOTE_READ.0 | Self::REMOTE_CHANGE.0);
+    const REMOTE: Self = Self(Self::REMOTE_READ.0 | Self::REMOTE_MODIFY.0);
 
     /// True if every right of `needed` is there.
     #[must_use]
@@ -90,13 +90,13 @@ pub enum MemoryFault {
 /// A range of registered memory that passed every check. Only [`RegionTable::resolve`] makes one,
 /// and it is used within the pass that resolved it: never stored.
 #[derive(Debug)]
-pub struct Place {
+pub struct MemoryRange {
     backing: u64,
     offset: u64,
     len: usize,
 }
 
-impl Place {
+impl MemoryRange {
     pub(super) const fn new(backing: u64, offset: u64, len: usize) -> Self {
         Self { backing, offset, len }
     }
@@ -139,13 +139,13 @@ pub trait Memory {
     ///
     /// # Panics
     /// If the lengths differ.
-    fn place(&self, place: Place, octets: &[u8]);
+    fn place(&self, range: MemoryRange, octets: &[u8]);
 
     /// Reads `place` once into `out`; the application may be writing there at this moment.
     ///
     /// # Panics
     /// If the lengths differ.
-    fn fetch(&self, place: Place, out: &mut [u8]);
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]);
 
     /// Carries `op` out on the word of [`ATOMIC_LEN`](crate::ddp::atomic::ATOMIC_LEN) octets at
     /// `place`, in the byte order of this machine, and returns what it was before. No other access
@@ -157,5 +157,5 @@ pub trait Memory {
     ///
     /// # Panics
     /// If `place` is not eight octets.
-    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64>;
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64>;
 }

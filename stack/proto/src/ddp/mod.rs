@@ -5,5 +5,5 @@ pub mod atomic;
 pub mod memory;
 pub mod regions;
 pub mod sgl;
-pub mod testing;
 pub mod untagged;
+pub mod vec_memory;

@@ -4,18 +4,18 @@
 //! (RFC 5041 section 8.2): regions are registered either way, windows are always bound to the one
 //! stream whose queue pair bound them. Only an STag of one stream can be invalidated by a peer.
 
-mod keys;
 mod slot;
 mod stag;
 mod sync;
+mod window_keys;
 mod windows;
 
 use self::slot::{EVER_BOUND, Owner, Slot};
-use self::stag::{Control, Name};
+use self::stag::{Occupant, StagAllocator};
 use self::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use crate::ddp::memory::{Access, MemoryFault, Place};
+use crate::ddp::memory::{Access, MemoryFault, MemoryRange};
 
-pub use self::keys::WindowKeys;
+pub use self::window_keys::WindowKeys;
 pub use self::windows::{Bind, InvalidateFault};
 
 /// A steering tag: names a region or a window to both ends. Low 8 bits are the key, the rest
@@ -24,7 +24,7 @@ pub use self::windows::{Bind, InvalidateFault};
 pub type Stag = u32;
 
 /// Names a stream to the table: one queue pair of one of the engines that share it. Drawn by
-/// [`RegionTable::new_stream`].
+/// [`RegionTable::new_stream_id`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamId(pub u64);
 
@@ -37,7 +37,7 @@ impl StreamId {
 /// peer can set.
 // req: DDP-189
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct AccessScope {
     /// Protection domain.
     pub pd: u32,
     /// Stream.
@@ -45,7 +45,7 @@ pub struct Reach {
 }
 
 /// The domain alone, without a stream.
-impl From<u32> for Reach {
+impl From<u32> for AccessScope {
     fn from(pd: u32) -> Self {
         Self { pd, stream: StreamId::NONE }
     }
@@ -64,7 +64,7 @@ pub struct Registration {
     pub len: u64,
     /// Rights.
     pub access: Access,
-    /// Handed back in [`Place::backing`].
+    /// Handed back in [`MemoryRange::backing`].
     pub backing: u64,
 }
 
@@ -86,8 +86,8 @@ pub enum RegisterError {
 pub struct RegionTable {
     slots: Box<[Slot]>,
     index_mask: u32,
-    control: Mutex<Control>,
-    streams: AtomicU64,
+    allocator: Mutex<StagAllocator>,
+    next_stream: AtomicU64,
 }
 
 impl RegionTable {
@@ -101,16 +101,16 @@ impl RegionTable {
         Self {
             slots: (0..capacity).map(|_| Slot::default()).collect(),
             index_mask: count - 1,
-            control: Mutex::new(Control::new(count, seed)),
-            streams: AtomicU64::new(0),
+            allocator: Mutex::new(StagAllocator::new(count, seed)),
+            next_stream: AtomicU64::new(0),
         }
     }
 
     /// A name for a stream that no other stream of any engine over this table has or had.
     // req: DDP-189
     #[must_use]
-    pub fn new_stream(&self) -> StreamId {
-        StreamId(self.streams.fetch_add(1, Ordering::Relaxed))
+    pub fn new_stream_id(&self) -> StreamId {
+        StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Registers a region in a randomly chosen free slot, with a random tag and key.
@@ -118,20 +118,20 @@ impl RegionTable {
     /// # Errors
     /// [`RegisterError`].
     // req: DDP-196, DDP-208, RDMAP-279, RDMAP-283, RDMAP-284
-    pub fn register(&self, what: &Registration) -> Result<Stag, RegisterError> {
-        if what.base.checked_add(what.len).is_none() {
+    pub fn register(&self, registration: &Registration) -> Result<Stag, RegisterError> {
+        if registration.base.checked_add(registration.len).is_none() {
             return Err(RegisterError::Wrap);
         }
-        let stag = self.draw()?;
+        let stag = self.alloc_stag()?;
         let slot = self.slot(stag);
         let claimed = slot.claim().expect("a free slot is valid for nobody");
         // req: DDP-192, DDP-198, RDMAP-325, RDMAP-326
-        let owner = Owner::new(what.pd, what.access, what.stream.is_some());
-        slot.set_owner(owner, what.stream.unwrap_or(StreamId::NONE));
+        let owner = Owner::new(registration.pd, registration.access, registration.stream.is_some());
+        slot.set_owner(owner, registration.stream.unwrap_or(StreamId::NONE));
         // req: RDMAP-042
-        slot.set_range(what.base, what.len, what.backing);
-        slot.windows.fetch_and(!EVER_BOUND, Ordering::Relaxed);
-        slot.name.store(Name::region(stag).0, Ordering::Release);
+        slot.set_range(registration.base, registration.len, registration.backing);
+        slot.bound_windows.fetch_and(!EVER_BOUND, Ordering::Relaxed);
+        slot.occupant.store(Occupant::region(stag).0, Ordering::Release);
         slot.publish(claimed, stag);
         Ok(stag)
     }
@@ -141,7 +141,7 @@ impl RegionTable {
     // req: DDP-197, RDMAP-323
     pub fn invalidate(&self, stag: Stag) -> bool {
         let slot = self.slot(stag);
-        slot.valid(stag).is_some_and(|state| self.end(slot, state))
+        slot.valid_state(stag).is_some_and(|state| self.invalidate_slot(slot, state))
     }
 
     /// Makes an invalidated region usable again with these rights, under an STag of the same slot
@@ -151,16 +151,16 @@ impl RegionTable {
     // req: RDMAP-280, RDMAP-283, RDMAP-323
     pub fn enable(&self, stag: Stag, access: Access) -> Option<Stag> {
         let slot = self.slot(stag);
-        if slot.name() != Name::region(stag) {
+        if slot.occupant() != Occupant::region(stag) {
             return None;
         }
         let claimed = slot.claim()?;
-        let next = self.lock().redraw(stag, self.index_mask);
+        let next = self.lock().retag(stag, self.index_mask);
         let owner = slot.owner();
-        let owner = Owner::new(owner.pd(), access, owner.is_tied());
+        let owner = Owner::new(owner.pd(), access, owner.is_qp_bound());
         slot.owner.store(owner.0, Ordering::Relaxed);
-        slot.windows.fetch_and(!EVER_BOUND, Ordering::Relaxed);
-        slot.name.store(Name::region(next).0, Ordering::Release);
+        slot.bound_windows.fetch_and(!EVER_BOUND, Ordering::Relaxed);
+        slot.occupant.store(Occupant::region(next).0, Ordering::Release);
         slot.publish(claimed, next);
         Some(next)
     }
@@ -169,9 +169,9 @@ impl RegionTable {
     /// look-up begun before the invalidation is still using it, and that no window is bound to it.
     pub fn release(&self, stag: Stag) {
         let slot = self.slot(stag);
-        slot.former.store(0, Ordering::Release);
-        slot.name.store(0, Ordering::Release);
-        self.lock().give_back(self.index(stag));
+        slot.prev_occupant.store(0, Ordering::Release);
+        slot.occupant.store(0, Ordering::Release);
+        self.lock().release(self.index(stag));
     }
 
     /// Checks an access of `len` octets at `to`, in the order of [`MemoryFault`], and returns the
@@ -183,28 +183,28 @@ impl RegionTable {
     pub fn resolve(
         &self,
         stag: Stag,
-        reach: impl Into<Reach>,
+        scope: impl Into<AccessScope>,
         needed: Access,
         to: u64,
         len: usize,
-    ) -> Result<Place, MemoryFault> {
+    ) -> Result<MemoryRange, MemoryFault> {
         let slot = self.slot(stag);
         // req: DDP-058, DDP-155, DDP-171
-        let Some(state) = slot.valid(stag) else {
+        let Some(state) = slot.valid_state(stag) else {
             return Err(MemoryFault::InvalidStag);
         };
-        let found = slot.check(reach.into(), needed, to, len);
+        let found = slot.check_access(scope.into(), needed, to, len);
         // Last: what was read may be a mixture if the STag has come to mean something else.
-        if slot.is_still(state) { found } else { Err(MemoryFault::InvalidStag) }
+        if slot.is_unchanged_since(state) { found } else { Err(MemoryFault::InvalidStag) }
     }
 
     /// The protection domain of a valid STag.
     #[must_use]
     pub fn pd_of(&self, stag: Stag) -> Option<u32> {
         let slot = self.slot(stag);
-        let state = slot.valid(stag)?;
+        let state = slot.valid_state(stag)?;
         let owner = slot.owner();
-        slot.is_still(state).then(|| owner.pd())
+        slot.is_unchanged_since(state).then(|| owner.pd())
     }
 
     fn index(&self, stag: Stag) -> u32 {
@@ -216,12 +216,12 @@ impl RegionTable {
     }
 
     /// An STag for a free slot, now taken.
-    fn draw(&self) -> Result<Stag, RegisterError> {
-        self.lock().draw(self.index_mask).ok_or(RegisterError::TableFull)
+    fn alloc_stag(&self) -> Result<Stag, RegisterError> {
+        self.lock().alloc(self.index_mask).ok_or(RegisterError::TableFull)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Control> {
-        self.control.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, StagAllocator> {
+        self.allocator.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// How many bits of an STag are guessed only by chance: tag and key.
@@ -234,17 +234,17 @@ impl RegionTable {
 impl Slot {
     /// Checks an access against the fields.
     #[inline]
-    fn check(
+    fn check_access(
         &self,
-        reach: Reach,
+        scope: AccessScope,
         needed: Access,
         to: u64,
         len: usize,
-    ) -> Result<Place, MemoryFault> {
+    ) -> Result<MemoryRange, MemoryFault> {
         let owner = self.owner();
         // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206, RDMAP-276, RDMAP-277, DDP-187
         // req: RDMAP-271, RDMAP-327, RDMAP-332
-        if owner.scope() != u64::from(reach.pd) && !self.is_tied_to(owner, reach) {
+        if owner.association() != u64::from(scope.pd) && !self.is_qp_bound_to(owner, scope) {
             return Err(MemoryFault::NotAssociated);
         }
         // req: DDP-156, DDP-209
@@ -260,7 +260,7 @@ impl Slot {
         if to < base || end > region_end {
             return Err(MemoryFault::Bounds);
         }
-        Ok(Place::new(self.backing.load(Ordering::Relaxed), to - base, len))
+        Ok(MemoryRange::new(self.backing.load(Ordering::Relaxed), to - base, len))
     }
 }
 

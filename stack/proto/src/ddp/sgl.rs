@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
-use crate::ddp::regions::{Reach, Stag};
+use crate::ddp::regions::{AccessScope, Stag};
 
 /// Scatter/gather elements per request.
 pub const SGE_COUNT_MAX: usize = 6;
@@ -36,15 +36,15 @@ pub fn len(list: &[Sge]) -> u64 {
 /// The first [`MemoryFault`]; `out` is then filled in part.
 pub fn gather(
     memory: &impl Memory,
-    reach: Reach,
+    scope: AccessScope,
     list: &[Sge],
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), MemoryFault> {
     let mut done = 0;
-    for (sge, at, len) in pieces(list, offset, out.len()) {
-        let place = memory.regions().resolve(sge.lkey, reach, Access::LOCAL_READ, at, len)?;
-        memory.fetch(place, &mut out[done..done + len]);
+    for (sge, at, len) in slices(list, offset, out.len()) {
+        let range = memory.regions().resolve(sge.lkey, scope, Access::LOCAL_READ, at, len)?;
+        memory.fetch(range, &mut out[done..done + len]);
         done += len;
     }
     Ok(())
@@ -56,16 +56,16 @@ pub fn gather(
 /// The first [`MemoryFault`]; pieces before it were placed.
 pub fn scatter(
     memory: &impl Memory,
-    reach: Reach,
+    scope: AccessScope,
     list: &[Sge],
     offset: u64,
     octets: &[u8],
 ) -> Result<(), MemoryFault> {
     let mut done = 0;
-    for (sge, at, len) in pieces(list, offset, octets.len()) {
+    for (sge, at, len) in slices(list, offset, octets.len()) {
         // req: DDP-161
-        let place = memory.regions().resolve(sge.lkey, reach, Access::LOCAL_WRITE, at, len)?;
-        memory.place(place, &octets[done..done + len]);
+        let range = memory.regions().resolve(sge.lkey, scope, Access::LOCAL_WRITE, at, len)?;
+        memory.place(range, &octets[done..done + len]);
         done += len;
     }
     Ok(())
@@ -73,7 +73,7 @@ pub fn scatter(
 
 /// The pieces `(element, address, octets)` that cover `len` octets from `offset` on. An address
 /// that would wrap is left for `resolve` to refuse.
-fn pieces(list: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (&Sge, u64, usize)> {
+fn slices(list: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (&Sge, u64, usize)> {
     let mut skip = offset;
     let mut left = len as u64;
     list.iter().filter_map(move |sge| {
@@ -90,11 +90,11 @@ fn pieces(list: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (&Sge, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ddp::testing::Arena;
+    use crate::ddp::vec_memory::VecMemory;
 
     #[test]
-    fn gather_and_scatter_walk_the_same_path() {
-        let arena = Arena::new(64);
+    fn gather_reads_what_scatter_placed() {
+        let arena = VecMemory::new(64);
         let stag = arena.register(0, 64, Access::ALL, 1);
         let sge = |addr, len| Sge { addr, len, lkey: stag };
         let list = [sge(40, 3), sge(0, 0), sge(10, 5), sge(20, 4)];
@@ -113,8 +113,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapping_element_is_refused() {
-        let arena = Arena::new(64);
+    fn sge_that_wraps_is_refused() {
+        let arena = VecMemory::new(64);
         let stag = arena.register(0, 64, Access::ALL, 1);
         let list = [Sge { addr: u64::MAX, len: 8, lkey: stag }];
         assert_eq!(gather(&arena, 1.into(), &list, 4, &mut [0; 2]), Err(MemoryFault::Wrap));

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 
 use crate::ddp::memory::{Memory, MemoryFault};
-use crate::ddp::regions::Reach;
+use crate::ddp::regions::AccessScope;
 use crate::ddp::sgl::{self, SgList};
 use crate::wire::ddp::Untagged;
 use crate::wire::seq::Seq;
 
 /// A buffer for one untagged message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Buffer {
+pub struct UntaggedBuffer {
     /// The poster's name for it.
     pub wr_id: u64,
     /// Filled in order.
@@ -19,7 +19,7 @@ pub struct Buffer {
 
 /// A message that filled a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filled {
+pub struct DeliveredMessage {
     /// The buffer's name.
     pub wr_id: u64,
     /// Octets of the message.
@@ -52,10 +52,10 @@ pub enum UntaggedFault {
 /// Buffers in posting order, and how far the first is filled.
 #[derive(Debug)]
 pub struct BufferQueue {
-    buffers: VecDeque<Buffer>,
+    buffers: VecDeque<UntaggedBuffer>,
     count_max: usize,
     msn: Seq,
-    filled: u32,
+    next_mo: u32,
 }
 
 impl BufferQueue {
@@ -64,18 +64,18 @@ impl BufferQueue {
     pub fn new(count_max: usize) -> Self {
         let buffers = VecDeque::with_capacity(count_max);
         // req: DDP-082
-        Self { buffers, count_max, msn: Seq(1), filled: 0 }
+        Self { buffers, count_max, msn: Seq(1), next_mo: 0 }
     }
 
     /// Free places.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub fn free_count(&self) -> usize {
         self.count_max - self.buffers.len()
     }
 
     /// Appends a buffer; `false` if the queue is full.
-    pub fn post(&mut self, buffer: Buffer) -> bool {
-        let fits = self.room() > 0;
+    pub fn post(&mut self, buffer: UntaggedBuffer) -> bool {
+        let fits = self.free_count() > 0;
         if fits {
             // req: DDP-005
             self.buffers.push_back(buffer);
@@ -85,7 +85,7 @@ impl BufferQueue {
 
     /// The next message has this MSN.
     #[cfg(test)]
-    pub(crate) const fn begin_at(&mut self, msn: u32) {
+    pub(crate) const fn set_next_msn(&mut self, msn: u32) {
         self.msn = Seq(msn);
     }
 
@@ -102,10 +102,10 @@ impl BufferQueue {
     pub fn place(
         &mut self,
         memory: &impl Memory,
-        reach: Reach,
+        scope: AccessScope,
         header: &Untagged,
         payload: &[u8],
-    ) -> Result<Option<Filled>, UntaggedFault> {
+    ) -> Result<Option<DeliveredMessage>, UntaggedFault> {
         let ahead = Seq(header.msn) - self.msn;
         let is_behind = Seq(header.msn) < self.msn;
         // req: DDP-010, DDP-145, DDP-154, DDP-178
@@ -118,10 +118,10 @@ impl BufferQueue {
         }
         let Some(buffer) = self.buffers.front() else { return Err(UntaggedFault::NoBuffer) };
         // req: DDP-146, DDP-180
-        if header.mo != self.filled {
+        if header.mo != self.next_mo {
             return Err(UntaggedFault::MessageOffset);
         }
-        let offset = u64::from(self.filled);
+        let offset = u64::from(self.next_mo);
         let end = offset + payload.len() as u64;
         let wr_id = buffer.wr_id;
         // req: DDP-004, DDP-147, DDP-181, RDMAP-172
@@ -129,10 +129,10 @@ impl BufferQueue {
             return Err(UntaggedFault::TooLong { wr_id });
         }
         let Ok(end) = u32::try_from(end) else { return Err(UntaggedFault::TooLong { wr_id }) };
-        sgl::scatter(memory, reach, &buffer.sg_list, offset, payload)
+        sgl::scatter(memory, scope, &buffer.sg_list, offset, payload)
             .map_err(|fault| UntaggedFault::Local { wr_id, fault })?;
         // req: DDP-097, DDP-118
-        self.filled = end;
+        self.next_mo = end;
         // req: DDP-042, DDP-043, RDMAP-016, RDMAP-220
         if !header.last {
             return Ok(None);
@@ -141,19 +141,19 @@ impl BufferQueue {
         self.buffers.pop_front();
         // req: DDP-083, DDP-149
         self.msn += 1;
-        self.filled = 0;
+        self.next_mo = 0;
         // req: DDP-117, RDMAP-023
-        Ok(Some(Filled { wr_id, len: end }))
+        Ok(Some(DeliveredMessage { wr_id, len: end }))
     }
 
     /// Removes the oldest buffer, to flush it.
-    pub fn take(&mut self) -> Option<Buffer> {
+    pub fn pop_front(&mut self) -> Option<UntaggedBuffer> {
         self.buffers.pop_front()
     }
 
     /// The oldest buffer.
     #[must_use]
-    pub fn front(&self) -> Option<&Buffer> {
+    pub fn front(&self) -> Option<&UntaggedBuffer> {
         self.buffers.front()
     }
 }
@@ -163,38 +163,41 @@ mod tests {
     use super::*;
     use crate::ddp::memory::Access;
     use crate::ddp::sgl::Sge;
-    use crate::ddp::testing::Arena;
+    use crate::ddp::vec_memory::VecMemory;
 
     fn header(msn: u32, mo: u32, last: bool) -> Untagged {
         Untagged { last, rsvd_ulp: 0x43, rsvd_ulp_rest: 0, qn: 0, msn, mo }
     }
 
-    fn queue(arena: &Arena, lens: &[u32]) -> BufferQueue {
+    fn queue(arena: &VecMemory, lens: &[u32]) -> BufferQueue {
         let stag = arena.register(0, 64, Access::LOCAL_WRITE, 1);
         let mut queue = BufferQueue::new(lens.len());
         for (index, &len) in lens.iter().enumerate() {
             let sge = Sge { addr: index as u64 * 16, len, lkey: stag };
             let sg_list = [sge].into_iter().collect();
-            assert!(queue.post(Buffer { wr_id: index as u64, sg_list }));
+            assert!(queue.post(UntaggedBuffer { wr_id: index as u64, sg_list }));
         }
         queue
     }
 
     #[test]
     fn messages_fill_buffers_in_order() {
-        let arena = Arena::new(64);
+        let arena = VecMemory::new(64);
         let mut queue = queue(&arena, &[16, 8]);
         let mut place = |h, p: &[u8]| queue.place(&arena, 1.into(), &h, p);
         assert_eq!(place(header(1, 0, false), b"abcd"), Ok(None));
-        assert_eq!(place(header(1, 4, true), b"ef"), Ok(Some(Filled { wr_id: 0, len: 6 })));
-        assert_eq!(place(header(2, 0, true), b""), Ok(Some(Filled { wr_id: 1, len: 0 })));
+        assert_eq!(
+            place(header(1, 4, true), b"ef"),
+            Ok(Some(DeliveredMessage { wr_id: 0, len: 6 }))
+        );
+        assert_eq!(place(header(2, 0, true), b""), Ok(Some(DeliveredMessage { wr_id: 1, len: 0 })));
         assert_eq!(place(header(3, 0, true), b""), Err(UntaggedFault::NoBuffer));
         assert_eq!(arena.read(0, 6), b"abcdef");
     }
 
     #[test]
-    fn each_fault_has_its_cause() {
-        let arena = Arena::new(64);
+    fn each_invalid_segment_has_its_fault() {
+        let arena = VecMemory::new(64);
         let mut queue = queue(&arena, &[4, 4]);
         let mut fault = |h, p: &[u8]| queue.place(&arena, 1.into(), &h, p).unwrap_err();
         assert_eq!(fault(header(0, 0, true), b""), UntaggedFault::MsnRange);

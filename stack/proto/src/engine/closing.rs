@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use crate::engine::connection::{Connection, ENDLESS, Phase};
 use crate::engine::outbound::ready;
 use crate::engine::queue_pairs::QueuePairs;
-use crate::mpa::assembly::AssemblyPool;
+use crate::mpa::fpdu_pool::FpduPool;
 use crate::tcp::{self, TxDemand};
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, EndReason, Event};
@@ -128,10 +128,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn outlives_fin(&mut self, now: Instant, index: u32) -> bool {
         let Some(conn) = self.connections.get(index) else { return false };
         let Phase::Rdma { receiver } = &conn.phase else { return false };
-        let Some(qp_index) = conn.qp.filter(|_| receiver.missing().is_none()) else { return false };
+        let Some(qp_index) = conn.qp.filter(|_| receiver.needed().is_none()) else { return false };
         let qp = self.verbs.get_mut(qp_index).filter(|qp| qp.state.is_connected());
         let Some(qp) = qp else { return false };
-        let lacks_answers = qp.stream.end_answers();
+        let lacks_answers = qp.stream.on_rx_closed();
         if qp.state == QpState::Rts && qp.half_close && !lacks_answers {
             let qp = self.verbs.id(qp_index);
             self.verbs.events.push_back(Event::PeerFinished { qp });
@@ -191,7 +191,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 pub(super) fn finish<R, T, M, C>(
     conn: &mut Connection<R, T>,
     verbs: &mut QueuePairs<M, C>,
-    assembly: &mut AssemblyPool,
+    assembly: &mut FpduPool,
 ) where
     R: RxFrame,
     T: Retained,
@@ -206,7 +206,7 @@ pub(super) fn finish<R, T, M, C>(
             return;
         }
         qp.finished = true;
-        qp.stream.shut_send();
+        qp.stream.on_tx_closed();
         if peer_finished {
             qp.stream.stop();
             let reason = if qp.ended_here { EndReason::Local } else { EndReason::PeerClosed };

@@ -5,10 +5,10 @@ use crate::engine::awaiting::Ticket;
 use crate::engine::resolve::Hop;
 use crate::engine::slab::Slab;
 use crate::engine::wheel::Armed;
-use crate::mpa::assembly::AssemblyPool;
+use crate::mpa::deframer::Deframer;
+use crate::mpa::fpdu_pool::FpduPool;
 use crate::mpa::framing::Framing;
-use crate::mpa::receive::Receiver;
-use crate::mpa::startup::{Terms, Wishes};
+use crate::mpa::startup::{Negotiated, Offer};
 use crate::tcp::Tcb;
 use crate::time::Instant;
 use crate::verbs::cm::Start;
@@ -31,9 +31,9 @@ pub(super) enum Phase {
     /// Octets of the applications, until they say that FPDUs follow.
     Streaming { inbox: Vec<u8> },
     /// FPDUs both ways.
-    Rdma { receiver: Receiver },
+    Rdma { receiver: Deframer },
     /// This end has ended the stream: what still arrives is discarded but for a Terminate.
-    LastWord { receiver: Box<Receiver> },
+    LastWord { receiver: Box<Deframer> },
     /// Responder: the request was rejected, and FIN waits for the peer to see the reply, but not
     /// for longer than this.
     Rejected { until: Instant },
@@ -91,7 +91,7 @@ pub(super) struct AwaitReply {
     /// How FPDUs begin: there is no reply to wait for unless by frames.
     pub(super) start: Start,
     pub(super) place_early: bool,
-    pub(super) wishes: Wishes,
+    pub(super) wishes: Offer,
     pub(super) revision: u8,
     pub(super) inbox: Vec<u8>,
 }
@@ -148,21 +148,21 @@ impl<R: RxFrame, T: Retained> Connection<R, T> {
     }
 
     /// From the next octet on, behind what waits in the outbox, FPDUs are sent as agreed.
-    pub(super) fn frame_by(&mut self, terms: &Terms) {
+    pub(super) fn frame_by(&mut self, terms: &Negotiated) {
         let waiting = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
         let start = self.tcb.write_seq() + u32::try_from(waiting).unwrap_or(0);
         self.framing = if terms.markers_out {
-            Framing::marked(terms.crc, start)
+            Framing::with_markers(terms.crc, start)
         } else {
-            Framing::plain(terms.crc)
+            Framing::without_markers(terms.crc)
         };
     }
 
     /// Ends the stream: what still arrives is discarded.
-    pub(super) fn end_stream(&mut self, assembly: &mut AssemblyPool) {
+    pub(super) fn end_stream(&mut self, assembly: &mut FpduPool) {
         match &mut self.phase {
-            Phase::Rdma { receiver } => receiver.finish(assembly),
-            Phase::LastWord { receiver } => receiver.finish(assembly),
+            Phase::Rdma { receiver } => receiver.reset(assembly),
+            Phase::LastWord { receiver } => receiver.reset(assembly),
             _ => {}
         }
         self.phase = Phase::Over;

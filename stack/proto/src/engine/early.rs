@@ -13,7 +13,7 @@ use crate::ddp::memory::Memory;
 use crate::device::{ChecksumState, Device, RxFrame};
 use crate::engine::Engine;
 use crate::engine::connection::Phase;
-use crate::mpa::receive::Foreseen;
+use crate::mpa::deframer::OooPlacement;
 use crate::net::fragments::Reassembled;
 use crate::tcp::{Contiguous, OooPool, Tcb};
 use crate::time::{Instant, MILLISECOND, SECOND};
@@ -122,12 +122,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let foreseen = if frame.can_hold(&conn.tcb, &self.holds, octets.len()) {
             self.look_ahead(index, &frame, seq, octets.clone())
         } else {
-            Foreseen::Waits
+            OooPlacement::Deferred
         };
         let Some(conn) = self.connections.get_mut(index) else { return };
         match foreseen {
-            Foreseen::Waits => {}
-            Foreseen::Taken(fpdus) => {
+            OooPlacement::Deferred => {}
+            OooPlacement::Placed(fpdus) => {
                 conn.tcb.consumed_ooo(&mut self.holds);
                 self.verbs.counters.fpdus_in += u64::from(fpdus);
                 return;
@@ -135,7 +135,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             // As if the network had lost it: what is wrong at its source comes again, and then in
             // its turn.
             // req: MPA-156
-            Foreseen::Damaged => {
+            OooPlacement::Corrupt => {
                 conn.tcb.drop_ooo();
                 self.verbs.counters.early_rejected += 1;
                 return;
@@ -166,24 +166,26 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         frame: &F,
         seq: Seq,
         octets: Range<usize>,
-    ) -> Foreseen {
+    ) -> OooPlacement {
         let Self { connections, assembly, verbs, .. } = self;
-        let Some(conn) = connections.get_mut(index) else { return Foreseen::Waits };
-        let (Some(qp), crc) = (conn.qp, conn.framing.has_crc()) else { return Foreseen::Waits };
-        let Phase::Rdma { receiver } = &mut conn.phase else { return Foreseen::Waits };
+        let Some(conn) = connections.get_mut(index) else { return OooPlacement::Deferred };
+        let (Some(qp), crc) = (conn.qp, conn.framing.has_crc()) else {
+            return OooPlacement::Deferred;
+        };
+        let Phase::Rdma { receiver } = &mut conn.phase else { return OooPlacement::Deferred };
         if !receiver.has_markers() || !verbs.places_early(qp) {
-            return Foreseen::Waits;
+            return OooPlacement::Deferred;
         }
         if let Some(run) = frame.head().get(octets.clone()) {
             return receiver
-                .look_ahead(seq, run, crc, assembly, |ulpdu| verbs.place_ahead(qp, ulpdu));
+                .place_ooo(seq, run, crc, assembly, |ulpdu| verbs.place_ahead(qp, ulpdu));
         }
-        let mut copy = assembly.take(octets.len());
+        let mut copy = assembly.alloc(octets.len());
         copy.resize(octets.len(), 0);
         frame.copy_out(octets.start, &mut copy);
         let foreseen =
-            receiver.look_ahead(seq, &copy, crc, assembly, |ulpdu| verbs.place_ahead(qp, ulpdu));
-        assembly.give_back(copy);
+            receiver.place_ooo(seq, &copy, crc, assembly, |ulpdu| verbs.place_ahead(qp, ulpdu));
+        assembly.release(copy);
         foreseen
     }
 
@@ -192,18 +194,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn take_placed(&mut self, now: Instant, index: u32, len: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         if let Phase::LastWord { receiver } = &mut conn.phase {
-            if receiver.pass_over(len).is_err() {
+            if receiver.skip_placed(len).is_err() {
                 conn.end_stream(&mut self.assembly);
             }
             return;
         }
         let Phase::Rdma { receiver } = &mut conn.phase else { return };
-        let is_right = receiver.pass_over(len).is_ok();
+        let is_right = receiver.skip_placed(len).is_ok();
         let Some(qp) = conn.qp else { return };
         if is_right {
             conn.gate_open = true;
             if let Some(qp) = self.verbs.get_mut(qp) {
-                qp.stream.end_rtr();
+                qp.stream.clear_rtr_expected();
             }
             return;
         }

@@ -5,16 +5,16 @@ use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::connection::{AwaitDecision, ENDLESS, Outbox, Phase};
+use crate::mpa::deframer::Deframer;
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers::{self, Markers};
-use crate::mpa::receive::Receiver;
-use crate::mpa::startup::{Rtr, Terms, Wishes};
-use crate::rdmap::fault::Fault;
+use crate::mpa::startup::{Negotiated, Offer, Rtr};
 use crate::rdmap::stream::Stream;
+use crate::rdmap::terminate::Fault;
 use crate::time::Instant;
 use crate::verbs::cm::{
-    Agreed, CmError, ConnParam, ConnectError, Event, PrivateData, RequestId, Start,
+    CmError, ConnInfo, ConnParam, ConnectError, Event, PrivateData, RequestId, Start,
 };
 use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
@@ -25,7 +25,7 @@ const STREAM_OUTBOX_MAX: usize = 64 * 1024;
 
 /// What two ends have agreed on.
 pub(super) struct Outcome {
-    pub(super) terms: Terms,
+    pub(super) terms: Negotiated,
     pub(super) revision: u8,
     /// The peer's.
     pub(super) private_data: PrivateData,
@@ -37,7 +37,7 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// Without frames each direction begins by itself.
-    pub(super) const fn unframed(terms: Terms, place_early: bool) -> Self {
+    pub(super) const fn unframed(terms: Negotiated, place_early: bool) -> Self {
         let private_data = PrivateData::new_const();
         Self { terms, revision: 0, private_data, place_early, speaks_first: true }
     }
@@ -50,8 +50,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(conn) = self.connections.get_mut(index) else { return };
         // What has arrived in order, but for the FIN, ends where FPDUs do.
         let known = u32::try_from(early_len).unwrap_or(0) + u32::from(conn.tcb.peer_finished());
-        let markers = terms.markers_in.then(|| Markers::from(conn.tcb.rcv_nxt() - known));
-        conn.phase = Phase::Rdma { receiver: Receiver::new(markers) };
+        let markers = terms.markers_in.then(|| Markers::starting_at(conn.tcb.rcv_nxt() - known));
+        conn.phase = Phase::Rdma { receiver: Deframer::new(markers) };
         conn.gate_open = speaks_first;
         conn.frame_by(&terms);
         conn.patience = ENDLESS;
@@ -63,7 +63,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(qp) = self.verbs.get_mut(qp_index) else { return };
         qp.stream.start(terms.version, terms.ird, terms.ord);
         if !self.config.extensions {
-            qp.stream.forbid_extensions();
+            qp.stream.disable_extensions();
         }
         let extensions = qp.stream.has_extensions();
         if terms.rtr_send_expected {
@@ -80,7 +80,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.counters.connections_established += 1;
         self.verbs.events.push_back(Event::Established {
             qp: id,
-            agreed: Box::new(Agreed {
+            info: Box::new(ConnInfo {
                 peer: tuple.remote,
                 local: tuple.local,
                 ird: terms.ird,
@@ -102,7 +102,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Phase::AwaitReply(awaits) = &conn.phase else { return };
         let crc = reply.crc || awaits.wishes.crc;
-        let terms = Terms { crc, markers_out: reply.markers, ..Terms::rdmac(Wishes::default()) };
+        let terms =
+            Negotiated { crc, markers_out: reply.markers, ..Negotiated::rdmac(Offer::default()) };
         conn.frame_by(&terms);
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp))
             && qp.stream.fail(fault, &[]).is_some()
@@ -110,7 +111,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.verbs.counters.terminates_out += 1;
         }
         let error = match fault {
-            Fault::NoCommonRtr => ConnectError::NoCommonRtr,
+            Fault::NoMatchingRtr => ConnectError::NoCommonRtr,
             _ => ConnectError::TooManyReads,
         };
         self.fail_connect(index, error, Some(reply));
@@ -129,7 +130,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     self.begin_streaming(index, early);
                     return;
                 }
-                let outcome = Outcome::unframed(Terms::rdmac(awaits.wishes), awaits.place_early);
+                let outcome =
+                    Outcome::unframed(Negotiated::rdmac(awaits.wishes), awaits.place_early);
                 self.establish(index, outcome, early.len());
                 self.take_held(now, index, &early);
             }
@@ -138,7 +140,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 let tuple = conn.tcb.tuple();
                 conn.patience = ENDLESS;
                 conn.phase = Phase::AwaitDecision(Box::new(AwaitDecision { request: None, early }));
-                let offer = Agreed {
+                let offer = ConnInfo {
                     peer: tuple.remote,
                     local: tuple.local,
                     ird: 0,
@@ -232,7 +234,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
             qp.half_close = param.half_close;
         }
-        let outcome = Outcome::unframed(Terms::rdmac(param.wishes()), param.place_early);
+        let outcome = Outcome::unframed(Negotiated::rdmac(param.mpa_offer()), param.place_early);
         // req: MPA-018, MPA-144
         self.establish(index, outcome, early.len());
         self.take_held(now, index, &early);
@@ -265,11 +267,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 /// The ready-to-receive message: the first FPDU of its direction, or anywhere in a direction
 /// without markers.
 pub(super) fn rtr_fpdu(stream: &mut Stream, rtr: Rtr, framing: Framing) -> Vec<u8> {
-    let ulpdu = stream.begin_with(rtr);
+    let ulpdu = stream.build_rtr(rtr);
     let phase = framing.has_markers().then_some(0);
     let mut out = vec![0; fpdu_len(ulpdu.len()) + markers::MARKER_LEN];
     out[LENGTH_LEN..LENGTH_LEN + ulpdu.len()].copy_from_slice(&ulpdu);
-    let len = framing.seal(&mut out, ulpdu.len(), phase);
+    let len = framing.finalize(&mut out, ulpdu.len(), phase);
     out.truncate(len);
     out
 }

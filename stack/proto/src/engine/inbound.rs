@@ -10,10 +10,10 @@ use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::engine::early::Arrived;
 use crate::engine::queue_pairs::QueuePairs;
-use crate::mpa::fpdu::Damage;
+use crate::mpa::fpdu::FpduError;
 use crate::net::routing;
-use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::{Indication, Stream};
+use crate::rdmap::terminate::Fault;
 use crate::tcp::{Delivered, Event};
 use crate::time::Instant;
 use crate::verbs::cm::EndReason;
@@ -231,7 +231,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Phase::Rdma { receiver } = &mut conn.phase else { return };
         let head = frame.head();
         let ended = 'octets: loop {
-            if let Some(missing) = receiver.missing() {
+            if let Some(missing) = receiver.needed() {
                 let take = missing.min(octets.len());
                 let rest = u32::try_from(octets.len()).unwrap_or(u32::MAX);
                 // What was acknowledged, or comes before FIN, does not come again.
@@ -245,7 +245,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     return;
                 }
                 octets.start += take;
-                let verdict = match receiver.whole(crc, assembly) {
+                let verdict = match receiver.complete(crc, assembly) {
                     Ok(None) => Verdict::Good,
                     Ok(Some(ulpdu)) => {
                         let is_rtr = !*gate_open && verbs.open_gate(qp, ulpdu);
@@ -254,7 +254,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         // req: MPA-050
                         let verdict =
                             if is_rtr { Verdict::Good } else { verbs.take_ulpdu(qp, ulpdu) };
-                        receiver.finish(assembly);
+                        receiver.reset(assembly);
                         verdict
                     }
                     Err(damage) => verbs.fail_fpdu(qp, damage, *gate_open),
@@ -268,7 +268,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             } else {
                 let mut run = head.get(octets.start..octets.end.min(head.len())).unwrap_or(&[]);
                 loop {
-                    let verdict = match receiver.split(run, crc, assembly) {
+                    let verdict = match receiver.parse(run, crc, assembly) {
                         Ok(None) => break,
                         Ok(Some((ulpdu, used))) => {
                             let is_rtr = !*gate_open && verbs.open_gate(qp, ulpdu);
@@ -291,7 +291,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     break None;
                 }
                 // req: MPA-135, MPA-137
-                receiver.begin(now);
+                receiver.start_partial(now);
             }
             if octets.is_empty() {
                 break None;
@@ -311,7 +311,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         self.counters.fpdus_in += 1;
         let (qp, memory) = self.stream_of(index);
         let Some(stream) = qp else { return Verdict::Ended };
-        match stream.handle(memory, ulpdu) {
+        match stream.on_ulpdu(memory, ulpdu) {
             Ok(Indication::Placed | Indication::ReadRequested) => Verdict::Good,
             Ok(Indication::ReadCompleted) => {
                 if self.report_sends(index) {
@@ -320,14 +320,14 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                     self.overrun_of(index, |qp| qp.init.send_cq)
                 }
             }
-            Ok(Indication::Received { filled, solicited, invalidated }) => {
+            Ok(Indication::Received { message: filled, solicited, invalidated }) => {
                 if self.report_receive(index, filled, solicited, invalidated) {
                     Verdict::Good
                 } else {
                     self.overrun_of(index, |qp| qp.init.recv_cq)
                 }
             }
-            Ok(Indication::ImmediateReceived { filled, data, solicited }) => {
+            Ok(Indication::ImmediateReceived { message: filled, data, solicited }) => {
                 if self.report_immediate(index, filled, data, solicited) {
                     Verdict::Good
                 } else {
@@ -349,7 +349,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     #[cold]
     fn open_gate(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, _) = self.stream_of(index);
-        let is_rtr = stream.is_some_and(|stream| stream.takes_rtr(ulpdu));
+        let is_rtr = stream.is_some_and(|stream| stream.consume_rtr(ulpdu));
         self.counters.fpdus_in += u64::from(is_rtr);
         is_rtr
     }
@@ -358,13 +358,13 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// this end may speak: until there is a valid FPDU of the initiator's, the responder says
     /// nothing (RFC 5044 section 7.1.2).
     #[cold]
-    fn fail_fpdu(&mut self, index: u32, damage: Damage, may_speak: bool) -> Verdict {
+    fn fail_fpdu(&mut self, index: u32, damage: FpduError, may_speak: bool) -> Verdict {
         let fault = match damage {
-            Damage::Crc => {
+            FpduError::Crc => {
                 self.counters.crc_errors += 1;
                 Fault::Crc
             }
-            Damage::Marker => {
+            FpduError::Marker => {
                 self.counters.marker_errors += 1;
                 Fault::Marker
             }
@@ -374,7 +374,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             return self.fail_stream(index, fault, &[]);
         }
         let (Some(stream), _) = self.stream_of(index) else { return Verdict::Ended };
-        if let Some(unsent) = stream.fail_silently(fault) {
+        if let Some(unsent) = stream.fail_without_terminate(fault) {
             self.enter_error(index, EndReason::TerminateUnsent(unsent));
         }
         Verdict::Ended
@@ -383,7 +383,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// Places what an FPDU ahead of its turn brings, if it can be placed then.
     pub(super) fn place_ahead(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, memory) = self.stream_of(index);
-        let placed = stream.is_some_and(|stream| stream.place_ahead(memory, ulpdu));
+        let placed = stream.is_some_and(|stream| stream.place_ooo_write(memory, ulpdu));
         self.counters.fpdus_placed_early += u64::from(placed);
         placed
     }
@@ -391,7 +391,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// Ends a stream whose markers contradict its lengths. True if a Terminate is due.
     #[cold]
     pub(super) fn fail_markers(&mut self, index: u32, may_speak: bool) -> bool {
-        self.fail_fpdu(index, Damage::Marker, may_speak) != Verdict::Unsaid && may_speak
+        self.fail_fpdu(index, FpduError::Marker, may_speak) != Verdict::Unsaid && may_speak
     }
 
     /// A ULPDU that its stream refused: for want of a buffer once more if there is a shared queue,
@@ -424,13 +424,13 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     fn fail_stream(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> Verdict {
         let Some(qp) = self.get_mut(index) else { return Verdict::Ended };
         if qp.finished {
-            if let Some(unsent) = qp.stream.fail_silently(fault) {
+            if let Some(unsent) = qp.stream.fail_without_terminate(fault) {
                 self.enter_error(index, EndReason::TerminateUnsent(unsent));
             }
             return Verdict::Unsaid;
         }
         let told = qp.stream.fail(fault, ulpdu);
-        if let Some((wr_id, too_long)) = Stream::faulty_buffer(fault) {
+        if let Some((wr_id, too_long)) = Stream::faulted_buffer(fault) {
             let status = if too_long { WcStatus::LocalLength } else { WcStatus::LocalProtection };
             // req: RDMAP-033
             self.fail_receive(index, wr_id, status);

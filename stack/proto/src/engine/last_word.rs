@@ -25,9 +25,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(conn) = connections.get_mut(index) else { return };
         let awaits = conn.qp.and_then(|qp| verbs.get(qp)).is_some_and(|qp| {
             // Streams that go on have the first claim to buffers for partial FPDUs.
-            let may_keep = |missing: Option<usize>| missing.is_none() || !assembly.is_scarce();
-            matches!(&conn.phase, Phase::Rdma { receiver } if may_keep(receiver.missing()))
-                && qp.stream.awaits_last_word()
+            let may_keep =
+                |missing: Option<usize>| missing.is_none() || !assembly.is_under_pressure();
+            matches!(&conn.phase, Phase::Rdma { receiver } if may_keep(receiver.needed()))
+                && qp.stream.awaits_terminate()
                 && !conn.tcb.peer_finished()
         });
         if awaits && let Phase::Rdma { receiver } = std::mem::replace(&mut conn.phase, Phase::Over)
@@ -57,10 +58,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             if octets.is_empty() {
                 break true;
             }
-            if receiver.missing().is_none() {
-                let is_scarce = assembly.is_scarce();
+            if receiver.needed().is_none() {
+                let is_scarce = assembly.is_under_pressure();
                 let run = head.get(octets.start..octets.end.min(head.len())).unwrap_or(&[]);
-                match receiver.split(run, crc, assembly) {
+                match receiver.parse(run, crc, assembly) {
                     Ok(Some((ulpdu, used))) => {
                         octets.start += used;
                         if verbs.take_late(qp, ulpdu) {
@@ -72,20 +73,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     Ok(None) => {}
                     Err(_) => break false,
                 }
-                receiver.begin(now);
+                receiver.start_partial(now);
             }
-            let take = receiver.missing().unwrap_or(0).min(octets.len());
+            let take = receiver.needed().unwrap_or(0).min(octets.len());
             let copy = |out: &mut [u8]| frame.copy_out(octets.start, out);
             if !receiver.extend(assembly, take, false, copy) {
                 break false;
             }
             octets.start += take;
-            let was_told = match receiver.whole(crc, assembly) {
+            let was_told = match receiver.complete(crc, assembly) {
                 Ok(None) => continue,
                 Ok(Some(ulpdu)) => verbs.take_late(qp, ulpdu),
                 Err(_) => break false,
             };
-            receiver.finish(assembly);
+            receiver.reset(assembly);
             if was_told {
                 break false;
             }
@@ -100,14 +101,15 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// A ULPDU behind the end of its stream: true if it was the peer's Terminate, which is told.
     fn take_late(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, _) = self.stream_of(index);
-        let Some(Indication::Terminated(told)) = stream.and_then(|stream| stream.take_late(ulpdu))
+        let Some(Indication::Terminated(told)) =
+            stream.and_then(|stream| stream.drain_ulpdu(ulpdu))
         else {
             return false;
         };
         self.counters.fpdus_in += 1;
         self.counters.terminates_in += 1;
         let qp = self.id(index);
-        self.events.push_back(Event::TerminateReceived { qp, told });
+        self.events.push_back(Event::TerminateReceived { qp, terminate: told });
         true
     }
 }

@@ -48,7 +48,7 @@ pub use counters::Counters;
 pub use usage::Usage;
 
 use crate::ddp::memory::Memory;
-use crate::ddp::regions::Reach;
+use crate::ddp::regions::AccessScope;
 use crate::device::{Capabilities, Device, frame_capacity};
 use crate::engine::awaiting::Awaiting;
 use crate::engine::connection::{Connections, ENDLESS};
@@ -60,7 +60,7 @@ use crate::engine::queue_pairs::QueuePairs;
 use crate::engine::reclaim::Reclaim;
 use crate::engine::slab::{RESERVED_MAX, Slab};
 use crate::engine::wheel::{Timer, Wheel};
-use crate::mpa::assembly::AssemblyPool;
+use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::fragments::Reassembler;
 use crate::net::neighbor::NeighborCache;
 use crate::net::rate_limit::RateLimit;
@@ -133,7 +133,7 @@ pub struct Engine<D: Device, M, C> {
     unannounced: Vec<IpAddr>,
     /// Reports of the groups in which our addresses are asked for.
     memberships: Memberships,
-    assembly: AssemblyPool,
+    assembly: FpduPool,
     /// When to look again for partial FPDUs that are kept for too long.
     evict_partials_at: Instant,
     /// What connections hold out of order.
@@ -224,7 +224,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             memberships: Memberships::new(
                 config.addresses.iter().any(|address| address.ip.is_ipv6()),
             ),
-            assembly: AssemblyPool::new(config.partial_octets_max),
+            assembly: FpduPool::new(config.partial_octets_max),
             evict_partials_at: Instant::ZERO,
             holds: OooPool::new(
                 config.held_frames_max,
@@ -395,7 +395,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// What a queue pair reaches: its domain, and the name of its stream, which no queue pair of
     /// another engine over the same [`Memory`] has. `None` if there is no such queue pair.
     #[must_use]
-    pub fn qp_reach(&self, qp: QpId) -> Option<Reach> {
+    pub fn qp_reach(&self, qp: QpId) -> Option<AccessScope> {
         self.verbs.reach(qp)
     }
 
@@ -405,7 +405,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs
             .index(qp)
             .and_then(|index| self.verbs.get(index))
-            .map_or(0, |qp| qp.stream.requester.room())
+            .map_or(0, |qp| qp.stream.requester.free_count())
     }
 
     /// Free places in the receive queue; all of them if buffers come from a shared one.
@@ -414,7 +414,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.index(qp).and_then(|index| self.verbs.get(index)).map_or(0, |qp| {
             match qp.share {
                 Some(_) => qp.init.max_recv_wr,
-                None => qp.stream.receives.room(),
+                None => qp.stream.recv_queue.free_count(),
             }
         })
     }

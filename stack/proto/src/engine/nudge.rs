@@ -51,7 +51,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         // Some responders speak at once, whether they listen or not: that alone is no answer.
         let is_unheard = spoke_early && (qp.nudges == 0 || conn.tcb.rcv_nxt() == qp.reached);
         // req: DDP-109
-        let has_more = qp.stream.ready();
+        let has_more = qp.stream.can_build();
         if is_unheard && (has_more || conn.outbox.is_some() || conn.tcb.unsent_or_unacked()) {
             // Looked at again later: what is still to be sent wakes the peer as well, and nothing
             // may come between the segments of a message; and its TCP may take its time with the
@@ -60,7 +60,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return true;
         }
         conn.patience = qp.waits_until;
-        if is_unheard && !qp.finished && qp.stream.has_spoken() {
+        if is_unheard && !qp.finished && qp.stream.has_sent() {
             let fpdu = rtr_fpdu(&mut qp.stream, Rtr::Write, conn.framing);
             conn.outbox = Some(Outbox::of(&fpdu));
             qp.nudges += 1;

@@ -108,7 +108,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 Transmit::NewData { capacity: room } => match ready {
                     TxDemand::Record(len) if len as usize <= room => (TxClass::Data, room),
                     // req: MPA-102, MPA-109, MPA-121
-                    _ => (TxClass::Data, room.max(conn.framing.least_room())),
+                    _ => (TxClass::Data, room.max(conn.framing.capacity_min())),
                 },
             };
             let frame = if device.tx_free_count() > 0 { device.allocate(pool) } else { None };
@@ -182,15 +182,15 @@ where
     }
     let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return TxDemand::Nothing };
     let is_ready = match conn.phase {
-        Phase::Rdma { .. } => conn.gate_open && qp.stream.ready(),
+        Phase::Rdma { .. } => conn.gate_open && qp.stream.can_build(),
         // The Terminate still goes out.
-        Phase::LastWord { .. } | Phase::Over => qp.stream.terminate_due(),
+        Phase::LastWord { .. } | Phase::Over => qp.stream.is_terminate_pending(),
         _ => false,
     };
     if !is_ready {
         return TxDemand::Nothing;
     }
-    let ulpdu_len = qp.stream.next_len().min(MULPDU_RANGE.end as u64 - 1);
+    let ulpdu_len = qp.stream.next_ulpdu_len().min(MULPDU_RANGE.end as u64 - 1);
     if conn.framing.has_markers() {
         return TxDemand::Record(marked_len_of(ulpdu_len, conn));
     }
@@ -250,31 +250,31 @@ where
     // More than EMSS: the path is to be probed. Should the probe be lost its octets go again in
     // pieces of EMSS, so FPDUs of that size are packed, and a message may be cut for once.
     let framing = conn.framing;
-    let whole = framing.whole_len(conn.tcb.emss());
+    let whole = framing.fpdu_len_max(conn.tcb.emss());
     // Of the next octet, if there are markers in what is sent.
     let start = if framing.has_markers() { framing.phase(conn.tcb.write_seq()) } else { None };
     let is_probe = payload.len() > whole + 3;
     let mut used = 0;
     while let (Some(qp), memory) = verbs.split(index) {
-        if !qp.stream.ready() {
+        if !qp.stream.can_build() {
             break;
         }
         // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
         let room = payload.len() - used;
-        let phase = start.map(|start| markers::advance(start, used));
+        let phase = start.map(|start| markers::advance_phase(start, used));
         let mut ulpdu_max = Framing::ulpdu_max(room, phase);
         // A Terminate in place of a shorter message may need more room than that was given.
         // req: MPA-121
         let may_cut = (used == 0 && !ended) || (is_probe && ulpdu_max >= MULPDU_RANGE.start);
-        if !may_cut && qp.stream.next_len() > ulpdu_max as u64 {
+        if !may_cut && qp.stream.next_ulpdu_len() > ulpdu_max as u64 {
             break;
         }
-        if is_probe && room >= whole + framing.least_room() {
+        if is_probe && room >= whole + framing.capacity_min() {
             ulpdu_max = Framing::ulpdu_max(whole, phase);
         }
         let fpdu = &mut payload[used..];
         match qp.stream.build(memory, &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_max]) {
-            Ok(len) => used += framing.seal(fpdu, len, phase),
+            Ok(len) => used += framing.finalize(fpdu, len, phase),
             // The Terminate is due now and is built in the next turn of this loop.
             Err(BuildError::Request) => {
                 ended = true;
@@ -282,7 +282,7 @@ where
                 verbs.enter_error(index, EndReason::LocalError);
                 continue;
             }
-            Err(BuildError::Answer(told)) => {
+            Err(BuildError::Response(told)) => {
                 ended = true;
                 verbs.end_with(index, *told);
                 continue;

@@ -31,7 +31,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         for index in self.connections.indices() {
             let Some(conn) = self.connections.get(index) else { continue };
             if let (Phase::Rdma { receiver }, Some(qp)) = (&conn.phase, conn.qp)
-                && let Some(begun) = receiver.hoards_since()
+                && let Some(begun) = receiver.large_partial_since()
                 && now.since(begun) >= self.config.partial_timeout_ns
             {
                 old.push((begun, qp));

@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 
 use crate::ddp::memory::Memory;
-use crate::ddp::regions::Reach;
-use crate::ddp::untagged::{Buffer, Filled};
+use crate::ddp::regions::AccessScope;
+use crate::ddp::untagged::{DeliveredMessage, UntaggedBuffer};
 use crate::engine::closing::Pace;
 use crate::engine::connection::ENDLESS;
 use crate::engine::counters::Counters;
 use crate::engine::shared_receives::{Share, SharedReceives};
 use crate::engine::slab::Slab;
 use crate::rdmap::operation::{ImmediateData, MESSAGE_LEN_MAX};
-use crate::rdmap::requester::{Outcome, Request};
+use crate::rdmap::requester::{Request, RequestOutcome};
 use crate::rdmap::stream::Stream;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, EndReason, Event};
@@ -82,7 +82,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 
     pub(super) fn create(&mut self, init: QpInit) -> Result<QpId, CmError> {
         // The slot's number is that of other engines' queue pairs, too.
-        let reach = Reach { pd: init.pd, stream: self.memory.regions().new_stream() };
+        let reach = AccessScope { pd: init.pd, stream: self.memory.regions().new_stream_id() };
         let qp = Qp {
             stream: Stream::new(reach, init.max_send_wr, init.max_recv_wr),
             state: QpState::Idle,
@@ -116,8 +116,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     /// What a queue pair reaches.
-    pub(super) fn reach(&self, qp: QpId) -> Option<Reach> {
-        self.index(qp).and_then(|index| self.get(index)).map(|qp| qp.stream.reach())
+    pub(super) fn reach(&self, qp: QpId) -> Option<AccessScope> {
+        self.index(qp).and_then(|index| self.get(index)).map(|qp| qp.stream.access_scope())
     }
 
     pub(super) fn index(&self, qp: QpId) -> Option<u32> {
@@ -159,8 +159,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         if len > u64::from(MESSAGE_LEN_MAX) {
             return Err(PostError::TooLong);
         }
-        if wr.operation.is_misfit() {
-            return Err(PostError::Misfit);
+        if wr.operation.is_misaligned() {
+            return Err(PostError::Misaligned);
         }
         match qp.state {
             // req: DDP-127
@@ -193,7 +193,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     #[cold]
     pub(super) fn run_local(&mut self, index: u32) -> Option<CqId> {
         let qp = self.qps.get_mut(index).filter(|qp| qp.state.is_connected())?;
-        qp.stream.run_local(&self.memory);
+        qp.stream.execute_local_ops(&self.memory);
         let cq = qp.init.send_cq;
         (!self.report_sends(index)).then_some(cq)
     }
@@ -205,7 +205,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         if qp.share.is_some() {
             return Err(PostError::SharedReceives);
         }
-        if !qp.stream.receives.post(Buffer { wr_id: wr.wr_id, sg_list: wr.sg_list }) {
+        if !qp.stream.recv_queue.post(UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list }) {
             return Err(PostError::QueueFull);
         }
         if qp.state == QpState::Error {
@@ -225,13 +225,13 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         let Some(qp) = self.qps.get_mut(index) else { return true };
         while let Some((request, outcome)) = qp.stream.requester.completed() {
             // req: RDMAP-031, RDMAP-035
-            if request.signaled || outcome != Outcome::Success {
+            if request.signaled || outcome != RequestOutcome::Success {
                 let wc = send_completion(id, request, outcome, None);
                 if !self.completions.push(qp.init.send_cq, wc) {
                     return false;
                 }
                 self.counters.completions += 1;
-                qp.spoiled |= outcome != Outcome::Success;
+                qp.spoiled |= outcome != RequestOutcome::Success;
             }
             qp.stream.requester.pop();
         }
@@ -242,7 +242,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     pub(super) fn report_receive(
         &mut self,
         index: u32,
-        filled: Filled,
+        filled: DeliveredMessage,
         solicited: bool,
         invalidated: Option<u32>,
     ) -> bool {
@@ -262,7 +262,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     pub(super) fn report_immediate(
         &mut self,
         index: u32,
-        filled: Filled,
+        filled: DeliveredMessage,
         data: ImmediateData,
         solicited: bool,
     ) -> bool {
@@ -304,7 +304,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                 (0 | 1, 1) => WcStatus::RemoteAccess,
                 _ => WcStatus::RemoteOperation,
             };
-            qp.refused = qp.stream.refused(&told).map(|number| (number, status));
+            qp.refused = qp.stream.terminated_request(&told).map(|number| (number, status));
         }
         if was_connected {
             if reason != EndReason::Local && reason != EndReason::PeerClosed {
@@ -320,8 +320,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     pub(super) fn fail_receive(&mut self, index: u32, wr_id: u64, status: WcStatus) {
         let id = self.id(index);
         let Some(qp) = self.qps.get_mut(index) else { return };
-        if qp.stream.receives.front().is_some_and(|buffer| buffer.wr_id == wr_id) {
-            qp.stream.receives.take();
+        if qp.stream.recv_queue.front().is_some_and(|buffer| buffer.wr_id == wr_id) {
+            qp.stream.recv_queue.pop_front();
             qp.late.push_back(recv_completion(id, wr_id, status));
         }
     }
@@ -393,10 +393,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             *reported = true;
         }
         while let Some((request, mut outcome)) = qp.stream.requester.flushed() {
-            if qp.spoiled && outcome == Outcome::Success {
-                outcome = Outcome::Flushed;
+            if qp.spoiled && outcome == RequestOutcome::Success {
+                outcome = RequestOutcome::Flushed;
             }
-            if request.signaled || outcome != Outcome::Success {
+            if request.signaled || outcome != RequestOutcome::Success {
                 let oldest = qp.stream.requester.oldest_number();
                 let refused = qp.refused.filter(|(number, _)| *number == oldest);
                 let wc = send_completion(id, request, outcome, refused.map(|(_, status)| status));
@@ -404,29 +404,34 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                     return false;
                 }
                 *reported = true;
-                qp.spoiled |= outcome != Outcome::Success;
+                qp.spoiled |= outcome != RequestOutcome::Success;
             }
             qp.stream.requester.pop();
         }
-        while let Some(buffer) = qp.stream.receives.front() {
+        while let Some(buffer) = qp.stream.recv_queue.front() {
             let wc = recv_completion(id, buffer.wr_id, WcStatus::Flushed);
             if !self.completions.push(qp.init.recv_cq, wc) {
                 return false;
             }
-            qp.stream.receives.take();
+            qp.stream.recv_queue.pop_front();
             *reported = true;
         }
         true
     }
 }
 
-fn send_completion(qp: QpId, request: &Request, outcome: Outcome, refused: Option<WcStatus>) -> Wc {
+fn send_completion(
+    qp: QpId,
+    request: &Request,
+    outcome: RequestOutcome,
+    refused: Option<WcStatus>,
+) -> Wc {
     let opcode = WcOpcode::from(&request.operation);
     let status = match outcome {
-        Outcome::Success => WcStatus::Success,
-        Outcome::LocalProtection if opcode == WcOpcode::Bind => WcStatus::Bind,
-        Outcome::LocalProtection => WcStatus::LocalProtection,
-        Outcome::Flushed => refused.unwrap_or(WcStatus::Flushed),
+        RequestOutcome::Success => WcStatus::Success,
+        RequestOutcome::LocalProtection if opcode == WcOpcode::Bind => WcStatus::Bind,
+        RequestOutcome::LocalProtection => WcStatus::LocalProtection,
+        RequestOutcome::Flushed => refused.unwrap_or(WcStatus::Flushed),
     };
     let byte_len =
         if status == WcStatus::Success { u32::try_from(request.len).unwrap_or(0) } else { 0 };
@@ -452,7 +457,7 @@ mod tests {
 
     use super::*;
     use crate::ddp::memory::{Access, MemoryFault};
-    use crate::ddp::testing::Arena;
+    use crate::ddp::vec_memory::VecMemory;
 
     struct Nowhere;
 
@@ -465,7 +470,7 @@ mod tests {
     // req-test: RDMAP-277
     #[test]
     fn queue_pairs_of_two_engines_are_two_streams_to_their_table() {
-        let arena = Rc::new(Arena::new(64));
+        let arena = Rc::new(VecMemory::new(64));
         let cq = CqId(0);
         let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
         let mut engines = [(); 2].map(|()| QueuePairs::new(Rc::clone(&arena), Nowhere, 4));

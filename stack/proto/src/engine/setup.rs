@@ -11,13 +11,13 @@ use crate::engine::established::Outcome;
 use crate::engine::resolve::Hop;
 use crate::engine::wheel::Armed;
 use crate::mpa::framing::Framing;
-use crate::mpa::startup::{self, Disagreement, Terms};
+use crate::mpa::startup::{self, Negotiated, NegotiationError};
 use crate::net::siphash_keys::Secret;
-use crate::rdmap::fault::Fault;
+use crate::rdmap::terminate::Fault;
 use crate::tcp::{IssAndTsOffset, Tcb};
 use crate::time::Instant;
 use crate::verbs::cm::{
-    Agreed, CmError, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX, RequestId,
+    CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX, RequestId,
     Start,
 };
 use crate::verbs::qp::QpState;
@@ -58,13 +58,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let template = self.template([0; 6], tuple);
         let origin = self.origin(now, &tuple);
         let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, origin);
-        let wishes = param.wishes();
+        let wishes = param.mpa_offer();
         let (start, place_early) = (param.start, param.place_early);
         let awaits = AwaitReply { start, place_early, wishes, revision, inbox: Vec::new() };
         let phase = Phase::AwaitReply(Box::new(awaits));
         let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
         if start == Start::Frames {
-            let request = startup::request(wishes, revision, &param.private_data);
+            let request = startup::build_request(wishes, revision, &param.private_data);
             conn.outbox = Some(Outbox::new(&request));
         }
         conn.qp = Some(qp_index);
@@ -101,7 +101,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let AwaitDecision { request, early } = &mut **awaits;
         let is_enhanced = request.as_ref().is_some_and(|request| request.enhanced.is_some());
         check_private_data(&param.private_data, request.is_some(), is_enhanced)?;
-        let wishes = param.wishes();
+        let wishes = param.mpa_offer();
         let outcome = match request {
             Some(request) => {
                 let (reply, terms) = startup::accept(request, wishes, &param.private_data);
@@ -114,7 +114,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     speaks_first: false,
                 }
             }
-            None => Outcome::unframed(Terms::rdmac(wishes), param.place_early),
+            None => Outcome::unframed(Negotiated::rdmac(wishes), param.place_early),
         };
         let (unframed, early) = (request.is_none(), std::mem::take(early));
         conn.qp = Some(qp_index);
@@ -196,7 +196,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Ok(Some(parsed)) => parsed,
             Err(_) => return self.refuse_startup(index),
         };
-        if startup::review(&request).is_err() {
+        if startup::check_request(&request).is_err() {
             return self.refuse_startup(index);
         }
         if !self.enter_backlog(index) {
@@ -212,7 +212,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         let tuple = conn.tcb.tuple();
-        let offer = Agreed {
+        let offer = ConnInfo {
             peer: tuple.remote,
             local: tuple.local,
             ird: request.enhanced.map_or(0, |asked| asked.ord),
@@ -244,7 +244,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.wind_down(now, index);
             return;
         }
-        match startup::conclude(reply, wishes, revision) {
+        match startup::process_reply(reply, wishes, revision) {
             Ok(terms) => {
                 let outcome = Outcome {
                     terms,
@@ -257,9 +257,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.plan_nudge(now, index);
                 self.take_held(now, index, early);
             }
-            Err(Disagreement::Reads) => self.refuse_terms(now, index, reply, Fault::TooManyReads),
-            Err(Disagreement::Rtr) => self.refuse_terms(now, index, reply, Fault::NoCommonRtr),
-            Err(Disagreement::Revision | Disagreement::Mismatch) => self.refuse_startup(index),
+            Err(NegotiationError::InsufficientIrd) => {
+                self.refuse_terms(now, index, reply, Fault::InsufficientIrd)
+            }
+            Err(NegotiationError::NoMatchingRtr) => {
+                self.refuse_terms(now, index, reply, Fault::NoMatchingRtr)
+            }
+            Err(NegotiationError::UnsupportedRevision | NegotiationError::ReplyMismatch) => {
+                self.refuse_startup(index)
+            }
         }
     }
 
@@ -359,7 +365,7 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
         hop: Hop::unknown(),
         in_time_wait: false,
         gate_open: false,
-        framing: Framing::plain(true),
+        framing: Framing::without_markers(true),
         unreachable: false,
         established: false,
         closing: false,

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use crate::ddp::memory::Memory;
-use crate::ddp::untagged::{Buffer, BufferQueue};
+use crate::ddp::untagged::{BufferQueue, UntaggedBuffer};
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::queue_pairs::QueuePairs;
@@ -24,7 +24,7 @@ use crate::verbs::wr::{PostError, RecvWr};
 #[derive(Debug)]
 pub(super) struct SharedReceives {
     pd: u32,
-    buffers: VecDeque<Buffer>,
+    buffers: VecDeque<UntaggedBuffer>,
     count_max: usize,
     /// Tell when fewer buffers than this are left; 0: do not.
     limit: usize,
@@ -59,7 +59,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     pub(super) fn borrow_buffer(&mut self, index: u32) -> bool {
         let Some(qp) = self.get_mut(index) else { return false };
         let Some(Share { srq, held, .. }) = qp.share else { return false };
-        if qp.stream.receives.front().is_some() {
+        if qp.stream.recv_queue.front().is_some() {
             return false;
         }
         let Some(queue) = self.srqs.get_mut(srq) else { return false };
@@ -69,7 +69,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
         let Some(buffer) = queue.buffers.pop_front() else { return false };
         let Some(qp) = self.get_mut(index) else { return false };
-        qp.stream.receives.post(buffer)
+        qp.stream.recv_queue.post(buffer)
     }
 
     /// The message that borrowed a buffer was refused: it goes back, unless it was used up in
@@ -77,7 +77,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     pub(super) fn return_buffer(&mut self, index: u32) {
         let Some(qp) = self.get_mut(index) else { return };
         let Some(Share { srq, .. }) = qp.share else { return };
-        match qp.stream.receives.take() {
+        match qp.stream.recv_queue.pop_front() {
             Some(buffer) => {
                 if let Some(srq) = self.srqs.get_mut(srq) {
                     srq.buffers.push_front(buffer);
@@ -185,7 +185,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Err(SrqError::OtherDomain);
         }
         // The one that a message is filling.
-        qp.stream.receives = BufferQueue::new(1);
+        qp.stream.recv_queue = BufferQueue::new(1);
         qp.share = Some(Share { srq: srq.index, taken: 0, held: 0 });
         if let Some(queue) = self.verbs.srq(srq) {
             queue.users += 1;
@@ -202,7 +202,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if queue.buffers.len() >= queue.count_max {
             return Err(PostError::QueueFull);
         }
-        queue.buffers.push_back(Buffer { wr_id: wr.wr_id, sg_list: wr.sg_list });
+        queue.buffers.push_back(UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list });
         self.verbs.replace_buffer(srq);
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::connection::{ENDLESS, Phase};
-use crate::rdmap::fault::Fault;
+use crate::rdmap::terminate::Fault;
 use crate::time::Instant;
 use crate::verbs::cm::{Abort, CmError, ConnectError, EndReason, Event, ReadDepths};
 use crate::verbs::qp::QpState;
@@ -75,7 +75,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(conn) = self.connections.get_mut(index) else { return };
         if let Some(qp) = conn.qp {
             if let Some(qp) = self.verbs.get_mut(qp)
-                && !qp.stream.terminate_due()
+                && !qp.stream.is_terminate_pending()
             {
                 qp.stream.stop();
             }
@@ -177,7 +177,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if may_speak && qp.stream.fail(fault, &[]).is_some() {
             self.verbs.counters.terminates_out += 1;
         } else {
-            qp.stream.fail_silently(fault);
+            qp.stream.fail_without_terminate(fault);
         }
         self.verbs.enter_error(qp_index, reason);
         self.end_told(now, index, may_speak);
@@ -205,7 +205,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let index = self.verbs.index(qp).ok_or(CmError::Gone)?;
         let state = self.verbs.get(index).map(|qp| qp.state);
         if state.is_some_and(QpState::is_connected) {
-            self.fail_over(now, index, Fault::Asked(cause), EndReason::Local);
+            self.fail_over(now, index, Fault::UlpAbort(cause), EndReason::Local);
             return Ok(());
         }
         // Without a stream there is none to end by force.

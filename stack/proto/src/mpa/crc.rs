@@ -9,18 +9,18 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 /// From so many bytes on `crc32c` is the faster one where the processor has no wide carry-less
 /// multiplication: an FPDU that fills a segment at an MTU of 1,500.
-const LARGE: usize = 1400;
+const LARGE_LEN_MIN: usize = 1400;
 
 /// The processor folds 64 bytes at a time, or is none that anything else was measured on.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn folds_wide() -> bool {
+fn has_wide_clmul() -> bool {
     std::is_x86_feature_detected!("vpclmulqdq") && std::is_x86_feature_detected!("avx512vl")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-const fn folds_wide() -> bool {
+const fn has_wide_clmul() -> bool {
     true
 }
 
@@ -28,18 +28,18 @@ const fn folds_wide() -> bool {
 #[must_use]
 #[inline]
 pub fn crc32c(octets: &[u8]) -> u32 {
-    if octets.len() < LARGE { folding(octets) } else { large(octets) }
+    if octets.len() < LARGE_LEN_MIN { crc32c_clmul(octets) } else { crc32c_large(octets) }
 }
 
 /// By the faster implementation for a full segment. Not inlined: what calls it for short FPDUs,
 /// too, is to stay small.
 #[inline(never)]
-fn large(octets: &[u8]) -> u32 {
-    if folds_wide() { folding(octets) } else { ::crc32c::crc32c(octets) }
+fn crc32c_large(octets: &[u8]) -> u32 {
+    if has_wide_clmul() { crc32c_clmul(octets) } else { ::crc32c::crc32c(octets) }
 }
 
 #[inline]
-fn folding(octets: &[u8]) -> u32 {
+fn crc32c_clmul(octets: &[u8]) -> u32 {
     let wide = crc_fast::checksum(Crc32Iscsi, octets).to_le_bytes();
     u32::from_le_bytes([wide[0], wide[1], wide[2], wide[3]])
 }
@@ -48,10 +48,10 @@ fn folding(octets: &[u8]) -> u32 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{crc32c, folding, folds_wide, large};
+    use super::{crc32c, crc32c_clmul, crc32c_large, has_wide_clmul};
 
     /// Bit by bit, from the polynomial alone (reflected: RFC 3385 section 4).
-    fn reference(octets: &[u8]) -> u32 {
+    fn crc32c_bitwise(octets: &[u8]) -> u32 {
         !octets.iter().fold(!0, |crc: u32, &octet| {
             (0..8).fold(crc ^ u32::from(octet), |crc, _| {
                 (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg())
@@ -60,32 +60,32 @@ mod tests {
     }
 
     #[test]
-    fn known_answers() {
+    fn crc_matches_rfc3720_examples() {
         // RFC 3720 appendix B.4.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
     }
 
     #[test]
-    fn the_features_of_the_processor_are_those_that_linux_says() {
+    fn cpu_features_match_proc_cpuinfo() {
         if cfg!(target_arch = "x86_64")
             && let Ok(text) = std::fs::read_to_string("/proc/cpuinfo")
             && let Some(flags) = text.lines().find(|line| line.starts_with("flags"))
         {
             let has = |flag| flags.split_whitespace().any(|word| word == flag);
-            assert_eq!(folds_wide(), has("vpclmulqdq") && has("avx512vl"));
+            assert_eq!(has_wide_clmul(), has("vpclmulqdq") && has("avx512vl"));
         }
     }
 
     proptest! {
         #[test]
-        fn implementations_agree_with_each_other_and_with_the_polynomial(
+        fn implementations_match_the_polynomial(
             octets in proptest::collection::vec(any::<u8>(), 0..4000),
         ) {
-            let expected = reference(&octets);
-            prop_assert_eq!(folding(&octets), expected);
+            let expected = crc32c_bitwise(&octets);
+            prop_assert_eq!(crc32c_clmul(&octets), expected);
             prop_assert_eq!(::crc32c::crc32c(&octets), expected);
-            prop_assert_eq!(large(&octets), expected);
+            prop_assert_eq!(crc32c_large(&octets), expected);
             prop_assert_eq!(crc32c(&octets), expected);
         }
     }

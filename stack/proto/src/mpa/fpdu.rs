@@ -25,11 +25,11 @@ pub const fn fpdu_len(ulpdu_len: usize) -> usize {
 /// [`MULPDU_RANGE`] (RFC 5044 section 4.5).
 #[must_use]
 pub const fn mulpdu(emss: usize) -> usize {
-    within_range(emss.saturating_sub(LENGTH_LEN + CRC_LEN + emss % 4))
+    clamp_mulpdu(emss.saturating_sub(LENGTH_LEN + CRC_LEN + emss % 4))
 }
 
 /// The value in [`MULPDU_RANGE`] that is nearest to `len`.
-pub(super) const fn within_range(len: usize) -> usize {
+pub(super) const fn clamp_mulpdu(len: usize) -> usize {
     if len < MULPDU_RANGE.start {
         MULPDU_RANGE.start
     } else if len >= MULPDU_RANGE.end {
@@ -46,29 +46,29 @@ pub(super) const fn within_range(len: usize) -> usize {
 /// # Panics
 /// If `out` is shorter than [`fpdu_len`], or `ulpdu_len` above 65,535.
 #[inline]
-pub fn seal(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
+pub fn finalize(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     let total = fpdu_len(ulpdu_len);
-    complete(out, ulpdu_len);
-    put_crc(out, total, crc);
+    write_length_and_pad(out, ulpdu_len);
+    write_crc(out, total, crc);
     total
 }
 
-/// As [`seal`], with markers put in their places: the FPDU begins at `phase` of the stream.
+/// As [`finalize`], with markers put in their places: the FPDU begins at `phase` of the stream.
 ///
 /// # Panics
 /// If `out` is shorter than [`markers::wire_len`], or `ulpdu_len` above 65,535.
-pub fn seal_marked(out: &mut [u8], ulpdu_len: usize, phase: usize, crc: bool) -> usize {
+pub fn finalize_with_markers(out: &mut [u8], ulpdu_len: usize, phase: usize, crc: bool) -> usize {
     // req: MPA-002
-    complete(out, ulpdu_len);
-    let total = markers::spread(out, phase, fpdu_len(ulpdu_len));
+    write_length_and_pad(out, ulpdu_len);
+    let total = markers::insert_markers(out, phase, fpdu_len(ulpdu_len));
     // req: MPA-087, MPA-089, MPA-095, MPA-096
-    put_crc(out, total, crc);
+    write_crc(out, total, crc);
     total
 }
 
 /// Writes the length and the padding.
 #[inline]
-fn complete(out: &mut [u8], ulpdu_len: usize) {
+fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
     let length = u16::try_from(ulpdu_len).expect("DDP keeps ULPDUs within 64,768 octets");
     out[..LENGTH_LEN].copy_from_slice(&length.to_be_bytes());
     // req: MPA-057, MPA-058
@@ -77,7 +77,7 @@ fn complete(out: &mut [u8], ulpdu_len: usize) {
 
 /// Writes the CRC over all before it.
 #[inline]
-fn put_crc(out: &mut [u8], total: usize, crc: bool) {
+fn write_crc(out: &mut [u8], total: usize, crc: bool) {
     let (covered, rest) = out.split_at_mut(total - CRC_LEN);
     let sum = if crc { crc32c(covered) } else { 0 };
     // req: MPA-085, MPA-090, MPA-094
@@ -86,7 +86,7 @@ fn put_crc(out: &mut [u8], total: usize, crc: bool) {
 
 /// What is wrong with an FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Damage {
+pub enum FpduError {
     /// The CRC does not match the octets (MPA error 2).
     Crc,
     /// The CRC does, but a marker points elsewhere (MPA error 3).
@@ -96,21 +96,21 @@ pub enum Damage {
 /// Compares the CRC of a whole FPDU.
 ///
 /// # Errors
-/// [`Damage::Crc`].
+/// [`FpduError::Crc`].
 #[inline]
-pub(super) fn check(fpdu: &[u8]) -> Result<(), Damage> {
+pub(super) fn verify_crc(fpdu: &[u8]) -> Result<(), FpduError> {
     let (covered, sum) = fpdu.split_at(fpdu.len() - CRC_LEN);
     // req: MPA-086, MPA-092, MPA-093
-    if sum == crc32c(covered).to_le_bytes() { Ok(()) } else { Err(Damage::Crc) }
+    if sum == crc32c(covered).to_le_bytes() { Ok(()) } else { Err(FpduError::Crc) }
 }
 
 /// Takes the FPDU at the head of `octets` apart, if it is whole: its ULPDU, verified when `crc`,
 /// and the FPDU's length. `Ok(None)`: not whole yet.
 ///
 /// # Errors
-/// [`Damage::Crc`].
+/// [`FpduError::Crc`].
 #[inline]
-pub fn split(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Damage> {
+pub fn parse(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, FpduError> {
     let Some(length) = octets.first_chunk::<LENGTH_LEN>() else { return Ok(None) };
     let ulpdu_len = usize::from(u16::from_be_bytes(*length));
     // req: MPA-055, MPA-056, MPA-130
@@ -118,7 +118,7 @@ pub fn split(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Damage>
     let Some(fpdu) = octets.get(..total) else { return Ok(None) };
     if crc {
         // req: MPA-059, MPA-060, MPA-123, MPA-125, MPA-149, DDP-025, DDP-135
-        check(fpdu)?;
+        verify_crc(fpdu)?;
     }
     // req: DDP-022, DDP-026
     Ok(Some((&fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len], total)))
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     /// The two ULPDUs of RFC 5044 figures 5 and 6: untagged, 24 zero octets.
-    fn worked_ulpdu(control: [u8; 2], msn: u8) -> Vec<u8> {
+    fn example_ulpdu(control: [u8; 2], msn: u8) -> Vec<u8> {
         let mut ulpdu = vec![0; 42];
         ulpdu[..2].copy_from_slice(&control);
         ulpdu[13] = msn;
@@ -141,7 +141,7 @@ mod tests {
     // The markerless form of the worked example; CRCs recomputed by another implementation.
     // req-test: MPA-086, MPA-090, MPA-094
     #[test]
-    fn worked_dumps() {
+    fn rfc5044_examples_without_markers() {
         let cases = [
             ([0x41, 0x43], 1, 0xb724_3ec3_u32),
             ([0x41, 0x43], 2, 0x290f_bede),
@@ -149,13 +149,13 @@ mod tests {
             ([0x40, 0x03], 2, 0x37aa_94d9),
         ];
         for (control, msn, crc) in cases {
-            let ulpdu = worked_ulpdu(control, msn);
+            let ulpdu = example_ulpdu(control, msn);
             let mut fpdu = vec![0xff; 48];
             fpdu[2..44].copy_from_slice(&ulpdu);
-            assert_eq!(seal(&mut fpdu, 42, true), 48);
+            assert_eq!(finalize(&mut fpdu, 42, true), 48);
             assert_eq!(fpdu[..2], [0, 0x2a]);
             assert_eq!(fpdu[44..], crc.to_be_bytes(), "MSN {msn}");
-            assert_eq!(split(&fpdu, true), Ok(Some((&ulpdu[..], 48))));
+            assert_eq!(parse(&fpdu, true), Ok(Some((&ulpdu[..], 48))));
         }
     }
 
@@ -180,41 +180,41 @@ mod tests {
 
     // req-test: MPA-057, MPA-058, MPA-059
     #[test]
-    fn padding_is_zero_and_counts_in_the_crc() {
+    fn pad_is_zero_and_covered_by_crc() {
         let mut fpdu = [0xff; 16];
-        let len = seal(&mut fpdu, 3, true);
+        let len = finalize(&mut fpdu, 3, true);
         assert_eq!((len, &fpdu[5..8]), (12, &[0, 0, 0][..]));
         assert_eq!(fpdu[12..], [0xff; 4], "what is behind it is left alone");
         fpdu[6] = 1;
-        assert_eq!(split(&fpdu[..len], true), Err(Damage::Crc));
+        assert_eq!(parse(&fpdu[..len], true), Err(FpduError::Crc));
         // Non-zero padding under a right CRC is ignored.
         let crc = crc32c(&fpdu[..8]);
         fpdu[8..12].copy_from_slice(&crc.to_le_bytes());
-        assert!(split(&fpdu[..len], true).unwrap().is_some());
+        assert!(parse(&fpdu[..len], true).unwrap().is_some());
     }
 
     proptest! {
         // req-test: MPA-060, MPA-092
         #[test]
-        fn any_single_flipped_bit_is_found(
+        fn any_single_bit_flip_is_detected(
             ulpdu in proptest::collection::vec(any::<u8>(), 1..300), bit in 16usize..2000,
         ) {
             let mut fpdu = vec![0; fpdu_len(ulpdu.len())];
             fpdu[2..2 + ulpdu.len()].copy_from_slice(&ulpdu);
-            seal(&mut fpdu, ulpdu.len(), true);
-            prop_assert_eq!(split(&fpdu, true), Ok(Some((&ulpdu[..], fpdu.len()))));
+            finalize(&mut fpdu, ulpdu.len(), true);
+            prop_assert_eq!(parse(&fpdu, true), Ok(Some((&ulpdu[..], fpdu.len()))));
             let bit = bit % (fpdu.len() * 8 - 16) + 16;
             fpdu[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(split(&fpdu, true), Err(Damage::Crc));
-            prop_assert!(split(&fpdu, false).unwrap().is_some());
+            prop_assert_eq!(parse(&fpdu, true), Err(FpduError::Crc));
+            prop_assert!(parse(&fpdu, false).unwrap().is_some());
         }
 
         #[test]
-        fn prefixes_wait(len in 1usize..600, cut in 0usize..600) {
+        fn incomplete_fpdu_is_not_parsed(len in 1usize..600, cut in 0usize..600) {
             let mut fpdu = vec![7; fpdu_len(len)];
-            seal(&mut fpdu, len, true);
+            finalize(&mut fpdu, len, true);
             let cut = cut % fpdu.len();
-            prop_assert_eq!(split(&fpdu[..cut], true), Ok(None));
+            prop_assert_eq!(parse(&fpdu[..cut], true), Ok(None));
         }
     }
 }

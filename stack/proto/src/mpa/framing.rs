@@ -1,7 +1,7 @@
 //! The sending half of MPA in full operation: how long FPDUs may be, and their last octets.
 
 use crate::mpa::fpdu::{self, CRC_LEN, LENGTH_LEN, MULPDU_RANGE, fpdu_len};
-use crate::mpa::markers::{self, PERIOD};
+use crate::mpa::markers::{self, MARKER_INTERVAL};
 use crate::wire::seq::Seq;
 
 /// How the FPDUs of one connection look that it sends. Two octets, of which an idle connection has
@@ -12,22 +12,22 @@ pub struct Framing(u16);
 impl Framing {
     /// CRCs are made.
     const CRC: u16 = 0x8000;
-    /// There are markers, the first one at the place in [`Framing::FIRST`] modulo the period.
-    const MARKED: u16 = 0x4000;
-    const FIRST: u16 = 0x1ff;
+    /// There are markers, the first one at the place in [`Framing::FIRST_MARKER_MASK`] modulo the period.
+    const MARKERS: u16 = 0x4000;
+    const FIRST_MARKER_MASK: u16 = 0x1ff;
 
     /// FPDUs without markers.
     #[must_use]
-    pub const fn plain(crc: bool) -> Self {
+    pub const fn without_markers(crc: bool) -> Self {
         Self(if crc { Self::CRC } else { 0 })
     }
 
     /// FPDUs with markers: the first octet of full operation has sequence number `start`.
     #[expect(clippy::cast_possible_truncation, reason = "less than the period")]
     #[must_use]
-    pub const fn marked(crc: bool, start: Seq) -> Self {
-        let first = start.0 as u16 & Self::FIRST;
-        Self(Self::plain(crc).0 | Self::MARKED | first)
+    pub const fn with_markers(crc: bool, start: Seq) -> Self {
+        let first = start.0 as u16 & Self::FIRST_MARKER_MASK;
+        Self(Self::without_markers(crc).0 | Self::MARKERS | first)
     }
 
     /// CRCs are made, and checked in what is received.
@@ -41,7 +41,7 @@ impl Framing {
     #[inline]
     #[must_use]
     pub const fn has_markers(self) -> bool {
-        self.0 & Self::MARKED != 0
+        self.0 & Self::MARKERS != 0
     }
 
     /// Phase of the octet at `seq`, if there are markers.
@@ -51,8 +51,8 @@ impl Framing {
         if !self.has_markers() {
             return None;
         }
-        let first = (self.0 & Self::FIRST) as u32;
-        Some(seq.0.wrapping_sub(first) as usize % PERIOD)
+        let first = (self.0 & Self::FIRST_MARKER_MASK) as u32;
+        Some(seq.0.wrapping_sub(first) as usize % MARKER_INTERVAL)
     }
 
     /// MULPDU for segments of `emss` octets (RFC 5044 section 4.5).
@@ -66,7 +66,7 @@ impl Framing {
     /// 128, and one marker falls into such an FPDU at most.
     #[inline]
     #[must_use]
-    pub const fn least_room(self) -> usize {
+    pub const fn capacity_min(self) -> usize {
         let marker = if self.has_markers() { markers::MARKER_LEN } else { 0 };
         fpdu_len(MULPDU_RANGE.start) + marker
     }
@@ -75,11 +75,11 @@ impl Framing {
     /// room, or of one that is due anyway.
     #[inline]
     #[must_use]
-    pub const fn whole_len(self, emss: usize) -> usize {
+    pub const fn fpdu_len_max(self, emss: usize) -> usize {
         if !self.has_markers() {
             return fpdu_len(fpdu::mulpdu(emss));
         }
-        let least = self.least_room();
+        let least = self.capacity_min();
         if emss < least { least } else { emss - emss % 4 }
     }
 
@@ -97,11 +97,11 @@ impl Framing {
     // req: MPA-115, MPA-116
     #[inline]
     #[must_use]
-    pub fn ulpdu_max(room: usize, phase: Option<usize>) -> usize {
+    pub fn ulpdu_max(capacity: usize, phase: Option<usize>) -> usize {
         let content = match phase {
             // req: MPA-041, MPA-043, MPA-117, DDP-015, DDP-094
-            None => room - room % 4,
-            Some(phase) => markers::content_max(phase, room),
+            None => capacity - capacity % 4,
+            Some(phase) => markers::content_max(phase, capacity),
         };
         let most = content.saturating_sub(LENGTH_LEN + CRC_LEN);
         // req: MPA-045, MPA-046
@@ -109,13 +109,13 @@ impl Framing {
     }
 
     /// Completes the FPDU in `out`, whose ULPDU already lies at [`LENGTH_LEN`]; see
-    /// [`fpdu::seal`].
+    /// [`fpdu::finalize`].
     #[inline]
     #[must_use]
-    pub fn seal(self, out: &mut [u8], ulpdu_len: usize, phase: Option<usize>) -> usize {
+    pub fn finalize(self, out: &mut [u8], ulpdu_len: usize, phase: Option<usize>) -> usize {
         match phase {
-            None => fpdu::seal(out, ulpdu_len, self.has_crc()),
-            Some(phase) => fpdu::seal_marked(out, ulpdu_len, phase, self.has_crc()),
+            None => fpdu::finalize(out, ulpdu_len, self.has_crc()),
+            Some(phase) => fpdu::finalize_with_markers(out, ulpdu_len, phase, self.has_crc()),
         }
     }
 }
@@ -126,7 +126,8 @@ mod tests {
     use crate::mpa::fpdu::fpdu_len;
     use crate::wire::seq::Seq;
 
-    const KINDS: [Framing; 2] = [Framing::plain(true), Framing::marked(true, Seq(3))];
+    const KINDS: [Framing; 2] =
+        [Framing::without_markers(true), Framing::with_markers(true, Seq(3))];
 
     // req-test: MPA-044
     #[test]
@@ -141,7 +142,7 @@ mod tests {
 
     // req-test: MPA-045, MPA-046
     #[test]
-    fn ulpdus_from_the_smallest_to_the_largest_are_framed() {
+    fn ulpdus_of_1_to_64768_bytes_are_framed() {
         for (framing, phase) in KINDS.into_iter().zip([None, Some(4)]) {
             assert_eq!(Framing::ulpdu_max(1 << 20, phase), 64_768);
             for len in [1, 2, 127, 128, 64_767, 64_768] {
@@ -150,21 +151,21 @@ mod tests {
                 assert!(Framing::ulpdu_max(room, phase) >= len, "{len} octets");
                 let mut out = vec![0xff; room];
                 out[2..2 + len].fill(7);
-                assert_eq!(framing.seal(&mut out, len, phase), room);
+                assert_eq!(framing.finalize(&mut out, len, phase), room);
                 assert!(room >= fpdu_len(len));
             }
         }
     }
 
     #[test]
-    fn the_first_marker_lies_where_full_operation_begins() {
+    fn first_marker_is_at_start_of_full_operation() {
         for start in [0, 1, 511, 512, 0xffff_ff01] {
-            let framing = Framing::marked(false, Seq(start));
+            let framing = Framing::with_markers(false, Seq(start));
             assert!(!framing.has_crc() && framing.has_markers());
             assert_eq!(framing.phase(Seq(start)), Some(0));
             assert_eq!(framing.phase(Seq(start) + 511), Some(511));
             assert_eq!(framing.phase(Seq(start) + 1024), Some(0));
         }
-        assert_eq!(Framing::plain(true).phase(Seq(0)), None);
+        assert_eq!(Framing::without_markers(true).phase(Seq(0)), None);
     }
 }

@@ -1,10 +1,10 @@
 //! MPA: framing of ULPDUs on a TCP stream, and the exchange that starts it (RFC 5044, RFC 6581,
 //! draft-culley-iwarp-mpa-02).
 
-pub mod assembly;
 pub mod crc;
+pub mod deframer;
 pub mod fpdu;
+pub mod fpdu_pool;
 pub mod framing;
 pub mod markers;
-pub mod receive;
 pub mod startup;

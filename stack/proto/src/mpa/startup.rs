@@ -41,11 +41,11 @@ impl RtrKinds {
     /// Each of them.
     pub const ALL: Self = Self { send: true, write: true, read: true };
 
-    const fn of(frame: &Enhanced) -> Self {
+    const fn from_enhanced(frame: &Enhanced) -> Self {
         Self { send: frame.rtr_send, write: frame.rtr_write, read: frame.rtr_read }
     }
 
-    const fn and(self, other: Self) -> Self {
+    const fn intersection(self, other: Self) -> Self {
         Self {
             send: self.send && other.send,
             write: self.write && other.write,
@@ -63,7 +63,7 @@ impl RtrKinds {
         }
     }
 
-    const fn put_into(self, frame: &mut Enhanced) {
+    const fn write_to(self, frame: &mut Enhanced) {
         frame.peer_to_peer = true;
         frame.rtr_send = self.send;
         frame.rtr_write = self.write;
@@ -79,7 +79,7 @@ impl Default for RtrKinds {
 
 /// What an end is ready to do.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wishes {
+pub struct Offer {
     /// Reads it serves.
     pub ird: u16,
     /// Reads it serves if the peer issues as many: what `ird` is raised to in revision 2, unless
@@ -99,23 +99,23 @@ pub struct Wishes {
     pub rdmap_draft00: bool,
 }
 
-impl Wishes {
+impl Offer {
     /// The most Reads that this end serves. An end that said none is asked for none: neither by
     /// what the peer would issue, nor by a ready-to-receive Read.
     // req: RDMAP-287
-    fn ird_cap(&self) -> u16 {
+    fn ird_limit(&self) -> u16 {
         if self.ird == 0 { 0 } else { self.ird.max(self.ird_max).min(READ_DEPTH_MAX) }
     }
 
     /// The ready-to-receive messages that a responder can take.
-    const fn rtr_taken(&self) -> RtrKinds {
+    const fn accepted_rtr(&self) -> RtrKinds {
         RtrKinds { read: self.rtr.read && self.ird > 0, ..self.rtr }
     }
 }
 
 /// What was agreed, from one end's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct Negotiated {
     /// Reads this end serves at a time.
     pub ird: u16,
     /// Reads this end issues at a time.
@@ -134,23 +134,23 @@ pub struct Terms {
     pub rtr_send_expected: bool,
 }
 
-impl Terms {
+impl Negotiated {
     /// What holds without any exchange, as in the draft and for peers of the RDMA Consortium:
     /// markers and CRCs always, DV 0, and each end knows by itself how many Reads are served and
     /// whether RV is 0 or, as in draft-ietf-rddp-rdmap-00, 1.
     // req: MPA-145
     #[must_use]
-    pub fn rdmac(wishes: Wishes) -> Self {
+    pub fn rdmac(offer: Offer) -> Self {
         Self {
-            ird: wishes.ird.min(READ_DEPTH_MAX),
-            ord: wishes.ord.min(READ_DEPTH_MAX),
+            ird: offer.ird.min(READ_DEPTH_MAX),
+            ord: offer.ord.min(READ_DEPTH_MAX),
             // req: MPA-085
             crc: true,
             markers_in: true,
             // req: MPA-142
             markers_out: true,
             // req: RDMAP-055
-            version: if wishes.rdmap_draft00 { Version::Draft00 } else { Version::Rdmac },
+            version: if offer.rdmap_draft00 { Version::Draft00 } else { Version::Rdmac },
             rtr: None,
             rtr_send_expected: false,
         }
@@ -159,28 +159,28 @@ impl Terms {
 
 /// Why a well-formed frame leads to no agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disagreement {
+pub enum NegotiationError {
     /// A revision that is not served. The connection is closed without a frame.
-    Revision,
+    UnsupportedRevision,
     /// The reply's revision or S flag does not answer the request's.
-    Mismatch,
+    ReplyMismatch,
     /// The responder issues more Reads than this end can serve: told by a Terminate.
-    Reads,
+    InsufficientIrd,
     /// No ready-to-receive message that both ends know: told by a Terminate.
-    Rtr,
+    NoMatchingRtr,
 }
 
 /// The request of an initiator. `revision` 2 carries IRD and ORD; revision 0 is for peers of the
 /// RDMA Consortium, which have no choice of markers and CRCs.
 #[must_use]
-pub fn request(wishes: Wishes, revision: u8, private_data: &[u8]) -> Startup {
+pub fn build_request(offer: Offer, revision: u8, private_data: &[u8]) -> Startup {
     let enhanced = (revision >= 2).then(|| {
-        let (ird, ord) = (wishes.ird.min(READ_DEPTH_MAX), wishes.ord.min(READ_DEPTH_MAX));
+        let (ird, ord) = (offer.ird.min(READ_DEPTH_MAX), offer.ord.min(READ_DEPTH_MAX));
         let mut block = Enhanced { ird, ord, ..Enhanced::default() };
-        if wishes.peer_to_peer {
-            wishes.rtr.put_into(&mut block);
+        if offer.peer_to_peer {
+            offer.rtr.write_to(&mut block);
             // The ready-to-receive Read takes a place, too (RFC 6581 section 9.1).
-            if wishes.rtr.read {
+            if offer.rtr.read {
                 block.ord = block.ord.max(1);
             }
         }
@@ -188,8 +188,8 @@ pub fn request(wishes: Wishes, revision: u8, private_data: &[u8]) -> Startup {
     });
     Startup {
         kind: FrameKind::Request,
-        markers: wishes.markers || revision == 0,
-        crc: wishes.crc || revision == 0,
+        markers: offer.markers || revision == 0,
+        crc: offer.crc || revision == 0,
         reject: false,
         revision,
         enhanced,
@@ -200,13 +200,13 @@ pub fn request(wishes: Wishes, revision: u8, private_data: &[u8]) -> Startup {
 /// A responder's look at a request, before its application is asked.
 ///
 /// # Errors
-/// [`Disagreement::Revision`] for anything but 1 and 2, or 0 with markers and CRCs (RFC 5044
+/// [`NegotiationError::UnsupportedRevision`] for anything but 1 and 2, or 0 with markers and CRCs (RFC 5044
 /// appendix C: a peer of the RDMA Consortium).
-pub const fn review(request: &Startup) -> Result<(), Disagreement> {
+pub const fn check_request(request: &Startup) -> Result<(), NegotiationError> {
     match request.revision {
         1 | 2 => Ok(()),
         0 if request.markers && request.crc => Ok(()),
-        _ => Err(Disagreement::Revision),
+        _ => Err(NegotiationError::UnsupportedRevision),
     }
 }
 
@@ -214,53 +214,53 @@ pub const fn review(request: &Startup) -> Result<(), Disagreement> {
 ///
 /// The responder lowers its ORD to what the initiator serves and raises its IRD to what the
 /// initiator issues (RFC 6581 section 9.1), unless its application serves none, and not above
-/// [`Wishes::ird_max`] and [`READ_DEPTH_MAX`].
+/// [`Offer::ird_max`] and [`READ_DEPTH_MAX`].
 #[must_use]
-pub fn accept(request: &Startup, wishes: Wishes, private_data: &[u8]) -> (Startup, Terms) {
-    let mut terms = Terms {
-        crc: request.crc || wishes.crc,
-        markers_in: wishes.markers,
+pub fn accept(request: &Startup, offer: Offer, private_data: &[u8]) -> (Startup, Negotiated) {
+    let mut negotiated = Negotiated {
+        crc: request.crc || offer.crc,
+        markers_in: offer.markers,
         markers_out: request.markers,
         version: Version::Ietf,
-        ..Terms::rdmac(wishes)
+        ..Negotiated::rdmac(offer)
     };
     if request.revision == 0 {
-        terms = Terms::rdmac(wishes);
+        negotiated = Negotiated::rdmac(offer);
     }
     let enhanced = request.enhanced.map(|asked| {
         let mut answer = Enhanced::default();
         if asked.ird == NOT_NEGOTIATED {
             answer.ord = NOT_NEGOTIATED;
         } else {
-            terms.ord = terms.ord.min(asked.ird);
-            answer.ord = terms.ord;
+            negotiated.ord = negotiated.ord.min(asked.ird);
+            answer.ord = negotiated.ord;
         }
         if asked.ord == NOT_NEGOTIATED {
             answer.ird = NOT_NEGOTIATED;
         } else {
-            terms.ird = terms.ird.max(asked.ord).min(wishes.ird_cap());
-            answer.ird = terms.ird;
+            negotiated.ird = negotiated.ird.max(asked.ord).min(offer.ird_limit());
+            answer.ird = negotiated.ird;
         }
         if asked.peer_to_peer {
-            let taken = wishes.rtr_taken();
-            let common = RtrKinds::of(&asked).and(taken);
+            let accepted = offer.accepted_rtr();
+            let common = RtrKinds::from_enhanced(&asked).intersection(accepted);
             // With no overlap the reply still names what this end knows (RFC 6581 section 9.2).
-            let named = if common.choose().is_some() { common } else { taken };
-            named.put_into(&mut answer);
-            terms.rtr_send_expected = common.send;
+            let named = if common.choose().is_some() { common } else { accepted };
+            named.write_to(&mut answer);
+            negotiated.rtr_send_expected = common.send;
         }
         answer
     });
     let reply = Startup {
         kind: FrameKind::Reply,
-        markers: terms.markers_in,
-        crc: terms.crc,
+        markers: negotiated.markers_in,
+        crc: negotiated.crc,
         reject: false,
         revision: request.revision,
         enhanced,
         private_data: private_data.iter().copied().collect(),
     };
-    (reply, terms)
+    (reply, negotiated)
 }
 
 /// The reply that rejects `request`, with what this end would serve and issue, if that is why (RFC
@@ -284,43 +284,51 @@ pub fn reject(request: &Startup, reads: ReadDepths, private_data: &[u8]) -> Star
 /// The terms for the initiator, from an accepting reply to a request of `revision`.
 ///
 /// # Errors
-/// [`Disagreement`].
-pub fn conclude(reply: &Startup, wishes: Wishes, revision: u8) -> Result<Terms, Disagreement> {
+/// [`NegotiationError`].
+pub fn process_reply(
+    reply: &Startup,
+    offer: Offer,
+    revision: u8,
+) -> Result<Negotiated, NegotiationError> {
     if reply.revision == 0 && revision <= 1 {
         // The peer is one of the RDMA Consortium's (RFC 5044 appendix C), for whom there are
         // markers in both directions: a reply without them is none of its.
         let is_rdmac = reply.markers;
-        return if is_rdmac { Ok(Terms::rdmac(wishes)) } else { Err(Disagreement::Mismatch) };
+        return if is_rdmac {
+            Ok(Negotiated::rdmac(offer))
+        } else {
+            Err(NegotiationError::ReplyMismatch)
+        };
     }
     if reply.revision != revision || reply.enhanced.is_some() != (revision >= 2) {
-        return Err(Disagreement::Mismatch);
+        return Err(NegotiationError::ReplyMismatch);
     }
-    let mut terms = Terms {
-        crc: reply.crc || wishes.crc,
-        markers_in: wishes.markers,
+    let mut negotiated = Negotiated {
+        crc: reply.crc || offer.crc,
+        markers_in: offer.markers,
         markers_out: reply.markers,
         version: Version::Ietf,
-        ..Terms::rdmac(wishes)
+        ..Negotiated::rdmac(offer)
     };
     if let Some(answer) = reply.enhanced {
         if answer.ird != NOT_NEGOTIATED {
-            terms.ord = terms.ord.min(answer.ird);
+            negotiated.ord = negotiated.ord.min(answer.ird);
         }
         if answer.ord != NOT_NEGOTIATED {
-            if answer.ord > wishes.ird_cap() {
-                return Err(Disagreement::Reads);
+            if answer.ord > offer.ird_limit() {
+                return Err(NegotiationError::InsufficientIrd);
             }
-            terms.ird = terms.ird.max(answer.ord);
+            negotiated.ird = negotiated.ird.max(answer.ord);
         }
-        if wishes.peer_to_peer {
-            let common = wishes.rtr.and(RtrKinds::of(&answer));
-            terms.rtr = common.choose().filter(|_| answer.peer_to_peer);
-            if terms.rtr.is_none() {
-                return Err(Disagreement::Rtr);
+        if offer.peer_to_peer {
+            let common = offer.rtr.intersection(RtrKinds::from_enhanced(&answer));
+            negotiated.rtr = common.choose().filter(|_| answer.peer_to_peer);
+            if negotiated.rtr.is_none() {
+                return Err(NegotiationError::NoMatchingRtr);
             }
         }
     }
-    Ok(terms)
+    Ok(negotiated)
 }
 
 #[cfg(test)]

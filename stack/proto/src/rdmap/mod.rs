@@ -1,9 +1,9 @@
 //! RDMAP: operations, read requests and responses, Terminate (RFC 5040 and its drafts).
 
-pub mod fault;
 pub mod operation;
 pub mod requester;
 pub mod responder;
 pub mod rtr;
 mod segment;
 pub mod stream;
+pub mod terminate;

@@ -83,7 +83,7 @@ impl Operation {
 
     /// An atomic operation whose word cannot be one, or whose sink does not take a word.
     #[must_use]
-    pub const fn is_misfit(&self) -> bool {
+    pub const fn is_misaligned(&self) -> bool {
         const LEN: u64 = ATOMIC_LEN as u64;
         match self {
             Self::Atomic { sink, remote, .. } => {

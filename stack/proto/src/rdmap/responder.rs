@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
-use crate::ddp::regions::Reach;
+use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::UntaggedFault;
-use crate::rdmap::fault::Fault;
+use crate::rdmap::terminate::Fault;
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
@@ -17,13 +17,13 @@ use crate::wire::seq::Seq;
 mod atomic;
 
 #[derive(Debug)]
-struct Job {
+struct PendingResponse {
     msn: u32,
-    task: Task,
+    kind: ResponseKind,
 }
 
 #[derive(Debug)]
-enum Task {
+enum ResponseKind {
     /// A Read, `answered` octets of which went into responses.
     Read { request: ReadRequest, answered: u32 },
     /// An atomic operation; carried out when its response is built.
@@ -33,7 +33,7 @@ enum Task {
 /// A request that failed while it was answered: the fault, and the request as a ULPDU, which for a
 /// Read names what was left to answer (for the Terminate's copies).
 #[derive(Debug)]
-pub struct AnswerFault {
+pub struct ResponseFault {
     /// What was wrong with the memory.
     pub fault: Fault,
     /// The request, or its remainder.
@@ -43,42 +43,48 @@ pub struct AnswerFault {
 /// Requests being served.
 #[derive(Debug)]
 pub struct Responder {
-    jobs: VecDeque<Job>,
+    pending: VecDeque<PendingResponse>,
     ird: u16,
     /// Of the next Read Request or Atomic Request.
     msn: Seq,
     /// Of the next Atomic Response.
     response_msn: Seq,
     /// Nothing is answered any more.
-    shut: bool,
+    tx_closed: bool,
 }
 
 impl Responder {
     /// Serves nothing until [`Responder::set_ird`].
     #[must_use]
     pub const fn new() -> Self {
-        Self { jobs: VecDeque::new(), ird: 0, msn: Seq(1), response_msn: Seq(1), shut: false }
+        Self {
+            pending: VecDeque::new(),
+            ird: 0,
+            msn: Seq(1),
+            response_msn: Seq(1),
+            tx_closed: false,
+        }
     }
 
     /// Answers nothing from now on: what is still asked is forgotten.
-    pub const fn shut(&mut self) {
-        self.shut = true;
+    pub const fn on_tx_closed(&mut self) {
+        self.tx_closed = true;
     }
 
     /// Sets how many requests are served at a time; done once, when the stream starts.
     pub fn set_ird(&mut self, ird: u16) {
         self.ird = ird;
-        self.jobs.reserve(usize::from(ird));
+        self.pending.reserve(usize::from(ird));
     }
 
     /// Takes a Read Request in, after checking that its source may be read.
     ///
     /// # Errors
     /// [`Fault`]: more requests than IRD are "no buffer" of the request queue.
-    pub fn accept(
+    pub fn on_read_request(
         &mut self,
         memory: &impl Memory,
-        reach: Reach,
+        scope: AccessScope,
         header: &Untagged,
         payload: &[u8],
     ) -> Result<(), Fault> {
@@ -88,8 +94,8 @@ impl Responder {
             return Err(Fault::ReadRequestTooLong);
         }
         let request = ReadRequest::parse(payload).ok_or(Fault::ReadRequestTooShort)?;
-        check_source(memory, reach, &request).map_err(Fault::ReadSource)?;
-        self.push(Task::Read { request, answered: 0 });
+        check_source(memory, scope, &request).map_err(Fault::ReadSource)?;
+        self.push(ResponseKind::Read { request, answered: 0 });
         Ok(())
     }
 
@@ -100,7 +106,7 @@ impl Responder {
             return Err(Fault::Untagged(UntaggedFault::MsnRange));
         }
         // req: RDMAP-145, RDMAP-233, RDMAP-238, RDMAP-287, RDMAP-296
-        if self.jobs.len() >= usize::from(self.ird) {
+        if self.pending.len() >= usize::from(self.ird) {
             return Err(Fault::Untagged(UntaggedFault::NoBuffer));
         }
         // req: RDMAP-267
@@ -110,10 +116,10 @@ impl Responder {
         Ok(())
     }
 
-    fn push(&mut self, task: Task) {
-        if !self.shut {
+    fn push(&mut self, kind: ResponseKind) {
+        if !self.tx_closed {
             // req: RDMAP-151, RDMAP-161, RDMAP-165, RDMAP-224, RDMAP-354
-            self.jobs.push_back(Job { msn: self.msn.0, task });
+            self.pending.push_back(PendingResponse { msn: self.msn.0, kind });
         }
         // req: DDP-083
         self.msn += 1;
@@ -121,49 +127,49 @@ impl Responder {
 
     /// The next request has this MSN.
     #[cfg(test)]
-    pub(super) const fn begin_at(&mut self, msn: u32) {
+    pub(super) const fn set_next_msn(&mut self, msn: u32) {
         self.msn = Seq(msn);
     }
 
     /// A segment can be built now.
     #[must_use]
-    pub fn ready(&self) -> bool {
-        !self.jobs.is_empty()
+    pub fn can_build(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// A response is begun and not built whole.
     #[must_use]
-    pub fn mid_message(&self) -> bool {
-        self.jobs
-            .front()
-            .is_some_and(|job| matches!(job.task, Task::Read { answered, .. } if answered > 0))
+    pub fn is_mid_message(&self) -> bool {
+        self.pending.front().is_some_and(
+            |response| matches!(response.kind, ResponseKind::Read { answered, .. } if answered > 0),
+        )
     }
 
     /// Octets of the ULPDU that [`Responder::build`] would make with no bound on its room.
     #[must_use]
-    pub fn next_len(&self) -> u64 {
-        self.jobs.front().map_or(0, |job| match &job.task {
-            Task::Read { request, answered } => {
+    pub fn next_ulpdu_len(&self) -> u64 {
+        self.pending.front().map_or(0, |response| match &response.kind {
+            ResponseKind::Read { request, answered } => {
                 TAGGED_LEN as u64 + u64::from(request.len - answered)
             }
-            Task::Atomic(_) => atomic::RESPONSE_ULPDU_LEN as u64,
+            ResponseKind::Atomic(_) => atomic::RESPONSE_ULPDU_LEN as u64,
         })
     }
 
     /// Builds the next segment of the oldest response into `out` and returns its length.
     ///
     /// # Errors
-    /// [`AnswerFault`] if the memory was revoked meanwhile; the stream has to end.
+    /// [`ResponseFault`] if the memory was revoked meanwhile; the stream has to end.
     pub fn build(
         &mut self,
         memory: &impl Memory,
-        reach: Reach,
+        scope: AccessScope,
         version: Version,
         out: &mut [u8],
-    ) -> Result<usize, Box<AnswerFault>> {
-        let Some(job) = self.jobs.front_mut() else { return Ok(0) };
-        let Task::Read { request, answered } = &mut job.task else {
-            return self.build_atomic(memory, reach, version, out);
+    ) -> Result<usize, Box<ResponseFault>> {
+        let Some(response) = self.pending.front_mut() else { return Ok(0) };
+        let ResponseKind::Read { request, answered } = &mut response.kind else {
+            return self.build_atomic_response(memory, scope, version, out);
         };
         let left = request.len - *answered;
         let room = u32::try_from(out.len() - TAGGED_LEN).unwrap_or(u32::MAX);
@@ -184,14 +190,18 @@ impl Responder {
             let stag = request.source_stag;
             // req: RDMAP-074, RDMAP-342
             let body = &mut out[TAGGED_LEN..TAGGED_LEN + len as usize];
-            match memory.regions().resolve(stag, reach, Access::REMOTE_READ, at, body.len()) {
-                Ok(place) => memory.fetch(place, body),
-                Err(fault) => return Err(Box::new(job.fault(Fault::ReadSource(fault), version))),
+            match memory.regions().resolve(stag, scope, Access::REMOTE_READ, at, body.len()) {
+                Ok(range) => memory.fetch(range, body),
+                Err(fault) => {
+                    return Err(Box::new(
+                        response.response_fault(Fault::ReadSource(fault), version),
+                    ));
+                }
             }
         }
         *answered += len;
         if header.last {
-            self.jobs.pop_front();
+            self.pending.pop_front();
         }
         Ok(TAGGED_LEN + len as usize)
     }
@@ -203,12 +213,12 @@ impl Default for Responder {
     }
 }
 
-impl Job {
+impl PendingResponse {
     /// The request, as the Terminate's copies show it: of a Read the remainder.
-    fn fault(&self, fault: Fault, version: Version) -> AnswerFault {
+    fn response_fault(&self, fault: Fault, version: Version) -> ResponseFault {
         let mut segment = [0; UNTAGGED_LEN + ATOMIC_REQUEST_LEN];
-        let (opcode, len) = match &self.task {
-            Task::Read { request, answered } => {
+        let (opcode, len) = match &self.kind {
+            ResponseKind::Read { request, answered } => {
                 let done = u64::from(*answered);
                 let rest = ReadRequest {
                     // req: RDMAP-127
@@ -222,7 +232,7 @@ impl Job {
                 rest.emit(&mut segment[UNTAGGED_LEN..]);
                 (Opcode::ReadRequest, READ_REQUEST_LEN)
             }
-            Task::Atomic(request) => {
+            ResponseKind::Atomic(request) => {
                 request.emit(&mut segment[UNTAGGED_LEN..]);
                 (Opcode::AtomicRequest, ATOMIC_REQUEST_LEN)
             }
@@ -236,14 +246,14 @@ impl Job {
             mo: 0,
         };
         header.emit(version, &mut segment);
-        AnswerFault { fault, segment: segment[..UNTAGGED_LEN + len].iter().copied().collect() }
+        ResponseFault { fault, segment: segment[..UNTAGGED_LEN + len].iter().copied().collect() }
     }
 }
 
 /// The source of a Read of no octets is not checked (RFC 5040 section 5.2.1).
 fn check_source(
     memory: &impl Memory,
-    reach: Reach,
+    scope: AccessScope,
     request: &ReadRequest,
 ) -> Result<(), MemoryFault> {
     // req: RDMAP-155, RDMAP-156, RDMAP-157, RDMAP-158
@@ -253,6 +263,6 @@ fn check_source(
     let len = request.len as usize;
     memory
         .regions()
-        .resolve(request.source_stag, reach, Access::REMOTE_READ, request.source_to, len)
+        .resolve(request.source_stag, scope, Access::REMOTE_READ, request.source_to, len)
         .map(|_| ())
 }

@@ -18,8 +18,8 @@ impl Stream {
     /// The ready-to-receive message of this kind, which must be the first FPDU of the stream. A
     /// Write may also come later: it changes nothing.
     #[must_use]
-    pub fn begin_with(&mut self, rtr: Rtr) -> RtrUlpdu {
-        self.said_ready = true;
+    pub fn build_rtr(&mut self, rtr: Rtr) -> RtrUlpdu {
+        self.rtr_sent = true;
         let version = self.version();
         let mut out = [0; UNTAGGED_LEN + READ_REQUEST_LEN];
         let untagged = |opcode: Opcode, queue, msn| Untagged {
@@ -33,7 +33,7 @@ impl Stream {
         let len = match rtr {
             Rtr::Send => {
                 let opcode = Opcode::Send { invalidate: false, solicited: false };
-                untagged(opcode, QN_SEND, self.requester.take_send_msn()).emit(version, &mut out);
+                untagged(opcode, QN_SEND, self.requester.alloc_send_msn()).emit(version, &mut out);
                 UNTAGGED_LEN
             }
             Rtr::Write => {
@@ -43,7 +43,7 @@ impl Stream {
                 TAGGED_LEN
             }
             Rtr::Read => {
-                let msn = self.requester.begin_rtr_read();
+                let msn = self.requester.start_rtr_read();
                 untagged(Opcode::ReadRequest, QN_READ_REQUEST, msn).emit(version, &mut out);
                 let request = ReadRequest {
                     sink_stag: NO_STAG,
@@ -61,8 +61,8 @@ impl Stream {
 
     /// The first FPDU of the stream has come: true if it is a Send of no octets that says no more
     /// than that the peer is ready. It takes its place in the order of Sends, and no buffer.
-    pub fn takes_rtr(&mut self, ulpdu: &[u8]) -> bool {
-        if !self.end_rtr() {
+    pub fn consume_rtr(&mut self, ulpdu: &[u8]) -> bool {
+        if !self.clear_rtr_expected() {
             return false;
         }
         let Ok(Header::Untagged(header)) = Header::parse(ulpdu, self.version()) else {
@@ -73,7 +73,7 @@ impl Stream {
             && Opcode::parse(header.rsvd_ulp, self.version()) == Ok(plain)
             && (header.qn, header.msn, header.mo, header.last) == (QN_SEND, 1, 0, true);
         if is_rtr {
-            self.receives.skip_message();
+            self.recv_queue.skip_message();
         }
         is_rtr
     }

@@ -1,7 +1,7 @@
 //! The segments that requests are made of: one function for each kind of message.
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
-use crate::ddp::regions::{Reach, Stag};
+use crate::ddp::regions::{AccessScope, Stag};
 use crate::ddp::sgl::{self, Sge};
 use crate::rdmap::operation::{ImmediateData, Payload};
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
@@ -9,9 +9,9 @@ use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
 
 /// What the segments of a stream are made for and with.
-pub(super) struct Maker<'a, M> {
+pub(super) struct SegmentBuilder<'a, M> {
     pub(super) memory: &'a M,
-    pub(super) reach: Reach,
+    pub(super) scope: AccessScope,
     pub(super) version: Version,
     /// Takes the segment: at least 128 octets.
     pub(super) out: &'a mut [u8],
@@ -19,7 +19,7 @@ pub(super) struct Maker<'a, M> {
 
 /// A segment that was made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Made {
+pub(super) struct BuiltSegment {
     /// Octets of header and payload.
     pub(super) len: usize,
     /// Octets of the message that it carries.
@@ -31,23 +31,23 @@ pub(super) struct Made {
 /// The part of a message that goes into one segment: it begins `offset` octets in, where `left`
 /// octets of it are left.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct Chunk {
     pub(super) offset: u64,
-    pub(super) left: u64,
+    pub(super) remaining: u64,
 }
 
-impl<M: Memory> Maker<'_, M> {
+impl<M: Memory> SegmentBuilder<'_, M> {
     /// A segment of a Send.
     #[inline]
     pub(super) fn send(
         &mut self,
         payload: &Payload,
-        part: Part,
+        chunk: Chunk,
         msn: u32,
         solicited: bool,
         invalidate: Option<Stag>,
-    ) -> Result<Made, MemoryFault> {
-        let (len, last) = chunk(part.left, self.out.len() - UNTAGGED_LEN);
+    ) -> Result<BuiltSegment, MemoryFault> {
+        let (len, last) = fit_chunk(chunk.remaining, self.out.len() - UNTAGGED_LEN);
         let opcode = Opcode::Send { invalidate: invalidate.is_some(), solicited };
         let header = Untagged {
             last,
@@ -58,13 +58,13 @@ impl<M: Memory> Maker<'_, M> {
             qn: QN_SEND,
             msn,
             // req: DDP-041, DDP-099, DDP-110
-            mo: low_half(part.offset),
+            mo: message_offset(chunk.offset),
         };
         // req: RDMAP-168
         header.emit(self.version, self.out);
         // req: RDMAP-075, RDMAP-343
-        self.fetch(payload, part.offset, UNTAGGED_LEN, len)?;
-        Ok(Made { len: UNTAGGED_LEN + len, payload_len: len, last })
+        self.copy_payload(payload, chunk.offset, UNTAGGED_LEN, len)?;
+        Ok(BuiltSegment { len: UNTAGGED_LEN + len, payload_len: len, last })
     }
 
     /// A segment of an RDMA Write to `remote`.
@@ -72,11 +72,11 @@ impl<M: Memory> Maker<'_, M> {
     pub(super) fn write(
         &mut self,
         payload: &Payload,
-        part: Part,
+        chunk: Chunk,
         rkey: Stag,
         remote: u64,
-    ) -> Result<Made, MemoryFault> {
-        let (len, last) = chunk(part.left, self.out.len() - TAGGED_LEN);
+    ) -> Result<BuiltSegment, MemoryFault> {
+        let (len, last) = fit_chunk(chunk.remaining, self.out.len() - TAGGED_LEN);
         let header = Tagged {
             // req: DDP-103, DDP-104
             last,
@@ -84,13 +84,13 @@ impl<M: Memory> Maker<'_, M> {
             // req: DDP-064, RDMAP-053
             stag: rkey,
             // req: DDP-101
-            to: remote.wrapping_add(part.offset),
+            to: remote.wrapping_add(chunk.offset),
         };
         // req: RDMAP-019, RDMAP-133
         header.emit(self.version, self.out);
         // req: RDMAP-073, RDMAP-340
-        self.fetch(payload, part.offset, TAGGED_LEN, len)?;
-        Ok(Made { len: TAGGED_LEN + len, payload_len: len, last })
+        self.copy_payload(payload, chunk.offset, TAGGED_LEN, len)?;
+        Ok(BuiltSegment { len: TAGGED_LEN + len, payload_len: len, last })
     }
 
     /// A Read Request.
@@ -100,9 +100,9 @@ impl<M: Memory> Maker<'_, M> {
         rkey: Stag,
         remote: u64,
         msn: u32,
-    ) -> Result<Made, MemoryFault> {
+    ) -> Result<BuiltSegment, MemoryFault> {
         // req: RDMAP-144, RDMAP-149
-        self.untagged(Opcode::ReadRequest, QN_READ_REQUEST, msn);
+        self.write_untagged_header(Opcode::ReadRequest, QN_READ_REQUEST, msn);
         let request = ReadRequest {
             sink_stag: sink.lkey,
             // req: RDMAP-078
@@ -116,7 +116,7 @@ impl<M: Memory> Maker<'_, M> {
         request.emit(&mut self.out[UNTAGGED_LEN..]);
         // req: RDMAP-257
         self.check_sink(sink)?;
-        Ok(whole(READ_REQUEST_LEN))
+        Ok(single_segment(READ_REQUEST_LEN))
     }
 
     /// An Atomic Request.
@@ -126,23 +126,28 @@ impl<M: Memory> Maker<'_, M> {
         sink: &Sge,
         request: &AtomicRequest,
         msn: u32,
-    ) -> Result<Made, MemoryFault> {
-        self.untagged(Opcode::AtomicRequest, QN_READ_REQUEST, msn);
+    ) -> Result<BuiltSegment, MemoryFault> {
+        self.write_untagged_header(Opcode::AtomicRequest, QN_READ_REQUEST, msn);
         request.emit(&mut self.out[UNTAGGED_LEN..]);
         self.check_sink(sink)?;
-        Ok(whole(ATOMIC_REQUEST_LEN))
+        Ok(single_segment(ATOMIC_REQUEST_LEN))
     }
 
     /// Immediate Data.
     #[cold]
-    pub(super) fn immediate(&mut self, data: &ImmediateData, solicited: bool, msn: u32) -> Made {
-        self.untagged(Opcode::Immediate { solicited }, QN_SEND, msn);
+    pub(super) fn immediate(
+        &mut self,
+        data: &ImmediateData,
+        solicited: bool,
+        msn: u32,
+    ) -> BuiltSegment {
+        self.write_untagged_header(Opcode::Immediate { solicited }, QN_SEND, msn);
         self.out[UNTAGGED_LEN..UNTAGGED_LEN + IMMEDIATE_LEN].copy_from_slice(data);
-        whole(IMMEDIATE_LEN)
+        single_segment(IMMEDIATE_LEN)
     }
 
     /// The header of an untagged message of one segment.
-    fn untagged(&mut self, opcode: Opcode, queue: u32, msn: u32) {
+    fn write_untagged_header(&mut self, opcode: Opcode, queue: u32, msn: u32) {
         let rsvd_ulp = opcode.control(self.version);
         // req: RDMAP-341
         let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, qn: queue, msn, mo: 0 };
@@ -150,7 +155,7 @@ impl<M: Memory> Maker<'_, M> {
     }
 
     #[inline]
-    fn fetch(
+    fn copy_payload(
         &mut self,
         payload: &Payload,
         offset: u64,
@@ -159,7 +164,7 @@ impl<M: Memory> Maker<'_, M> {
     ) -> Result<(), MemoryFault> {
         let body = &mut self.out[at..at + len];
         match payload {
-            Payload::Gather(list) => sgl::gather(self.memory, self.reach, list, offset, body),
+            Payload::Gather(list) => sgl::gather(self.memory, self.scope, list, offset, body),
             Payload::Inline(octets) => {
                 let start = usize::try_from(offset).expect("inline data is short");
                 body.copy_from_slice(&octets[start..start + len]);
@@ -174,18 +179,18 @@ impl<M: Memory> Maker<'_, M> {
             return Ok(());
         }
         let (len, needed) = (sink.len as usize, Access::LOCAL_WRITE);
-        self.memory.regions().resolve(sink.lkey, self.reach, needed, sink.addr, len).map(|_| ())
+        self.memory.regions().resolve(sink.lkey, self.scope, needed, sink.addr, len).map(|_| ())
     }
 }
 
 /// A message that is a header of `len` octets.
 // req: RDMAP-047
-const fn whole(len: usize) -> Made {
-    Made { len: UNTAGGED_LEN + len, payload_len: len, last: true }
+const fn single_segment(len: usize) -> BuiltSegment {
+    BuiltSegment { len: UNTAGGED_LEN + len, payload_len: len, last: true }
 }
 
 /// Octets of the next segment's payload, and whether it is the message's last.
-fn chunk(left: u64, room: usize) -> (usize, bool) {
+fn fit_chunk(left: u64, room: usize) -> (usize, bool) {
     match usize::try_from(left) {
         // req: DDP-038, DDP-040
         Ok(left) if left <= room => (left, true),
@@ -195,6 +200,6 @@ fn chunk(left: u64, room: usize) -> (usize, bool) {
 }
 
 /// MO of an offset within a message, which is below 2^32.
-fn low_half(offset: u64) -> u32 {
+fn message_offset(offset: u64) -> u32 {
     u32::try_from(offset).expect("messages are shorter than 2^32 octets")
 }

@@ -2,11 +2,11 @@
 //! among requests, responses and the Terminate.
 
 use crate::ddp::memory::{Access, Memory};
-use crate::ddp::regions::{InvalidateFault, Reach, Stag};
-use crate::ddp::untagged::{BufferQueue, Filled, UntaggedFault};
-use crate::rdmap::fault::Fault;
+use crate::ddp::regions::{AccessScope, InvalidateFault, Stag};
+use crate::ddp::untagged::{BufferQueue, DeliveredMessage, UntaggedFault};
 use crate::rdmap::requester::Requester;
 use crate::rdmap::responder::Responder;
+use crate::rdmap::terminate::Fault;
 use crate::wire::atomic::ImmediateData;
 use crate::wire::ddp::{Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
@@ -22,7 +22,7 @@ pub enum Indication {
     /// A Send was delivered into a receive buffer.
     Received {
         /// The buffer and the message's length.
-        filled: Filled,
+        message: DeliveredMessage,
         /// The sender asked for an event.
         solicited: bool,
         /// Invalidated by this Send, already unusable.
@@ -31,7 +31,7 @@ pub enum Indication {
     /// Immediate Data used up a receive buffer.
     ImmediateReceived {
         /// The buffer, and a length of 0.
-        filled: Filled,
+        message: DeliveredMessage,
         /// What the peer said.
         data: ImmediateData,
         /// The sender asked for an event.
@@ -47,7 +47,7 @@ pub enum Indication {
 
 /// Which side speaks next when both have a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum TxSource {
     Requests,
     Responses,
 }
@@ -55,14 +55,14 @@ enum Turn {
 /// A stream's protocol state, both directions.
 #[derive(Debug)]
 pub struct Stream {
-    reach: Reach,
+    scope: AccessScope,
     version: Version,
     /// Requests of this end.
     pub requester: Requester,
     /// Buffers for Sends of the peer.
-    pub receives: BufferQueue,
+    pub recv_queue: BufferQueue,
     responder: Responder,
-    turn: Turn,
+    preferred_source: TxSource,
     /// RFC 7306 is spoken.
     extensions: bool,
     /// Due and not built.
@@ -70,11 +70,11 @@ pub struct Stream {
     /// Set once anything ended the stream; nothing is placed afterwards.
     failed: bool,
     /// The peer has had its last word, or what it sends cannot be told apart any more.
-    deaf: bool,
+    rx_dead: bool,
     /// The first FPDU may be a Send of no octets that is for no buffer.
-    rtr_send: bool,
+    rtr_send_expected: bool,
     /// This end has said that it is ready.
-    pub(super) said_ready: bool,
+    pub(super) rtr_sent: bool,
 }
 
 /// Why [`Stream::build`] made no segment.
@@ -83,38 +83,42 @@ pub enum BuildError {
     /// A request of this end names memory that is not registered as it claims.
     Request,
     /// A Read of the peer can no longer be answered; a Terminate is due.
-    Answer(Box<Terminate>),
+    Response(Box<Terminate>),
 }
 
 impl Stream {
     /// A stream, not started, that reaches this memory: given a protection domain alone, what is
     /// good for all streams of it.
     #[must_use]
-    pub fn new(reach: impl Into<Reach>, send_count_max: usize, recv_count_max: usize) -> Self {
+    pub fn new(
+        scope: impl Into<AccessScope>,
+        send_count_max: usize,
+        recv_count_max: usize,
+    ) -> Self {
         Self {
-            reach: reach.into(),
+            scope: scope.into(),
             version: Version::Ietf,
             requester: Requester::new(send_count_max),
-            receives: BufferQueue::new(recv_count_max),
+            recv_queue: BufferQueue::new(recv_count_max),
             responder: Responder::new(),
-            turn: Turn::Requests,
+            preferred_source: TxSource::Requests,
             extensions: false,
             terminate: None,
             failed: false,
-            deaf: false,
-            rtr_send: false,
-            said_ready: false,
+            rx_dead: false,
+            rtr_send_expected: false,
+            rtr_sent: false,
         }
     }
 
     /// What it reaches.
     #[must_use]
-    pub const fn reach(&self) -> Reach {
-        self.reach
+    pub const fn access_scope(&self) -> AccessScope {
+        self.scope
     }
 
     /// Fixes what the start-up exchange agreed on. The IETF's version brings RFC 7306 along: see
-    /// [`Stream::forbid_extensions`].
+    /// [`Stream::disable_extensions`].
     pub fn start(&mut self, version: Version, ird: u16, ord: u16) {
         self.version = version;
         self.extensions = version == Version::Ietf;
@@ -129,17 +133,17 @@ impl Stream {
 
     /// The first FPDU may be a Send that only says that the peer is ready.
     pub const fn expect_rtr_send(&mut self) {
-        self.rtr_send = true;
+        self.rtr_send_expected = true;
     }
 
     /// This end has begun to send FPDUs.
-    pub const fn has_spoken(&self) -> bool {
-        self.said_ready || self.requester.has_begun()
+    pub const fn has_sent(&self) -> bool {
+        self.rtr_sent || self.requester.has_built()
     }
 
     /// The first FPDU has come; true if [`Stream::expect_rtr_send`] was said.
-    pub const fn end_rtr(&mut self) -> bool {
-        core::mem::replace(&mut self.rtr_send, false)
+    pub const fn clear_rtr_expected(&mut self) -> bool {
+        core::mem::replace(&mut self.rtr_send_expected, false)
     }
 
     /// Checks, places and accounts for one ULPDU of an in-order, verified stream.
@@ -149,7 +153,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Fault`]: the caller ends the stream with [`Stream::fail`].
-    pub fn handle(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Result<Indication, Fault> {
+    pub fn on_ulpdu(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Result<Indication, Fault> {
         let header = Header::parse(ulpdu, self.version).map_err(Fault::Header)?;
         let opcode = Opcode::parse(header.rsvd_ulp(), self.version).map_err(Fault::Control)?;
         let payload = &ulpdu[header.wire_len()..];
@@ -158,7 +162,7 @@ impl Stream {
             (Header::Tagged(header), Opcode::Write) => self.place_write(memory, &header, payload),
             // req: RDMAP-162, DDP-054
             (Header::Tagged(header), Opcode::ReadResponse) => {
-                self.place_response(memory, &header, payload)
+                self.place_read_response(memory, &header, payload)
             }
             (Header::Tagged(_), _) => Err(Fault::UnexpectedOpcode),
             (Header::Untagged(header), opcode) => match (header.qn, opcode) {
@@ -168,11 +172,11 @@ impl Stream {
                 }
                 // req: RDMAP-146, RDMAP-154, DDP-091
                 (QN_READ_REQUEST, Opcode::ReadRequest) => {
-                    self.responder.accept(memory, self.reach, &header, payload)?;
+                    self.responder.on_read_request(memory, self.scope, &header, payload)?;
                     Ok(Indication::ReadRequested)
                 }
-                (QN_TERMINATE, Opcode::Terminate) => Ok(self.take_terminate(&header, payload)),
-                _ => self.handle_extension(memory, &header, opcode, payload),
+                (QN_TERMINATE, Opcode::Terminate) => Ok(self.on_terminate(&header, payload)),
+                _ => self.on_extension_message(memory, &header, opcode, payload),
             },
         }
     }
@@ -180,7 +184,7 @@ impl Stream {
     /// Places the payload of a ULPDU ahead of its turn, if that needs no order: an RDMA Write, and
     /// nothing wrong with it. False: it is to be handled in its turn.
     // req: MPA-006, MPA-007, RDMAP-012
-    pub fn place_ahead(&self, memory: &impl Memory, ulpdu: &[u8]) -> bool {
+    pub fn place_ooo_write(&self, memory: &impl Memory, ulpdu: &[u8]) -> bool {
         if self.failed {
             return false;
         }
@@ -200,38 +204,38 @@ impl Stream {
         // STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
         // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
         if !payload.is_empty() {
-            let place = memory
+            let range = memory
                 .regions()
-                .resolve(header.stag, self.reach, Access::REMOTE_WRITE, header.to, payload.len())
+                .resolve(header.stag, self.scope, Access::REMOTE_WRITE, header.to, payload.len())
                 .map_err(Fault::Tagged)?;
-            memory.place(place, payload);
+            memory.place(range, payload);
         }
         Ok(Indication::Placed)
     }
 
-    fn place_response(
+    fn place_read_response(
         &mut self,
         memory: &impl Memory,
         header: &Tagged,
         payload: &[u8],
     ) -> Result<Indication, Fault> {
-        if self.requester.ends_rtr_read(header.last && payload.is_empty()) {
+        if self.requester.on_rtr_read_response(header.last && payload.is_empty()) {
             return Ok(Indication::Placed);
         }
         let sink = self
             .requester
-            .expect_response(header, payload.len())
+            .check_read_response(header, payload.len())
             .map_err(Fault::Tagged)?
             .ok_or(Fault::UnexpectedOpcode)?;
         if !payload.is_empty() {
-            let place = memory
+            let range = memory
                 .regions()
-                .resolve(sink, self.reach, Access::LOCAL_WRITE, header.to, payload.len())
+                .resolve(sink, self.scope, Access::LOCAL_WRITE, header.to, payload.len())
                 .map_err(Fault::Tagged)?;
-            memory.place(place, payload);
+            memory.place(range, payload);
         }
-        if self.requester.response_placed(payload.len(), header.last) {
-            self.run_local(memory);
+        if self.requester.on_response_placed(payload.len(), header.last) {
+            self.execute_local_ops(memory);
             Ok(Indication::ReadCompleted)
         } else {
             Ok(Indication::Placed)
@@ -251,29 +255,29 @@ impl Stream {
         let invalidated = (invalidate && header.last).then_some(header.rsvd_ulp_rest);
         if let Some(stag) = invalidated {
             // req: RDMAP-103, RDMAP-184, RDMAP-185, RDMAP-266, RDMAP-329, RDMAP-331
-            memory.regions().check_invalidate(stag, self.reach).map_err(|fault| match fault {
+            memory.regions().check_invalidate(stag, self.scope).map_err(|fault| match fault {
                 InvalidateFault::Unknown => Fault::InvalidateUnknown,
                 InvalidateFault::Foreign => Fault::InvalidateForeign,
                 InvalidateFault::Shared | InvalidateFault::NotRemote => Fault::InvalidateShared,
             })?;
         }
-        let filled =
-            self.receives.place(memory, self.reach, header, payload).map_err(Fault::Untagged)?;
-        let Some(filled) = filled else { return Ok(Indication::Placed) };
+        let message =
+            self.recv_queue.place(memory, self.scope, header, payload).map_err(Fault::Untagged)?;
+        let Some(message) = message else { return Ok(Indication::Placed) };
         if let Some(stag) = invalidated {
             // The STag is dead before the application hears of the message.
             // req: RDMAP-007, RDMAP-183, RDMAP-337
-            memory.regions().invalidate_remote(stag, self.reach);
+            memory.regions().invalidate_remote(stag, self.scope);
         }
-        Ok(Indication::Received { filled, solicited, invalidated })
+        Ok(Indication::Received { message, solicited, invalidated })
     }
 
     /// The peer's last word. Nothing is answered to it, not even if it breaks the rules: an end
     /// that has sent a Terminate has left the stream.
     // req: RDMAP-189, RDMAP-190, RDMAP-191, RDMAP-193, RDMAP-262
     #[cold]
-    fn take_terminate(&mut self, header: &Untagged, payload: &[u8]) -> Indication {
-        (self.failed, self.deaf) = (true, true);
+    fn on_terminate(&mut self, header: &Untagged, payload: &[u8]) -> Indication {
+        (self.failed, self.rx_dead) = (true, true);
         let is_sound = header.last && (header.msn, header.mo) == (1, 0);
         Indication::Terminated(Terminate::parse(payload).filter(|_| is_sound))
     }
@@ -281,8 +285,8 @@ impl Stream {
     /// Behind the end that this end has made of the stream a Terminate may still come, of a peer
     /// that had not heard of it.
     #[must_use]
-    pub const fn awaits_last_word(&self) -> bool {
-        self.failed && !self.deaf
+    pub const fn awaits_terminate(&self) -> bool {
+        self.failed && !self.rx_dead
     }
 
     /// One ULPDU of what comes behind that end, in order and verified. Nothing is placed or
@@ -290,12 +294,12 @@ impl Stream {
     /// (RFC 5040 section 5.4), and only one.
     // req: RDMAP-192
     #[cold]
-    pub fn take_late(&mut self, ulpdu: &[u8]) -> Option<Indication> {
+    pub fn drain_ulpdu(&mut self, ulpdu: &[u8]) -> Option<Indication> {
         let Ok(Header::Untagged(header)) = Header::parse(ulpdu, self.version) else { return None };
         let opcode = Opcode::parse(header.rsvd_ulp, self.version);
         let is_terminate = (header.qn, opcode) == (QN_TERMINATE, Ok(Opcode::Terminate));
-        (is_terminate && self.awaits_last_word())
-            .then(|| self.take_terminate(&header, &ulpdu[UNTAGGED_LEN..]))
+        (is_terminate && self.awaits_terminate())
+            .then(|| self.on_terminate(&header, &ulpdu[UNTAGGED_LEN..]))
     }
 
     /// Ends the stream over `fault`, found in `segment` (empty if in none), and queues the
@@ -310,20 +314,20 @@ impl Stream {
         // req: MPA-158, RDMAP-195, RDMAP-253, DDP-028
         self.failed = true;
         // Behind these nobody knows where an FPDU begins.
-        self.deaf = matches!(fault, Fault::Crc | Fault::Marker);
-        let told = fault.terminate(self.version, segment);
+        self.rx_dead = matches!(fault, Fault::Crc | Fault::Marker);
+        let terminate = fault.to_terminate(self.version, segment);
         // req: DDP-140, DDP-165, RDMAP-245, RDMAP-334
-        self.terminate = Some(Box::new(told));
-        Some(told)
+        self.terminate = Some(Box::new(terminate));
+        Some(terminate)
     }
 
     /// Ends the stream over `fault` without a word to the peer. Returns what it would have been
     /// told, or `None` if the stream had ended already.
     #[cold]
-    pub fn fail_silently(&mut self, fault: Fault) -> Option<Terminate> {
-        let told = self.fail(fault, &[])?;
+    pub fn fail_without_terminate(&mut self, fault: Fault) -> Option<Terminate> {
+        let terminate = self.fail(fault, &[])?;
         self.terminate = None;
-        Some(told)
+        Some(terminate)
     }
 
     /// Ends the stream without a Terminate.
@@ -331,30 +335,30 @@ impl Stream {
         self.failed = true;
     }
 
-    /// The request that a peer's Terminate is about: see [`Requester::refused`].
+    /// The request that a peer's Terminate is about: see [`Requester::terminated_request`].
     #[cold]
     #[must_use]
-    pub fn refused(&self, told: &Terminate) -> Option<u64> {
-        self.requester.refused(told, self.version)
+    pub fn terminated_request(&self, terminate: &Terminate) -> Option<u64> {
+        self.requester.terminated_request(terminate, self.version)
     }
 
     /// The peer has sent its last: what needs an answer is not sent any more. True if something
     /// waits for one, and will for ever.
     #[cold]
-    pub fn end_answers(&mut self) -> bool {
-        self.requester.end_answers()
+    pub fn on_rx_closed(&mut self) -> bool {
+        self.requester.on_rx_closed()
     }
 
     /// All that was posted is done, and all that the peer asked for is answered.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.requester.is_empty() && !self.responder.ready()
+        self.requester.is_empty() && !self.responder.can_build()
     }
 
     /// This end has sent its last: Reads that the peer still asks for are not answered.
     #[cold]
-    pub const fn shut_send(&mut self) {
-        self.responder.shut();
+    pub const fn on_tx_closed(&mut self) {
+        self.responder.on_tx_closed();
     }
 
     /// The stream has ended: what still arrives is discarded.
@@ -365,46 +369,46 @@ impl Stream {
 
     /// A Terminate is due and not built.
     #[must_use]
-    pub const fn terminate_due(&self) -> bool {
+    pub const fn is_terminate_pending(&self) -> bool {
         self.terminate.is_some()
     }
 
     /// A segment can be built now.
     #[must_use]
-    pub fn ready(&self) -> bool {
+    pub fn can_build(&self) -> bool {
         if self.failed {
             return self.terminate.is_some();
         }
-        self.requester.ready() || self.responder.ready()
+        self.requester.can_build() || self.responder.can_build()
     }
 
     /// Octets of the next ULPDU with no bound on its room.
     #[must_use]
-    pub fn next_len(&self) -> u64 {
-        match (&self.terminate, self.speaker()) {
-            (Some(told), _) => (UNTAGGED_LEN + told.wire_len()) as u64,
-            (None, Turn::Requests) => self.requester.next_len(),
-            (None, Turn::Responses) => self.responder.next_len(),
+    pub fn next_ulpdu_len(&self) -> u64 {
+        match (&self.terminate, self.next_source()) {
+            (Some(terminate), _) => (UNTAGGED_LEN + terminate.wire_len()) as u64,
+            (None, TxSource::Requests) => self.requester.next_ulpdu_len(),
+            (None, TxSource::Responses) => self.responder.next_ulpdu_len(),
         }
     }
 
     /// Builds the next ULPDU into `out` (at least 128 octets) and returns its length. Call only
-    /// when [`Stream::ready`]. A due Terminate comes first; whole messages alternate between
+    /// when [`Stream::can_build`]. A due Terminate comes first; whole messages alternate between
     /// requests and responses when both wait.
     ///
     /// # Errors
     /// [`BuildError`]; the stream has then failed.
     pub fn build(&mut self, memory: &impl Memory, out: &mut [u8]) -> Result<usize, BuildError> {
-        if let Some(told) = self.terminate.take() {
+        if let Some(terminate) = self.terminate.take() {
             // req: RDMAP-260
-            return Ok(self.build_terminate(&told, out));
+            return Ok(self.build_terminate(&terminate, out));
         }
-        match self.speaker() {
-            Turn::Requests => {
-                let built = self.requester.build(memory, self.reach, self.version, out);
-                if !self.requester.mid_message() {
-                    self.turn = Turn::Responses;
-                    self.run_local(memory);
+        match self.next_source() {
+            TxSource::Requests => {
+                let built = self.requester.build(memory, self.scope, self.version, out);
+                if !self.requester.is_mid_message() {
+                    self.preferred_source = TxSource::Responses;
+                    self.execute_local_ops(memory);
                 }
                 built.map_err(|_| {
                     // req: RDMAP-128, RDMAP-257
@@ -412,30 +416,30 @@ impl Stream {
                     BuildError::Request
                 })
             }
-            Turn::Responses => {
-                let built = self.responder.build(memory, self.reach, self.version, out);
-                if !self.responder.mid_message() {
-                    self.turn = Turn::Requests;
+            TxSource::Responses => {
+                let built = self.responder.build(memory, self.scope, self.version, out);
+                if !self.responder.is_mid_message() {
+                    self.preferred_source = TxSource::Requests;
                 }
                 built.map_err(|failed| {
-                    let told = failed.fault.terminate(self.version, &failed.segment);
+                    let terminate = failed.fault.to_terminate(self.version, &failed.segment);
                     self.fail(failed.fault, &failed.segment);
-                    BuildError::Answer(Box::new(told))
+                    BuildError::Response(Box::new(terminate))
                 })
             }
         }
     }
 
     /// Carries out requests that concern this end alone, if it is their turn.
-    pub fn run_local(&mut self, memory: &impl Memory) {
-        if self.requester.has_local() && !self.failed {
-            self.requester.run_local(memory.regions(), self.reach);
+    pub fn execute_local_ops(&mut self, memory: &impl Memory) {
+        if self.requester.has_local_ops() && !self.failed {
+            self.requester.execute_local_ops(memory.regions(), self.scope);
         }
     }
 
     // req: RDMAP-059, RDMAP-069, RDMAP-187, RDMAP-188
     #[cold]
-    fn build_terminate(&self, told: &Terminate, out: &mut [u8]) -> usize {
+    fn build_terminate(&self, terminate: &Terminate, out: &mut [u8]) -> usize {
         let header = Untagged {
             last: true,
             rsvd_ulp: Opcode::Terminate.control(self.version),
@@ -447,29 +451,29 @@ impl Stream {
         };
         header.emit(self.version, out);
         // req: RDMAP-010, RDMAP-071
-        told.emit(&mut out[UNTAGGED_LEN..]);
-        UNTAGGED_LEN + told.wire_len()
+        terminate.emit(&mut out[UNTAGGED_LEN..]);
+        UNTAGGED_LEN + terminate.wire_len()
     }
 
     /// Who builds the next segment: a message that is begun goes on, else turns alternate.
-    fn speaker(&self) -> Turn {
-        if self.requester.mid_message() {
-            return Turn::Requests;
+    fn next_source(&self) -> TxSource {
+        if self.requester.is_mid_message() {
+            return TxSource::Requests;
         }
-        if self.responder.mid_message() {
-            return Turn::Responses;
+        if self.responder.is_mid_message() {
+            return TxSource::Responses;
         }
-        match self.turn {
-            Turn::Requests if self.requester.ready() => Turn::Requests,
-            Turn::Responses if self.responder.ready() => Turn::Responses,
-            Turn::Requests => Turn::Responses,
-            Turn::Responses => Turn::Requests,
+        match self.preferred_source {
+            TxSource::Requests if self.requester.can_build() => TxSource::Requests,
+            TxSource::Responses if self.responder.can_build() => TxSource::Responses,
+            TxSource::Requests => TxSource::Responses,
+            TxSource::Responses => TxSource::Requests,
         }
     }
 
     /// The buffer that a fault of the receive queue concerns, so that it completes in error.
     #[must_use]
-    pub const fn faulty_buffer(fault: Fault) -> Option<(u64, bool)> {
+    pub const fn faulted_buffer(fault: Fault) -> Option<(u64, bool)> {
         match fault {
             Fault::Untagged(UntaggedFault::TooLong { wr_id }) => Some((wr_id, true)),
             Fault::Untagged(UntaggedFault::Local { wr_id, .. }) => Some((wr_id, false)),
@@ -479,6 +483,6 @@ impl Stream {
 }
 
 #[cfg(test)]
-mod table;
+mod terminate_tables;
 #[cfg(test)]
 mod tests;

@@ -8,9 +8,9 @@ use crate::verbs::qp::SrqId;
 use crate::verbs::wc::{CqId, QpId};
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
 
-use crate::mpa::startup::{READ_DEPTH_MAX, Wishes};
+use crate::mpa::startup::{Offer, READ_DEPTH_MAX};
 pub use crate::mpa::startup::{ReadDepths, Rtr, RtrKinds};
-pub use crate::rdmap::fault::Abort;
+pub use crate::rdmap::terminate::Abort;
 pub use crate::wire::ddp::Version;
 pub use crate::wire::mpa::PRIVATE_DATA_LEN_MAX;
 pub use crate::wire::terminate::Terminate;
@@ -84,8 +84,8 @@ pub struct ConnParam {
 impl ConnParam {
     /// What of it is for MPA.
     #[must_use]
-    pub const fn wishes(&self) -> Wishes {
-        Wishes {
+    pub const fn mpa_offer(&self) -> Offer {
+        Offer {
             ird: self.ird,
             ird_max: self.ird_max,
             ord: self.ord,
@@ -130,7 +130,7 @@ pub struct RequestId {
 
 /// What was agreed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct ConnInfo {
     /// The peer's address.
     pub peer: SocketAddr,
     /// Our address.
@@ -258,9 +258,9 @@ impl EndReason {
     #[must_use]
     pub const fn error(&self) -> Option<(u8, u8, u8)> {
         match self {
-            Self::TerminateSent(told)
-            | Self::TerminateUnsent(told)
-            | Self::TerminateReceived(told) => Some(told.cause()),
+            Self::TerminateSent(terminate)
+            | Self::TerminateUnsent(terminate)
+            | Self::TerminateReceived(terminate) => Some(terminate.cause()),
             Self::Reset | Self::TimedOut | Self::DataBehindFin => Some((LAYER_MPA, 0, 1)),
             Self::LocalError => Some((LAYER_RDMAP, 0, 0)),
             Self::Local | Self::PeerClosed | Self::BadTerminate => None,
@@ -279,7 +279,7 @@ pub enum Event {
         /// To accept or reject it with.
         request: RequestId,
         /// What the peer offers; `ird` and `ord` from our point of view.
-        offer: Box<Agreed>,
+        offer: Box<ConnInfo>,
     },
     /// The connection is up, and carries octets of the applications until they have it carry FPDUs
     /// ([`Start::Streaming`]).
@@ -292,7 +292,7 @@ pub enum Event {
         /// The queue pair.
         qp: QpId,
         /// What was agreed.
-        agreed: Box<Agreed>,
+        info: Box<ConnInfo>,
     },
     /// The peer has sent all that it had to send ([`ConnParam::half_close`]): nothing more is
     /// received, RDMA Reads and atomic operations are refused, everything else goes on.
@@ -328,7 +328,7 @@ pub enum Event {
         qp: QpId,
         /// What the peer says, or `None` if its Terminate breaks the rules itself
         /// ([`EndReason::BadTerminate`]).
-        told: Option<Terminate>,
+        terminate: Option<Terminate>,
     },
     /// Fewer buffers are left in a shared receive queue than its limit says; told once each time
     /// it is armed.
@@ -353,18 +353,18 @@ mod tests {
 
     // req-test: DDP-168
     #[test]
-    fn an_error_has_four_bits_of_type_and_eight_of_code() {
+    fn error_has_4_bit_type_and_8_bit_code() {
         for (error_type, code) in (0..16).flat_map(|high| (0..=255).map(move |low| (high, low))) {
-            let told = Terminate::new(1, error_type, code);
+            let terminate = Terminate::new(1, error_type, code);
             for reason in [
-                EndReason::TerminateSent(told),
-                EndReason::TerminateUnsent(told),
-                EndReason::TerminateReceived(told),
+                EndReason::TerminateSent(terminate),
+                EndReason::TerminateUnsent(terminate),
+                EndReason::TerminateReceived(terminate),
             ] {
                 assert_eq!(reason.error(), Some((1, error_type, code)));
             }
             let mut out = [0xff; 4];
-            told.emit(&mut out);
+            terminate.emit(&mut out);
             assert_eq!(out, [0x10 | error_type, code, 0, 0]);
         }
     }

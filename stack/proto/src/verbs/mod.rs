@@ -1,8 +1,8 @@
 //! Verbs: the vocabulary an application speaks (work requests, completions, queue pairs,
 //! connection management), with the names of the verbs world.
 
-pub mod arm;
 pub mod cm;
+pub mod notify;
 pub mod qp;
 pub mod wc;
 pub mod wr;

@@ -48,7 +48,7 @@ pub enum PostError {
     /// The word of an atomic operation is not at a multiple of eight, or its sink has not eight
     /// octets.
     #[error("an atomic operation needs a remote word at a multiple of 8 and a sink of 8 octets")]
-    Misfit,
+    Misaligned,
     /// Atomic operation or Immediate Data on a connection without RFC 7306.
     #[error("the connection has no atomic operations and no immediate data (RFC 7306)")]
     Unsupported,

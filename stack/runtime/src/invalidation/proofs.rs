@@ -3,7 +3,7 @@
 //! first thread only starts the others and waits for them: of orders with it loom leaves some out.
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::ddp::regions::{Bind, Reach, RegionTable, Registration, Stag, StreamId};
+use ferrowarp_proto::ddp::regions::{AccessScope, Bind, RegionTable, Registration, Stag, StreamId};
 use loom::thread;
 
 use super::*;
@@ -11,7 +11,7 @@ use crate::epoch::testing::Shard;
 use crate::epoch::wait_for_passes;
 use crate::sync::{Arc, Cell};
 
-const REACH: Reach = Reach { pd: 1, stream: StreamId(1) };
+const SCOPE: AccessScope = AccessScope { pd: 1, stream: StreamId(1) };
 
 /// Shards, a table, and the memory of its regions by their `backing`.
 struct World<const SHARDS: usize> {
@@ -45,7 +45,7 @@ impl<const SHARDS: usize> World<SHARDS> {
     fn bind(&self, rkey: Stag, lkey: Stag, backing: u64) -> bool {
         let (access, addr) = (Access::REMOTE_WRITE, 0x100 * backing);
         let bind = Bind { rkey, lkey, addr, len: 8, access, zero_based: true };
-        self.regions.bind(&bind, REACH).is_ok()
+        self.regions.bind(&bind, SCOPE).is_ok()
     }
 
     /// One pass of a shard, unless somebody is inside.
@@ -59,7 +59,7 @@ impl<const SHARDS: usize> World<SHARDS> {
 
     /// A peer's Write.
     fn write(&self, stag: Stag, to: u64) {
-        if let Ok(place) = self.regions.resolve(stag, REACH, Access::REMOTE_WRITE, to, 8) {
+        if let Ok(place) = self.regions.resolve(stag, SCOPE, Access::REMOTE_WRITE, to, 8) {
             let piece = usize::try_from(2 * place.backing() + place.offset() / 8).unwrap();
             // SAFETY: loom checks that nobody else touches the cell meanwhile.
             self.memory[piece].with_mut(|octets| unsafe { *octets += 1 });
@@ -201,7 +201,7 @@ fn windows_are_counted_where_they_were_bound() {
             [
                 act(move |world| {
                     world.pass(0, || {
-                        let _ = world.regions.invalidate_local(window, REACH);
+                        let _ = world.regions.invalidate_local(window, SCOPE);
                         world.bind(window, regions[1], 1);
                     });
                 }),
@@ -230,20 +230,20 @@ fn resolve_never_mixes_two_bindings() {
             let (lkey, addr) = (regions[at], 0x100 * at as u64);
             let access = Access::REMOTE_WRITE;
             let bind = Bind { rkey: window, lkey, addr, len: 8, access, zero_based: false };
-            world.regions.bind(&bind, REACH).unwrap();
+            world.regions.bind(&bind, SCOPE).unwrap();
         };
         bind(&world, 0);
         run(
             &world,
             [
                 act(move |world| {
-                    world.regions.invalidate_local(window, REACH).unwrap();
+                    world.regions.invalidate_local(window, SCOPE).unwrap();
                     bind(world, 1);
                 }),
                 act(move |world| {
                     for to in [0, 0x100] {
                         let write = Access::REMOTE_WRITE;
-                        if let Ok(place) = world.regions.resolve(window, REACH, write, to, 8) {
+                        if let Ok(place) = world.regions.resolve(window, SCOPE, write, to, 8) {
                             assert_eq!((place.backing(), place.offset()), (to / 0x100, 0));
                         }
                     }

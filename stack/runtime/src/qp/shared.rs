@@ -201,7 +201,7 @@ impl Shared {
             | Operation::Write { payload, .. }
             | Operation::WriteImmediate { payload, .. } => check_len(payload),
             Operation::Immediate { .. } => Ok(()),
-            operation if operation.is_misfit() => Err(PostError::Misfit),
+            operation if operation.is_misaligned() => Err(PostError::Misaligned),
             Operation::Read { .. } | Operation::Atomic { .. } => {
                 if self.ord.load(Ordering::Relaxed) == 0 {
                     return Err(PostError::NoReads);

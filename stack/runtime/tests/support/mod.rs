@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{
-    Access, Agreed, Config, ConnParam, Context, Cq, DriveMode, Event, Mr, Operation, Payload, Pd,
+    Access, Config, ConnInfo, ConnParam, Context, Cq, DriveMode, Event, Mr, Operation, Payload, Pd,
     Qp, QpOptions, RecvWr, SendWr, SgList, Sge, Wc,
 };
 
@@ -106,7 +106,7 @@ pub(crate) fn connect(left: &End, right: &End) -> (Qp, Qp) {
     connect_qps(right, left.qp(), right.qp()).0
 }
 
-pub(crate) fn connect_qps(right: &End, a: Qp, b: Qp) -> ((Qp, Qp), (Agreed, Agreed)) {
+pub(crate) fn connect_qps(right: &End, a: Qp, b: Qp) -> ((Qp, Qp), (ConnInfo, ConnInfo)) {
     let listener = right.context.listen(PORT, 4).unwrap();
     a.connect(server(), param(b"from the left")).unwrap();
     let request = listener.accept_timeout(PATIENCE).expect("a request");

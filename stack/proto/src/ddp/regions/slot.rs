@@ -6,9 +6,9 @@
 //! fields are those that were published with that STag, whichever shard bound it, and however often
 //! the same STag was bound before.
 
-use super::stag::Name;
+use super::stag::Occupant;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
-use super::{Reach, Stag, StreamId};
+use super::{AccessScope, Stag, StreamId};
 use crate::ddp::memory::Access;
 
 /// One STag.
@@ -24,14 +24,14 @@ pub(super) struct Slot {
     pub(super) backing: AtomicU64,
     /// The stream that it is good for, if it is for one alone.
     pub(super) stream: AtomicU64,
-    /// What occupies the slot, valid or not: see [`Name`].
-    pub(super) name: AtomicU32,
+    /// What occupies the slot, valid or not: see [`Occupant`].
+    pub(super) occupant: AtomicU32,
     /// Window: what it was called before, as far as queued requests may still say so.
-    pub(super) former: AtomicU32,
+    pub(super) prev_occupant: AtomicU32,
     /// Window: the slot of its region.
     pub(super) parent: AtomicU32,
     /// Region: windows bound to it, and [`EVER_BOUND`].
-    pub(super) windows: AtomicU32,
+    pub(super) bound_windows: AtomicU32,
 }
 
 /// A window has been bound to the region since its STag became valid.
@@ -72,14 +72,14 @@ impl Slot {
 
     /// The state, if it says that this STag is valid.
     #[inline]
-    pub(super) fn valid(&self, stag: Stag) -> Option<State> {
+    pub(super) fn valid_state(&self, stag: Stag) -> Option<State> {
         let state = self.state();
         (stag != 0 && state.stag() == stag).then_some(state)
     }
 
     /// True if the fields read since `state` was read belong to it.
     #[inline]
-    pub(super) fn is_still(&self, state: State) -> bool {
+    pub(super) fn is_unchanged_since(&self, state: State) -> bool {
         fence(Ordering::Acquire);
         self.state.load(Ordering::Relaxed) == state.0
     }
@@ -105,7 +105,7 @@ impl Slot {
     }
 
     /// Ends the validity that `state` says; false if another has, whatever is valid now.
-    pub(super) fn end(&self, state: State) -> bool {
+    pub(super) fn invalidate(&self, state: State) -> bool {
         // Two on: odd is for claims.
         self.exchange(state, state.next(0).next(0))
     }
@@ -118,18 +118,18 @@ impl Slot {
         Owner(self.owner.load(Ordering::Relaxed))
     }
 
-    pub(super) fn name(&self) -> Name {
-        Name(self.name.load(Ordering::Acquire))
+    pub(super) fn occupant(&self) -> Occupant {
+        Occupant(self.occupant.load(Ordering::Acquire))
     }
 
-    pub(super) fn former(&self) -> Name {
-        Name(self.former.load(Ordering::Acquire))
+    pub(super) fn prev_occupant(&self) -> Occupant {
+        Occupant(self.prev_occupant.load(Ordering::Acquire))
     }
 
     /// The STag is for the asker's stream alone.
-    pub(super) fn is_tied_to(&self, owner: Owner, reach: Reach) -> bool {
-        owner.scope() == Owner::TIED | u64::from(reach.pd)
-            && self.stream.load(Ordering::Relaxed) == reach.stream.0
+    pub(super) fn is_qp_bound_to(&self, owner: Owner, scope: AccessScope) -> bool {
+        owner.association() == Owner::QP_BOUND | u64::from(scope.pd)
+            && self.stream.load(Ordering::Relaxed) == scope.stream.0
     }
 
     /// Sets who may reach what the slot names.
@@ -147,7 +147,7 @@ impl Slot {
 
     /// Windows bound to the region.
     pub(super) fn window_count(&self) -> u32 {
-        self.windows.load(Ordering::Acquire) & !EVER_BOUND
+        self.bound_windows.load(Ordering::Acquire) & !EVER_BOUND
     }
 }
 
@@ -157,12 +157,12 @@ pub(super) struct Owner(pub(super) u64);
 
 impl Owner {
     /// The STag is good for one stream alone.
-    const TIED: u64 = 1 << 32;
+    const QP_BOUND: u64 = 1 << 32;
     const ACCESS_SHIFT: u32 = 40;
 
-    pub(super) fn new(pd: u32, access: Access, is_tied: bool) -> Self {
-        let tied = if is_tied { Self::TIED } else { 0 };
-        Self(u64::from(access.bits()) << Self::ACCESS_SHIFT | tied | u64::from(pd))
+    pub(super) fn new(pd: u32, access: Access, is_qp_bound: bool) -> Self {
+        let qp_bound = if is_qp_bound { Self::QP_BOUND } else { 0 };
+        Self(u64::from(access.bits()) << Self::ACCESS_SHIFT | qp_bound | u64::from(pd))
     }
 
     pub(super) const fn access(self) -> Access {
@@ -170,12 +170,12 @@ impl Owner {
     }
 
     /// Domain and tie.
-    pub(super) const fn scope(self) -> u64 {
-        self.0 & (Self::TIED | u32::MAX as u64)
+    pub(super) const fn association(self) -> u64 {
+        self.0 & (Self::QP_BOUND | u32::MAX as u64)
     }
 
-    pub(super) const fn is_tied(self) -> bool {
-        self.0 & Self::TIED != 0
+    pub(super) const fn is_qp_bound(self) -> bool {
+        self.0 & Self::QP_BOUND != 0
     }
 
     /// The domain.

@@ -10,9 +10,9 @@ use super::Stag;
 /// What occupies a slot, whatever its key and whether it is valid: the STag without its key, and
 /// what it is. 0: nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Name(pub(super) u32);
+pub(super) struct Occupant(pub(super) u32);
 
-impl Name {
+impl Occupant {
     const REGION: u32 = 1;
     const WINDOW: u32 = 2;
     const RETIRED: u32 = 3;
@@ -41,42 +41,42 @@ impl Name {
 }
 
 /// Free slots, slots of windows, and the chance that picks STags; control path only.
-pub(super) struct Control {
+pub(super) struct StagAllocator {
     free: Vec<u32>,
     pub(super) windows: BTreeSet<u32>,
-    chance: Chance,
+    rng: StagRng,
 }
 
-impl Control {
+impl StagAllocator {
     pub(super) fn new(slot_count: u32, key: u64) -> Self {
         let windows = BTreeSet::new();
-        Self { free: (0..slot_count).collect(), windows, chance: Chance::new([key, !key]) }
+        Self { free: (0..slot_count).collect(), windows, rng: StagRng::new([key, !key]) }
     }
 
     /// Takes a free slot and makes an STag for it; `None` if there is none.
-    pub(super) fn draw(&mut self, index_mask: u32) -> Option<Stag> {
+    pub(super) fn alloc(&mut self, index_mask: u32) -> Option<Stag> {
         if self.free.is_empty() {
             return None;
         }
-        let pick = self.chance.below(self.free.len());
+        let pick = self.rng.below(self.free.len());
         let index = self.free.swap_remove(pick);
-        Some(self.tagged(index, index_mask))
+        Some(self.random_stag(index, index_mask))
     }
 
     /// Another STag for the slot of `stag`: tag and key by chance, the tag not the one before.
-    pub(super) fn redraw(&mut self, stag: Stag, index_mask: u32) -> Stag {
+    pub(super) fn retag(&mut self, stag: Stag, index_mask: u32) -> Stag {
         let index = (stag >> 8) & index_mask;
         loop {
-            let next = self.tagged(index, index_mask);
+            let next = self.random_stag(index, index_mask);
             if (next ^ stag) >> 8 != 0 {
                 return next;
             }
         }
     }
 
-    fn tagged(&mut self, index: u32, index_mask: u32) -> Stag {
+    fn random_stag(&mut self, index: u32, index_mask: u32) -> Stag {
         loop {
-            let [tag_and_key, _] = halves(self.chance.next());
+            let [tag_and_key, _] = halves(self.rng.next());
             let tag = (tag_and_key >> 8) & !index_mask;
             // Whatever key it is given later, it is not 0.
             if tag | index != 0 {
@@ -86,11 +86,11 @@ impl Control {
     }
 
     /// A source of chance for somebody else.
-    pub(super) fn fork(&mut self) -> Chance {
-        Chance::new([self.chance.next(), self.chance.next()])
+    pub(super) fn fork_rng(&mut self) -> StagRng {
+        StagRng::new([self.rng.next(), self.rng.next()])
     }
 
-    pub(super) fn give_back(&mut self, index: u32) {
+    pub(super) fn release(&mut self, index: u32) {
         self.windows.remove(&index);
         self.free.push(index);
     }
@@ -98,12 +98,12 @@ impl Control {
 
 /// A keyed pseudo-random function of a counter: who has seen some of its values learns nothing of
 /// the next ones.
-pub(super) struct Chance {
+pub(super) struct StagRng {
     keys: [u64; 2],
     count: u64,
 }
 
-impl Chance {
+impl StagRng {
     const fn new(keys: [u64; 2]) -> Self {
         Self { keys, count: 0 }
     }

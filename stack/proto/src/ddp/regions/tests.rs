@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::*;
 
-const WHAT: Registration = Registration {
+const REGION: Registration = Registration {
     pd: 3,
     stream: None,
     base: 0x1000,
@@ -12,13 +12,13 @@ const WHAT: Registration = Registration {
     access: Access::ALL,
     backing: 77,
 };
-const OURS: Reach = Reach { pd: 3, stream: StreamId(1) };
-const SIBLING: Reach = Reach { pd: 3, stream: StreamId(2) };
-const FOREIGN: Reach = Reach { pd: 4, stream: StreamId(1) };
+const SCOPE: AccessScope = AccessScope { pd: 3, stream: StreamId(1) };
+const OTHER_STREAM: AccessScope = AccessScope { pd: 3, stream: StreamId(2) };
+const OTHER_PD: AccessScope = AccessScope { pd: 4, stream: StreamId(1) };
 
 /// What a region of 0x100 octets says to one octet of it.
-fn ask(table: &RegionTable, stag: Stag, reach: Reach) -> Result<(), MemoryFault> {
-    table.resolve(stag, reach, Access::REMOTE_WRITE, 0x1010, 1).map(|_| ())
+fn try_write(table: &RegionTable, stag: Stag, scope: AccessScope) -> Result<(), MemoryFault> {
+    table.resolve(stag, scope, Access::REMOTE_WRITE, 0x1010, 1).map(|_| ())
 }
 
 /// As a consumer may choose keys that has them count.
@@ -39,54 +39,55 @@ fn bind(window: Stag, region: Stag) -> Bind {
 
 // req-test: DDP-157, DDP-158, DDP-195, DDP-207, RDMAP-278
 #[test]
-fn each_fault_is_reported_in_order() {
+fn first_failing_check_is_reported() {
     let table = RegionTable::new(8, 1);
-    let only_read = Registration { access: Access::REMOTE_READ, ..WHAT };
+    let only_read = Registration { access: Access::REMOTE_READ, ..REGION };
     let stag = table.register(&only_read).unwrap();
     let read = Access::REMOTE_READ;
-    let ask = |stag, pd: u32, need, to, len| table.resolve(stag, pd, need, to, len).unwrap_err();
-    assert_eq!(ask(0, 3, read, 0x1000, 1), MemoryFault::InvalidStag);
-    assert_eq!(ask(stag ^ 1, 3, read, 0x1000, 1), MemoryFault::InvalidStag);
-    assert_eq!(ask(stag, 4, Access::REMOTE_WRITE, u64::MAX, 9), MemoryFault::NotAssociated);
-    assert_eq!(ask(stag, 3, Access::REMOTE_WRITE, u64::MAX, 9), MemoryFault::AccessRights);
-    assert_eq!(ask(stag, 3, read, u64::MAX, 9), MemoryFault::Wrap);
-    assert_eq!(ask(stag, 3, read, 0xfff, 1), MemoryFault::Bounds);
-    assert_eq!(ask(stag, 3, read, 0x10ff, 2), MemoryFault::Bounds);
-    assert_eq!(ask(stag, 3, read, 0x1100, 1), MemoryFault::Bounds);
+    let fault_of =
+        |stag, pd: u32, need, to, len| table.resolve(stag, pd, need, to, len).unwrap_err();
+    assert_eq!(fault_of(0, 3, read, 0x1000, 1), MemoryFault::InvalidStag);
+    assert_eq!(fault_of(stag ^ 1, 3, read, 0x1000, 1), MemoryFault::InvalidStag);
+    assert_eq!(fault_of(stag, 4, Access::REMOTE_WRITE, u64::MAX, 9), MemoryFault::NotAssociated);
+    assert_eq!(fault_of(stag, 3, Access::REMOTE_WRITE, u64::MAX, 9), MemoryFault::AccessRights);
+    assert_eq!(fault_of(stag, 3, read, u64::MAX, 9), MemoryFault::Wrap);
+    assert_eq!(fault_of(stag, 3, read, 0xfff, 1), MemoryFault::Bounds);
+    assert_eq!(fault_of(stag, 3, read, 0x10ff, 2), MemoryFault::Bounds);
+    assert_eq!(fault_of(stag, 3, read, 0x1100, 1), MemoryFault::Bounds);
     let place = table.resolve(stag, 3, read, 0x10ff, 1).unwrap();
     assert_eq!((place.backing(), place.offset(), place.len()), (77, 0xff, 1));
 }
 
 // req-test: DDP-187, DDP-192, RDMAP-277, RDMAP-326, RDMAP-327
 #[test]
-fn an_stag_is_good_for_its_domain_or_for_one_stream_of_it() {
+fn stag_is_valid_for_its_pd_or_one_stream() {
     let table = RegionTable::new(8, 1);
-    let shared = table.register(&WHAT).unwrap();
-    let tied = Registration { stream: Some(OURS.stream), ..WHAT };
-    let tied = table.register(&tied).unwrap();
+    let shared = table.register(&REGION).unwrap();
+    let qp_bound = Registration { stream: Some(SCOPE.stream), ..REGION };
+    let qp_bound = table.register(&qp_bound).unwrap();
     let no = Err(MemoryFault::NotAssociated);
     for (stag, reach, says) in [
-        (shared, OURS, Ok(())),
-        (shared, SIBLING, Ok(())),
-        (shared, FOREIGN, no),
-        (tied, OURS, Ok(())),
-        (tied, SIBLING, no),
-        (tied, FOREIGN, no),
-        (tied, 3.into(), no),
+        (shared, SCOPE, Ok(())),
+        (shared, OTHER_STREAM, Ok(())),
+        (shared, OTHER_PD, no),
+        (qp_bound, SCOPE, Ok(())),
+        (qp_bound, OTHER_STREAM, no),
+        (qp_bound, OTHER_PD, no),
+        (qp_bound, 3.into(), no),
     ] {
-        assert_eq!(ask(&table, stag, reach), says, "{stag:#x} {reach:?}");
+        assert_eq!(try_write(&table, stag, reach), says, "{stag:#x} {reach:?}");
     }
 }
 
 // req-test: DDP-209, RDMAP-280
 #[test]
-fn each_combination_of_rights_permits_what_it_says() {
+fn access_is_granted_exactly_by_its_rights() {
     let table = RegionTable::new(32, 1);
     for bits in 0..=Access::ALL.bits() {
         let access = Access::from_bits(bits);
-        let stag = table.register(&Registration { access, ..WHAT }).unwrap();
+        let stag = table.register(&Registration { access, ..REGION }).unwrap();
         for needed in (0..6).map(|bit| Access::from_bits(1 << bit)) {
-            let granted = table.resolve(stag, OURS, needed, 0x1000, 1).is_ok();
+            let granted = table.resolve(stag, SCOPE, needed, 0x1000, 1).is_ok();
             assert_eq!(granted, bits & needed.bits() != 0, "{access:?} {needed:?}");
         }
         table.invalidate(stag);
@@ -96,32 +97,32 @@ fn each_combination_of_rights_permits_what_it_says() {
 
 // req-test: DDP-196, DDP-197, DDP-208, RDMAP-279
 #[test]
-fn an_invalidated_stag_is_dead_at_once_and_its_slot_comes_back() {
+fn invalidated_stag_is_unusable_and_its_slot_is_reused() {
     let table = RegionTable::new(2, 9);
-    let first = table.register(&WHAT).unwrap();
-    let second = table.register(&WHAT).unwrap();
-    assert_eq!(table.register(&WHAT), Err(RegisterError::TableFull));
+    let first = table.register(&REGION).unwrap();
+    let second = table.register(&REGION).unwrap();
+    assert_eq!(table.register(&REGION), Err(RegisterError::TableFull));
     assert!(table.invalidate(first));
     assert!(!table.invalidate(first));
-    assert!(ask(&table, first, OURS).is_err());
-    assert!(ask(&table, second, OURS).is_ok());
+    assert!(try_write(&table, first, SCOPE).is_err());
+    assert!(try_write(&table, second, SCOPE).is_ok());
     table.release(first);
-    let third = table.register(&WHAT).unwrap();
+    let third = table.register(&REGION).unwrap();
     assert_ne!(third, first);
-    assert!(ask(&table, first, OURS).is_err());
+    assert!(try_write(&table, first, SCOPE).is_err());
 }
 
 // req-test: RDMAP-280, RDMAP-323
 #[test]
-fn a_region_goes_off_and_on_again_with_other_rights_under_another_stag() {
+fn enabled_region_has_new_rights_and_new_stag() {
     let table = RegionTable::new(2, 9);
-    let first = table.register(&WHAT).unwrap();
+    let first = table.register(&REGION).unwrap();
     assert_eq!(table.enable(first, Access::ALL), None, "it is valid");
     table.invalidate(first);
     let second = table.enable(first, Access::REMOTE_READ).unwrap();
-    assert!(ask(&table, first, OURS).is_err());
-    assert_eq!(ask(&table, second, OURS), Err(MemoryFault::AccessRights));
-    assert!(table.resolve(second, OURS, Access::REMOTE_READ, 0x1000, 1).is_ok());
+    assert!(try_write(&table, first, SCOPE).is_err());
+    assert_eq!(try_write(&table, second, SCOPE), Err(MemoryFault::AccessRights));
+    assert!(table.resolve(second, SCOPE, Access::REMOTE_READ, 0x1000, 1).is_ok());
     table.invalidate(second);
     assert_eq!(table.enable(first, Access::ALL), None, "it is called otherwise now");
     table.release(second);
@@ -131,10 +132,10 @@ fn a_region_goes_off_and_on_again_with_other_rights_under_another_stag() {
 /// Whoever has seen all STags of a region cannot tell the next one, and none comes back by turns.
 // req-test: RDMAP-283
 #[test]
-fn stag_after_enable_is_drawn_by_chance() {
+fn stag_after_enable_is_random() {
     const COUNT: usize = 4_000;
     let table = RegionTable::new(4, 11);
-    let mut stag = table.register(&WHAT).unwrap();
+    let mut stag = table.register(&REGION).unwrap();
     let mut stags = vec![stag];
     for _ in 1..COUNT {
         table.invalidate(stag);
@@ -153,9 +154,9 @@ fn stag_after_enable_is_drawn_by_chance() {
 
 // req-test: RDMAP-283
 #[test]
-fn window_keys_do_not_repeat_and_come_in_no_order() {
+fn window_keys_are_unique_and_in_random_order() {
     let table = RegionTable::new(4, 12);
-    let region = table.register(&WHAT).unwrap();
+    let region = table.register(&REGION).unwrap();
     let first = table.allocate_window(3).unwrap();
     let mut keys = table.window_keys();
     let mut other = table.window_keys();
@@ -163,7 +164,7 @@ fn window_keys_do_not_repeat_and_come_in_no_order() {
     let mut stags = Vec::new();
     for _ in 0..4 * 256 {
         stag = keys.next(&table, stag);
-        table.bind(&Bind { rkey: stag, ..bind(first, region) }, OURS).unwrap();
+        table.bind(&Bind { rkey: stag, ..bind(first, region) }, SCOPE).unwrap();
         assert!(table.invalidate(stag));
         stags.push(stag);
     }
@@ -179,74 +180,74 @@ fn window_keys_do_not_repeat_and_come_in_no_order() {
 }
 
 #[test]
-fn renamed_window_is_bound_under_the_tag_before_unless_it_was_revoked() {
+fn retagged_window_binds_under_previous_tag_unless_revoked() {
     let table = RegionTable::new(8, 1);
-    let region = table.register(&WHAT).unwrap();
+    let region = table.register(&REGION).unwrap();
     let first = table.allocate_window(3).unwrap();
-    let second = table.rename_window(first, false);
+    let second = table.retag_window(first, false);
     assert_ne!(first >> 8, second >> 8);
     for tag in [first, second] {
         let queued = bind(tag, region);
-        table.bind(&queued, OURS).unwrap();
-        table.invalidate_local(queued.rkey, OURS).unwrap();
+        table.bind(&queued, SCOPE).unwrap();
+        table.invalidate_local(queued.rkey, SCOPE).unwrap();
     }
-    let third = table.rename_window(second, true);
+    let third = table.retag_window(second, true);
     for tag in [first, second] {
-        let fault = table.bind(&bind(tag, region), OURS);
+        let fault = table.bind(&bind(tag, region), SCOPE);
         assert_eq!(fault, Err(MemoryFault::InvalidStag), "a binding queued before");
     }
-    assert_eq!(table.invalidate_local(second, OURS), Ok(()), "it is invalid already");
-    assert_eq!(table.invalidate_local(first, OURS), Err(MemoryFault::InvalidStag));
-    table.bind(&bind(third, region), OURS).unwrap();
+    assert_eq!(table.invalidate_local(second, SCOPE), Ok(()), "it is invalid already");
+    assert_eq!(table.invalidate_local(first, SCOPE), Err(MemoryFault::InvalidStag));
+    table.bind(&bind(third, region), SCOPE).unwrap();
 }
 
 // req-test: RDMAP-182, RDMAP-265, RDMAP-266, RDMAP-282
 #[test]
-fn a_peer_may_invalidate_only_what_is_for_its_stream_alone() {
+fn remote_invalidate_is_limited_to_stags_of_one_stream() {
     let table = RegionTable::new(8, 1);
-    let shared = table.register(&WHAT).unwrap();
-    let tied = table.register(&Registration { stream: Some(OURS.stream), ..WHAT }).unwrap();
+    let shared = table.register(&REGION).unwrap();
+    let qp_bound = table.register(&Registration { stream: Some(SCOPE.stream), ..REGION }).unwrap();
     for (stag, reach, says) in [
-        (0, OURS, Err(InvalidateFault::Unknown)),
-        (tied ^ 1, OURS, Err(InvalidateFault::Unknown)),
-        (shared, OURS, Err(InvalidateFault::Shared)),
-        (shared, FOREIGN, Err(InvalidateFault::Foreign)),
-        (tied, SIBLING, Err(InvalidateFault::Foreign)),
-        (tied, FOREIGN, Err(InvalidateFault::Foreign)),
-        (tied, OURS, Ok(())),
+        (0, SCOPE, Err(InvalidateFault::Unknown)),
+        (qp_bound ^ 1, SCOPE, Err(InvalidateFault::Unknown)),
+        (shared, SCOPE, Err(InvalidateFault::Shared)),
+        (shared, OTHER_PD, Err(InvalidateFault::Foreign)),
+        (qp_bound, OTHER_STREAM, Err(InvalidateFault::Foreign)),
+        (qp_bound, OTHER_PD, Err(InvalidateFault::Foreign)),
+        (qp_bound, SCOPE, Ok(())),
     ] {
         assert_eq!(table.check_invalidate(stag, reach), says, "{stag:#x} {reach:?}");
     }
     let local = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::WINDOW_BIND;
-    let sink = Registration { stream: Some(OURS.stream), access: local, ..WHAT };
+    let sink = Registration { stream: Some(SCOPE.stream), access: local, ..REGION };
     let sink = table.register(&sink).unwrap();
-    assert_eq!(table.check_invalidate(sink, OURS), Err(InvalidateFault::NotRemote));
-    assert!(!table.invalidate_remote(sink, OURS));
-    assert_eq!(table.check_invalidate(sink, SIBLING), Err(InvalidateFault::Foreign));
-    assert_eq!(table.invalidate_local(sink, OURS), Ok(()));
+    assert_eq!(table.check_invalidate(sink, SCOPE), Err(InvalidateFault::NotRemote));
+    assert!(!table.invalidate_remote(sink, SCOPE));
+    assert_eq!(table.check_invalidate(sink, OTHER_STREAM), Err(InvalidateFault::Foreign));
+    assert_eq!(table.invalidate_local(sink, SCOPE), Ok(()));
     let window = table.allocate_window(3).unwrap();
-    table.bind(&bind(window, tied), OURS).unwrap();
-    assert_eq!(table.check_invalidate(tied, OURS), Err(InvalidateFault::Shared));
-    let bound = bind(window, tied).rkey;
-    assert_eq!(table.check_invalidate(bound, OURS), Ok(()));
+    table.bind(&bind(window, qp_bound), SCOPE).unwrap();
+    assert_eq!(table.check_invalidate(qp_bound, SCOPE), Err(InvalidateFault::Shared));
+    let bound = bind(window, qp_bound).rkey;
+    assert_eq!(table.check_invalidate(bound, SCOPE), Ok(()));
     assert!(table.invalidate(bound));
-    assert_eq!(table.check_invalidate(tied, OURS), Ok(()));
+    assert_eq!(table.check_invalidate(qp_bound, SCOPE), Ok(()));
 }
 
 #[test]
-fn a_window_shows_its_part_of_the_region_to_its_stream() {
+fn window_grants_its_range_to_its_stream_only() {
     let table = RegionTable::new(8, 1);
-    let region = table.register(&WHAT).unwrap();
+    let region = table.register(&REGION).unwrap();
     let window = table.allocate_window(3).unwrap();
-    assert_eq!(ask(&table, window, OURS), Err(MemoryFault::InvalidStag), "not bound yet");
+    assert_eq!(try_write(&table, window, SCOPE), Err(MemoryFault::InvalidStag), "not bound yet");
     let request = bind(window, region);
-    table.bind(&request, OURS).unwrap();
-    assert_eq!(table.bind(&request, OURS), Err(MemoryFault::InvalidStag), "bound already");
+    table.bind(&request, SCOPE).unwrap();
+    assert_eq!(table.bind(&request, SCOPE), Err(MemoryFault::InvalidStag), "bound already");
     let stag = request.rkey;
-    assert_eq!(ask(&table, window, OURS), Err(MemoryFault::InvalidStag), "another key");
-    assert_eq!(ask(&table, stag, SIBLING), Err(MemoryFault::NotAssociated));
+    assert_eq!(try_write(&table, window, SCOPE), Err(MemoryFault::InvalidStag), "another key");
+    assert_eq!(try_write(&table, stag, OTHER_STREAM), Err(MemoryFault::NotAssociated));
     let write = |to, len| {
-        let place = table.resolve(stag, OURS, Access::REMOTE_WRITE, to, len)?;
+        let place = table.resolve(stag, SCOPE, Access::REMOTE_WRITE, to, len)?;
         Ok(place.backing() + place.offset())
     };
     assert_eq!(write(0x1010, 0x20), Ok(77 + 0x10));
@@ -255,82 +256,85 @@ fn a_window_shows_its_part_of_the_region_to_its_stream() {
     assert_eq!(write(0x102f, 2), Err(MemoryFault::Bounds));
     // It grants nothing to this end, nor windows of its own.
     for local in [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::WINDOW_BIND] {
-        let fault = table.resolve(stag, OURS, local, 0x1010, 1).unwrap_err();
+        let fault = table.resolve(stag, SCOPE, local, 0x1010, 1).unwrap_err();
         assert_eq!(fault, MemoryFault::AccessRights);
     }
-    table.invalidate_local(stag, OURS).unwrap();
-    assert_eq!(ask(&table, stag, OURS), Err(MemoryFault::InvalidStag));
-    assert_eq!(table.invalidate_local(stag, OURS), Ok(()), "the peer may have been first");
+    table.invalidate_local(stag, SCOPE).unwrap();
+    assert_eq!(try_write(&table, stag, SCOPE), Err(MemoryFault::InvalidStag));
+    assert_eq!(table.invalidate_local(stag, SCOPE), Ok(()), "the peer may have been first");
     // Bound again, to be counted from 0, for another stream.
     let again = Bind { rkey: with_next_key(stag), zero_based: true, ..request };
-    table.bind(&again, SIBLING).unwrap();
-    let place = table.resolve(again.rkey, SIBLING, Access::REMOTE_READ, 0, 0x20).unwrap();
+    table.bind(&again, OTHER_STREAM).unwrap();
+    let place = table.resolve(again.rkey, OTHER_STREAM, Access::REMOTE_READ, 0, 0x20).unwrap();
     assert_eq!(place.backing(), 77 + 0x10);
-    assert_eq!(ask(&table, stag, SIBLING), Err(MemoryFault::InvalidStag));
+    assert_eq!(try_write(&table, stag, OTHER_STREAM), Err(MemoryFault::InvalidStag));
 }
 
 // req-test: DDP-216
 #[test]
-fn a_window_is_bound_only_where_the_region_allows_it() {
+fn bind_requires_the_rights_of_the_region() {
     let table = RegionTable::new(8, 1);
-    let region = |access| table.register(&Registration { access, ..WHAT }).unwrap();
+    let region = |access| table.register(&Registration { access, ..REGION }).unwrap();
     let (all, no_bind) = (region(Access::ALL), region(Access::from_bits(!32)));
     let read_only = region(Access::WINDOW_BIND | Access::REMOTE_READ);
     let window = table.allocate_window(3).unwrap();
     let good = bind(window, all);
     for (request, reach, fault) in [
-        (Bind { rkey: window ^ 0x100, ..good }, OURS, MemoryFault::InvalidStag),
-        (Bind { rkey: all, ..good }, OURS, MemoryFault::InvalidStag),
-        (good, FOREIGN, MemoryFault::NotAssociated),
-        (Bind { lkey: all ^ 1, ..good }, OURS, MemoryFault::InvalidStag),
-        (Bind { lkey: no_bind, ..good }, OURS, MemoryFault::AccessRights),
-        (Bind { lkey: read_only, ..good }, OURS, MemoryFault::AccessRights),
-        (Bind { addr: u64::MAX, ..good }, OURS, MemoryFault::Wrap),
-        (Bind { len: 0xf1, ..good }, OURS, MemoryFault::Bounds),
+        (Bind { rkey: window ^ 0x100, ..good }, SCOPE, MemoryFault::InvalidStag),
+        (Bind { rkey: all, ..good }, SCOPE, MemoryFault::InvalidStag),
+        (good, OTHER_PD, MemoryFault::NotAssociated),
+        (Bind { lkey: all ^ 1, ..good }, SCOPE, MemoryFault::InvalidStag),
+        (Bind { lkey: no_bind, ..good }, SCOPE, MemoryFault::AccessRights),
+        (Bind { lkey: read_only, ..good }, SCOPE, MemoryFault::AccessRights),
+        (Bind { addr: u64::MAX, ..good }, SCOPE, MemoryFault::Wrap),
+        (Bind { len: 0xf1, ..good }, SCOPE, MemoryFault::Bounds),
     ] {
         assert_eq!(table.bind(&request, reach), Err(fault), "{request:x?}");
     }
     let read = Bind { lkey: read_only, access: Access::REMOTE_READ, ..good };
-    assert_eq!(table.bind(&read, OURS), Ok(()));
+    assert_eq!(table.bind(&read, SCOPE), Ok(()));
 }
 
 #[test]
-fn local_invalidation_is_for_what_is_of_this_stream() {
+fn local_invalidate_is_limited_to_stags_of_the_stream() {
     let table = RegionTable::new(8, 1);
-    let shared = table.register(&WHAT).unwrap();
-    let tied = table.register(&Registration { stream: Some(OURS.stream), ..WHAT }).unwrap();
+    let shared = table.register(&REGION).unwrap();
+    let qp_bound = table.register(&Registration { stream: Some(SCOPE.stream), ..REGION }).unwrap();
     let window = table.allocate_window(3).unwrap();
-    let request = bind(window, tied);
-    table.bind(&request, OURS).unwrap();
+    let request = bind(window, qp_bound);
+    table.bind(&request, SCOPE).unwrap();
     for (stag, reach, fault) in [
-        (tied ^ 0x100, OURS, MemoryFault::InvalidStag),
-        (tied ^ 1, OURS, MemoryFault::InvalidStag),
-        (shared, OURS, MemoryFault::NotAssociated),
-        (tied, SIBLING, MemoryFault::NotAssociated),
-        (tied, OURS, MemoryFault::AccessRights),
-        (request.rkey, SIBLING, MemoryFault::NotAssociated),
+        (qp_bound ^ 0x100, SCOPE, MemoryFault::InvalidStag),
+        (qp_bound ^ 1, SCOPE, MemoryFault::InvalidStag),
+        (shared, SCOPE, MemoryFault::NotAssociated),
+        (qp_bound, OTHER_STREAM, MemoryFault::NotAssociated),
+        (qp_bound, SCOPE, MemoryFault::AccessRights),
+        (request.rkey, OTHER_STREAM, MemoryFault::NotAssociated),
     ] {
         assert_eq!(table.invalidate_local(stag, reach), Err(fault), "{stag:#x} {reach:?}");
     }
-    assert!(ask(&table, tied, OURS).is_ok() && ask(&table, request.rkey, OURS).is_ok());
-    table.invalidate_local(request.rkey, OURS).unwrap();
-    table.invalidate_local(tied, OURS).unwrap();
-    assert!(ask(&table, tied, OURS).is_err());
+    assert!(
+        try_write(&table, qp_bound, SCOPE).is_ok()
+            && try_write(&table, request.rkey, SCOPE).is_ok()
+    );
+    table.invalidate_local(request.rkey, SCOPE).unwrap();
+    table.invalidate_local(qp_bound, SCOPE).unwrap();
+    assert!(try_write(&table, qp_bound, SCOPE).is_err());
 }
 
 #[test]
-fn windows_end_with_their_region_and_retired_ones_are_not_bound_again() {
+fn windows_end_with_their_region_and_retired_windows_cannot_bind() {
     let table = RegionTable::new(8, 1);
-    let (region, other) = (table.register(&WHAT).unwrap(), table.register(&WHAT).unwrap());
+    let (region, other) = (table.register(&REGION).unwrap(), table.register(&REGION).unwrap());
     let windows: Vec<Stag> = (0..3).map(|_| table.allocate_window(3).unwrap()).collect();
     let requests = [bind(windows[0], region), bind(windows[1], region), bind(windows[2], other)];
     for request in &requests {
-        table.bind(request, OURS).unwrap();
+        table.bind(request, SCOPE).unwrap();
     }
     assert_eq!((table.window_count(region), table.window_count(other)), (2, 1));
     table.invalidate(region);
     assert!(table.invalidate_windows(region));
-    let reached = requests.map(|request| ask(&table, request.rkey, OURS).is_ok());
+    let reached = requests.map(|request| try_write(&table, request.rkey, SCOPE).is_ok());
     assert_eq!(reached, [false, false, true]);
     assert_eq!(table.window_count(region), 0);
     assert!(table.invalidate_windows(region), "look-ups by them may be under way");
@@ -341,35 +345,35 @@ fn windows_end_with_their_region_and_retired_ones_are_not_bound_again() {
     table.retire_window(windows[2]);
     assert!(table.unbind(windows[2]) && !table.unbind(windows[2]));
     assert_eq!(table.window_count(other), 0);
-    assert_eq!(table.bind(&requests[2], OURS), Err(MemoryFault::InvalidStag));
+    assert_eq!(table.bind(&requests[2], SCOPE), Err(MemoryFault::InvalidStag));
 }
 
 /// Of a local and a remote invalidation at once exactly one finds the STag valid, and the count of
 /// the region's windows is right afterwards.
 #[test]
-fn invalidations_race_for_each_stag_and_one_wins() {
+fn one_of_two_concurrent_invalidations_wins() {
     let table = RegionTable::new(8, 1);
-    let region = table.register(&WHAT).unwrap();
+    let region = table.register(&REGION).unwrap();
     let window = table.allocate_window(3).unwrap();
     let mut request = bind(window, region);
     for _ in 0..2_000 {
-        table.bind(&request, OURS).unwrap();
+        table.bind(&request, SCOPE).unwrap();
         let wins = std::thread::scope(|scope| {
             let other = scope.spawn(|| table.invalidate(request.rkey));
             u32::from(table.invalidate(request.rkey)) + u32::from(other.join().unwrap())
         });
         assert_eq!((wins, table.window_count(region)), (1, 0));
-        assert!(ask(&table, request.rkey, OURS).is_err());
+        assert!(try_write(&table, request.rkey, SCOPE).is_err());
         request.rkey = with_next_key(request.rkey);
     }
 }
 
 // req-test: RDMAP-283, RDMAP-284
 #[test]
-fn stags_are_spread_and_cannot_be_guessed() {
+fn stags_are_uniform_and_unpredictable() {
     const COUNT: u32 = 10_000;
     let table = RegionTable::new(1 << 14, 5);
-    let stags: Vec<_> = (0..COUNT).map(|_| table.register(&WHAT).unwrap()).collect();
+    let stags: Vec<_> = (0..COUNT).map(|_| table.register(&REGION).unwrap()).collect();
     assert_eq!(stags.iter().collect::<HashSet<_>>().len(), stags.len());
     let steps: HashSet<_> = stags.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
     assert!(steps.len() > 9_900, "steps between STags repeat: {}", steps.len());
@@ -387,11 +391,11 @@ fn stags_are_spread_and_cannot_be_guessed() {
     assert!(parts.iter().all(|count| (10..=80).contains(count)), "{parts:?}");
     // Another seed gives others, and a slot that comes back gives another STag than before.
     let other = RegionTable::new(1 << 14, 6);
-    let same = stags.iter().filter(|&&stag| other.register(&WHAT) == Ok(stag)).count();
+    let same = stags.iter().filter(|&&stag| other.register(&REGION) == Ok(stag)).count();
     assert_eq!(same, 0);
     for &stag in &stags[..1_000] {
         table.invalidate(stag);
         table.release(stag);
-        assert_ne!(table.register(&WHAT), Ok(stag));
+        assert_ne!(table.register(&REGION), Ok(stag));
     }
 }

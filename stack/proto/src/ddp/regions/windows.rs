@@ -9,15 +9,15 @@
 //! written fails (see `slot`): the shard that binds need not be the one that looks.
 
 use super::slot::{EVER_BOUND, Owner, Slot, State};
-use super::stag::Name;
+use super::stag::Occupant;
 use super::sync::Ordering;
-use super::{Reach, RegionTable, RegisterError, Stag, StreamId, WindowKeys};
+use super::{AccessScope, RegionTable, RegisterError, Stag, StreamId, WindowKeys};
 use crate::ddp::memory::{Access, MemoryFault};
 
 /// A request to bind a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window: its STag as allocated, or renamed ([`RegionTable::rename_window`]), but for the
+    /// The window: its STag as allocated, or renamed ([`RegionTable::retag_window`]), but for the
     /// low 8 bits, which are the key from now on: [`WindowKeys`] chooses some.
     /// Choose another one than before: what the peer knew then stays unusable.
     pub rkey: Stag,
@@ -53,11 +53,11 @@ impl RegionTable {
     /// # Errors
     /// `TableFull`.
     pub fn allocate_window(&self, pd: u32) -> Result<Stag, RegisterError> {
-        let stag = self.draw()?;
+        let stag = self.alloc_stag()?;
         let slot = self.slot(stag);
         let claimed = slot.claim().expect("a free slot is valid for nobody");
         slot.set_owner(Owner::new(pd, Access::default(), true), StreamId::NONE);
-        slot.name.store(Name::window(stag).0, Ordering::Release);
+        slot.occupant.store(Occupant::window(stag).0, Ordering::Release);
         slot.publish(claimed, 0);
         self.lock().windows.insert(self.index(stag));
         Ok(stag)
@@ -66,22 +66,22 @@ impl RegionTable {
     /// Keys for a window of this table, in an order that nobody can guess.
     #[must_use]
     pub fn window_keys(&self) -> WindowKeys {
-        WindowKeys::new(self.lock().fork())
+        WindowKeys::new(self.lock().fork_rng())
     }
 
     /// Gives a window a new tag, for requests to bind it from now on; a binding in force is not
     /// touched. With `revoke` no request under the tag before binds it any more, without it those
     /// queued already do. Returns an STag with the new tag; its key was never valid.
     // req: RDMAP-283
-    pub fn rename_window(&self, window: Stag, revoke: bool) -> Stag {
+    pub fn retag_window(&self, window: Stag, revoke: bool) -> Stag {
         let slot = self.slot(window);
         let mut control = self.lock();
-        let before = slot.name();
-        let renamed = control.redraw(before.stag(), self.index_mask);
-        let former = if revoke { Name::retired(before.stag()) } else { before };
-        slot.former.store(former.0, Ordering::Release);
-        slot.name.store(Name::window(renamed).0, Ordering::Release);
-        renamed
+        let before = slot.occupant();
+        let retagged = control.retag(before.stag(), self.index_mask);
+        let previous = if revoke { Occupant::retired(before.stag()) } else { before };
+        slot.prev_occupant.store(previous.0, Ordering::Release);
+        slot.occupant.store(Occupant::window(retagged).0, Ordering::Release);
+        retagged
     }
 
     /// Binds a window for the stream that asks.
@@ -89,31 +89,33 @@ impl RegionTable {
     /// # Errors
     /// `InvalidStag`: no such window, it is bound already, or no such region; else what the region
     /// refuses.
-    pub fn bind(&self, bind: &Bind, reach: Reach) -> Result<(), MemoryFault> {
+    pub fn bind(&self, bind: &Bind, scope: AccessScope) -> Result<(), MemoryFault> {
         let window = self.slot(bind.rkey);
-        let asked = Name::window(bind.rkey);
-        if (window.name() != asked && window.former() != asked) || window.state().is_valid() {
+        let asked = Occupant::window(bind.rkey);
+        if (window.occupant() != asked && window.prev_occupant() != asked)
+            || window.state().is_valid()
+        {
             return Err(MemoryFault::InvalidStag);
         }
-        if window.owner().pd() != reach.pd {
+        if window.owner().pd() != scope.pd {
             return Err(MemoryFault::NotAssociated);
         }
         let mut needed = Access::WINDOW_BIND;
-        if bind.access.intersects(Access::REMOTE_CHANGE) {
+        if bind.access.intersects(Access::REMOTE_MODIFY) {
             needed = needed | Access::LOCAL_WRITE;
         }
         let len = usize::try_from(bind.len).map_err(|_| MemoryFault::Bounds)?;
         // req: DDP-216
-        let place = self.resolve(bind.lkey, reach, needed, bind.addr, len)?;
+        let range = self.resolve(bind.lkey, scope, needed, bind.addr, len)?;
         // Another shard may be binding it, too.
         let claimed = window.claim().ok_or(MemoryFault::InvalidStag)?;
-        window.set_owner(Owner::new(reach.pd, bind.access.remote(), true), reach.stream);
+        window.set_owner(Owner::new(scope.pd, bind.access.remote(), true), scope.stream);
         let base = if bind.zero_based { 0 } else { bind.addr };
-        window.set_range(base, bind.len, place.backing() + place.offset());
+        window.set_range(base, bind.len, range.backing() + range.offset());
         window.parent.store(self.index(bind.lkey), Ordering::Relaxed);
         let region = self.slot(bind.lkey);
-        if region.windows.fetch_add(1, Ordering::AcqRel) & EVER_BOUND == 0 {
-            region.windows.fetch_or(EVER_BOUND, Ordering::AcqRel);
+        if region.bound_windows.fetch_add(1, Ordering::AcqRel) & EVER_BOUND == 0 {
+            region.bound_windows.fetch_or(EVER_BOUND, Ordering::AcqRel);
         }
         window.publish(claimed, bind.rkey);
         Ok(())
@@ -126,13 +128,13 @@ impl RegionTable {
     /// # Errors
     /// `InvalidStag`: nothing has that name, or another key is valid; `NotAssociated`: it is not
     /// for this stream alone; `AccessRights`: windows are bound to the region.
-    pub fn invalidate_local(&self, stag: Stag, reach: Reach) -> Result<(), MemoryFault> {
+    pub fn invalidate_local(&self, stag: Stag, scope: AccessScope) -> Result<(), MemoryFault> {
         let slot = self.slot(stag);
-        if !slot.is_called(stag) {
+        if !slot.is_occupied_by(stag) {
             return Err(MemoryFault::InvalidStag);
         }
         let state = slot.state();
-        if !slot.is_tied_to(slot.owner(), reach) {
+        if !slot.is_qp_bound_to(slot.owner(), scope) {
             return Err(MemoryFault::NotAssociated);
         }
         if state.is_valid() && state.stag() != stag {
@@ -142,7 +144,7 @@ impl RegionTable {
             return Err(MemoryFault::AccessRights);
         }
         if state.is_valid() {
-            self.end(slot, state);
+            self.invalidate_slot(slot, state);
         }
         Ok(())
     }
@@ -152,33 +154,33 @@ impl RegionTable {
     /// # Errors
     /// [`InvalidateFault`].
     // req: RDMAP-182, RDMAP-265, RDMAP-266, RDMAP-282
-    pub fn check_invalidate(&self, stag: Stag, reach: Reach) -> Result<(), InvalidateFault> {
-        self.invalidatable(stag, reach).map(|_| ())
+    pub fn check_invalidate(&self, stag: Stag, scope: AccessScope) -> Result<(), InvalidateFault> {
+        self.invalidatable(stag, scope).map(|_| ())
     }
 
     /// Invalidates at the request of the peer of this stream, as far as it may: see
     /// [`RegionTable::check_invalidate`]. True if the STag was valid.
-    pub fn invalidate_remote(&self, stag: Stag, reach: Reach) -> bool {
-        let valid = self.invalidatable(stag, reach);
-        valid.is_ok_and(|state| self.end(self.slot(stag), state))
+    pub fn invalidate_remote(&self, stag: Stag, scope: AccessScope) -> bool {
+        let valid = self.invalidatable(stag, scope);
+        valid.is_ok_and(|state| self.invalidate_slot(self.slot(stag), state))
     }
 
-    fn invalidatable(&self, stag: Stag, reach: Reach) -> Result<State, InvalidateFault> {
+    fn invalidatable(&self, stag: Stag, scope: AccessScope) -> Result<State, InvalidateFault> {
         let slot = self.slot(stag);
-        let state = slot.valid(stag).ok_or(InvalidateFault::Unknown)?;
+        let state = slot.valid_state(stag).ok_or(InvalidateFault::Unknown)?;
         let owner = slot.owner();
-        let is_tied = slot.is_tied_to(owner, reach);
-        if !slot.is_still(state) {
+        let is_qp_bound = slot.is_qp_bound_to(owner, scope);
+        if !slot.is_unchanged_since(state) {
             return Err(InvalidateFault::Unknown);
         }
-        if is_tied && owner.access().remote() == Access::default() {
+        if is_qp_bound && owner.access().remote() == Access::default() {
             return Err(InvalidateFault::NotRemote);
         }
-        if is_tied {
+        if is_qp_bound {
             let has_windows = slot.window_count() > 0;
             return if has_windows { Err(InvalidateFault::Shared) } else { Ok(state) };
         }
-        let is_shared = owner.pd() == reach.pd && !owner.is_tied();
+        let is_shared = owner.pd() == scope.pd && !owner.is_qp_bound();
         Err(if is_shared { InvalidateFault::Shared } else { InvalidateFault::Foreign })
     }
 
@@ -193,7 +195,7 @@ impl RegionTable {
     /// may still be under way. The caller guarantees that no binding begun before the region's
     /// invalidation is. Looks at all windows of the table if there was one.
     pub fn invalidate_windows(&self, region: Stag) -> bool {
-        if self.slot(region).windows.load(Ordering::Acquire) & EVER_BOUND == 0 {
+        if self.slot(region).bound_windows.load(Ordering::Acquire) & EVER_BOUND == 0 {
             return false;
         }
         let parent = self.index(region);
@@ -203,7 +205,7 @@ impl RegionTable {
                 let state = slot.state();
                 // If it is bound elsewhere meanwhile, the state is another one.
                 let is_ours = slot.parent.load(Ordering::Relaxed) == parent;
-                if !state.is_valid() || !is_ours || self.end(slot, state) {
+                if !state.is_valid() || !is_ours || self.invalidate_slot(slot, state) {
                     break;
                 }
             }
@@ -216,37 +218,37 @@ impl RegionTable {
     /// releases it.
     pub fn retire_window(&self, window: Stag) {
         let slot = self.slot(window);
-        slot.former.store(0, Ordering::Release);
-        slot.name.store(Name::retired(slot.name().stag()).0, Ordering::Release);
+        slot.prev_occupant.store(0, Ordering::Release);
+        slot.occupant.store(Occupant::retired(slot.occupant().stag()).0, Ordering::Release);
     }
 
     /// Invalidates a window whatever its key. True if it was bound.
     pub fn unbind(&self, window: Stag) -> bool {
         let slot = self.slot(window);
         let state = slot.state();
-        state.is_valid() && self.end(slot, state)
+        state.is_valid() && self.invalidate_slot(slot, state)
     }
 
     /// Ends the validity that `state` says, and the count of its region if it is a window's. False
     /// if another has, whatever is valid now.
-    pub(super) fn end(&self, slot: &Slot, state: State) -> bool {
-        let is_window = slot.name().is_window();
+    pub(super) fn invalidate_slot(&self, slot: &Slot, state: State) -> bool {
+        let is_window = slot.occupant().is_window();
         // Of this state: else the exchange fails.
         let parent = slot.parent.load(Ordering::Relaxed);
-        let ended = slot.end(state);
-        if ended && is_window {
-            self.slots[parent as usize].windows.fetch_sub(1, Ordering::AcqRel);
+        let invalidated = slot.invalidate(state);
+        if invalidated && is_window {
+            self.slots[parent as usize].bound_windows.fetch_sub(1, Ordering::AcqRel);
         }
-        ended
+        invalidated
     }
 }
 
 impl Slot {
     /// The STag, whatever its key, is this slot's, or was a window's of it until a moment ago.
-    fn is_called(&self, stag: Stag) -> bool {
-        let (name, former) = (self.name(), self.former());
-        name == Name::region(stag)
-            || [name, former].contains(&Name::window(stag))
-            || former == Name::retired(stag)
+    fn is_occupied_by(&self, stag: Stag) -> bool {
+        let (occupant, previous) = (self.occupant(), self.prev_occupant());
+        occupant == Occupant::region(stag)
+            || [occupant, previous].contains(&Occupant::window(stag))
+            || previous == Occupant::retired(stag)
     }
 }

@@ -3,18 +3,18 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::mpa::assembly::AssemblyPool;
-use crate::mpa::fpdu::{Damage, seal_marked};
-use crate::mpa::receive::{Foreseen, Receiver};
+use crate::mpa::deframer::{Deframer, OooPlacement};
+use crate::mpa::fpdu::{FpduError, finalize_with_markers};
+use crate::mpa::fpdu_pool::FpduPool;
 use crate::time::Instant;
 
 /// A stream as the reference makes it: what was sent so far, first octet at phase 0.
 #[derive(Default)]
-struct Reference {
+struct ReferenceStream {
     stream: Vec<u8>,
 }
 
-impl Reference {
+impl ReferenceStream {
     /// One that has sent `len` octets.
     fn at(len: usize) -> Self {
         Self { stream: vec![0xee; len] }
@@ -59,11 +59,11 @@ fn ulpdu(len: usize, salt: usize) -> Vec<u8> {
 }
 
 /// The FPDU as it is sent from `phase` on.
-fn sealed(ulpdu: &[u8], phase: usize, crc: bool) -> Vec<u8> {
+fn build_fpdu(ulpdu: &[u8], phase: usize, crc: bool) -> Vec<u8> {
     let content = fpdu_len(ulpdu.len());
     let mut out = vec![0xff; wire_len(phase, content)];
     out[LENGTH_LEN..LENGTH_LEN + ulpdu.len()].copy_from_slice(ulpdu);
-    let len = seal_marked(&mut out, ulpdu.len(), phase, crc);
+    let len = finalize_with_markers(&mut out, ulpdu.len(), phase, crc);
     assert_eq!(len, out.len());
     out
 }
@@ -71,19 +71,19 @@ fn sealed(ulpdu: &[u8], phase: usize, crc: bool) -> Vec<u8> {
 /// Every length at every phase: octet by octet as the reference has it.
 // req-test: MPA-002, MPA-055, MPA-061, MPA-068, MPA-071
 #[test]
-fn every_length_at_every_phase_is_as_the_reference_has_it() {
+fn every_length_at_every_phase_matches_reference() {
     let lens = (0..80).chain((80..600).step_by(13)).chain((600..2100).step_by(97));
     for len in lens {
         let ulpdu = ulpdu(len, len);
         for phase in (0..512).step_by(4) {
             // The CRC is a function of the octets: the layout is what differs by phase.
             let crc = (len + phase / 4) % 16 == 0;
-            let mut reference = Reference::at(phase);
+            let mut reference = ReferenceStream::at(phase);
             let start = reference.push(&ulpdu, crc);
-            let sent = sealed(&ulpdu, phase, crc);
+            let sent = build_fpdu(&ulpdu, phase, crc);
             assert!(sent == reference.stream[start..], "{len} octets at phase {phase}");
             let mut scratch = Vec::new();
-            let found = split(&sent, phase, crc, &mut scratch);
+            let found = parse(&sent, phase, crc, &mut scratch);
             assert_eq!(found, Ok(Some((&ulpdu[..], sent.len()))), "{len} octets at phase {phase}");
         }
     }
@@ -93,12 +93,12 @@ fn every_length_at_every_phase_is_as_the_reference_has_it() {
 /// the CRC says 0.
 // req-test: MPA-073, MPA-079, MPA-080, MPA-081, MPA-082
 #[test]
-fn markers_split_nothing_but_ulpdus() {
-    let mut reference = Reference::default();
+fn markers_never_split_length_pad_or_crc() {
+    let mut reference = ReferenceStream::default();
     for len in (8..1530).chain([500, 500, 40, 40, 40]) {
         let phase = reference.stream.len() % 512;
         let start = reference.push(&ulpdu(len, 1), false);
-        let sent = sealed(&ulpdu(len, 1), phase, false);
+        let sent = build_fpdu(&ulpdu(len, 1), phase, false);
         assert_eq!(sent, reference.stream[start..]);
         let length_at = start + if phase == 0 { 4 } else { 0 };
         let end = start + sent.len();
@@ -116,7 +116,7 @@ fn markers_split_nothing_but_ulpdus() {
 
 // req-test: MPA-087, MPA-089, MPA-095, MPA-096
 #[test]
-fn the_worked_dumps() {
+fn rfc5044_examples_with_markers() {
     let dump = |control: [u8; 2], msn: u8| {
         let mut ulpdu = vec![0; 42];
         ulpdu[..2].copy_from_slice(&control);
@@ -131,7 +131,7 @@ fn the_worked_dumps() {
     ];
     for (control, msn, phase, crc) in cases {
         let ulpdu = dump(control, msn);
-        let sent = sealed(&ulpdu, phase, true);
+        let sent = build_fpdu(&ulpdu, phase, true);
         assert_eq!((sent.len(), &sent[48..]), (52, &crc[..]), "{control:?} {msn}");
         if phase == 0 {
             assert_eq!(sent[..8], [0, 0, 0, 0, 0, 0x2a, control[0], control[1]]);
@@ -140,29 +140,29 @@ fn the_worked_dumps() {
             assert_eq!(sent[20..24], [0, 0, 0, 0x14]);
             assert_eq!(sent[..2], [0, 0x2a]);
         }
-        let found = split(&sent, phase, true, &mut Vec::new()).map(|found| found.map(|(_, l)| l));
+        let found = parse(&sent, phase, true, &mut Vec::new()).map(|found| found.map(|(_, l)| l));
         assert_eq!(found, Ok(Some(52)));
     }
 }
 
 // req-test: MPA-065, MPA-070, MPA-077, MPA-078
 #[test]
-fn places_are_counted_from_the_start_modulo_the_sequence_space() {
-    let markers = Markers::from(Seq(11));
+fn marker_positions_wrap_with_sequence_space() {
+    let markers = Markers::starting_at(Seq(11));
     let places: Vec<u32> = (0..1100).filter(|&at| markers.phase(Seq(at)) == 0).collect();
     assert_eq!(places, [11, 523, 1035]);
-    let markers = Markers::from(Seq(0xffff_ff00));
+    let markers = Markers::starting_at(Seq(0xffff_ff00));
     assert_eq!(markers.phase(Seq(0xffff_ff00)), 0);
     assert_eq!(markers.phase(Seq(0x100)), 0);
     assert_eq!(markers.phase(Seq(0xff)), 511);
     // A pointer that reaches back over the wrap.
-    let run = sealed(&ulpdu(600, 0), markers.phase(Seq(0xffff_fff0)), true);
-    assert_eq!(find_start(&run, markers.phase(Seq(0xffff_fff0))), Some(0));
+    let run = build_fpdu(&ulpdu(600, 0), markers.phase(Seq(0xffff_fff0)), true);
+    assert_eq!(find_fpdu_start(&run, markers.phase(Seq(0xffff_fff0))), Some(0));
 }
 
 // req-test: MPA-113, MPA-114, MPA-119, MPA-175
 #[test]
-fn mulpdu_leaves_room_for_the_markers() {
+fn mulpdu_accounts_for_markers() {
     let cases = [
         (1460, 1442),
         (1448, 1430),
@@ -189,7 +189,7 @@ fn mulpdu_leaves_room_for_the_markers() {
 
 // req-test: MPA-116
 #[test]
-fn what_is_left_of_a_segment_is_used_to_the_last_octet() {
+fn content_max_fills_remaining_segment() {
     for phase in (0..512).step_by(4) {
         for room in 0..1600 {
             let content = content_max(phase, room);
@@ -200,17 +200,18 @@ fn what_is_left_of_a_segment_is_used_to_the_last_octet() {
 }
 
 #[test]
-fn what_a_marker_says_is_checked() {
+fn wrong_fpduptr_is_rejected() {
     let whole = |fpdu: &mut Vec<u8>| {
         let at = fpdu.len() - 4;
         let sum = ::crc32c::crc32c(&fpdu[..at]).to_le_bytes();
         fpdu[at..].copy_from_slice(&sum);
     };
     let taken =
-        |fpdu: &[u8], phase| split(fpdu, phase, true, &mut Vec::new()).map(|found| found.is_some());
+        |fpdu: &[u8], phase| parse(fpdu, phase, true, &mut Vec::new()).map(|found| found.is_some());
     for phase in [0, 4, 256, 508] {
-        let good = sealed(&ulpdu(1200, 3), phase, true);
-        let places: Vec<usize> = (0..good.len()).filter(|at| advance(phase, *at) == 0).collect();
+        let good = build_fpdu(&ulpdu(1200, 3), phase, true);
+        let places: Vec<usize> =
+            (0..good.len()).filter(|at| advance_phase(phase, *at) == 0).collect();
         assert!(places.len() >= 2);
         for &at in &places {
             // Reserved bits, and those that are always zero, mean nothing.
@@ -218,15 +219,18 @@ fn what_a_marker_says_is_checked() {
             fpdu[at] = 0xff;
             fpdu[at + 1] = 0xff;
             fpdu[at + 3] |= 3;
-            assert_eq!(taken(&fpdu, phase), Err(Damage::Crc));
+            assert_eq!(taken(&fpdu, phase), Err(FpduError::Crc));
             whole(&mut fpdu);
             assert_eq!(taken(&fpdu, phase), Ok(true), "{phase} {at}");
             fpdu[at + 3] ^= 4;
             whole(&mut fpdu);
-            let told = u16::from_be_bytes([fpdu[at + 2], fpdu[at + 3]]) & !3;
+            let ptr = u16::from_be_bytes([fpdu[at + 2], fpdu[at + 3]]) & !3;
             // Unless it counts from the marker that the FPDU opens with.
-            let expected =
-                if phase == 0 && usize::from(told) == at { Ok(true) } else { Err(Damage::Marker) };
+            let expected = if phase == 0 && usize::from(ptr) == at {
+                Ok(true)
+            } else {
+                Err(FpduError::Marker)
+            };
             assert_eq!(taken(&fpdu, phase), expected, "{phase} {at}");
         }
     }
@@ -234,73 +238,73 @@ fn what_a_marker_says_is_checked() {
 
 // req-test: MPA-064, MPA-074
 #[test]
-fn bits_that_mean_nothing_are_not_looked_at() {
-    let mut fpdu = sealed(&ulpdu(42, 0), 0x1ec, true);
+fn reserved_marker_bits_are_ignored() {
+    let mut fpdu = build_fpdu(&ulpdu(42, 0), 0x1ec, true);
     assert_eq!(fpdu[20..24], [0, 0, 0, 0x14]);
     fpdu[20..24].copy_from_slice(&[0xff, 0xff, 0, 0x17]);
     let sum = ::crc32c::crc32c(&fpdu[..48]).to_le_bytes();
     fpdu[48..].copy_from_slice(&sum);
-    assert!(split(&fpdu, 0x1ec, true, &mut Vec::new()).unwrap().is_some());
-    assert_eq!(find_start(&fpdu, 0x1ec), Some(0));
+    assert!(parse(&fpdu, 0x1ec, true, &mut Vec::new()).unwrap().is_some());
+    assert_eq!(find_fpdu_start(&fpdu, 0x1ec), Some(0));
 }
 
 // req-test: MPA-066
 #[test]
-fn a_pointer_may_count_from_the_marker_in_front() {
+fn fpduptr_may_count_from_leading_marker() {
     // Draft-02 can be read so that the second marker of such an FPDU says 512.
-    let mut fpdu = sealed(&ulpdu(1000, 0), 0, true);
+    let mut fpdu = build_fpdu(&ulpdu(1000, 0), 0, true);
     assert_eq!(fpdu[512..516], [0, 0, 1, 0xfc]);
     fpdu[514..516].copy_from_slice(&[2, 0]);
     let at = fpdu.len() - 4;
     let sum = ::crc32c::crc32c(&fpdu[..at]).to_le_bytes();
     fpdu[at..].copy_from_slice(&sum);
-    assert!(split(&fpdu, 0, true, &mut Vec::new()).unwrap().is_some());
-    assert_eq!(find_start(&fpdu, 0), Some(0));
+    assert!(parse(&fpdu, 0, true, &mut Vec::new()).unwrap().is_some());
+    assert_eq!(find_fpdu_start(&fpdu, 0), Some(0));
 }
 
 /// FPDUs of these lengths, and where each begins.
 fn stream_of(lens: &[usize]) -> (Vec<Vec<u8>>, Vec<usize>, Vec<u8>) {
-    let mut reference = Reference::default();
+    let mut reference = ReferenceStream::default();
     let ulpdus: Vec<_> = lens.iter().enumerate().map(|(index, &len)| ulpdu(len, index)).collect();
     let starts = ulpdus.iter().map(|ulpdu| reference.push(ulpdu, true)).collect();
     (ulpdus, starts, reference.stream)
 }
 
 fn receive(stream: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
-    let mut pool = AssemblyPool::new(1);
-    let mut receiver = Receiver::new(Some(Markers::from(Seq(0))));
+    let mut pool = FpduPool::new(1);
+    let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(0))));
     let (mut found, mut start) = (Vec::new(), 0);
     for &cut in cuts.iter().chain([&stream.len()]) {
         let mut piece = &stream[start..cut.max(start)];
         start = cut.max(start);
         while !piece.is_empty() {
-            if receiver.missing().is_none() {
-                if let Some((ulpdu, used)) = receiver.split(piece, true, &mut pool).unwrap() {
+            if receiver.needed().is_none() {
+                if let Some((ulpdu, used)) = receiver.parse(piece, true, &mut pool).unwrap() {
                     found.push(ulpdu.to_vec());
                     piece = &piece[used..];
                     continue;
                 }
-                receiver.begin(Instant::ZERO);
+                receiver.start_partial(Instant::ZERO);
             }
-            let take = receiver.missing().unwrap().min(piece.len());
+            let take = receiver.needed().unwrap().min(piece.len());
             let (now, later) = piece.split_at(take);
             assert!(receiver.extend(&mut pool, take, true, |out| out.copy_from_slice(now)));
             piece = later;
-            let ulpdu = receiver.whole(true, &mut pool).unwrap().map(<[u8]>::to_vec);
+            let ulpdu = receiver.complete(true, &mut pool).unwrap().map(<[u8]>::to_vec);
             if let Some(ulpdu) = ulpdu {
                 found.push(ulpdu);
-                receiver.finish(&mut pool);
+                receiver.reset(&mut pool);
             }
         }
     }
-    assert_eq!(receiver.missing(), None);
+    assert_eq!(receiver.needed(), None);
     found
 }
 
 proptest! {
     // req-test: MPA-001, MPA-083, MPA-084, MPA-127, MPA-131
     #[test]
-    fn any_cuts_give_the_same_ulpdus(
+    fn any_segmentation_yields_same_ulpdus(
         lens in proptest::collection::vec(0usize..3000, 1..12),
         mut cuts in proptest::collection::vec(0usize..20_000, 0..40),
     ) {
@@ -315,7 +319,7 @@ proptest! {
     /// A piece from anywhere: what is found begins where an FPDU begins, and is right.
     // req-test: MPA-069, MPA-072, MPA-124, MPA-126, MPA-128
     #[test]
-    fn a_piece_from_anywhere_shows_its_fpdus(
+    fn fpdus_are_located_in_any_stream_slice(
         lens in proptest::collection::vec(1usize..1600, 4..16),
         start in 0usize..8000, len in 1usize..3000, base in any::<u32>(),
     ) {
@@ -323,7 +327,7 @@ proptest! {
         let start = start % stream.len();
         let end = (start + len).min(stream.len());
         let run = &stream[start..end];
-        let markers = Markers::from(Seq(base));
+        let markers = Markers::starting_at(Seq(base));
         let seq = Seq(base) + start as u32;
         // By the reference's knowledge: the FPDU of the first marker that begins in the run.
         let places = (0..stream.len()).step_by(512).filter(|at| *at >= start && at + 4 <= end);
@@ -331,14 +335,14 @@ proptest! {
             .filter_map(|at| starts.iter().rposition(|begin| *begin <= at))
             .find(|&index| starts[index] >= start);
         prop_assert_eq!(
-            find_start(run, markers.phase(seq)),
+            find_fpdu_start(run, markers.phase(seq)),
             expected.map(|index| starts[index] - start)
         );
 
-        let mut pool = AssemblyPool::new(1);
-        let mut receiver = Receiver::new(Some(markers));
+        let mut pool = FpduPool::new(1);
+        let mut receiver = Deframer::new(Some(markers));
         let mut found = Vec::new();
-        let foreseen = receiver.look_ahead(seq, run, true, &mut pool, |ulpdu| {
+        let placement = receiver.place_ooo(seq, run, true, &mut pool, |ulpdu| {
             found.push(ulpdu.to_vec());
             true
         });
@@ -356,12 +360,12 @@ proptest! {
             && all.last().is_some_and(|&last| {
                 starts.get(last + 1).copied().unwrap_or(stream.len()) == end
             });
-        let verdict = if covered {
-            Foreseen::Taken(all.len() as u32)
+        let expected_placement = if covered {
+            OooPlacement::Placed(all.len() as u32)
         } else {
-            Foreseen::Waits
+            OooPlacement::Deferred
         };
-        prop_assert_eq!(foreseen, verdict);
+        prop_assert_eq!(placement, expected_placement);
     }
 }
 
@@ -369,105 +373,108 @@ proptest! {
 /// those before.
 // req-test: MPA-051, MPA-129, MPA-134
 #[test]
-fn lengths_lead_on_from_what_a_marker_located() {
+fn segments_without_marker_are_located_by_preceding_lengths() {
     let lens: Vec<usize> = (0..200).map(|index| 20 + index % 60).collect();
     let (ulpdus, starts, stream) = stream_of(&lens);
     // Two FPDUs to a segment; the first ten FPDUs are lost.
     let segments: Vec<_> = (10..200).step_by(2).collect();
-    let mut pool = AssemblyPool::new(1);
-    let mut receiver = Receiver::new(Some(Markers::from(Seq(7))));
+    let mut pool = FpduPool::new(1);
+    let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(7))));
     let mut found = Vec::new();
-    let mut verdicts = Vec::new();
+    let mut placements = Vec::new();
     let segment = |index: usize| {
         let end = starts.get(index + 2).copied().unwrap_or(stream.len());
         (Seq(7) + starts[index] as u32, &stream[starts[index]..end])
     };
     for &index in &segments {
         let (seq, run) = segment(index);
-        verdicts.push(receiver.look_ahead(seq, run, true, &mut pool, |ulpdu| {
+        placements.push(receiver.place_ooo(seq, run, true, &mut pool, |ulpdu| {
             found.push(ulpdu.to_vec());
             true
         }));
     }
-    let waiting = verdicts.iter().take_while(|seen| **seen == Foreseen::Waits).count();
-    assert!(waiting <= 4, "a marker comes within 512 octets: {verdicts:?}");
-    assert!(verdicts[waiting..].iter().all(|seen| *seen == Foreseen::Taken(2)), "{verdicts:?}");
+    let waiting = placements.iter().take_while(|seen| **seen == OooPlacement::Deferred).count();
+    assert!(waiting <= 4, "a marker comes within 512 octets: {placements:?}");
+    assert!(
+        placements[waiting..].iter().all(|seen| *seen == OooPlacement::Placed(2)),
+        "{placements:?}"
+    );
     let count = ulpdus.len() - 10 - 2 * waiting;
     assert!(found.len() >= count, "{} of {count}", found.len());
     assert!(found.ends_with(&ulpdus[ulpdus.len() - count..]));
     // What is not taken waits for its turn, whatever is taken behind it.
-    let mut receiver = Receiver::new(Some(Markers::from(Seq(7))));
+    let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(7))));
     for &index in &segments {
         let (seq, run) = segment(index);
         let mut is_first = true;
         let take = |_: &[u8]| !std::mem::take(&mut is_first);
-        assert_eq!(receiver.look_ahead(seq, run, true, &mut pool, take), Foreseen::Waits);
+        assert_eq!(receiver.place_ooo(seq, run, true, &mut pool, take), OooPlacement::Deferred);
     }
 }
 
 /// Where FPDUs that came early end is forgotten once that is behind: the same number means another
 /// place 2^32 octets later.
 #[test]
-fn what_was_found_ahead_leads_nowhere_once_it_is_behind() {
+fn ooo_fpdu_start_is_forgotten_once_in_order() {
     let (_, starts, stream) = stream_of(&[700, 100, 60]);
     let third = starts[2];
     assert!(third % 512 + 100 < 512, "no marker locates the third");
-    let mut receiver = Receiver::new(Some(Markers::from(Seq(0))));
-    let mut pool = AssemblyPool::new(1);
-    let mut ahead = |receiver: &mut Receiver, from: usize, to: usize| {
+    let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(0))));
+    let mut pool = FpduPool::new(1);
+    let mut ahead = |receiver: &mut Deframer, from: usize, to: usize| {
         let seq = Seq(u32::try_from(from).unwrap());
-        receiver.look_ahead(seq, &stream[from..to], true, &mut pool, |_| true)
+        receiver.place_ooo(seq, &stream[from..to], true, &mut pool, |_| true)
     };
-    assert!(matches!(ahead(&mut receiver, 0, third), Foreseen::Taken(2)));
-    assert!(matches!(ahead(&mut receiver, third, stream.len()), Foreseen::Taken(1)));
+    assert!(matches!(ahead(&mut receiver, 0, third), OooPlacement::Placed(2)));
+    assert!(matches!(ahead(&mut receiver, third, stream.len()), OooPlacement::Placed(1)));
     // Once more, and then 2^32 octets pass by.
-    assert!(matches!(ahead(&mut receiver, 0, third), Foreseen::Taken(2)));
+    assert!(matches!(ahead(&mut receiver, 0, third), OooPlacement::Placed(2)));
     for _ in 0..4 {
-        assert_eq!(receiver.pass_over(1 << 30), Ok(()));
+        assert_eq!(receiver.skip_placed(1 << 30), Ok(()));
     }
-    assert_eq!(ahead(&mut receiver, third, stream.len()), Foreseen::Waits);
+    assert_eq!(ahead(&mut receiver, third, stream.len()), OooPlacement::Deferred);
 }
 
 /// A marker right in front of a CRC, and one there as well as at the start.
 // req-test: MPA-088, MPA-089, MPA-091
 #[test]
-fn the_crc_covers_a_marker_in_front_of_it() {
+fn crc_covers_marker_in_front_of_it() {
     for (phase, len) in [(512 - 48, 46), (0, 506), (4, 506)] {
-        let sent = sealed(&ulpdu(len, 5), phase, true);
+        let sent = build_fpdu(&ulpdu(len, 5), phase, true);
         let at = sent.len() - 8;
-        assert_eq!(advance(phase, at), 0, "the place of a marker");
+        assert_eq!(advance_phase(phase, at), 0, "the place of a marker");
         let without = ::crc32c::crc32c(&sent[..at]).to_le_bytes();
         let with = ::crc32c::crc32c(&sent[..at + 4]).to_le_bytes();
         assert_eq!(sent[at + 4..], with);
         let mut other = sent.clone();
         other[at + 4..].copy_from_slice(&without);
-        assert_eq!(split(&other, phase, true, &mut Vec::new()), Err(Damage::Crc));
+        assert_eq!(parse(&other, phase, true, &mut Vec::new()), Err(FpduError::Crc));
         let mut other = sent;
         other[at + 3] ^= 4;
-        assert_eq!(split(&other, phase, true, &mut Vec::new()), Err(Damage::Crc));
+        assert_eq!(parse(&other, phase, true, &mut Vec::new()), Err(FpduError::Crc));
     }
 }
 
 #[test]
-fn damage_ahead_of_its_turn_is_told() {
+fn corrupt_ooo_fpdu_is_reported() {
     let (_, starts, mut stream) = stream_of(&[100, 1300, 1300]);
     stream[starts[1] + 700] ^= 1;
-    let mut receiver = Receiver::new(Some(Markers::from(Seq(0))));
+    let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(0))));
     let run = &stream[starts[1]..starts[2]];
-    let foreseen =
-        receiver.look_ahead(Seq(starts[1] as u32), run, true, &mut AssemblyPool::new(1), |_| true);
-    assert_eq!(foreseen, Foreseen::Damaged);
+    let placement =
+        receiver.place_ooo(Seq(starts[1] as u32), run, true, &mut FpduPool::new(1), |_| true);
+    assert_eq!(placement, OooPlacement::Corrupt);
 }
 
 #[test]
-fn what_was_taken_cannot_lie_within_an_fpdu() {
+fn placed_bytes_inside_partial_fpdu_are_an_error() {
     let (_, starts, stream) = stream_of(&[100, 1300, 200]);
-    let mut pool = AssemblyPool::new(1);
-    let mut receiver = Receiver::new(Some(Markers::from(Seq(0))));
-    assert!(receiver.split(&stream, true, &mut pool).unwrap().is_some());
-    assert_eq!(receiver.pass_over((starts[2] - starts[1]) as u32), Ok(()));
-    assert!(receiver.split(&stream[starts[2]..], true, &mut pool).unwrap().is_some());
-    receiver.begin(Instant::ZERO);
-    assert_eq!(receiver.pass_over(4), Err(Damage::Marker));
-    receiver.finish(&mut pool);
+    let mut pool = FpduPool::new(1);
+    let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(0))));
+    assert!(receiver.parse(&stream, true, &mut pool).unwrap().is_some());
+    assert_eq!(receiver.skip_placed((starts[2] - starts[1]) as u32), Ok(()));
+    assert!(receiver.parse(&stream[starts[2]..], true, &mut pool).unwrap().is_some());
+    receiver.start_partial(Instant::ZERO);
+    assert_eq!(receiver.skip_placed(4), Err(FpduError::Marker));
+    receiver.reset(&mut pool);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const WISHES: Wishes = Wishes {
+const OFFER: Offer = Offer {
     ird: 8,
     ird_max: READ_DEPTH_MAX,
     ord: 8,
@@ -15,84 +15,84 @@ const WISHES: Wishes = Wishes {
 const NONE: RtrKinds = RtrKinds { send: false, write: false, read: false };
 
 /// The reads that were agreed: served and issued.
-const fn reads(terms: &Terms) -> (u16, u16) {
+const fn reads(terms: &Negotiated) -> (u16, u16) {
     (terms.ird, terms.ord)
 }
 
 #[test]
-fn revision_2_agrees_on_reads_both_ways() {
-    let asks = Wishes { ird: 4, ord: 20, crc: false, ..WISHES };
-    let request = request(asks, 2, b"hello");
-    let (reply, responder) = accept(&request, WISHES, b"");
+fn revision_2_negotiates_ird_and_ord_both_ways() {
+    let asks = Offer { ird: 4, ord: 20, crc: false, ..OFFER };
+    let request = build_request(asks, 2, b"hello");
+    let (reply, responder) = accept(&request, OFFER, b"");
     assert_eq!((reads(&responder), responder.crc), ((20, 4), true));
-    let initiator = conclude(&reply, asks, 2).unwrap();
+    let initiator = process_reply(&reply, asks, 2).unwrap();
     assert_eq!((reads(&initiator), initiator.crc), ((4, 20), true));
     assert!(initiator.ord <= responder.ird && responder.ord <= initiator.ird);
 }
 
 #[test]
-fn one_vote_for_crc_is_enough() {
+fn crc_is_used_if_either_peer_asks() {
     for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
-        let asks = Wishes { crc: ours, ..WISHES };
+        let asks = Offer { crc: ours, ..OFFER };
         let (reply, responder) =
-            accept(&request(asks, 1, b""), Wishes { crc: theirs, ..WISHES }, b"");
+            accept(&build_request(asks, 1, b""), Offer { crc: theirs, ..OFFER }, b"");
         assert_eq!(responder.crc, ours || theirs);
-        assert_eq!(conclude(&reply, asks, 1).unwrap().crc, ours || theirs);
+        assert_eq!(process_reply(&reply, asks, 1).unwrap().crc, ours || theirs);
     }
 }
 
 #[test]
-fn each_end_gets_the_markers_it_asks_for_and_no_others() {
+fn each_receiver_gets_markers_only_if_it_asks() {
     for revision in [1, 2] {
         for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
-            let asks = Wishes { markers: ours, ..WISHES };
-            let request = request(asks, revision, b"");
+            let asks = Offer { markers: ours, ..OFFER };
+            let request = build_request(asks, revision, b"");
             assert_eq!(request.markers, ours);
-            let (reply, responder) = accept(&request, Wishes { markers: theirs, ..WISHES }, b"");
+            let (reply, responder) = accept(&request, Offer { markers: theirs, ..OFFER }, b"");
             assert_eq!(reply.markers, theirs);
             assert_eq!((responder.markers_in, responder.markers_out), (theirs, ours));
-            let initiator = conclude(&reply, asks, revision).unwrap();
+            let initiator = process_reply(&reply, asks, revision).unwrap();
             assert_eq!((initiator.markers_in, initiator.markers_out), (ours, theirs));
         }
     }
 }
 
 #[test]
-fn not_negotiated_is_answered_in_kind_and_leaves_local_values() {
-    let mut request = request(WISHES, 2, b"");
+fn ird_ord_not_negotiated_is_echoed_and_keeps_local_values() {
+    let mut request = build_request(OFFER, 2, b"");
     request.enhanced =
         Some(Enhanced { ird: NOT_NEGOTIATED, ord: NOT_NEGOTIATED, ..Enhanced::default() });
-    let (reply, terms) = accept(&request, Wishes { ird: 3, ord: 5, ..WISHES }, b"");
+    let (reply, terms) = accept(&request, Offer { ird: 3, ord: 5, ..OFFER }, b"");
     let answer = reply.enhanced.unwrap();
     assert_eq!((answer.ird, answer.ord), (NOT_NEGOTIATED, NOT_NEGOTIATED));
     assert_eq!(reads(&terms), (3, 5));
     // Each half by itself.
     request.enhanced = Some(Enhanced { ird: NOT_NEGOTIATED, ord: 6, ..Enhanced::default() });
-    let (reply, terms) = accept(&request, Wishes { ird: 3, ord: 5, ..WISHES }, b"");
+    let (reply, terms) = accept(&request, Offer { ird: 3, ord: 5, ..OFFER }, b"");
     let answer = reply.enhanced.unwrap();
     assert_eq!((answer.ird, answer.ord, reads(&terms)), (6, NOT_NEGOTIATED, (6, 5)));
-    assert_eq!(reads(&conclude(&reply, WISHES, 2).unwrap()), (8, 6));
+    assert_eq!(reads(&process_reply(&reply, OFFER, 2).unwrap()), (8, 6));
 }
 
 #[test]
-fn revisions_meet_or_say_so() {
+fn revision_mismatch_is_an_error() {
     // The request's revision, and what a responder thinks of it.
     for (revision, expected) in
-        [(0, Ok(())), (1, Ok(())), (2, Ok(())), (3, Err(Disagreement::Revision))]
+        [(0, Ok(())), (1, Ok(())), (2, Ok(())), (3, Err(NegotiationError::UnsupportedRevision))]
     {
-        let frame = Startup { revision, ..request(WISHES, revision.min(2), b"") };
-        assert_eq!(review(&frame), expected, "revision {revision}");
+        let frame = Startup { revision, ..build_request(OFFER, revision.min(2), b"") };
+        assert_eq!(check_request(&frame), expected, "revision {revision}");
     }
     // Of the RDMA Consortium's there is none without markers or CRCs.
     for (markers, crc) in [(false, true), (true, false)] {
-        let frame = Startup { markers, crc, ..request(WISHES, 0, b"") };
-        assert_eq!(review(&frame), Err(Disagreement::Revision));
+        let frame = Startup { markers, crc, ..build_request(OFFER, 0, b"") };
+        assert_eq!(check_request(&frame), Err(NegotiationError::UnsupportedRevision));
     }
     // The reply to each.
     for asked in [0, 1, 2] {
-        let (reply, responder) = accept(&request(WISHES, asked, b""), WISHES, b"");
+        let (reply, responder) = accept(&build_request(OFFER, asked, b""), OFFER, b"");
         assert_eq!(reply.revision, asked);
-        let initiator = conclude(&reply, WISHES, asked).unwrap();
+        let initiator = process_reply(&reply, OFFER, asked).unwrap();
         assert_eq!(initiator.version, responder.version);
         let old = asked == 0;
         assert_eq!(initiator.version, if old { Version::Rdmac } else { Version::Ietf });
@@ -100,50 +100,58 @@ fn revisions_meet_or_say_so() {
         assert!(initiator.crc && responder.crc);
         for answered in (0..=3).filter(|answered| *answered != asked) {
             let reply = Startup { revision: answered, ..reply.clone() };
-            let outcome = conclude(&reply, WISHES, asked);
-            assert_eq!(outcome.map(|_| ()), Err(Disagreement::Mismatch), "{asked} {answered}");
+            let outcome = process_reply(&reply, OFFER, asked);
+            assert_eq!(
+                outcome.map(|_| ()),
+                Err(NegotiationError::ReplyMismatch),
+                "{asked} {answered}"
+            );
         }
     }
     // A responder of the RDMA Consortium shows itself by revision 0 and M; without M it is none,
     // whatever was asked: there would be no markers in a stream that has to have them.
     for asked in [0, 1] {
-        let (reply, _) = accept(&request(WISHES, asked, b""), WISHES, b"");
+        let (reply, _) = accept(&build_request(OFFER, asked, b""), OFFER, b"");
         let reply = Startup { revision: 0, markers: false, ..reply };
-        assert_eq!(conclude(&reply, WISHES, asked), Err(Disagreement::Mismatch), "{asked}");
+        assert_eq!(
+            process_reply(&reply, OFFER, asked),
+            Err(NegotiationError::ReplyMismatch),
+            "{asked}"
+        );
     }
-    let (reply, _) = accept(&request(WISHES, 1, b""), WISHES, b"");
+    let (reply, _) = accept(&build_request(OFFER, 1, b""), OFFER, b"");
     let reply = Startup { revision: 0, markers: true, ..reply };
-    assert_eq!(conclude(&reply, WISHES, 1), Ok(Terms::rdmac(WISHES)));
+    assert_eq!(process_reply(&reply, OFFER, 1), Ok(Negotiated::rdmac(OFFER)));
     // What it learns from one that will not have it.
-    assert_eq!(reject(&request(WISHES, 0, b""), ReadDepths::default(), b"").revision, 1);
+    assert_eq!(reject(&build_request(OFFER, 0, b""), ReadDepths::default(), b"").revision, 1);
 }
 
 #[test]
-fn flag_s_is_answered_in_kind() {
-    let (mut reply, _) = accept(&request(WISHES, 2, b""), WISHES, b"");
-    assert_eq!(conclude(&reply, WISHES, 1), Err(Disagreement::Mismatch));
+fn reply_flag_s_must_match_request() {
+    let (mut reply, _) = accept(&build_request(OFFER, 2, b""), OFFER, b"");
+    assert_eq!(process_reply(&reply, OFFER, 1), Err(NegotiationError::ReplyMismatch));
     reply.enhanced = None;
-    assert_eq!(conclude(&reply, WISHES, 2), Err(Disagreement::Mismatch));
+    assert_eq!(process_reply(&reply, OFFER, 2), Err(NegotiationError::ReplyMismatch));
     let rejected = |revision| {
-        reject(&request(WISHES, revision, b""), ReadDepths { ird: 3, ord: 200 }, b"").enhanced
+        reject(&build_request(OFFER, revision, b""), ReadDepths { ird: 3, ord: 200 }, b"").enhanced
     };
     assert_eq!(rejected(2), Some(Enhanced { ird: 3, ord: 128, ..Enhanced::default() }));
     assert_eq!(rejected(1), None);
 }
 
 #[test]
-fn more_reads_than_can_be_served_are_refused() {
-    let (mut reply, _) = accept(&request(WISHES, 2, b""), WISHES, b"");
+fn responder_ord_above_ird_limit_is_refused() {
+    let (mut reply, _) = accept(&build_request(OFFER, 2, b""), OFFER, b"");
     let block = reply.enhanced.as_mut().unwrap();
     block.ord = READ_DEPTH_MAX + 1;
-    assert_eq!(conclude(&reply, WISHES, 2), Err(Disagreement::Reads));
+    assert_eq!(process_reply(&reply, OFFER, 2), Err(NegotiationError::InsufficientIrd));
     reply.enhanced.as_mut().unwrap().ord = READ_DEPTH_MAX;
-    assert_eq!(conclude(&reply, WISHES, 2).unwrap().ird, READ_DEPTH_MAX);
+    assert_eq!(process_reply(&reply, OFFER, 2).unwrap().ird, READ_DEPTH_MAX);
 }
 
 // req-test: RDMAP-287
 #[test]
-fn an_end_serves_no_more_reads_than_its_application_said() {
+fn ird_is_limited_by_application() {
     // Of `ird` and `ird_max`: what a responder serves of 16 that are asked for, and whether an
     // initiator takes a responder that would issue 16.
     for (ird, ird_max, served, takes) in [
@@ -155,54 +163,54 @@ fn an_end_serves_no_more_reads_than_its_application_said() {
         (32, 8, 32, true),
         (1, u16::MAX, 16, true),
     ] {
-        let wishes = Wishes { ird, ird_max, ..WISHES };
-        let asks = Wishes { ord: 16, ..WISHES };
-        let (reply, terms) = accept(&request(asks, 2, b""), wishes, b"");
+        let offer = Offer { ird, ird_max, ..OFFER };
+        let asks = Offer { ord: 16, ..OFFER };
+        let (reply, terms) = accept(&build_request(asks, 2, b""), offer, b"");
         assert_eq!((terms.ird, reply.enhanced.unwrap().ird), (served, served), "{ird} {ird_max}");
-        let (mut reply, _) = accept(&request(wishes, 2, b""), WISHES, b"");
+        let (mut reply, _) = accept(&build_request(offer, 2, b""), OFFER, b"");
         reply.enhanced.as_mut().unwrap().ord = 16;
-        match conclude(&reply, wishes, 2) {
+        match process_reply(&reply, offer, 2) {
             Ok(terms) => assert!(takes && terms.ird == ird.max(16)),
-            Err(error) => assert_eq!((error, takes), (Disagreement::Reads, false)),
+            Err(error) => assert_eq!((error, takes), (NegotiationError::InsufficientIrd, false)),
         }
     }
 }
 
 #[test]
-fn a_read_that_says_ready_is_taken_only_where_reads_are_served() {
+fn rtr_read_is_accepted_only_with_nonzero_ird() {
     for (ird, ord) in [(0, 0), (0, NOT_NEGOTIATED), (1, 0), (1, NOT_NEGOTIATED)] {
-        let wishes = Wishes { ird, ord: 0, ..WISHES };
+        let offer = Offer { ird, ord: 0, ..OFFER };
         let rtr = Enhanced { peer_to_peer: true, rtr_read: true, ord, ..Enhanced::default() };
-        let frame = Startup { enhanced: Some(rtr), ..request(WISHES, 2, b"") };
-        let (reply, terms) = accept(&frame, wishes, b"");
-        let named = RtrKinds::of(&reply.enhanced.unwrap());
+        let frame = Startup { enhanced: Some(rtr), ..build_request(OFFER, 2, b"") };
+        let (reply, terms) = accept(&frame, offer, b"");
+        let named = RtrKinds::from_enhanced(&reply.enhanced.unwrap());
         assert_eq!((named.read, terms.ird), (ird > 0, ird));
         assert!(named.read || (named.send && named.write), "what it knows instead");
     }
 }
 
 /// All sets of kinds.
-fn all_kinds() -> impl Iterator<Item = RtrKinds> {
+fn all_rtr_kinds() -> impl Iterator<Item = RtrKinds> {
     (0..8).map(|bits| RtrKinds { send: bits & 1 != 0, write: bits & 2 != 0, read: bits & 4 != 0 })
 }
 
 #[test]
-fn peer_to_peer_settles_on_a_common_kind() {
-    for ours in all_kinds().filter(|kinds| *kinds != NONE) {
-        for theirs in all_kinds().filter(|kinds| *kinds != NONE) {
-            let asks = Wishes { peer_to_peer: true, rtr: ours, ..WISHES };
-            let request = request(asks, 2, b"");
+fn peer_to_peer_selects_a_common_rtr() {
+    for ours in all_rtr_kinds().filter(|kinds| *kinds != NONE) {
+        for theirs in all_rtr_kinds().filter(|kinds| *kinds != NONE) {
+            let asks = Offer { peer_to_peer: true, rtr: ours, ..OFFER };
+            let request = build_request(asks, 2, b"");
             let block = request.enhanced.unwrap();
-            assert!(block.peer_to_peer && RtrKinds::of(&block) == ours);
-            let (reply, responder) = accept(&request, Wishes { rtr: theirs, ..WISHES }, b"");
+            assert!(block.peer_to_peer && RtrKinds::from_enhanced(&block) == ours);
+            let (reply, responder) = accept(&request, Offer { rtr: theirs, ..OFFER }, b"");
             let answer = reply.enhanced.unwrap();
             assert!(answer.peer_to_peer, "flag A is echoed");
-            let named = RtrKinds::of(&answer);
+            let named = RtrKinds::from_enhanced(&answer);
             assert_ne!(named, NONE);
-            let common = ours.and(theirs);
+            let common = ours.intersection(theirs);
             assert_eq!(named, if common == NONE { theirs } else { common });
             assert_eq!(responder.rtr_send_expected, common.send);
-            match conclude(&reply, asks, 2) {
+            match process_reply(&reply, asks, 2) {
                 Ok(terms) => {
                     let is_common = match terms.rtr.unwrap() {
                         Rtr::Send => common.send,
@@ -211,29 +219,33 @@ fn peer_to_peer_settles_on_a_common_kind() {
                     };
                     assert!(is_common, "{ours:?} {theirs:?}");
                 }
-                Err(error) => assert_eq!((error, common), (Disagreement::Rtr, NONE)),
+                Err(error) => assert_eq!((error, common), (NegotiationError::NoMatchingRtr, NONE)),
             }
         }
     }
 }
 
 #[test]
-fn a_responder_that_does_not_know_peer_to_peer_is_told() {
-    let asks = Wishes { peer_to_peer: true, ..WISHES };
-    let (mut reply, _) = accept(&request(asks, 2, b""), WISHES, b"");
+fn reply_without_flag_a_is_no_matching_rtr() {
+    let asks = Offer { peer_to_peer: true, ..OFFER };
+    let (mut reply, _) = accept(&build_request(asks, 2, b""), OFFER, b"");
     reply.enhanced.as_mut().unwrap().peer_to_peer = false;
-    assert_eq!(conclude(&reply, asks, 2), Err(Disagreement::Rtr));
+    assert_eq!(process_reply(&reply, asks, 2), Err(NegotiationError::NoMatchingRtr));
 }
 
 #[test]
-fn without_flag_a_the_others_are_zero_and_mean_nothing() {
-    let frame = request(WISHES, 2, b"");
+fn rtr_flags_are_ignored_without_flag_a() {
+    let frame = build_request(OFFER, 2, b"");
     let block = frame.enhanced.unwrap();
-    assert!(!block.peer_to_peer && RtrKinds::of(&block) == NONE);
+    assert!(!block.peer_to_peer && RtrKinds::from_enhanced(&block) == NONE);
     let stray = Enhanced { rtr_send: true, rtr_read: true, ird: 4, ord: 4, ..Enhanced::default() };
-    let (reply, terms) = accept(&Startup { enhanced: Some(stray), ..frame }, WISHES, b"");
+    let (reply, terms) = accept(&Startup { enhanced: Some(stray), ..frame }, OFFER, b"");
     let answer = reply.enhanced.unwrap();
-    assert!(!answer.peer_to_peer && RtrKinds::of(&answer) == NONE && !terms.rtr_send_expected);
+    assert!(
+        !answer.peer_to_peer
+            && RtrKinds::from_enhanced(&answer) == NONE
+            && !terms.rtr_send_expected
+    );
     let stray = Startup { enhanced: Some(Enhanced { ird: 8, ord: 8, ..stray }), ..reply };
-    assert_eq!(conclude(&stray, WISHES, 2).unwrap().rtr, None);
+    assert_eq!(process_reply(&stray, OFFER, 2).unwrap().rtr, None);
 }

@@ -3,10 +3,10 @@
 use super::{Entry, Progress, Requester};
 use crate::ddp::atomic::ATOMIC_LEN;
 use crate::ddp::memory::{Access, Memory};
-use crate::ddp::regions::Reach;
+use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::UntaggedFault;
-use crate::rdmap::fault::Fault;
 use crate::rdmap::operation::{Operation, Sge};
+use crate::rdmap::terminate::Fault;
 use crate::wire::atomic::{ATOMIC_RESPONSE_LEN, AtomicResponse};
 use crate::wire::ddp::{HeaderError, Untagged};
 use crate::wire::seq::Seq;
@@ -20,18 +20,18 @@ impl Requester {
     ///
     /// # Errors
     /// [`Fault`]. If the sink cannot take the word any more, that is this end's fault, and the
-    /// request completes with [`Outcome::LocalProtection`](super::Outcome::LocalProtection).
+    /// request completes with [`RequestOutcome::LocalProtection`](super::RequestOutcome::LocalProtection).
     #[cold]
-    pub fn take_atomic_response(
+    pub fn on_atomic_response(
         &mut self,
         memory: &impl Memory,
-        reach: Reach,
+        scope: AccessScope,
         header: &Untagged,
         payload: &[u8],
     ) -> Result<(), Fault> {
         let msn = Seq(header.msn);
         let ahead = msn - self.response_msn;
-        if msn >= self.response_msn && ahead as usize >= self.atomics_under_way() {
+        if msn >= self.response_msn && ahead as usize >= self.outstanding_atomics() {
             return Err(Fault::Untagged(UntaggedFault::NoBuffer));
         }
         if ahead != 0 {
@@ -48,31 +48,31 @@ impl Requester {
         let (entry, sink) = self.oldest_atomic(response.id).ok_or(Fault::UnexpectedOpcode)?;
         let word = response.original.to_ne_bytes();
         let resolved =
-            memory.regions().resolve(sink.lkey, reach, Access::LOCAL_WRITE, sink.addr, ATOMIC_LEN);
-        let Ok(place) = resolved else {
+            memory.regions().resolve(sink.lkey, scope, Access::LOCAL_WRITE, sink.addr, ATOMIC_LEN);
+        let Ok(range) = resolved else {
             entry.progress = Progress::Failed;
-            self.awaited.pop_front();
+            self.outstanding.pop_front();
             return Err(Fault::LocalCatastrophic);
         };
-        memory.place(place, &word);
+        memory.place(range, &word);
         entry.progress = Progress::Answered;
-        self.awaited.pop_front();
+        self.outstanding.pop_front();
         self.response_msn += 1;
         Ok(())
     }
 
     /// Atomic Requests that were sent and not answered.
-    fn atomics_under_way(&self) -> usize {
+    fn outstanding_atomics(&self) -> usize {
         let is_atomic = |&&number: &&u64| {
             self.entry(number)
                 .is_some_and(|entry| matches!(entry.progress, Progress::Atomic { .. }))
         };
-        self.awaited.iter().filter(is_atomic).count()
+        self.outstanding.iter().filter(is_atomic).count()
     }
 
     /// The oldest request that is not answered, and its sink, if it is the Atomic Request `id`.
     fn oldest_atomic(&mut self, id: u32) -> Option<(&mut Entry, Sge)> {
-        let number = *self.awaited.front()?;
+        let number = *self.outstanding.front()?;
         let entry = self.entry_mut(number)?;
         let Operation::Atomic { sink, .. } = entry.request.operation else { return None };
         (entry.progress == Progress::Atomic { id }).then_some((entry, sink))

@@ -3,11 +3,11 @@
 //! They wait among the Read Requests, are counted with them against IRD, and are carried out in
 //! their turn, when the response is built: once, since what is built is sent until it arrives.
 
-use super::{AnswerFault, Responder, Task};
+use super::{Responder, ResponseFault, ResponseKind};
 use crate::ddp::atomic::ATOMIC_LEN;
-use crate::ddp::memory::{Access, Memory, MemoryFault, Place};
-use crate::ddp::regions::Reach;
-use crate::rdmap::fault::Fault;
+use crate::ddp::memory::{Access, Memory, MemoryFault, MemoryRange};
+use crate::ddp::regions::AccessScope;
+use crate::rdmap::terminate::Fault;
 use crate::wire::atomic::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicError, AtomicRequest, AtomicResponse,
     QN_ATOMIC_RESPONSE,
@@ -24,10 +24,10 @@ impl Responder {
     /// # Errors
     /// [`Fault`]; the word is as it was.
     #[cold]
-    pub fn accept_atomic(
+    pub fn on_atomic_request(
         &mut self,
         memory: &impl Memory,
-        reach: Reach,
+        scope: AccessScope,
         header: &Untagged,
         payload: &[u8],
     ) -> Result<(), Fault> {
@@ -39,35 +39,35 @@ impl Responder {
             AtomicError::Length => Fault::Header(HeaderError::Truncated),
             AtomicError::Operation => Fault::AtomicOperation,
         })?;
-        find(memory, reach, &request).map_err(Fault::AtomicTarget)?;
+        resolve_target(memory, scope, &request).map_err(Fault::AtomicTarget)?;
         if !request.to.is_multiple_of(ATOMIC_LEN as u64) {
             return Err(Fault::AtomicMisaligned);
         }
-        self.push(Task::Atomic(request));
+        self.push(ResponseKind::Atomic(request));
         Ok(())
     }
 
     /// Carries the oldest request out and builds its response.
     ///
     /// # Errors
-    /// [`AnswerFault`] if the region was revoked meanwhile, or begins in the middle of a word, so
+    /// [`ResponseFault`] if the region was revoked meanwhile, or begins in the middle of a word, so
     /// that a tagged offset that is a multiple of eight names an address that is none.
     #[cold]
-    pub(super) fn build_atomic(
+    pub(super) fn build_atomic_response(
         &mut self,
         memory: &impl Memory,
-        reach: Reach,
+        scope: AccessScope,
         version: Version,
         out: &mut [u8],
-    ) -> Result<usize, Box<AnswerFault>> {
-        let Some(job) = self.jobs.front() else { return Ok(0) };
-        let Task::Atomic(request) = &job.task else { return Ok(0) };
-        let done = find(memory, reach, request)
+    ) -> Result<usize, Box<ResponseFault>> {
+        let Some(response) = self.pending.front() else { return Ok(0) };
+        let ResponseKind::Atomic(request) = &response.kind else { return Ok(0) };
+        let done = resolve_target(memory, scope, request)
             .map_err(Fault::AtomicTarget)
-            .and_then(|place| memory.atomic(place, request.op).ok_or(Fault::AtomicMisaligned));
+            .and_then(|range| memory.atomic(range, request.op).ok_or(Fault::AtomicMisaligned));
         let original = match done {
             Ok(original) => original,
-            Err(fault) => return Err(Box::new(job.fault(fault, version))),
+            Err(fault) => return Err(Box::new(response.response_fault(fault, version))),
         };
         let header = Untagged {
             last: true,
@@ -79,14 +79,18 @@ impl Responder {
         };
         header.emit(version, out);
         AtomicResponse { id: request.id, original }.emit(&mut out[UNTAGGED_LEN..]);
-        self.jobs.pop_front();
+        self.pending.pop_front();
         self.response_msn += 1;
         Ok(RESPONSE_ULPDU_LEN)
     }
 }
 
 /// The word of a request.
-fn find(memory: &impl Memory, reach: Reach, request: &AtomicRequest) -> Result<Place, MemoryFault> {
+fn resolve_target(
+    memory: &impl Memory,
+    scope: AccessScope,
+    request: &AtomicRequest,
+) -> Result<MemoryRange, MemoryFault> {
     let needed = Access::REMOTE_ATOMIC;
-    memory.regions().resolve(request.stag, reach, needed, request.to, ATOMIC_LEN)
+    memory.regions().resolve(request.stag, scope, needed, request.to, ATOMIC_LEN)
 }

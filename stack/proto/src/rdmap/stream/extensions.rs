@@ -3,7 +3,7 @@
 use super::{Indication, Stream};
 use crate::ddp::memory::Memory;
 use crate::ddp::untagged::UntaggedFault;
-use crate::rdmap::fault::Fault;
+use crate::rdmap::terminate::Fault;
 use crate::wire::atomic::{IMMEDIATE_LEN, ImmediateData, QN_ATOMIC_RESPONSE};
 use crate::wire::ddp::{HeaderError, Untagged};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
@@ -11,7 +11,7 @@ use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
 impl Stream {
     /// Does without RFC 7306, as towards peers of which it is not known whether they have it: its
     /// messages are answered as any unknown ones. Done once, when the stream starts.
-    pub const fn forbid_extensions(&mut self) {
+    pub const fn disable_extensions(&mut self) {
         self.extensions = false;
     }
 
@@ -23,7 +23,7 @@ impl Stream {
 
     /// An untagged message that is none of RFC 5040's on its queue: one of RFC 7306, or an offence.
     #[cold]
-    pub(super) fn handle_extension(
+    pub(super) fn on_extension_message(
         &mut self,
         memory: &impl Memory,
         header: &Untagged,
@@ -32,15 +32,15 @@ impl Stream {
     ) -> Result<Indication, Fault> {
         match (header.qn, opcode) {
             (QN_SEND, Opcode::Immediate { solicited }) if self.extensions => {
-                self.take_immediate(memory, header, payload, solicited)
+                self.on_immediate(memory, header, payload, solicited)
             }
             (QN_READ_REQUEST, Opcode::AtomicRequest) if self.extensions => {
-                self.responder.accept_atomic(memory, self.reach, header, payload)?;
+                self.responder.on_atomic_request(memory, self.scope, header, payload)?;
                 Ok(Indication::ReadRequested)
             }
             (QN_ATOMIC_RESPONSE, Opcode::AtomicResponse) if self.extensions => {
-                self.requester.take_atomic_response(memory, self.reach, header, payload)?;
-                self.run_local(memory);
+                self.requester.on_atomic_response(memory, self.scope, header, payload)?;
+                self.execute_local_ops(memory);
                 Ok(Indication::ReadCompleted)
             }
             // req: RDMAP-263, RDMAP-268
@@ -51,7 +51,7 @@ impl Stream {
     }
 
     /// Immediate Data uses up a receive buffer, and leaves it as it is.
-    fn take_immediate(
+    fn on_immediate(
         &mut self,
         memory: &impl Memory,
         header: &Untagged,
@@ -67,11 +67,11 @@ impl Stream {
         }
         let data =
             ImmediateData::try_from(payload).map_err(|_| Fault::Header(HeaderError::Truncated))?;
-        let filled =
-            self.receives.place(memory, self.reach, header, &[]).map_err(Fault::Untagged)?;
+        let message =
+            self.recv_queue.place(memory, self.scope, header, &[]).map_err(Fault::Untagged)?;
         // The last segment of a message fills its buffer.
-        filled.map_or(Ok(Indication::Placed), |filled| {
-            Ok(Indication::ImmediateReceived { filled, data, solicited })
+        message.map_or(Ok(Indication::Placed), |message| {
+            Ok(Indication::ImmediateReceived { message, data, solicited })
         })
     }
 }

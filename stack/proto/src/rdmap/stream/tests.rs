@@ -4,10 +4,10 @@ use super::*;
 use crate::ddp::memory::MemoryFault;
 use crate::ddp::regions::StreamId;
 use crate::ddp::sgl::Sge;
-use crate::ddp::testing::Arena;
-use crate::ddp::untagged::Buffer;
+use crate::ddp::untagged::UntaggedBuffer;
+use crate::ddp::vec_memory::VecMemory;
 use crate::rdmap::operation::{Operation, Payload};
-use crate::rdmap::requester::{Outcome, Request};
+use crate::rdmap::requester::{Request, RequestOutcome};
 use crate::wire::ddp::{HeaderError, TAGGED_LEN};
 use crate::wire::rdmap::{ControlError, READ_REQUEST_LEN, ReadRequest};
 
@@ -16,19 +16,19 @@ mod extensions;
 const PD: u32 = 1;
 const STREAM: StreamId = StreamId(7);
 
-struct Bed {
-    arena: Arena,
+struct Fixture {
+    arena: VecMemory,
     stag: u32,
     stream: Stream,
 }
 
 /// A stream over 4,096 octets of memory with every right, IRD and ORD 2.
-fn bed() -> Bed {
-    let arena = Arena::new(4096);
+fn fixture() -> Fixture {
+    let arena = VecMemory::new(4096);
     let stag = arena.register(0, 4096, Access::ALL, PD);
-    let mut stream = Stream::new(Reach { pd: PD, stream: STREAM }, 8, 8);
+    let mut stream = Stream::new(AccessScope { pd: PD, stream: STREAM }, 8, 8);
     stream.start(Version::Ietf, 2, 2);
-    Bed { arena, stag, stream }
+    Fixture { arena, stag, stream }
 }
 
 fn gather(stag: u32, addr: u64, len: u32) -> Payload {
@@ -40,14 +40,14 @@ fn request(wr_id: u64, operation: Operation) -> Request {
     Request { wr_id, operation, len, signaled: true, fence: false }
 }
 
-impl Bed {
+impl Fixture {
     fn post(&mut self, wr_id: u64, operation: Operation) {
         assert!(self.stream.requester.post(request(wr_id, operation)));
     }
 
     fn post_receive(&mut self, wr_id: u64, addr: u64, len: u32) {
         let sg_list = [Sge { addr, len, lkey: self.stag }].into_iter().collect();
-        assert!(self.stream.receives.post(Buffer { wr_id, sg_list }));
+        assert!(self.stream.recv_queue.post(UntaggedBuffer { wr_id, sg_list }));
     }
 
     fn write(&self, peer: &Self, from: u64, to: u64, len: u32) -> Operation {
@@ -61,20 +61,20 @@ impl Bed {
 
     /// Builds one ULPDU of at most `mulpdu` octets.
     fn build(&mut self, mulpdu: usize) -> Vec<u8> {
-        assert!(self.stream.ready());
+        assert!(self.stream.can_build());
         let mut out = vec![0xee; mulpdu];
-        let bound = self.stream.next_len();
+        let bound = self.stream.next_ulpdu_len();
         let len = self.stream.build(&self.arena, &mut out).unwrap();
         assert_eq!(len as u64, bound.min(mulpdu as u64));
         out.truncate(len);
         out
     }
 
-    fn handle(&mut self, ulpdu: &[u8]) -> Result<Indication, Fault> {
-        self.stream.handle(&self.arena, ulpdu)
+    fn on_ulpdu(&mut self, ulpdu: &[u8]) -> Result<Indication, Fault> {
+        self.stream.on_ulpdu(&self.arena, ulpdu)
     }
 
-    fn done(&mut self) -> Vec<(u64, Outcome)> {
+    fn completions(&mut self) -> Vec<(u64, RequestOutcome)> {
         let mut done = Vec::new();
         while let Some((request, outcome)) = self.stream.requester.completed() {
             done.push((request.wr_id, outcome));
@@ -85,23 +85,23 @@ impl Bed {
 }
 
 /// Moves everything both sides have to say, in turn.
-fn exchange(left: &mut Bed, right: &mut Bed, mulpdu: usize) -> Vec<Indication> {
+fn exchange(left: &mut Fixture, right: &mut Fixture, mulpdu: usize) -> Vec<Indication> {
     let mut seen = Vec::new();
-    while left.stream.ready() || right.stream.ready() {
-        if left.stream.ready() {
-            seen.push(right.handle(&left.build(mulpdu)).unwrap());
+    while left.stream.can_build() || right.stream.can_build() {
+        if left.stream.can_build() {
+            seen.push(right.on_ulpdu(&left.build(mulpdu)).unwrap());
         }
-        if right.stream.ready() {
-            seen.push(left.handle(&right.build(mulpdu)).unwrap());
+        if right.stream.can_build() {
+            seen.push(left.on_ulpdu(&right.build(mulpdu)).unwrap());
         }
     }
     seen
 }
 
 #[test]
-fn a_write_lands_whole_in_segments_of_any_size() {
+fn write_is_placed_whole_for_any_mulpdu() {
     for mulpdu in [128, 129, 500, 1442, 4096] {
-        let (mut left, mut right) = (bed(), bed());
+        let (mut left, mut right) = (fixture(), fixture());
         let octets: Vec<u8> = (0..1500u32).map(|at| (at * 7) as u8).collect();
         left.arena.write(100, &octets);
         left.post(1, left.write(&right, 100, 2000, 1500));
@@ -109,18 +109,18 @@ fn a_write_lands_whole_in_segments_of_any_size() {
         assert_eq!(seen.len(), 1500usize.div_ceil(mulpdu - TAGGED_LEN));
         assert_eq!(right.arena.read(2000, 1500), octets);
         assert_eq!(right.arena.read(0, 2000), vec![0; 2000]);
-        assert_eq!(left.done(), [(1, Outcome::Success)]);
+        assert_eq!(left.completions(), [(1, RequestOutcome::Success)]);
     }
 }
 
 // req-test: DDP-083
 #[test]
-fn message_numbers_go_on_with_0_after_the_last() {
-    let (mut left, mut right) = (bed(), bed());
-    left.stream.requester.begin_sends_at(u32::MAX - 1);
-    right.stream.receives.begin_at(u32::MAX - 1);
-    left.stream.requester.begin_reads_at(u32::MAX - 1);
-    right.stream.responder.begin_at(u32::MAX - 1);
+fn msn_wraps_to_zero() {
+    let (mut left, mut right) = (fixture(), fixture());
+    left.stream.requester.set_next_send_msn(u32::MAX - 1);
+    right.stream.recv_queue.set_next_msn(u32::MAX - 1);
+    left.stream.requester.set_next_read_msn(u32::MAX - 1);
+    right.stream.responder.set_next_msn(u32::MAX - 1);
     for (wr_id, msn) in [(1u16, u32::MAX - 1), (2, u32::MAX), (3, 0), (4, 1)] {
         let at = 64 * wr_id;
         right.post_receive(wr_id.into(), at.into(), 64);
@@ -129,69 +129,69 @@ fn message_numbers_go_on_with_0_after_the_last() {
         left.post(wr_id.into(), Operation::Send { payload, solicited: false, invalidate: None });
         let ulpdu = left.build(1000);
         assert_eq!(ulpdu[10..14], msn.to_be_bytes());
-        assert!(right.handle(&ulpdu).is_ok(), "{msn:#x}");
+        assert!(right.on_ulpdu(&ulpdu).is_ok(), "{msn:#x}");
         assert_eq!(right.arena.read(at.into(), 20), [msn.to_le_bytes()[0]; 20]);
         // And on the queue of Read Requests.
         left.post(u64::from(wr_id) + 4, left.read(&right, at.into(), 3000, 20));
         let ulpdu = left.build(1000);
         assert_eq!(ulpdu[6..14], [&[0, 0, 0, 1], &msn.to_be_bytes()[..]].concat());
-        assert_eq!(right.handle(&ulpdu), Ok(Indication::ReadRequested), "{msn:#x}");
-        assert_eq!(left.handle(&right.build(1000)), Ok(Indication::ReadCompleted));
+        assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested), "{msn:#x}");
+        assert_eq!(left.on_ulpdu(&right.build(1000)), Ok(Indication::ReadCompleted));
         assert_eq!(left.arena.read(3000, 20), [msn.to_le_bytes()[0]; 20]);
     }
 }
 
 #[test]
-fn a_read_fetches_and_completes_in_posting_order() {
-    let (mut left, mut right) = (bed(), bed());
+fn read_is_placed_and_completes_in_posting_order() {
+    let (mut left, mut right) = (fixture(), fixture());
     right.arena.write(10, b"what the peer has to say");
     left.post(1, left.read(&right, 10, 3000, 24));
     left.post(2, left.write(&right, 0, 500, 8));
     let ulpdu = left.build(1000);
     assert_eq!(ulpdu.len(), UNTAGGED_LEN + READ_REQUEST_LEN);
-    assert_eq!(right.handle(&ulpdu), Ok(Indication::ReadRequested));
-    assert_eq!(right.handle(&left.build(1000)), Ok(Indication::Placed));
+    assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested));
+    assert_eq!(right.on_ulpdu(&left.build(1000)), Ok(Indication::Placed));
     // The Write is done, but was posted behind the Read.
-    assert_eq!(left.done(), []);
-    assert_eq!(left.handle(&right.build(1000)), Ok(Indication::ReadCompleted));
+    assert_eq!(left.completions(), []);
+    assert_eq!(left.on_ulpdu(&right.build(1000)), Ok(Indication::ReadCompleted));
     assert_eq!(left.arena.read(3000, 24), b"what the peer has to say");
-    assert_eq!(left.done(), [(1, Outcome::Success), (2, Outcome::Success)]);
+    assert_eq!(left.completions(), [(1, RequestOutcome::Success), (2, RequestOutcome::Success)]);
 }
 
 #[test]
-fn reads_beyond_ord_wait_and_hold_back_what_follows() {
-    let (mut left, mut right) = (bed(), bed());
+fn reads_beyond_ord_block_later_requests() {
+    let (mut left, mut right) = (fixture(), fixture());
     for wr_id in 0..3 {
         left.post(wr_id, left.read(&right, 0, 3000, 4));
     }
     left.post(3, left.write(&right, 0, 0, 4));
     for _ in 0..2 {
         let ulpdu = left.build(1000);
-        right.handle(&ulpdu).unwrap();
+        right.on_ulpdu(&ulpdu).unwrap();
     }
-    assert!(!left.stream.ready(), "ORD is 2");
-    left.handle(&right.build(1000)).unwrap();
-    assert!(left.stream.ready());
+    assert!(!left.stream.can_build(), "ORD is 2");
+    left.on_ulpdu(&right.build(1000)).unwrap();
+    assert!(left.stream.can_build());
     exchange(&mut left, &mut right, 1000);
-    assert_eq!(left.done().len(), 4);
+    assert_eq!(left.completions().len(), 4);
 }
 
 #[test]
-fn a_fence_waits_for_earlier_reads() {
-    let (mut left, mut right) = (bed(), bed());
+fn fence_waits_for_earlier_reads() {
+    let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.read(&right, 0, 3000, 4));
     let fenced = Request { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
     assert!(left.stream.requester.post(fenced));
-    right.handle(&left.build(1000)).unwrap();
-    assert!(!left.stream.ready());
-    left.handle(&right.build(1000)).unwrap();
-    assert!(left.stream.ready());
+    right.on_ulpdu(&left.build(1000)).unwrap();
+    assert!(!left.stream.can_build());
+    left.on_ulpdu(&right.build(1000)).unwrap();
+    assert!(left.stream.can_build());
 }
 
 // req-test: RDMAP-183, RDMAP-266, RDMAP-282, RDMAP-329, RDMAP-337
 #[test]
-fn sends_fill_buffers_and_invalidate_before_they_are_reported() {
-    let (mut left, mut right) = (bed(), bed());
+fn send_with_invalidate_invalidates_before_delivery() {
+    let (mut left, mut right) = (fixture(), fixture());
     let window = right.arena.register_for(0, 16, Access::REMOTE_WRITE, PD, STREAM);
     right.post_receive(7, 1000, 64);
     let send = |solicited, invalidate| Operation::Send {
@@ -201,10 +201,10 @@ fn sends_fill_buffers_and_invalidate_before_they_are_reported() {
     };
     left.post(1, send(true, Some(window)));
     let ulpdu = left.build(1000);
-    let filled = Filled { wr_id: 7, len: 5 };
-    let indication = right.handle(&ulpdu);
+    let message = DeliveredMessage { wr_id: 7, len: 5 };
+    let indication = right.on_ulpdu(&ulpdu);
     let invalidated = Some(window);
-    assert_eq!(indication, Ok(Indication::Received { filled, solicited: true, invalidated }));
+    assert_eq!(indication, Ok(Indication::Received { message, solicited: true, invalidated }));
     assert_eq!(right.arena.regions().pd_of(window), None);
     assert_eq!(right.arena.read(1000, 5), b"hello");
 
@@ -213,36 +213,36 @@ fn sends_fill_buffers_and_invalidate_before_they_are_reported() {
     right.post_receive(8, 1000, 64);
     left.post(2, send(false, Some(window)));
     let ulpdu = left.build(1000);
-    assert_eq!(right.handle(&ulpdu), Err(Fault::InvalidateUnknown));
+    assert_eq!(right.on_ulpdu(&ulpdu), Err(Fault::InvalidateUnknown));
     let foreign = right.arena.register(0, 16, Access::REMOTE_WRITE, PD + 1);
     right.post_receive(9, 1000, 64);
     left.post(3, send(false, Some(foreign)));
     let ulpdu = left.build(1000);
-    assert_eq!(right.handle(&ulpdu), Err(Fault::InvalidateForeign));
+    assert_eq!(right.on_ulpdu(&ulpdu), Err(Fault::InvalidateForeign));
     assert_eq!(right.arena.regions().pd_of(foreign), Some(PD + 1));
     left.post(4, send(false, Some(right.stag)));
     let ulpdu = left.build(1000);
-    assert_eq!(right.handle(&ulpdu), Err(Fault::InvalidateShared));
+    assert_eq!(right.on_ulpdu(&ulpdu), Err(Fault::InvalidateShared));
     assert_eq!(right.arena.regions().pd_of(right.stag), Some(PD));
 }
 
 #[test]
-fn whole_messages_alternate_between_requests_and_responses() {
-    let (mut left, mut right) = (bed(), bed());
+fn requests_and_responses_alternate_by_message() {
+    let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.read(&right, 0, 3000, 400));
-    right.handle(&left.build(1000)).unwrap();
+    right.on_ulpdu(&left.build(1000)).unwrap();
     right.post(1, right.write(&left, 0, 0, 400));
     right.post(2, right.write(&left, 0, 0, 400));
     let mut opcodes = Vec::new();
-    while right.stream.ready() {
+    while right.stream.can_build() {
         opcodes.push(right.build(228)[1] & 0x0f);
     }
     assert_eq!(opcodes, [0, 0, 2, 2, 0, 0]);
 }
 
 #[test]
-fn zero_length_messages_touch_no_memory() {
-    let (mut left, mut right) = (bed(), bed());
+fn zero_length_messages_access_no_memory() {
+    let (mut left, mut right) = (fixture(), fixture());
     let nowhere = Sge { addr: 9, len: 0, lkey: 0 };
     left.post(1, Operation::Write { payload: Payload::empty(), rkey: 0, remote: 5 });
     left.post(2, Operation::Read { sink: nowhere, rkey: 0, remote: 5 });
@@ -251,24 +251,24 @@ fn zero_length_messages_touch_no_memory() {
     left.post(3, Operation::Send { payload, solicited: false, invalidate: None });
     let seen = exchange(&mut left, &mut right, 1000);
     let received = Indication::Received {
-        filled: Filled { wr_id: 3, len: 0 },
+        message: DeliveredMessage { wr_id: 3, len: 0 },
         solicited: false,
         invalidated: None,
     };
     assert!(seen.contains(&received) && seen.contains(&Indication::ReadCompleted));
-    assert_eq!(left.done().len(), 3);
+    assert_eq!(left.completions().len(), 3);
 }
 
 #[test]
-fn a_request_with_unregistered_memory_fails_alone_and_ends_the_stream() {
-    let mut left = bed();
+fn request_with_invalid_lkey_fails_and_ends_stream() {
+    let mut left = fixture();
     let bad = gather(left.stag ^ 0x100, 0, 8);
     left.post(1, Operation::Write { payload: bad, rkey: 5, remote: 0 });
     let mut out = [0; 256];
     let built = left.stream.build(&left.arena, &mut out);
     assert_eq!(built, Err(BuildError::Request));
-    assert_eq!(left.done(), [(1, Outcome::LocalProtection)]);
-    assert!(left.stream.terminate_due());
+    assert_eq!(left.completions(), [(1, RequestOutcome::LocalProtection)]);
+    assert!(left.stream.is_terminate_pending());
     let len = left.stream.build(&left.arena, &mut out).unwrap();
     assert_eq!(&out[UNTAGGED_LEN..len], &[0, 0, 0, 0]);
 }
@@ -295,8 +295,8 @@ fn untagged(opcode: Opcode, queue: u32, msn: u32, mo: u32, payload: &[u8]) -> Ve
 const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
 
 #[test]
-fn each_offence_has_its_fault_and_places_nothing() {
-    let mut right = bed();
+fn each_invalid_segment_has_its_fault_and_places_nothing() {
+    let mut right = fixture();
     right.post_receive(1, 0, 4);
     let stag = right.stag;
     let read_only = right.arena.register(0, 64, Access::REMOTE_READ, PD);
@@ -349,73 +349,73 @@ fn each_offence_has_its_fault_and_places_nothing() {
         ),
     ];
     for (ulpdu, fault) in cases {
-        assert_eq!(right.handle(&ulpdu), Err(fault), "{ulpdu:02x?}");
+        assert_eq!(right.on_ulpdu(&ulpdu), Err(fault), "{ulpdu:02x?}");
         assert_eq!(right.arena.read(0, 4096), vec![0; 4096], "{fault:?}");
     }
 }
 
 // req-test: RDMAP-145
 #[test]
-fn more_reads_than_ird_find_no_buffer() {
-    let mut right = bed();
+fn reads_beyond_ird_find_no_buffer() {
+    let mut right = fixture();
     let mut octets = [0; READ_REQUEST_LEN];
     let (stag, to) = (right.stag, 0);
     ReadRequest { sink_stag: 1, sink_to: 2, len: 1, source_stag: stag, source_to: to }
         .emit(&mut octets);
     for msn in 1..=2 {
         let ulpdu = untagged(Opcode::ReadRequest, 1, msn, 0, &octets);
-        assert_eq!(right.handle(&ulpdu), Ok(Indication::ReadRequested));
+        assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested));
     }
     let ulpdu = untagged(Opcode::ReadRequest, 1, 3, 0, &octets);
-    assert_eq!(right.handle(&ulpdu), Err(Fault::Untagged(UntaggedFault::NoBuffer)));
+    assert_eq!(right.on_ulpdu(&ulpdu), Err(Fault::Untagged(UntaggedFault::NoBuffer)));
 }
 
 #[test]
-fn responses_must_be_what_was_asked_for() {
-    let (mut left, right) = (bed(), bed());
+fn read_response_must_match_its_request() {
+    let (mut left, right) = (fixture(), fixture());
     left.post(1, left.read(&right, 0, 100, 8));
     left.build(1000);
     let stag = left.stag;
     let response = |last, stag, to, octets| tagged(Opcode::ReadResponse, last, stag, to, octets);
     let bounds = Err(Fault::Tagged(MemoryFault::Bounds));
     let invalid = Err(Fault::Tagged(MemoryFault::InvalidStag));
-    assert_eq!(left.handle(&response(false, stag ^ 1, 100, b"abcd")), invalid);
-    assert_eq!(left.handle(&response(false, stag, 101, b"abcd")), bounds);
-    assert_eq!(left.handle(&response(true, stag, 100, b"abcd")), bounds);
-    assert_eq!(left.handle(&response(true, stag, 100, b"123456789")), bounds);
-    assert_eq!(left.handle(&response(false, stag, 100, b"abcd")), Ok(Indication::Placed));
-    let done = left.handle(&response(true, stag, 104, b"efgh"));
+    assert_eq!(left.on_ulpdu(&response(false, stag ^ 1, 100, b"abcd")), invalid);
+    assert_eq!(left.on_ulpdu(&response(false, stag, 101, b"abcd")), bounds);
+    assert_eq!(left.on_ulpdu(&response(true, stag, 100, b"abcd")), bounds);
+    assert_eq!(left.on_ulpdu(&response(true, stag, 100, b"123456789")), bounds);
+    assert_eq!(left.on_ulpdu(&response(false, stag, 100, b"abcd")), Ok(Indication::Placed));
+    let done = left.on_ulpdu(&response(true, stag, 104, b"efgh"));
     assert_eq!(done, Ok(Indication::ReadCompleted));
     assert_eq!(left.arena.read(99, 10), b"\0abcdefgh\0");
 }
 
 #[test]
-fn a_source_revoked_under_a_read_is_told_with_what_was_left() {
-    let (mut left, mut right) = (bed(), bed());
+fn terminate_for_revoked_read_source_names_the_remainder() {
+    let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.read(&right, 1000, 2000, 300));
-    right.handle(&left.build(1000)).unwrap();
-    left.handle(&right.build(114)).unwrap();
+    right.on_ulpdu(&left.build(1000)).unwrap();
+    left.on_ulpdu(&right.build(114)).unwrap();
     right.arena.regions().invalidate(right.stag);
     let mut out = [0; 256];
-    let Err(BuildError::Answer(told)) = right.stream.build(&right.arena, &mut out) else {
+    let Err(BuildError::Response(terminate)) = right.stream.build(&right.arena, &mut out) else {
         panic!("the source is gone");
     };
-    assert_eq!(told.cause(), (0, 1, 0));
+    assert_eq!(terminate.cause(), (0, 1, 0));
     let len = right.stream.build(&right.arena, &mut out).unwrap();
     // Control 4, length 2, DDP header 18, Read Request header 28.
     assert_eq!(len, UNTAGGED_LEN + 52);
     let rest = ReadRequest::parse(&out[UNTAGGED_LEN + 24..len]).unwrap();
     assert_eq!((rest.sink_to, rest.len, rest.source_to), (2100, 200, 1100));
-    assert_eq!(left.handle(&out[..len]), Ok(Indication::Terminated(Some(*told))));
-    assert_eq!(told.rdma_header(), &out[UNTAGGED_LEN + 24..len]);
+    assert_eq!(left.on_ulpdu(&out[..len]), Ok(Indication::Terminated(Some(*terminate))));
+    assert_eq!(terminate.rdma_header(), &out[UNTAGGED_LEN + 24..len]);
 }
 
 // req-test: DDP-164, RDMAP-261
 #[test]
-fn only_the_first_fault_is_told() {
-    let mut right = bed();
+fn only_first_fault_sends_terminate() {
+    let mut right = fixture();
     let ulpdu = tagged(Opcode::Write, true, 1, 0, b"x");
-    let fault = right.handle(&ulpdu).unwrap_err();
+    let fault = right.on_ulpdu(&ulpdu).unwrap_err();
     assert!(right.stream.fail(fault, &ulpdu).is_some());
     assert!(right.stream.fail(Fault::Crc, &[]).is_none());
     let mut out = [0; 256];
@@ -423,5 +423,5 @@ fn only_the_first_fault_is_told() {
     assert_eq!(out[..2], [0x41, 0x47]);
     assert_eq!(out[UNTAGGED_LEN..UNTAGGED_LEN + 6], [0x11, 0, 0xc0, 0, 0, 15]);
     assert_eq!(out[UNTAGGED_LEN + 6..len], ulpdu[..14]);
-    assert!(!right.stream.ready());
+    assert!(!right.stream.can_build());
 }

@@ -14,7 +14,7 @@ const SINK: u64 = 2048;
 
 const ADD: AtomicOp = AtomicOp::fetch_add(5);
 
-impl Bed {
+impl Fixture {
     fn atomic(&self, peer: &Self, op: AtomicOp, remote: u64, to: u64) -> Operation {
         let sink = Sge { addr: to, len: 8, lkey: self.stag };
         Operation::Atomic { op, sink, rkey: peer.stag, remote }
@@ -48,8 +48,8 @@ const fn immediate(solicited: bool) -> Opcode {
 }
 
 #[test]
-fn each_operation_changes_the_word_and_fetches_what_it_was() {
-    let (mut left, mut right) = (bed(), bed());
+fn atomic_changes_word_and_returns_original() {
+    let (mut left, mut right) = (fixture(), fixture());
     right.set_word(WORD, 100);
     let masked = AtomicOp::Swap { swap: 0xff, mask: 0x0f };
     let ops = [ADD, AtomicOp::cmp_swap(105, 7), AtomicOp::cmp_swap(105, 8), masked, ADD];
@@ -60,15 +60,15 @@ fn each_operation_changes_the_word_and_fetches_what_it_was() {
     let fetched: Vec<u64> = (0..5).map(|slot| left.word(SINK + 8 * slot)).collect();
     assert_eq!(fetched, [100, 105, 7, 7, 15]);
     assert_eq!(right.word(WORD), 20);
-    assert_eq!(left.done().len(), 5);
+    assert_eq!(left.completions().len(), 5);
     // Nothing but the word was touched.
     right.set_word(WORD, 0);
     assert_eq!(right.arena.read(0, 4096), vec![0; 4096]);
 }
 
 #[test]
-fn golden_exchange_of_an_atomic_operation() {
-    let (mut left, mut right) = (bed(), bed());
+fn golden_bytes_of_an_atomic_exchange() {
+    let (mut left, mut right) = (fixture(), fixture());
     right.set_word(WORD, 0x0102_0304_0506_0708);
     let op = AtomicOp::FetchAdd { add: 1, boundaries: 1 << 63 };
     left.post(1, left.atomic(&right, op, WORD, SINK));
@@ -82,20 +82,20 @@ fn golden_exchange_of_an_atomic_operation() {
     expected.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend_from_slice(&[0; 16]);
     assert_eq!(request, expected);
-    assert_eq!(right.handle(&request), Ok(Indication::ReadRequested));
+    assert_eq!(right.on_ulpdu(&request), Ok(Indication::ReadRequested));
     let response = right.build(1000);
     // Opcode 11, queue 3, MSN 1; identifier 1; the word, which is big-endian on the wire.
     let mut expected = vec![0x41, 0x4b, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0];
     expected.extend_from_slice(&[0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(response, expected);
-    assert_eq!(left.handle(&response), Ok(Indication::ReadCompleted));
+    assert_eq!(left.on_ulpdu(&response), Ok(Indication::ReadCompleted));
     assert_eq!(left.word(SINK), 0x0102_0304_0506_0708);
-    assert_eq!(left.done(), [(1, Outcome::Success)]);
+    assert_eq!(left.completions(), [(1, RequestOutcome::Success)]);
 }
 
 #[test]
-fn reads_and_atomic_operations_are_served_in_turn() {
-    let (mut left, mut right) = (bed(), bed());
+fn reads_and_atomics_are_answered_in_request_order() {
+    let (mut left, mut right) = (fixture(), fixture());
     left.stream.start(Version::Ietf, 4, 4);
     right.stream.start(Version::Ietf, 4, 4);
     right.set_word(WORD, 1);
@@ -106,13 +106,13 @@ fn reads_and_atomic_operations_are_served_in_turn() {
     // All requests are there before the first is answered.
     for _ in 0..4 {
         let ulpdu = left.build(1000);
-        assert_eq!(right.handle(&ulpdu), Ok(Indication::ReadRequested));
+        assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested));
     }
     let mut opcodes = Vec::new();
-    while right.stream.ready() {
+    while right.stream.can_build() {
         let ulpdu = right.build(1000);
         opcodes.push(ulpdu[1] & 0x0f);
-        assert_eq!(left.handle(&ulpdu), Ok(Indication::ReadCompleted));
+        assert_eq!(left.on_ulpdu(&ulpdu), Ok(Indication::ReadCompleted));
     }
     assert_eq!(opcodes, [2, 11, 2, 11]);
     let fetched: Vec<u64> = (0..4).map(|slot| left.word(SINK + 8 * slot)).collect();
@@ -121,50 +121,50 @@ fn reads_and_atomic_operations_are_served_in_turn() {
 }
 
 #[test]
-fn atomic_operations_take_the_credits_of_reads() {
-    let (mut left, mut right) = (bed(), bed());
+fn atomics_count_against_ord() {
+    let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.read(&right, 0, 3000, 4));
     left.post(2, left.atomic(&right, ADD, WORD, SINK));
     left.post(3, left.atomic(&right, ADD, WORD, SINK + 8));
     left.post(4, left.write(&right, 0, 0, 4));
     for _ in 0..2 {
         let ulpdu = left.build(1000);
-        right.handle(&ulpdu).unwrap();
+        right.on_ulpdu(&ulpdu).unwrap();
     }
-    assert!(!left.stream.ready(), "ORD is 2");
-    left.handle(&right.build(1000)).unwrap();
-    assert!(left.stream.ready());
+    assert!(!left.stream.can_build(), "ORD is 2");
+    left.on_ulpdu(&right.build(1000)).unwrap();
+    assert!(left.stream.can_build());
     exchange(&mut left, &mut right, 1000);
-    assert_eq!(left.done().len(), 4);
+    assert_eq!(left.completions().len(), 4);
 }
 
 #[test]
-fn a_fence_waits_for_earlier_atomic_operations() {
-    let (mut left, mut right) = (bed(), bed());
+fn fence_waits_for_earlier_atomics() {
+    let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.atomic(&right, ADD, WORD, SINK));
     let fenced = Request { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
     assert!(left.stream.requester.post(fenced));
-    right.handle(&left.build(1000)).unwrap();
-    assert!(!left.stream.ready());
-    left.handle(&right.build(1000)).unwrap();
-    assert!(left.stream.ready());
+    right.on_ulpdu(&left.build(1000)).unwrap();
+    assert!(!left.stream.can_build());
+    left.on_ulpdu(&right.build(1000)).unwrap();
+    assert!(left.stream.can_build());
 }
 
 #[test]
-fn more_atomic_requests_than_ird_find_no_buffer() {
-    let mut right = bed();
+fn atomics_beyond_ird_find_no_buffer() {
+    let mut right = fixture();
     for msn in 1..=2 {
         let ulpdu = atomic_request(right.stag, WORD, msn);
-        assert_eq!(right.handle(&ulpdu), Ok(Indication::ReadRequested));
+        assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested));
     }
     let ulpdu = atomic_request(right.stag, WORD, 3);
-    assert_eq!(right.handle(&ulpdu), Err(Fault::Untagged(UntaggedFault::NoBuffer)));
+    assert_eq!(right.on_ulpdu(&ulpdu), Err(Fault::Untagged(UntaggedFault::NoBuffer)));
     assert_eq!(right.word(WORD), 0, "none was answered yet");
 }
 
 #[test]
-fn each_offence_of_a_requester_has_its_fault_and_changes_nothing() {
-    let mut right = bed();
+fn each_invalid_request_has_its_fault_and_changes_nothing() {
+    let mut right = fixture();
     right.post_receive(1, 0, 4);
     let stag = right.stag;
     let all_but = Access::from_bits(Access::ALL.bits() & !Access::REMOTE_ATOMIC.bits());
@@ -211,28 +211,28 @@ fn each_offence_of_a_requester_has_its_fault_and_changes_nothing() {
         (untagged(immediate(true), 0, 0, 0, &[1; 8]), untagged_fault(UntaggedFault::MsnRange)),
     ];
     for (ulpdu, fault) in cases {
-        assert_eq!(right.handle(&ulpdu), Err(fault), "{ulpdu:02x?}");
+        assert_eq!(right.on_ulpdu(&ulpdu), Err(fault), "{ulpdu:02x?}");
         assert_eq!(right.arena.read(0, 4096), vec![0; 4096], "{fault:?}");
-        assert!(!right.stream.ready(), "{fault:?}");
-        assert!(right.stream.receives.front().is_some(), "{fault:?}");
+        assert!(!right.stream.can_build(), "{fault:?}");
+        assert!(right.stream.recv_queue.front().is_some(), "{fault:?}");
     }
 }
 
 #[test]
-fn responses_are_those_that_were_asked_for_and_in_order() {
-    let (mut left, right) = (bed(), bed());
+fn atomic_response_must_match_oldest_request() {
+    let (mut left, right) = (fixture(), fixture());
     let (no_buffer, range) = (UntaggedFault::NoBuffer, UntaggedFault::MsnRange);
-    assert_eq!(left.handle(&atomic_response(1, 1, 9)), Err(Fault::Untagged(no_buffer)));
+    assert_eq!(left.on_ulpdu(&atomic_response(1, 1, 9)), Err(Fault::Untagged(no_buffer)));
     left.post(1, left.read(&right, 0, SINK + 16, 8));
     left.post(2, left.atomic(&right, ADD, WORD, SINK));
     let ids: Vec<_> = (0..2).map(|_| left.build(1000)[UNTAGGED_LEN + 7]).collect();
     let id = u32::from(ids[1]);
     // The Read was asked first.
-    assert_eq!(left.handle(&atomic_response(id, 1, 9)), Err(Fault::UnexpectedOpcode));
+    assert_eq!(left.on_ulpdu(&atomic_response(id, 1, 9)), Err(Fault::UnexpectedOpcode));
     let read = tagged(Opcode::ReadResponse, true, left.stag, SINK + 16, b"12345678");
-    assert_eq!(left.handle(&read), Ok(Indication::ReadCompleted));
+    assert_eq!(left.on_ulpdu(&read), Ok(Indication::ReadCompleted));
     // Now it is no turn of a Read.
-    assert_eq!(left.handle(&read), Err(Fault::UnexpectedOpcode));
+    assert_eq!(left.on_ulpdu(&read), Err(Fault::UnexpectedOpcode));
     let mut moved = atomic_response(id, 1, 9);
     moved[17] = 1;
     let too_long = [&atomic_response(id, 1, 9)[..], b"x"].concat();
@@ -246,27 +246,27 @@ fn responses_are_those_that_were_asked_for_and_in_order() {
         (atomic_response(id ^ 1, 1, 9), Fault::UnexpectedOpcode),
     ];
     for (ulpdu, fault) in cases {
-        assert_eq!(left.handle(&ulpdu), Err(fault), "{ulpdu:02x?}");
+        assert_eq!(left.on_ulpdu(&ulpdu), Err(fault), "{ulpdu:02x?}");
         assert_eq!(left.word(SINK), 0, "{fault:?}");
     }
-    assert_eq!(left.done(), [(1, Outcome::Success)]);
-    assert_eq!(left.handle(&atomic_response(id, 1, 9)), Ok(Indication::ReadCompleted));
-    assert_eq!((left.word(SINK), left.done()), (9, vec![(2, Outcome::Success)]));
+    assert_eq!(left.completions(), [(1, RequestOutcome::Success)]);
+    assert_eq!(left.on_ulpdu(&atomic_response(id, 1, 9)), Ok(Indication::ReadCompleted));
+    assert_eq!((left.word(SINK), left.completions()), (9, vec![(2, RequestOutcome::Success)]));
 }
 
 #[test]
-fn a_word_revoked_before_its_turn_is_told_and_left_alone() {
-    let (mut left, mut right) = (bed(), bed());
+fn atomic_on_revoked_target_is_terminated() {
+    let (mut left, mut right) = (fixture(), fixture());
     let id = 1;
     left.post(id, left.atomic(&right, ADD, WORD, SINK));
     let request = left.build(1000);
-    right.handle(&request).unwrap();
+    right.on_ulpdu(&request).unwrap();
     right.arena.regions().invalidate(right.stag);
     let mut out = [0; 256];
-    let Err(BuildError::Answer(told)) = right.stream.build(&right.arena, &mut out) else {
+    let Err(BuildError::Response(terminate)) = right.stream.build(&right.arena, &mut out) else {
         panic!("the word is gone");
     };
-    assert_eq!((told.layer, told.error_type, told.code), (0, 1, 0));
+    assert_eq!((terminate.layer, terminate.error_type, terminate.code), (0, 1, 0));
     let len = right.stream.build(&right.arena, &mut out).unwrap();
     // The request's length and DDP header; its RDMAP header is none of RFC 5040's.
     assert_eq!(out[UNTAGGED_LEN..UNTAGGED_LEN + 6], [0x01, 0, 0xc0, 0, 0, 70]);
@@ -275,9 +275,9 @@ fn a_word_revoked_before_its_turn_is_told_and_left_alone() {
 }
 
 #[test]
-fn a_region_that_begins_inside_a_word_has_no_word_to_change() {
-    let (mut left, mut right) = (bed(), bed());
-    let what = Registration {
+fn atomic_on_misaligned_region_is_terminated() {
+    let (mut left, mut right) = (fixture(), fixture());
+    let registration = Registration {
         pd: PD,
         stream: None,
         base: 0,
@@ -285,40 +285,40 @@ fn a_region_that_begins_inside_a_word_has_no_word_to_change() {
         access: Access::ALL,
         backing: WORD + 4,
     };
-    right.stag = right.arena.regions().register(&what).unwrap();
+    right.stag = right.arena.regions().register(&registration).unwrap();
     left.post(1, left.atomic(&right, ADD, 8, SINK));
-    right.handle(&left.build(1000)).unwrap();
+    right.on_ulpdu(&left.build(1000)).unwrap();
     let mut out = [0; 256];
     let built = right.stream.build(&right.arena, &mut out);
-    let Err(BuildError::Answer(told)) = built else { panic!("{built:?}") };
-    assert_eq!(told.cause(), (0, 2, 0xff));
+    let Err(BuildError::Response(terminate)) = built else { panic!("{built:?}") };
+    assert_eq!(terminate.cause(), (0, 2, 0xff));
     assert_eq!(right.arena.read(0, 4096), vec![0; 4096]);
 }
 
 #[test]
-fn a_sink_that_is_gone_fails_its_request_and_the_stream() {
+fn invalid_sink_fails_its_request_and_stream() {
     // Before the request: nothing was asked.
-    let (mut left, mut right) = (bed(), bed());
+    let (mut left, mut right) = (fixture(), fixture());
     let sink = left.arena.register(SINK, 8, Access::LOCAL_WRITE, PD);
     let mut operation = left.atomic(&right, ADD, WORD, SINK);
     let Operation::Atomic { sink: sge, .. } = &mut operation else { unreachable!() };
     sge.lkey = sink;
     left.post(1, operation.clone());
     left.post(2, operation);
-    right.handle(&left.build(1000)).unwrap();
+    right.on_ulpdu(&left.build(1000)).unwrap();
     left.arena.regions().invalidate(sink);
     let mut out = [0; 256];
     assert_eq!(left.stream.build(&left.arena, &mut out), Err(BuildError::Request));
     // Before the response: the peer has done its part.
     let response = right.build(1000);
-    assert_eq!(left.handle(&response), Err(Fault::LocalCatastrophic));
-    let failed = Outcome::LocalProtection;
-    assert_eq!(left.done(), [(1, failed), (2, failed)]);
+    assert_eq!(left.on_ulpdu(&response), Err(Fault::LocalCatastrophic));
+    let failed = RequestOutcome::LocalProtection;
+    assert_eq!(left.completions(), [(1, failed), (2, failed)]);
 }
 
 #[test]
-fn immediate_data_use_up_a_receive_and_leave_its_buffer() {
-    let (mut left, mut right) = (bed(), bed());
+fn immediate_data_consumes_receive_and_leaves_its_buffer() {
+    let (mut left, mut right) = (fixture(), fixture());
     for wr_id in 0..4 {
         right.post_receive(wr_id, 64 * wr_id, 4);
     }
@@ -327,25 +327,25 @@ fn immediate_data_use_up_a_receive_and_leave_its_buffer() {
     left.post(2, Operation::Immediate { data, solicited: false });
     left.post(3, Operation::Immediate { data: [0; 8], solicited: true });
     left.post(4, send_of(b"def"));
-    right.handle(&left.build(1000)).unwrap();
+    right.on_ulpdu(&left.build(1000)).unwrap();
     let ulpdu = left.build(1000);
     // Opcode 8, on the queue of Sends with the MSN that follows; the data as they are.
     let mut golden = vec![0x41, 0x48, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0];
     golden.extend_from_slice(&data);
     assert_eq!(ulpdu, golden);
     let received = |wr_id, data, solicited| {
-        let filled = Filled { wr_id, len: 0 };
-        Ok(Indication::ImmediateReceived { filled, data, solicited })
+        let message = DeliveredMessage { wr_id, len: 0 };
+        Ok(Indication::ImmediateReceived { message, data, solicited })
     };
-    assert_eq!(right.handle(&ulpdu), received(1, data, false));
+    assert_eq!(right.on_ulpdu(&ulpdu), received(1, data, false));
     let ulpdu = left.build(1000);
     assert_eq!((ulpdu[1], ulpdu[13]), (0x49, 3));
-    assert_eq!(right.handle(&ulpdu), received(2, [0; 8], true));
-    right.handle(&left.build(1000)).unwrap();
+    assert_eq!(right.on_ulpdu(&ulpdu), received(2, [0; 8], true));
+    right.on_ulpdu(&left.build(1000)).unwrap();
     assert_eq!(right.arena.read(0, 3), b"abc");
     assert_eq!(right.arena.read(64, 128), vec![0; 128]);
     assert_eq!(right.arena.read(192, 3), b"def");
-    assert_eq!(left.done().len(), 4);
+    assert_eq!(left.completions().len(), 4);
 }
 
 fn send_of(octets: &[u8]) -> Operation {
@@ -354,9 +354,9 @@ fn send_of(octets: &[u8]) -> Operation {
 }
 
 #[test]
-fn a_write_with_immediate_data_is_in_place_when_it_is_told() {
+fn write_is_placed_before_its_immediate_data_is_delivered() {
     for (len, segments) in [(0, 1), (300, 3)] {
-        let (mut left, mut right) = (bed(), bed());
+        let (mut left, mut right) = (fixture(), fixture());
         left.arena.write(0, &[7; 300]);
         right.post_receive(5, 0, 0);
         left.post(
@@ -370,29 +370,34 @@ fn a_write_with_immediate_data_is_in_place_when_it_is_told() {
             },
         );
         for _ in 0..segments {
-            assert_eq!(left.done(), []);
+            assert_eq!(left.completions(), []);
             let ulpdu = left.build(128);
-            assert_eq!(right.handle(&ulpdu), Ok(Indication::Placed));
+            assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::Placed));
         }
-        assert_eq!(left.done(), [], "the Immediate Data are still to come");
-        let told = Terminate::new(LAYER_DDP, 1, 0);
-        assert_eq!(left.stream.refused(&told), Some(0), "its Write may be refused yet");
+        assert_eq!(left.completions(), [], "the Immediate Data are still to come");
+        let terminate = Terminate::new(LAYER_DDP, 1, 0);
+        assert_eq!(
+            left.stream.terminated_request(&terminate),
+            Some(0),
+            "its Write may be refused yet"
+        );
         assert_eq!(right.arena.read(1000, len as usize), vec![7; len as usize]);
-        let filled = Filled { wr_id: 5, len: 0 };
-        let told = Indication::ImmediateReceived { filled, data: *b"finished", solicited: true };
+        let message = DeliveredMessage { wr_id: 5, len: 0 };
+        let expected =
+            Indication::ImmediateReceived { message, data: *b"finished", solicited: true };
         let ulpdu = left.build(128);
-        assert_eq!(right.handle(&ulpdu), Ok(told));
-        assert_eq!(left.done(), [(1, Outcome::Success)]);
-        assert!(!left.stream.ready());
+        assert_eq!(right.on_ulpdu(&ulpdu), Ok(expected));
+        assert_eq!(left.completions(), [(1, RequestOutcome::Success)]);
+        assert!(!left.stream.can_build());
     }
 }
 
 #[test]
 // req-test: RDMAP-020, RDMAP-070
-fn a_stream_without_extensions_refuses_them_as_unknown() {
-    let mut right = bed();
+fn disabled_extensions_are_unexpected_opcodes() {
+    let mut right = fixture();
     right.post_receive(1, 0, 64);
-    right.stream.forbid_extensions();
+    right.stream.disable_extensions();
     let stag = right.stag;
     let cases = [
         (untagged(immediate(false), 0, 1, 0, &[1; 8]), Fault::UnexpectedOpcode),
@@ -401,8 +406,8 @@ fn a_stream_without_extensions_refuses_them_as_unknown() {
         (atomic_response(1, 1, 0), Fault::QueueNumber),
     ];
     for (ulpdu, fault) in cases {
-        assert_eq!(right.handle(&ulpdu), Err(fault), "{ulpdu:02x?}");
-        let code = fault.terminate(Version::Ietf, &ulpdu).cause();
+        assert_eq!(right.on_ulpdu(&ulpdu), Err(fault), "{ulpdu:02x?}");
+        let code = fault.to_terminate(Version::Ietf, &ulpdu).cause();
         assert!([(0, 2, 6), (1, 2, 1)].contains(&code), "{code:?}");
     }
     // The RDMA Consortium's version has none of them.
@@ -411,7 +416,7 @@ fn a_stream_without_extensions_refuses_them_as_unknown() {
     for code in 8..16 {
         let mut ulpdu = untagged(SEND, 0, 1, 0, &[1; 8]);
         (ulpdu[0], ulpdu[1]) = (0x40, code);
-        assert_eq!(right.handle(&ulpdu), Err(Fault::Control(ControlError::Opcode)));
+        assert_eq!(right.on_ulpdu(&ulpdu), Err(Fault::Control(ControlError::Opcode)));
     }
     assert_eq!(right.arena.read(0, 4096), vec![0; 4096]);
 }

@@ -15,9 +15,9 @@ pub enum Fault {
     /// A marker and the lengths disagree on where an FPDU begins (MPA).
     Marker,
     /// The responder issues more Reads than this end can serve (start-up of MPA revision 2).
-    TooManyReads,
+    InsufficientIrd,
     /// No ready-to-receive message that both ends know (start-up of MPA revision 2).
-    NoCommonRtr,
+    NoMatchingRtr,
     /// The segment is no DDP segment of this stream.
     Header(HeaderError),
     /// The control octet is no RDMAP message of this stream.
@@ -53,7 +53,7 @@ pub enum Fault {
     /// Something failed here; the peer is not to blame.
     LocalCatastrophic,
     /// The layer above asked for it.
-    Asked(Abort),
+    UlpAbort(Abort),
 }
 
 /// Why the layer above ends a stream by force, as the peer is told (RFC 5040 Figure 9).
@@ -71,43 +71,43 @@ pub enum Abort {
 
 /// Error type of what is local to the end that reports it, in the layers RDMAP and DDP; of MPA's
 /// errors each has it.
-const LOCAL: u8 = 0;
+const ETYPE_LOCAL: u8 = 0;
 /// Code of RDMAP for what has none of its own.
-const UNSPECIFIED: u8 = 0xff;
+const CODE_UNSPECIFIED: u8 = 0xff;
 
 impl Fault {
     /// What the peer is told of the fault, found in the ULPDU `segment` (empty if in none) of a
     /// stream of this version: layer, error type and code, and the copies that belong to them
     /// (RFC 5040 Figure 10 and section 7.1).
     #[must_use]
-    pub fn terminate(self, version: Version, segment: &[u8]) -> Terminate {
-        let (layer, error_type, code) = self.triple(version);
-        let told = Terminate::new(layer, error_type, code);
+    pub fn to_terminate(self, version: Version, segment: &[u8]) -> Terminate {
+        let (layer, error_type, code) = self.layer_etype_code(version);
+        let terminate = Terminate::new(layer, error_type, code);
         // What is local to this end, and what MPA found, is told without copies.
         // req: RDMAP-121, RDMAP-132
-        if error_type == LOCAL {
-            return told;
+        if error_type == ETYPE_LOCAL {
+            return terminate;
         }
         if segment.is_empty() {
-            return told;
+            return terminate;
         }
         match segment.try_into() {
             // req: RDMAP-091, RDMAP-129, RDMAP-259
             Ok(request) if layer == RDMAP && is_read_request(request) => {
-                told.with_read_request(request)
+                terminate.with_read_request(request)
             }
-            _ => told.with_segment(segment),
+            _ => terminate.with_segment(segment),
         }
     }
 
     // req: DDP-166, DDP-167, RDMAP-095
-    const fn triple(self, version: Version) -> (u8, u8, u8) {
+    const fn layer_etype_code(self, version: Version) -> (u8, u8, u8) {
         match self {
             // req: DDP-183
             Self::Crc => (MPA, 0, 2),
             Self::Marker => (MPA, 0, 3),
-            Self::TooManyReads => (MPA, 0, 6),
-            Self::NoCommonRtr => (MPA, 0, 7),
+            Self::InsufficientIrd => (MPA, 0, 6),
+            Self::NoMatchingRtr => (MPA, 0, 7),
             // A segment shorter than its header has no code of its own in DDP; the choice here
             // is RDMAP's "catastrophic error of this stream".
             // req: MPA-049, RDMAP-107
@@ -120,36 +120,36 @@ impl Fault {
             // req: DDP-176, DDP-177
             Self::QueueNumber => (DDP, 2, 1),
             // req: DDP-170
-            Self::Tagged(fault) => (DDP, 1, tagged_code(fault, version)),
+            Self::Tagged(fault) => (DDP, 1, tagged_buffer_code(fault, version)),
             Self::Untagged(fault) => match fault {
                 UntaggedFault::NoBuffer => (DDP, 2, 2),
                 UntaggedFault::MsnRange => (DDP, 2, 3),
                 UntaggedFault::MessageOffset => (DDP, 2, 4),
                 UntaggedFault::TooLong { .. } => (DDP, 2, 5),
                 // req: DDP-169
-                UntaggedFault::Local { .. } => (DDP, LOCAL, 0),
+                UntaggedFault::Local { .. } => (DDP, ETYPE_LOCAL, 0),
             },
             Self::ReadRequestTooLong | Self::HeaderTooLong => (DDP, 2, 5),
             // Nor has RDMAP one for a header cut short.
-            Self::ReadRequestTooShort => (RDMAP, 2, UNSPECIFIED),
+            Self::ReadRequestTooShort => (RDMAP, 2, CODE_UNSPECIFIED),
             Self::ReadSource(fault) | Self::AtomicTarget(fault) => {
-                (RDMAP, 1, read_code(fault, version))
+                (RDMAP, 1, remote_protection_code(fault, version))
             }
             Self::AtomicOperation => (RDMAP, 2, 6),
             // RFC 7306 asks for a Terminate and has no code of its own.
-            Self::AtomicMisaligned => (RDMAP, 2, UNSPECIFIED),
+            Self::AtomicMisaligned => (RDMAP, 2, CODE_UNSPECIFIED),
             Self::InvalidateForeign => (RDMAP, 1, 9),
             // req: RDMAP-109
             Self::InvalidateUnknown | Self::InvalidateShared => (RDMAP, 2, 9),
             // req: RDMAP-096
-            Self::LocalCatastrophic => (RDMAP, LOCAL, 0),
-            Self::Asked(Abort::Stream) => (RDMAP, 2, 7),
+            Self::LocalCatastrophic => (RDMAP, ETYPE_LOCAL, 0),
+            Self::UlpAbort(Abort::Stream) => (RDMAP, 2, 7),
             // req: RDMAP-108
-            Self::Asked(Abort::Global) => (RDMAP, 2, 8),
+            Self::UlpAbort(Abort::Global) => (RDMAP, 2, 8),
             // req: RDMAP-104
-            Self::Asked(Abort::Protection) => (RDMAP, 1, UNSPECIFIED),
+            Self::UlpAbort(Abort::Protection) => (RDMAP, 1, CODE_UNSPECIFIED),
             // req: RDMAP-110
-            Self::Asked(Abort::Operation) => (RDMAP, 2, UNSPECIFIED),
+            Self::UlpAbort(Abort::Operation) => (RDMAP, 2, CODE_UNSPECIFIED),
         }
     }
 }
@@ -165,7 +165,7 @@ fn is_read_request(ulpdu: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> bool {
 /// DDP has no code for missing rights; an STag that does not allow the access is as good as none.
 /// For an STag of another stream it has one in every version, and draft-ietf-rddp-rdmap-00 section
 /// 10.3, item 5, wants "Invalid STag" all the same.
-const fn tagged_code(fault: MemoryFault, version: Version) -> u8 {
+const fn tagged_buffer_code(fault: MemoryFault, version: Version) -> u8 {
     match (fault, version) {
         (MemoryFault::InvalidStag | MemoryFault::AccessRights, _) => 0,
         // req: RDMAP-333
@@ -181,7 +181,7 @@ const fn tagged_code(fault: MemoryFault, version: Version) -> u8 {
 /// The older texts call an STag of another stream invalid (draft-ietf-rddp-rdmap-00 section 10.3,
 /// item 5); the newer ones have a code for it.
 // req: RDMAP-328, RDMAP-330
-const fn read_code(fault: MemoryFault, version: Version) -> u8 {
+const fn remote_protection_code(fault: MemoryFault, version: Version) -> u8 {
     match (fault, version) {
         // req: RDMAP-098, RDMAP-270
         (MemoryFault::InvalidStag, _)
@@ -210,7 +210,7 @@ mod tests {
 
     // req-test: RDMAP-121, RDMAP-132
     #[test]
-    fn what_is_local_or_of_mpa_goes_without_copies_and_all_else_with_them() {
+    fn hdrct_is_zero_for_local_and_mpa_errors_only() {
         for (fault, is_copied) in [
             (Fault::LocalCatastrophic, false),
             (Fault::Crc, false),
@@ -218,22 +218,22 @@ mod tests {
             (Fault::UnexpectedOpcode, true),
             (Fault::QueueNumber, true),
         ] {
-            let told = fault.terminate(Version::Ietf, &WRITE);
-            let seen = (told.segment_len.is_some(), !told.ddp_header().is_empty());
+            let terminate = fault.to_terminate(Version::Ietf, &WRITE);
+            let seen = (terminate.segment_len.is_some(), !terminate.ddp_header().is_empty());
             assert_eq!(seen, (is_copied, is_copied), "{fault:?}");
         }
     }
 
     // req-test: DDP-166, DDP-167, RDMAP-089, RDMAP-090, RDMAP-091
     #[test]
-    fn the_table() {
+    fn each_fault_has_its_codes_and_hdrct() {
         let wr_id = 0;
         let fault = MemoryFault::Bounds;
         let rows = [
             (Fault::Crc, "2/0/2 ..."),
             (Fault::Marker, "2/0/3 ..."),
-            (Fault::TooManyReads, "2/0/6 ..."),
-            (Fault::NoCommonRtr, "2/0/7 ..."),
+            (Fault::InsufficientIrd, "2/0/6 ..."),
+            (Fault::NoMatchingRtr, "2/0/7 ..."),
             (Fault::Header(HeaderError::VersionTagged), "1/1/4 MD."),
             (Fault::Header(HeaderError::VersionUntagged), "1/2/6 MD."),
             (Fault::Control(ControlError::Version), "0/2/5 MD."),
@@ -276,7 +276,7 @@ mod tests {
             rows.into_iter().flat_map(|row| versions.map(|version| (row, version)))
         {
             let read = matches!(fault, Fault::ReadSource(_));
-            let t = fault.terminate(version, if read { &READ } else { &WRITE });
+            let t = fault.to_terminate(version, if read { &READ } else { &WRITE });
             // The older texts call an STag of another stream invalid.
             let expected = match version {
                 Version::Rdmac | Version::Draft00 => {

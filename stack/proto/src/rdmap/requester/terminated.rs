@@ -9,7 +9,7 @@ use crate::wire::seq::Seq;
 use crate::wire::terminate::{LAYER_DDP, Terminate};
 
 /// Error type of DDP's errors in tagged segments.
-const TAGGED_BUFFER: u8 = 1;
+const ETYPE_TAGGED_BUFFER: u8 = 1;
 
 impl Requester {
     /// The request that a peer's Terminate is about, as [`Requester::oldest_number`] counts: a
@@ -19,34 +19,36 @@ impl Requester {
     /// the oldest request that left, at least in part, and is not done.
     #[cold]
     #[must_use]
-    pub fn refused(&self, told: &Terminate, version: Version) -> Option<u64> {
-        let header = told.ddp_header();
+    pub fn terminated_request(&self, terminate: &Terminate, version: Version) -> Option<u64> {
+        let header = terminate.ddp_header();
         if header.is_empty() {
-            let is_tagged = (told.layer, told.error_type) == (LAYER_DDP, TAGGED_BUFFER);
-            return self.oldest_open(|operation| !is_tagged || is_write(operation));
+            let is_tagged =
+                (terminate.layer, terminate.error_type) == (LAYER_DDP, ETYPE_TAGGED_BUFFER);
+            return self.oldest_outstanding(|operation| !is_tagged || is_write(operation));
         }
         match Header::parse(header, version).ok()? {
             Header::Tagged(header) => match Opcode::parse(header.rsvd_ulp, version) {
-                Ok(Opcode::Write) => self.write_to(header.stag, header.to),
+                Ok(Opcode::Write) => self.find_write(header.stag, header.to),
                 _ => None,
             },
             Header::Untagged(header) if header.qn == QN_READ_REQUEST => {
-                let waiting = u32::try_from(self.awaited.len()).ok()?;
+                let waiting = u32::try_from(self.outstanding.len()).ok()?;
                 let index = Seq(header.msn) - (self.read_msn - waiting);
-                self.awaited.get(usize::try_from(index).ok()?).copied()
+                self.outstanding.get(usize::try_from(index).ok()?).copied()
             }
-            Header::Untagged(header) if header.qn == QN_SEND => {
-                self.oldest_open(|operation| !is_write(operation) && !operation.is_answered())
-            }
+            Header::Untagged(header) if header.qn == QN_SEND => self
+                .oldest_outstanding(|operation| !is_write(operation) && !operation.is_answered()),
             Header::Untagged(_) => None,
         }
     }
 
     /// The oldest Write to such a place that left, at least in part, and was not reported.
-    fn write_to(&self, stag: Stag, to: u64) -> Option<u64> {
-        let is_written =
-            self.queue.get(self.built).is_some_and(|entry| entry.progress == Progress::Written);
-        let begun = self.built + usize::from(self.offset > 0 || is_written);
+    fn find_write(&self, stag: Stag, to: u64) -> Option<u64> {
+        let is_written = self
+            .queue
+            .get(self.built_count)
+            .is_some_and(|entry| entry.progress == Progress::WriteBuilt);
+        let begun = self.built_count + usize::from(self.offset > 0 || is_written);
         let index =
             self.queue.iter().take(begun).position(|entry| match entry.request.operation {
                 Operation::Write { rkey, remote, .. }
@@ -55,21 +57,24 @@ impl Requester {
                 }
                 _ => false,
             })?;
-        Some(self.popped + index as u64)
+        Some(self.popped_count + index as u64)
     }
 
     /// The oldest of such requests that left, at least in part, and is not done.
-    fn oldest_open(&self, is_such: impl Fn(&Operation) -> bool) -> Option<u64> {
+    fn oldest_outstanding(&self, matches: impl Fn(&Operation) -> bool) -> Option<u64> {
         let is_begun = |index: usize, progress: Progress| match progress {
-            Progress::Reading { .. } | Progress::Atomic { .. } | Progress::Written => true,
-            Progress::Queued => index == self.built && self.offset > 0,
-            Progress::Built | Progress::Answered | Progress::Refused(_) | Progress::Failed => false,
+            Progress::Reading { .. } | Progress::Atomic { .. } | Progress::WriteBuilt => true,
+            Progress::Queued => index == self.built_count && self.offset > 0,
+            Progress::Built
+            | Progress::Answered
+            | Progress::LocalOpFailed(_)
+            | Progress::Failed => false,
         };
         let mut queue = self.queue.iter().enumerate();
         let (index, _) = queue.find(|(index, entry)| {
-            is_begun(*index, entry.progress) && is_such(&entry.request.operation)
+            is_begun(*index, entry.progress) && matches(&entry.request.operation)
         })?;
-        Some(self.popped + index as u64)
+        Some(self.popped_count + index as u64)
     }
 }
 

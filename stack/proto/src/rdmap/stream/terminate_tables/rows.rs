@@ -11,9 +11,9 @@ pub(super) type Row =
     (&'static str, &'static [&'static str], &'static str, &'static str, &'static str, &'static str);
 
 /// A Send of one octet into the first buffer.
-const FIRST: &str = "41 43 00000000 00000000 00000001 00000000 61";
+const SEND_1: &str = "41 43 00000000 00000000 00000001 00000000 61";
 /// A Send of no octets into the second.
-const SECOND: &str = "41 43 00000000 00000000 00000002 00000000";
+const SEND_2: &str = "41 43 00000000 00000000 00000002 00000000";
 /// Read Requests that can be served.
 pub(super) const READ_1: &str = "41 41 00000000 00000001 00000001 00000000 \
      00000001 0000000000000002 00000001 open 0000000000000100";
@@ -36,12 +36,12 @@ pub(super) const ROWS: &[Row] = &[
     ("before the region", &[], "c1 40 open 00000000000000ff", "7879", "11 01", MD),
     ("beyond its end", &[], "c1 40 open 00000000000001ff", "7879", "11 01", MD),
     ("behind its end", &[], "c1 40 open 0000000000000200", "78", "11 01", MD),
-    ("another domain's", &[], "c1 40 alien 0000000000000280", "78", "11 02", MD),
+    ("another domain's", &[], "c1 40 foreign_pd 0000000000000280", "78", "11 02", MD),
     ("around the end of all offsets", &[], "c1 40 open fffffffffffffffe", "78797a7b", "11 03", MD),
     ("DV, tagged", &[], "c0 40 open 0000000000000100", "78", "11 04", MD),
     ("DV 2, tagged", &[], "c2 40 open 0000000000000100", "78", "11 04", MD),
     ("DV 3, tagged", &[], "83 40 open 0000000000000100", "78", "11 04", MD),
-    ("DV later on", &[FIRST], "c0 40 open 0000000000000100", "78", "11 04", MD),
+    ("DV later on", &[SEND_1], "c0 40 open 0000000000000100", "78", "11 04", MD),
     ("a response to elsewhere", &[], "c1 42 gone 0000000000000180", "78*8", "11 00", MD),
     ("a response off its place", &[], "c1 42 open 0000000000000181", "78*8", "11 01", MD),
     ("a response too long", &[], "81 42 open 0000000000000180", "78*9", "11 01", MD),
@@ -56,7 +56,7 @@ pub(super) const ROWS: &[Row] = &[
         "00000001 0000000000000002 00000001 open 0000000000000100", "12 02", MD),
     ("MSN 0", &[], "41 43 00000000 00000000 00000000 00000000", "78", "12 03", MD),
     ("a message left out", &[], "41 43 00000000 00000000 00000002 00000000", "78", "12 03", MD),
-    ("a message twice", &[FIRST], "41 43 00000000 00000000 00000001 00000000", "61", "12 03", MD),
+    ("a message twice", &[SEND_1], "41 43 00000000 00000000 00000001 00000000", "61", "12 03", MD),
     ("a Read left out", &[], "41 41 00000000 00000001 00000002 00000000",
         "00000001 0000000000000002 00000001 open 0000000000000100", "12 03", MD),
     ("MO at once", &[], "41 43 00000000 00000000 00000001 00000001", "78", "12 04", MD),
@@ -80,7 +80,7 @@ pub(super) const ROWS: &[Row] = &[
     ("a Terminate of another DV", &[], "40 47 00000000 00000002 00000001 00000000",
         "11 00 0000", "12 06", MD),
     // DDP, local: a buffer that is not what its poster said.
-    ("a bad buffer", &[FIRST, SECOND], "41 43 00000000 00000000 00000003 00000000", "78",
+    ("a bad buffer", &[SEND_1, SEND_2], "41 43 00000000 00000000 00000003 00000000", "78",
         "10 00", NONE),
     // RDMAP, remote protection (RFC 5040 Figure 9).
     ("Read: no STag", &[], READ,
@@ -92,19 +92,19 @@ pub(super) const ROWS: &[Row] = &[
     ("Read: no right", &[], READ,
         "00000001 0000000000000002 00000001 writable 0000000000000240", "01 02", MDR),
     ("Read: another domain's", &[], READ,
-        "00000001 0000000000000002 00000001 alien 0000000000000280", "01 03", MDR),
+        "00000001 0000000000000002 00000001 foreign_pd 0000000000000280", "01 03", MDR),
     ("Read: around the end", &[], READ,
         "00000001 0000000000000002 00000010 open fffffffffffffff8", "01 04", MDR),
     ("the second Read", &[READ_1], "41 41 00000000 00000001 00000002 00000000",
         "00000001 0000000000000002 00000001 gone 0000000000000100", "01 00", MDR),
-    ("Invalidate: another domain's", &[], "41 44 alien 00000000 00000001 00000000", "78",
+    ("Invalidate: another domain's", &[], "41 44 foreign_pd 00000000 00000001 00000000", "78",
         "01 09", MD),
     ("Invalidate with event: another domain's", &[],
-        "41 46 alien 00000000 00000001 00000000", "", "01 09", MD),
+        "41 46 foreign_pd 00000000 00000001 00000000", "", "01 09", MD),
     // RDMAP, remote operation.
     ("RV 0", &[], "c1 00 open 0000000000000100", "78", "02 05", MD),
     ("RV 2", &[], "41 83 00000000 00000000 00000001 00000000", "78", "02 05", MD),
-    ("RV 3 later on", &[FIRST], "c1 c0 open 0000000000000100", "78", "02 05", MD),
+    ("RV 3 later on", &[SEND_1], "c1 c0 open 0000000000000100", "78", "02 05", MD),
     ("RV of a Read", &[], "41 c1 00000000 00000001 00000001 00000000",
         "00000001 0000000000000002 00000001 open 0000000000000100", "02 05", MDR),
     ("RV of a Terminate", &[], "41 87 00000000 00000002 00000001 00000000", "11 00 0000",

@@ -1,10 +1,10 @@
 //! The keys under which a window is bound.
 
-use super::stag::Chance;
+use super::stag::StagRng;
 use super::{RegionTable, Stag};
 
 /// Keys of a window's tag.
-const COUNT: usize = 256;
+const KEY_COUNT: usize = 256;
 
 /// The STags of one window, one for each binding (verbs: the consumer owns the low 8 bits).
 ///
@@ -14,28 +14,28 @@ const COUNT: usize = 256;
 /// again with a later binding under the same tag.
 // req: RDMAP-283
 pub struct WindowKeys {
-    chance: Chance,
+    rng: StagRng,
     /// The first `used` were given out; the others are still to come.
-    keys: [u8; COUNT],
+    keys: [u8; KEY_COUNT],
     used: usize,
 }
 
 impl WindowKeys {
-    pub(super) fn new(chance: Chance) -> Self {
-        let mut keys = [0; COUNT];
+    pub(super) fn new(rng: StagRng) -> Self {
+        let mut keys = [0; KEY_COUNT];
         keys.iter_mut().zip(0..=u8::MAX).for_each(|(key, value)| *key = value);
-        Self { chance, keys, used: 0 }
+        Self { rng, keys, used: 0 }
     }
 
     /// The STag for the next request to bind `window`, whose tag is that of the request before.
     pub fn next(&mut self, table: &RegionTable, window: Stag) -> Stag {
         let mut window = window;
-        if self.used == COUNT {
-            window = table.rename_window(window, false);
+        if self.used == KEY_COUNT {
+            window = table.retag_window(window, false);
             self.used = 0;
         }
         // One step of a Fisher-Yates shuffle.
-        let pick = self.used + self.chance.below(COUNT - self.used);
+        let pick = self.used + self.rng.below(KEY_COUNT - self.used);
         self.keys.swap(self.used, pick);
         self.used += 1;
         window & !0xff | Stag::from(self.keys[self.used - 1])
@@ -45,6 +45,6 @@ impl WindowKeys {
     /// of the new tag.
     pub fn revoke(&mut self, table: &RegionTable, window: Stag) -> Stag {
         self.used = 0;
-        table.rename_window(window, true)
+        table.retag_window(window, true)
     }
 }

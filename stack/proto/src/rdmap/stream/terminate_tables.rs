@@ -12,52 +12,52 @@ use rows::{MDR, NONE, READ_1, RESPONSE, ROWS};
 
 use super::*;
 use crate::ddp::sgl::Sge;
-use crate::ddp::testing::Arena;
-use crate::ddp::untagged::Buffer;
-use crate::rdmap::fault::Abort;
+use crate::ddp::untagged::UntaggedBuffer;
+use crate::ddp::vec_memory::VecMemory;
 use crate::rdmap::operation::Operation;
 use crate::rdmap::requester::Request;
+use crate::rdmap::terminate::Abort;
 use crate::wire::terminate::is_defined;
 
 const PD: u32 = 1;
 
 /// Errors that no segment of the peer's shows.
 #[rustfmt::skip]
-const OTHERS: &[(Fault, &str)] = &[
+const FAULTS_WITHOUT_SEGMENT: &[(Fault, &str)] = &[
     (Fault::LocalCatastrophic, "00 00"),
-    (Fault::Asked(Abort::Protection), "01 ff"),
-    (Fault::Asked(Abort::Stream), "02 07"),
-    (Fault::Asked(Abort::Global), "02 08"),
-    (Fault::Asked(Abort::Operation), "02 ff"),
+    (Fault::UlpAbort(Abort::Protection), "01 ff"),
+    (Fault::UlpAbort(Abort::Stream), "02 07"),
+    (Fault::UlpAbort(Abort::Global), "02 08"),
+    (Fault::UlpAbort(Abort::Operation), "02 ff"),
     (Fault::Crc, "20 02"),
     (Fault::Marker, "20 03"),
-    (Fault::TooManyReads, "20 06"),
-    (Fault::NoCommonRtr, "20 07"),
+    (Fault::InsufficientIrd, "20 06"),
+    (Fault::NoMatchingRtr, "20 07"),
 ];
 
-struct Bed {
-    arena: Arena,
+struct Fixture {
+    arena: VecMemory,
     stream: Stream,
     version: Version,
     stags: [(&'static str, u32); 5],
 }
 
-fn bed(version: Version) -> Bed {
-    let arena = Arena::new(0x800);
+fn fixture(version: Version) -> Fixture {
+    let arena = VecMemory::new(0x800);
     let open = arena.register(0x100, 0x100, Access::ALL, PD);
     let readable = arena.register(0x200, 0x40, Access::REMOTE_READ, PD);
     let writable = arena.register(0x240, 0x40, Access::REMOTE_WRITE, PD);
-    let alien = arena.register(0x280, 0x40, Access::ALL, PD + 1);
-    let inbox = arena.register(0x400, 0x100, Access::LOCAL_WRITE, PD);
+    let foreign_pd = arena.register(0x280, 0x40, Access::ALL, PD + 1);
+    let recv_region = arena.register(0x400, 0x100, Access::LOCAL_WRITE, PD);
     let gone = arena.register(0x300, 0x40, Access::ALL, PD);
     arena.regions().invalidate(gone);
     let mut stream = Stream::new(PD, 8, 8);
     stream.start(version, 2, 2);
     for (wr_id, addr, len, lkey) in
-        [(1, 0x400, 4, inbox), (2, 0x440, 64, inbox), (3, 0x300, 8, gone)]
+        [(1, 0x400, 4, recv_region), (2, 0x440, 64, recv_region), (3, 0x300, 8, gone)]
     {
         let sg_list = [Sge { addr, len, lkey }].into_iter().collect();
-        assert!(stream.receives.post(Buffer { wr_id, sg_list }));
+        assert!(stream.recv_queue.post(UntaggedBuffer { wr_id, sg_list }));
     }
     let sink = Sge { addr: 0x180, len: 8, lkey: open };
     let operation = Operation::Read { sink, rkey: 5, remote: 6 };
@@ -68,13 +68,13 @@ fn bed(version: Version) -> Bed {
         ("open", open),
         ("readable", readable),
         ("writable", writable),
-        ("alien", alien),
+        ("foreign_pd", foreign_pd),
         ("gone", gone),
     ];
-    Bed { arena, stream, version, stags }
+    Fixture { arena, stream, version, stags }
 }
 
-impl Bed {
+impl Fixture {
     /// The octets of a text, as the stream's version has them if they begin with control octets.
     fn octets(&self, text: &str) -> Vec<u8> {
         let mut octets = Vec::new();
@@ -109,7 +109,13 @@ impl Bed {
     }
 
     /// The Terminate's ULPDU with this cause, and with copies of a segment.
-    fn answer(&self, cause: &str, copies: &str, header: &[u8], payload: &[u8]) -> Vec<u8> {
+    fn expected_terminate(
+        &self,
+        cause: &str,
+        copies: &str,
+        header: &[u8],
+        payload: &[u8],
+    ) -> Vec<u8> {
         let mut answer = self.segment("41 47 00000000 00000002 00000001 00000000");
         let control = [("", "00 00"), ("MD", "c0 00"), ("MDR", "e0 00")];
         let (_, control) = control.iter().find(|(bits, _)| *bits == copies).unwrap();
@@ -128,55 +134,55 @@ impl Bed {
     }
 
     /// What the stream says next, which is the last that it says.
-    fn last_word(&mut self) -> Vec<u8> {
-        assert!(self.stream.ready() && self.stream.terminate_due());
+    fn next_terminate(&mut self) -> Vec<u8> {
+        assert!(self.stream.can_build() && self.stream.is_terminate_pending());
         let mut out = [0xee; 128];
-        let bound = self.stream.next_len();
+        let bound = self.stream.next_ulpdu_len();
         let len = self.stream.build(&self.arena, &mut out).unwrap();
         assert_eq!(len as u64, bound);
-        assert!(!self.stream.ready() && !self.stream.terminate_due());
+        assert!(!self.stream.can_build() && !self.stream.is_terminate_pending());
         out[..len].to_vec()
     }
 }
 
-fn each_version(test: impl Fn(Version)) {
+fn for_each_version(test: impl Fn(Version)) {
     for version in [Version::Ietf, Version::Rdmac, Version::Draft00] {
         test(version);
     }
 }
 
 /// Every row with this cause has its answer, and places nothing.
-fn walk(wanted: &str) {
+fn check_rows(wanted: &str) {
     assert!(ROWS.iter().any(|row| row.4 == wanted));
-    each_version(|version| {
+    for_each_version(|version| {
         for &(name, earlier, header, payload, cause, copies) in ROWS {
             if cause != wanted {
                 continue;
             }
-            let mut bed = bed(version);
+            let mut fixture = fixture(version);
             for text in earlier {
-                let ulpdu = bed.segment(text);
-                let seen = bed.stream.handle(&bed.arena, &ulpdu);
+                let ulpdu = fixture.segment(text);
+                let seen = fixture.stream.on_ulpdu(&fixture.arena, &ulpdu);
                 assert!(seen.is_ok(), "{name}: {seen:?} for what comes before");
             }
-            let before = bed.arena.read(0, 0x800);
-            let (header, payload) = (bed.segment(header), bed.octets(payload));
+            let before = fixture.arena.read(0, 0x800);
+            let (header, payload) = (fixture.segment(header), fixture.octets(payload));
             let ulpdu = [&header[..], &payload].concat();
-            let Err(fault) = bed.stream.handle(&bed.arena, &ulpdu) else {
+            let Err(fault) = fixture.stream.on_ulpdu(&fixture.arena, &ulpdu) else {
                 panic!("{name}: nothing wrong");
             };
-            assert!(bed.arena.read(0, 0x800) == before, "{name}: something was placed");
-            let told = bed.stream.fail(fault, &ulpdu).expect("the first fault");
+            assert!(fixture.arena.read(0, 0x800) == before, "{name}: something was placed");
+            let terminate = fixture.stream.fail(fault, &ulpdu).expect("the first fault");
             // The older texts call an STag of another stream invalid.
             let cause = match (version, cause) {
                 (Version::Rdmac | Version::Draft00, "01 03") => "01 00",
                 (Version::Rdmac | Version::Draft00, "11 02") => "11 00",
                 _ => cause,
             };
-            let expected = bed.answer(cause, copies, &header, &payload);
-            let last_word = bed.last_word();
-            assert_eq!(last_word, expected, "{name}, {version:?}");
-            assert_eq!(Terminate::parse(&last_word[UNTAGGED_LEN..]), Some(told), "{name}");
+            let expected = fixture.expected_terminate(cause, copies, &header, &payload);
+            let sent = fixture.next_terminate();
+            assert_eq!(sent, expected, "{name}, {version:?}");
+            assert_eq!(Terminate::parse(&sent[UNTAGGED_LEN..]), Some(terminate), "{name}");
         }
     });
 }
@@ -184,164 +190,164 @@ fn walk(wanted: &str) {
 // req-test: DDP-155, DDP-156, DDP-170, DDP-171, RDMAP-334
 #[test]
 fn tagged_stag_invalid() {
-    walk("11 00");
+    check_rows("11 00");
 }
 
 // req-test: DDP-157, DDP-158, DDP-172, RDMAP-166
 #[test]
 fn tagged_base_or_bounds() {
-    walk("11 01");
+    check_rows("11 01");
 }
 
 // req-test: DDP-058, DDP-173, DDP-188, RDMAP-333
 #[test]
-fn tagged_stag_not_of_the_stream() {
-    walk("11 02");
+fn tagged_stag_not_associated() {
+    check_rows("11 02");
 }
 
 // req-test: DDP-159, DDP-174, RDMAP-082
 #[test]
-fn tagged_wrap() {
-    walk("11 03");
+fn tagged_to_wrap() {
+    check_rows("11 03");
 }
 
 // req-test: DDP-048, DDP-175
 #[test]
 fn tagged_version() {
-    walk("11 04");
+    check_rows("11 04");
 }
 
 // req-test: DDP-144, DDP-176, DDP-177
 #[test]
 fn untagged_queue_number() {
-    walk("12 01");
+    check_rows("12 01");
 }
 
 // req-test: DDP-010, DDP-145, DDP-178, RDMAP-238
 #[test]
 fn untagged_no_buffer() {
-    walk("12 02");
+    check_rows("12 02");
 }
 
 // req-test: DDP-148, DDP-179
 #[test]
 fn untagged_msn_out_of_range() {
-    walk("12 03");
+    check_rows("12 03");
 }
 
 // req-test: DDP-146, DDP-180
 #[test]
 fn untagged_message_offset() {
-    walk("12 04");
+    check_rows("12 04");
 }
 
 // req-test: DDP-004, DDP-147, DDP-181, RDMAP-172, RDMAP-072
 #[test]
 fn untagged_too_long() {
-    walk("12 05");
+    check_rows("12 05");
 }
 
 // req-test: DDP-182
 #[test]
 fn untagged_version() {
-    walk("12 06");
+    check_rows("12 06");
 }
 
 // req-test: DDP-169, RDMAP-121
 #[test]
 fn ddp_local_catastrophic() {
-    walk("10 00");
+    check_rows("10 00");
 }
 
 // req-test: RDMAP-041, RDMAP-098, RDMAP-259
 #[test]
-fn read_of_an_invalid_stag() {
-    walk("01 00");
+fn read_stag_invalid() {
+    check_rows("01 00");
 }
 
 // req-test: RDMAP-099
 #[test]
-fn read_out_of_bounds() {
-    walk("01 01");
+fn read_base_or_bounds() {
+    check_rows("01 01");
 }
 
 // req-test: RDMAP-100
 #[test]
-fn read_without_the_right() {
-    walk("01 02");
+fn read_access_rights() {
+    check_rows("01 02");
 }
 
 // req-test: RDMAP-101, RDMAP-328, RDMAP-330
 #[test]
-fn read_of_another_streams_stag() {
-    walk("01 03");
+fn read_stag_not_associated() {
+    check_rows("01 03");
 }
 
 // req-test: RDMAP-102
 #[test]
-fn read_that_wraps() {
-    walk("01 04");
+fn read_to_wrap() {
+    check_rows("01 04");
 }
 
 // req-test: RDMAP-103, RDMAP-184, RDMAP-185, RDMAP-329, RDMAP-331
 #[test]
-fn invalidate_of_another_streams_stag() {
-    walk("01 09");
+fn invalidate_stag_not_associated() {
+    check_rows("01 09");
 }
 
 // req-test: RDMAP-055, RDMAP-056, RDMAP-105, RDMAP-264, RDMAP-269
 #[test]
 fn rdmap_version() {
-    walk("02 05");
+    check_rows("02 05");
 }
 
 // req-test: RDMAP-070, RDMAP-106, RDMAP-263
 #[test]
 fn unexpected_opcode() {
-    walk("02 06");
+    check_rows("02 06");
 }
 
 // req-test: DDP-088, RDMAP-107
 #[test]
-fn a_header_cut_short() {
-    walk("02 07");
+fn truncated_header() {
+    check_rows("02 07");
 }
 
 // req-test: RDMAP-109, RDMAP-265
 #[test]
-fn invalidate_of_no_stag() {
-    walk("02 09");
+fn invalidate_stag_invalid() {
+    check_rows("02 09");
 }
 
 // req-test: RDMAP-110
 #[test]
-fn what_has_no_code() {
-    walk("02 ff");
+fn unspecified_error() {
+    check_rows("02 ff");
 }
 
 // req-test: RDMAP-096, RDMAP-104, RDMAP-108, RDMAP-128, RDMAP-132
 #[test]
-fn what_no_segment_shows_is_told_without_copies() {
-    each_version(|version| {
-        for &(fault, cause) in OTHERS {
-            let mut bed = bed(version);
-            assert!(bed.stream.fail(fault, &[]).is_some());
-            let expected = bed.answer(cause, NONE, &[], &[]);
-            assert_eq!(bed.last_word(), expected, "{fault:?}");
+fn faults_without_segment_have_zero_hdrct() {
+    for_each_version(|version| {
+        for &(fault, cause) in FAULTS_WITHOUT_SEGMENT {
+            let mut fixture = fixture(version);
+            assert!(fixture.stream.fail(fault, &[]).is_some());
+            let expected = fixture.expected_terminate(cause, NONE, &[], &[]);
+            assert_eq!(fixture.next_terminate(), expected, "{fault:?}");
         }
     });
 }
 
 // req-test: RDMAP-088, RDMAP-113
 #[test]
-fn the_tables_are_walked_from_end_to_end() {
-    let bed = bed(Version::Ietf);
+fn every_terminate_code_has_a_row() {
+    let fixture = fixture(Version::Ietf);
     let cause = |text: &str| {
-        let octets = bed.octets(text);
+        let octets = fixture.octets(text);
         (octets[0] >> 4, octets[0] & 15, octets[1])
     };
     let mut seen: BTreeSet<_> = ROWS.iter().map(|row| cause(row.4)).collect();
-    seen.extend(OTHERS.iter().map(|(_, text)| cause(text)));
+    seen.extend(FAULTS_WITHOUT_SEGMENT.iter().map(|(_, text)| cause(text)));
     for layer in 0..=2 {
         for error_type in 0..=15 {
             for code in 0..=255 {
@@ -362,8 +368,8 @@ fn the_tables_are_walked_from_end_to_end() {
 
 // req-test: DDP-045, DDP-106, DDP-158, RDMAP-060
 #[test]
-fn what_only_looks_wrong_is_taken() {
-    each_version(|version| {
+fn reserved_bits_and_unused_fields_are_ignored() {
+    for_each_version(|version| {
         for text in [
             // Reserved bits of both control octets.
             "fd 70 open 0000000000000100 78",
@@ -379,12 +385,12 @@ fn what_only_looks_wrong_is_taken() {
             READ_1,
             RESPONSE,
         ] {
-            let mut bed = bed(version);
-            let ulpdu = bed.segment(text);
-            let seen = bed.stream.handle(&bed.arena, &ulpdu);
+            let mut fixture = fixture(version);
+            let ulpdu = fixture.segment(text);
+            let seen = fixture.stream.on_ulpdu(&fixture.arena, &ulpdu);
             assert!(seen.is_ok(), "{text}: {seen:?}");
-            let (_, open) = bed.stags[0];
-            assert_eq!(bed.arena.regions().pd_of(open), Some(PD), "{text}");
+            let (_, open) = fixture.stags[0];
+            assert_eq!(fixture.arena.regions().pd_of(open), Some(PD), "{text}");
         }
     });
 }
@@ -392,9 +398,9 @@ fn what_only_looks_wrong_is_taken() {
 /// Terminates, and what is read out of each.
 // req-test: RDMAP-189, RDMAP-190, RDMAP-191, RDMAP-193, RDMAP-262
 #[test]
-fn no_terminate_is_answered() {
+fn terminate_is_never_answered() {
     const SOUND: &str = "41 47 00000000 00000002 00000001 00000000 11 02 00 00";
-    each_version(|version| {
+    for_each_version(|version| {
         for (text, cause) in [
             (SOUND, Some((1, 1, 2))),
             // Reserved bits, and an STag that is nobody's business.
@@ -407,34 +413,34 @@ fn no_terminate_is_answered() {
             ("41 47 00000000 00000002 00000001 00000004 11 02 00 00", None),
             ("01 47 00000000 00000002 00000001 00000000 11 02 00 00", None),
         ] {
-            let mut bed = bed(version);
+            let mut fixture = fixture(version);
             // Without a single receive buffer.
-            while bed.stream.receives.take().is_some() {}
-            let ulpdu = bed.segment(text);
-            let seen = bed.stream.handle(&bed.arena, &ulpdu).unwrap();
-            let Indication::Terminated(told) = seen else { panic!("{text}: {seen:?}") };
-            assert_eq!(told.map(|told| told.cause()), cause, "{text}");
-            assert!(bed.stream.has_failed() && !bed.stream.ready(), "{text}");
-            assert_eq!(bed.stream.fail(Fault::Crc, &[]), None, "nothing is told of it");
-            assert!(!bed.stream.terminate_due());
-            assert!(!bed.stream.awaits_last_word(), "{text}: there is one Terminate");
-            assert_eq!(bed.stream.take_late(&bed.segment(SOUND)), None, "{text}");
+            while fixture.stream.recv_queue.pop_front().is_some() {}
+            let ulpdu = fixture.segment(text);
+            let seen = fixture.stream.on_ulpdu(&fixture.arena, &ulpdu).unwrap();
+            let Indication::Terminated(terminate) = seen else { panic!("{text}: {seen:?}") };
+            assert_eq!(terminate.map(|terminate| terminate.cause()), cause, "{text}");
+            assert!(fixture.stream.has_failed() && !fixture.stream.can_build(), "{text}");
+            assert_eq!(fixture.stream.fail(Fault::Crc, &[]), None, "nothing is told of it");
+            assert!(!fixture.stream.is_terminate_pending());
+            assert!(!fixture.stream.awaits_terminate(), "{text}: there is one Terminate");
+            assert_eq!(fixture.stream.drain_ulpdu(&fixture.segment(SOUND)), None, "{text}");
         }
     });
 }
 
 // req-test: RDMAP-192, DDP-164
 #[test]
-fn behind_our_own_end_only_one_terminate_counts() {
-    each_version(|version| {
+fn only_first_terminate_after_local_end_is_reported() {
+    for_each_version(|version| {
         let terminate = "41 47 00000000 00000002 00000001 00000000 11 02 00 00";
-        let late = |bed: &mut Bed, text: &str| {
-            let ulpdu = bed.segment(text);
-            bed.stream.take_late(&ulpdu)
+        let late = |fixture: &mut Fixture, text: &str| {
+            let ulpdu = fixture.segment(text);
+            fixture.stream.drain_ulpdu(&ulpdu)
         };
-        let mut bed = bed(version);
-        assert_eq!(late(&mut bed, terminate), None, "the stream goes on");
-        bed.stream.fail(Fault::UnexpectedOpcode, &[]).unwrap();
+        let mut fixture = fixture(version);
+        assert_eq!(late(&mut fixture, terminate), None, "the stream goes on");
+        fixture.stream.fail(Fault::UnexpectedOpcode, &[]).unwrap();
         for other in [
             // A Write and a Send that were right, what is no Terminate, and what is nothing.
             "c1 40 open 0000000000000100 aa*4",
@@ -445,54 +451,54 @@ fn behind_our_own_end_only_one_terminate_counts() {
             "43 47 00000000 00000002 00000001 00000000 11 02 00 00",
             "41 47",
         ] {
-            assert_eq!(late(&mut bed, other), None, "{other}");
+            assert_eq!(late(&mut fixture, other), None, "{other}");
         }
-        assert_eq!(bed.arena.read(0x100, 4), [0; 4]);
-        let seen = late(&mut bed, terminate);
-        let Some(Indication::Terminated(Some(told))) = seen else { panic!("{seen:?}") };
-        assert_eq!(told.cause(), (1, 1, 2));
-        assert_eq!(late(&mut bed, terminate), None, "one is all");
+        assert_eq!(fixture.arena.read(0x100, 4), [0; 4]);
+        let seen = late(&mut fixture, terminate);
+        let Some(Indication::Terminated(Some(received))) = seen else { panic!("{seen:?}") };
+        assert_eq!(received.cause(), (1, 1, 2));
+        assert_eq!(late(&mut fixture, terminate), None, "one is all");
         for (fault, awaits) in
             [(Fault::Crc, false), (Fault::Marker, false), (Fault::LocalCatastrophic, true)]
         {
-            let mut bed = self::bed(version);
-            bed.stream.fail(fault, &[]).unwrap();
-            assert_eq!(bed.stream.awaits_last_word(), awaits, "{fault:?}");
-            assert_eq!(late(&mut bed, terminate).is_some(), awaits, "{fault:?}");
+            let mut fixture = self::fixture(version);
+            fixture.stream.fail(fault, &[]).unwrap();
+            assert_eq!(fixture.stream.awaits_terminate(), awaits, "{fault:?}");
+            assert_eq!(late(&mut fixture, terminate).is_some(), awaits, "{fault:?}");
         }
     });
 }
 
 // req-test: RDMAP-260, RDMAP-195
 #[test]
-fn the_terminate_comes_next_and_nothing_after_it() {
-    let mut bed = bed(Version::Ietf);
-    let (_, open) = bed.stags[0];
+fn terminate_is_sent_next_and_last() {
+    let mut fixture = fixture(Version::Ietf);
+    let (_, open) = fixture.stags[0];
     let sge = Sge { addr: 0x100, len: 0x100, lkey: open };
     for wr_id in 5..8 {
         let payload = crate::rdmap::operation::Payload::Gather([sge].into_iter().collect());
         let operation = Operation::Write { payload, rkey: 9, remote: 0 };
         let write = Request { wr_id, operation, len: 0x100, signaled: true, fence: false };
-        assert!(bed.stream.requester.post(write));
+        assert!(fixture.stream.requester.post(write));
     }
     // A Write is begun, and a Read waits to be answered.
-    assert_eq!(bed.stream.build(&bed.arena, &mut [0; 128]), Ok(128));
-    let ulpdu = bed.segment(READ_1);
-    bed.stream.handle(&bed.arena, &ulpdu).unwrap();
-    let bad = bed.segment("c1 40 gone 0000000000000100 78");
-    let fault = bed.stream.handle(&bed.arena, &bad).unwrap_err();
-    bed.stream.fail(fault, &bad);
-    assert_eq!(bed.last_word()[..2], [0x41, 0x47]);
+    assert_eq!(fixture.stream.build(&fixture.arena, &mut [0; 128]), Ok(128));
+    let ulpdu = fixture.segment(READ_1);
+    fixture.stream.on_ulpdu(&fixture.arena, &ulpdu).unwrap();
+    let bad = fixture.segment("c1 40 gone 0000000000000100 78");
+    let fault = fixture.stream.on_ulpdu(&fixture.arena, &bad).unwrap_err();
+    fixture.stream.fail(fault, &bad);
+    assert_eq!(fixture.next_terminate()[..2], [0x41, 0x47]);
 }
 
 // req-test: DDP-046, DDP-047, RDMAP-054, RDMAP-055
 #[test]
-fn each_version_has_its_control_octets() {
+fn each_version_has_its_dv_and_rv() {
     for (version, dv, rv) in
         [(Version::Ietf, 1, 0x40), (Version::Rdmac, 0, 0x00), (Version::Draft00, 0, 0x40)]
     {
-        let mut bed = bed(version);
-        let (_, open) = bed.stags[0];
+        let mut fixture = fixture(version);
+        let (_, open) = fixture.stags[0];
         let payload = || crate::rdmap::operation::Payload::Inline([7; 3].into_iter().collect());
         let sink = Sge { addr: 0x100, len: 8, lkey: open };
         for (wr_id, operation) in [
@@ -502,14 +508,14 @@ fn each_version_has_its_control_octets() {
         ] {
             let len = operation.len();
             let request = Request { wr_id, operation, len, signaled: true, fence: false };
-            assert!(bed.stream.requester.post(request));
+            assert!(fixture.stream.requester.post(request));
         }
-        let ulpdu = bed.segment(READ_1);
-        bed.stream.handle(&bed.arena, &ulpdu).unwrap();
+        let ulpdu = fixture.segment(READ_1);
+        fixture.stream.on_ulpdu(&fixture.arena, &ulpdu).unwrap();
         let mut seen = BTreeSet::new();
-        while bed.stream.ready() {
+        while fixture.stream.can_build() {
             let mut out = [0; 128];
-            bed.stream.build(&bed.arena, &mut out).unwrap();
+            fixture.stream.build(&fixture.arena, &mut out).unwrap();
             seen.insert([out[0], out[1]]);
         }
         let (tagged, untagged) = (0xc0 | dv, 0x40 | dv);

@@ -3,16 +3,16 @@
 use std::cell::RefCell;
 
 use crate::ddp::atomic::{ATOMIC_LEN, AtomicOp, apply};
-use crate::ddp::memory::{Access, Memory, Place};
+use crate::ddp::memory::{Access, Memory, MemoryRange};
 use crate::ddp::regions::{RegionTable, Registration, Stag, StreamId};
 
 /// An arena whose regions are ranges of it, addressed by their offset.
-pub struct Arena {
+pub struct VecMemory {
     octets: RefCell<Vec<u8>>,
     regions: RegionTable,
 }
 
-impl Arena {
+impl VecMemory {
     /// An arena of `len` zero octets.
     #[must_use]
     pub fn new(len: usize) -> Self {
@@ -31,7 +31,7 @@ impl Arena {
     /// The same for one stream of the domain alone.
     ///
     /// # Panics
-    /// As [`Arena::register`].
+    /// As [`VecMemory::register`].
     #[must_use]
     pub fn register_for(
         &self,
@@ -53,8 +53,8 @@ impl Arena {
         stream: Option<StreamId>,
     ) -> Stag {
         assert!(start + len <= self.octets.borrow().len() as u64, "region outside the arena");
-        let what = Registration { pd, stream, base: start, len, access, backing: start };
-        self.regions.register(&what).expect("fewer than 64 regions")
+        let registration = Registration { pd, stream, base: start, len, access, backing: start };
+        self.regions.register(&registration).expect("fewer than 64 regions")
     }
 
     /// Copies `octets` into the arena.
@@ -75,29 +75,29 @@ impl Arena {
     }
 }
 
-fn start(place: &Place) -> usize {
-    usize::try_from(place.backing() + place.offset()).expect("inside the arena")
+fn start_of(range: &MemoryRange) -> usize {
+    usize::try_from(range.backing() + range.offset()).expect("inside the arena")
 }
 
-impl Memory for Arena {
+impl Memory for VecMemory {
     fn regions(&self) -> &RegionTable {
         &self.regions
     }
 
-    fn place(&self, place: Place, octets: &[u8]) {
-        assert_eq!(place.len(), octets.len(), "place and octets differ in length");
-        self.write(start(&place), octets);
+    fn place(&self, range: MemoryRange, octets: &[u8]) {
+        assert_eq!(range.len(), octets.len(), "place and octets differ in length");
+        self.write(start_of(&range), octets);
     }
 
-    fn fetch(&self, place: Place, out: &mut [u8]) {
-        assert_eq!(place.len(), out.len(), "place and buffer differ in length");
-        let start = start(&place);
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
+        assert_eq!(range.len(), out.len(), "place and buffer differ in length");
+        let start = start_of(&range);
         out.copy_from_slice(&self.octets.borrow()[start..start + out.len()]);
     }
 
-    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64> {
-        assert_eq!(place.len(), ATOMIC_LEN, "a word has eight octets");
-        let start = start(&place);
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
+        assert_eq!(range.len(), ATOMIC_LEN, "a word has eight octets");
+        let start = start_of(&range);
         if !start.is_multiple_of(ATOMIC_LEN) {
             return None;
         }
@@ -114,15 +114,15 @@ impl<M: Memory + ?Sized> Memory for std::rc::Rc<M> {
         (**self).regions()
     }
 
-    fn place(&self, place: Place, octets: &[u8]) {
-        (**self).place(place, octets);
+    fn place(&self, range: MemoryRange, octets: &[u8]) {
+        (**self).place(range, octets);
     }
 
-    fn fetch(&self, place: Place, out: &mut [u8]) {
-        (**self).fetch(place, out);
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
+        (**self).fetch(range, out);
     }
 
-    fn atomic(&self, place: Place, op: AtomicOp) -> Option<u64> {
-        (**self).atomic(place, op)
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
+        (**self).atomic(range, op)
     }
 }
