@@ -94,9 +94,9 @@ fn requests_of_peers_that_reset_take_no_place_in_the_backlog() {
     // Those that are gone are not offered any more.
     let asked = bed.request();
     let qp = bed.qp();
-    assert!(bed.engine.is_undecided(asked));
+    assert!(bed.engine.is_request_pending(asked));
     bed.engine.accept(bed.now, asked, qp, &ConnParam::default()).unwrap();
-    assert!(!bed.engine.is_undecided(asked));
+    assert!(!bed.engine.is_request_pending(asked));
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn a_filled_gap_is_drained_over_several_passes() {
         }
     }
     bed.settle();
-    let held = |bed: &Bed| bed.engine.held().1 / 256;
+    let held = |bed: &Bed| bed.engine.ooo_usage().1 / 256;
     let mut before = held(&bed);
     assert_eq!(before, 2 * (fpdu.len() - 1));
     for peer in &peers {

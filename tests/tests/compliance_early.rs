@@ -81,7 +81,7 @@ fn a_write_behind_a_gap_is_in_memory_before_it_is_delivered() {
         marked.bed.resend(&notice);
         let expected = if place_early { 2 } else { 0 };
         assert_eq!(marked.bed.arena.read(2000, 1000), [expected; 1000]);
-        assert_eq!(marked.bed.engine.counters().fpdus_placed_early, u64::from(place_early));
+        assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, u64::from(place_early));
         assert_eq!(marked.filled(), [0; 0]);
         marked.bed.resend(&gap);
         assert_eq!(marked.filled(), [1]);
@@ -135,7 +135,7 @@ fn nothing_completes_behind_a_gap() {
     for lost in [&early, &answer, &notice] {
         marked.bed.resend(lost);
     }
-    assert_eq!(marked.bed.engine.counters().fpdus_placed_early, 1);
+    assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, 1);
     assert_eq!(marked.filled(), [0; 0]);
     assert_eq!(marked.bed.arena.read(2000, 4), [2; 4]);
     assert_eq!(marked.bed.arena.read(6000, 4), [0; 4]);
@@ -162,7 +162,7 @@ fn a_read_request_behind_a_gap_is_not_answered() {
     for lost in &requests {
         marked.bed.resend(lost);
     }
-    assert_eq!(marked.bed.engine.counters().fpdus_placed_early, 1);
+    assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, 1);
     assert_eq!(marked.bed.ulpdus().len(), 0);
     marked.bed.resend(&gap);
     let answers = [
@@ -182,7 +182,7 @@ fn mpa_sees_of_an_early_segment_only_what_tcp_keeps() {
     for has_room in [true, false] {
         let bed = Bed::configured(1500, |config| {
             if !has_room {
-                (config.held_frames_max, config.held_octets_max) = (0, 0);
+                (config.ooo_frames_max, config.ooo_bytes_max) = (0, 0);
             }
         });
         let mut marked = Marked::of(bed, true);
@@ -193,7 +193,7 @@ fn mpa_sees_of_an_early_segment_only_what_tcp_keeps() {
         marked.bed.resend(&both);
         let expected = if has_room { 2 } else { 0 };
         assert_eq!(marked.bed.arena.read(2000, 600), [expected; 600]);
-        assert_eq!(marked.bed.engine.counters().holds_refused, u64::from(!has_room));
+        assert_eq!(marked.bed.engine.counters().ooo_pool_exhausted, u64::from(!has_room));
         // What TCP has committed to stays as it is, whatever comes for the same place later.
         let other = Header::write(marked.stag, 2000, true).encode(&[3; 600]);
         let others = Header::send(1, 0, true).encode(b"lost");
@@ -227,11 +227,11 @@ fn nothing_of_a_segment_that_counts_as_lost_is_placed() {
     let len = damaged.len();
     damaged[len - 40] ^= 4;
     marked.bed.resend(&both.back(0, &damaged));
-    assert_eq!(marked.bed.engine.counters().early_rejected, 1);
-    assert_eq!(marked.bed.engine.counters().fpdus_placed_early, 0);
+    assert_eq!(marked.bed.engine.counters().ooo_dropped, 1);
+    assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, 0);
     assert_eq!(marked.bed.arena.read(2000, 600), [0; 600]);
     marked.bed.resend(&both);
-    assert_eq!(marked.bed.engine.counters().fpdus_placed_early, 2);
+    assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, 2);
     assert_eq!(marked.bed.arena.read(2000, 600), [2; 600]);
     assert_eq!(marked.bed.arena.read(4000, 600), [3; 600]);
     marked.bed.resend(&gap);

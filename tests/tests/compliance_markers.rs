@@ -149,10 +149,10 @@ fn what_a_marker_locates_is_placed_at_once_and_delivered_in_its_turn() {
     assert_eq!(bed.arena.read(6000, 1200), pattern(1200), "placed ahead of its turn");
     bed.say(&third);
     assert_eq!(bed.arena.read(8000, 1000), pattern(1000));
-    assert_eq!(bed.engine.held(), (0, 0), "and not held");
+    assert_eq!(bed.engine.ooo_usage(), (0, 0), "and not held");
     bed.say(&message);
     assert_eq!(bed.done(), [], "nothing is delivered ahead of its turn");
-    assert_eq!(bed.engine.counters().fpdus_placed_early, 2);
+    assert_eq!(bed.engine.counters().fpdus_placed_ooo, 2);
     bed.resend(&lost);
     assert_eq!(bed.arena.read(4096, 700), pattern(700));
     let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
@@ -205,7 +205,7 @@ fn lengths_that_lead_past_what_a_marker_located_end_the_stream() {
     other[..2].copy_from_slice(&600u16.to_be_bytes());
     let lost = end.bed.lose(&first);
     end.bed.say(&second);
-    assert_eq!(end.bed.engine.counters().fpdus_placed_early, 1);
+    assert_eq!(end.bed.engine.counters().fpdus_placed_ooo, 1);
     end.bed.resend(&lost.back(0, &other));
     assert_eq!(end.told(), (2, 0, 3));
 }
@@ -223,7 +223,7 @@ fn damage_ahead_of_its_turn_counts_as_lost() {
     let lost = bed.lose(&first);
     let again = bed.lose(&second);
     bed.resend(&again.back(0, &damaged));
-    assert_eq!(bed.engine.counters().early_rejected, 1);
+    assert_eq!(bed.engine.counters().ooo_dropped, 1);
     assert_eq!(bed.arena.read(6000, 1200), [0; 1200]);
     bed.resend(&lost);
     bed.resend(&again);

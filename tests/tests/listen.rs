@@ -39,7 +39,7 @@ impl Bed {
         let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
         let mut config = EngineConfig::new(address(1), 24, 7);
         // Who rejects closes first.
-        config.reject_hold_ns = 0;
+        config.siw_reject_fin_delay_ns = 0;
         change(&mut config);
         let arena = Rc::new(VecMemory::new(1 << 16));
         let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
@@ -252,7 +252,7 @@ fn a_flood_takes_bounded_memory_and_an_honest_peer_connects_with_all_options() {
     let counters = *bed.engine.counters();
     assert_eq!(most, 512, "half open, per listener");
     // The port's queue was full now and then.
-    let answered = counters.cookies_sent + counters.cookies_withheld;
+    let answered = counters.cookies_sent + counters.cookies_rate_limited;
     assert!((98_000..=100_000 - 512).contains(&answered), "{answered}");
     assert!(counters.cookies_sent > 49_000, "half of the limit at least");
     bed.wait(100 * MILLISECOND);
@@ -370,7 +370,7 @@ fn forged_acks_make_no_connection_and_are_reset() {
     }
     let counters = bed.engine.counters();
     assert_eq!((counters.cookies_accepted, bed.engine.connection_count()), (0, before));
-    assert!(counters.cookies_refused > 90_000);
+    assert!(counters.cookies_invalid > 90_000);
     assert!(resets > 0, "within their rate");
 }
 
@@ -439,7 +439,7 @@ fn cookies_are_sent_at_a_limited_rate() {
     }
     let counters = bed.engine.counters();
     assert!((10..=1000).contains(&counters.cookies_sent), "{}", counters.cookies_sent);
-    assert_eq!(counters.cookies_sent + counters.cookies_withheld, 10_000);
+    assert_eq!(counters.cookies_sent + counters.cookies_rate_limited, 10_000);
     assert_eq!(bed.engine.connection_count(), 0);
 }
 
@@ -548,14 +548,18 @@ fn only_so_many_connections_are_in_time_wait() {
         to_time_wait(&mut bed, 5000 + port);
         assert_eq!(bed.engine.connection_count(), usize::from(port + 1).min(4));
     }
-    assert_eq!(bed.engine.counters().time_waits_ended, 16);
+    assert_eq!(bed.engine.counters().time_waits_recycled, 16);
     // The oldest went: the youngest still answers its peer's FIN.
     let mut young = Peer::honest(5019);
     young.seq += u32::try_from(request().len()).unwrap() + 1;
     bed.wait(2 * SECOND);
     assert_eq!(bed.engine.connection_count(), 0);
     to_time_wait(&mut bed, 5000);
-    assert_eq!(bed.engine.counters().time_waits_ended, 16, "what ended by itself is not counted");
+    assert_eq!(
+        bed.engine.counters().time_waits_recycled,
+        16,
+        "what ended by itself is not counted"
+    );
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn ten_thousand_connections() {
     for end in &many.world.ends {
         let usage = end.engine.usage();
         assert_eq!((usage.connections, usage.tuples), (COUNT, COUNT), "{usage:?}");
-        assert_eq!((usage.held_frames, usage.held_octets, usage.partial_fpdus), (0, 0, 0));
+        assert_eq!((usage.ooo_frames, usage.ooo_bytes, usage.partial_fpdus), (0, 0, 0));
         // A timer or two of each at the most.
         assert!(usage.timers <= 4 * COUNT, "{usage:?}");
         assert_eq!(end.engine.device().lent(), 0, "an idle connection keeps no frame");

@@ -307,7 +307,7 @@ fn the_dead_do_not_hold_up_the_living() {
     }
     failed.sort_unstable_by_key(|qp| qp.index);
     assert_eq!(failed, dead);
-    assert_eq!(bed.engine.counters().neighbours_unreachable, 50);
+    assert_eq!(bed.engine.counters().neighbors_unreachable, 50);
     assert_eq!(bed.engine.connection_count(), 2);
 }
 
@@ -391,7 +391,7 @@ fn a_neighbour_that_moves_is_followed_by_live_connections() {
         bed.tell(near(v6, 2), MOVED, false);
         peer.mac = MOVED;
         assert_eq!(acks(&peer.go_on(&mut bed)), [MOVED]);
-        assert_eq!(bed.engine.counters().neighbours_moved, 1);
+        assert_eq!(bed.engine.counters().neighbor_mac_changes, 1);
         // Its progress spares it the question, for minutes.
         for _ in 0..200 {
             bed.wait(SECOND);
@@ -583,7 +583,7 @@ fn resets_and_pings_go_back_where_the_question_came_from() {
         bed.segment(tuple, [3, 0, 0, 0, 0, 1], &fields, &[]);
         assert!(bed.sent().is_empty());
     }
-    assert_eq!(bed.engine.counters().neighbour_questions, 0);
+    assert_eq!(bed.engine.counters().neighbor_solicits_out, 0);
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl Bed {
 
     fn counted(&self) -> (u64, u64) {
         let counters = self.world.ends[0].engine.counters();
-        (counters.icmp_errors, counters.icmp_refused)
+        (counters.icmp_errors_in, counters.icmp_errors_ignored)
     }
 
     /// Posts a Write of so many octets.

@@ -56,12 +56,12 @@ fn hold_to_the_brim(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize)
             peer.put(&bed, Flags::ACK, Options::default(), seq, &fpdu[at..=at]);
         }
         bed.settle();
-        let held = bed.engine.held();
+        let held = bed.engine.ooo_usage();
         assert!(held.0 <= brim.0 && held.1 <= brim.1, "{held:?}");
         assert!(held.0 > before.0 || held.1 > before.1, "there is room for each");
         before = held;
     }
-    let refused = bed.engine.counters().holds_refused;
+    let refused = bed.engine.counters().ooo_pool_exhausted;
     let held = (before.0 + before.1 / 256) as u64;
     assert!(refused > 0 && refused + held == 5 * (fpdu.len() as u64 / 2), "{refused} {held}");
     // What is refused is asked for all the same.
@@ -70,7 +70,7 @@ fn hold_to_the_brim(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize)
     // One that goes away makes room, and whoever fills its gaps gets on.
     peers[0].put(&bed, Flags::RST, Options::default(), peers[0].seq, &[]);
     bed.pass();
-    let now = bed.engine.held();
+    let now = bed.engine.ooo_usage();
     assert!(now.0 < before.0 || now.1 < before.1);
     for (peer, &qp) in peers.iter_mut().zip(&qps).skip(1) {
         bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
@@ -82,14 +82,14 @@ fn hold_to_the_brim(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize)
         bed.settle();
         assert_eq!(bed.queues.poll(CQ).map(|wc| (wc.qp, wc.byte_len)), Some((qp, 138)));
     }
-    assert_eq!(bed.engine.held(), (0, 0), "all was given back");
+    assert_eq!(bed.engine.ooo_usage(), (0, 0), "all was given back");
 }
 
 #[test]
 fn frames_held_out_of_order_are_bounded_over_all_connections() {
     let change = |config: &mut EngineConfig| {
-        config.held_frames_max = 100;
-        config.held_octets_max = 0;
+        config.ooo_frames_max = 100;
+        config.ooo_bytes_max = 0;
     };
     hold_to_the_brim(change, (100, 0));
 }
@@ -98,15 +98,15 @@ fn frames_held_out_of_order_are_bounded_over_all_connections() {
 #[test]
 fn copies_held_out_of_order_are_bounded_over_all_connections() {
     let change = |config: &mut EngineConfig| {
-        config.held_frames_max = 0;
-        config.held_octets_max = 100 * 256;
+        config.ooo_frames_max = 0;
+        config.ooo_bytes_max = 100 * 256;
     };
     hold_to_the_brim(change, (0, 100 * 256));
 }
 
 #[test]
 fn frames_are_copied_when_they_get_scarce() {
-    let mut bed = Bed::new(|config| config.held_frames_max = 8);
+    let mut bed = Bed::new(|config| config.ooo_frames_max = 8);
     let mut peer = Peer::connect(&mut bed, 5000, 1460);
     let qp = peer.set_up(&mut bed);
     bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
@@ -122,15 +122,15 @@ fn frames_are_copied_when_they_get_scarce() {
         bed.engine.post_recv(qp, inbox(&bed, u64::from(index) + 1)).unwrap();
     }
     bed.settle();
-    assert_eq!(bed.engine.held(), (4, 10 * 1472));
-    assert_eq!(bed.engine.counters().holds_refused, 0);
+    assert_eq!(bed.engine.ooo_usage(), (4, 10 * 1472));
+    assert_eq!(bed.engine.counters().ooo_pool_exhausted, 0);
     peer.send(&mut bed, &first);
     bed.settle();
     let found: Vec<_> = std::iter::from_fn(|| bed.queues.poll(CQ)).collect();
     let expected: Vec<_> = (1..=15).map(|wr_id| (wr_id, WcStatus::Success, 1400)).collect();
     let seen: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect();
     assert_eq!(seen, expected);
-    assert_eq!(bed.engine.held(), (0, 0));
+    assert_eq!(bed.engine.ooo_usage(), (0, 0));
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn a_connection_that_is_not_set_up_holds_little() {
         peer.put(&bed, Flags::ACK, Options::default(), peer.seq + at, &[0]);
     }
     bed.settle();
-    assert_eq!(bed.engine.held(), (0, 16 * 256));
-    assert_eq!(bed.engine.counters().early_rejected, 84);
+    assert_eq!(bed.engine.ooo_usage(), (0, 16 * 256));
+    assert_eq!(bed.engine.counters().ooo_dropped, 84);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn what_nobody_wants_any_more_is_not_held() {
         peer.put(&bed, Flags::ACK, Options::default(), peer.seq + 1400 * at, &[0; 1400]);
     }
     bed.settle();
-    assert_eq!((bed.engine.held(), bed.engine.counters().early_rejected), ((0, 0), 0));
+    assert_eq!((bed.engine.ooo_usage(), bed.engine.counters().ooo_dropped), ((0, 0), 0));
     // All the same it is acknowledged when its turn has come.
     peer.send(&mut bed, &[0; 1400]);
     peer.seq += 1400 * 49;
@@ -279,11 +279,11 @@ fn a_listener_that_comes_back_keeps_its_own_count() {
 fn frames_that_come_after_a_fetch_wait_for_the_next_pass() {
     let mut bed = Bed::new(|_| {});
     let peer = Peer::stranger(5000);
-    bed.engine.fetch();
+    bed.engine.rx_burst();
     peer.put(&bed, Flags::SYN, Options::default(), peer.seq, &[]);
     bed.engine.drive(bed.now);
     assert_eq!(bed.engine.usage().half_open, 0);
-    bed.engine.fetch();
+    bed.engine.rx_burst();
     bed.engine.drive(bed.now);
     assert_eq!(bed.engine.usage().half_open, 1);
 }

@@ -10,7 +10,7 @@ const WHY: &[u8] = b"not today";
 
 /// A peer that was rejected and has not looked yet.
 fn rejected(hold_ms: u64) -> (Bed, Peer) {
-    let mut bed = Bed::new(|config| config.reject_hold_ns = hold_ms * MILLISECOND);
+    let mut bed = Bed::new(|config| config.siw_reject_fin_delay_ns = hold_ms * MILLISECOND);
     let mut peer = Peer::connect(&mut bed, 5000, 1460);
     let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, b"");
     let mut octets = vec![0; request.wire_len()];

@@ -205,8 +205,8 @@ impl Case {
             ("without a request", usage.awaiting_request, bounds.awaiting_request),
             ("without a decision", usage.awaiting_decision, bounds.awaiting_decision),
             ("octets of partial FPDUs", usage.partial_octets, bounds.partial_octets),
-            ("frames held", usage.held_frames, bounds.held_frames),
-            ("octets held", usage.held_octets, bounds.held_octets),
+            ("frames held", usage.ooo_frames, bounds.held_frames),
+            ("octets held", usage.ooo_bytes, bounds.held_octets),
         ] {
             println!("  {what}: {value}, at most {most}");
             assert!(value <= most, "{what}: {value}, at most {most}");
@@ -234,10 +234,10 @@ fn higher(peak: &mut Usage, usage: &Usage) {
         (&mut most.partial_fpdus, now.partial_fpdus),
         (&mut most.partial_octets, now.partial_octets),
         (&mut most.sent_copies, now.sent_copies),
-        (&mut most.held_frames, now.held_frames),
-        (&mut most.held_octets, now.held_octets),
+        (&mut most.ooo_frames, now.ooo_frames),
+        (&mut most.ooo_bytes, now.ooo_bytes),
         (&mut most.retained_segments, now.retained_segments),
-        (&mut most.retained_segments_most, now.retained_segments_most),
+        (&mut most.retained_segments_max, now.retained_segments_max),
         (&mut most.timers, now.timers),
     ] {
         *most = now.max(*most);
@@ -253,7 +253,7 @@ fn higher(peak: &mut Usage, usage: &Usage) {
 fn is_released(usage: &Usage, before: &Usage) -> bool {
     let (now, frames) = (&usage.engine, usage.frames_free.unwrap_or_default());
     let enough = before.frames_free.unwrap_or_default().data;
-    let held = now.held_frames + now.held_octets + now.partial_fpdus + now.retained_segments;
+    let held = now.ooo_frames + now.ooo_bytes + now.partial_fpdus + now.retained_segments;
     // The client's own connection may linger in TIME-WAIT.
     now.connections <= CLIENTS_MAX && held == 0 && frames.data + 64 >= enough
 }

@@ -56,7 +56,7 @@ fn messages_take_buffers_as_they_arrive_and_each_stream_in_its_own_order() {
     }
     let engine = &world.ends[1].engine;
     assert_eq!((engine.srq_taken(qps[0][1]), engine.srq_taken(qps[1][1])), (3, 2));
-    assert_eq!(engine.srq_room(srq), 63);
+    assert_eq!(engine.free_srq_slots(srq), 63);
 }
 
 #[test]
@@ -135,7 +135,8 @@ fn who_holds_as_many_as_it_may_is_ended_and_the_others_go_on() {
         }
         settle(world);
     };
-    let held = |world: &World| [0, 1].map(|of: usize| world.ends[1].engine.srq_held(qps[of][1]));
+    let held =
+        |world: &World| [0, 1].map(|of: usize| world.ends[1].engine.srq_outstanding(qps[of][1]));
     flood(&mut world, 2);
     post(&mut world, 0, qps[1][0], send(0, b"meek", None));
     settle(&mut world);
@@ -154,14 +155,14 @@ fn who_holds_as_many_as_it_may_is_ended_and_the_others_go_on() {
     }
     assert_eq!(held(&world), [1, 0]);
     flood(&mut world, 2);
-    assert_eq!((held(&world), world.ends[1].engine.srq_room(srq)), ([3, 0], 64 - 5));
+    assert_eq!((held(&world), world.ends[1].engine.free_srq_slots(srq)), ([3, 0], 64 - 5));
     assert_eq!(world.ends[1].engine.next_event(), None, "a full share is no error");
     // One more is refused, though buffers are left.
     flood(&mut world, 1);
     assert_eq!(end_of(&mut world, 1), (qps[0][1], Some((1, 2, 2))));
     assert_eq!(end_of(&mut world, 0), (qps[0][0], Some((1, 2, 2))));
     assert_eq!(world.ends[1].engine.counters().srq_caps_reached, 1);
-    assert_eq!(world.ends[1].engine.srq_room(srq), 64 - 5, "they are for others");
+    assert_eq!(world.ends[1].engine.free_srq_slots(srq), 64 - 5, "they are for others");
     for wr_id in 1..=3 {
         post(&mut world, 0, qps[1][0], send(wr_id, b"meek", None));
     }
@@ -173,14 +174,14 @@ fn who_holds_as_many_as_it_may_is_ended_and_the_others_go_on() {
     for wr_id in 50..53 {
         refill(&mut world, srq, region, wr_id);
     }
-    assert_eq!(world.ends[1].engine.srq_held(qps[1][1]), 3);
+    assert_eq!(world.ends[1].engine.srq_outstanding(qps[1][1]), 3);
     world.ends[1].engine.cap_srq(srq, 0).unwrap();
     for wr_id in 4..9 {
         post(&mut world, 0, qps[1][0], send(wr_id, b"meek", None));
     }
     completions(&mut world, 1, CqId(1), 5);
-    assert_eq!(world.ends[1].engine.srq_room(srq), 64);
-    assert_eq!(world.ends[1].engine.srq_held(qps[1][1]), 8);
+    assert_eq!(world.ends[1].engine.free_srq_slots(srq), 64);
+    assert_eq!(world.ends[1].engine.srq_outstanding(qps[1][1]), 8);
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn a_buffer_belongs_to_the_stream_that_began_to_fill_it_and_to_no_other() {
     let wcs = completions(&mut world, 1, CqId(0), 1);
     assert_eq!((wcs[0].wr_id, wcs[0].status), (0, WcStatus::LocalLength));
     settle(&mut world);
-    assert_eq!(world.ends[1].engine.srq_room(srq), 62);
+    assert_eq!(world.ends[1].engine.free_srq_slots(srq), 62);
     // Cut off in the middle of a message: flushed where it was taken.
     let half = |lkey| Sge { addr: 0, len: BUFFER_LEN / 2, lkey };
     let payload = Payload::Gather([half(source), half(source ^ 0x100)].into_iter().collect());
@@ -202,7 +203,7 @@ fn a_buffer_belongs_to_the_stream_that_began_to_fill_it_and_to_no_other() {
     assert_eq!(end_of(&mut world, 1), (qps[1][1], Some((0, 0, 0))));
     let wc = completions(&mut world, 1, CqId(1), 1)[0];
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Flushed));
-    assert_eq!(world.ends[1].engine.srq_room(srq), 63);
+    assert_eq!(world.ends[1].engine.free_srq_slots(srq), 63);
 }
 
 #[test]
@@ -254,5 +255,5 @@ fn a_buffer_refused_behind_our_fin_goes_back() {
     peer.send(&mut bed, &raw::untagged(SEND, 0, 1, b"x"));
     bed.pass();
     assert_eq!(bed.engine.qp_state(qp), QpState::Error);
-    assert_eq!((bed.engine.srq_room(srq), bed.engine.srq_held(qp)), (7, 0));
+    assert_eq!((bed.engine.free_srq_slots(srq), bed.engine.srq_outstanding(qp)), (7, 0));
 }

@@ -49,9 +49,9 @@ fn over_seeds(
         for end in &world.ends {
             let counters = end.engine.counters();
             path.emss_changes += counters.emss_changes;
-            path.icmp_errors += counters.icmp_errors;
-            path.icmp_refused += counters.icmp_refused;
-            path.fpdus_placed_early += counters.fpdus_placed_early;
+            path.icmp_errors_in += counters.icmp_errors_in;
+            path.icmp_errors_ignored += counters.icmp_errors_ignored;
+            path.fpdus_placed_ooo += counters.fpdus_placed_ooo;
             path.crc_errors += counters.crc_errors;
             path.marker_errors += counters.marker_errors;
         }
@@ -126,7 +126,7 @@ fn markers_and_early_placement() {
         options.tcp[1].markers = both & 2 != 0;
         options.head_len = [usize::MAX, chance.random_range(120..600)][chance.random_range(0..2)];
     });
-    assert!(path.fpdus_placed_early > 1000, "{path:?}");
+    assert!(path.fpdus_placed_ooo > 1000, "{path:?}");
     assert_eq!((path.crc_errors, path.marker_errors), (0, 0));
 }
 
@@ -371,7 +371,10 @@ fn a_changing_path(answer: Answer) -> Counters {
 fn a_changing_path_with_answers() {
     for answer in [Answer::Size, Answer::NoSize] {
         let path = a_changing_path(answer);
-        assert!(path.emss_changes > 0 && path.icmp_errors > 0 && path.icmp_refused > 0, "{path:?}");
+        assert!(
+            path.emss_changes > 0 && path.icmp_errors_in > 0 && path.icmp_errors_ignored > 0,
+            "{path:?}"
+        );
     }
 }
 
@@ -379,7 +382,7 @@ fn a_changing_path_with_answers() {
 fn a_changing_path_without_answers() {
     let path = a_changing_path(Answer::Nothing);
     assert!(path.emss_changes > 0, "{path:?}");
-    assert_eq!((path.icmp_errors, path.icmp_refused), (0, 0));
+    assert_eq!((path.icmp_errors_in, path.icmp_errors_ignored), (0, 0));
 }
 
 /// Applications that have other things to do than to look at their queues.

@@ -99,7 +99,7 @@ fn peers_with_wide_windows_leave_frames_to_the_next_client() {
     println!("{}", pinned(&bed));
     assert!(bed.engine.device().lent() < POOL, "some are left");
     serve_the_next(&mut bed, 6000, lkey);
-    assert_eq!(bed.engine.counters().stalled_reset, 0, "nobody had to go for it");
+    assert_eq!(bed.engine.counters().stalled_resets, 0, "nobody had to go for it");
 }
 
 /// More peers than there are frames stop acknowledging. Their frames are copied out, and when they
@@ -122,7 +122,7 @@ fn frames_of_stalled_peers_are_copied_out_and_nothing_is_lost() {
     println!("{}", pinned(&bed));
     serve_the_next(&mut bed, 20_000, lkey);
     assert!(bed.engine.usage().sent_copies >= usize::from(COUNT) - POOL);
-    assert_eq!(bed.engine.counters().stalled_reset, 0);
+    assert_eq!(bed.engine.counters().stalled_resets, 0);
     for index in [0, usize::from(COUNT) - 1] {
         let peer = &mut stalled[index];
         let last = bed.now + 60 * SECOND;
@@ -166,7 +166,7 @@ fn closed_windows_pin_no_frame_that_others_want() {
     }
     assert_eq!(bed.engine.connection_count(), COUNT.into(), "they answer");
     serve_the_next(&mut bed, 20_000, lkey);
-    assert_eq!(bed.engine.counters().stalled_reset, 0);
+    assert_eq!(bed.engine.counters().stalled_resets, 0);
 }
 
 /// Without memory for copies those that have made no progress for the longest time give way, and
@@ -191,9 +191,9 @@ fn slowest_connection_gives_way_where_nothing_can_be_copied() {
     assert!(stalled.len() < COUNT.into(), "the pool is drained: {}", pinned(&bed));
     let until = bed.now + 6 * SECOND;
     wait(&mut bed, until);
-    assert_eq!(bed.engine.counters().stalled_reset, 0, "nobody is in want");
+    assert_eq!(bed.engine.counters().stalled_resets, 0, "nobody is in want");
     serve_the_next(&mut bed, 20_000, lkey);
-    let count = bed.engine.counters().stalled_reset;
+    let count = bed.engine.counters().stalled_resets;
     assert!((1..64).contains(&count), "{count}");
     // The first that stalled.
     assert!(bed.engine.connection_count() < stalled.len() + 1);

@@ -146,7 +146,7 @@ fn over_both_families(vlan: Option<u16>) {
         ping(both[0]);
     }
     let counters = stack.context.counters().engine;
-    assert!(counters.neighbour_questions >= 2, "{counters:?}");
+    assert!(counters.neighbor_solicits_out >= 2, "{counters:?}");
     assert_eq!(counters.address_conflicts, 0);
 }
 

@@ -40,7 +40,7 @@ fn bind(window: u32, region: u32) -> Bind {
 
 /// Whether a stream of end 1 reaches one octet by the STag.
 fn says(world: &World, stag: u32, qp: QpId) -> Option<MemoryFault> {
-    let reach = world.ends[1].engine.qp_reach(qp).expect("a queue pair of end 1");
+    let reach = world.ends[1].engine.qp_access_scope(qp).expect("a queue pair of end 1");
     regions(world).resolve(stag, reach, Access::REMOTE_WRITE, 0, 1).err()
 }
 

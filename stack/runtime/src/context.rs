@@ -141,14 +141,14 @@ impl Context {
         engine_config.linger_ns = u64::try_from(config.linger.as_nanos()).unwrap_or(u64::MAX);
         // What the receive pool has beyond the port's own.
         let held = config.pools.in_flight(device.capabilities().mtu);
-        engine_config.held_frames_max = usize::try_from(held).unwrap_or(usize::MAX);
+        engine_config.ooo_frames_max = usize::try_from(held).unwrap_or(usize::MAX);
         let qps_max = config.qps_max.max(1);
         engine_config.qps_max = qps_max;
         engine_config.connections_max = config.limits.connections_max;
         engine_config.half_open_max = config.limits.half_open_max;
         engine_config.awaiting_request_max = config.limits.awaiting_request_max;
         engine_config.partial_octets_max = config.limits.partial_octets_max;
-        engine_config.held_octets_max = config.limits.held_octets_max;
+        engine_config.ooo_bytes_max = config.limits.held_octets_max;
         let memory = HostMemory::new(Arc::clone(&regions));
         let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));
         let events = Events::new();

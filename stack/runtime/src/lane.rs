@@ -27,12 +27,12 @@ pub(crate) trait Poster {
 impl<D: Device> Poster for Engine<D, HostMemory, CqRings> {
     #[inline]
     fn send_room(&self, qp: QpId) -> usize {
-        Self::send_room(self, qp)
+        Self::free_send_slots(self, qp)
     }
 
     #[inline]
     fn recv_room(&self, qp: QpId) -> usize {
-        Self::recv_room(self, qp)
+        Self::free_recv_slots(self, qp)
     }
 
     #[inline]

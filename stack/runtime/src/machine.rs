@@ -167,7 +167,7 @@ impl<D: Device> EngineMachine<D> {
         let Self { engine, srqs, .. } = self;
         let mut any = false;
         for (id, end) in srqs {
-            any |= end.serve(engine.srq_room(*id), |wr| {
+            any |= end.serve(engine.free_srq_slots(*id), |wr| {
                 engine.post_srq_recv(*id, wr).expect("there is room");
             });
         }
@@ -180,7 +180,7 @@ impl<D: Device> EngineMachine<D> {
                 let backlog = self.listeners.get(&port);
                 // Peers that ask and go must not turn those away that stay.
                 if let Some(backlog) = backlog.filter(|backlog| backlog.is_full()) {
-                    backlog.sweep(|request| self.engine.is_undecided(request));
+                    backlog.sweep(|request| self.engine.is_request_pending(request));
                 }
                 match backlog {
                     Some(backlog) if backlog.push(request, offer) => {
@@ -260,7 +260,7 @@ where
     fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool {
         let now = self.advance(now);
         // Before the bells: a buffer posted before the peer was told to send is there in time.
-        self.engine.fetch();
+        self.engine.rx_burst();
         let mut busy = !self.srqs.is_empty() && self.serve_shared();
         bells.answer(|index| busy |= self.serve(index, bells));
         busy |= self.engine.drive(now);
@@ -279,11 +279,11 @@ where
             if let Some(Some(link)) = self.links.get(qp.index as usize)
                 && link.id == qp
             {
-                link.show_room(self.engine.send_room(qp), self.engine.recv_room(qp));
+                link.show_room(self.engine.free_send_slots(qp), self.engine.free_recv_slots(qp));
             }
         }
         for (id, end) in &self.srqs {
-            end.show_room(self.engine.srq_room(*id));
+            end.show_room(self.engine.free_srq_slots(*id));
         }
         self.engine.completions_mut().publish();
     }
@@ -318,7 +318,7 @@ where
     }
 
     fn qp_reach(&self, qp: QpId) -> Option<AccessScope> {
-        self.engine.qp_reach(qp)
+        self.engine.qp_access_scope(qp)
     }
 
     fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError> {

@@ -547,7 +547,7 @@ impl Bed {
     /// If nobody is connected.
     #[must_use]
     pub fn register_own(&self, at: u64, len: u64, access: Access) -> u32 {
-        let reach = self.engine.qp_reach(self.qp()).expect("its queue pair is there");
+        let reach = self.engine.qp_access_scope(self.qp()).expect("its queue pair is there");
         self.arena.register_for(at, len, access, PD, reach.stream)
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Pane {
 impl Pane {
     pub(super) fn new(end: &End, pd: u32, qp: QpId, region: u32, range: (u64, u64)) -> Self {
         let stag = end.arena.regions().allocate_window(pd).expect("few windows");
-        let reach = end.engine.qp_reach(qp).expect("a queue pair of this end");
+        let reach = end.engine.qp_access_scope(qp).expect("a queue pair of this end");
         let (addr, len) = range;
         Self { reach, region, addr, len, stag, state: State::Unbound, last_write: None }
     }

@@ -210,7 +210,7 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
         if options.ipv6 { (address_v6(index), 64) } else { (address(index), 24) };
     let mut config = EngineConfig::new(ip, prefix_len, seed);
     config.vlan = options.vlan;
-    (config.held_frames_max, config.held_octets_max) = options.holds;
+    (config.ooo_frames_max, config.ooo_bytes_max) = options.holds;
     config.window_growth_max = options.window_growth_max;
     // A burst may take every SYN of the first ten seconds.
     config.startup_timeout_ns = 90 * SECOND;

@@ -18,7 +18,7 @@ pub struct EngineConfig {
     /// The VLAN that all frames belong to, 1 to 4094, or none: then they have no tag.
     pub vlan: Option<u16>,
     /// Times of the neighbour cache.
-    pub neighbours: NeighborConfig,
+    pub neighbors: NeighborConfig,
     /// Bounds of reassembly.
     pub fragments: ReassemblyConfig,
     /// Source of all chance: sequence numbers, ports, hash keys. From the operating system in
@@ -46,16 +46,16 @@ pub struct EngineConfig {
     /// Answers in a second to segments that may be forged, at most, if all connections are
     /// attacked at once: each has an equal share (RFC 5961), at least ten and at most what the
     /// settings of TCP say.
-    pub challenges_per_second: usize,
+    pub challenge_acks_per_second: usize,
     /// Queue pairs at a time.
     pub qps_max: usize,
     /// Received frames held out of order at a time, over all connections. Less than the port can
     /// spare: with its receive pool drained, what fills the gaps would not arrive either. From
     /// half of it on, octets are copied instead.
-    pub held_frames_max: usize,
+    pub ooo_frames_max: usize,
     /// Octets of memory for such copies, over all connections; taken as they are needed, and
     /// kept. A path of 1 Gb/s and 20 ms takes 2.5 MB while a loss is repaired.
-    pub held_octets_max: usize,
+    pub ooo_bytes_max: usize,
     /// Octets of memory for copies of sent frames that others were in want of, over all
     /// connections; taken as they are needed. What is over that stays in the frames, and in the end
     /// the slowest connection is reset.
@@ -78,11 +78,11 @@ pub struct EngineConfig {
     /// How long an initiator that fell silent after its first octets waits before it sends an empty
     /// RDMA Write behind them, in nanoseconds; 0: never. Linux's siw may overlook what comes right
     /// after its reply until something follows. Twice as long, and so on, until the peer is heard.
-    pub nudge_after_ns: u64,
+    pub siw_wakeup_after_ns: u64,
     /// How long FIN waits behind a reject that the peer has acknowledged, in nanoseconds, for the
     /// peer to close first; 0: it follows at once. Linux's siw may overlook a reply that it finds
     /// together with FIN.
-    pub reject_hold_ns: u64,
+    pub siw_reject_fin_delay_ns: u64,
     /// Time for the start-up exchange, in nanoseconds: from the SYN until the whole of the peer's
     /// frame is here, however it arrives.
     pub startup_timeout_ns: u64,
@@ -100,7 +100,7 @@ impl EngineConfig {
             addresses: vec![InterfaceAddress { ip: address, prefix_len }],
             routes: Vec::new(),
             vlan: None,
-            neighbours: NeighborConfig::default(),
+            neighbors: NeighborConfig::default(),
             fragments: ReassemblyConfig::default(),
             seed,
             tcp: tcp::Config::default(),
@@ -110,17 +110,17 @@ impl EngineConfig {
             awaiting_request_max: 4096,
             cookies_per_second: 100_000,
             time_wait_max: 4096,
-            challenges_per_second: 500_000,
+            challenge_acks_per_second: 500_000,
             qps_max: 65_536,
-            held_frames_max: 512,
-            held_octets_max: 16 << 20,
+            ooo_frames_max: 512,
+            ooo_bytes_max: 16 << 20,
             sent_copies_octets_max: 16 << 20,
             window_growth_max: 1 << 30,
             partial_octets_max: 128 << 20,
             partial_timeout_ns: 10 * SECOND,
             extensions: true,
-            nudge_after_ns: 10 * MILLISECOND,
-            reject_hold_ns: 100 * MILLISECOND,
+            siw_wakeup_after_ns: 10 * MILLISECOND,
+            siw_reject_fin_delay_ns: 100 * MILLISECOND,
             startup_timeout_ns: 10 * SECOND,
             linger_ns: 5 * SECOND,
         }
@@ -128,8 +128,8 @@ impl EngineConfig {
 
     /// Answers per 100 ms to segments that may be forged that each connection may give, so that
     /// all together stay within the engine's bound whatever they are asked.
-    pub(super) fn challenge_share(&self) -> u8 {
-        let share = self.challenges_per_second / 10 / self.connections_max.max(1);
+    pub(super) fn challenge_acks_per_connection(&self) -> u8 {
+        let share = self.challenge_acks_per_second / 10 / self.connections_max.max(1);
         u8::try_from(share).unwrap_or(u8::MAX).clamp(1, self.tcp.challenge_acks.max(1))
     }
 }

@@ -1,8 +1,8 @@
 //! A connection: TCP below, and above it either the start-up exchange or MPA in full operation.
 
 use crate::device::{Retained, RxFrame};
-use crate::engine::awaiting::Ticket;
-use crate::engine::resolve::Hop;
+use crate::engine::awaiting_request::ArrivalOrder;
+use crate::engine::next_hop::NextHop;
 use crate::engine::slab::Slab;
 use crate::engine::wheel::Armed;
 use crate::mpa::deframer::Deframer;
@@ -15,7 +15,7 @@ use crate::verbs::cm::Start;
 use crate::wire::mpa::Startup;
 
 /// No end of patience.
-pub(super) const ENDLESS: Instant = Instant::from_nanos(u64::MAX);
+pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// What the octets of the peer mean at present.
 ///
@@ -23,31 +23,31 @@ pub(super) const ENDLESS: Instant = Instant::from_nanos(u64::MAX);
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Responder: the request has not arrived whole.
-    AwaitRequest { inbox: Vec<u8> },
+    AwaitRequest { startup_rx: Vec<u8> },
     /// Responder: the application has not decided.
     AwaitDecision(Box<AwaitDecision>),
     /// Initiator: the reply has not arrived whole.
     AwaitReply(Box<AwaitReply>),
     /// Octets of the applications, until they say that FPDUs follow.
-    Streaming { inbox: Vec<u8> },
+    Streaming { stream_rx: Vec<u8> },
     /// FPDUs both ways.
-    Rdma { receiver: Deframer },
+    Rdma { deframer: Deframer },
     /// This end has ended the stream: what still arrives is discarded but for a Terminate.
-    LastWord { receiver: Box<Deframer> },
+    DrainTerminate { deframer: Box<Deframer> },
     /// Responder: the request was rejected, and FIN waits for the peer to see the reply, but not
     /// for longer than this.
-    Rejected { until: Instant },
+    Rejected { deadline: Instant },
     /// The stream has ended: what still arrives is discarded.
-    Over,
+    Closed,
 }
 
 /// Start-up octets to be sent, in memory of their own while there are some.
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(super) struct StartupTx {
     octets: Vec<u8>,
 }
 
-impl Outbox {
+impl StartupTx {
     pub(super) fn new(frame: &Startup) -> Box<Self> {
         let mut octets = vec![0; frame.wire_len()];
         frame.emit(&mut octets);
@@ -59,7 +59,7 @@ impl Outbox {
     }
 
     /// An outbox of any octets.
-    pub(super) fn of(octets: &[u8]) -> Box<Self> {
+    pub(super) fn from_bytes(octets: &[u8]) -> Box<Self> {
         Box::new(Self { octets: octets.to_vec() })
     }
 
@@ -82,7 +82,7 @@ impl Outbox {
 pub(super) struct AwaitDecision {
     /// `None`: the connection has no start-up frames.
     pub(super) request: Option<Startup>,
-    pub(super) early: Vec<u8>,
+    pub(super) buffered: Vec<u8>,
 }
 
 /// What an initiator keeps until the reply has arrived.
@@ -90,10 +90,10 @@ pub(super) struct AwaitDecision {
 pub(super) struct AwaitReply {
     /// How FPDUs begin: there is no reply to wait for unless by frames.
     pub(super) start: Start,
-    pub(super) place_early: bool,
-    pub(super) wishes: Offer,
+    pub(super) ooo_placement: bool,
+    pub(super) offer: Offer,
     pub(super) revision: u8,
-    pub(super) inbox: Vec<u8>,
+    pub(super) startup_rx: Vec<u8>,
 }
 
 /// One TCP connection and what it carries.
@@ -105,67 +105,67 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) tcb: Tcb<R, T>,
     pub(super) phase: Phase,
     /// Start-up octets to be sent, if any.
-    pub(super) outbox: Option<Box<Outbox>>,
+    pub(super) startup_tx: Option<Box<StartupTx>>,
     /// End of patience: with start-up, with a peer that may have overlooked our first octets, or
-    /// with lingering after the end; or [`ENDLESS`].
-    pub(super) patience: Instant,
+    /// with lingering after the end; or [`NEVER`].
+    pub(super) deadline: Instant,
     /// The neighbour that takes its frames.
-    pub(super) hop: Hop,
+    pub(super) next_hop: NextHop,
     /// The queue pair it serves, once there is one.
     pub(super) qp: Option<u32>,
     /// Its timers in the wheel.
-    pub(super) armed: Armed,
+    pub(super) armed_timers: Armed,
     /// Octets taken from TCP and held until both ends have agreed.
-    pub(super) held_len: u32,
+    pub(super) buffered_len: u32,
     /// Octets by which its receive window has grown.
     pub(super) window_growth: u32,
     /// The listener that it came in by, until it is decided on.
     pub(super) listener: Option<u16>,
     /// Its place among those that await a request.
-    pub(super) ticket: Option<Ticket>,
+    pub(super) arrival_order: Option<ArrivalOrder>,
     /// In the list of those in TIME-WAIT.
     pub(super) in_time_wait: bool,
     /// FPDUs may be sent: not at the responder until the initiator's first one was validated
     /// (RFC 5044 section 7.1.2).
-    pub(super) gate_open: bool,
+    pub(super) tx_allowed: bool,
     /// How FPDUs look that are sent, and whether CRCs are checked.
     pub(super) framing: Framing,
     /// A router or the host said during set-up that it cannot be reached, perhaps only now.
     pub(super) unreachable: bool,
     /// The handshake of TCP is complete.
-    pub(super) established: bool,
+    pub(super) tcp_established: bool,
     /// Nothing is posted any more: FIN follows the last octet.
     pub(super) closing: bool,
     /// In the list of connections to be served in this pass or the next.
-    pub(super) queued: bool,
+    pub(super) in_ready_list: bool,
 }
 
 impl<R: RxFrame, T: Retained> Connection<R, T> {
     /// The earliest moment at which something must be done without input.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        let earliest = self.tcb.deadline().map_or(self.patience, |tcb| tcb.min(self.patience));
-        (earliest != ENDLESS).then_some(earliest)
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let earliest = self.tcb.deadline().map_or(self.deadline, |tcb| tcb.min(self.deadline));
+        (earliest != NEVER).then_some(earliest)
     }
 
     /// From the next octet on, behind what waits in the outbox, FPDUs are sent as agreed.
-    pub(super) fn frame_by(&mut self, terms: &Negotiated) {
-        let waiting = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
+    pub(super) fn set_framing(&mut self, negotiated: &Negotiated) {
+        let waiting = self.startup_tx.as_ref().map_or(0, |outbox| outbox.len());
         let start = self.tcb.write_seq() + u32::try_from(waiting).unwrap_or(0);
-        self.framing = if terms.markers_out {
-            Framing::with_markers(terms.crc, start)
+        self.framing = if negotiated.markers_out {
+            Framing::with_markers(negotiated.crc, start)
         } else {
-            Framing::without_markers(terms.crc)
+            Framing::without_markers(negotiated.crc)
         };
     }
 
     /// Ends the stream: what still arrives is discarded.
     pub(super) fn end_stream(&mut self, assembly: &mut FpduPool) {
         match &mut self.phase {
-            Phase::Rdma { receiver } => receiver.reset(assembly),
-            Phase::LastWord { receiver } => receiver.reset(assembly),
+            Phase::Rdma { deframer: receiver } => receiver.reset(assembly),
+            Phase::DrainTerminate { deframer: receiver } => receiver.reset(assembly),
             _ => {}
         }
-        self.phase = Phase::Over;
+        self.phase = Phase::Closed;
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
     const READY_ENTRY: usize = 2 * size_of::<u32>();
 
     #[test]
-    fn an_idle_connection_takes_a_kibibyte_at_most() {
+    fn idle_connection_fits_one_kib() {
         // It has no timer and no memory besides: records, what is held, and what belongs to the
         // start-up exchange are gone.
         let slot = Connections::<HeapFrame, HeapFrame>::SLOT_LEN;
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_begins_with_a_cache_line() {
+    fn tcb_is_cache_line_aligned() {
         type Both = Connection<HeapFrame, HeapFrame>;
         assert_eq!((align_of::<Both>(), core::mem::offset_of!(Both, tcb)), (64, 0));
         assert_eq!(size_of::<Option<Both>>(), size_of::<Both>(), "no octet says that it is there");

@@ -19,19 +19,19 @@ use crate::wire::tcp::{Fields, Flags, Options, Segment};
 /// Period of the counter. A cookie counts in its own and in the next.
 const PERIOD_NS: u64 = 64 * SECOND;
 /// How long a cookie may count.
-pub(super) const LIFE_NS: u64 = 2 * PERIOD_NS;
+pub(super) const LIFETIME_NS: u64 = 2 * PERIOD_NS;
 /// Longest time that counts as the round trip of a cookie and its ACK.
-const ROUND_TRIP_MAX_NS: u64 = SECOND;
+const RTT_MAX_NS: u64 = SECOND;
 /// Segment sizes a cookie can remember; a peer's is rounded down. The smallest is the least that
 /// is believed, then IPv4 without an option, IPv6 at its least, tunnels, and Ethernet with and
 /// without jumbo frames for both.
-const SEGMENT_SIZES: [u16; 8] = [64, 536, 1220, 1400, 1440, 1460, 8940, 8960];
-const SIZE_BITS: u32 = 7;
+const MSS_TABLE: [u16; 8] = [64, 536, 1220, 1400, 1440, 1460, 8940, 8960];
+const MSS_INDEX_MASK: u32 = 7;
 
 /// In the timestamp: the window scale, or that there is none; SACK; ECN.
-const OPTION_BITS: u32 = 0x3f;
-const SCALE_BITS: u32 = 0x0f;
-const NO_SCALE: u32 = 0x0f;
+const OPTIONS_MASK: u32 = 0x3f;
+const WSCALE_MASK: u32 = 0x0f;
+const NO_WSCALE: u32 = 0x0f;
 const SACK_BIT: u32 = 0x10;
 const ECN_BIT: u32 = 0x20;
 /// In the hash only: no timestamps, so no options.
@@ -39,7 +39,7 @@ const NO_TIMESTAMPS: u32 = 0x40;
 
 /// What a cookie brought back.
 #[derive(Clone, Debug)]
-pub(super) struct Recalled {
+pub(super) struct VerifiedCookie {
     /// The SYN that was answered.
     pub(super) syn: Segment,
     /// The sequence number of the SYN-ACK.
@@ -49,17 +49,17 @@ pub(super) struct Recalled {
 }
 
 /// Makes and checks cookies.
-pub(super) struct Cookies {
+pub(super) struct SynCookies {
     secret: Secret,
 }
 
-impl Cookies {
+impl SynCookies {
     pub(super) fn new(seed: u64) -> Self {
         Self { secret: Secret::new(seed, KeyPurpose::Cookies) }
     }
 
     /// The SYN-ACK that answers `syn` and remembers it.
-    pub(super) fn answer(
+    pub(super) fn syn_ack(
         &self,
         now: Instant,
         cfg: &Config,
@@ -71,16 +71,16 @@ impl Cookies {
         let options = match ts {
             None => NO_TIMESTAMPS,
             Some(_) => {
-                syn.options.wscale.map_or(NO_SCALE, u32::from)
+                syn.options.wscale.map_or(NO_WSCALE, u32::from)
                     | if syn.options.sack_permitted && cfg.sack { SACK_BIT } else { 0 }
                     | if keeps_ecn { ECN_BIT } else { 0 }
             }
         };
-        let size = syn.options.mss.unwrap_or(default_mss(&syn.tuple)).max(SEGMENT_SIZES[0]);
-        let index = SEGMENT_SIZES.iter().rposition(|&known| known <= size).unwrap_or(0);
+        let size = syn.options.mss.unwrap_or(default_mss(&syn.tuple)).max(MSS_TABLE[0]);
+        let index = MSS_TABLE.iter().rposition(|&known| known <= size).unwrap_or(0);
         let index = u32::try_from(index).unwrap_or(0);
-        let iss = self.hash(syn, syn.seq, period_of(now), index, options) & !SIZE_BITS | index;
-        let kept = options & OPTION_BITS;
+        let iss = self.hash(syn, syn.seq, period_of(now), index, options) & !MSS_INDEX_MASK | index;
+        let kept = options & OPTIONS_MASK;
         let has_options = ts.is_some();
         let ecn = if has_options && keeps_ecn { Flags::ECE } else { Flags::default() };
         Fields {
@@ -90,9 +90,9 @@ impl Cookies {
             window: u16::try_from(cfg.startup_window).unwrap_or(u16::MAX),
             options: Options {
                 mss: Some(cfg.mss),
-                wscale: (has_options && kept & SCALE_BITS != NO_SCALE).then(|| cfg.wscale()),
+                wscale: (has_options && kept & WSCALE_MASK != NO_WSCALE).then(|| cfg.wscale()),
                 sack_permitted: has_options && kept & SACK_BIT != 0,
-                ts: ts.map(|(val, _)| (with_options(origin.tsval(now), kept), val)),
+                ts: ts.map(|(val, _)| (encode_options(origin.tsval(now), kept), val)),
                 ..Options::default()
             },
             ..Fields::default()
@@ -100,54 +100,54 @@ impl Cookies {
     }
 
     /// What the cookie brings back that `ack` acknowledges; `None` if it is none, or too old.
-    pub(super) fn recall(
+    pub(super) fn verify(
         &self,
         now: Instant,
         cfg: &Config,
         ack: &Segment,
         origin: IssAndTsOffset,
-    ) -> Option<Recalled> {
+    ) -> Option<VerifiedCookie> {
         let cookie = ack.ack - 1;
-        let index = cookie.0 & SIZE_BITS;
+        let index = cookie.0 & MSS_INDEX_MASK;
         let echo = ack.options.ts.filter(|_| cfg.timestamps);
         let mut sent_at = None;
         let options = match echo {
             None => NO_TIMESTAMPS,
             Some((_, echo)) => {
                 let age = u64::from(origin.tsval(now).wrapping_sub(echo)) * MICROSECOND;
-                if age > LIFE_NS {
+                if age > LIFETIME_NS {
                     return None;
                 }
                 // Later than the echo says by the options' bits at most. If it is long ago, the
                 // first answer may have been lost.
-                if age <= ROUND_TRIP_MAX_NS {
+                if age <= RTT_MAX_NS {
                     sent_at = Some(Instant::from_nanos(now.as_nanos().saturating_sub(age)));
                 }
-                echo & OPTION_BITS
+                echo & OPTIONS_MASK
             }
         };
         let period = period_of(now);
         let irs = ack.seq - 1;
         let is_ours = [period, period.wrapping_sub(1)].into_iter().any(|period| {
-            (self.hash(ack, irs, period, index, options) ^ cookie.0) & !SIZE_BITS == 0
+            (self.hash(ack, irs, period, index, options) ^ cookie.0) & !MSS_INDEX_MASK == 0
         });
         if !is_ours {
             return None;
         }
-        let scale = options & SCALE_BITS;
+        let scale = options & WSCALE_MASK;
         let has = |bit| echo.is_some() && options & bit != 0;
         let mut syn = ack.clone();
         syn.seq = irs;
         syn.flags = if has(ECN_BIT) { Flags::SYN | Flags::ECE | Flags::CWR } else { Flags::SYN };
         syn.options = Options {
-            mss: Some(SEGMENT_SIZES[index as usize]),
-            wscale: u8::try_from(scale).ok().filter(|_| echo.is_some() && scale != NO_SCALE),
+            mss: Some(MSS_TABLE[index as usize]),
+            wscale: u8::try_from(scale).ok().filter(|_| echo.is_some() && scale != NO_WSCALE),
             sack_permitted: has(SACK_BIT),
             ts: ack.options.ts,
             ..Options::default()
         };
         syn.payload = 0..0;
-        Some(Recalled { syn, cookie, sent_at })
+        Some(VerifiedCookie { syn, cookie, sent_at })
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "half of a hash")]
@@ -166,9 +166,9 @@ const fn period_of(now: Instant) -> u64 {
 
 /// The latest value of a clock up to `clock` whose low bits are `options`: it never runs ahead, so
 /// that later segments do not look older.
-const fn with_options(clock: u32, options: u32) -> u32 {
-    let value = clock & !OPTION_BITS | options;
-    if options > clock & OPTION_BITS { value.wrapping_sub(OPTION_BITS + 1) } else { value }
+const fn encode_options(clock: u32, options: u32) -> u32 {
+    let value = clock & !OPTIONS_MASK | options;
+    if options > clock & OPTIONS_MASK { value.wrapping_sub(OPTIONS_MASK + 1) } else { value }
 }
 
 #[cfg(test)]

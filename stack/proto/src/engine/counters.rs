@@ -10,10 +10,10 @@ pub struct Counters {
     /// Frames dropped: malformed, a bad checksum, an unknown protocol or address.
     pub frames_dropped: u64,
     /// ICMP errors about segments under way, taken.
-    pub icmp_errors: u64,
+    pub icmp_errors_in: u64,
     /// ICMP errors refused: malformed, about nothing under way, saying nothing new or nothing
     /// possible, or too many.
-    pub icmp_refused: u64,
+    pub icmp_errors_ignored: u64,
     /// ICMP errors sent: packets whose fragments were given up.
     pub icmp_errors_out: u64,
     /// Times the segment size of a connection changed with its path.
@@ -22,15 +22,15 @@ pub struct Counters {
     /// the rate limit.
     pub segments_unmatched: u64,
     /// Questions for hardware addresses sent.
-    pub neighbour_questions: u64,
+    pub neighbor_solicits_out: u64,
     /// Neighbours whose hardware address changed.
-    pub neighbours_moved: u64,
+    pub neighbor_mac_changes: u64,
     /// Times a connection found that its neighbour no longer, or never, answers.
-    pub neighbours_unreachable: u64,
+    pub neighbors_unreachable: u64,
     /// Times somebody else claimed one of our addresses.
     pub address_conflicts: u64,
     /// Pings answered.
-    pub echoes_answered: u64,
+    pub echo_replies_out: u64,
     /// IP fragments received.
     pub fragments_in: u64,
     /// Packets made whole from fragments.
@@ -46,13 +46,13 @@ pub struct Counters {
     /// SYNs answered with a cookie because too many connections were half open.
     pub cookies_sent: u64,
     /// SYNs dropped because the rate of cookies is limited.
-    pub cookies_withheld: u64,
+    pub cookies_rate_limited: u64,
     /// Connections made from a cookie.
     pub cookies_accepted: u64,
     /// ACKs of no connection that might have brought a cookie back and did not.
-    pub cookies_refused: u64,
+    pub cookies_invalid: u64,
     /// Connections in TIME-WAIT that gave way because too many were.
-    pub time_waits_ended: u64,
+    pub time_waits_recycled: u64,
     /// Connections set up.
     pub connections_established: u64,
     /// Connections that ended otherwise than by an orderly close.
@@ -64,22 +64,22 @@ pub struct Counters {
     /// FPDUs gathered from several pieces before they were whole.
     pub fpdus_assembled: u64,
     /// FPDUs placed ahead of their turn.
-    pub fpdus_placed_early: u64,
+    pub fpdus_placed_ooo: u64,
     /// FPDUs with a wrong CRC.
     pub crc_errors: u64,
     /// FPDUs with a marker that points elsewhere.
     pub marker_errors: u64,
     /// Frames that came ahead of their turn and were dropped: all connections together held as many
     /// as may be.
-    pub holds_refused: u64,
+    pub ooo_pool_exhausted: u64,
     /// Frames that came ahead of their turn and were dropped, as there was no use for them.
-    pub early_rejected: u64,
+    pub ooo_dropped: u64,
     /// Sent frames that were copied out, so that others could be sent: their peers made no
     /// progress.
     pub frames_copied_out: u64,
     /// Connections reset because their peers had made no progress for the longest time, and others
     /// found neither frames nor memory to copy them out to.
-    pub stalled_reset: u64,
+    pub stalled_resets: u64,
     /// Receive windows that had grown and are as wide as at first again: their peers were silent,
     /// and others in want.
     pub windows_reclaimed: u64,

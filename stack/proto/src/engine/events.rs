@@ -37,7 +37,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// A request may still be accepted or rejected: its peer has not gone.
     #[must_use]
-    pub fn is_undecided(&self, request: RequestId) -> bool {
+    pub fn is_request_pending(&self, request: RequestId) -> bool {
         awaits_decision(&self.connections, request)
     }
 
@@ -58,7 +58,7 @@ fn awaits_decision<R: RxFrame, T: Retained>(
     request: RequestId,
 ) -> bool {
     connections
-        .current(request.index, request.generation)
+        .live_index(request.index, request.generation)
         .and_then(|index| connections.get(index))
         .is_some_and(|conn| matches!(conn.phase, Phase::AwaitDecision(_)))
 }

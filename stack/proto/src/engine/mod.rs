@@ -6,34 +6,34 @@
 //! note what is to be done; the next pass does it. What happened is asked for with
 //! [`Engine::next_event`] and found in the completion queues.
 
-mod arrive;
-mod awaiting;
-mod closing;
+mod abort;
+mod awaiting_request;
 mod config;
+mod connect;
 mod connection;
 mod cookie;
 mod counters;
-mod early;
-mod established;
 mod events;
-mod inbound;
-mod last_word;
-mod limit;
+mod graceful_close;
+mod icmp_error;
+mod jittered_rate_limit;
 mod listen;
+mod mpa_start;
 mod multicast;
-mod nudge;
-mod outbound;
-mod partials;
-mod path;
+mod next_hop;
+mod partial_fpdus;
 mod queue_pairs;
-mod reclaim;
-mod reject;
-mod resolve;
-mod setup;
-mod shared_receives;
+mod rx;
+mod rx_demux;
+mod rx_ooo;
+mod siw_reject;
+mod siw_wakeup;
 mod slab;
+mod srq;
 mod stateless;
-mod teardown;
+mod terminate_drain;
+mod tx;
+mod tx_reclaim;
 mod usage;
 mod wheel;
 
@@ -50,15 +50,15 @@ pub use usage::Usage;
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
 use crate::device::{Capabilities, Device, frame_capacity};
-use crate::engine::awaiting::Awaiting;
-use crate::engine::connection::{Connections, ENDLESS};
-use crate::engine::cookie::Cookies;
-use crate::engine::limit::BlurredLimit;
+use crate::engine::awaiting_request::AwaitingRequest;
+use crate::engine::connection::{Connections, NEVER};
+use crate::engine::cookie::SynCookies;
+use crate::engine::jittered_rate_limit::JitteredRateLimit;
 use crate::engine::listen::Listener;
 use crate::engine::multicast::Memberships;
 use crate::engine::queue_pairs::QueuePairs;
-use crate::engine::reclaim::Reclaim;
-use crate::engine::slab::{RESERVED_MAX, Slab};
+use crate::engine::slab::{PREALLOCATED_MAX, Slab};
+use crate::engine::tx_reclaim::TxReclaim;
 use crate::engine::wheel::{Timer, Wheel};
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::fragments::Reassembler;
@@ -79,15 +79,15 @@ use crate::wire::tcp::{FourTuple, IPV4_LEN, IPV6_LEN, TCP_LEN};
 /// Frames taken in one pass.
 const BURST_LEN: usize = 32;
 /// RSTs for unmatched segments in one second, at most.
-const RESETS_PER_SECOND: u32 = 1000;
+const RSTS_PER_SECOND: u32 = 1000;
 /// Questions for our hardware address answered in one second, at most.
-const ANSWERS_PER_SECOND: u32 = 1000;
+const NEIGHBOR_REPLIES_PER_SECOND: u32 = 1000;
 /// Pings answered in one second, at most.
-const ECHOES_PER_SECOND: u32 = 1000;
+const ECHO_REPLIES_PER_SECOND: u32 = 1000;
 /// ICMP errors sent in one second, at most.
-const REPORTS_PER_SECOND: u32 = 100;
+const ICMP_ERRORS_OUT_PER_SECOND: u32 = 100;
 /// ICMP errors looked at in one second, at most.
-const ERRORS_PER_SECOND: u32 = 1000;
+const ICMP_ERRORS_IN_PER_SECOND: u32 = 1000;
 
 /// Keys of what others see and must not guess.
 struct Secrets {
@@ -121,49 +121,49 @@ pub struct Engine<D: Device, M, C> {
     by_tuple: HashTable<u32>,
     hash: SipBuildHasher,
     /// The connection of the last segment found by four-tuple; may be gone.
-    latest: u32,
+    last_match: u32,
     listeners: HashMap<u16, Listener, SipBuildHasher>,
     /// Connections of theirs whose peers have not sent a whole request.
-    awaiting: Awaiting,
+    awaiting_request: AwaitingRequest,
     link: EthernetLink,
     routing: RoutingTable,
-    neighbours: NeighborCache,
+    neighbors: NeighborCache,
     fragments: Reassembler,
     /// Addresses that the link was not told of yet.
     unannounced: Vec<IpAddr>,
     /// Reports of the groups in which our addresses are asked for.
     memberships: Memberships,
-    assembly: FpduPool,
+    fpdu_pool: FpduPool,
     /// When to look again for partial FPDUs that are kept for too long.
     evict_partials_at: Instant,
     /// What connections hold out of order.
-    holds: OooPool<D::Rx>,
+    ooo_pool: OooPool<D::Rx>,
     /// Connections that hold contiguous octets which earlier passes had no time for; each at most
     /// once, what is gone may still be named. And how many pieces this pass may still hand up.
-    in_turn: VecDeque<(u32, u32)>,
-    in_turn_left: usize,
+    ooo_backlog: VecDeque<(u32, u32)>,
+    ooo_budget: usize,
     /// Sent frames: what each connection may hold, and taking them back.
-    reclaim: Reclaim,
+    tx_reclaim: TxReclaim,
     /// Octets by which receive windows have grown.
     window_growth: u64,
     /// When to look again for windows that are wider than they have to be, and where.
-    reclaim_at: Instant,
-    reclaim_from: u32,
+    window_reclaim_at: Instant,
+    window_reclaim_cursor: u32,
     wheel: Wheel,
     /// Connections to be served, each at most once.
     ready: VecDeque<u32>,
     /// Connections that wait for a hardware address.
     unresolved: VecDeque<u32>,
     /// How many of them, from the front, are to be looked at again.
-    unexamined: usize,
+    unresolved_due: usize,
     /// When to look for them again, at the latest.
     resolve_at: Instant,
     /// The neighbour cache's epoch when they were last looked at.
     resolve_epoch: u32,
-    next_port: u16,
+    next_ephemeral: u16,
     secrets: Secrets,
-    cookies: Cookies,
-    cookie_limit: BlurredLimit,
+    cookies: SynCookies,
+    cookie_limit: JitteredRateLimit,
     /// Connections of peers whose handshake is not complete.
     half_open: usize,
     /// Connections in TIME-WAIT, those first that have been for the longest time; what is gone
@@ -171,22 +171,22 @@ pub struct Engine<D: Device, M, C> {
     time_waits: VecDeque<(u32, u32)>,
     /// The connection that has just given way to a new one between the same ends, and where that
     /// one's sequence numbers may begin.
-    predecessor: Option<(FourTuple, Seq)>,
-    resets: BlurredLimit,
-    echoes: RateLimit,
+    recycled: Option<(FourTuple, Seq)>,
+    rst_limit: JitteredRateLimit,
+    echo_reply_limit: RateLimit,
     /// To questions for our hardware address.
-    answers: RateLimit,
-    icmp_errors: RateLimit,
+    neighbor_reply_limit: RateLimit,
+    icmp_error_in_limit: RateLimit,
     /// ICMP errors of our own.
-    reports: RateLimit,
+    icmp_error_out_limit: RateLimit,
     /// Events that wait when those of no use are looked for again.
     sweep_events_at: usize,
     burst: Vec<D::Rx>,
     /// Frames of this pass were fetched, if there were any.
-    is_fetched: bool,
+    rx_burst_done: bool,
     fired: Vec<Timer>,
     /// Completion queues that overran in this pass.
-    overrun: Vec<CqId>,
+    overrun_cqs: Vec<CqId>,
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -197,7 +197,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         config.tcp.checksum = capabilities.checksum;
         let hash = SipBuildHasher::new(config.seed);
         let limits = Secret::new(config.seed, KeyPurpose::Limits);
-        config.tcp.challenge_acks = config.challenge_share();
+        config.tcp.challenge_acks = config.challenge_acks_per_connection();
         let tcp_configs = [IPV4_LEN, IPV6_LEN].map(|ip_len| {
             let [mss, send_mss] = [capabilities.mtu, capabilities.send_mtu].map(|mtu| {
                 let mss = usize::from(mtu).saturating_sub(ip_len + TCP_LEN);
@@ -211,58 +211,58 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             device,
             verbs: QueuePairs::new(memory, completions, config.qps_max),
             connections: Slab::new(config.connections_max),
-            by_tuple: HashTable::with_capacity(config.connections_max.min(RESERVED_MAX)),
+            by_tuple: HashTable::with_capacity(config.connections_max.min(PREALLOCATED_MAX)),
             hash,
-            latest: 0,
+            last_match: 0,
             listeners: HashMap::with_hasher(hash),
-            awaiting: Awaiting::new(hash),
+            awaiting_request: AwaitingRequest::new(hash),
             link: EthernetLink { mac: capabilities.mac, vlan: config.vlan },
             routing: RoutingTable::new(&config.addresses, &config.routes),
-            neighbours: NeighborCache::new(config.neighbours, config.seed),
+            neighbors: NeighborCache::new(config.neighbors, config.seed),
             fragments: Reassembler::new(config.fragments),
             unannounced: config.addresses.iter().rev().map(|address| address.ip).collect(),
             memberships: Memberships::new(
                 config.addresses.iter().any(|address| address.ip.is_ipv6()),
             ),
-            assembly: FpduPool::new(config.partial_octets_max),
+            fpdu_pool: FpduPool::new(config.partial_octets_max),
             evict_partials_at: Instant::ZERO,
-            holds: OooPool::new(
-                config.held_frames_max,
-                config.held_octets_max,
+            ooo_pool: OooPool::new(
+                config.ooo_frames_max,
+                config.ooo_bytes_max,
                 usize::from(capabilities.mtu).saturating_sub(IPV4_LEN + TCP_LEN),
             ),
-            in_turn: VecDeque::new(),
-            in_turn_left: 0,
-            reclaim: Reclaim::new(CopyPool::new(
+            ooo_backlog: VecDeque::new(),
+            ooo_budget: 0,
+            tx_reclaim: TxReclaim::new(CopyPool::new(
                 config.sent_copies_octets_max,
                 frame_capacity(capabilities.send_mtu),
             )),
             window_growth: 0,
-            reclaim_at: Instant::ZERO,
-            reclaim_from: 0,
+            window_reclaim_at: Instant::ZERO,
+            window_reclaim_cursor: 0,
             wheel: Wheel::new(),
             ready: VecDeque::new(),
             unresolved: VecDeque::new(),
-            unexamined: 0,
+            unresolved_due: 0,
             resolve_at: Instant::ZERO,
             resolve_epoch: 0,
-            next_port: 0,
+            next_ephemeral: 0,
             secrets: Secrets::new(config.seed),
-            cookies: Cookies::new(config.seed),
-            cookie_limit: BlurredLimit::new(limits, config.cookies_per_second),
+            cookies: SynCookies::new(config.seed),
+            cookie_limit: JitteredRateLimit::new(limits, config.cookies_per_second),
             half_open: 0,
             time_waits: VecDeque::new(),
-            predecessor: None,
-            resets: BlurredLimit::new(limits, RESETS_PER_SECOND),
-            echoes: RateLimit::new(ECHOES_PER_SECOND),
-            answers: RateLimit::new(ANSWERS_PER_SECOND),
-            icmp_errors: RateLimit::new(ERRORS_PER_SECOND),
-            reports: RateLimit::new(REPORTS_PER_SECOND),
+            recycled: None,
+            rst_limit: JitteredRateLimit::new(limits, RSTS_PER_SECOND),
+            echo_reply_limit: RateLimit::new(ECHO_REPLIES_PER_SECOND),
+            neighbor_reply_limit: RateLimit::new(NEIGHBOR_REPLIES_PER_SECOND),
+            icmp_error_in_limit: RateLimit::new(ICMP_ERRORS_IN_PER_SECOND),
+            icmp_error_out_limit: RateLimit::new(ICMP_ERRORS_OUT_PER_SECOND),
             sweep_events_at: events::SWEEP_MIN,
             burst: Vec::with_capacity(BURST_LEN),
-            is_fetched: false,
+            rx_burst_done: false,
             fired: Vec::new(),
-            overrun: Vec::new(),
+            overrun_cqs: Vec::new(),
             config,
         }
     }
@@ -270,16 +270,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// One pass. True if anything was received, sent or reported.
     pub fn drive(&mut self, now: Instant) -> bool {
         if !self.unannounced.is_empty() {
-            self.announce();
+            self.announce_addresses();
         }
         if self.memberships.is_due(now) {
-            self.report_memberships(now);
+            self.send_mld_reports(now);
         }
-        self.take_rests(now);
-        let mut worked = self.receive(now);
+        self.resume_contiguous(now);
+        let mut worked = self.process_rx(now);
         self.fire_timers(now);
-        self.resolve(now);
-        self.end_broken(now);
+        self.resolve_next_hops(now);
+        self.end_overrun_qps(now);
         worked |= self.transmit_ready(now);
         worked |= self.verbs.flush();
         self.device.flush();
@@ -289,13 +289,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// The latest moment for the next pass if nothing arrives before; `None`: no timer runs.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let has_work = !self.ready.is_empty() || !self.overrun.is_empty();
-        if has_work || self.unexamined > 0 || !self.in_turn.is_empty() {
+        let has_work = !self.ready.is_empty() || !self.overrun_cqs.is_empty();
+        if has_work || self.unresolved_due > 0 || !self.ooo_backlog.is_empty() {
             return Some(Instant::ZERO);
         }
         let resolve = (!self.unresolved.is_empty()).then_some(self.resolve_at);
         let report = self.memberships.deadline();
-        [self.wheel.next_deadline(), self.neighbours.deadline(), resolve, report]
+        [self.wheel.next_deadline(), self.neighbors.deadline(), resolve, report]
             .into_iter()
             .flatten()
             .min()
@@ -321,8 +321,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// What is held of segments that came ahead of their turn, over all connections: received
     /// frames, and octets of memory for copies.
     #[must_use]
-    pub const fn held(&self) -> (usize, usize) {
-        (self.holds.frames(), self.holds.octets())
+    pub const fn ooo_usage(&self) -> (usize, usize) {
+        (self.ooo_pool.frames(), self.ooo_pool.octets())
     }
 
     /// Counters.
@@ -395,13 +395,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// What a queue pair reaches: its domain, and the name of its stream, which no queue pair of
     /// another engine over the same [`Memory`] has. `None` if there is no such queue pair.
     #[must_use]
-    pub fn qp_reach(&self, qp: QpId) -> Option<AccessScope> {
-        self.verbs.reach(qp)
+    pub fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope> {
+        self.verbs.access_scope(qp)
     }
 
     /// Free places in the send queue.
     #[must_use]
-    pub fn send_room(&self, qp: QpId) -> usize {
+    pub fn free_send_slots(&self, qp: QpId) -> usize {
         self.verbs
             .index(qp)
             .and_then(|index| self.verbs.get(index))
@@ -410,12 +410,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Free places in the receive queue; all of them if buffers come from a shared one.
     #[must_use]
-    pub fn recv_room(&self, qp: QpId) -> usize {
-        self.verbs.index(qp).and_then(|index| self.verbs.get(index)).map_or(0, |qp| {
-            match qp.share {
-                Some(_) => qp.init.max_recv_wr,
-                None => qp.stream.recv_queue.free_count(),
-            }
+    pub fn free_recv_slots(&self, qp: QpId) -> usize {
+        self.verbs.index(qp).and_then(|index| self.verbs.get(index)).map_or(0, |qp| match qp.srq {
+            Some(_) => qp.init.max_recv_wr,
+            None => qp.stream.recv_queue.free_count(),
         })
     }
 
@@ -427,7 +425,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let is_local = wr.operation.is_local();
         let index = self.verbs.post_send(qp, wr)?;
         if is_local && let Some(cq) = self.verbs.run_local(index) {
-            inbound::note_overrun(&mut self.overrun, cq);
+            rx::note_cq_overrun(&mut self.overrun_cqs, cq);
         }
         if let Some(conn) = self.verbs.get(index).and_then(|qp| qp.conn) {
             self.make_ready(conn);
@@ -451,19 +449,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Puts a connection on the list of those to be served.
     fn make_ready(&mut self, index: u32) {
         if let Some(conn) = self.connections.get_mut(index)
-            && !conn.queued
+            && !conn.in_ready_list
         {
-            conn.queued = true;
+            conn.in_ready_list = true;
             self.ready.push_back(index);
         }
     }
 
     /// Arms the connection's timer if its deadline is earlier than what is armed.
-    fn arm(&mut self, index: u32) {
+    fn arm_timer(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Some(deadline) = conn.deadline() else { return };
+        let Some(deadline) = conn.next_timeout() else { return };
         let tick = self.wheel.tick_for(deadline);
-        if conn.armed.wants(tick) {
+        if conn.armed_timers.try_arm(tick) {
             let generation = self.connections.generation(index);
             self.wheel.arm(Timer { owner: index, generation, tick });
         }
@@ -473,22 +471,22 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.advance(now, &mut fired);
         for timer in fired.drain(..) {
-            if self.connections.current(timer.owner, timer.generation).is_none() {
+            if self.connections.live_index(timer.owner, timer.generation).is_none() {
                 continue;
             }
             let Some(conn) = self.connections.get_mut(timer.owner) else { continue };
-            if !conn.armed.fired(timer.tick) {
+            if !conn.armed_timers.disarm(timer.tick) {
                 continue;
             }
-            if conn.patience <= now {
-                conn.patience = ENDLESS;
-                self.lose_patience(now, timer.owner);
+            if conn.deadline <= now {
+                conn.deadline = NEVER;
+                self.on_deadline(now, timer.owner);
             }
             let Some(conn) = self.connections.get_mut(timer.owner) else { continue };
             if conn.tcb.deadline().is_some_and(|deadline| deadline <= now) {
                 conn.tcb.handle_timeout(now);
             }
-            self.after_tcp(now, timer.owner);
+            self.handle_tcp_events_and_arm(now, timer.owner);
             self.make_ready(timer.owner);
         }
         self.fired = fired;

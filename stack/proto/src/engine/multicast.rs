@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::ENDLESS;
+use crate::engine::connection::NEVER;
 use crate::net::mld::{self, GROUPS_MAX, Query, RecordType};
 use crate::net::ndp;
 use crate::time::{Instant, MILLISECOND, SECOND};
@@ -14,18 +14,18 @@ use crate::verbs::wc::Completions;
 
 /// Unsolicited reports, as one may be lost (RFC 3810 section 9.1), and the time within which the
 /// next one follows (section 9.11).
-const REPORTS: u8 = 2;
-const REPORT_INTERVAL_NS: u64 = SECOND;
+const ROBUSTNESS: u8 = 2;
+const UNSOLICITED_REPORT_INTERVAL_NS: u64 = SECOND;
 /// When to try again if there was no frame for a report.
 const RETRY_NS: u64 = 10 * MILLISECOND;
 
 /// When to report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memberships {
-    /// When the next report is due, or [`ENDLESS`].
-    due: Instant,
+    /// When the next report is due, or [`NEVER`].
+    report_at: Instant,
     /// Unsolicited reports that are to be sent.
-    unsolicited: u8,
+    unsolicited_left: u8,
     /// The last querier understands version 1 alone.
     is_v1: bool,
 }
@@ -33,68 +33,68 @@ pub(super) struct Memberships {
 impl Memberships {
     /// Reports are due at once if there are groups.
     pub(super) const fn new(has_groups: bool) -> Self {
-        let due = if has_groups { Instant::ZERO } else { ENDLESS };
-        Self { due, unsolicited: REPORTS, is_v1: false }
+        let due = if has_groups { Instant::ZERO } else { NEVER };
+        Self { report_at: due, unsolicited_left: ROBUSTNESS, is_v1: false }
     }
 
     #[inline]
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.due <= now
+        self.report_at <= now
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        (self.due != ENDLESS).then_some(self.due)
+        (self.report_at != NEVER).then_some(self.report_at)
     }
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Sends the reports that are due.
     #[cold]
-    pub(super) fn report_memberships(&mut self, now: Instant) {
-        let groups = self.groups();
+    pub(super) fn send_mld_reports(&mut self, now: Instant) {
+        let groups = self.mld_groups();
         let link_local = self.routing.addresses().find_map(|address| match address {
             IpAddr::V6(ours) if ours.is_unicast_link_local() => Some(ours),
             _ => None,
         });
         let (link, source) = (self.link, link_local.unwrap_or(Ipv6Addr::UNSPECIFIED));
-        let Memberships { unsolicited, is_v1, .. } = self.memberships;
+        let Memberships { unsolicited_left: unsolicited, is_v1, .. } = self.memberships;
         let record =
             if unsolicited > 0 { RecordType::ChangeToExclude } else { RecordType::ModeIsExclude };
         let is_sent = if is_v1 {
             groups.iter().all(|&group| {
-                self.send_control(|out| mld::write_report_v1(link, source, group, out))
+                self.send_control_frame(|out| mld::write_report_v1(link, source, group, out))
             })
         } else {
             groups.chunks(GROUPS_MAX).all(|groups| {
-                self.send_control(|out| mld::write_report(link, source, record, groups, out))
+                self.send_control_frame(|out| mld::write_report(link, source, record, groups, out))
             })
         };
         let due = if !is_sent {
             now + RETRY_NS
         } else if unsolicited > 1 {
-            now + self.draw_delay(now, REPORT_INTERVAL_NS)
+            now + self.random_delay(now, UNSOLICITED_REPORT_INTERVAL_NS)
         } else {
-            ENDLESS
+            NEVER
         };
         let unsolicited = unsolicited.saturating_sub(u8::from(is_sent));
-        self.memberships = Memberships { due, unsolicited, is_v1 };
+        self.memberships = Memberships { report_at: due, unsolicited_left: unsolicited, is_v1 };
     }
 
     /// Somebody asks for groups: the answer follows within the time that the query gives, so that
     /// not all hosts answer at once. True if it is for us.
-    pub(super) fn take_query(&mut self, now: Instant, query: &Query) -> bool {
-        let groups = self.groups();
+    pub(super) fn on_mld_query(&mut self, now: Instant, query: &Query) -> bool {
+        let groups = self.mld_groups();
         let is_ours = query.group.map_or(!groups.is_empty(), |group| groups.contains(&group));
         if is_ours {
-            let due = now + self.draw_delay(now, query.delay_max_ns);
-            self.memberships.due = self.memberships.due.min(due);
+            let due = now + self.random_delay(now, query.delay_max_ns);
+            self.memberships.report_at = self.memberships.report_at.min(due);
             self.memberships.is_v1 = query.is_v1;
         }
         is_ours
     }
 
     /// The groups listened to, each once.
-    fn groups(&self) -> Vec<Ipv6Addr> {
+    fn mld_groups(&self) -> Vec<Ipv6Addr> {
         let mut groups: Vec<_> = self
             .routing
             .addresses()
@@ -109,7 +109,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// A time below `max_ns`, or none, as chance has it.
-    fn draw_delay(&self, now: Instant, max_ns: u64) -> u64 {
+    fn random_delay(&self, now: Instant, max_ns: u64) -> u64 {
         let mut hasher = self.hash.build_hasher();
         hasher.write(&self.link.mac);
         hasher.write_u64(now.as_nanos());

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::{DeliveredMessage, UntaggedBuffer};
-use crate::engine::closing::Pace;
-use crate::engine::connection::ENDLESS;
+use crate::engine::connection::NEVER;
 use crate::engine::counters::Counters;
-use crate::engine::shared_receives::{Share, SharedReceives};
+use crate::engine::graceful_close::CloseProgress;
 use crate::engine::slab::Slab;
+use crate::engine::srq::{Srq, SrqUsage};
 use crate::rdmap::operation::{ImmediateData, MESSAGE_LEN_MAX};
 use crate::rdmap::requester::{Request, RequestOutcome};
 use crate::rdmap::stream::Stream;
@@ -29,30 +29,30 @@ pub(super) struct Qp {
     /// The connection that serves it.
     pub(super) conn: Option<u32>,
     /// Receive completions that found no room, and those behind them; oldest first.
-    late: VecDeque<Wc>,
+    pending_wc: VecDeque<Wc>,
     /// Which request the peer refused, and how that one ends.
-    refused: Option<(u64, WcStatus)>,
+    terminated_request: Option<(u64, WcStatus)>,
     flushing: bool,
     /// RDMA Writes ahead of their turn are placed when they come.
-    pub(super) places_early: bool,
+    pub(super) ooo_placement: bool,
     /// It takes its buffers from a shared queue.
-    pub(super) share: Option<Share>,
+    pub(super) srq: Option<SrqUsage>,
     /// A request ended in error: those behind it are flushed, whatever became of them.
-    spoiled: bool,
+    flush_following: bool,
     /// Its connection goes on when the peer has sent its last.
     pub(super) half_close: bool,
     /// The application has asked for the end, not the peer.
-    pub(super) ended_here: bool,
+    pub(super) closed_locally: bool,
     /// FIN is due or was sent: nothing can be said to the peer any more.
-    pub(super) finished: bool,
+    pub(super) tx_closed: bool,
     /// How long its connection waits for the peer while it ends in good order.
-    pub(super) waits_until: Instant,
+    pub(super) close_deadline: Instant,
     /// And what was received when that time was last over; before that, when it was established.
-    pub(super) reached: Seq,
+    pub(super) last_rcv_nxt: Seq,
     /// How its connection moves while it ends.
-    pub(super) pace: Pace,
+    pub(super) close_progress: CloseProgress,
     /// How often the peer was nudged.
-    pub(super) nudges: u8,
+    pub(super) siw_wakeups: u8,
 }
 
 /// The verbs half of an engine: everything that does not touch TCP.
@@ -62,7 +62,7 @@ pub(super) struct QueuePairs<M, C> {
     pub(super) events: VecDeque<Event>,
     pub(super) counters: Counters,
     qps: Slab<Qp>,
-    pub(super) srqs: Slab<SharedReceives>,
+    pub(super) srqs: Slab<Srq>,
     /// Queue pairs with something to flush.
     flushing: Vec<u32>,
 }
@@ -88,19 +88,19 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             state: QpState::Idle,
             init,
             conn: None,
-            late: VecDeque::new(),
-            refused: None,
+            pending_wc: VecDeque::new(),
+            terminated_request: None,
             flushing: false,
-            places_early: false,
-            share: None,
-            spoiled: false,
+            ooo_placement: false,
+            srq: None,
+            flush_following: false,
             half_close: false,
-            ended_here: false,
-            finished: false,
-            waits_until: ENDLESS,
-            reached: Seq(0),
-            pace: Pace::NEW,
-            nudges: 0,
+            closed_locally: false,
+            tx_closed: false,
+            close_deadline: NEVER,
+            last_rcv_nxt: Seq(0),
+            close_progress: CloseProgress::NEW,
+            siw_wakeups: 0,
         };
         let (index, generation) = self.qps.insert(qp).ok_or(CmError::NoResources)?;
         Ok(QpId { index, generation })
@@ -109,19 +109,19 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// Forgets a queue pair; what is not reported yet never will be.
     pub(super) fn destroy(&mut self, qp: QpId) {
         if let Some(index) = self.index(qp) {
-            let share = self.qps.remove(index).and_then(|qp| qp.share);
-            self.leave_shared(share);
+            let share = self.qps.remove(index).and_then(|qp| qp.srq);
+            self.detach_srq(share);
             self.flushing.retain(|&flushing| flushing != index);
         }
     }
 
     /// What a queue pair reaches.
-    pub(super) fn reach(&self, qp: QpId) -> Option<AccessScope> {
+    pub(super) fn access_scope(&self, qp: QpId) -> Option<AccessScope> {
         self.index(qp).and_then(|index| self.get(index)).map(|qp| qp.stream.access_scope())
     }
 
     pub(super) fn index(&self, qp: QpId) -> Option<u32> {
-        self.qps.current(qp.index, qp.generation)
+        self.qps.live_index(qp.index, qp.generation)
     }
 
     pub(super) fn id(&self, index: u32) -> QpId {
@@ -141,12 +141,12 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     /// What comes ahead of its turn may be placed.
-    pub(super) fn places_early(&self, index: u32) -> bool {
-        self.qps.get(index).is_some_and(|qp| qp.places_early)
+    pub(super) fn allows_ooo_placement(&self, index: u32) -> bool {
+        self.qps.get(index).is_some_and(|qp| qp.ooo_placement)
     }
 
     /// A queue pair, and the memory its stream works on.
-    pub(super) fn split(&mut self, index: u32) -> (Option<&mut Qp>, &M) {
+    pub(super) fn qp_and_memory(&mut self, index: u32) -> (Option<&mut Qp>, &M) {
         (self.qps.get_mut(index), &self.memory)
     }
 
@@ -195,14 +195,14 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         let qp = self.qps.get_mut(index).filter(|qp| qp.state.is_connected())?;
         qp.stream.execute_local_ops(&self.memory);
         let cq = qp.init.send_cq;
-        (!self.report_sends(index)).then_some(cq)
+        (!self.complete_sends(index)).then_some(cq)
     }
 
     /// Takes a receive buffer. In the error state it is taken, and flushed.
     pub(super) fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError> {
         let index = self.index(qp).ok_or(PostError::NoSuchQp)?;
         let qp = self.qps.get_mut(index).ok_or(PostError::NoSuchQp)?;
-        if qp.share.is_some() {
+        if qp.srq.is_some() {
             return Err(PostError::SharedReceives);
         }
         if !qp.stream.recv_queue.post(UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list }) {
@@ -215,7 +215,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     /// Reports requests that are done, in posting order. False if the completion queue overran.
-    pub(super) fn report_sends(&mut self, index: u32) -> bool {
+    pub(super) fn complete_sends(&mut self, index: u32) -> bool {
         let Some(qp) = self.qps.get(index) else { return true };
         if qp.stream.requester.completed().is_none() {
             // As after most segments.
@@ -226,12 +226,12 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         while let Some((request, outcome)) = qp.stream.requester.completed() {
             // req: RDMAP-031, RDMAP-035
             if request.signaled || outcome != RequestOutcome::Success {
-                let wc = send_completion(id, request, outcome, None);
+                let wc = send_wc(id, request, outcome, None);
                 if !self.completions.push(qp.init.send_cq, wc) {
                     return false;
                 }
                 self.counters.completions += 1;
-                qp.spoiled |= outcome != RequestOutcome::Success;
+                qp.flush_following |= outcome != RequestOutcome::Success;
             }
             qp.stream.requester.pop();
         }
@@ -239,7 +239,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     /// Reports a delivered Send. False if the completion queue overran; the completion is kept.
-    pub(super) fn report_receive(
+    pub(super) fn complete_recv(
         &mut self,
         index: u32,
         filled: DeliveredMessage,
@@ -253,13 +253,13 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             // req: RDMAP-032
             solicited,
             invalidated,
-            ..recv_completion(self.id(index), filled.wr_id, status)
+            ..recv_wc(self.id(index), filled.wr_id, status)
         };
-        self.push_receive(index, wc)
+        self.push_recv_wc(index, wc)
     }
 
-    /// Reports Immediate Data; as [`QueuePairs::report_receive`].
-    pub(super) fn report_immediate(
+    /// Reports Immediate Data; as [`QueuePairs::complete_recv`].
+    pub(super) fn complete_recv_immediate(
         &mut self,
         index: u32,
         filled: DeliveredMessage,
@@ -271,19 +271,19 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             opcode: WcOpcode::RecvImmediate,
             solicited,
             immediate: Some(data),
-            ..recv_completion(self.id(index), filled.wr_id, status)
+            ..recv_wc(self.id(index), filled.wr_id, status)
         };
-        self.push_receive(index, wc)
+        self.push_recv_wc(index, wc)
     }
 
-    fn push_receive(&mut self, index: u32, wc: Wc) -> bool {
+    fn push_recv_wc(&mut self, index: u32, wc: Wc) -> bool {
         let Some(qp) = self.qps.get_mut(index) else { return true };
         // Room may come while the pass goes on; what waits goes first.
-        let pushed = qp.late.is_empty() && self.completions.push(qp.init.recv_cq, wc);
+        let pushed = qp.pending_wc.is_empty() && self.completions.push(qp.init.recv_cq, wc);
         if pushed {
             self.counters.completions += 1;
         } else {
-            qp.late.push_back(wc);
+            qp.pending_wc.push_back(wc);
         }
         pushed
     }
@@ -304,7 +304,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                 (0 | 1, 1) => WcStatus::RemoteAccess,
                 _ => WcStatus::RemoteOperation,
             };
-            qp.refused = qp.stream.terminated_request(&told).map(|number| (number, status));
+            qp.terminated_request =
+                qp.stream.terminated_request(&told).map(|number| (number, status));
         }
         if was_connected {
             if reason != EndReason::Local && reason != EndReason::PeerClosed {
@@ -317,18 +318,18 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     /// The receive buffer that a fault concerns completes in error.
-    pub(super) fn fail_receive(&mut self, index: u32, wr_id: u64, status: WcStatus) {
+    pub(super) fn fail_recv(&mut self, index: u32, wr_id: u64, status: WcStatus) {
         let id = self.id(index);
         let Some(qp) = self.qps.get_mut(index) else { return };
         if qp.stream.recv_queue.front().is_some_and(|buffer| buffer.wr_id == wr_id) {
             qp.stream.recv_queue.pop_front();
-            qp.late.push_back(recv_completion(id, wr_id, status));
+            qp.pending_wc.push_back(recv_wc(id, wr_id, status));
         }
     }
 
     /// A completion queue overran: its queue pairs end, others never notice. Returns those that
     /// were connected.
-    pub(super) fn overrun(&mut self, cq: CqId, broken: &mut Vec<u32>) {
+    pub(super) fn on_cq_overrun(&mut self, cq: CqId, broken: &mut Vec<u32>) {
         self.counters.cq_overruns += 1;
         let event = Event::CqOverrun { cq };
         if !self.events.contains(&event) {
@@ -349,7 +350,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             qp.stream.stop();
         }
         self.enter_error(index, EndReason::LocalError);
-        self.flush_one(index, &mut false);
+        self.flush_qp(index, &mut false);
     }
 
     fn start_flush(&mut self, index: u32) {
@@ -369,7 +370,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         let mut reported = false;
         let mut at = 0;
         while let Some(&index) = self.flushing.get(at) {
-            if self.flush_one(index, &mut reported) {
+            if self.flush_qp(index, &mut reported) {
                 self.flushing.swap_remove(at);
                 if let Some(qp) = self.qps.get_mut(index) {
                     qp.flushing = false;
@@ -382,34 +383,34 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     /// True when nothing is left to report.
-    fn flush_one(&mut self, index: u32, reported: &mut bool) -> bool {
+    fn flush_qp(&mut self, index: u32, reported: &mut bool) -> bool {
         let id = self.id(index);
         let Some(qp) = self.qps.get_mut(index) else { return true };
-        while let Some(&wc) = qp.late.front() {
+        while let Some(&wc) = qp.pending_wc.front() {
             if !self.completions.push(qp.init.recv_cq, wc) {
                 return false;
             }
-            qp.late.pop_front();
+            qp.pending_wc.pop_front();
             *reported = true;
         }
         while let Some((request, mut outcome)) = qp.stream.requester.flushed() {
-            if qp.spoiled && outcome == RequestOutcome::Success {
+            if qp.flush_following && outcome == RequestOutcome::Success {
                 outcome = RequestOutcome::Flushed;
             }
             if request.signaled || outcome != RequestOutcome::Success {
                 let oldest = qp.stream.requester.oldest_number();
-                let refused = qp.refused.filter(|(number, _)| *number == oldest);
-                let wc = send_completion(id, request, outcome, refused.map(|(_, status)| status));
+                let refused = qp.terminated_request.filter(|(number, _)| *number == oldest);
+                let wc = send_wc(id, request, outcome, refused.map(|(_, status)| status));
                 if !self.completions.push(qp.init.send_cq, wc) {
                     return false;
                 }
                 *reported = true;
-                qp.spoiled |= outcome != RequestOutcome::Success;
+                qp.flush_following |= outcome != RequestOutcome::Success;
             }
             qp.stream.requester.pop();
         }
         while let Some(buffer) = qp.stream.recv_queue.front() {
-            let wc = recv_completion(id, buffer.wr_id, WcStatus::Flushed);
+            let wc = recv_wc(id, buffer.wr_id, WcStatus::Flushed);
             if !self.completions.push(qp.init.recv_cq, wc) {
                 return false;
             }
@@ -420,12 +421,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 }
 
-fn send_completion(
-    qp: QpId,
-    request: &Request,
-    outcome: RequestOutcome,
-    refused: Option<WcStatus>,
-) -> Wc {
+fn send_wc(qp: QpId, request: &Request, outcome: RequestOutcome, refused: Option<WcStatus>) -> Wc {
     let opcode = WcOpcode::from(&request.operation);
     let status = match outcome {
         RequestOutcome::Success => WcStatus::Success,
@@ -435,10 +431,10 @@ fn send_completion(
     };
     let byte_len =
         if status == WcStatus::Success { u32::try_from(request.len).unwrap_or(0) } else { 0 };
-    Wc { opcode, byte_len, ..recv_completion(qp, request.wr_id, status) }
+    Wc { opcode, byte_len, ..recv_wc(qp, request.wr_id, status) }
 }
 
-const fn recv_completion(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {
+const fn recv_wc(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {
     Wc {
         wr_id,
         qp,
@@ -459,9 +455,9 @@ mod tests {
     use crate::ddp::memory::{Access, MemoryFault};
     use crate::ddp::vec_memory::VecMemory;
 
-    struct Nowhere;
+    struct NullCq;
 
-    impl Completions for Nowhere {
+    impl Completions for NullCq {
         fn push(&mut self, _: CqId, _: Wc) -> bool {
             true
         }
@@ -469,14 +465,14 @@ mod tests {
 
     // req-test: RDMAP-277
     #[test]
-    fn queue_pairs_of_two_engines_are_two_streams_to_their_table() {
+    fn qp_bound_stag_is_refused_to_another_engines_qp() {
         let arena = Rc::new(VecMemory::new(64));
         let cq = CqId(0);
         let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
-        let mut engines = [(); 2].map(|()| QueuePairs::new(Rc::clone(&arena), Nowhere, 4));
+        let mut engines = [(); 2].map(|()| QueuePairs::new(Rc::clone(&arena), NullCq, 4));
         let qps = [0, 1].map(|at: usize| engines[at].create(init).unwrap());
         assert_eq!(qps[0], qps[1], "each engine counts its own");
-        let reaches = [0, 1].map(|at: usize| engines[at].reach(qps[at]).unwrap());
+        let reaches = [0, 1].map(|at: usize| engines[at].access_scope(qps[at]).unwrap());
         let stag = arena.register_for(0, 64, Access::ALL, 1, reaches[0].stream);
         let ask = |reach| arena.regions().resolve(stag, reach, Access::REMOTE_WRITE, 0, 1).err();
         assert_eq!(reaches.map(ask), [None, Some(MemoryFault::NotAssociated)]);
@@ -484,7 +480,7 @@ mod tests {
         engines[0].destroy(qps[0]);
         let next = engines[0].create(init).unwrap();
         assert_eq!(next.index, qps[0].index);
-        assert_eq!(engines[0].reach(qps[0]), None);
-        assert_eq!(ask(engines[0].reach(next).unwrap()), Some(MemoryFault::NotAssociated));
+        assert_eq!(engines[0].access_scope(qps[0]), None);
+        assert_eq!(ask(engines[0].access_scope(next).unwrap()), Some(MemoryFault::NotAssociated));
     }
 }

@@ -2,7 +2,7 @@
 
 /// Values for which a table has room from the start. Beyond it, a new one may wait for the table to
 /// be copied.
-pub(super) const RESERVED_MAX: usize = 65_536;
+pub(super) const PREALLOCATED_MAX: usize = 65_536;
 
 /// A table of at most `count_max` values, named by index and generation.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl<T> Slab<T> {
     /// Address space is taken at once, so that the table is not copied while it grows; memory only
     /// as it is used.
     pub(super) fn new(count_max: usize) -> Self {
-        let reserved = count_max.min(RESERVED_MAX);
+        let reserved = count_max.min(PREALLOCATED_MAX);
         let (values, generations) = (Vec::with_capacity(reserved), Vec::with_capacity(reserved));
         Self { values, generations, free: Vec::new(), count_max }
     }
@@ -60,7 +60,7 @@ impl<T> Slab<T> {
     }
 
     /// The index, if the handle is of its present use.
-    pub(super) fn current(&self, index: u32, generation: u32) -> Option<u32> {
+    pub(super) fn live_index(&self, index: u32, generation: u32) -> Option<u32> {
         let is_current = self.generations.get(index as usize) == Some(&generation);
         (is_current && self.get(index).is_some()).then_some(index)
     }
@@ -88,18 +88,18 @@ mod tests {
     use super::Slab;
 
     #[test]
-    fn a_handle_dies_with_its_value() {
+    fn stale_handle_finds_no_value() {
         let mut slab = Slab::new(2);
         let (first, generation) = slab.insert('a').unwrap();
-        assert_eq!(slab.current(first, generation), Some(first));
+        assert_eq!(slab.live_index(first, generation), Some(first));
         slab.insert('b').unwrap();
         assert_eq!(slab.insert('c'), None);
         assert_eq!(slab.remove(first), Some('a'));
-        assert_eq!(slab.current(first, generation), None);
+        assert_eq!(slab.live_index(first, generation), None);
         let (again, newer) = slab.insert('d').unwrap();
         assert_eq!(again, first);
         assert_ne!(newer, generation);
-        assert_eq!(slab.current(first, generation), None);
+        assert_eq!(slab.live_index(first, generation), None);
         assert_eq!((slab.len(), slab.indices().count()), (2, 2));
     }
 }

@@ -21,7 +21,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.verbs.counters.frame_shortages += 1;
             return false;
         };
-        let template = self.template(remote_mac, tuple);
+        let template = self.header_template(remote_mac, tuple);
         let mode = self.capabilities.checksum;
         let len = template.emit(frame.buf_mut(), fields, 0, mode);
         frame.set_len(len);

@@ -23,9 +23,9 @@ pub struct Usage {
     /// Connections found by their four-tuple.
     pub tuples: usize,
     /// Received frames held out of order.
-    pub held_frames: usize,
+    pub ooo_frames: usize,
     /// Octets of memory for copies of such.
-    pub held_octets: usize,
+    pub ooo_bytes: usize,
     /// Copies of sent frames.
     pub sent_copies: usize,
     /// Buffers with partial FPDUs, and octets of memory that they take.
@@ -35,7 +35,7 @@ pub struct Usage {
     /// Segments that are kept because they are not acknowledged: each has a frame, or a copy.
     pub retained_segments: usize,
     /// The most of these that one connection has.
-    pub retained_segments_most: usize,
+    pub retained_segments_max: usize,
     /// Octets by which receive windows have grown.
     pub window_growth: u64,
     /// Connections that wait for a hardware address.
@@ -60,16 +60,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Usage {
             connections: self.connections.len(),
             half_open: self.half_open,
-            awaiting_request: self.awaiting.len(),
+            awaiting_request: self.awaiting_request.len(),
             awaiting_decision,
             tuples: self.by_tuple.len(),
-            held_frames: self.holds.frames(),
-            held_octets: self.holds.octets(),
-            sent_copies: self.reclaim.copies.count(),
-            partial_fpdus: self.assembly.buffers_in_use(),
-            partial_octets: self.assembly.bytes_in_use(),
+            ooo_frames: self.ooo_pool.frames(),
+            ooo_bytes: self.ooo_pool.octets(),
+            sent_copies: self.tx_reclaim.copy_pool.count(),
+            partial_fpdus: self.fpdu_pool.buffers_in_use(),
+            partial_octets: self.fpdu_pool.bytes_in_use(),
             retained_segments,
-            retained_segments_most,
+            retained_segments_max: retained_segments_most,
             window_growth: self.window_growth,
             unresolved: self.unresolved.len(),
             timers: self.wheel.len(),

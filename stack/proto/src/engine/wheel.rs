@@ -12,11 +12,11 @@ const SLOT_BITS: u32 = 8;
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
 const LEVEL_COUNT: usize = 3;
 /// How far ahead timers are armed at most, nearly five hours: whose time is later looks again.
-const AHEAD_MAX: u64 = 1 << 30;
+const HORIZON_MAX: u64 = 1 << 30;
 const SLOT_MASK: u64 = SLOT_COUNT as u64 - 1;
 /// Timers for which there is room from the start, so that few connections never cause an
 /// allocation.
-const RESERVED: usize = 1024;
+const PREALLOCATED: usize = 1024;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
@@ -40,8 +40,8 @@ impl Armed {
     /// Something is to be done at `tick`. True if that takes an entry of its own, to be armed now;
     /// else an earlier one is there, and the owner looks again when it fires.
     #[inline]
-    pub(super) fn wants(&mut self, tick: u64) -> bool {
-        let tick = low_half(tick);
+    pub(super) fn try_arm(&mut self, tick: u64) -> bool {
+        let tick = low_bits(tick);
         if self.ticks.last().is_some_and(|&earliest| is_at_or_before(earliest, tick)) {
             return false;
         }
@@ -53,8 +53,8 @@ impl Armed {
     }
 
     /// An entry fired; false if it is stale.
-    pub(super) fn fired(&mut self, tick: u64) -> bool {
-        let tick = low_half(tick);
+    pub(super) fn disarm(&mut self, tick: u64) -> bool {
+        let tick = low_bits(tick);
         let Some(at) = self.ticks.iter().rposition(|&armed| armed == tick) else { return false };
         self.ticks.remove(at);
         true
@@ -63,7 +63,7 @@ impl Armed {
 
 #[expect(clippy::cast_possible_truncation, reason = "armed ticks lie within AHEAD_MAX")]
 #[inline]
-const fn low_half(tick: u64) -> u32 {
+const fn low_bits(tick: u64) -> u32 {
     tick as u32
 }
 
@@ -104,7 +104,7 @@ impl Wheel {
     pub(super) fn new() -> Self {
         Self {
             slots: vec![NONE; LEVEL_COUNT * SLOT_COUNT],
-            entries: Vec::with_capacity(RESERVED),
+            entries: Vec::with_capacity(PREALLOCATED),
             free: NONE,
             occupied: [[0; SLOT_COUNT / 64]; LEVEL_COUNT],
             current: 0,
@@ -121,7 +121,7 @@ impl Wheel {
     /// The tick at which a timer for `deadline` is armed.
     #[inline]
     pub(super) fn tick_for(&self, deadline: Instant) -> u64 {
-        tick_of(deadline).min(self.current + AHEAD_MAX)
+        tick_of(deadline).min(self.current + HORIZON_MAX)
     }
 
     /// Arms a timer; one in the past fires at the next [`Wheel::advance`].
@@ -165,7 +165,7 @@ impl Wheel {
             }
             let slot = slot_of(0, self.current);
             if self.occupied[0][slot / 64] & (1 << (slot % 64)) != 0 {
-                self.take(0, slot);
+                self.drain_slot(0, slot);
                 fired.append(&mut self.scratch);
             } else if self.occupied[0] == [0; SLOT_COUNT / 64] {
                 // Nothing before the next turn of this level.
@@ -201,7 +201,7 @@ impl Wheel {
                 continue;
             }
             let slot = slot_of(level, self.current);
-            self.take(level, slot);
+            self.drain_slot(level, slot);
             let mut moving = std::mem::take(&mut self.scratch);
             for timer in moving.drain(..) {
                 self.arm(timer);
@@ -211,7 +211,7 @@ impl Wheel {
     }
 
     /// Empties a slot into `scratch`.
-    fn take(&mut self, level: usize, slot: usize) {
+    fn drain_slot(&mut self, level: usize, slot: usize) {
         self.occupied[level][slot / 64] &= !(1 << (slot % 64));
         let mut at = std::mem::replace(&mut self.slots[level * SLOT_COUNT + slot], NONE);
         while let Some(entry) = self.entries.get_mut(at as usize) {
@@ -239,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_timer_fires_once_not_early_and_at_most_a_tick_late(
+        fn timer_fires_once_never_early_nor_ticks_late(
             deadlines in proptest::collection::vec(0u64..600_000_000_000, 1..60),
             steps in proptest::collection::vec(1u64..2_000_000_000, 1..40),
         ) {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_goes_back_and_forth_leaves_few_entries() {
+    fn rearming_back_and_forth_leaves_bounded_entries() {
         let (mut wheel, mut armed, mut fired) = (Wheel::new(), Armed::default(), Vec::new());
         let far = Instant::from_nanos(60_000_000_000);
         let mut now = Instant::ZERO;
@@ -282,7 +282,7 @@ mod tests {
             // A retransmission timer of a minute that moves, one of 5 ms, a delayed ACK of 50 us.
             for deadline in [far, now + 5_000_000, now + 50_000] {
                 let tick = tick_of(deadline);
-                if armed.wants(tick) {
+                if armed.try_arm(tick) {
                     wheel.arm(Timer { owner: 0, generation: 0, tick });
                 }
             }
@@ -290,7 +290,7 @@ mod tests {
             let due = now + 50_000;
             now = now + 150_000;
             wheel.advance(now, &mut fired);
-            let in_time = fired.drain(..).filter(|timer| armed.fired(timer.tick)).count() > 0;
+            let in_time = fired.drain(..).filter(|timer| armed.disarm(timer.tick)).count() > 0;
             assert!(in_time, "nothing fired for {due:?} by {now:?}");
             served += 1;
         }

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Cookies, LIFE_NS, PERIOD_NS, with_options};
+use super::{LIFETIME_NS, PERIOD_NS, SynCookies, encode_options};
 use crate::tcp::{Config, EcnMode, IssAndTsOffset};
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
@@ -55,22 +55,22 @@ fn at(ns: u64) -> Instant {
 }
 
 #[test]
-fn every_combination_of_options_comes_back() {
-    let (cookies, cfg) = (Cookies::new(1), Config::default());
+fn all_option_combinations_round_trip() {
+    let (cookies, cfg) = (SynCookies::new(1), Config::default());
     let scales = (0..=14).map(Some).chain([None]);
     for (wscale, sack_permitted) in scales.flat_map(|scale| [(scale, true), (scale, false)]) {
         for mss in [Some(64), Some(1460), Some(8960), None] {
             // Just before, and while, the timestamp clock wraps.
             for now in [at(0), at(MICROSECOND), at(40 * MICROSECOND), at(999 * SECOND)] {
                 let syn = syn(Options { mss, wscale, sack_permitted, ..all_options() });
-                let answer = cookies.answer(now, &cfg, &syn, ORIGIN);
+                let answer = cookies.syn_ack(now, &cfg, &syn, ORIGIN);
                 assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
                 assert_eq!(answer.ack, Seq(0));
                 assert_eq!(answer.options.wscale.is_some(), wscale.is_some());
                 assert_eq!(answer.options.sack_permitted, sack_permitted);
                 let ack = ack_of(&syn, &answer);
                 let later = now + 300 * MICROSECOND;
-                let recalled = cookies.recall(later, &cfg, &ack, ORIGIN).unwrap();
+                let recalled = cookies.verify(later, &cfg, &ack, ORIGIN).unwrap();
                 let (kept, cookie) = (recalled.syn, recalled.cookie);
                 let age = later.since(recalled.sent_at.unwrap());
                 assert!((300..=364).contains(&(age / MICROSECOND)), "{age}");
@@ -85,8 +85,8 @@ fn every_combination_of_options_comes_back() {
 }
 
 #[test]
-fn congestion_notification_comes_back_if_it_was_agreed_to() {
-    let cookies = Cookies::new(1);
+fn ecn_round_trips_only_if_negotiated() {
+    let cookies = SynCookies::new(1);
     let asks = Flags::SYN | Flags::ECE | Flags::CWR;
     for (flags, ecn, ts, agreed) in [
         (asks, EcnMode::Accept, Some((1, 0)), true),
@@ -98,26 +98,26 @@ fn congestion_notification_comes_back_if_it_was_agreed_to() {
     ] {
         let cfg = Config { ecn, ..Config::default() };
         let syn = Segment { flags, ..syn(Options { ts, ..all_options() }) };
-        let answer = cookies.answer(at(5), &cfg, &syn, ORIGIN);
+        let answer = cookies.syn_ack(at(5), &cfg, &syn, ORIGIN);
         assert_eq!(answer.flags.has(Flags::ECE), agreed);
         assert!(!answer.flags.has(Flags::CWR));
-        let kept = cookies.recall(at(6), &cfg, &ack_of(&syn, &answer), ORIGIN).unwrap().syn;
+        let kept = cookies.verify(at(6), &cfg, &ack_of(&syn, &answer), ORIGIN).unwrap().syn;
         assert_eq!(kept.flags, if agreed { asks } else { Flags::SYN });
     }
 }
 
 #[test]
-fn without_timestamps_there_is_the_segment_size() {
-    let (cookies, cfg) = (Cookies::new(1), Config::default());
+fn without_timestamps_only_mss_round_trips() {
+    let (cookies, cfg) = (SynCookies::new(1), Config::default());
     let bare = Config { timestamps: false, ..Config::default() };
     for (cfg, ts) in [(&cfg, None), (&bare, Some((1, 0)))] {
         for (mss, kept_mss) in [(1460, 1460), (1459, 1440), (9000, 8960), (3, 64)] {
             let syn = syn(Options { mss: Some(mss), ts, ..all_options() });
-            let answer = cookies.answer(at(5), cfg, &syn, ORIGIN);
+            let answer = cookies.syn_ack(at(5), cfg, &syn, ORIGIN);
             let options = &answer.options;
             assert_eq!((options.wscale, options.sack_permitted, options.ts), (None, false, None));
             let ack = ack_of(&syn, &answer);
-            let recalled = cookies.recall(at(6), cfg, &ack, ORIGIN).unwrap();
+            let recalled = cookies.verify(at(6), cfg, &ack, ORIGIN).unwrap();
             assert_eq!(recalled.sent_at, None);
             let kept = recalled.syn;
             let options = kept.options;
@@ -128,10 +128,10 @@ fn without_timestamps_there_is_the_segment_size() {
 }
 
 #[test]
-fn the_timestamp_never_runs_ahead_of_the_clock() {
+fn encoded_tsval_is_never_ahead_of_the_clock() {
     for clock in [0, 1, 63, 64, 1000, u32::MAX, u32::MAX - 63] {
         for options in 0..64 {
-            let value = with_options(clock, options);
+            let value = encode_options(clock, options);
             assert_eq!(value & 63, options);
             assert!(clock.wrapping_sub(value) < 64, "{clock} {options}");
         }
@@ -139,29 +139,29 @@ fn the_timestamp_never_runs_ahead_of_the_clock() {
 }
 
 #[test]
-fn a_cookie_counts_for_one_period_at_least_and_two_at_most() {
-    let (cookies, cfg) = (Cookies::new(1), Config::default());
+fn cookie_is_valid_for_one_to_two_periods() {
+    let (cookies, cfg) = (SynCookies::new(1), Config::default());
     for ts in [Some((77, 0)), None] {
         let syn = syn(Options { ts, ..all_options() });
         for made in [at(0), at(PERIOD_NS - 1), at(7 * PERIOD_NS + 5)] {
-            let ack = ack_of(&syn, &cookies.answer(made, &cfg, &syn, ORIGIN));
-            let counts = |age| cookies.recall(made + age, &cfg, &ack, ORIGIN).is_some();
+            let ack = ack_of(&syn, &cookies.syn_ack(made, &cfg, &syn, ORIGIN));
+            let counts = |age| cookies.verify(made + age, &cfg, &ack, ORIGIN).is_some();
             assert!(counts(0) && counts(PERIOD_NS));
-            assert!(!counts(LIFE_NS + SECOND) && !counts(100 * PERIOD_NS));
+            assert!(!counts(LIFETIME_NS + SECOND) && !counts(100 * PERIOD_NS));
         }
     }
 }
 
 #[test]
-fn whatever_is_changed_makes_it_none() {
-    let (cookies, cfg) = (Cookies::new(1), Config::default());
+fn any_changed_field_invalidates_cookie() {
+    let (cookies, cfg) = (SynCookies::new(1), Config::default());
     let syn = syn(all_options());
     let now = at(SECOND);
-    let answer = cookies.answer(now, &cfg, &syn, ORIGIN);
+    let answer = cookies.syn_ack(now, &cfg, &syn, ORIGIN);
     let good = ack_of(&syn, &answer);
-    let counts = |ack: &Segment| cookies.recall(now, &cfg, ack, ORIGIN).is_some();
+    let counts = |ack: &Segment| cookies.verify(now, &cfg, ack, ORIGIN).is_some();
     assert!(counts(&good));
-    assert!(Cookies::new(2).recall(now, &cfg, &good, ORIGIN).is_none(), "another engine's");
+    assert!(SynCookies::new(2).verify(now, &cfg, &good, ORIGIN).is_none(), "another engine's");
     for change in [
         |ack: &mut Segment| ack.ack += 1,
         |ack: &mut Segment| ack.ack += 8,
@@ -179,23 +179,23 @@ fn whatever_is_changed_makes_it_none() {
 }
 
 #[test]
-fn ipv6_addresses_count_whole() {
-    let (cookies, cfg) = (Cookies::new(1), Config::default());
+fn cookie_covers_whole_ipv6_address() {
+    let (cookies, cfg) = (SynCookies::new(1), Config::default());
     let mut syn = syn(all_options());
     syn.tuple.local = "[2001:2::2]:4420".parse().unwrap();
     syn.tuple.remote = "[2001:2::1]:40000".parse().unwrap();
-    let good = ack_of(&syn, &cookies.answer(at(5), &cfg, &syn, ORIGIN));
-    assert!(cookies.recall(at(6), &cfg, &good, ORIGIN).is_some());
+    let good = ack_of(&syn, &cookies.syn_ack(at(5), &cfg, &syn, ORIGIN));
+    assert!(cookies.verify(at(6), &cfg, &good, ORIGIN).is_some());
     for other in ["[2001:2::3]:40000", "[2001:3::1]:40000", "[3001:2::1]:40000"] {
         let mut ack = good.clone();
         ack.tuple.remote = other.parse().unwrap();
-        assert!(cookies.recall(at(6), &cfg, &ack, ORIGIN).is_none(), "{other}");
+        assert!(cookies.verify(at(6), &cfg, &ack, ORIGIN).is_none(), "{other}");
     }
 }
 
 #[test]
-fn guesses_do_not_count() {
-    let (cookies, cfg) = (Cookies::new(1), Config::default());
+fn guessed_cookies_are_rejected() {
+    let (cookies, cfg) = (SynCookies::new(1), Config::default());
     let mut rng = SmallRng::seed_from_u64(1);
     let mut hits = 0;
     for _ in 0..2_000_000 {
@@ -203,20 +203,20 @@ fn guesses_do_not_count() {
         ack.flags = Flags::ACK;
         ack.seq = Seq(rng.random());
         ack.ack = Seq(rng.random());
-        hits += u32::from(cookies.recall(at(SECOND), &cfg, &ack, ORIGIN).is_some());
+        hits += u32::from(cookies.verify(at(SECOND), &cfg, &ack, ORIGIN).is_some());
     }
     // One in 2^28 would: 0.007 of these.
     assert_eq!(hits, 0);
 }
 
 #[test]
-fn cookies_of_one_peer_share_nothing() {
-    let (cookies, cfg) = (Cookies::new(1), Config::default());
+fn cookies_of_one_peer_have_independent_bits() {
+    let (cookies, cfg) = (SynCookies::new(1), Config::default());
     let mut values: Vec<u32> = (0..4096)
         .map(|i| {
             let mut syn = syn(all_options());
             syn.seq = Seq(i);
-            cookies.answer(at(5), &cfg, &syn, ORIGIN).seq.0 >> 3
+            cookies.syn_ack(at(5), &cfg, &syn, ORIGIN).seq.0 >> 3
         })
         .collect();
     // Each bit is set in about half of them.

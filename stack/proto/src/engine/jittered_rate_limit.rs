@@ -15,17 +15,17 @@ const PERIODS_PER_SECOND: u32 = 10;
 /// The exact number is drawn anew for each period from a secret: whoever counts the answers to his
 /// own segments would otherwise see by what is missing whether those he sent in another's name were
 /// answered, and by that which ports are in use (CVE-2016-5696, CVE-2020-25705).
-pub(super) struct BlurredLimit {
+pub(super) struct JitteredRateLimit {
     secret: Secret,
     per_period: u32,
     period: u64,
-    left: u32,
+    remaining: u32,
 }
 
-impl BlurredLimit {
+impl JitteredRateLimit {
     pub(super) fn new(secret: Secret, per_second: u32) -> Self {
         let per_period = (per_second / PERIODS_PER_SECOND).max(1);
-        Self { secret, per_period, period: u64::MAX, left: 0 }
+        Self { secret, per_period, period: u64::MAX, remaining: 0 }
     }
 
     /// True if there may be one more now; then it counts.
@@ -33,16 +33,16 @@ impl BlurredLimit {
         let period = now.as_nanos() / PERIOD_NS;
         if period != self.period {
             self.period = period;
-            self.left = self.draw(period);
+            self.remaining = self.draw_quota(period);
         }
-        let admits = self.left > 0;
-        self.left = self.left.saturating_sub(1);
+        let admits = self.remaining > 0;
+        self.remaining = self.remaining.saturating_sub(1);
         admits
     }
 
     /// The number for a period.
     #[expect(clippy::cast_possible_truncation, reason = "a remainder of a 32-bit divisor")]
-    fn draw(&self, period: u64) -> u32 {
+    fn draw_quota(&self, period: u64) -> u32 {
         let mut hasher = self.secret.hasher();
         hasher.write_u64(period);
         let half = self.per_period / 2;
@@ -52,13 +52,13 @@ impl BlurredLimit {
 
 #[cfg(test)]
 mod tests {
-    use super::{BlurredLimit, PERIOD_NS};
+    use super::{JitteredRateLimit, PERIOD_NS};
     use crate::net::siphash_keys::{KeyPurpose, Secret};
     use crate::time::Instant;
 
     #[test]
-    fn each_period_has_a_number_of_its_own_within_the_bounds() {
-        let mut limit = BlurredLimit::new(Secret::new(5, KeyPurpose::Limits), 1000);
+    fn quota_varies_per_period_within_bounds() {
+        let mut limit = JitteredRateLimit::new(Secret::new(5, KeyPurpose::Limits), 1000);
         let numbers: Vec<usize> = (0..100)
             .map(|period| {
                 let now = Instant::from_nanos(period * PERIOD_NS + 7);
@@ -73,8 +73,8 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_still_admits_one() {
-        let mut limit = BlurredLimit::new(Secret::new(5, KeyPurpose::Limits), 1);
+    fn limit_of_one_per_second_admits_one() {
+        let mut limit = JitteredRateLimit::new(Secret::new(5, KeyPurpose::Limits), 1);
         let now = Instant::ZERO;
         assert!(limit.admits(now) && !limit.admits(now));
     }

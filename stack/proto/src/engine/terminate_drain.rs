@@ -20,20 +20,22 @@ use crate::verbs::wc::Completions;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Ends the stream but for the peer's last word, if there may be one.
-    pub(super) fn await_last_word(&mut self, index: u32) {
-        let Self { connections, assembly, verbs, .. } = self;
+    pub(super) fn begin_terminate_drain(&mut self, index: u32) {
+        let Self { connections, fpdu_pool: assembly, verbs, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let awaits = conn.qp.and_then(|qp| verbs.get(qp)).is_some_and(|qp| {
             // Streams that go on have the first claim to buffers for partial FPDUs.
             let may_keep =
                 |missing: Option<usize>| missing.is_none() || !assembly.is_under_pressure();
-            matches!(&conn.phase, Phase::Rdma { receiver } if may_keep(receiver.needed()))
+            matches!(&conn.phase, Phase::Rdma { deframer } if may_keep(deframer.needed()))
                 && qp.stream.awaits_terminate()
                 && !conn.tcb.peer_finished()
         });
-        if awaits && let Phase::Rdma { receiver } = std::mem::replace(&mut conn.phase, Phase::Over)
+        if awaits
+            && let Phase::Rdma { deframer: receiver } =
+                std::mem::replace(&mut conn.phase, Phase::Closed)
         {
-            conn.phase = Phase::LastWord { receiver: Box::new(receiver) };
+            conn.phase = Phase::DrainTerminate { deframer: Box::new(receiver) };
         } else {
             conn.end_stream(assembly);
         }
@@ -41,17 +43,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Octets in order of a stream that has ended here. Cost: that of their CRC.
     #[cold]
-    pub(super) fn take_last_word(
+    pub(super) fn drain_terminate(
         &mut self,
         now: Instant,
         index: u32,
         frame: &impl RxFrame,
         mut octets: Range<usize>,
     ) {
-        let Self { connections, assembly, verbs, .. } = self;
+        let Self { connections, fpdu_pool: assembly, verbs, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let crc = conn.framing.has_crc();
-        let Phase::LastWord { receiver } = &mut conn.phase else { return };
+        let Phase::DrainTerminate { deframer: receiver } = &mut conn.phase else { return };
         let head = frame.head();
         let goes_on = loop {
             let Some(qp) = conn.qp else { break false };
@@ -64,7 +66,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 match receiver.parse(run, crc, assembly) {
                     Ok(Some((ulpdu, used))) => {
                         octets.start += used;
-                        if verbs.take_late(qp, ulpdu) {
+                        if verbs.drain_ulpdu(qp, ulpdu) {
                             break false;
                         }
                         continue;
@@ -83,7 +85,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             octets.start += take;
             let was_told = match receiver.complete(crc, assembly) {
                 Ok(None) => continue,
-                Ok(Some(ulpdu)) => verbs.take_late(qp, ulpdu),
+                Ok(Some(ulpdu)) => verbs.drain_ulpdu(qp, ulpdu),
                 Err(_) => break false,
             };
             receiver.reset(assembly);
@@ -99,7 +101,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
 impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// A ULPDU behind the end of its stream: true if it was the peer's Terminate, which is told.
-    fn take_late(&mut self, index: u32, ulpdu: &[u8]) -> bool {
+    fn drain_ulpdu(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, _) = self.stream_of(index);
         let Some(Indication::Terminated(told)) =
             stream.and_then(|stream| stream.drain_ulpdu(ulpdu))

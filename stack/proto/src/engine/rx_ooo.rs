@@ -22,26 +22,27 @@ use crate::wire::seq::Seq;
 
 /// Most pieces that a connection holds while it is not set up: a start-up frame takes two
 /// segments at most, and whoever sends one need not be known.
-const STARTUP_PIECES_MAX: usize = 16;
+const STARTUP_OOO_MAX: usize = 16;
 /// Most entries for octets that nobody wants any more.
-const DISCARDED_MAX: usize = 64;
+const DISCARDED_OOO_MAX: usize = 64;
 /// A connection whose peer was silent for so long gives back by how much its window has grown, when
 /// others are in want of it.
 const WINDOW_IDLE_NS: u64 = 10 * SECOND;
 /// How often such connections are looked for, at most, and how many are looked at.
-const RECLAIM_INTERVAL_NS: u64 = MILLISECOND;
-const RECLAIM_LOOKS: usize = 64;
+const WINDOW_RECLAIM_INTERVAL_NS: u64 = MILLISECOND;
+const WINDOW_RECLAIM_SCAN_MAX: usize = 64;
 /// Pieces held out of order that are handed up in one pass, over all connections. One segment that
 /// fills a gap may make thousands contiguous; the rest follows in the next passes.
-const IN_TURN_MAX: usize = 256;
+const OOO_BUDGET: usize = 256;
 
 /// A frame with a segment: as the port received it, or put together from fragments.
-pub(super) trait Arrived<D: Device>: RxFrame {
-    /// [`Arrived::hold`] has room for `len` octets.
-    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize) -> bool;
+pub(super) trait SegmentFrame<D: Device>: RxFrame {
+    /// [`SegmentFrame::buffer_ooo`] has room for `len` octets.
+    fn can_buffer(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize)
+    -> bool;
 
     /// Has TCP hold `octets` of it; see [`Tcb::buffer_ooo`].
-    fn hold(
+    fn buffer_ooo(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
         holds: &mut OooPool<D::Rx>,
@@ -50,9 +51,9 @@ pub(super) trait Arrived<D: Device>: RxFrame {
 }
 
 /// A frame as the port received it.
-pub(super) struct Received<R>(pub(super) R);
+pub(super) struct PortFrame<R>(pub(super) R);
 
-impl<R: RxFrame> RxFrame for Received<R> {
+impl<R: RxFrame> RxFrame for PortFrame<R> {
     #[inline]
     fn head(&self) -> &[u8] {
         self.0.head()
@@ -74,12 +75,17 @@ impl<R: RxFrame> RxFrame for Received<R> {
     }
 }
 
-impl<D: Device> Arrived<D> for Received<D::Rx> {
-    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize) -> bool {
+impl<D: Device> SegmentFrame<D> for PortFrame<D::Rx> {
+    fn can_buffer(
+        &self,
+        tcb: &Tcb<D::Rx, D::Retained>,
+        holds: &OooPool<D::Rx>,
+        len: usize,
+    ) -> bool {
         tcb.can_buffer_ooo(holds, len)
     }
 
-    fn hold(
+    fn buffer_ooo(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
         holds: &mut OooPool<D::Rx>,
@@ -89,12 +95,17 @@ impl<D: Device> Arrived<D> for Received<D::Rx> {
     }
 }
 
-impl<D: Device> Arrived<D> for Reassembled {
-    fn can_hold(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize) -> bool {
+impl<D: Device> SegmentFrame<D> for Reassembled {
+    fn can_buffer(
+        &self,
+        tcb: &Tcb<D::Rx, D::Retained>,
+        holds: &OooPool<D::Rx>,
+        len: usize,
+    ) -> bool {
         tcb.can_copy_ooo(holds, len)
     }
 
-    fn hold(
+    fn buffer_ooo(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
         holds: &mut OooPool<D::Rx>,
@@ -109,7 +120,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// at once they are held, unless there is no use or no room for them.
     // req: MPA-022, MPA-037
     #[cold]
-    pub(super) fn take_early<F: Arrived<D>>(
+    pub(super) fn on_ooo_data<F: SegmentFrame<D>>(
         &mut self,
         index: u32,
         frame: F,
@@ -119,8 +130,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(conn) = self.connections.get(index) else { return };
         // What MPA has seen TCP does not lose any more, unless it is damaged.
         // req: MPA-023
-        let foreseen = if frame.can_hold(&conn.tcb, &self.holds, octets.len()) {
-            self.look_ahead(index, &frame, seq, octets.clone())
+        let foreseen = if frame.can_buffer(&conn.tcb, &self.ooo_pool, octets.len()) {
+            self.try_place_ooo(index, &frame, seq, octets.clone())
         } else {
             OooPlacement::Deferred
         };
@@ -128,7 +139,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         match foreseen {
             OooPlacement::Deferred => {}
             OooPlacement::Placed(fpdus) => {
-                conn.tcb.consumed_ooo(&mut self.holds);
+                conn.tcb.consumed_ooo(&mut self.ooo_pool);
                 self.verbs.counters.fpdus_in += u64::from(fpdus);
                 return;
             }
@@ -137,100 +148,102 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             // req: MPA-156
             OooPlacement::Corrupt => {
                 conn.tcb.drop_ooo();
-                self.verbs.counters.early_rejected += 1;
+                self.verbs.counters.ooo_dropped += 1;
                 return;
             }
         }
         let pieces = conn.tcb.ooo_segments();
         let is_held = match conn.phase {
             // Discarded now instead of in its turn.
-            Phase::Rejected { .. } | Phase::Over if pieces < DISCARDED_MAX => {
-                conn.tcb.consumed_ooo(&mut self.holds);
+            Phase::Rejected { .. } | Phase::Closed if pieces < DISCARDED_OOO_MAX => {
+                conn.tcb.consumed_ooo(&mut self.ooo_pool);
                 return;
             }
-            Phase::Rdma { .. } | Phase::LastWord { .. } => true,
-            _ => pieces < STARTUP_PIECES_MAX,
+            Phase::Rdma { .. } | Phase::DrainTerminate { .. } => true,
+            _ => pieces < STARTUP_OOO_MAX,
         };
         if !is_held {
             conn.tcb.drop_ooo();
-            self.verbs.counters.early_rejected += 1;
-        } else if !frame.hold(&mut conn.tcb, &mut self.holds, octets) {
-            self.verbs.counters.holds_refused += 1;
+            self.verbs.counters.ooo_dropped += 1;
+        } else if !frame.buffer_ooo(&mut conn.tcb, &mut self.ooo_pool, octets) {
+            self.verbs.counters.ooo_pool_exhausted += 1;
         }
     }
 
     /// Places what can be placed of octets ahead of their turn.
-    fn look_ahead<F: RxFrame>(
+    fn try_place_ooo<F: RxFrame>(
         &mut self,
         index: u32,
         frame: &F,
         seq: Seq,
         octets: Range<usize>,
     ) -> OooPlacement {
-        let Self { connections, assembly, verbs, .. } = self;
+        let Self { connections, fpdu_pool: assembly, verbs, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return OooPlacement::Deferred };
         let (Some(qp), crc) = (conn.qp, conn.framing.has_crc()) else {
             return OooPlacement::Deferred;
         };
-        let Phase::Rdma { receiver } = &mut conn.phase else { return OooPlacement::Deferred };
-        if !receiver.has_markers() || !verbs.places_early(qp) {
+        let Phase::Rdma { deframer: receiver } = &mut conn.phase else {
+            return OooPlacement::Deferred;
+        };
+        if !receiver.has_markers() || !verbs.allows_ooo_placement(qp) {
             return OooPlacement::Deferred;
         }
         if let Some(run) = frame.head().get(octets.clone()) {
             return receiver
-                .place_ooo(seq, run, crc, assembly, |ulpdu| verbs.place_ahead(qp, ulpdu));
+                .place_ooo(seq, run, crc, assembly, |ulpdu| verbs.place_ooo_write(qp, ulpdu));
         }
         let mut copy = assembly.alloc(octets.len());
         copy.resize(octets.len(), 0);
         frame.copy_out(octets.start, &mut copy);
         let foreseen =
-            receiver.place_ooo(seq, &copy, crc, assembly, |ulpdu| verbs.place_ahead(qp, ulpdu));
+            receiver.place_ooo(seq, &copy, crc, assembly, |ulpdu| verbs.place_ooo_write(qp, ulpdu));
         assembly.release(copy);
         foreseen
     }
 
     /// The turn of octets has come whose FPDUs were placed when they arrived.
     #[cold]
-    fn take_placed(&mut self, now: Instant, index: u32, len: u32) {
+    fn on_placed_in_order(&mut self, now: Instant, index: u32, len: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        if let Phase::LastWord { receiver } = &mut conn.phase {
+        if let Phase::DrainTerminate { deframer: receiver } = &mut conn.phase {
             if receiver.skip_placed(len).is_err() {
-                conn.end_stream(&mut self.assembly);
+                conn.end_stream(&mut self.fpdu_pool);
             }
             return;
         }
-        let Phase::Rdma { receiver } = &mut conn.phase else { return };
+        let Phase::Rdma { deframer: receiver } = &mut conn.phase else { return };
         let is_right = receiver.skip_placed(len).is_ok();
         let Some(qp) = conn.qp else { return };
         if is_right {
-            conn.gate_open = true;
+            conn.tx_allowed = true;
             if let Some(qp) = self.verbs.get_mut(qp) {
                 qp.stream.clear_rtr_expected();
             }
             return;
         }
-        let may_speak = conn.gate_open;
+        let may_speak = conn.tx_allowed;
         let was_told = self.verbs.fail_markers(qp, may_speak);
-        self.end_told(now, index, was_told);
+        self.end_failed_stream(now, index, was_told);
     }
 
     /// After octets in order: what was accepted early and follows them, as far as this pass goes.
     #[inline]
-    pub(super) fn take_in_turn(&mut self, now: Instant, index: u32) {
+    pub(super) fn deliver_contiguous(&mut self, now: Instant, index: u32) {
         while let Some(conn) = self.connections.get_mut(index) {
             match conn.tcb.next_contiguous() {
                 None => {
-                    conn.tcb.release_ooo(&mut self.holds);
+                    conn.tcb.release_ooo(&mut self.ooo_pool);
                     break;
                 }
                 Some(Contiguous::Buffered { segment: held, octets }) => {
-                    self.take_octets(now, index, &held, octets);
-                    self.holds.release(held);
+                    self.on_stream_bytes(now, index, &held, octets);
+                    self.ooo_pool.release(held);
                 }
-                Some(Contiguous::Consumed { len, .. }) => self.take_placed(now, index, len),
+                Some(Contiguous::Consumed { len, .. }) => self.on_placed_in_order(now, index, len),
             }
-            self.in_turn_left = self.in_turn_left.saturating_sub(1);
-            if self.in_turn_left == 0 && self.leaves_rest(index) {
+            self.ooo_budget = self.ooo_budget.saturating_sub(1);
+            if self.ooo_budget == 0 && self.defer_contiguous(index) {
                 break;
             }
         }
@@ -238,29 +251,29 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// The pass has handed up enough: true if the connection has more, for the next pass.
     #[cold]
-    fn leaves_rest(&mut self, index: u32) -> bool {
+    fn defer_contiguous(&mut self, index: u32) -> bool {
         let has_more = self.connections.get(index).is_some_and(|conn| conn.tcb.has_contiguous());
         if has_more {
             // It is not there yet: with what is next held already, no segment brings octets in
             // order.
-            self.in_turn.push_back((index, self.connections.generation(index)));
+            self.ooo_backlog.push_back((index, self.connections.generation(index)));
         }
         has_more
     }
 
     /// Goes on where earlier passes stopped, with each connection in turn.
-    pub(super) fn take_rests(&mut self, now: Instant) {
-        self.in_turn_left = IN_TURN_MAX;
-        for _ in 0..self.in_turn.len() {
-            if self.in_turn_left == 0 {
+    pub(super) fn resume_contiguous(&mut self, now: Instant) {
+        self.ooo_budget = OOO_BUDGET;
+        for _ in 0..self.ooo_backlog.len() {
+            if self.ooo_budget == 0 {
                 break;
             }
-            let Some((index, generation)) = self.in_turn.pop_front() else { break };
-            if self.connections.current(index, generation).is_none() {
+            let Some((index, generation)) = self.ooo_backlog.pop_front() else { break };
+            if self.connections.live_index(index, generation).is_none() {
                 continue;
             }
-            self.take_in_turn(now, index);
-            self.after_tcp(now, index);
+            self.deliver_contiguous(now, index);
+            self.handle_tcp_events_and_arm(now, index);
             self.make_ready(index);
         }
     }
@@ -268,7 +281,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// A receive window holds its peer up: it grows, by half of what is left to all of them at
     /// most, so that there is something left for the next.
     #[cold]
-    pub(super) fn grow_window(&mut self, now: Instant, index: u32) {
+    pub(super) fn grow_rcv_window(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let limit = conn.tcb.window_limit();
         let wanted = conn.tcb.window_wanted().saturating_sub(limit);
@@ -291,14 +304,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// offered it may still send: the offer only is not renewed. Cost: bounded, and called for no
     /// more than once a millisecond.
     fn reclaim_windows(&mut self, now: Instant) {
-        if now < self.reclaim_at {
+        if now < self.window_reclaim_at {
             return;
         }
-        self.reclaim_at = now + RECLAIM_INTERVAL_NS;
-        for _ in 0..RECLAIM_LOOKS.min(self.connections.slot_count()) {
-            let at = self.reclaim_from;
+        self.window_reclaim_at = now + WINDOW_RECLAIM_INTERVAL_NS;
+        for _ in 0..WINDOW_RECLAIM_SCAN_MAX.min(self.connections.slot_count()) {
+            let at = self.window_reclaim_cursor;
             let is_last = at as usize + 1 >= self.connections.slot_count();
-            self.reclaim_from = if is_last { 0 } else { at + 1 };
+            self.window_reclaim_cursor = if is_last { 0 } else { at + 1 };
             let Some(conn) = self.connections.get_mut(at) else { continue };
             if conn.window_growth > 0 && now.since(conn.tcb.last_rx_at()) > WINDOW_IDLE_NS {
                 conn.tcb.reset_window();

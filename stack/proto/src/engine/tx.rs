@@ -4,11 +4,11 @@
 use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, TxClass, TxFrame};
 use crate::engine::Engine;
-use crate::engine::closing::finish;
 use crate::engine::connection::{Connection, Phase};
-use crate::engine::inbound::note_overrun;
+use crate::engine::graceful_close::finish_close;
 use crate::engine::queue_pairs::QueuePairs;
-use crate::engine::reclaim;
+use crate::engine::rx::note_cq_overrun;
+use crate::engine::tx_reclaim;
 use crate::mpa::fpdu::{self, LENGTH_LEN, MULPDU_RANGE};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers;
@@ -19,11 +19,11 @@ use crate::verbs::cm::EndReason;
 use crate::verbs::wc::{Completions, CqId};
 
 /// Segments that a connection sends in its turn.
-const SEGMENTS_PER_TURN: usize = 16;
+const TX_QUANTUM_SEGMENTS: usize = 16;
 
 /// How a connection's turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum TxResult {
     /// Nothing more to send now.
     Done { sent: bool },
     /// It has more than its turn allowed, or no frame was to be had: `starved` if not even one
@@ -40,17 +40,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else { break };
             let Some(conn) = self.connections.get_mut(index) else { continue };
-            conn.queued = false;
-            if !conn.hop.resolved && conn.tcb.state() != tcp::State::Closed {
-                self.arm(index);
+            conn.in_ready_list = false;
+            if !conn.next_hop.resolved && conn.tcb.state() != tcp::State::Closed {
+                self.arm_timer(index);
                 continue;
             }
-            if conn.hop.is_due(now, self.neighbours.epoch()) {
-                self.refresh_hop(now, index);
+            if conn.next_hop.needs_refresh(now, self.neighbors.epoch()) {
+                self.refresh_next_hop(now, index);
             }
             match self.transmit(now, index) {
-                Turn::Done { sent } => worked |= sent,
-                Turn::Again { sent, starved: went_without } => {
+                TxResult::Done { sent } => worked |= sent,
+                TxResult::Again { sent, starved: went_without } => {
                     worked |= sent;
                     if went_without {
                         starved.get_or_insert(index);
@@ -58,9 +58,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     self.make_ready(index);
                 }
             }
-            self.after_tcp(now, index);
+            self.handle_tcp_events_and_arm(now, index);
         }
-        self.reclaim_if_wanted(now);
+        self.reclaim_if_needed(now);
         if let Some(first) = starved
             && let Some(at) = self.ready.iter().position(|&index| index == first)
         {
@@ -69,39 +69,49 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         worked
     }
 
-    fn transmit(&mut self, now: Instant, index: u32) -> Turn {
+    fn transmit(&mut self, now: Instant, index: u32) -> TxResult {
         let (mut sent, mut starved) = (false, true);
         // With the data pool drained an ACK cannot ride on data, and others' progress may hang on
         // it: it goes by itself.
         let mut drained = false;
         // What comes after the record just built is known already.
         let mut known = None;
-        let offload = Offload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
+        let offload =
+            ChecksumOffload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
         // It holds its share of frames: it goes on when one of them is acknowledged.
         let mut held_back = false;
         // Frames are, for one turn at least. Looked at once, if there are octets to send.
         let mut is_scarce = None;
-        for _ in 0..SEGMENTS_PER_TURN {
-            let Self { connections, device, verbs, overrun, assembly, reclaim, .. } = self;
-            let Some(conn) = connections.get_mut(index) else { return Turn::Done { sent } };
-            debug_assert!(known.is_none_or(|known| known == ready(conn, verbs)), "{known:?}");
-            let mut ready = known.take().unwrap_or_else(|| ready(conn, verbs));
+        for _ in 0..TX_QUANTUM_SEGMENTS {
+            let Self {
+                connections,
+                device,
+                verbs,
+                overrun_cqs: overrun,
+                fpdu_pool: assembly,
+                tx_reclaim: reclaim,
+                ..
+            } = self;
+            let Some(conn) = connections.get_mut(index) else { return TxResult::Done { sent } };
+            debug_assert!(known.is_none_or(|known| known == tx_demand(conn, verbs)), "{known:?}");
+            let mut ready = known.take().unwrap_or_else(|| tx_demand(conn, verbs));
             if conn.closing && ready == TxDemand::Nothing {
-                finish(conn, verbs, assembly);
+                finish_close(conn, verbs, assembly);
             }
             if ready != TxDemand::Nothing
                 && *is_scarce.get_or_insert_with(|| {
-                    device.data_avail_count() < reclaim::SCARCE_COUNT + SEGMENTS_PER_TURN
+                    device.data_avail_count() < tx_reclaim::LOW_WATER_FRAMES + TX_QUANTUM_SEGMENTS
                 })
             {
-                held_back |= reclaim::holds_share(device.data_avail_count(), conn.tcb.records());
+                held_back |=
+                    tx_reclaim::exceeds_share(device.data_avail_count(), conn.tcb.records());
             }
             if drained || held_back {
                 ready = TxDemand::Nothing;
             }
             let (pool, room) = match conn.tcb.next_transmit(now, ready) {
-                Transmit::Idle if drained => return Turn::Again { sent, starved },
-                Transmit::Idle => return Turn::Done { sent },
+                Transmit::Idle if drained => return TxResult::Again { sent, starved },
+                Transmit::Idle => return TxResult::Done { sent },
                 Transmit::Control => (TxClass::Control, 0),
                 Transmit::Retransmit { .. } => (TxClass::Retransmit, 0),
                 // A minimal FPDU is built whole even if it has to be cut; none is packed that has.
@@ -115,13 +125,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let Some(mut frame) = frame else {
                 verbs.counters.frame_shortages += 1;
                 if device.tx_free_count() > 0 && pool != TxClass::Control {
-                    reclaim.found_none(conn.tcb.records());
+                    reclaim.on_alloc_failed(conn.tcb.records());
                 }
                 if pool == TxClass::Data && !drained {
                     drained = true;
                     continue;
                 }
-                return Turn::Again { sent, starved };
+                return TxResult::Again { sent, starved };
             };
             let buf = frame.buf_mut();
             let len = match pool {
@@ -129,15 +139,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 TxClass::Retransmit => conn.tcb.write_retransmit(now, buf),
                 TxClass::Data => {
                     let at = conn.tcb.header_len();
-                    let filled = fill(conn, verbs, overrun, &mut buf[at..at + room]);
+                    let filled = pack_payload(conn, verbs, overrun, &mut buf[at..at + room]);
                     let payload_len = filled.len;
                     if payload_len == 0 {
-                        if filled.ended {
-                            self.wind_down(now, index);
+                        if filled.stream_failed {
+                            self.begin_close(now, index);
                         }
                         continue;
                     }
-                    let next = self::ready(conn, verbs);
+                    let next = self::tx_demand(conn, verbs);
                     let push = next == TxDemand::Nothing;
                     let len = conn.tcb.write_new_data(now, buf, payload_len, push);
                     frame.set_len(len);
@@ -148,8 +158,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         verbs.counters.frames_out += 1;
                     }
                     (sent, starved) = (true, false);
-                    if filled.ended {
-                        self.wind_down(now, index);
+                    if filled.stream_failed {
+                        self.begin_close(now, index);
                     } else if next == TxDemand::Nothing || !conn.framing.has_markers() {
                         // With markers its length depends on where it begins.
                         known = Some(next);
@@ -165,26 +175,26 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             sent = true;
             starved &= pool == TxClass::Control;
         }
-        Turn::Again { sent, starved: false }
+        TxResult::Again { sent, starved: false }
     }
 }
 
 /// What waits to become a new segment.
-pub(super) fn ready<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> TxDemand
+pub(super) fn tx_demand<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> TxDemand
 where
     R: crate::device::RxFrame,
     T: crate::device::Retained,
     M: Memory,
     C: Completions,
 {
-    if let Some(outbox) = &conn.outbox {
+    if let Some(outbox) = &conn.startup_tx {
         return TxDemand::Record(u32::try_from(outbox.len()).unwrap_or(u32::MAX));
     }
     let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return TxDemand::Nothing };
     let is_ready = match conn.phase {
-        Phase::Rdma { .. } => conn.gate_open && qp.stream.can_build(),
+        Phase::Rdma { .. } => conn.tx_allowed && qp.stream.can_build(),
         // The Terminate still goes out.
-        Phase::LastWord { .. } | Phase::Over => qp.stream.is_terminate_pending(),
+        Phase::DrainTerminate { .. } | Phase::Closed => qp.stream.is_terminate_pending(),
         _ => false,
     };
     if !is_ready {
@@ -215,23 +225,23 @@ const fn fpdu_len_of(ulpdu_len: u64) -> u32 {
     fpdu::fpdu_len(ulpdu_len as usize) as u32
 }
 
-/// What [`fill`] made.
+/// What [`pack_payload`] made.
 #[derive(Clone, Copy)]
-struct Filled {
+struct PackedPayload {
     /// Octets of payload.
     len: usize,
     /// The stream ended over a fault of this end while building.
-    ended: bool,
+    stream_failed: bool,
 }
 
 /// Fills the payload of a new segment: start-up octets, or as many whole FPDUs as fit. A message
 /// that would be cut begins in a segment of its own.
-fn fill<R, T, M, C>(
+fn pack_payload<R, T, M, C>(
     conn: &mut Connection<R, T>,
     verbs: &mut QueuePairs<M, C>,
     overrun: &mut Vec<CqId>,
     payload: &mut [u8],
-) -> Filled
+) -> PackedPayload
 where
     R: crate::device::RxFrame,
     T: crate::device::Retained,
@@ -239,14 +249,14 @@ where
     C: Completions,
 {
     let mut ended = false;
-    if let Some(outbox) = &mut conn.outbox {
+    if let Some(outbox) = &mut conn.startup_tx {
         let len = outbox.take(payload);
         if outbox.len() == 0 {
-            conn.outbox = None;
+            conn.startup_tx = None;
         }
-        return Filled { len, ended };
+        return PackedPayload { len, stream_failed: ended };
     }
-    let Some(index) = conn.qp else { return Filled { len: 0, ended } };
+    let Some(index) = conn.qp else { return PackedPayload { len: 0, stream_failed: ended } };
     // More than EMSS: the path is to be probed. Should the probe be lost its octets go again in
     // pieces of EMSS, so FPDUs of that size are packed, and a message may be cut for once.
     let framing = conn.framing;
@@ -255,7 +265,7 @@ where
     let start = if framing.has_markers() { framing.phase(conn.tcb.write_seq()) } else { None };
     let is_probe = payload.len() > whole + 3;
     let mut used = 0;
-    while let (Some(qp), memory) = verbs.split(index) {
+    while let (Some(qp), memory) = verbs.qp_and_memory(index) {
         if !qp.stream.can_build() {
             break;
         }
@@ -284,27 +294,27 @@ where
             }
             Err(BuildError::Response(told)) => {
                 ended = true;
-                verbs.end_with(index, *told);
+                verbs.terminate_with(index, *told);
                 continue;
             }
         }
         verbs.counters.fpdus_out += 1;
     }
-    if !verbs.report_sends(index)
+    if !verbs.complete_sends(index)
         && let Some(qp) = verbs.get(index)
     {
-        note_overrun(overrun, qp.init.send_cq);
+        note_cq_overrun(overrun, qp.init.send_cq);
     }
-    Filled { len: used, ended }
+    PackedPayload { len: used, stream_failed: ended }
 }
 
 /// Whether the port fills in checksums.
 #[derive(Clone, Copy)]
-struct Offload {
+struct ChecksumOffload {
     is_on: bool,
 }
 
-impl Offload {
+impl ChecksumOffload {
     fn request<R, T, F>(self, conn: &Connection<R, T>, frame: &mut F, header_len: usize)
     where
         R: crate::device::RxFrame,

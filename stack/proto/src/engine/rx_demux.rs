@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, RxFrame, TxClass, TxFrame};
 use crate::engine::Engine;
-use crate::engine::early::Received;
+use crate::engine::rx_ooo::PortFrame;
 use crate::net::fragments::{FragmentOutcome, Reassembled, ReassemblyFailure};
 use crate::net::neighbor::{Advert, CacheUpdate};
 use crate::net::{arp, icmp_echo, icmp_tx, mld, ndp, routing};
@@ -24,8 +24,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// lets the peer send is then in the engine when the frames that the peer sent are looked at.
     /// So frames that come after it wait for the next one, also if it found none.
     #[inline]
-    pub fn fetch(&mut self) {
-        self.is_fetched = true;
+    pub fn rx_burst(&mut self) {
+        self.rx_burst_done = true;
         if self.burst.is_empty() {
             let count = self.device.receive(&mut self.burst, super::BURST_LEN);
             self.verbs.counters.frames_in += count as u64;
@@ -33,15 +33,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Takes one burst of frames to completion.
-    pub(super) fn receive(&mut self, now: Instant) -> bool {
-        if !self.is_fetched {
-            self.fetch();
+    pub(super) fn process_rx(&mut self, now: Instant) -> bool {
+        if !self.rx_burst_done {
+            self.rx_burst();
         }
-        self.is_fetched = false;
+        self.rx_burst_done = false;
         let mut burst = std::mem::take(&mut self.burst);
         let worked = !burst.is_empty();
         for frame in burst.drain(..) {
-            self.take_frame(now, frame);
+            self.on_frame(now, frame);
         }
         self.burst = burst;
         worked
@@ -49,35 +49,35 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// A TCP segment to this port needs one look at its destination and one parse; whatever is
     /// none is looked at again.
-    fn take_frame(&mut self, now: Instant, frame: D::Rx) {
+    fn on_frame(&mut self, now: Instant, frame: D::Rx) {
         let mode = self.capabilities.checksum;
         let is_ours = frame.head().first_chunk() == Some(&self.link.mac);
         if is_ours
             && self.link.vlan.is_none()
             && let Ok(segment) = Segment::parse(&frame, mode)
         {
-            self.take_segment(now, &segment, Received(frame));
+            self.on_segment(now, &segment, PortFrame(frame));
         } else {
-            self.take_tagged(now, frame, is_ours);
+            self.on_vlan_frame(now, frame, is_ours);
         }
     }
 
     /// A frame with a VLAN tag, as all have in a VLAN, or one that is no TCP segment.
     #[inline(never)]
-    fn take_tagged(&mut self, now: Instant, frame: D::Rx, is_ours: bool) {
+    fn on_vlan_frame(&mut self, now: Instant, frame: D::Rx, is_ours: bool) {
         if is_ours
             && self.link.parse_header(frame.head()).is_some_and(|(_, l3)| l3 == VLAN_ETHERNET_LEN)
             && let Ok(segment) = Segment::parse_vlan(&frame, self.capabilities.checksum)
         {
-            self.take_segment(now, &segment, Received(frame));
+            self.on_segment(now, &segment, PortFrame(frame));
         } else {
-            self.take_other(now, &frame);
+            self.on_non_tcp_frame(now, &frame);
         }
     }
 
     /// A frame that is no TCP segment to this port.
     #[cold]
-    fn take_other(&mut self, now: Instant, frame: &D::Rx) {
+    fn on_non_tcp_frame(&mut self, now: Instant, frame: &D::Rx) {
         let head = frame.head();
         let destination = head.first_chunk();
         let is_ours = destination == Some(&self.link.mac);
@@ -85,11 +85,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let sender = ethernet::source_mac(head).filter(|&mac| mac != self.link.mac);
         let taken = match (self.link.parse_header(head), sender) {
             (Some((ETHERTYPE_ARP, l3)), Some(_)) if is_ours || destination == Some(&BROADCAST) => {
-                self.take_arp(now, &head[l3..], is_ours)
+                self.on_arp(now, &head[l3..], is_ours)
             }
-            (Some((ETHERTYPE_IPV4, l3)), Some(mac)) if is_ours => self.take_ip(now, frame, l3, mac),
+            (Some((ETHERTYPE_IPV4, l3)), Some(mac)) if is_ours => self.on_ip(now, frame, l3, mac),
             (Some((ETHERTYPE_IPV6, l3)), Some(mac)) if is_ours || is_group => {
-                self.take_ip(now, frame, l3, mac)
+                self.on_ip(now, frame, l3, mac)
             }
             _ => None,
         };
@@ -99,7 +99,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// An ARP packet, to us alone or to everybody; `None` if it means nothing here.
-    fn take_arp(&mut self, now: Instant, packet: &[u8], is_ours: bool) -> Option<()> {
+    fn on_arp(&mut self, now: Instant, packet: &[u8], is_ours: bool) -> Option<()> {
         let packet = arp::parse(packet)?;
         let (sender, mac) = packet.sender;
         if !ethernet::is_unicast(mac) {
@@ -111,24 +111,31 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let solicited =
                 is_ours && !packet.is_request && self.routing.is_local(packet.target.into());
             let mac = Some(mac);
-            self.hear(now, &Advert { ip: sender.into(), mac, solicited, overrides: true })?;
+            self.on_neighbor_advert(
+                now,
+                &Advert { ip: sender.into(), mac, solicited, overrides: true },
+            )?;
         }
-        if asks_us && self.answers.admits(now) {
+        if asks_us && self.neighbor_reply_limit.admits(now) {
             let link = self.link;
-            self.send_control(|out| arp::write_reply(link, packet.target, packet.sender, out));
+            self.send_control_frame(|out| {
+                arp::write_reply(link, packet.target, packet.sender, out)
+            });
         }
         Some(())
     }
 
     /// An IP packet that is not a TCP segment; `None` if it means nothing here.
-    fn take_ip(&mut self, now: Instant, frame: &D::Rx, l3: usize, mac: [u8; 6]) -> Option<()> {
+    fn on_ip(&mut self, now: Instant, frame: &D::Rx, l3: usize, mac: [u8; 6]) -> Option<()> {
         let verify = self.capabilities.checksum != ChecksumMode::NotNeeded;
         let head = frame.head();
         let packet = Packet::parse(head, frame.len(), l3, verify).ok()?;
         if let Some(part) = packet.fragment {
-            return self.take_fragment(now, frame, &packet, &part, mac);
+            return self.on_fragment(now, frame, &packet, &part, mac);
         }
-        if packet.protocol == PROTOCOL_ICMPV6 && self.take_ndp(now, head, &packet, mac).is_some() {
+        if packet.protocol == PROTOCOL_ICMPV6
+            && self.on_ndp_or_mld(now, head, &packet, mac).is_some()
+        {
             return Some(());
         }
         // No answers to what was sent to many, nor to what nobody can have sent.
@@ -136,10 +143,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return None;
         }
         match packet.protocol {
-            PROTOCOL_ICMP | PROTOCOL_ICMPV6 if self.take_icmp_error(now, frame, packet.l3) => {
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 if self.on_icmp_error(now, frame, packet.l3) => {
                 Some(())
             }
-            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => self.take_ping(now, frame, &packet, mac),
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => self.on_echo_request(now, frame, &packet, mac),
             _ => None,
         }
     }
@@ -153,7 +160,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// A part of a packet; with the last that was missing the packet is taken. Of protocols that
     /// are not served nothing is kept, and neighbour discovery never comes in parts (RFC 6980).
-    fn take_fragment(
+    fn on_fragment(
         &mut self,
         now: Instant,
         frame: &D::Rx,
@@ -174,14 +181,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let taken = self.fragments.on_fragment(now, frame, packet, part);
         self.verbs.counters.reassembly_failures = self.fragments.failure_count();
         if let Some(given_up) = self.fragments.take_failure() {
-            self.report_given_up(now, &given_up);
+            self.send_reassembly_time_exceeded(now, &given_up);
         }
         match taken {
             FragmentOutcome::Buffered => Some(()),
             FragmentOutcome::Rejected => None,
             FragmentOutcome::Complete(whole) => {
                 self.verbs.counters.packets_reassembled += 1;
-                self.take_whole(now, whole, mac)
+                self.on_reassembled(now, whole, mac)
             }
         }
     }
@@ -189,12 +196,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Tells the source of a packet that its fragments were given up: it was asked for an answer
     /// to when they came.
     #[cold]
-    fn report_given_up(&mut self, now: Instant, given_up: &ReassemblyFailure) {
-        if !self.reports.admits(now) {
+    fn send_reassembly_time_exceeded(&mut self, now: Instant, failure: &ReassemblyFailure) {
+        if !self.icmp_error_out_limit.admits(now) {
             return;
         }
         let Some(mut frame) = self.device.allocate(TxClass::Control) else { return };
-        let Some(len) = icmp_tx::write_reassembly_failure(given_up, self.link, frame.buf_mut())
+        let Some(len) = icmp_tx::write_reassembly_failure(failure, self.link, frame.buf_mut())
         else {
             return;
         };
@@ -205,7 +212,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// A packet made whole.
-    fn take_whole(&mut self, now: Instant, whole: Reassembled, mac: [u8; 6]) -> Option<()> {
+    fn on_reassembled(&mut self, now: Instant, whole: Reassembled, mac: [u8; 6]) -> Option<()> {
         let mode = self.capabilities.checksum;
         // As its first piece came.
         let (_, l3) = self.link.parse_header(whole.head())?;
@@ -214,24 +221,24 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             _ => Segment::parse(&whole, mode),
         };
         match parsed {
-            Ok(segment) => self.take_segment(now, &segment, whole),
+            Ok(segment) => self.on_segment(now, &segment, whole),
             Err(ParseError::NotTcp) => {
                 let packet = Packet::parse(whole.head(), whole.len(), l3, false).ok()?;
-                self.take_ping(now, &whole, &packet, mac)?;
+                self.on_echo_request(now, &whole, &packet, mac)?;
             }
             Err(_) => return None,
         }
         Some(())
     }
 
-    fn take_ping(
+    fn on_echo_request(
         &mut self,
         now: Instant,
         frame: &impl RxFrame,
         packet: &Packet,
         mac: [u8; 6],
     ) -> Option<()> {
-        if !self.echoes.admits(now) {
+        if !self.echo_reply_limit.admits(now) {
             return None;
         }
         let (link, mtu) = (self.link, usize::from(self.capabilities.send_mtu));
@@ -240,13 +247,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         reply.set_len(len);
         self.device.transmit(reply);
         self.verbs.counters.frames_out += 1;
-        self.verbs.counters.echoes_answered += 1;
+        self.verbs.counters.echo_replies_out += 1;
         Some(())
     }
 
     /// A message of neighbour discovery, or a query for multicast groups; `None` if it is none, or
     /// means nothing here.
-    fn take_ndp(
+    fn on_ndp_or_mld(
         &mut self,
         now: Instant,
         head: &[u8],
@@ -268,7 +275,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         // A query comes behind hop-by-hop options (RFC 3810 section 5).
         let has_options = packet.l4 > packet.l3 + IPV6_LEN;
         if has_options && let Some(query) = mld::parse(src, dst, packet.hop_limit, message) {
-            return self.take_query(now, &query).then_some(());
+            return self.on_mld_query(now, &query).then_some(());
         }
         match ndp::parse(src, dst, packet.hop_limit, message)? {
             ndp::Message::Solicitation { mac: Some(mac), .. } if !ethernet::is_unicast(mac) => {
@@ -278,39 +285,47 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 let asker = source.map(|ip| (ip, mac.unwrap_or(sender_mac)));
                 if let (Some(source), Some(_)) = (source, mac) {
                     let ip = source.into();
-                    self.hear(now, &Advert { ip, mac, solicited: false, overrides: true })?;
+                    self.on_neighbor_advert(
+                        now,
+                        &Advert { ip, mac, solicited: false, overrides: true },
+                    )?;
                 }
-                if self.routing.is_local(target.into()) && self.answers.admits(now) {
+                if self.routing.is_local(target.into()) && self.neighbor_reply_limit.admits(now) {
                     let link = self.link;
-                    self.send_control(|out| ndp::write_advertisement(link, target, asker, out));
+                    self.send_control_frame(|out| {
+                        ndp::write_advertisement(link, target, asker, out)
+                    });
                 }
             }
             ndp::Message::Advertisement { target, mac, solicited, overrides } => {
-                self.hear(now, &Advert { ip: target.into(), mac, solicited, overrides })?;
+                self.on_neighbor_advert(
+                    now,
+                    &Advert { ip: target.into(), mac, solicited, overrides },
+                )?;
             }
         }
         Some(())
     }
 
     /// What somebody says of an address; `None` if it cannot be true.
-    fn hear(&mut self, now: Instant, said: &Advert) -> Option<()> {
-        if said.mac == Some(self.link.mac) {
+    fn on_neighbor_advert(&mut self, now: Instant, advert: &Advert) -> Option<()> {
+        if advert.mac == Some(self.link.mac) {
             return None;
         }
-        if self.routing.is_local(said.ip) {
+        if self.routing.is_local(advert.ip) {
             // Told to whoever looks; the answer to a question defends the address.
             self.verbs.counters.address_conflicts += 1;
             return None;
         }
-        match self.neighbours.on_advert(now, said) {
-            CacheUpdate::LladdrChanged => self.verbs.counters.neighbours_moved += 1,
+        match self.neighbors.on_advert(now, advert) {
+            CacheUpdate::LladdrChanged => self.verbs.counters.neighbor_mac_changes += 1,
             CacheUpdate::Resolved | CacheUpdate::Unchanged => {}
         }
         Some(())
     }
 
     /// Sends one frame that carries no stream octets, if there is one to be had.
-    pub(super) fn send_control(&mut self, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
+    pub(super) fn send_control_frame(&mut self, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
         if self.device.tx_free_count() == 0 {
             return false;
         }
@@ -325,10 +340,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Tells the link where our addresses are, before anything else is sent: whoever knew them
     /// elsewhere learns that they moved.
     #[cold]
-    pub(super) fn announce(&mut self) {
+    pub(super) fn announce_addresses(&mut self) {
         let link = self.link;
         while let Some(&ours) = self.unannounced.last() {
-            let sent = self.send_control(|out| match ours {
+            let sent = self.send_control_frame(|out| match ours {
                 IpAddr::V4(ours) => arp::write_announcement(link, ours, out),
                 IpAddr::V6(ours) => ndp::write_advertisement(link, ours, None, out),
             });

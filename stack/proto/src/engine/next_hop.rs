@@ -19,91 +19,91 @@ use crate::verbs::cm::ConnectError;
 use crate::verbs::wc::Completions;
 
 /// Between two looks at the cache, while it does not change.
-const LOOK_INTERVAL_NS: u64 = SECOND;
+const REFRESH_INTERVAL_NS: u64 = SECOND;
 /// Connections without an address that look at it in one pass: however many wait, the others' work
 /// goes on. The rest of them follow in the next passes.
-const LOOKS_PER_PASS: usize = 64;
+const RESOLVES_PER_PASS: usize = 64;
 
 /// Where a connection's frames go.
 #[derive(Debug)]
-pub(super) struct Hop {
-    neighbour: Option<NeighborId>,
+pub(super) struct NextHop {
+    neighbor: Option<NeighborId>,
     /// The cache's when it was last looked at.
     epoch: u32,
     /// Acknowledged and received octets then.
-    mark: u32,
+    progress: u32,
     /// When to look again.
-    look_at: Instant,
+    refresh_at: Instant,
     /// Frames may go: there is an address, and it was not given up.
     pub(super) resolved: bool,
 }
 
-impl Hop {
+impl NextHop {
     /// Waits for an address.
-    pub(super) const fn unknown() -> Self {
-        Self { neighbour: None, epoch: 0, mark: 0, look_at: Instant::ZERO, resolved: false }
+    pub(super) const fn unresolved() -> Self {
+        Self { neighbor: None, epoch: 0, progress: 0, refresh_at: Instant::ZERO, resolved: false }
     }
 
     /// Back to where the SYN came from.
-    pub(super) const fn reflected() -> Self {
-        Self { resolved: true, ..Self::unknown() }
+    pub(super) const fn via_syn_source() -> Self {
+        Self { resolved: true, ..Self::unresolved() }
     }
 
     /// TCP hears nothing of what it sends: the look at the cache comes before its time.
-    pub(super) const fn suspect(&mut self, now: Instant) {
-        self.look_at = now;
+    pub(super) const fn mark_suspect(&mut self, now: Instant) {
+        self.refresh_at = now;
     }
 
     /// The cache is to be looked at before the next frame.
     #[inline]
-    pub(super) fn is_due(&self, now: Instant, epoch: u32) -> bool {
-        self.epoch != epoch || self.look_at <= now
+    pub(super) fn needs_refresh(&self, now: Instant, epoch: u32) -> bool {
+        self.epoch != epoch || self.refresh_at <= now
     }
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Looks after connections that wait for hardware addresses, and asks the questions that are
     /// due.
-    pub(super) fn resolve(&mut self, now: Instant) {
-        let epoch = self.neighbours.epoch();
+    pub(super) fn resolve_next_hops(&mut self, now: Instant) {
+        let epoch = self.neighbors.epoch();
         if !self.unresolved.is_empty() && (self.resolve_at <= now || self.resolve_epoch != epoch) {
-            self.resolve_at = now + LOOK_INTERVAL_NS;
+            self.resolve_at = now + REFRESH_INTERVAL_NS;
             self.resolve_epoch = epoch;
-            self.unexamined = self.unresolved.len();
+            self.unresolved_due = self.unresolved.len();
         }
-        for _ in 0..self.unexamined.min(LOOKS_PER_PASS) {
-            self.unexamined -= 1;
+        for _ in 0..self.unresolved_due.min(RESOLVES_PER_PASS) {
+            self.unresolved_due -= 1;
             if let Some(index) = self.unresolved.pop_front()
-                && self.is_waiting(now, index)
+                && self.recheck_unresolved(now, index)
             {
                 self.unresolved.push_back(index);
             }
         }
-        while let Some(question) = self.neighbours.next_solicit(now) {
-            self.ask(question);
+        while let Some(question) = self.neighbors.next_solicit(now) {
+            self.send_solicit(question);
         }
     }
 
     /// Whether a connection still waits for an address after another look.
-    fn is_waiting(&mut self, now: Instant, index: u32) -> bool {
-        let is_unresolved = |conn: &super::connection::Connection<_, _>| !conn.hop.resolved;
+    fn recheck_unresolved(&mut self, now: Instant, index: u32) -> bool {
+        let is_unresolved = |conn: &super::connection::Connection<_, _>| !conn.next_hop.resolved;
         if !self.connections.get(index).is_some_and(is_unresolved) {
             return false;
         }
-        let answer = self.look_up_hop(now, index);
+        let answer = self.lookup_next_hop(now, index);
         let Some(conn) = self.connections.get_mut(index) else { return false };
         match answer {
             Some(Lookup::Found(mac)) => {
-                conn.hop.resolved = true;
+                conn.next_hop.resolved = true;
                 conn.tcb.set_remote_mac(mac);
                 self.make_ready(index);
                 false
             }
             // One that lives stays, and goes on when its neighbour comes back in time.
-            Some(Lookup::Unreachable) if !conn.established => {
-                self.verbs.counters.neighbours_unreachable += 1;
+            Some(Lookup::Unreachable) if !conn.tcp_established => {
+                self.verbs.counters.neighbors_unreachable += 1;
                 self.fail_connect(index, ConnectError::TimedOut, None);
-                self.drop_connection(index);
+                self.remove_connection(index);
                 false
             }
             _ => true,
@@ -111,37 +111,37 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Takes up what the cache says of a connection's neighbour, and tells it how the connection
-    /// fares. To be called when [`Hop::is_due`], before frames go.
+    /// fares. To be called when [`NextHop::needs_refresh`], before frames go.
     #[cold]
-    pub(super) fn refresh_hop(&mut self, now: Instant, index: u32) {
-        let epoch = self.neighbours.epoch();
+    pub(super) fn refresh_next_hop(&mut self, now: Instant, index: u32) {
+        let epoch = self.neighbors.epoch();
         let Some(conn) = self.connections.get_mut(index) else { return };
         // Back to where the SYN came from, until the handshake is complete.
-        if !conn.established && conn.hop.neighbour.is_none() {
-            conn.hop.epoch = epoch;
-            conn.hop.look_at = now + LOOK_INTERVAL_NS;
+        if !conn.tcp_established && conn.next_hop.neighbor.is_none() {
+            conn.next_hop.epoch = epoch;
+            conn.next_hop.refresh_at = now + REFRESH_INTERVAL_NS;
             return;
         }
-        let mark = mark(&conn.tcb);
-        let progress = mark != conn.hop.mark;
+        let mark = tcp_progress(&conn.tcb);
+        let progress = mark != conn.next_hop.progress;
         // A look before its time says nothing of a lack of progress.
-        let doubts = !progress && conn.hop.look_at <= now && !conn.tcb.all_acked();
-        conn.hop.mark = mark;
+        let doubts = !progress && conn.next_hop.refresh_at <= now && !conn.tcb.all_acked();
+        conn.next_hop.progress = mark;
         let mac = conn.tcb.remote_mac();
-        if let Some(neighbour) = conn.hop.neighbour {
+        if let Some(neighbour) = conn.next_hop.neighbor {
             if progress {
-                self.neighbours.confirm(now, neighbour, mac);
+                self.neighbors.confirm(now, neighbour, mac);
             } else if doubts {
-                self.neighbours.mark_suspect(now, neighbour);
+                self.neighbors.mark_suspect(now, neighbour);
             }
         }
-        let answer = self.look_up_hop(now, index);
+        let answer = self.lookup_next_hop(now, index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         match answer {
             Some(Lookup::Found(mac)) => conn.tcb.set_remote_mac(mac),
             Some(Lookup::Unreachable) if !progress => {
-                self.verbs.counters.neighbours_unreachable += 1;
-                conn.hop.resolved = false;
+                self.verbs.counters.neighbors_unreachable += 1;
+                conn.next_hop.resolved = false;
                 self.unresolved.push_back(index);
             }
             // What goes to the address known so far may arrive; or there is no better one.
@@ -150,24 +150,24 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Looks up the neighbour that takes a connection's frames.
-    fn look_up_hop(&mut self, now: Instant, index: u32) -> Option<Lookup> {
+    fn lookup_next_hop(&mut self, now: Instant, index: u32) -> Option<Lookup> {
         let conn = self.connections.get_mut(index)?;
-        conn.hop.epoch = self.neighbours.epoch();
-        conn.hop.look_at = now + LOOK_INTERVAL_NS;
-        let known = conn.hop.neighbour.and_then(|id| self.neighbours.lookup(now, id));
+        conn.next_hop.epoch = self.neighbors.epoch();
+        conn.next_hop.refresh_at = now + REFRESH_INTERVAL_NS;
+        let known = conn.next_hop.neighbor.and_then(|id| self.neighbors.lookup(now, id));
         if known.is_some() {
             return known;
         }
         let hop = self.routing.next_hop(conn.tcb.tuple().remote.ip())?;
-        conn.hop.neighbour = self.neighbours.find_or_insert(now, hop);
-        self.neighbours.lookup(now, conn.hop.neighbour?)
+        conn.next_hop.neighbor = self.neighbors.find_or_insert(now, hop);
+        self.neighbors.lookup(now, conn.next_hop.neighbor?)
     }
 
-    fn ask(&mut self, question: Solicit) {
+    fn send_solicit(&mut self, question: Solicit) {
         let Solicit { ip, mac } = question;
         let (Some(source), link) = (self.routing.select_source(ip, ip), self.link) else { return };
-        self.verbs.counters.neighbour_questions += 1;
-        self.send_control(|out| match (source, ip) {
+        self.verbs.counters.neighbor_solicits_out += 1;
+        self.send_control_frame(|out| match (source, ip) {
             (IpAddr::V4(source), IpAddr::V4(ip)) => arp::write_request(link, source, ip, mac, out),
             (IpAddr::V6(source), IpAddr::V6(ip)) => {
                 ndp::write_solicitation(link, source, ip, mac, out)
@@ -179,6 +179,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
 /// Moves on with every octet that is acknowledged or arrives in order: both show that frames
 /// reach the peer (RFC 4861 section 7.3.1).
-fn mark<R: RxFrame, T: Retained>(tcb: &Tcb<R, T>) -> u32 {
+fn tcp_progress<R: RxFrame, T: Retained>(tcb: &Tcb<R, T>) -> u32 {
     tcb.snd_una().0.wrapping_add(tcb.rcv_nxt().0)
 }

@@ -11,61 +11,62 @@
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::{Outbox, Phase};
-use crate::engine::established::rtr_fpdu;
+use crate::engine::connection::{Phase, StartupTx};
+use crate::engine::mpa_start::build_rtr_fpdu;
 use crate::mpa::startup::Rtr;
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
 
 /// Nudges of a connection, at most. Each gap is twice the one before.
-const NUDGES_MAX: u8 = 5;
+const WAKEUPS_MAX: u8 = 5;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// An initiator has just been established by its peer's reply.
-    pub(super) fn plan_nudge(&mut self, now: Instant, index: u32) {
-        let after = self.config.nudge_after_ns;
+    pub(super) fn arm_siw_wakeup(&mut self, now: Instant, index: u32) {
+        let after = self.config.siw_wakeup_after_ns;
         // A peer that wants markers is not siw, which refuses them.
         if let Some(conn) = self.connections.get_mut(index)
             && after > 0
             && !conn.framing.has_markers()
         {
-            conn.patience = now + after;
+            conn.deadline = now + after;
             if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
-                qp.reached = conn.tcb.rcv_nxt();
+                qp.last_rcv_nxt = conn.tcb.rcv_nxt();
             }
         }
     }
 
     /// If patience ended with a connection in full operation it is time for the nudge: sent if the
     /// last octets of this end were among its first. False: patience ended with something else.
-    pub(super) fn nudge_if_established(&mut self, now: Instant, index: u32) -> bool {
+    pub(super) fn on_siw_wakeup_deadline(&mut self, now: Instant, index: u32) -> bool {
         let Some(conn) = self.connections.get_mut(index) else { return false };
         let (Phase::Rdma { .. }, Some(qp)) = (&conn.phase, conn.qp) else { return false };
-        let Some(qp) = self.verbs.get_mut(qp).filter(|qp| now < qp.waits_until) else {
+        let Some(qp) = self.verbs.get_mut(qp).filter(|qp| now < qp.close_deadline) else {
             return false;
         };
         // What was said later than half of the time ago came late enough to be looked at, and
         // everything before it with it.
-        let gap = self.config.nudge_after_ns << qp.nudges;
+        let gap = self.config.siw_wakeup_after_ns << qp.siw_wakeups;
         let spoke_early = conn.tcb.since_last_tx(now) >= gap / 2;
         // Some responders speak at once, whether they listen or not: that alone is no answer.
-        let is_unheard = spoke_early && (qp.nudges == 0 || conn.tcb.rcv_nxt() == qp.reached);
+        let is_unheard =
+            spoke_early && (qp.siw_wakeups == 0 || conn.tcb.rcv_nxt() == qp.last_rcv_nxt);
         // req: DDP-109
         let has_more = qp.stream.can_build();
-        if is_unheard && (has_more || conn.outbox.is_some() || conn.tcb.unsent_or_unacked()) {
+        if is_unheard && (has_more || conn.startup_tx.is_some() || conn.tcb.unsent_or_unacked()) {
             // Looked at again later: what is still to be sent wakes the peer as well, and nothing
             // may come between the segments of a message; and its TCP may take its time with the
             // acknowledgement, which says nothing of who has looked at the octets.
-            conn.patience = qp.waits_until.min(now + gap);
+            conn.deadline = qp.close_deadline.min(now + gap);
             return true;
         }
-        conn.patience = qp.waits_until;
-        if is_unheard && !qp.finished && qp.stream.has_sent() {
-            let fpdu = rtr_fpdu(&mut qp.stream, Rtr::Write, conn.framing);
-            conn.outbox = Some(Outbox::of(&fpdu));
-            qp.nudges += 1;
-            if qp.nudges < NUDGES_MAX {
-                conn.patience = qp.waits_until.min(now + 2 * gap);
+        conn.deadline = qp.close_deadline;
+        if is_unheard && !qp.tx_closed && qp.stream.has_sent() {
+            let fpdu = build_rtr_fpdu(&mut qp.stream, Rtr::Write, conn.framing);
+            conn.startup_tx = Some(StartupTx::from_bytes(&fpdu));
+            qp.siw_wakeups += 1;
+            if qp.siw_wakeups < WAKEUPS_MAX {
+                conn.deadline = qp.close_deadline.min(now + 2 * gap);
             }
             self.verbs.counters.fpdus_out += 1;
         }

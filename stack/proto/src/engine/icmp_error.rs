@@ -24,7 +24,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// attempt to connect ends at once if the host says that nobody is at the port or that it does
     /// not speak TCP (RFC 1122 section 4.2.3.9); other errors may pass, and only say why if it
     /// fails in the end. Both are reported as [`ConnectError::Unreachable`].
-    pub(super) fn take_icmp_error(&mut self, now: Instant, frame: &D::Rx, l3: usize) -> bool {
+    pub(super) fn on_icmp_error(&mut self, now: Instant, frame: &D::Rx, l3: usize) -> bool {
         if frame.len() > FRAME_LEN_MAX {
             return false;
         }
@@ -41,21 +41,21 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Err(_) => None,
             Ok(error) => Some(error),
         };
-        if error.is_some_and(|error| self.heed_error(now, &error)) {
-            self.verbs.counters.icmp_errors += 1;
+        if error.is_some_and(|error| self.apply_icmp_error(now, &error)) {
+            self.verbs.counters.icmp_errors_in += 1;
         } else {
-            self.verbs.counters.icmp_refused += 1;
+            self.verbs.counters.icmp_errors_ignored += 1;
         }
         true
     }
 
     /// False if it is refused.
-    fn heed_error(&mut self, now: Instant, error: &IcmpError) -> bool {
+    fn apply_icmp_error(&mut self, now: Instant, error: &IcmpError) -> bool {
         let IcmpError { kind: cause, tuple, seq, ack, packet_len } = *error;
-        let Some(index) = self.find(&tuple) else { return false };
+        let Some(index) = self.lookup(&tuple) else { return false };
         let Some(conn) = self.connections.get_mut(index) else { return false };
         // Only what may be meant counts: whoever knows of no connection has no part in the limit.
-        if !conn.tcb.matches_outstanding(seq, ack) || !self.icmp_errors.admits(now) {
+        if !conn.tcb.matches_outstanding(seq, ack) || !self.icmp_error_in_limit.admits(now) {
             return false;
         }
         match cause {
@@ -63,7 +63,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 if !conn.tcb.packet_too_big(now, &TooBig { seq, ack, mtu, packet_len }) {
                     return false;
                 }
-                self.after_tcp(now, index);
+                self.handle_tcp_events_and_arm(now, index);
                 self.make_ready(index);
             }
             IcmpErrorKind::SourceQuench => return false,
@@ -71,7 +71,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             _ if cause.is_hard() => {
                 self.fail_connect(index, ConnectError::Unreachable, None);
                 self.abort(index);
-                self.after_tcp(now, index);
+                self.handle_tcp_events_and_arm(now, index);
             }
             _ => conn.unreachable = true,
         }

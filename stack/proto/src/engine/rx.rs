@@ -8,8 +8,8 @@ use crate::ddp::untagged::UntaggedFault;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
 use crate::engine::connection::Phase;
-use crate::engine::early::Arrived;
 use crate::engine::queue_pairs::QueuePairs;
+use crate::engine::rx_ooo::SegmentFrame;
 use crate::mpa::fpdu::FpduError;
 use crate::net::routing;
 use crate::rdmap::stream::{Indication, Stream};
@@ -24,42 +24,42 @@ use crate::wire::terminate::Terminate;
 
 /// What a ULPDU means for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum UlpduOutcome {
     /// Go on.
-    Good,
+    Continue,
     /// The stream has ended; a Terminate may be due.
     Ended,
     /// The stream has ended over a fault, and this end has said its last already.
-    Unsaid,
+    EndedSilently,
     /// The stream goes on, and this completion queue overran.
-    Overrun(CqId),
+    CqOverrun(CqId),
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// A segment, which `frame` brought.
     #[inline]
-    pub(super) fn take_segment<F: Arrived<D>>(
+    pub(super) fn on_segment<F: SegmentFrame<D>>(
         &mut self,
         now: Instant,
         segment: &Segment,
         frame: F,
     ) {
-        let Some(index) = self.look_up(&segment.tuple) else {
-            self.take_unmatched(now, segment, frame);
+        let Some(index) = self.lookup_cached(&segment.tuple) else {
+            self.on_unmatched_segment(now, segment, frame);
             return;
         };
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let goes_on = conn.established && !segment.flags.has(Flags::SYN);
-        if goes_on || self.goes_on(now, index, segment) {
-            self.deliver_segment(now, index, segment, frame);
+        let goes_on = conn.tcp_established && !segment.flags.has(Flags::SYN);
+        if goes_on || self.admit_segment(now, index, segment) {
+            self.process_segment(now, index, segment, frame);
         } else if self.connections.get(index).is_none() {
-            self.take_unmatched(now, segment, frame);
+            self.on_unmatched_segment(now, segment, frame);
         }
     }
 
     /// A segment for a connection's TCP.
     #[inline]
-    fn deliver_segment<F: Arrived<D>>(
+    fn process_segment<F: SegmentFrame<D>>(
         &mut self,
         now: Instant,
         index: u32,
@@ -70,33 +70,33 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         match conn.tcb.handle_segment(now, segment, frame) {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, octets } => {
-                self.take_octets(now, index, &frame, octets);
-                self.take_in_turn(now, index);
+                self.on_stream_bytes(now, index, &frame, octets);
+                self.deliver_contiguous(now, index);
             }
             Delivered::OutOfOrder { frame, seq, octets } => {
-                self.take_early(index, frame, seq, octets)
+                self.on_ooo_data(index, frame, seq, octets)
             }
         }
         // Its turn to send comes later in this pass; the timer is armed then, once per burst.
-        self.heed(now, index);
+        self.handle_tcp_events(now, index);
         self.make_ready(index);
     }
 
     /// The connection of a four-tuple. Segments come in trains: that of the last one is looked at
     /// before the table, whose keyed hash costs as much as the rest of the way in.
     #[inline]
-    fn look_up(&mut self, tuple: &FourTuple) -> Option<u32> {
-        if let Some(conn) = self.connections.get(self.latest)
+    fn lookup_cached(&mut self, tuple: &FourTuple) -> Option<u32> {
+        if let Some(conn) = self.connections.get(self.last_match)
             && conn.tcb.is_between(tuple)
         {
-            return Some(self.latest);
+            return Some(self.last_match);
         }
-        self.latest = self.find(tuple)?;
-        Some(self.latest)
+        self.last_match = self.lookup(tuple)?;
+        Some(self.last_match)
     }
 
     /// The same by the table alone.
-    pub(super) fn find(&self, tuple: &FourTuple) -> Option<u32> {
+    pub(super) fn lookup(&self, tuple: &FourTuple) -> Option<u32> {
         let is_it = |&index: &u32| {
             self.connections.get(index).is_some_and(|conn| conn.tcb.is_between(tuple))
         };
@@ -104,19 +104,24 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// A segment of no connection: a SYN for a listener, else answered with RST.
-    fn take_unmatched<F: Arrived<D>>(&mut self, now: Instant, segment: &Segment, frame: F) {
+    fn on_unmatched_segment<F: SegmentFrame<D>>(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        frame: F,
+    ) {
         let remote_mac = ethernet::source_mac(frame.head());
         let Some(remote_mac) = remote_mac.filter(|_| self.may_answer(&segment.tuple)) else {
             self.verbs.counters.frames_dropped += 1;
             return;
         };
-        if self.listener_takes(now, segment, remote_mac, frame) {
+        if self.on_listener_segment(now, segment, remote_mac, frame) {
             return;
         }
         self.verbs.counters.segments_unmatched += 1;
         // A RST is not answered, and takes nothing of what there is for those that are.
         if let Some(fields) = rst_reply(segment)
-            && self.resets.admits(now)
+            && self.rst_limit.admits(now)
         {
             self.send_stateless(remote_mac, segment.tuple, &fields);
         }
@@ -131,58 +136,58 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Acts on what TCP noticed, drops the connection once it is gone, or else arms its timer.
-    pub(super) fn after_tcp(&mut self, now: Instant, index: u32) {
-        self.heed(now, index);
-        self.arm(index);
+    pub(super) fn handle_tcp_events_and_arm(&mut self, now: Instant, index: u32) {
+        self.handle_tcp_events(now, index);
+        self.arm_timer(index);
     }
 
     /// Acts on what TCP noticed, and drops the connection once it is gone.
     #[inline]
-    fn heed(&mut self, now: Instant, index: u32) {
+    fn handle_tcp_events(&mut self, now: Instant, index: u32) {
         if self.connections.get(index).is_some_and(|conn| conn.tcb.has_events()) {
-            self.heed_news(now, index);
+            self.handle_tcp_events_cold(now, index);
         }
     }
 
     #[cold]
-    fn heed_news(&mut self, now: Instant, index: u32) {
+    fn handle_tcp_events_cold(&mut self, now: Instant, index: u32) {
         while let Some(notice) =
             self.connections.get_mut(index).and_then(|conn| conn.tcb.poll_event())
         {
             match notice {
                 Event::Established => {
-                    self.leave_half_open(index);
-                    self.begin_unframed(now, index);
+                    self.on_handshake_complete(index);
+                    self.start_unframed(now, index);
                 }
-                Event::DataAfterFin => self.take_behind_fin(index),
+                Event::DataAfterFin => self.on_data_after_fin(index),
                 Event::PeerClosed => {
                     if let Some(conn) = self.connections.get_mut(index) {
-                        conn.tcb.release_ooo(&mut self.holds);
+                        conn.tcb.release_ooo(&mut self.ooo_pool);
                     }
                     // req: MPA-054, MPA-147, MPA-152
-                    self.take_fin(now, index);
+                    self.on_fin(now, index);
                 }
-                Event::RcvWndLimited => self.grow_window(now, index),
+                Event::RcvWndLimited => self.grow_rcv_window(now, index),
                 // The next FPDU is built for it.
                 Event::EmssChanged => self.verbs.counters.emss_changes += 1,
-                Event::Reset => self.lose(index, EndReason::Reset),
-                Event::TimedOut => self.lose(index, EndReason::TimedOut),
-                Event::TimeWait => self.note_time_wait(index),
+                Event::Reset => self.on_tcp_lost(index, EndReason::Reset),
+                Event::TimedOut => self.on_tcp_lost(index, EndReason::TimedOut),
+                Event::TimeWait => self.on_time_wait(index),
                 Event::R1Exceeded => {
                     if let Some(conn) = self.connections.get_mut(index) {
-                        conn.hop.suspect(now);
+                        conn.next_hop.mark_suspect(now);
                     }
                 }
                 Event::Closed => {}
             }
         }
         if self.connections.get(index).is_some_and(|conn| conn.tcb.is_closed()) {
-            self.drop_connection(index);
+            self.remove_connection(index);
         }
     }
 
     /// Octets of the stream, in order.
-    pub(super) fn take_octets(
+    pub(super) fn on_stream_bytes(
         &mut self,
         now: Instant,
         index: u32,
@@ -191,44 +196,44 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let held = match &mut conn.phase {
-            Phase::Rdma { .. } => return self.take_fpdus(now, index, frame, octets),
-            Phase::LastWord { .. } => return self.take_last_word(now, index, frame, octets),
-            Phase::AwaitRequest { inbox } => inbox,
-            Phase::AwaitReply(awaits) => &mut awaits.inbox,
-            Phase::AwaitDecision(awaits) => &mut awaits.early,
-            Phase::Streaming { inbox } => inbox,
-            Phase::Rejected { .. } | Phase::Over => return,
+            Phase::Rdma { .. } => return self.process_fpdus(now, index, frame, octets),
+            Phase::DrainTerminate { .. } => return self.drain_terminate(now, index, frame, octets),
+            Phase::AwaitRequest { startup_rx: inbox } => inbox,
+            Phase::AwaitReply(awaits) => &mut awaits.startup_rx,
+            Phase::AwaitDecision(awaits) => &mut awaits.buffered,
+            Phase::Streaming { stream_rx: inbox } => inbox,
+            Phase::Rejected { .. } | Phase::Closed => return,
         };
         // TCP's start-up window bounds what is held.
         let start = held.len();
         held.resize(start + octets.len(), 0);
         frame.copy_out(octets.start, &mut held[start..]);
         let len = u32::try_from(octets.len()).unwrap_or(u32::MAX);
-        conn.held_len += len;
+        conn.buffered_len += len;
         conn.tcb.add_unconsumed(len);
-        self.take_startup(now, index);
+        self.process_startup(now, index);
     }
 
     /// FPDU octets that arrived before both ends had agreed.
-    pub(super) fn take_held(&mut self, now: Instant, index: u32, early: &[u8]) {
-        if !early.is_empty() {
-            self.take_fpdus(now, index, &Held(early), 0..early.len());
+    pub(super) fn process_buffered(&mut self, now: Instant, index: u32, buffered: &[u8]) {
+        if !buffered.is_empty() {
+            self.process_fpdus(now, index, &BufferedRx(buffered), 0..buffered.len());
         }
     }
 
     /// FPDUs, whole where they lie, or gathered.
-    fn take_fpdus(
+    fn process_fpdus(
         &mut self,
         now: Instant,
         index: u32,
         frame: &impl RxFrame,
         mut octets: Range<usize>,
     ) {
-        let Self { connections, assembly, verbs, overrun, .. } = self;
+        let Self { connections, fpdu_pool: assembly, verbs, overrun_cqs: overrun, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let Some(qp) = conn.qp else { return };
-        let (gate_open, crc) = (&mut conn.gate_open, conn.framing.has_crc());
-        let Phase::Rdma { receiver } = &mut conn.phase else { return };
+        let (gate_open, crc) = (&mut conn.tx_allowed, conn.framing.has_crc());
+        let Phase::Rdma { deframer: receiver } = &mut conn.phase else { return };
         let head = frame.head();
         let ended = 'octets: loop {
             if let Some(missing) = receiver.needed() {
@@ -241,29 +246,32 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 if !receiver.extend(assembly, take, must, copy) {
                     conn.tcb.decline(rest);
                     verbs.counters.assembly_exhausted += 1;
-                    self.evict_partials(now);
+                    self.evict_partial_fpdus(now);
                     return;
                 }
                 octets.start += take;
                 let verdict = match receiver.complete(crc, assembly) {
-                    Ok(None) => Verdict::Good,
+                    Ok(None) => UlpduOutcome::Continue,
                     Ok(Some(ulpdu)) => {
-                        let is_rtr = !*gate_open && verbs.open_gate(qp, ulpdu);
+                        let is_rtr = !*gate_open && verbs.on_first_fpdu(qp, ulpdu);
                         *gate_open = true;
                         verbs.counters.fpdus_assembled += 1;
                         // req: MPA-050
-                        let verdict =
-                            if is_rtr { Verdict::Good } else { verbs.take_ulpdu(qp, ulpdu) };
+                        let verdict = if is_rtr {
+                            UlpduOutcome::Continue
+                        } else {
+                            verbs.process_ulpdu(qp, ulpdu)
+                        };
                         receiver.reset(assembly);
                         verdict
                     }
                     Err(damage) => verbs.fail_fpdu(qp, damage, *gate_open),
                 };
                 match verdict {
-                    Verdict::Good => {}
-                    Verdict::Ended => break Some(*gate_open),
-                    Verdict::Unsaid => break Some(false),
-                    Verdict::Overrun(cq) => note_overrun(overrun, cq),
+                    UlpduOutcome::Continue => {}
+                    UlpduOutcome::Ended => break Some(*gate_open),
+                    UlpduOutcome::EndedSilently => break Some(false),
+                    UlpduOutcome::CqOverrun(cq) => note_cq_overrun(overrun, cq),
                 }
             } else {
                 let mut run = head.get(octets.start..octets.end.min(head.len())).unwrap_or(&[]);
@@ -271,20 +279,24 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     let verdict = match receiver.parse(run, crc, assembly) {
                         Ok(None) => break,
                         Ok(Some((ulpdu, used))) => {
-                            let is_rtr = !*gate_open && verbs.open_gate(qp, ulpdu);
+                            let is_rtr = !*gate_open && verbs.on_first_fpdu(qp, ulpdu);
                             *gate_open = true;
                             run = &run[used..];
                             octets.start += used;
                             // req: MPA-050
-                            if is_rtr { Verdict::Good } else { verbs.take_ulpdu(qp, ulpdu) }
+                            if is_rtr {
+                                UlpduOutcome::Continue
+                            } else {
+                                verbs.process_ulpdu(qp, ulpdu)
+                            }
                         }
                         Err(damage) => verbs.fail_fpdu(qp, damage, *gate_open),
                     };
                     match verdict {
-                        Verdict::Good => {}
-                        Verdict::Ended => break 'octets Some(*gate_open),
-                        Verdict::Unsaid => break 'octets Some(false),
-                        Verdict::Overrun(cq) => note_overrun(overrun, cq),
+                        UlpduOutcome::Continue => {}
+                        UlpduOutcome::Ended => break 'octets Some(*gate_open),
+                        UlpduOutcome::EndedSilently => break 'octets Some(false),
+                        UlpduOutcome::CqOverrun(cq) => note_cq_overrun(overrun, cq),
                     }
                 }
                 if octets.is_empty() {
@@ -298,8 +310,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
         };
         if let Some(was_told) = ended {
-            self.end_told(now, index, was_told);
-            self.take_last_word(now, index, frame, octets);
+            self.end_failed_stream(now, index, was_told);
+            self.drain_terminate(now, index, frame, octets);
         }
     }
 }
@@ -307,31 +319,31 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// Hands a verified ULPDU to its stream and reports what came of it.
     #[inline]
-    fn take_ulpdu(&mut self, index: u32, ulpdu: &[u8]) -> Verdict {
+    fn process_ulpdu(&mut self, index: u32, ulpdu: &[u8]) -> UlpduOutcome {
         self.counters.fpdus_in += 1;
         let (qp, memory) = self.stream_of(index);
-        let Some(stream) = qp else { return Verdict::Ended };
+        let Some(stream) = qp else { return UlpduOutcome::Ended };
         match stream.on_ulpdu(memory, ulpdu) {
-            Ok(Indication::Placed | Indication::ReadRequested) => Verdict::Good,
+            Ok(Indication::Placed | Indication::ReadRequested) => UlpduOutcome::Continue,
             Ok(Indication::ReadCompleted) => {
-                if self.report_sends(index) {
-                    Verdict::Good
+                if self.complete_sends(index) {
+                    UlpduOutcome::Continue
                 } else {
-                    self.overrun_of(index, |qp| qp.init.send_cq)
+                    self.cq_overrun_of(index, |qp| qp.init.send_cq)
                 }
             }
             Ok(Indication::Received { message: filled, solicited, invalidated }) => {
-                if self.report_receive(index, filled, solicited, invalidated) {
-                    Verdict::Good
+                if self.complete_recv(index, filled, solicited, invalidated) {
+                    UlpduOutcome::Continue
                 } else {
-                    self.overrun_of(index, |qp| qp.init.recv_cq)
+                    self.cq_overrun_of(index, |qp| qp.init.recv_cq)
                 }
             }
             Ok(Indication::ImmediateReceived { message: filled, data, solicited }) => {
-                if self.report_immediate(index, filled, data, solicited) {
-                    Verdict::Good
+                if self.complete_recv_immediate(index, filled, data, solicited) {
+                    UlpduOutcome::Continue
                 } else {
-                    self.overrun_of(index, |qp| qp.init.recv_cq)
+                    self.cq_overrun_of(index, |qp| qp.init.recv_cq)
                 }
             }
             Ok(Indication::Terminated(told)) => {
@@ -339,15 +351,15 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                 let reason = told.map_or(EndReason::BadTerminate, EndReason::TerminateReceived);
                 // req: RDMAP-044, RDMAP-196
                 self.enter_error(index, reason);
-                Verdict::Ended
+                UlpduOutcome::Ended
             }
-            Err(fault) => self.refuse(index, fault, ulpdu),
+            Err(fault) => self.on_ulpdu_fault(index, fault, ulpdu),
         }
     }
 
     /// The first FPDU of an initiator: true if it only says that this end may speak.
     #[cold]
-    fn open_gate(&mut self, index: u32, ulpdu: &[u8]) -> bool {
+    fn on_first_fpdu(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, _) = self.stream_of(index);
         let is_rtr = stream.is_some_and(|stream| stream.consume_rtr(ulpdu));
         self.counters.fpdus_in += u64::from(is_rtr);
@@ -358,7 +370,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// this end may speak: until there is a valid FPDU of the initiator's, the responder says
     /// nothing (RFC 5044 section 7.1.2).
     #[cold]
-    fn fail_fpdu(&mut self, index: u32, damage: FpduError, may_speak: bool) -> Verdict {
+    fn fail_fpdu(&mut self, index: u32, damage: FpduError, tx_allowed: bool) -> UlpduOutcome {
         let fault = match damage {
             FpduError::Crc => {
                 self.counters.crc_errors += 1;
@@ -369,99 +381,104 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                 Fault::Marker
             }
         };
-        if may_speak {
+        if tx_allowed {
             // req: MPA-151, MPA-161, MPA-162
             return self.fail_stream(index, fault, &[]);
         }
-        let (Some(stream), _) = self.stream_of(index) else { return Verdict::Ended };
+        let (Some(stream), _) = self.stream_of(index) else { return UlpduOutcome::Ended };
         if let Some(unsent) = stream.fail_without_terminate(fault) {
             self.enter_error(index, EndReason::TerminateUnsent(unsent));
         }
-        Verdict::Ended
+        UlpduOutcome::Ended
     }
 
     /// Places what an FPDU ahead of its turn brings, if it can be placed then.
-    pub(super) fn place_ahead(&mut self, index: u32, ulpdu: &[u8]) -> bool {
+    pub(super) fn place_ooo_write(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, memory) = self.stream_of(index);
         let placed = stream.is_some_and(|stream| stream.place_ooo_write(memory, ulpdu));
-        self.counters.fpdus_placed_early += u64::from(placed);
+        self.counters.fpdus_placed_ooo += u64::from(placed);
         placed
     }
 
     /// Ends a stream whose markers contradict its lengths. True if a Terminate is due.
     #[cold]
-    pub(super) fn fail_markers(&mut self, index: u32, may_speak: bool) -> bool {
-        self.fail_fpdu(index, FpduError::Marker, may_speak) != Verdict::Unsaid && may_speak
+    pub(super) fn fail_markers(&mut self, index: u32, tx_allowed: bool) -> bool {
+        self.fail_fpdu(index, FpduError::Marker, tx_allowed) != UlpduOutcome::EndedSilently
+            && tx_allowed
     }
 
     /// A ULPDU that its stream refused: for want of a buffer once more if there is a shared queue,
     /// else the stream ends.
     #[cold]
-    fn refuse(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> Verdict {
-        if fault != Fault::Untagged(UntaggedFault::NoBuffer) || !self.borrow_buffer(index) {
+    fn on_ulpdu_fault(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> UlpduOutcome {
+        if fault != Fault::Untagged(UntaggedFault::NoBuffer) || !self.take_srq_buffer(index) {
             return self.fail_stream(index, fault, ulpdu);
         }
         // It is the same one.
         self.counters.fpdus_in -= 1;
-        let verdict = self.take_ulpdu(index, ulpdu);
-        if matches!(verdict, Verdict::Ended | Verdict::Unsaid) {
-            self.return_buffer(index);
+        let verdict = self.process_ulpdu(index, ulpdu);
+        if matches!(verdict, UlpduOutcome::Ended | UlpduOutcome::EndedSilently) {
+            self.return_srq_buffer(index);
         } else {
-            self.keep_buffer(index);
+            self.commit_srq_buffer(index);
         }
         verdict
     }
 
     /// Ends a stream over a fault of the peer's, with a Terminate.
-    pub(super) fn end_with(&mut self, index: u32, told: Terminate) {
+    pub(super) fn terminate_with(&mut self, index: u32, terminate: Terminate) {
         // req: DDP-151
         self.counters.terminates_out += 1;
         // req: DDP-137, DDP-162, DDP-200
         // req: RDMAP-037, RDMAP-041, RDMAP-135, RDMAP-148, RDMAP-175
-        self.enter_error(index, EndReason::TerminateSent(told));
+        self.enter_error(index, EndReason::TerminateSent(terminate));
     }
 
-    fn fail_stream(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> Verdict {
-        let Some(qp) = self.get_mut(index) else { return Verdict::Ended };
-        if qp.finished {
+    fn fail_stream(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> UlpduOutcome {
+        let Some(qp) = self.get_mut(index) else { return UlpduOutcome::Ended };
+        if qp.tx_closed {
             if let Some(unsent) = qp.stream.fail_without_terminate(fault) {
                 self.enter_error(index, EndReason::TerminateUnsent(unsent));
             }
-            return Verdict::Unsaid;
+            return UlpduOutcome::EndedSilently;
         }
         let told = qp.stream.fail(fault, ulpdu);
         if let Some((wr_id, too_long)) = Stream::faulted_buffer(fault) {
             let status = if too_long { WcStatus::LocalLength } else { WcStatus::LocalProtection };
             // req: RDMAP-033
-            self.fail_receive(index, wr_id, status);
+            self.fail_recv(index, wr_id, status);
         }
         if let Some(told) = told {
-            self.end_with(index, told);
+            self.terminate_with(index, told);
         }
-        Verdict::Ended
+        UlpduOutcome::Ended
     }
 
     pub(super) fn stream_of(&mut self, index: u32) -> (Option<&mut Stream>, &M) {
-        let (qp, memory) = self.split(index);
+        let (qp, memory) = self.qp_and_memory(index);
         (qp.map(|qp| &mut qp.stream), memory)
     }
 
-    fn overrun_of(&self, index: u32, cq: impl Fn(&super::queue_pairs::Qp) -> CqId) -> Verdict {
-        self.get(index).map_or(Verdict::Ended, |qp| Verdict::Overrun(cq(qp)))
+    fn cq_overrun_of(
+        &self,
+        index: u32,
+        cq: impl Fn(&super::queue_pairs::Qp) -> CqId,
+    ) -> UlpduOutcome {
+        self.get(index).map_or(UlpduOutcome::Ended, |qp| UlpduOutcome::CqOverrun(cq(qp)))
     }
 }
 
 /// A queue that overran is ended once.
-pub(super) fn note_overrun(overrun: &mut Vec<CqId>, cq: CqId) {
+pub(super) fn note_cq_overrun(overrun: &mut Vec<CqId>, cq: CqId) {
     if !overrun.contains(&cq) {
         overrun.push(cq);
     }
 }
 
 /// Octets that were held while the start-up exchange went on, as one run.
-struct Held<'a>(&'a [u8]);
+struct BufferedRx<'a>(&'a [u8]);
 
-impl RxFrame for Held<'_> {
+impl RxFrame for BufferedRx<'_> {
     fn head(&self) -> &[u8] {
         self.0
     }

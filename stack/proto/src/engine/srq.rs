@@ -22,48 +22,48 @@ use crate::verbs::wr::{PostError, RecvWr};
 
 /// A shared receive queue.
 #[derive(Debug)]
-pub(super) struct SharedReceives {
+pub(super) struct Srq {
     pd: u32,
     buffers: VecDeque<UntaggedBuffer>,
     count_max: usize,
     /// Tell when fewer buffers than this are left; 0: do not.
     limit: usize,
     /// Queue pairs that take from it.
-    users: usize,
+    qp_count: usize,
     /// Buffers that each of them may hold at a time; 0: all.
-    cap: usize,
+    per_qp_max: usize,
     /// Who took the buffers that are not replaced, oldest first; with those left no more than there
     /// may be in the queue.
-    takers: VecDeque<QpId>,
+    holders: VecDeque<QpId>,
 }
 
 /// A queue pair's part in a shared queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
-    srq: u32,
+pub(super) struct SrqUsage {
+    index: u32,
     /// Buffers taken since the limit was armed.
     taken: u64,
     /// Buffers taken and not replaced.
-    held: usize,
+    outstanding: usize,
 }
 
 impl<M: Memory, C: Completions> QueuePairs<M, C> {
-    fn srq(&mut self, srq: SrqId) -> Option<&mut SharedReceives> {
-        let index = self.srqs.current(srq.index, srq.generation)?;
+    fn srq(&mut self, srq: SrqId) -> Option<&mut Srq> {
+        let index = self.srqs.live_index(srq.index, srq.generation)?;
         self.srqs.get_mut(index)
     }
 
     /// Takes a buffer for the message that begins to arrive. False if there is none, the queue pair
     /// holds as many as it may, or it has buffers of its own.
     // req: RDMAP-297
-    pub(super) fn borrow_buffer(&mut self, index: u32) -> bool {
+    pub(super) fn take_srq_buffer(&mut self, index: u32) -> bool {
         let Some(qp) = self.get_mut(index) else { return false };
-        let Some(Share { srq, held, .. }) = qp.share else { return false };
+        let Some(SrqUsage { index: srq, outstanding: held, .. }) = qp.srq else { return false };
         if qp.stream.recv_queue.front().is_some() {
             return false;
         }
         let Some(queue) = self.srqs.get_mut(srq) else { return false };
-        if queue.cap > 0 && held >= queue.cap {
+        if queue.per_qp_max > 0 && held >= queue.per_qp_max {
             self.counters.srq_caps_reached += 1;
             return false;
         }
@@ -74,52 +74,52 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 
     /// The message that borrowed a buffer was refused: it goes back, unless it was used up in
     /// error.
-    pub(super) fn return_buffer(&mut self, index: u32) {
+    pub(super) fn return_srq_buffer(&mut self, index: u32) {
         let Some(qp) = self.get_mut(index) else { return };
-        let Some(Share { srq, .. }) = qp.share else { return };
+        let Some(SrqUsage { index: srq, .. }) = qp.srq else { return };
         match qp.stream.recv_queue.pop_front() {
             Some(buffer) => {
                 if let Some(srq) = self.srqs.get_mut(srq) {
                     srq.buffers.push_front(buffer);
                 }
             }
-            None => self.keep_buffer(index),
+            None => self.commit_srq_buffer(index),
         }
     }
 
     /// The message that borrowed a buffer has used it up, or has begun to fill it.
-    pub(super) fn keep_buffer(&mut self, index: u32) {
+    pub(super) fn commit_srq_buffer(&mut self, index: u32) {
         let id = self.id(index);
         let Some(qp) = self.get_mut(index) else { return };
-        let Some(share) = &mut qp.share else { return };
+        let Some(share) = &mut qp.srq else { return };
         share.taken += 1;
-        share.held += 1;
-        let srq = share.srq;
+        share.outstanding += 1;
+        let srq = share.index;
         if let Some(srq) = self.srqs.get_mut(srq) {
-            srq.takers.push_back(id);
+            srq.holders.push_back(id);
         }
-        self.watch_limit(srq);
+        self.check_srq_limit(srq);
     }
 
     /// A buffer was posted: one that was taken is replaced. Its taker may be gone.
-    fn replace_buffer(&mut self, srq: SrqId) {
-        let Some(taker) = self.srq(srq).and_then(|queue| queue.takers.pop_front()) else { return };
+    fn release_oldest_holder(&mut self, srq: SrqId) {
+        let Some(taker) = self.srq(srq).and_then(|queue| queue.holders.pop_front()) else { return };
         if let Some(index) = self.index(taker)
-            && let Some(share) = self.get_mut(index).and_then(|qp| qp.share.as_mut())
+            && let Some(share) = self.get_mut(index).and_then(|qp| qp.srq.as_mut())
         {
-            share.held -= 1;
+            share.outstanding -= 1;
         }
     }
 
     /// Tells once that fewer buffers are left than the limit says, and who took most.
-    fn watch_limit(&mut self, index: u32) {
+    fn check_srq_limit(&mut self, index: u32) {
         let Some(srq) = self.srqs.get_mut(index) else { return };
         let left = srq.buffers.len();
         if left >= srq.limit {
             return;
         }
         srq.limit = 0;
-        let most = self.shares(index).max_by_key(|&(_, taken)| taken);
+        let most = self.srq_usages(index).max_by_key(|&(_, taken)| taken);
         let most = most.filter(|&(_, taken)| taken > 0);
         let generation = self.srqs.generation(index);
         let srq = SrqId { index, generation };
@@ -127,17 +127,17 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     /// What each queue pair took since the limit was armed.
-    fn shares(&self, srq: u32) -> impl Iterator<Item = (QpId, u64)> {
+    fn srq_usages(&self, srq: u32) -> impl Iterator<Item = (QpId, u64)> {
         self.indices().filter_map(move |index| {
-            let share = self.get(index)?.share.filter(|share| share.srq == srq)?;
+            let share = self.get(index)?.srq.filter(|share| share.index == srq)?;
             Some((self.id(index), share.taken))
         })
     }
 
     /// A queue pair is gone.
-    pub(super) fn leave_shared(&mut self, share: Option<Share>) {
-        if let Some(srq) = share.and_then(|share| self.srqs.get_mut(share.srq)) {
-            srq.users -= 1;
+    pub(super) fn detach_srq(&mut self, share: Option<SrqUsage>) {
+        if let Some(srq) = share.and_then(|share| self.srqs.get_mut(share.index)) {
+            srq.qp_count -= 1;
         }
     }
 }
@@ -151,7 +151,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let buffers = VecDeque::with_capacity(count_max);
         let takers = VecDeque::with_capacity(count_max);
         let (limit, users, cap) = (0, 0, 0);
-        let srq = SharedReceives { pd, buffers, count_max, limit, users, cap, takers };
+        let srq = Srq {
+            pd,
+            buffers,
+            count_max,
+            limit,
+            qp_count: users,
+            per_qp_max: cap,
+            holders: takers,
+        };
         let (index, generation) = self.verbs.srqs.insert(srq).ok_or(SrqError::TooMany)?;
         Ok(SrqId { index, generation })
     }
@@ -162,7 +170,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// `InUse` while queue pairs take from it; `NoSuchSrq`.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), SrqError> {
         let queue = self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?;
-        if queue.users > 0 {
+        if queue.qp_count > 0 {
             return Err(SrqError::InUse);
         }
         self.verbs.srqs.remove(srq.index);
@@ -178,7 +186,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let pd = self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?.pd;
         let index = self.verbs.index(qp).ok_or(SrqError::NoSuchQp)?;
         let qp = self.verbs.get_mut(index).ok_or(SrqError::NoSuchQp)?;
-        if qp.state != QpState::Idle || qp.share.is_some() {
+        if qp.state != QpState::Idle || qp.srq.is_some() {
             return Err(SrqError::NotIdle);
         }
         if qp.init.pd != pd {
@@ -186,9 +194,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         // The one that a message is filling.
         qp.stream.recv_queue = BufferQueue::new(1);
-        qp.share = Some(Share { srq: srq.index, taken: 0, held: 0 });
+        qp.srq = Some(SrqUsage { index: srq.index, taken: 0, outstanding: 0 });
         if let Some(queue) = self.verbs.srq(srq) {
-            queue.users += 1;
+            queue.qp_count += 1;
         }
         Ok(())
     }
@@ -203,7 +211,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Err(PostError::QueueFull);
         }
         queue.buffers.push_back(UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list });
-        self.verbs.replace_buffer(srq);
+        self.verbs.release_oldest_holder(srq);
         Ok(())
     }
 
@@ -214,16 +222,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// `NoSuchSrq`.
     pub fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError> {
-        self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?.cap = cap;
+        self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?.per_qp_max = cap;
         Ok(())
     }
 
     /// Free places in a shared receive queue.
     #[must_use]
-    pub fn srq_room(&self, srq: SrqId) -> usize {
+    pub fn free_srq_slots(&self, srq: SrqId) -> usize {
         self.verbs
             .srqs
-            .current(srq.index, srq.generation)
+            .live_index(srq.index, srq.generation)
             .and_then(|index| self.verbs.srqs.get(index))
             .map_or(0, |queue| queue.count_max - queue.buffers.len())
     }
@@ -237,23 +245,23 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?.limit = limit;
         let users: Vec<u32> = self.verbs.indices().collect();
         for index in users {
-            if let Some(share) = self.verbs.get_mut(index).and_then(|qp| qp.share.as_mut())
-                && share.srq == srq.index
+            if let Some(share) = self.verbs.get_mut(index).and_then(|qp| qp.srq.as_mut())
+                && share.index == srq.index
             {
                 share.taken = 0;
             }
         }
-        self.verbs.watch_limit(srq.index);
+        self.verbs.check_srq_limit(srq.index);
         Ok(())
     }
 
     /// Buffers of its shared queue that a queue pair holds.
     #[must_use]
-    pub fn srq_held(&self, qp: QpId) -> usize {
+    pub fn srq_outstanding(&self, qp: QpId) -> usize {
         self.verbs
             .index(qp)
-            .and_then(|index| self.verbs.get(index)?.share)
-            .map_or(0, |share| share.held)
+            .and_then(|index| self.verbs.get(index)?.srq)
+            .map_or(0, |share| share.outstanding)
     }
 
     /// Buffers that a queue pair has taken from its shared queue since the limit was armed: by
@@ -263,7 +271,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn srq_taken(&self, qp: QpId) -> u64 {
         self.verbs
             .index(qp)
-            .and_then(|index| self.verbs.get(index)?.share)
+            .and_then(|index| self.verbs.get(index)?.srq)
             .map_or(0, |share| share.taken)
     }
 }

@@ -5,7 +5,7 @@ use core::hash::BuildHasher;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::{ENDLESS, Phase};
+use crate::engine::connection::{NEVER, Phase};
 use crate::rdmap::terminate::Fault;
 use crate::time::Instant;
 use crate::verbs::cm::{Abort, CmError, ConnectError, EndReason, Event, ReadDepths};
@@ -24,7 +24,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let (Phase::AwaitReply(_) | Phase::Streaming { .. }) = conn.phase else { return };
-        conn.phase = Phase::Over;
+        conn.phase = Phase::Closed;
         let Some(qp_index) = conn.qp else { return };
         let qp = self.verbs.id(qp_index);
         self.verbs.enter_error(qp_index, EndReason::Local);
@@ -39,10 +39,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// The connection came to nothing below: reset, or given up.
-    pub(super) fn lose(&mut self, index: u32, reason: EndReason) {
+    pub(super) fn on_tcp_lost(&mut self, index: u32, reason: EndReason) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let error = match reason {
-            EndReason::Reset if !conn.established => ConnectError::Refused,
+            EndReason::Reset if !conn.tcp_established => ConnectError::Refused,
             EndReason::Reset => ConnectError::Reset,
             _ if conn.unreachable => ConnectError::Unreachable,
             _ => ConnectError::TimedOut,
@@ -50,13 +50,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.fail_connect(index, error, None);
         self.leave_backlog(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
-        conn.end_stream(&mut self.assembly);
+        conn.end_stream(&mut self.fpdu_pool);
         if let Some(qp_index) = conn.qp
             && let Some(qp) = self.verbs.get_mut(qp_index)
         {
             qp.stream.stop();
             // A peer that has closed both directions refuses what is sent to it.
-            let was_closed = qp.state == QpState::Closing && !qp.ended_here;
+            let was_closed = qp.state == QpState::Closing && !qp.closed_locally;
             let reason = match reason {
                 EndReason::Reset if was_closed => EndReason::PeerClosed,
                 _ => reason,
@@ -67,9 +67,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// The peer sent FIN: everything before it was handled.
-    pub(super) fn take_fin(&mut self, now: Instant, index: u32) {
+    pub(super) fn on_fin(&mut self, now: Instant, index: u32) {
         self.fail_connect(index, ConnectError::Protocol, None);
-        if self.outlives_fin(now, index) {
+        if self.continue_after_fin(now, index) {
             return;
         }
         let Some(conn) = self.connections.get_mut(index) else { return };
@@ -81,60 +81,62 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             self.verbs.enter_error(qp, EndReason::PeerClosed);
         }
-        self.wind_down(now, index);
+        self.begin_close(now, index);
     }
 
     /// The peer sent octets behind its FIN: the end of a stream of FPDUs is no good one then.
     // req: DDP-128
-    pub(super) fn take_behind_fin(&mut self, index: u32) {
+    pub(super) fn on_data_after_fin(&mut self, index: u32) {
         let conn = self.connections.get(index);
         if conn.is_some_and(|conn| matches!(conn.phase, Phase::Rdma { .. })) {
-            self.lose(index, EndReason::DataBehindFin);
+            self.on_tcp_lost(index, EndReason::DataBehindFin);
             self.abort(index);
         }
     }
 
     /// Start-up or lingering took too long, or a nudge is due. Lingering takes as long as it must
     /// while the peer acknowledges what it still has to get, or sends, at more than a drip.
-    pub(super) fn lose_patience(&mut self, now: Instant, index: u32) {
-        if self.nudge_if_established(now, index) || self.end_rejected(now, index) {
+    pub(super) fn on_deadline(&mut self, now: Instant, index: u32) {
+        if self.on_siw_wakeup_deadline(now, index) || self.on_reject_deadline(now, index) {
             return;
         }
-        let is_dripping = self.is_dripping(now, index);
+        let is_dripping = self.is_too_slow(now, index);
         let closing = self.connections.get_mut(index).filter(|conn| conn.closing && !is_dripping);
         if let Some(conn) = closing {
             let more = conn.tcb.progress_at(now) + self.config.linger_ns;
             if more > now {
-                conn.patience = more;
+                conn.deadline = more;
                 return;
             }
-            if self.still_receives(now, index) {
+            if self.extend_if_receiving(now, index) {
                 return;
             }
         }
-        let is_unreachable =
-            self.connections.get(index).is_some_and(|conn| conn.unreachable && !conn.established);
+        let is_unreachable = self
+            .connections
+            .get(index)
+            .is_some_and(|conn| conn.unreachable && !conn.tcp_established);
         let error = if is_unreachable { ConnectError::Unreachable } else { ConnectError::TimedOut };
         self.fail_connect(index, error, None);
-        self.give_up_closing(index);
+        self.on_close_timeout(index);
         self.abort(index);
     }
 
     /// Ends the stream: what arrives is discarded but for a Terminate, FIN follows the last octet,
     /// and the connection is reset if the peer has not closed too within the linger time.
-    pub(super) fn wind_down(&mut self, now: Instant, index: u32) {
+    pub(super) fn begin_close(&mut self, now: Instant, index: u32) {
         self.leave_backlog(index);
-        self.await_last_word(index);
+        self.begin_terminate_drain(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         // Nobody wants the octets that were kept; what follows them is discarded as well.
-        conn.tcb.consume(std::mem::take(&mut conn.held_len));
+        conn.tcb.consume(std::mem::take(&mut conn.buffered_len));
         // Half-closed it had no end.
-        if !conn.closing || conn.patience == ENDLESS {
+        if !conn.closing || conn.deadline == NEVER {
             // req: DDP-032, RDMAP-248, RDMAP-249, RDMAP-254
             conn.closing = true;
-            conn.patience = now + self.config.linger_ns;
+            conn.deadline = now + self.config.linger_ns;
         }
-        self.arm(index);
+        self.arm_timer(index);
         self.make_ready(index);
     }
 
@@ -142,54 +144,54 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn abort(&mut self, index: u32) {
         self.leave_backlog(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
-        conn.end_stream(&mut self.assembly);
-        conn.outbox = None;
+        conn.end_stream(&mut self.fpdu_pool);
+        conn.startup_tx = None;
         conn.tcb.abort();
         self.make_ready(index);
     }
 
     /// Ends the queue pairs of completion queues that overran.
-    pub(super) fn end_broken(&mut self, now: Instant) {
-        while let Some(cq) = self.overrun.pop() {
+    pub(super) fn end_overrun_qps(&mut self, now: Instant) {
+        while let Some(cq) = self.overrun_cqs.pop() {
             let mut broken = Vec::new();
-            self.verbs.overrun(cq, &mut broken);
+            self.verbs.on_cq_overrun(cq, &mut broken);
             for index in broken {
-                self.fail_here(now, index);
+                self.fail_locally(now, index);
             }
         }
     }
 
     /// Ends the connection of a queue pair that cannot go on for want of something at this end.
     #[cold]
-    pub(super) fn fail_here(&mut self, now: Instant, qp: u32) {
-        self.fail_over(now, qp, Fault::LocalCatastrophic, EndReason::LocalError);
+    pub(super) fn fail_locally(&mut self, now: Instant, qp: u32) {
+        self.fail_with(now, qp, Fault::LocalCatastrophic, EndReason::LocalError);
     }
 
     /// Ends a queue pair's connection over something that no segment of the peer's caused. The
     /// peer is told with a Terminate, or by a reset where nothing may be sent yet (RFC 5044
     /// section 7.1.2).
     // req: RDMAP-240, RDMAP-243
-    fn fail_over(&mut self, now: Instant, qp_index: u32, fault: Fault, reason: EndReason) {
+    fn fail_with(&mut self, now: Instant, qp_index: u32, fault: Fault, reason: EndReason) {
         let Some(qp) = self.verbs.get_mut(qp_index) else { return };
         let Some(index) = qp.conn else { return };
-        let gate_open = self.connections.get(index).is_some_and(|conn| conn.gate_open);
-        let may_speak = gate_open && !qp.finished;
-        if may_speak && qp.stream.fail(fault, &[]).is_some() {
+        let gate_open = self.connections.get(index).is_some_and(|conn| conn.tx_allowed);
+        let may_send = gate_open && !qp.tx_closed;
+        if may_send && qp.stream.fail(fault, &[]).is_some() {
             self.verbs.counters.terminates_out += 1;
         } else {
             qp.stream.fail_without_terminate(fault);
         }
         self.verbs.enter_error(qp_index, reason);
-        self.end_told(now, index, may_speak);
+        self.end_failed_stream(now, index, may_send);
     }
 
     /// The connection of a stream that has failed ends in good order, behind the Terminate. A peer
     /// that could not be told why must not take it for such an end: then it is reset.
     #[cold]
-    pub(super) fn end_told(&mut self, now: Instant, index: u32, was_told: bool) {
-        if was_told {
+    pub(super) fn end_failed_stream(&mut self, now: Instant, index: u32, terminate_queued: bool) {
+        if terminate_queued {
             // req: RDMAP-251
-            self.wind_down(now, index);
+            self.begin_close(now, index);
         } else {
             self.abort(index);
         }
@@ -205,7 +207,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let index = self.verbs.index(qp).ok_or(CmError::Gone)?;
         let state = self.verbs.get(index).map(|qp| qp.state);
         if state.is_some_and(QpState::is_connected) {
-            self.fail_over(now, index, Fault::UlpAbort(cause), EndReason::Local);
+            self.fail_with(now, index, Fault::UlpAbort(cause), EndReason::Local);
             return Ok(());
         }
         // Without a stream there is none to end by force.
@@ -214,7 +216,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// A connection entered TIME-WAIT, or its wait began anew. Only so many wait: the oldest gives
     /// way.
-    pub(super) fn note_time_wait(&mut self, index: u32) {
+    pub(super) fn on_time_wait(&mut self, index: u32) {
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         if std::mem::replace(&mut conn.in_time_wait, true) {
@@ -222,24 +224,24 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         self.time_waits.push_back((index, generation));
         if self.time_waits.len() > self.config.time_wait_max {
-            self.end_oldest_time_wait();
+            self.recycle_oldest_time_wait();
         }
     }
 
     /// The connection that has been in TIME-WAIT for the longest time gives way. False if the
     /// longest one is gone already.
-    pub(super) fn end_oldest_time_wait(&mut self) -> bool {
+    pub(super) fn recycle_oldest_time_wait(&mut self) -> bool {
         let Some((index, generation)) = self.time_waits.pop_front() else { return false };
-        if self.connections.current(index, generation).is_none() {
+        if self.connections.live_index(index, generation).is_none() {
             return false;
         }
-        self.verbs.counters.time_waits_ended += 1;
-        self.drop_connection(index);
+        self.verbs.counters.time_waits_recycled += 1;
+        self.remove_connection(index);
         true
     }
 
     /// Takes a connection out of every table.
-    pub(super) fn drop_connection(&mut self, index: u32) {
+    pub(super) fn remove_connection(&mut self, index: u32) {
         self.leave_backlog(index);
         let Some(conn) = self.connections.get(index) else { return };
         let hash = self.hash.hash_one(conn.tcb.tuple());
@@ -247,8 +249,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             entry.remove();
         }
         let Some(mut conn) = self.connections.remove(index) else { return };
-        conn.end_stream(&mut self.assembly);
-        conn.tcb.release_all_ooo(&mut self.holds);
+        conn.end_stream(&mut self.fpdu_pool);
+        conn.tcb.release_all_ooo(&mut self.ooo_pool);
         self.window_growth -= u64::from(conn.window_growth);
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
             qp.conn = None;

@@ -23,55 +23,55 @@ use crate::verbs::wc::Completions;
 
 /// While so many frames are left, nobody is held back. Less than the data pool has beyond what may
 /// be in flight.
-pub(super) const SCARCE_COUNT: usize = 128;
+pub(super) const LOW_WATER_FRAMES: usize = 128;
 /// For so long the first of a connection's records has waited, or nothing was acknowledged, before
 /// its frames are copied out.
-const WAIT_NS: u64 = 10 * MILLISECOND;
+const COPY_OUT_AFTER_NS: u64 = 10 * MILLISECOND;
 /// For so long a connection has made no progress before it may have to give way.
 const STALL_NS: u64 = 5 * SECOND;
 /// How often frames are looked for, at most; how many connections are looked at then, and how many
 /// frames are copied.
 const INTERVAL_NS: u64 = MILLISECOND;
-const LOOKS: usize = 128;
-const COPIES: usize = 64;
+const SCAN_MAX: usize = 128;
+const COPY_OUT_MAX: usize = 64;
 
 /// The search for frames, which goes round all connections.
 #[derive(Debug)]
-pub(super) struct Reclaim {
+pub(super) struct TxReclaim {
     /// Memory for copies.
-    pub(super) copies: CopyPool,
+    pub(super) copy_pool: CopyPool,
     /// A frame was wanted in this pass and there was none.
-    wanted: bool,
+    is_needed: bool,
     /// In this round by a connection that has nothing outstanding.
     is_urgent: bool,
     /// When to look again.
-    at: Instant,
+    next_at: Instant,
     /// The connection to look at next.
-    next: u32,
+    cursor: u32,
     /// Something was copied in this round.
     has_copied: bool,
     /// The connection that has made no progress for the longest time, of those looked at in this
     /// round: since when, and its handle.
-    slowest: Option<(Instant, u32, u32)>,
+    longest_stalled: Option<(Instant, u32, u32)>,
 }
 
-impl Reclaim {
+impl TxReclaim {
     pub(super) const fn new(copies: CopyPool) -> Self {
         Self {
-            copies,
-            wanted: false,
+            copy_pool: copies,
+            is_needed: false,
             is_urgent: false,
-            at: Instant::ZERO,
-            next: 0,
+            next_at: Instant::ZERO,
+            cursor: 0,
             has_copied: false,
-            slowest: None,
+            longest_stalled: None,
         }
     }
 
     /// A connection with so many records unacknowledged found no frame.
     #[cold]
-    pub(super) const fn found_none(&mut self, records: usize) {
-        self.wanted = true;
+    pub(super) const fn on_alloc_failed(&mut self, records: usize) {
+        self.is_needed = true;
         self.is_urgent |= records == 0;
     }
 }
@@ -80,29 +80,29 @@ impl Reclaim {
 /// many left to the others, and has to wait for one of its own. It has at least one then, so that
 /// its peer or a timer brings it back.
 #[cold]
-pub(super) const fn holds_share(left: usize, records: usize) -> bool {
-    left < SCARCE_COUNT && records > 2 * left
+pub(super) const fn exceeds_share(left: usize, records: usize) -> bool {
+    left < LOW_WATER_FRAMES && records > 2 * left
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// After a pass in which a frame was wanted and there was none: takes some back. Cost: bounded,
     /// and no more than once a millisecond.
     #[inline]
-    pub(super) fn reclaim_if_wanted(&mut self, now: Instant) {
-        if core::mem::take(&mut self.reclaim.wanted) && now >= self.reclaim.at {
+    pub(super) fn reclaim_if_needed(&mut self, now: Instant) {
+        if core::mem::take(&mut self.tx_reclaim.is_needed) && now >= self.tx_reclaim.next_at {
             self.reclaim_frames(now);
         }
     }
 
     #[cold]
     fn reclaim_frames(&mut self, now: Instant) {
-        self.reclaim.at = now + INTERVAL_NS;
-        let mut budget = COPIES;
-        for _ in 0..LOOKS.min(self.connections.slot_count()) {
-            let index = self.reclaim.next;
-            self.look_at(now, index, &mut budget);
+        self.tx_reclaim.next_at = now + INTERVAL_NS;
+        let mut budget = COPY_OUT_MAX;
+        for _ in 0..SCAN_MAX.min(self.connections.slot_count()) {
+            let index = self.tx_reclaim.cursor;
+            self.reclaim_from(now, index, &mut budget);
             let is_last = index as usize + 1 >= self.connections.slot_count();
-            self.reclaim.next = if is_last { 0 } else { index + 1 };
+            self.tx_reclaim.cursor = if is_last { 0 } else { index + 1 };
             if is_last {
                 self.end_reclaim_round(now);
             }
@@ -113,39 +113,42 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Copies out what waits on a connection, and notes since when it has.
-    fn look_at(&mut self, now: Instant, index: u32, budget: &mut usize) {
+    fn reclaim_from(&mut self, now: Instant, index: u32, budget: &mut usize) {
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Some(since) = conn.tcb.stalled_since(now).filter(|&since| since + WAIT_NS <= now)
+        let Some(since) =
+            conn.tcb.stalled_since(now).filter(|&since| since + COPY_OUT_AFTER_NS <= now)
         else {
             return;
         };
-        let count = conn.tcb.copy_out(&self.reclaim.copies, *budget);
+        let count = conn.tcb.copy_out(&self.tx_reclaim.copy_pool, *budget);
         *budget -= count;
-        self.reclaim.has_copied |= count > 0;
+        self.tx_reclaim.has_copied |= count > 0;
         self.verbs.counters.frames_copied_out += count as u64;
         let stalled = (conn.tcb.progress_at(now), index, generation);
         debug_assert!(since <= stalled.0);
-        if self.reclaim.slowest.is_none_or(|slowest| stalled.0 < slowest.0) {
-            self.reclaim.slowest = Some(stalled);
+        if self.tx_reclaim.longest_stalled.is_none_or(|slowest| stalled.0 < slowest.0) {
+            self.tx_reclaim.longest_stalled = Some(stalled);
         }
     }
 
     /// All connections were looked at. If there was nothing to copy, or no memory to copy to, the
     /// slowest one gives way.
     fn end_reclaim_round(&mut self, now: Instant) {
-        let has_copied = core::mem::take(&mut self.reclaim.has_copied);
-        let is_urgent = core::mem::take(&mut self.reclaim.is_urgent);
-        let Some((since, index, generation)) = self.reclaim.slowest.take() else { return };
+        let has_copied = core::mem::take(&mut self.tx_reclaim.has_copied);
+        let is_urgent = core::mem::take(&mut self.tx_reclaim.is_urgent);
+        let Some((since, index, generation)) = self.tx_reclaim.longest_stalled.take() else {
+            return;
+        };
         if has_copied || !is_urgent || since + STALL_NS > now {
             return;
         }
-        if self.connections.current(index, generation).is_some()
+        if self.connections.live_index(index, generation).is_some()
             && let Some(conn) = self.connections.get_mut(index)
         {
             conn.tcb.give_up();
-            self.verbs.counters.stalled_reset += 1;
-            self.after_tcp(now, index);
+            self.verbs.counters.stalled_resets += 1;
+            self.handle_tcp_events_and_arm(now, index);
             self.make_ready(index);
         }
     }

@@ -12,8 +12,8 @@
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::{Outbox, Phase};
-use crate::engine::setup::check_private_data;
+use crate::engine::connect::check_private_data;
+use crate::engine::connection::{Phase, StartupTx};
 use crate::mpa::startup;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, ReadDepths, RequestId};
@@ -33,8 +33,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         private_data: &[u8],
     ) -> Result<(), CmError> {
         let index =
-            self.connections.current(request.index, request.generation).ok_or(CmError::Gone)?;
-        let hold_ns = self.config.reject_hold_ns;
+            self.connections.live_index(request.index, request.generation).ok_or(CmError::Gone)?;
+        let hold_ns = self.config.siw_reject_fin_delay_ns;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
         let Phase::AwaitDecision(awaits) = &conn.phase else {
             return Err(CmError::Gone);
@@ -44,43 +44,43 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         check_private_data(private_data, request.is_some(), is_enhanced)?;
         // Where there are no frames the end of the connection has to say it.
         let reply =
-            request.map(|request| Outbox::new(&startup::reject(request, reads, private_data)));
+            request.map(|request| StartupTx::new(&startup::reject(request, reads, private_data)));
         let is_held = reply.is_some() && hold_ns > 0 && !conn.tcb.peer_finished();
-        conn.outbox = reply;
+        conn.startup_tx = reply;
         self.leave_backlog(index);
         if is_held {
-            self.hold_fin(now, index);
+            self.delay_fin(now, index);
         } else {
-            self.wind_down(now, index);
+            self.begin_close(now, index);
         }
         Ok(())
     }
 
-    fn hold_fin(&mut self, now: Instant, index: u32) {
+    fn delay_fin(&mut self, now: Instant, index: u32) {
         let until = now + self.config.linger_ns;
         let Some(conn) = self.connections.get_mut(index) else { return };
-        conn.tcb.consume(std::mem::take(&mut conn.held_len));
-        conn.phase = Phase::Rejected { until };
-        conn.patience = until.min(now + self.config.reject_hold_ns);
-        self.arm(index);
+        conn.tcb.consume(std::mem::take(&mut conn.buffered_len));
+        conn.phase = Phase::Rejected { deadline: until };
+        conn.deadline = until.min(now + self.config.siw_reject_fin_delay_ns);
+        self.arm_timer(index);
         self.make_ready(index);
     }
 
     /// Patience is over with a peer that was rejected and has not closed: FIN follows now, or once
     /// the peer has had the reply for a while. False if there is nothing of the kind to wait for.
-    pub(super) fn end_rejected(&mut self, now: Instant, index: u32) -> bool {
-        let hold_ns = self.config.reject_hold_ns;
+    pub(super) fn on_reject_deadline(&mut self, now: Instant, index: u32) -> bool {
+        let hold_ns = self.config.siw_reject_fin_delay_ns;
         let Some(conn) = self.connections.get_mut(index) else { return false };
-        let Phase::Rejected { until } = conn.phase else { return false };
-        let is_seen = conn.outbox.is_none() && !conn.tcb.unsent_or_unacked();
+        let Phase::Rejected { deadline: until } = conn.phase else { return false };
+        let is_seen = conn.startup_tx.is_none() && !conn.tcb.unsent_or_unacked();
         if !is_seen && now >= until {
             return false;
         }
         let more = if is_seen { conn.tcb.progress_at(now) } else { now } + hold_ns;
         if more > now && now < until {
-            conn.patience = until.min(more);
+            conn.deadline = until.min(more);
         } else {
-            self.wind_down(now, index);
+            self.begin_close(now, index);
         }
         true
     }

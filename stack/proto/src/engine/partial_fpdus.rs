@@ -12,7 +12,7 @@ use crate::time::{Instant, MILLISECOND};
 use crate::verbs::wc::Completions;
 
 /// How often connections are looked through, at most.
-const LOOK_INTERVAL_NS: u64 = 100 * MILLISECOND;
+const SCAN_INTERVAL_NS: u64 = 100 * MILLISECOND;
 /// Connections ended at a time, at most: enough for the longest FPDU out of buffers of any length.
 const EVICTED_MAX: usize = 8;
 
@@ -22,15 +22,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ///
     /// Cost: a look at each connection, ten times a second at most.
     #[cold]
-    pub(super) fn evict_partials(&mut self, now: Instant) {
+    pub(super) fn evict_partial_fpdus(&mut self, now: Instant) {
         if now < self.evict_partials_at {
             return;
         }
-        self.evict_partials_at = now + LOOK_INTERVAL_NS;
+        self.evict_partials_at = now + SCAN_INTERVAL_NS;
         let mut old: Vec<(Instant, u32)> = Vec::new();
         for index in self.connections.indices() {
             let Some(conn) = self.connections.get(index) else { continue };
-            if let (Phase::Rdma { receiver }, Some(qp)) = (&conn.phase, conn.qp)
+            if let (Phase::Rdma { deframer: receiver }, Some(qp)) = (&conn.phase, conn.qp)
                 && let Some(begun) = receiver.large_partial_since()
                 && now.since(begun) >= self.config.partial_timeout_ns
             {
@@ -40,7 +40,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         old.sort_unstable();
         for &(_, qp) in old.iter().take(EVICTED_MAX) {
             self.verbs.counters.partials_evicted += 1;
-            self.fail_here(now, qp);
+            self.fail_locally(now, qp);
         }
     }
 }

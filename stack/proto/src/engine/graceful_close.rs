@@ -19,9 +19,9 @@
 use crate::ddp::memory::Memory;
 use crate::device::{Device, Retained, RxFrame};
 use crate::engine::Engine;
-use crate::engine::connection::{Connection, ENDLESS, Phase};
-use crate::engine::outbound::ready;
+use crate::engine::connection::{Connection, NEVER, Phase};
 use crate::engine::queue_pairs::QueuePairs;
+use crate::engine::tx::tx_demand;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::tcp::{self, TxDemand};
 use crate::time::Instant;
@@ -32,25 +32,26 @@ use crate::wire::seq::Seq;
 
 /// Octets, both ways together, below which a connection that ends counts as slow over half of the
 /// linger time or more; and how often it may.
-const PACE_MIN: u32 = 4096;
+const PROGRESS_MIN: u32 = 4096;
 const SLOW_MAX: u8 = 12;
 
 /// How a connection moves that ends: a peer that sends or acknowledges an octet now and then must
 /// not keep it for ever.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct CloseProgress {
     /// When it was looked at.
     at: Instant,
     /// What was acknowledged and received by then.
     una: Seq,
     rcv: Seq,
     /// How often it was slow.
-    slow: u8,
+    slow_count: u8,
 }
 
-impl Pace {
+impl CloseProgress {
     /// Not looked at yet.
-    pub(super) const NEW: Self = Self { at: Instant::ZERO, una: Seq(0), rcv: Seq(0), slow: 0 };
+    pub(super) const NEW: Self =
+        Self { at: Instant::ZERO, una: Seq(0), rcv: Seq(0), slow_count: 0 };
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -69,8 +70,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn close(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
         let index = self.verbs.index(qp).ok_or(CmError::Gone)?;
         if self.qp_state(qp).is_connected() {
-            let patience = now + self.config.linger_ns;
-            return self.end_in_order(now, index, patience);
+            let deadline = now + self.config.linger_ns;
+            return self.close_gracefully(now, index, deadline);
         }
         self.disconnect(now, qp)
     }
@@ -87,47 +88,47 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !self.qp_state(qp).is_connected() {
             return Err(CmError::WrongState);
         }
-        self.end_in_order(now, index, ENDLESS)
+        self.close_gracefully(now, index, NEVER)
     }
 
-    fn end_in_order(
+    fn close_gracefully(
         &mut self,
         now: Instant,
         qp_index: u32,
-        patience: Instant,
+        deadline: Instant,
     ) -> Result<(), CmError> {
         let qp = self.verbs.get_mut(qp_index).ok_or(CmError::Gone)?;
         let index = qp.conn.ok_or(CmError::Gone)?;
-        qp.ended_here |= qp.state == QpState::Rts;
-        self.begin_closing(now, index, qp_index, patience);
+        qp.closed_locally |= qp.state == QpState::Rts;
+        self.begin_graceful_close(now, index, qp_index, deadline);
         Ok(())
     }
 
-    fn begin_closing(&mut self, now: Instant, index: u32, qp_index: u32, patience: Instant) {
+    fn begin_graceful_close(&mut self, now: Instant, index: u32, qp_index: u32, deadline: Instant) {
         let linger = now + self.config.linger_ns;
-        let Self { connections, verbs, assembly, .. } = self;
+        let Self { connections, verbs, fpdu_pool: assembly, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let Some(qp) = verbs.get_mut(qp_index) else { return };
         qp.state = QpState::Closing;
         conn.closing = true;
         // A peer that has finished has only to acknowledge.
-        let patience = if conn.tcb.peer_finished() { linger } else { patience };
-        qp.waits_until = qp.waits_until.min(patience);
-        conn.patience = conn.patience.min(patience);
-        qp.reached = conn.tcb.rcv_nxt();
-        if ready(conn, verbs) == TxDemand::Nothing {
-            finish(conn, verbs, assembly);
+        let deadline = if conn.tcb.peer_finished() { linger } else { deadline };
+        qp.close_deadline = qp.close_deadline.min(deadline);
+        conn.deadline = conn.deadline.min(deadline);
+        qp.last_rcv_nxt = conn.tcb.rcv_nxt();
+        if tx_demand(conn, verbs) == TxDemand::Nothing {
+            finish_close(conn, verbs, assembly);
         }
-        self.arm(index);
+        self.arm_timer(index);
         self.make_ready(index);
     }
 
     /// The peer's FIN on a connection of FPDUs: true if there is more to be done than to end it.
     // req: DDP-129, DDP-130
     #[cold]
-    pub(super) fn outlives_fin(&mut self, now: Instant, index: u32) -> bool {
+    pub(super) fn continue_after_fin(&mut self, now: Instant, index: u32) -> bool {
         let Some(conn) = self.connections.get(index) else { return false };
-        let Phase::Rdma { receiver } = &conn.phase else { return false };
+        let Phase::Rdma { deframer: receiver } = &conn.phase else { return false };
         let Some(qp_index) = conn.qp.filter(|_| receiver.needed().is_none()) else { return false };
         let qp = self.verbs.get_mut(qp_index).filter(|qp| qp.state.is_connected());
         let Some(qp) = qp else { return false };
@@ -136,44 +137,44 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let qp = self.verbs.id(qp_index);
             self.verbs.events.push_back(Event::PeerFinished { qp });
         } else {
-            let patience = now + self.config.linger_ns;
-            self.begin_closing(now, index, qp_index, patience);
+            let deadline = now + self.config.linger_ns;
+            self.begin_graceful_close(now, index, qp_index, deadline);
         }
         true
     }
 
     /// Patience with a connection that ends is over: true if it has moved too slowly too often for
     /// that to begin anew.
-    pub(super) fn is_dripping(&mut self, now: Instant, index: u32) -> bool {
+    pub(super) fn is_too_slow(&mut self, now: Instant, index: u32) -> bool {
         let conn = self.connections.get(index).filter(|conn| conn.closing);
         let Some(conn) = conn else { return false };
         let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) else { return false };
         let (una, rcv) = (conn.tcb.snd_una(), conn.tcb.rcv_nxt());
-        if now.since(qp.pace.at) >= self.config.linger_ns / 2 {
-            let moved = (una - qp.pace.una).saturating_add(rcv - qp.pace.rcv);
-            let slow = qp.pace.slow.saturating_add(u8::from(moved < PACE_MIN));
-            qp.pace = Pace { at: now, una, rcv, slow };
+        if now.since(qp.close_progress.at) >= self.config.linger_ns / 2 {
+            let moved = (una - qp.close_progress.una).saturating_add(rcv - qp.close_progress.rcv);
+            let slow = qp.close_progress.slow_count.saturating_add(u8::from(moved < PROGRESS_MIN));
+            qp.close_progress = CloseProgress { at: now, una, rcv, slow_count: slow };
         }
-        qp.pace.slow > SLOW_MAX
+        qp.close_progress.slow_count > SLOW_MAX
     }
 
     /// Patience is over on a connection that ends in good order: if something was received since
     /// it last was, it begins anew.
-    pub(super) fn still_receives(&mut self, now: Instant, index: u32) -> bool {
-        let patience = now + self.config.linger_ns;
+    pub(super) fn extend_if_receiving(&mut self, now: Instant, index: u32) -> bool {
+        let deadline = now + self.config.linger_ns;
         let Some(conn) = self.connections.get_mut(index) else { return false };
         let (Phase::Rdma { .. }, Some(qp)) = (&conn.phase, conn.qp) else { return false };
         let Some(qp) = self.verbs.get_mut(qp) else { return false };
         let reached = conn.tcb.rcv_nxt();
-        let has_moved = std::mem::replace(&mut qp.reached, reached) != reached;
+        let has_moved = std::mem::replace(&mut qp.last_rcv_nxt, reached) != reached;
         if has_moved {
-            conn.patience = patience;
+            conn.deadline = deadline;
         }
         has_moved
     }
 
     /// Nothing has moved for the linger time on a connection that ends in good order.
-    pub(super) fn give_up_closing(&mut self, index: u32) {
+    pub(super) fn on_close_timeout(&mut self, index: u32) {
         let Some(conn) = self.connections.get(index) else { return };
         let (Phase::Rdma { .. }, Some(qp_index)) = (&conn.phase, conn.qp) else { return };
         let is_acknowledged = conn.tcb.state() == tcp::State::FinWait2;
@@ -188,7 +189,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 /// peer; and if the peer has finished, the stream is over.
 // req: DDP-131
 #[cold]
-pub(super) fn finish<R, T, M, C>(
+pub(super) fn finish_close<R, T, M, C>(
     conn: &mut Connection<R, T>,
     verbs: &mut QueuePairs<M, C>,
     assembly: &mut FpduPool,
@@ -205,11 +206,11 @@ pub(super) fn finish<R, T, M, C>(
         if !peer_finished && !qp.stream.is_idle() {
             return;
         }
-        qp.finished = true;
+        qp.tx_closed = true;
         qp.stream.on_tx_closed();
         if peer_finished {
             qp.stream.stop();
-            let reason = if qp.ended_here { EndReason::Local } else { EndReason::PeerClosed };
+            let reason = if qp.closed_locally { EndReason::Local } else { EndReason::PeerClosed };
             // req: DDP-029, DDP-030
             verbs.enter_error(index, reason);
             conn.end_stream(assembly);

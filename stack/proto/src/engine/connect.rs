@@ -6,9 +6,9 @@ use core::net::{IpAddr, SocketAddr};
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::{AwaitDecision, AwaitReply, Connection, ENDLESS, Outbox, Phase};
-use crate::engine::established::Outcome;
-use crate::engine::resolve::Hop;
+use crate::engine::connection::{AwaitDecision, AwaitReply, Connection, NEVER, Phase, StartupTx};
+use crate::engine::mpa_start::StartParams;
+use crate::engine::next_hop::NextHop;
 use crate::engine::wheel::Armed;
 use crate::mpa::framing::Framing;
 use crate::mpa::startup::{self, Negotiated, NegotiationError};
@@ -27,7 +27,7 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, HeaderTemplate};
 
 /// Ports for connections that do not ask for one (RFC 6335 section 6).
-const PORT_RANGE: core::ops::Range<u16> = 49_152..65_535;
+const EPHEMERAL_PORTS: core::ops::Range<u16> = 49_152..65_535;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Connects a queue pair: [`Event::Established`] or [`Event::ConnectFailed`] follows.
@@ -53,30 +53,36 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Some(ip) => ip,
             None => self.routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
-        let local = self.free_local(source, remote).ok_or(CmError::NoResources)?;
+        let local = self.select_ephemeral_port(source, remote).ok_or(CmError::NoResources)?;
         let tuple = FourTuple { local, remote };
-        let template = self.template([0; 6], tuple);
-        let origin = self.origin(now, &tuple);
+        let template = self.header_template([0; 6], tuple);
+        let origin = self.iss_and_ts_offset(now, &tuple);
         let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, origin);
         let wishes = param.mpa_offer();
         let (start, place_early) = (param.start, param.place_early);
-        let awaits = AwaitReply { start, place_early, wishes, revision, inbox: Vec::new() };
+        let awaits = AwaitReply {
+            start,
+            ooo_placement: place_early,
+            offer: wishes,
+            revision,
+            startup_rx: Vec::new(),
+        };
         let phase = Phase::AwaitReply(Box::new(awaits));
         let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
         if start == Start::Frames {
             let request = startup::build_request(wishes, revision, &param.private_data);
-            conn.outbox = Some(Outbox::new(&request));
+            conn.startup_tx = Some(StartupTx::new(&request));
         }
         conn.qp = Some(qp_index);
-        let index = self.insert(tuple, conn).ok_or(CmError::TooManyConnections)?;
+        let index = self.insert_connection(tuple, conn).ok_or(CmError::TooManyConnections)?;
         if let Some(qp) = self.verbs.get_mut(qp_index) {
             qp.state = QpState::Connecting;
             qp.half_close = param.half_close;
             qp.conn = Some(index);
         }
         self.unresolved.push_front(index);
-        self.unexamined += 1;
-        self.arm(index);
+        self.unresolved_due += 1;
+        self.arm_timer(index);
         Ok(())
     }
 
@@ -93,28 +99,28 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ) -> Result<(), CmError> {
         let qp_index = self.idle_qp(qp)?;
         let index =
-            self.connections.current(request.index, request.generation).ok_or(CmError::Gone)?;
+            self.connections.live_index(request.index, request.generation).ok_or(CmError::Gone)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
         let Phase::AwaitDecision(awaits) = &mut conn.phase else {
             return Err(CmError::Gone);
         };
-        let AwaitDecision { request, early } = &mut **awaits;
+        let AwaitDecision { request, buffered: early } = &mut **awaits;
         let is_enhanced = request.as_ref().is_some_and(|request| request.enhanced.is_some());
         check_private_data(&param.private_data, request.is_some(), is_enhanced)?;
         let wishes = param.mpa_offer();
         let outcome = match request {
             Some(request) => {
                 let (reply, terms) = startup::accept(request, wishes, &param.private_data);
-                conn.outbox = Some(Outbox::new(&reply));
-                Outcome {
-                    terms,
+                conn.startup_tx = Some(StartupTx::new(&reply));
+                StartParams {
+                    negotiated: terms,
                     revision: request.revision,
                     private_data: request.private_data.iter().copied().collect(),
-                    place_early: param.place_early,
-                    speaks_first: false,
+                    ooo_placement: param.place_early,
+                    tx_allowed: false,
                 }
             }
-            None => Outcome::unframed(Negotiated::rdmac(wishes), param.place_early),
+            None => StartParams::unframed(Negotiated::rdmac(wishes), param.place_early),
         };
         let (unframed, early) = (request.is_none(), std::mem::take(early));
         conn.qp = Some(qp_index);
@@ -123,10 +129,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         self.leave_backlog(index);
         if unframed && param.start == Start::Streaming {
-            self.begin_streaming(index, early);
+            self.enter_streaming(index, early);
         } else {
-            self.establish(index, outcome, early.len());
-            self.take_held(now, index, &early);
+            self.enter_full_operation(index, outcome, early.len());
+            self.process_buffered(now, index, &early);
         }
         self.make_ready(index);
         Ok(())
@@ -147,13 +153,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.verbs.enter_error(qp_index, EndReason::Local);
                 self.abort(index);
                 // A connection that waits for a hardware address gets no turn to be dropped in.
-                self.after_tcp(now, index);
+                self.handle_tcp_events_and_arm(now, index);
             }
             QpState::Rts | QpState::Closing => {
                 qp.stream.stop();
                 // req: DDP-142
                 self.verbs.enter_error(qp_index, EndReason::Local);
-                self.wind_down(now, index);
+                self.begin_close(now, index);
             }
             QpState::Idle | QpState::Error => {}
         }
@@ -161,54 +167,55 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Looks for the start-up frame in what has arrived, and acts on it.
-    pub(super) fn take_startup(&mut self, now: Instant, index: u32) {
+    pub(super) fn process_startup(&mut self, now: Instant, index: u32) {
         let is_unframed = self.is_unframed(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         match &mut conn.phase {
             // What comes without frames is looked at once the connection is up.
             Phase::AwaitRequest { .. } if is_unframed => {}
             Phase::AwaitReply(awaits) if awaits.start != Start::Frames => {}
-            Phase::AwaitRequest { .. } => self.take_awaited(index),
-            Phase::AwaitReply(awaits) => match Startup::parse(&awaits.inbox, FrameKind::Reply) {
+            Phase::AwaitRequest { .. } => self.process_mpa_request(index),
+            Phase::AwaitReply(awaits) => match Startup::parse(&awaits.startup_rx, FrameKind::Reply)
+            {
                 Ok(None) => {}
                 Ok(Some((reply, used))) => {
-                    let early = awaits.inbox.split_off(used);
-                    self.take_reply(now, index, &reply, &early);
+                    let early = awaits.startup_rx.split_off(used);
+                    self.on_mpa_reply(now, index, &reply, &early);
                 }
-                Err(_) => self.refuse_startup(index),
+                Err(_) => self.abort_startup(index),
             },
             Phase::AwaitDecision(_)
             | Phase::Streaming { .. }
             | Phase::Rdma { .. }
-            | Phase::LastWord { .. }
+            | Phase::DrainTerminate { .. }
             | Phase::Rejected { .. }
-            | Phase::Over => {}
+            | Phase::Closed => {}
         }
     }
 
     /// Looks for the request in what a peer that began the connection has sent, and offers it to
     /// the application if the backlog has room.
-    pub(super) fn take_awaited(&mut self, index: u32) {
+    pub(super) fn process_mpa_request(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Phase::AwaitRequest { inbox } = &mut conn.phase else { return };
+        let Phase::AwaitRequest { startup_rx: inbox } = &mut conn.phase else { return };
         let (request, used) = match Startup::parse(inbox, FrameKind::Request) {
             Ok(None) => return,
             Ok(Some(parsed)) => parsed,
-            Err(_) => return self.refuse_startup(index),
+            Err(_) => return self.abort_startup(index),
         };
         if startup::check_request(&request).is_err() {
-            return self.refuse_startup(index);
+            return self.abort_startup(index);
         }
         if !self.enter_backlog(index) {
             return;
         }
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Phase::AwaitRequest { inbox } = &mut conn.phase else { return };
+        let Phase::AwaitRequest { startup_rx: inbox } = &mut conn.phase else { return };
         let early = inbox.split_off(used);
-        self.take_request(index, request, early);
+        self.offer_request(index, request, early);
     }
 
-    fn take_request(&mut self, index: u32, request: Startup, early: Vec<u8>) {
+    fn offer_request(&mut self, index: u32, request: Startup, buffered: Vec<u8>) {
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         let tuple = conn.tcb.tuple();
@@ -224,9 +231,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             extensions: self.config.extensions && request.revision > 0,
             private_data: request.private_data.iter().copied().collect(),
         };
-        conn.patience = ENDLESS;
+        conn.deadline = NEVER;
         conn.phase =
-            Phase::AwaitDecision(Box::new(AwaitDecision { request: Some(request), early }));
+            Phase::AwaitDecision(Box::new(AwaitDecision { request: Some(request), buffered }));
         self.sweep_events();
         self.verbs.events.push_back(Event::ConnectRequest {
             port: tuple.local.port(),
@@ -235,43 +242,43 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         });
     }
 
-    fn take_reply(&mut self, now: Instant, index: u32, reply: &Startup, early: &[u8]) {
+    fn on_mpa_reply(&mut self, now: Instant, index: u32, reply: &Startup, buffered: &[u8]) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Phase::AwaitReply(awaits) = &conn.phase else { return };
-        let (wishes, revision, place_early) = (awaits.wishes, awaits.revision, awaits.place_early);
+        let (wishes, revision, place_early) = (awaits.offer, awaits.revision, awaits.ooo_placement);
         if reply.reject {
             self.fail_connect(index, ConnectError::Rejected, Some(reply));
-            self.wind_down(now, index);
+            self.begin_close(now, index);
             return;
         }
         match startup::process_reply(reply, wishes, revision) {
             Ok(terms) => {
-                let outcome = Outcome {
-                    terms,
+                let outcome = StartParams {
+                    negotiated: terms,
                     revision: reply.revision,
                     private_data: reply.private_data.iter().copied().collect(),
-                    place_early,
-                    speaks_first: true,
+                    ooo_placement: place_early,
+                    tx_allowed: true,
                 };
-                self.establish(index, outcome, early.len());
-                self.plan_nudge(now, index);
-                self.take_held(now, index, early);
+                self.enter_full_operation(index, outcome, buffered.len());
+                self.arm_siw_wakeup(now, index);
+                self.process_buffered(now, index, buffered);
             }
             Err(NegotiationError::InsufficientIrd) => {
-                self.refuse_terms(now, index, reply, Fault::InsufficientIrd)
+                self.terminate_startup(now, index, reply, Fault::InsufficientIrd)
             }
             Err(NegotiationError::NoMatchingRtr) => {
-                self.refuse_terms(now, index, reply, Fault::NoMatchingRtr)
+                self.terminate_startup(now, index, reply, Fault::NoMatchingRtr)
             }
             Err(NegotiationError::UnsupportedRevision | NegotiationError::ReplyMismatch) => {
-                self.refuse_startup(index)
+                self.abort_startup(index)
             }
         }
     }
 
     /// What arrived is no start-up frame that can be met: the connection is closed at once
     /// (RFC 5044 section 7.1, error 4).
-    fn refuse_startup(&mut self, index: u32) {
+    fn abort_startup(&mut self, index: u32) {
         self.verbs.counters.startup_errors += 1;
         self.fail_connect(index, ConnectError::Protocol, None);
         self.abort(index);
@@ -285,16 +292,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// `source` with a port that is free towards `remote`. Ports towards one peer follow each other
     /// from a place that others cannot tell (RFC 6056 section 3.3.3).
-    fn free_local(&mut self, source: IpAddr, remote: SocketAddr) -> Option<SocketAddr> {
+    fn select_ephemeral_port(&mut self, source: IpAddr, remote: SocketAddr) -> Option<SocketAddr> {
         let mut hasher = self.secrets.ports.hasher();
         (source, remote).hash(&mut hasher);
-        let count = PORT_RANGE.end - PORT_RANGE.start;
+        let count = EPHEMERAL_PORTS.end - EPHEMERAL_PORTS.start;
         let place = u16::try_from(hasher.finish() % u64::from(count)).unwrap_or(0);
-        for _ in PORT_RANGE {
-            self.next_port = (self.next_port + 1) % count;
-            let port = PORT_RANGE.start + (place + self.next_port) % count;
+        for _ in EPHEMERAL_PORTS {
+            self.next_ephemeral = (self.next_ephemeral + 1) % count;
+            let port = EPHEMERAL_PORTS.start + (place + self.next_ephemeral) % count;
             let local = SocketAddr::new(source, port);
-            let is_taken = self.find(&FourTuple { local, remote }).is_some()
+            let is_taken = self.lookup(&FourTuple { local, remote }).is_some()
                 || self.listeners.contains_key(&port);
             if !is_taken {
                 return Some(local);
@@ -307,7 +314,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// or not, have one flow label, which nobody can foretell and which follows from both ends
     /// (RFC 6437 section 3).
     #[expect(clippy::cast_possible_truncation, reason = "part of a hash")]
-    pub(super) fn template(&self, remote_mac: [u8; 6], tuple: FourTuple) -> HeaderTemplate {
+    pub(super) fn header_template(&self, remote_mac: [u8; 6], tuple: FourTuple) -> HeaderTemplate {
         let mut template = HeaderTemplate::with_link(self.link, remote_mac, tuple);
         if tuple.remote.is_ipv6() {
             let mut hasher = self.secrets.flow_labels.hasher();
@@ -320,7 +327,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Initial sequence number: a clock of 4 us plus a keyed hash of the addresses (RFC 6528
     /// section 3); and the timestamps' offset, a hash of the addresses under another key.
     #[expect(clippy::cast_possible_truncation, reason = "half of a hash, and a clock that wraps")]
-    pub(super) fn origin(&self, now: Instant, tuple: &FourTuple) -> IssAndTsOffset {
+    pub(super) fn iss_and_ts_offset(&self, now: Instant, tuple: &FourTuple) -> IssAndTsOffset {
         let clock = (now.as_micros() / 4) as u32;
         let hash = |secret: Secret| {
             let mut hasher = secret.hasher();
@@ -333,14 +340,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    pub(super) fn insert(
+    pub(super) fn insert_connection(
         &mut self,
         tuple: FourTuple,
         conn: Connection<D::Rx, D::Retained>,
     ) -> Option<u32> {
         while self.connections.len() >= self.config.connections_max
             && !self.time_waits.is_empty()
-            && !self.end_oldest_time_wait()
+            && !self.recycle_oldest_time_wait()
         {}
         let (index, _) = self.connections.insert(conn)?;
         let (connections, hash) = (&self.connections, self.hash);
@@ -354,27 +361,27 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retained>(
     tcb: Tcb<R, T>,
     phase: Phase,
-    patience: Instant,
+    deadline: Instant,
 ) -> Connection<R, T> {
     Connection {
         tcb,
         phase,
         qp: None,
         listener: None,
-        ticket: None,
-        hop: Hop::unknown(),
+        arrival_order: None,
+        next_hop: NextHop::unresolved(),
         in_time_wait: false,
-        gate_open: false,
+        tx_allowed: false,
         framing: Framing::without_markers(true),
         unreachable: false,
-        established: false,
+        tcp_established: false,
         closing: false,
-        held_len: 0,
+        buffered_len: 0,
         window_growth: 0,
-        outbox: None,
-        patience,
-        queued: false,
-        armed: Armed::default(),
+        startup_tx: None,
+        deadline,
+        in_ready_list: false,
+        armed_timers: Armed::default(),
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::{AwaitDecision, ENDLESS, Outbox, Phase};
+use crate::engine::connection::{AwaitDecision, NEVER, Phase, StartupTx};
 use crate::mpa::deframer::Deframer;
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len};
 use crate::mpa::framing::Framing;
@@ -21,41 +21,52 @@ use crate::verbs::wc::{Completions, QpId};
 use crate::wire::mpa::Startup;
 
 /// Octets of the applications' own that wait to be sent, at most.
-const STREAM_OUTBOX_MAX: usize = 64 * 1024;
+const STREAM_TX_MAX: usize = 64 * 1024;
 
 /// What two ends have agreed on.
-pub(super) struct Outcome {
-    pub(super) terms: Negotiated,
+pub(super) struct StartParams {
+    pub(super) negotiated: Negotiated,
     pub(super) revision: u8,
     /// The peer's.
     pub(super) private_data: PrivateData,
     /// RDMA Writes ahead of their turn are placed when they come.
-    pub(super) place_early: bool,
+    pub(super) ooo_placement: bool,
     /// This end need not wait for the other's first FPDU.
-    pub(super) speaks_first: bool,
+    pub(super) tx_allowed: bool,
 }
 
-impl Outcome {
+impl StartParams {
     /// Without frames each direction begins by itself.
-    pub(super) const fn unframed(terms: Negotiated, place_early: bool) -> Self {
+    pub(super) const fn unframed(negotiated: Negotiated, ooo_placement: bool) -> Self {
         let private_data = PrivateData::new_const();
-        Self { terms, revision: 0, private_data, place_early, speaks_first: true }
+        Self { negotiated, revision: 0, private_data, ooo_placement, tx_allowed: true }
     }
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Both ends have agreed: FPDUs from here on. `early_len` octets of them are here already.
-    pub(super) fn establish(&mut self, index: u32, outcome: Outcome, early_len: usize) {
-        let Outcome { terms, revision, private_data, place_early, speaks_first } = outcome;
+    /// Both ends have agreed: FPDUs from here on. `buffered_len` octets of them are here already.
+    pub(super) fn enter_full_operation(
+        &mut self,
+        index: u32,
+        outcome: StartParams,
+        buffered_len: usize,
+    ) {
+        let StartParams {
+            negotiated: terms,
+            revision,
+            private_data,
+            ooo_placement: place_early,
+            tx_allowed: speaks_first,
+        } = outcome;
         let Some(conn) = self.connections.get_mut(index) else { return };
         // What has arrived in order, but for the FIN, ends where FPDUs do.
-        let known = u32::try_from(early_len).unwrap_or(0) + u32::from(conn.tcb.peer_finished());
+        let known = u32::try_from(buffered_len).unwrap_or(0) + u32::from(conn.tcb.peer_finished());
         let markers = terms.markers_in.then(|| Markers::starting_at(conn.tcb.rcv_nxt() - known));
-        conn.phase = Phase::Rdma { receiver: Deframer::new(markers) };
-        conn.gate_open = speaks_first;
-        conn.frame_by(&terms);
-        conn.patience = ENDLESS;
-        conn.tcb.consume(std::mem::take(&mut conn.held_len));
+        conn.phase = Phase::Rdma { deframer: Deframer::new(markers) };
+        conn.tx_allowed = speaks_first;
+        conn.set_framing(&terms);
+        conn.deadline = NEVER;
+        conn.tcb.consume(std::mem::take(&mut conn.buffered_len));
         conn.tcb.open_window();
         let tuple = conn.tcb.tuple();
         let Some(qp_index) = conn.qp else { return };
@@ -69,12 +80,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if terms.rtr_send_expected {
             qp.stream.expect_rtr_send();
         }
-        qp.places_early = place_early;
+        qp.ooo_placement = place_early;
         qp.state = QpState::Rts;
         qp.conn = Some(index);
         if let Some(rtr) = terms.rtr {
-            let fpdu = rtr_fpdu(&mut qp.stream, rtr, conn.framing);
-            conn.outbox.get_or_insert_with(|| Outbox::of(&[])).append(&fpdu);
+            let fpdu = build_rtr_fpdu(&mut qp.stream, rtr, conn.framing);
+            conn.startup_tx.get_or_insert_with(|| StartupTx::from_bytes(&[])).append(&fpdu);
             self.verbs.counters.fpdus_out += 1;
         }
         self.verbs.counters.connections_established += 1;
@@ -97,14 +108,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// The reply accepts, on terms that this end cannot meet: the peer is told by a Terminate, and
     /// the connection closed (RFC 6581 section 9).
-    pub(super) fn refuse_terms(&mut self, now: Instant, index: u32, reply: &Startup, fault: Fault) {
+    pub(super) fn terminate_startup(
+        &mut self,
+        now: Instant,
+        index: u32,
+        reply: &Startup,
+        fault: Fault,
+    ) {
         self.verbs.counters.startup_errors += 1;
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Phase::AwaitReply(awaits) = &conn.phase else { return };
-        let crc = reply.crc || awaits.wishes.crc;
+        let crc = reply.crc || awaits.offer.crc;
         let terms =
             Negotiated { crc, markers_out: reply.markers, ..Negotiated::rdmac(Offer::default()) };
-        conn.frame_by(&terms);
+        conn.set_framing(&terms);
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp))
             && qp.stream.fail(fault, &[]).is_some()
         {
@@ -115,31 +132,34 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             _ => ConnectError::TooManyReads,
         };
         self.fail_connect(index, error, Some(reply));
-        self.wind_down(now, index);
+        self.begin_close(now, index);
     }
 
     /// TCP is up: what has no start-up frames goes on at once.
-    pub(super) fn begin_unframed(&mut self, now: Instant, index: u32) {
+    pub(super) fn start_unframed(&mut self, now: Instant, index: u32) {
         let is_unframed = self.is_unframed(index);
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         match &mut conn.phase {
             Phase::AwaitReply(awaits) if awaits.start != Start::Frames => {
-                let early = std::mem::take(&mut awaits.inbox);
+                let early = std::mem::take(&mut awaits.startup_rx);
                 if awaits.start == Start::Streaming {
-                    self.begin_streaming(index, early);
+                    self.enter_streaming(index, early);
                     return;
                 }
                 let outcome =
-                    Outcome::unframed(Negotiated::rdmac(awaits.wishes), awaits.place_early);
-                self.establish(index, outcome, early.len());
-                self.take_held(now, index, &early);
+                    StartParams::unframed(Negotiated::rdmac(awaits.offer), awaits.ooo_placement);
+                self.enter_full_operation(index, outcome, early.len());
+                self.process_buffered(now, index, &early);
             }
-            Phase::AwaitRequest { inbox } if is_unframed => {
+            Phase::AwaitRequest { startup_rx: inbox } if is_unframed => {
                 let early = std::mem::take(inbox);
                 let tuple = conn.tcb.tuple();
-                conn.patience = ENDLESS;
-                conn.phase = Phase::AwaitDecision(Box::new(AwaitDecision { request: None, early }));
+                conn.deadline = NEVER;
+                conn.phase = Phase::AwaitDecision(Box::new(AwaitDecision {
+                    request: None,
+                    buffered: early,
+                }));
                 let offer = ConnInfo {
                     peer: tuple.remote,
                     local: tuple.local,
@@ -164,10 +184,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Octets of the applications go both ways until [`Engine::start_fpdus`].
-    pub(super) fn begin_streaming(&mut self, index: u32, inbox: Vec<u8>) {
+    pub(super) fn enter_streaming(&mut self, index: u32, stream_rx: Vec<u8>) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        conn.phase = Phase::Streaming { inbox };
-        conn.patience = ENDLESS;
+        conn.phase = Phase::Streaming { stream_rx };
+        conn.deadline = NEVER;
         let Some(qp_index) = conn.qp else { return };
         let id = self.verbs.id(qp_index);
         if let Some(qp) = self.verbs.get_mut(qp_index) {
@@ -184,13 +204,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection is not in that phase.
     // req: MPA-017
     pub fn stream_send(&mut self, qp: QpId, octets: &[u8]) -> Result<usize, CmError> {
-        let index = self.streaming(qp)?;
+        let index = self.streaming_connection(qp)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
-        let outbox = conn.outbox.get_or_insert_with(|| Outbox::of(&[]));
-        let len = octets.len().min(STREAM_OUTBOX_MAX - outbox.len().min(STREAM_OUTBOX_MAX));
+        let outbox = conn.startup_tx.get_or_insert_with(|| StartupTx::from_bytes(&[]));
+        let len = octets.len().min(STREAM_TX_MAX - outbox.len().min(STREAM_TX_MAX));
         outbox.append(&octets[..len]);
         if outbox.len() == 0 {
-            conn.outbox = None;
+            conn.startup_tx = None;
         }
         self.make_ready(index);
         Ok(len)
@@ -202,14 +222,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// As [`Engine::stream_send`].
     // req: MPA-036
     pub fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError> {
-        let index = self.streaming(qp)?;
+        let index = self.streaming_connection(qp)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
-        let Phase::Streaming { inbox } = &mut conn.phase else { return Err(CmError::WrongState) };
+        let Phase::Streaming { stream_rx: inbox } = &mut conn.phase else {
+            return Err(CmError::WrongState);
+        };
         let len = inbox.len().min(out.len());
         out[..len].copy_from_slice(&inbox[..len]);
         inbox.drain(..len);
-        let count = u32::try_from(len).unwrap_or(u32::MAX).min(conn.held_len);
-        conn.held_len -= count;
+        let count = u32::try_from(len).unwrap_or(u32::MAX).min(conn.buffered_len);
+        conn.buffered_len -= count;
         conn.tcb.consume(count);
         self.make_ready(index);
         Ok(len)
@@ -227,23 +249,26 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         qp: QpId,
         param: &ConnParam,
     ) -> Result<(), CmError> {
-        let index = self.streaming(qp)?;
+        let index = self.streaming_connection(qp)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
-        let Phase::Streaming { inbox } = &mut conn.phase else { return Err(CmError::WrongState) };
+        let Phase::Streaming { stream_rx: inbox } = &mut conn.phase else {
+            return Err(CmError::WrongState);
+        };
         let early = std::mem::take(inbox);
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
             qp.half_close = param.half_close;
         }
-        let outcome = Outcome::unframed(Negotiated::rdmac(param.mpa_offer()), param.place_early);
+        let outcome =
+            StartParams::unframed(Negotiated::rdmac(param.mpa_offer()), param.place_early);
         // req: MPA-018, MPA-144
-        self.establish(index, outcome, early.len());
-        self.take_held(now, index, &early);
+        self.enter_full_operation(index, outcome, early.len());
+        self.process_buffered(now, index, &early);
         self.make_ready(index);
         Ok(())
     }
 
     /// The connection of a queue pair whose applications exchange octets of their own.
-    fn streaming(&self, qp: QpId) -> Result<u32, CmError> {
+    fn streaming_connection(&self, qp: QpId) -> Result<u32, CmError> {
         let qp =
             self.verbs.index(qp).and_then(|index| self.verbs.get(index)).ok_or(CmError::Gone)?;
         let index = qp.conn.ok_or(CmError::WrongState)?;
@@ -266,7 +291,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
 /// The ready-to-receive message: the first FPDU of its direction, or anywhere in a direction
 /// without markers.
-pub(super) fn rtr_fpdu(stream: &mut Stream, rtr: Rtr, framing: Framing) -> Vec<u8> {
+pub(super) fn build_rtr_fpdu(stream: &mut Stream, rtr: Rtr, framing: Framing) -> Vec<u8> {
     let ulpdu = stream.build_rtr(rtr);
     let phase = framing.has_markers().then_some(0);
     let mut out = vec![0; fpdu_len(ulpdu.len()) + markers::MARKER_LEN];

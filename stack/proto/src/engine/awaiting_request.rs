@@ -15,76 +15,82 @@ use std::collections::BTreeSet;
 use crate::net::siphash_keys::SipBuildHasher;
 
 /// Groups of peer addresses.
-const GROUPS: usize = 256;
+const BUCKETS: usize = 256;
 
 /// A connection's place: later ones have larger numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket(NonZeroU64);
+pub(super) struct ArrivalOrder(NonZeroU64);
 
 /// See the [module's documentation](self).
 ///
 /// Cost of each operation: logarithmic in the number of connections; of a victim, a look at each
 /// group besides.
-pub(super) struct Awaiting {
+pub(super) struct AwaitingRequest {
     hash: SipBuildHasher,
     /// Without a whole request, by group and age.
-    silent: BTreeSet<(u8, Ticket, u32)>,
+    incomplete: BTreeSet<(u8, ArrivalOrder, u32)>,
     /// How many of each group.
-    counts: [u32; GROUPS],
+    counts: [u32; BUCKETS],
     /// With a whole request that waits for room in the backlog, by port and age.
-    complete: BTreeSet<(u16, Ticket, u32)>,
-    last: Ticket,
+    complete: BTreeSet<(u16, ArrivalOrder, u32)>,
+    last_order: ArrivalOrder,
 }
 
-impl Awaiting {
+impl AwaitingRequest {
     pub(super) const fn new(hash: SipBuildHasher) -> Self {
         Self {
             hash,
-            silent: BTreeSet::new(),
-            counts: [0; GROUPS],
+            incomplete: BTreeSet::new(),
+            counts: [0; BUCKETS],
             complete: BTreeSet::new(),
-            last: Ticket(NonZeroU64::MIN),
+            last_order: ArrivalOrder(NonZeroU64::MIN),
         }
     }
 
     /// Connections, those with a whole request included.
     pub(super) fn len(&self) -> usize {
-        self.silent.len() + self.complete.len()
+        self.incomplete.len() + self.complete.len()
     }
 
     /// Connections without a whole request.
-    pub(super) fn silent_count(&self) -> usize {
-        self.silent.len()
+    pub(super) fn incomplete_count(&self) -> usize {
+        self.incomplete.len()
     }
 
     /// The handshake of a connection is complete.
-    pub(super) fn enter(&mut self, remote: IpAddr, index: u32) -> Option<Ticket> {
-        self.last = Ticket(self.last.0.saturating_add(1));
-        let group = self.group(remote);
-        self.silent.insert((group, self.last, index));
+    pub(super) fn insert(&mut self, remote: IpAddr, index: u32) -> Option<ArrivalOrder> {
+        self.last_order = ArrivalOrder(self.last_order.0.saturating_add(1));
+        let group = self.bucket_of(remote);
+        self.incomplete.insert((group, self.last_order, index));
         self.counts[usize::from(group)] += 1;
-        Some(self.last)
+        Some(self.last_order)
     }
 
     /// The request of a connection is whole, and waits for room in the backlog of `port`.
-    pub(super) fn complete(
+    pub(super) fn mark_complete(
         &mut self,
-        ticket: Option<Ticket>,
+        order: Option<ArrivalOrder>,
         remote: IpAddr,
         port: u16,
         index: u32,
     ) {
-        if let Some(ticket) = ticket
-            && self.remove_silent(ticket, remote, index)
+        if let Some(ticket) = order
+            && self.remove_incomplete(ticket, remote, index)
         {
             self.complete.insert((port, ticket, index));
         }
     }
 
     /// A connection awaits nothing any more.
-    pub(super) fn leave(&mut self, ticket: Option<Ticket>, remote: IpAddr, port: u16, index: u32) {
-        if let Some(ticket) = ticket
-            && !self.remove_silent(ticket, remote, index)
+    pub(super) fn remove(
+        &mut self,
+        order: Option<ArrivalOrder>,
+        remote: IpAddr,
+        port: u16,
+        index: u32,
+    ) {
+        if let Some(ticket) = order
+            && !self.remove_incomplete(ticket, remote, index)
         {
             self.complete.remove(&(port, ticket, index));
         }
@@ -94,24 +100,28 @@ impl Awaiting {
     pub(super) fn victim(&self) -> Option<u32> {
         let (group, _) =
             self.counts.iter().zip(0..=u8::MAX).map(|(n, g)| (g, n)).max_by_key(|&(_, n)| n)?;
-        self.silent.range((group, Ticket(NonZeroU64::MIN), 0)..).next().map(|&(_, _, index)| index)
+        self.incomplete
+            .range((group, ArrivalOrder(NonZeroU64::MIN), 0)..)
+            .next()
+            .map(|&(_, _, index)| index)
     }
 
     /// The oldest connection to `port` whose request waits for room in the backlog.
     pub(super) fn next_complete(&self, port: u16) -> Option<u32> {
-        let &(of, _, index) = self.complete.range((port, Ticket(NonZeroU64::MIN), 0)..).next()?;
+        let &(of, _, index) =
+            self.complete.range((port, ArrivalOrder(NonZeroU64::MIN), 0)..).next()?;
         (of == port).then_some(index)
     }
 
-    fn remove_silent(&mut self, ticket: Ticket, remote: IpAddr, index: u32) -> bool {
-        let group = self.group(remote);
-        let was_there = self.silent.remove(&(group, ticket, index));
+    fn remove_incomplete(&mut self, order: ArrivalOrder, remote: IpAddr, index: u32) -> bool {
+        let group = self.bucket_of(remote);
+        let was_there = self.incomplete.remove(&(group, order, index));
         self.counts[usize::from(group)] -= u32::from(was_there);
         was_there
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "part of a hash")]
-    fn group(&self, remote: IpAddr) -> u8 {
+    fn bucket_of(&self, remote: IpAddr) -> u8 {
         let mut hasher = self.hash.build_hasher();
         match remote {
             IpAddr::V4(remote) => remote.hash(&mut hasher),
@@ -125,7 +135,7 @@ impl Awaiting {
 mod tests {
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-    use super::Awaiting;
+    use super::AwaitingRequest;
     use crate::net::siphash_keys::SipBuildHasher;
 
     const PORT: u16 = 7174;
@@ -135,38 +145,38 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_address_with_most_connections_is_the_victim() {
-        let mut awaiting = Awaiting::new(SipBuildHasher::new(1));
-        awaiting.enter(v4(1), 100);
-        let tickets: Vec<_> = (0..3).map(|index| awaiting.enter(v4(2), index)).collect();
+    fn victim_is_oldest_of_busiest_address() {
+        let mut awaiting = AwaitingRequest::new(SipBuildHasher::new(1));
+        awaiting.insert(v4(1), 100);
+        let tickets: Vec<_> = (0..3).map(|index| awaiting.insert(v4(2), index)).collect();
         assert_eq!(awaiting.victim(), Some(0));
-        awaiting.leave(tickets[0], v4(2), PORT, 0);
+        awaiting.remove(tickets[0], v4(2), PORT, 0);
         assert_eq!((awaiting.victim(), awaiting.len()), (Some(1), 3));
     }
 
     #[test]
-    fn hosts_of_one_ipv6_prefix_are_one_peer() {
-        let mut awaiting = Awaiting::new(SipBuildHasher::new(1));
+    fn ipv6_peers_are_counted_per_slash_64() {
+        let mut awaiting = AwaitingRequest::new(SipBuildHasher::new(1));
         let host = |net: u16, host: u16| Ipv6Addr::new(0x2001, 2, 0, net, 0, 0, 0, host).into();
-        awaiting.enter(host(1, 1), 100);
-        awaiting.enter(host(2, 1), 0);
-        awaiting.enter(host(2, 2), 1);
+        awaiting.insert(host(1, 1), 100);
+        awaiting.insert(host(2, 1), 0);
+        awaiting.insert(host(2, 2), 1);
         assert_eq!(awaiting.victim(), Some(0));
     }
 
     #[test]
-    fn whole_requests_are_no_victims_and_leave_in_order() {
-        let mut awaiting = Awaiting::new(SipBuildHasher::new(1));
-        let tickets = [5, 3].map(|index| awaiting.enter(v4(1), index));
+    fn complete_requests_are_not_evicted_and_leave_in_fifo_order() {
+        let mut awaiting = AwaitingRequest::new(SipBuildHasher::new(1));
+        let tickets = [5, 3].map(|index| awaiting.insert(v4(1), index));
         for (ticket, index) in tickets.into_iter().zip([5, 3]) {
-            awaiting.complete(ticket, v4(1), PORT, index);
+            awaiting.mark_complete(ticket, v4(1), PORT, index);
         }
-        assert_eq!((awaiting.victim(), awaiting.silent_count(), awaiting.len()), (None, 0, 2));
+        assert_eq!((awaiting.victim(), awaiting.incomplete_count(), awaiting.len()), (None, 0, 2));
         assert_eq!(
             (awaiting.next_complete(PORT), awaiting.next_complete(PORT - 1)),
             (Some(5), None)
         );
-        awaiting.leave(tickets[0], v4(1), PORT, 5);
+        awaiting.remove(tickets[0], v4(1), PORT, 5);
         assert_eq!(awaiting.next_complete(PORT), Some(3));
     }
 }
