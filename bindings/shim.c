@@ -43,7 +43,7 @@ void fw_mbuf_free(struct rte_mbuf *frame)
  * Asks for the first octets of a frame that will be written soon. Where the last reader was another
  * core, each line has to come from there: asked for early and at once, the waits overlap.
  */
-void fw_prefetch_room(const struct rte_mbuf *frame, uint16_t len)
+void fw_prefetch_write(const struct rte_mbuf *frame, uint16_t len)
 {
 	const char *room = rte_pktmbuf_mtod(frame, const char *);
 	uint16_t at;
@@ -73,7 +73,7 @@ void fw_mempool_flush_own_cache(struct rte_mempool *pool)
 }
 
 /* Without the caches: rte_mempool_avail_count() would walk those of all lcores. */
-unsigned int fw_mempool_uncached(const struct rte_mempool *pool)
+unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool)
 {
 	return rte_mempool_get_ops(pool->ops_index)->get_count(pool);
 }
@@ -89,11 +89,11 @@ int fw_errno(void)
 }
 
 /* Where DPDK's log went before it was listened to. */
-static FILE *log_before;
+static FILE *log_stream_before;
 
 static ssize_t log_write(void *line, const char *text, size_t len)
 {
-	((fw_log_line *)line)(text, len, (uint32_t)rte_log_cur_msg_loglevel(),
+	((fw_log_handler *)line)(text, len, (uint32_t)rte_log_cur_msg_loglevel(),
 			      (uint32_t)rte_log_cur_msg_logtype());
 	return (ssize_t)len;
 }
@@ -102,7 +102,7 @@ static ssize_t log_write(void *line, const char *text, size_t len)
  * Has DPDK's log handed to a function, each line as it is written and in the thread that wrote it.
  * Returns 0, or less if there is no memory for it.
  */
-int fw_log_to(fw_log_line *line)
+int fw_log_set_handler(fw_log_handler *line)
 {
 	static const cookie_io_functions_t functions = { .write = log_write };
 	FILE *stream = fopencookie((void *)line, "w", functions);
@@ -111,14 +111,14 @@ int fw_log_to(fw_log_line *line)
 		return -ENOMEM;
 	/* With a buffer, one thread's lines could be handed over by another. */
 	setvbuf(stream, NULL, _IONBF, 0);
-	log_before = rte_log_get_stream();
+	log_stream_before = rte_log_get_stream();
 	return rte_openlog_stream(stream);
 }
 
-void fw_log_show(const char *text, size_t len)
+void fw_log_forward(const char *text, size_t len)
 {
-	fwrite(text, 1, len, log_before);
-	fflush(log_before);
+	fwrite(text, 1, len, log_stream_before);
+	fflush(log_stream_before);
 }
 
 uint64_t fw_layout_value(enum fw_layout which)

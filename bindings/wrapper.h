@@ -29,17 +29,17 @@ uint16_t fw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, ui
 uint16_t fw_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
 int fw_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count);
 void fw_mbuf_free(struct rte_mbuf *frame);
-void fw_prefetch_room(const struct rte_mbuf *frame, uint16_t len);
+void fw_prefetch_write(const struct rte_mbuf *frame, uint16_t len);
 unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int count);
 void fw_mempool_flush_own_cache(struct rte_mempool *pool);
-unsigned int fw_mempool_uncached(const struct rte_mempool *pool);
+unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool);
 unsigned int fw_lcore_id(void);
 int fw_errno(void);
 
 /* A line of DPDK's log: text that is not NUL-terminated, level, and type of who wrote it. */
-typedef void fw_log_line(const char *text, size_t len, uint32_t level, uint32_t type);
-int fw_log_to(fw_log_line *line);
-void fw_log_show(const char *text, size_t len);
+typedef void fw_log_handler(const char *text, size_t len, uint32_t level, uint32_t type);
+int fw_log_set_handler(fw_log_handler *line);
+void fw_log_forward(const char *text, size_t len);
 
 /* The same facts as C sees them, for the tests of the Rust side. */
 enum fw_layout {

@@ -7,29 +7,29 @@ use crate::error::{Errno, Error};
 use crate::{fork, sys};
 
 /// Serialises the control path: DPDK's hotplug and port set-up are not safe between threads.
-static CONTROL: Mutex<()> = Mutex::new(());
+static CONTROL_LOCK: Mutex<()> = Mutex::new(());
 
 /// The one outcome of `rte_eal_init` in this process.
 static STATE: OnceLock<Result<State, Error>> = OnceLock::new();
 
 /// Address space, in MiB, that EAL takes for its heap when there are no huge pages. Memory is
 /// only used as it is touched.
-const ORDINARY_HEAP_MIB: u32 = 1024;
+const NO_HUGE_HEAP_MIB: u32 = 1024;
 
-pub(crate) fn control() -> MutexGuard<'static, ()> {
-    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn control_lock() -> MutexGuard<'static, ()> {
+    CONTROL_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct State {
     memory: Memory,
     extra: Vec<String>,
-    adopted: bool,
+    external: bool,
 }
 
 /// A PCI address that no machine has: the last function of the last device of the last bus. It
 /// stands on EAL's list of allowed devices so that the list is not empty: with an empty one every
 /// card would be taken over, and without PCI altogether none could be plugged in later.
-const NO_CARD: &str = "ffff:ff:1f.7";
+const DUMMY_PCI_ADDRESS: &str = "ffff:ff:1f.7";
 
 /// Whether EAL takes its memory from huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct EalConfig {
     /// What the process will need, in MiB; huge pages are used only if that much is free.
     pub memory_mib: u32,
     /// PCI addresses (`0000:01:00.0`) EAL takes over as it starts, and by whose needs it chooses
-    /// between physical and virtual addresses. Others can be plugged in later ([`Eal::plug`]); no
+    /// between physical and virtual addresses. Others can be plugged in later ([`Eal::hotplug_add`]); no
     /// card is touched that is not named.
     pub pci: Vec<String>,
     /// Further EAL arguments, as they are; they win over what this type would choose.
@@ -138,7 +138,7 @@ impl EalConfig {
                 arguments.push("--no-huge".to_owned());
                 arguments.push("--no-shconf".to_owned());
                 arguments.push("-m".to_owned());
-                arguments.push(self.memory_mib.max(ORDINARY_HEAP_MIB).to_string());
+                arguments.push(self.memory_mib.max(NO_HUGE_HEAP_MIB).to_string());
             }
             Memory::ByArguments => {
                 // Files for secondary processes only if somebody means to start one.
@@ -166,7 +166,7 @@ impl EalConfig {
         if self.pci.is_empty() && !self.has_argument(&CARDS) {
             // Without it every card the kernel does not use, and some it does, is taken over.
             arguments.push("-a".to_owned());
-            arguments.push(NO_CARD.to_owned());
+            arguments.push(DUMMY_PCI_ADDRESS.to_owned());
         }
         for address in &self.pci {
             arguments.push("-a".to_owned());
@@ -193,13 +193,13 @@ impl Eal {
     ///
     /// # Errors
     /// [`Error::EalInit`] for good: DPDK cannot be initialised twice. [`Error::NoHugepages`]
-    /// likewise. [`Error::EalStartedOtherwise`] if it runs and `config` asks for other extra
+    /// likewise. [`Error::EalArgumentsDiffer`] if it runs and `config` asks for other extra
     /// arguments. [`Error::Forked`] in a child of the process in which it runs.
     pub fn init(config: &EalConfig) -> Result<Self, Error> {
         if fork::is_child() {
             return Err(Error::Forked);
         }
-        fork::watch();
+        fork::install_atfork();
         let outcome = STATE.get_or_init(|| {
             let config = config.clone();
             std::thread::Builder::new()
@@ -211,7 +211,7 @@ impl Eal {
         });
         let state = outcome.as_ref().map_err(|error| *error)?;
         if !(config.extra.is_empty() || config.extra == state.extra) {
-            return Err(Error::EalStartedOtherwise);
+            return Err(Error::EalArgumentsDiffer);
         }
         Ok(Self { _private: () })
     }
@@ -230,8 +230,8 @@ impl Eal {
 
     /// Whether the program had started it before [`Eal::init`] was called.
     #[must_use]
-    pub fn is_adopted(self) -> bool {
-        matches!(STATE.get(), Some(Ok(State { adopted: true, .. })))
+    pub fn is_external(self) -> bool {
+        matches!(STATE.get(), Some(Ok(State { external: true, .. })))
     }
 
     /// What kind of memory it uses.
@@ -248,7 +248,7 @@ fn start(config: EalConfig) -> Result<State, Error> {
     // EAL knows its cores from its start on, and none before.
     // SAFETY: reads a number.
     if unsafe { sys::rte_lcore_count() } != 0 {
-        return Ok(adopt());
+        return Ok(attach_running());
     }
     let memory = choose_memory(&config)?;
     let arguments = config
@@ -268,17 +268,17 @@ fn start(config: EalConfig) -> Result<State, Error> {
     let outcome = if parsed < 0 { Err(Error::EalInit(Errno::last())) } else { Ok(()) };
     remove_runtime_folder();
     outcome?;
-    Ok(State { memory, extra: config.extra, adopted: false })
+    Ok(State { memory, extra: config.extra, external: false })
 }
 
 /// The EAL that the program started. Its folder and files are the program's.
-fn adopt() -> State {
+fn attach_running() -> State {
     // SAFETY: reads a setting of the EAL that runs.
     let memory = match unsafe { sys::rte_eal_has_hugepages() } {
         0 => Memory::Ordinary,
         _ => Memory::Hugepages,
     };
-    State { memory, extra: Vec::new(), adopted: true }
+    State { memory, extra: Vec::new(), external: true }
 }
 
 /// With shared configuration off EAL makes a folder and puts nothing into it. Taking it away at
@@ -310,7 +310,7 @@ fn choose_memory(config: &EalConfig) -> Result<Memory, Error> {
     }
     match config.hugepages {
         Hugepages::Never => Ok(Memory::Ordinary),
-        Hugepages::Auto | Hugepages::Always if hugepages_free(config.memory_mib) => {
+        Hugepages::Auto | Hugepages::Always if can_map_hugepages(config.memory_mib) => {
             Ok(Memory::Hugepages)
         }
         Hugepages::Auto => Ok(Memory::Ordinary),
@@ -321,7 +321,7 @@ fn choose_memory(config: &EalConfig) -> Result<Memory, Error> {
 /// Whether `mib` could be had in huge pages, by reserving, touching one and giving back: this also
 /// sees limits and permissions that the counters in /sys do not tell. A control group that grants
 /// none lets them be reserved, and answers the first touch with SIGBUS.
-fn hugepages_free(mib: u32) -> bool {
+fn can_map_hugepages(mib: u32) -> bool {
     const PAGE_LOG2: [u32; 2] = [21, 30];
     PAGE_LOG2.into_iter().any(|log2| {
         let page = 1_usize << log2;
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extra_arguments_win() {
+    fn extra_arguments_override_defaults() {
         let config = EalConfig {
             extra: vec!["-l2".into(), "--file-prefix=x".into(), "--log-level".into()],
             ..EalConfig::default()
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn no_card_is_touched_unless_named() {
+    fn pci_devices_are_probed_only_if_named() {
         let allowed = |config: &EalConfig| {
             let arguments = config.arguments(Memory::Ordinary);
             // A card named later can be plugged in only if EAL has the bus.
@@ -387,18 +387,18 @@ mod tests {
             let pairs = arguments.windows(2).filter(|pair| pair[0] == "-a");
             pairs.map(|pair| pair[1].clone()).collect::<Vec<_>>()
         };
-        assert_eq!(allowed(&EalConfig::default()), [NO_CARD]);
+        assert_eq!(allowed(&EalConfig::default()), [DUMMY_PCI_ADDRESS]);
         let one = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
         assert_eq!(allowed(&one), ["0000:01:00.0"]);
-        let card = std::path::Path::new("/sys/bus/pci/devices").join(NO_CARD);
+        let card = std::path::Path::new("/sys/bus/pci/devices").join(DUMMY_PCI_ADDRESS);
         assert!(!card.exists());
     }
 
     /// Runs in a process of its own, where the program starts EAL before it comes here.
     #[test]
-    fn an_eal_that_the_program_started_is_adopted() {
+    fn eal_started_by_the_program_is_used() {
         const CHILD: &str = "FERROWARP_TEST_HOST_EAL";
-        let name = "eal::tests::an_eal_that_the_program_started_is_adopted";
+        let name = "eal::tests::eal_started_by_the_program_is_used";
         if std::env::var_os(CHILD).is_none() {
             let output = std::process::Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", name, "--nocapture"])
@@ -435,18 +435,18 @@ mod tests {
 
         let config = EalConfig { hugepages: Hugepages::Always, ..EalConfig::default() };
         let eal = Eal::init(&config).unwrap();
-        assert!(eal.is_adopted());
+        assert!(eal.is_external());
         assert_eq!(eal.memory(), Memory::Ordinary);
         let extra = EalConfig { extra: vec!["--vdev=net_null1".into()], ..EalConfig::default() };
-        assert_eq!(Eal::init(&extra).unwrap_err(), Error::EalStartedOtherwise);
+        assert_eq!(Eal::init(&extra).unwrap_err(), Error::EalArgumentsDiffer);
         // Devices of our own, and the program's by its name; both are closed and can be had again.
         for _ in 0..2 {
-            let own = eal.plug(crate::Bus::Virtual, "net_null_own", "").unwrap();
+            let own = eal.hotplug_add(crate::Bus::Virtual, "net_null_own", "").unwrap();
             drop(own);
         }
-        let host = eal.take_port("net_null0").unwrap();
+        let host = eal.own_port("net_null0").unwrap();
         assert_eq!(host.info().unwrap().driver, "net_null");
-        assert_eq!(eal.take_port("net_null0").unwrap_err(), Error::NoPort);
+        assert_eq!(eal.own_port("net_null0").unwrap_err(), Error::NoPort);
         drop(host);
     }
 }

@@ -36,7 +36,7 @@ pub enum Error {
     /// `rte_eal_init` failed. It cannot be tried again in this process.
     EalInit(Errno),
     /// EAL runs already, with other extra arguments.
-    EalStartedOtherwise,
+    EalArgumentsDiffer,
     /// This process was forked from one in which EAL runs.
     Forked,
     /// No huge page is free and the configuration insists on them.
@@ -52,7 +52,7 @@ pub enum Error {
     /// No driver claims the device: its plug-in is not loaded or not linked.
     NoDriver,
     /// The bus or the driver refused the device.
-    Plug(Errno),
+    Hotplug(Errno),
     /// The device was taken but made no port, or all ports are in use.
     NoPort,
     /// Facts about a port could not be read.
@@ -77,7 +77,8 @@ pub enum Error {
 }
 
 /// What helps when DPDK's heap is used up.
-const LESS: &str = "(raise /proc/sys/vm/nr_hugepages, or use a smaller MTU or fewer devices)";
+const NO_MEMORY_HINT: &str =
+    "(raise /proc/sys/vm/nr_hugepages, or use a smaller MTU or fewer devices)";
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,7 +88,7 @@ impl fmt::Display for Error {
                 "DPDK's environment did not start: {errno} (EAL's argument --log-level=debug makes \
                  it say why; it starts once in a process)"
             ),
-            Self::EalStartedOtherwise => write!(
+            Self::EalArgumentsDiffer => write!(
                 f,
                 "DPDK's environment already runs with other arguments (open this device first, or \
                  in a process of its own)"
@@ -103,11 +104,13 @@ impl fmt::Display for Error {
             Self::ThreadRegister(errno) => {
                 write!(f, "no thread slot is left: {errno} (let other threads end)")
             }
-            Self::PoolCreate(errno) => write!(f, "no memory for an mbuf pool: {errno} {LESS}"),
-            Self::RingCreate(errno) => write!(f, "no memory for a ring: {errno} {LESS}"),
+            Self::PoolCreate(errno) => {
+                write!(f, "no memory for an mbuf pool: {errno} {NO_MEMORY_HINT}")
+            }
+            Self::RingCreate(errno) => write!(f, "no memory for a ring: {errno} {NO_MEMORY_HINT}"),
             Self::PortFromRings(errno) => write!(f, "net_ring made no port: {errno}"),
             Self::NoDriver => write!(f, "no poll-mode driver for it is loaded"),
-            Self::Plug(errno) => write!(f, "the device could not be attached: {errno}"),
+            Self::Hotplug(errno) => write!(f, "the device could not be attached: {errno}"),
             Self::NoPort => write!(
                 f,
                 "no unused port was found (at most {} can be open: close some)",

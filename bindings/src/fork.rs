@@ -12,20 +12,20 @@ use std::sync::Once;
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Has children of this process know what they are from now on. Done by starting EAL.
-pub fn watch() {
+pub fn install_atfork() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: a function that lives as long as the process; all it does is to store a flag,
         // which is allowed after a fork. If there is no memory for it, children are not told.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        unsafe { libc::pthread_atfork(None, None, Some(on_fork_in_child)) };
     });
 }
 
-extern "C" fn in_child() {
+extern "C" fn on_fork_in_child() {
     IS_CHILD.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process is a child of one that had called [`watch`]. One load.
+/// Whether this process is a child of one that had called [`install_atfork`]. One load.
 #[inline]
 #[must_use]
 pub fn is_child() -> bool {

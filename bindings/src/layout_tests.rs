@@ -75,7 +75,7 @@ fn constants_agree_with_c() {
 #[test]
 fn field_access_agrees_with_c() {
     let eal = crate::Eal::init(&crate::EalConfig::default()).unwrap();
-    let shape = crate::MempoolConfig { count: 15, cache: 0, room: 500 };
+    let shape = crate::MempoolConfig { count: 15, cache: 0, frame_capacity: 500 };
     let pool = crate::Mempool::new(eal, &shape).unwrap();
     let mut frames = Vec::new();
     assert!(pool.allocate(&mut frames, 1));
@@ -83,7 +83,7 @@ fn field_access_agrees_with_c() {
     let raw = frame.0.as_ptr();
     // SAFETY: a live mbuf; C only reads it.
     let (start, tail) = (unsafe { sys::fw_mtod(raw) }, unsafe { sys::fw_tailroom(raw) });
-    let room = frame.room();
+    let room = frame.buf_mut();
     assert_eq!(room.len(), 500);
     assert_eq!(room.len(), usize::from(tail));
     assert_eq!(room.as_mut_ptr().cast(), start);
@@ -98,9 +98,9 @@ fn field_access_agrees_with_c() {
 }
 
 #[test]
-fn only_ipv4_asks_for_the_checksum_of_its_header() {
+fn ip_checksum_is_requested_for_ipv4_only() {
     let eal = crate::Eal::init(&crate::EalConfig::default()).unwrap();
-    let shape = crate::MempoolConfig { count: 15, cache: 0, room: 500 };
+    let shape = crate::MempoolConfig { count: 15, cache: 0, frame_capacity: 500 };
     let pool = crate::Mempool::new(eal, &shape).unwrap();
     let (v4, v6) = (sys::RTE_MBUF_F_TX_IPV4, sys::RTE_MBUF_F_TX_IPV6);
     let (ip, tcp) = (sys::RTE_MBUF_F_TX_IP_CKSUM, sys::RTE_MBUF_F_TX_TCP_CKSUM);
@@ -113,8 +113,8 @@ fn only_ipv4_asks_for_the_checksum_of_its_header() {
         let mut frames = Vec::new();
         assert!(pool.allocate(&mut frames, 1));
         let mut frame = frames.remove(0);
-        frame.room()[..200].fill(0);
-        frame.room()[l2] = version;
+        frame.buf_mut()[..200].fill(0);
+        frame.buf_mut()[l2] = version;
         frame.set_len(l2 + l3 + 20);
         frame.request_checksum(l2, l3, 20);
         assert_eq!(frame.exclusive().ol_flags & (v4 | v6 | ip | tcp), wanted, "{l2} {l3}");

@@ -45,16 +45,16 @@ fn segment<'a>(raw: Raw) -> &'a [u8] {
 
 /// Far above what any sender needs, and far below what the count can hold: in between lies room
 /// for every thread that might be taking a reference at the same moment.
-const REFERENCE_COUNT_MAX: u16 = 1 << 15;
+const REFCNT_MAX: u16 = 1 << 15;
 
 /// Takes one more reference to an mbuf that is shared already.
-fn add_reference(raw: Raw) {
+fn increment_refcnt(raw: Raw) {
     let count = refcount(raw);
     let before = count.fetch_add(1, Ordering::Relaxed);
-    if before >= REFERENCE_COUNT_MAX {
+    if before >= REFCNT_MAX {
         // Wrapped around it would free, or call exclusive, what others still read.
         count.fetch_sub(1, Ordering::Relaxed);
-        panic!("a frame has at most {REFERENCE_COUNT_MAX} references");
+        panic!("a frame has at most {REFCNT_MAX} references");
     }
 }
 
@@ -86,7 +86,7 @@ impl TxMbuf {
     /// # Panics
     /// While a retained reference exists.
     #[inline]
-    pub fn room(&mut self) -> &mut [u8] {
+    pub fn buf_mut(&mut self) -> &mut [u8] {
         let mbuf = self.exclusive();
         let offset = usize::from(mbuf.data_off);
         let len = usize::from(mbuf.buf_len) - offset;
@@ -134,9 +134,9 @@ impl TxMbuf {
 
     /// Asks the caches for the first `len` octets of the room, which will be written soon.
     #[inline]
-    pub fn prefetch_room(&self, len: u16) {
+    pub fn prefetch_write(&self, len: u16) {
         // SAFETY: a live mbuf; a prefetch beyond the room has no effect.
-        unsafe { sys::fw_prefetch_room(self.0.as_ptr(), len) };
+        unsafe { sys::fw_prefetch_write(self.0.as_ptr(), len) };
     }
 
     /// Takes a reference that outlives sending. The frame is immutable while it exists.
@@ -152,7 +152,7 @@ impl TxMbuf {
             // Nobody else can see the mbuf, so nothing can come between load and store.
             count.store(2, Ordering::Relaxed);
         } else {
-            add_reference(self.0);
+            increment_refcnt(self.0);
         }
         RetainedMbuf(self.0)
     }
@@ -169,7 +169,7 @@ impl TxMbuf {
     /// While a retained reference exists.
     pub fn octets_mut(&mut self) -> &mut [u8] {
         let len = self.octets().len();
-        &mut self.room()[..len]
+        &mut self.buf_mut()[..len]
     }
 }
 
@@ -200,7 +200,7 @@ impl Clone for RetainedMbuf {
     /// # Panics
     /// If 32,768 references exist.
     fn clone(&self) -> Self {
-        add_reference(self.0);
+        increment_refcnt(self.0);
         Self(self.0)
     }
 }
@@ -331,10 +331,10 @@ impl TryFrom<Mbuf> for TxMbuf {
     /// A received frame as one to be sent on, without a copy. It comes back if it has more than
     /// one segment, or if somebody else refers to its octets.
     fn try_from(frame: Mbuf) -> Result<Self, Mbuf> {
-        const BORROWED: u64 = sys::RTE_MBUF_F_INDIRECT | sys::RTE_MBUF_F_EXTERNAL;
+        const NOT_DIRECT: u64 = sys::RTE_MBUF_F_INDIRECT | sys::RTE_MBUF_F_EXTERNAL;
         let raw = frame.0;
         let is_sole = refcount(raw).load(Ordering::Acquire) == 1;
-        let is_whole = field!(raw, nb_segs) == 1 && field!(raw, ol_flags) & BORROWED == 0;
+        let is_whole = field!(raw, nb_segs) == 1 && field!(raw, ol_flags) & NOT_DIRECT == 0;
         if !is_sole || !is_whole {
             return Err(frame);
         }

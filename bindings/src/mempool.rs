@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::eal::{Eal, control};
+use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error};
 use crate::mbuf::TxMbuf;
 use crate::sys;
@@ -29,7 +29,7 @@ pub struct MempoolConfig {
     /// 512 and two thirds of `count`.
     pub cache: u32,
     /// Octets of frame that fit, without the headroom.
-    pub room: u16,
+    pub frame_capacity: u16,
 }
 
 struct Entry {
@@ -73,9 +73,11 @@ impl Mempool {
             return Ok(Self(Arc::new(Lease { pool: entry.pool, shape: *shape })));
         }
         let name = CString::new(format!("fw_pool_{}", pools.len())).map_err(|_| Error::BadName)?;
-        let room =
-            shape.room.checked_add(HEADROOM).ok_or(Error::PoolCreate(Errno(libc::EINVAL)))?;
-        let _control = control();
+        let room = shape
+            .frame_capacity
+            .checked_add(HEADROOM)
+            .ok_or(Error::PoolCreate(Errno(libc::EINVAL)))?;
+        let _control = control_lock();
         // SAFETY: EAL runs (`_eal`); the name is copied; DPDK checks the numbers.
         let pool = unsafe {
             sys::rte_pktmbuf_pool_create(
@@ -109,9 +111,9 @@ impl Mempool {
     /// may still get. Two loads, cheap enough for every pass.
     #[inline]
     #[must_use]
-    pub fn uncached(&self) -> u32 {
+    pub fn common_pool_count(&self) -> u32 {
         // SAFETY: the pool lives.
-        unsafe { sys::fw_mempool_uncached(self.raw()) }
+        unsafe { sys::fw_mempool_ops_get_count(self.raw()) }
     }
 
     pub(crate) fn raw(&self) -> *mut sys::rte_mempool {

@@ -3,12 +3,12 @@
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::eal::{Eal, control};
+use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error};
+use crate::memif_disconnect;
 use crate::mempool::Mempool;
+use crate::net_ring::Ring;
 use crate::queue::{self, RxQueue, TxQueue};
-use crate::ring::Ring;
-use crate::vanishing;
 use crate::{fork, sys};
 
 /// Ports somebody owns, by number.
@@ -76,9 +76,9 @@ pub(crate) struct Attached {
     pub(crate) id: u16,
     started: bool,
     /// Its driver may unmap the rings at any time.
-    pub(crate) vanishes: bool,
+    pub(crate) unmaps_on_disconnect: bool,
     /// What to unplug once the port is closed; ports that came with EAL's arguments stay.
-    plug: Option<(Bus, CString)>,
+    hotplugged: Option<(Bus, CString)>,
     /// What the port refers to, given up after it is closed.
     _rings: Vec<Arc<Ring>>,
     _pools: Vec<Mempool>,
@@ -92,17 +92,17 @@ impl Eal {
     /// address for [`Bus::Pci`]; `arguments` is the driver's `key=value,...`.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] if no driver claims the name; [`Error::Plug`] with what the driver
+    /// [`Error::NoDriver`] if no driver claims the name; [`Error::Hotplug`] with what the driver
     /// answered; [`Error::NoPort`] if no port came of it.
-    pub fn plug(self, bus: Bus, name: &str, arguments: &str) -> Result<Port, Error> {
+    pub fn hotplug_add(self, bus: Bus, name: &str, arguments: &str) -> Result<Port, Error> {
         let name = CString::new(name).map_err(|_| Error::BadName)?;
         let arguments = CString::new(arguments).map_err(|_| Error::BadName)?;
-        let _control = control();
+        let _control = control_lock();
         if bus == Bus::Virtual && !driver_exists(&name) {
             return Err(Error::NoDriver);
         }
-        if self.is_adopted()
-            && let Some(id) = port_named(&name)
+        if self.is_external()
+            && let Some(id) = port_id_by_name(&name)
         {
             // The program has attached it, so it stays attached.
             let port = own(id).then(|| Port(Attached::new(id, None, Vec::new())));
@@ -114,9 +114,9 @@ impl Eal {
             sys::rte_eal_hotplug_add(bus.name().as_ptr(), name.as_ptr(), arguments.as_ptr())
         };
         if status != 0 {
-            return Err(Error::Plug(Errno::from_return(status)));
+            return Err(Error::Hotplug(Errno::from_return(status)));
         }
-        match port_named(&name) {
+        match port_id_by_name(&name) {
             Some(id) if own(id) => Ok(Port(Attached::new(id, Some((bus, name)), Vec::new()))),
             // It was here before, and somebody has it.
             Some(_) => Err(Error::NoPort),
@@ -134,10 +134,10 @@ impl Eal {
     ///
     /// # Errors
     /// [`Error::NoPort`] if there is none of that name, or it is taken.
-    pub fn take_port(self, name: &str) -> Result<Port, Error> {
+    pub fn own_port(self, name: &str) -> Result<Port, Error> {
         let name = CString::new(name).map_err(|_| Error::BadName)?;
-        let _control = control();
-        let id = port_named(&name).filter(|&id| own(id)).ok_or(Error::NoPort)?;
+        let _control = control_lock();
+        let id = port_id_by_name(&name).filter(|&id| own(id)).ok_or(Error::NoPort)?;
         Ok(Port(Attached::new(id, None, Vec::new())))
     }
 
@@ -146,7 +146,7 @@ impl Eal {
     /// # Errors
     /// [`Error::NoPort`] if there is none.
     pub fn next_port(self) -> Result<Port, Error> {
-        let _control = control();
+        let _control = control_lock();
         let mut id = 0;
         loop {
             // SAFETY: any number may be asked for.
@@ -163,7 +163,7 @@ impl Eal {
 }
 
 /// The number of the port that has this name.
-fn port_named(name: &CStr) -> Option<u16> {
+fn port_id_by_name(name: &CStr) -> Option<u16> {
     let mut id = 0;
     // SAFETY: a string and a number to write.
     let status = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) };
@@ -198,7 +198,7 @@ impl Port {
         let queues = |count: usize| u32::try_from(count).map_err(|_| Error::BadName);
         let plug = CString::new(format!("net_ring_{}", name.to_string_lossy()))
             .map_err(|_| Error::BadName)?;
-        let _control = control();
+        let _control = control_lock();
         // SAFETY: two arrays of live rings with their lengths; the driver copies them, and the
         // rings are kept until the port is closed.
         let id = unsafe {
@@ -225,7 +225,7 @@ impl Port {
     /// # Errors
     /// [`Error::PortInfo`].
     pub fn info(&self) -> Result<PortInfo, Error> {
-        let _control = control();
+        let _control = control_lock();
         let raw = self.0.raw_info()?;
         let mut mac = sys::rte_ether_addr::default();
         // SAFETY: a structure to fill.
@@ -236,7 +236,7 @@ impl Port {
         let tx = sys::FW_TX_OFFLOAD_IPV4_CKSUM | sys::FW_TX_OFFLOAD_TCP_CKSUM;
         let rx = sys::FW_RX_OFFLOAD_IPV4_CKSUM | sys::FW_RX_OFFLOAD_TCP_CKSUM;
         Ok(PortInfo {
-            driver: driver(&raw).to_string_lossy().into_owned(),
+            driver: driver_name(&raw).to_string_lossy().into_owned(),
             mac: mac.addr_bytes,
             max_mtu: raw.max_mtu,
             tx_checksum: raw.tx_offload_capa & tx == tx,
@@ -255,11 +255,11 @@ impl Port {
         let Self(mut port) = self;
         port._pools.clone_from(&config.pools);
         {
-            let _control = control();
+            let _control = control_lock();
             port.configure(config)?;
-            port.vanishes = driver(&port.raw_info()?) == vanishing::DRIVER;
-            if port.vanishes {
-                vanishing::listen()?;
+            port.unmaps_on_disconnect = driver_name(&port.raw_info()?) == memif_disconnect::DRIVER;
+            if port.unmaps_on_disconnect {
+                memif_disconnect::hook_log()?;
             }
             // SAFETY: the port is configured and has all its queues.
             check(unsafe { sys::rte_eth_dev_start(port.id) }, Error::PortStart)?;
@@ -272,13 +272,13 @@ impl Port {
         }
         let port = Arc::new(port);
         let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
-        let queues = (0..queues).map(|number| queue::pair(&port, number));
+        let queues = (0..queues).map(|number| queue::rx_tx_queues(&port, number));
         Ok(queues.collect())
     }
 }
 
 /// The name of a port's driver; empty if it has none.
-fn driver(info: &sys::rte_eth_dev_info) -> &'static CStr {
+fn driver_name(info: &sys::rte_eth_dev_info) -> &'static CStr {
     if info.driver_name.is_null() {
         return c"";
     }
@@ -292,7 +292,14 @@ fn check(status: i32, error: impl FnOnce(Errno) -> Error) -> Result<(), Error> {
 
 impl Attached {
     fn new(id: u16, plug: Option<(Bus, CString)>, rings: Vec<Arc<Ring>>) -> Self {
-        Self { id, started: false, vanishes: false, plug, _rings: rings, _pools: Vec::new() }
+        Self {
+            id,
+            started: false,
+            unmaps_on_disconnect: false,
+            hotplugged: plug,
+            _rings: rings,
+            _pools: Vec::new(),
+        }
     }
 
     fn raw_info(&self) -> Result<sys::rte_eth_dev_info, Error> {
@@ -357,16 +364,16 @@ impl Drop for Attached {
         if fork::is_child() {
             return;
         }
-        let _control = control();
-        if self.vanishes {
-            if !vanishing::close(self.id, self.started) {
+        let _control = control_lock();
+        if self.unmaps_on_disconnect {
+            if !memif_disconnect::close(self.id, self.started) {
                 return;
             }
         } else {
             // SAFETY: this value owns the port; the queues that used it are gone.
-            unsafe { vanishing::stop_and_close(self.id, self.started) };
+            unsafe { memif_disconnect::stop_and_close(self.id, self.started) };
         }
-        if let Some((bus, name)) = &self.plug {
+        if let Some((bus, name)) = &self.hotplugged {
             // SAFETY: the name it was plugged in with; its port is closed.
             unsafe { sys::rte_eal_hotplug_remove(bus.name().as_ptr(), name.as_ptr()) };
         }

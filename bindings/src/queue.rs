@@ -4,16 +4,16 @@
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::eal::control;
+use crate::eal::control_lock;
 use crate::mbuf::{Mbuf, TxMbuf};
+use crate::memif_disconnect::BurstLock;
 use crate::port::Attached;
 use crate::sys;
-use crate::vanishing::Gate;
 
 /// Most frames one call moves.
-pub const BURST: usize = BURST_C as usize;
+pub const BURST: usize = BURST_U16 as usize;
 
-const BURST_C: u16 = 32;
+const BURST_U16: u16 = 32;
 
 /// Frames that a port could not pass on, since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,10 +29,10 @@ pub struct PortLosses {
 }
 
 /// Both sides of a queue of a started port.
-pub(crate) fn pair(port: &Arc<Attached>, queue: u16) -> (RxQueue, TxQueue) {
-    let gate = || port.vanishes.then(Gate::new);
-    let rx = RxQueue { port: Arc::clone(port), queue, gate: gate() };
-    let tx = TxQueue { port: Arc::clone(port), queue, gate: gate() };
+pub(crate) fn rx_tx_queues(port: &Arc<Attached>, queue: u16) -> (RxQueue, TxQueue) {
+    let gate = || port.unmaps_on_disconnect.then(BurstLock::new);
+    let rx = RxQueue { port: Arc::clone(port), queue, burst_lock: gate() };
+    let tx = TxQueue { port: Arc::clone(port), queue, burst_lock: gate() };
     (rx, tx)
 }
 
@@ -42,7 +42,7 @@ pub struct RxQueue {
     port: Arc<Attached>,
     queue: u16,
     /// If the port's memory may vanish.
-    gate: Option<Gate>,
+    burst_lock: Option<BurstLock>,
 }
 
 impl RxQueue {
@@ -51,8 +51,8 @@ impl RxQueue {
     #[inline]
     pub fn burst(&mut self, max: usize, mut take: impl FnMut(Mbuf)) -> usize {
         let mut frames = [core::ptr::null_mut::<sys::rte_mbuf>(); BURST];
-        let wanted = u16::try_from(max).unwrap_or(u16::MAX).min(BURST_C);
-        let count = match self.gate.as_mut().map(Gate::enter) {
+        let wanted = u16::try_from(max).unwrap_or(u16::MAX).min(BURST_U16);
+        let count = match self.burst_lock.as_mut().map(BurstLock::try_lock) {
             Some(None) => 0,
             // SAFETY: a started port (kept by the `Arc`) whose memory stays while the burst is
             // inside, a queue with one owner that is borrowed mutably, and room for `wanted`
@@ -74,7 +74,7 @@ impl RxQueue {
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         // Drivers change their links and their statistics while ports are set up and closed.
-        let _control = control();
+        let _control = control_lock();
         let mut link = sys::rte_eth_link::default();
         // SAFETY: a started port and a structure to fill.
         let status = unsafe { sys::rte_eth_link_get_nowait(self.port.id, &raw mut link) };
@@ -85,7 +85,7 @@ impl RxQueue {
     /// control call, as [`RxQueue::link_is_up`].
     #[must_use]
     pub fn losses(&self) -> PortLosses {
-        let _control = control();
+        let _control = control_lock();
         let mut stats = sys::rte_eth_stats::default();
         // SAFETY: a started port and a structure to fill.
         let status = unsafe { sys::rte_eth_stats_get(self.port.id, &raw mut stats) };
@@ -107,7 +107,7 @@ pub struct TxQueue {
     port: Arc<Attached>,
     queue: u16,
     /// If the port's memory may vanish.
-    gate: Option<Gate>,
+    burst_lock: Option<BurstLock>,
 }
 
 impl TxQueue {
@@ -121,7 +121,7 @@ impl TxQueue {
             let wanted = u16::try_from(rest.len()).unwrap_or(u16::MAX);
             // `TxMbuf` is one non-null pointer to an mbuf.
             let first = rest.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
-            let taken = match self.gate.as_mut().map(Gate::enter) {
+            let taken = match self.burst_lock.as_mut().map(BurstLock::try_lock) {
                 Some(None) => 0,
                 // SAFETY: a started port (kept by the `Arc`) whose memory stays while the burst
                 // is inside, a queue with one owner that is borrowed mutably, and `wanted` live

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::eal::{Eal, control};
+use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error};
 use crate::{fork, mempool, sys};
 
@@ -27,10 +27,10 @@ impl Eal {
     /// # Errors
     /// [`Error::ThreadRegister`] when all slots (128 in Debian's build) are taken.
     pub fn register_thread(self) -> Result<ThreadRegistration, Error> {
-        self.register_among(usize::MAX)
+        self.register_up_to(usize::MAX)
     }
 
-    fn register_among(self, max: usize) -> Result<ThreadRegistration, Error> {
+    fn register_up_to(self, max: usize) -> Result<ThreadRegistration, Error> {
         if is_registered() {
             return Ok(ThreadRegistration { owned: false, _not_send: PhantomData });
         }
@@ -38,7 +38,7 @@ impl Eal {
             REGISTERED.fetch_sub(1, Ordering::Relaxed);
             return Err(Error::ThreadRegister(Errno(libc::EBUSY)));
         }
-        let _control = control();
+        let _control = control_lock();
         // SAFETY: EAL runs, which `self` proves.
         let status = unsafe { sys::rte_thread_register() };
         if status != 0 {
@@ -51,19 +51,19 @@ impl Eal {
     /// Registers the calling thread until it ends, if it is not and a slot is left. Returns
     /// whether it is registered now. Costs one read of a thread-local variable once it is.
     pub fn adopt_thread(self) -> bool {
-        self.adopt_thread_among(usize::MAX)
+        self.adopt_thread_up_to(usize::MAX)
     }
 
     /// As [`Eal::adopt_thread`], unless `max` threads are registered already. Each may keep frames
     /// of every pool in its caches, also while it sleeps: pools suffice for so many.
-    pub fn adopt_thread_among(self, max: usize) -> bool {
+    pub fn adopt_thread_up_to(self, max: usize) -> bool {
         thread_local! {
             static ADOPTED: RefCell<Option<ThreadRegistration>> = const { RefCell::new(None) };
         }
         if is_registered() {
             return true;
         }
-        let Ok(registration) = self.register_among(max) else { return false };
+        let Ok(registration) = self.register_up_to(max) else { return false };
         // While the thread's locals are being destroyed the registration ends right here.
         ADOPTED.try_with(|slot| slot.replace(Some(registration))).is_ok()
     }
@@ -84,7 +84,7 @@ impl Drop for ThreadRegistration {
         }
         // Caches belong to the slot: whatever stays there is lost until another thread gets it.
         mempool::flush_own_caches();
-        let _control = control();
+        let _control = control_lock();
         // SAFETY: this thread was registered by the same value, which cannot leave the thread.
         unsafe { sys::rte_thread_unregister() };
         REGISTERED.fetch_sub(1, Ordering::Relaxed);

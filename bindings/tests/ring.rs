@@ -7,13 +7,13 @@ use dpdk_sys::{
     TxMbuf, TxQueue, is_registered, ring_pair,
 };
 
-const SHAPE: MempoolConfig = MempoolConfig { count: 255, cache: 32, room: 1600 };
+const SHAPE: MempoolConfig = MempoolConfig { count: 255, cache: 32, frame_capacity: 1600 };
 
 /// Tests that count mbufs run one at a time: they share retired pools.
-static TURN: Mutex<()> = Mutex::new(());
+static POOLS_LOCK: Mutex<()> = Mutex::new(());
 
-fn turn() -> (MutexGuard<'static, ()>, Eal) {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+fn lock_pools() -> (MutexGuard<'static, ()>, Eal) {
+    let turn = POOLS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     (turn, Eal::init(&EalConfig::default()).unwrap())
 }
 
@@ -23,9 +23,9 @@ fn own_status(key: &str) -> String {
 }
 
 #[test]
-fn starting_leaves_the_callers_affinity_and_no_files() {
+fn eal_init_keeps_the_callers_affinity_and_leaves_no_files() {
     let before = own_status("Cpus_allowed_list:");
-    let (_turn, eal) = turn();
+    let (_turn, eal) = lock_pools();
     assert_eq!(own_status("Cpus_allowed_list:"), before);
     drop(pair(eal));
     let prefix = format!("ferrowarp-{}", std::process::id());
@@ -35,30 +35,30 @@ fn starting_leaves_the_callers_affinity_and_no_files() {
 }
 
 #[test]
-fn a_second_start_is_the_same_and_not_another() {
-    let (_turn, _eal) = turn();
+fn second_init_returns_the_running_eal_or_an_error() {
+    let (_turn, _eal) = lock_pools();
     assert!(Eal::running().is_some());
     assert!(Eal::init(&EalConfig::default()).is_ok());
     let other = EalConfig { extra: vec!["--vdev=net_null0".into()], ..EalConfig::default() };
-    assert_eq!(Eal::init(&other).unwrap_err(), Error::EalStartedOtherwise);
+    assert_eq!(Eal::init(&other).unwrap_err(), Error::EalArgumentsDiffer);
 }
 
 #[test]
-fn a_missing_driver_is_told_from_a_failing_one() {
-    let (_turn, eal) = turn();
-    assert_eq!(eal.plug(Bus::Virtual, "net_nosuch0", "").unwrap_err(), Error::NoDriver);
-    let failing = eal.plug(Bus::Virtual, "net_memif_t", "role=neither").unwrap_err();
-    assert!(matches!(failing, Error::Plug(_)));
+fn missing_and_failing_drivers_give_different_errors() {
+    let (_turn, eal) = lock_pools();
+    assert_eq!(eal.hotplug_add(Bus::Virtual, "net_nosuch0", "").unwrap_err(), Error::NoDriver);
+    let failing = eal.hotplug_add(Bus::Virtual, "net_memif_t", "role=neither").unwrap_err();
+    assert!(matches!(failing, Error::Hotplug(_)));
     assert_eq!(eal.next_port().unwrap_err(), Error::NoPort);
 }
 
-struct End {
+struct Endpoint {
     pool: Mempool,
     rx: RxQueue,
     tx: TxQueue,
 }
 
-fn pair(eal: Eal) -> [End; 2] {
+fn pair(eal: Eal) -> [Endpoint; 2] {
     let (first, second) = ring_pair(eal, 1, 64).unwrap();
     [first, second].map(|port| {
         let pool = Mempool::new(eal, &SHAPE).unwrap();
@@ -72,7 +72,7 @@ fn pair(eal: Eal) -> [End; 2] {
             checksum: false,
         };
         let (rx, tx) = port.start(&config).unwrap().remove(0);
-        End { pool, rx, tx }
+        Endpoint { pool, rx, tx }
     })
 }
 
@@ -80,7 +80,7 @@ fn frame(pool: &Mempool, fill: u8, len: usize) -> TxMbuf {
     let mut frames = Vec::new();
     assert!(pool.allocate(&mut frames, 1));
     let mut frame = frames.remove(0);
-    frame.room()[..len].fill(fill);
+    frame.buf_mut()[..len].fill(fill);
     frame.set_len(len);
     frame
 }
@@ -96,8 +96,8 @@ fn queues_and_frames_move_between_threads() {
 }
 
 #[test]
-fn frames_cross_in_order_and_come_home() {
-    let (_turn, eal) = turn();
+fn frames_arrive_in_order_and_return_to_their_pool() {
+    let (_turn, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let mut out: Vec<TxMbuf> =
         (0..40_u8).map(|fill| frame(&a.pool, fill, 60 + usize::from(fill))).collect();
@@ -116,8 +116,8 @@ fn frames_cross_in_order_and_come_home() {
 }
 
 #[test]
-fn a_full_ring_leaves_the_rest_in_order() {
-    let (_turn, eal) = turn();
+fn full_ring_leaves_the_remaining_frames_in_order() {
+    let (_turn, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let mut out: Vec<TxMbuf> = (0..100_u8).map(|fill| frame(&a.pool, fill, 60)).collect();
     assert_eq!(a.tx.flush(&mut out), 63, "a ring of 64 holds one less");
@@ -137,8 +137,8 @@ fn a_full_ring_leaves_the_rest_in_order() {
 }
 
 #[test]
-fn a_retained_frame_returns_after_its_last_reference() {
-    let (_turn, eal) = turn();
+fn frame_returns_to_its_pool_after_its_last_reference() {
+    let (_turn, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let mut sent = frame(&a.pool, 7, 100);
     let kept = sent.retain();
@@ -154,8 +154,8 @@ fn a_retained_frame_returns_after_its_last_reference() {
 }
 
 #[test]
-fn the_last_reference_may_be_the_receivers() {
-    let (_turn, eal) = turn();
+fn receiver_may_hold_the_last_reference() {
+    let (_turn, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let mut sent = frame(&a.pool, 9, 100);
     drop(sent.retain());
@@ -172,17 +172,17 @@ fn the_last_reference_may_be_the_receivers() {
 
 #[test]
 #[should_panic(expected = "a retained frame never changes")]
-fn a_retained_frame_cannot_be_written() {
-    let (_turn, eal) = turn();
+fn writing_a_retained_frame_panics() {
+    let (_turn, eal) = lock_pools();
     let pool = Mempool::new(eal, &SHAPE).unwrap();
     let mut frame = frame(&pool, 1, 64);
     let _kept = frame.retain();
-    frame.room()[0] = 2;
+    frame.buf_mut()[0] = 2;
 }
 
 #[test]
-fn references_never_wrap_around() {
-    let (_turn, eal) = turn();
+fn refcnt_never_wraps() {
+    let (_turn, eal) = lock_pools();
     let pool = Mempool::new(eal, &SHAPE).unwrap();
     let mut frame = frame(&pool, 1, 64);
     let kept = frame.retain();
@@ -195,18 +195,18 @@ fn references_never_wrap_around() {
         }));
         assert!(refused.is_err(), "{further}");
     }
-    let written = core::panic::AssertUnwindSafe(|| frame.room()[0] = 2);
+    let written = core::panic::AssertUnwindSafe(|| frame.buf_mut()[0] = 2);
     assert!(std::panic::catch_unwind(written).is_err(), "somebody else refers to it");
     assert_eq!(kept.octets(), [1; 64]);
 }
 
 #[test]
-fn a_drained_pool_says_so_and_recovers() {
-    let (_turn, eal) = turn();
+fn drained_pool_refuses_and_recovers() {
+    let (_turn, eal) = lock_pools();
     let pool = Mempool::new(eal, &SHAPE).unwrap();
     let mut frames = Vec::new();
     while pool.allocate(&mut frames, 1) {}
-    assert_eq!((frames.len(), pool.available(), pool.uncached()), (255, 0, 0));
+    assert_eq!((frames.len(), pool.available(), pool.common_pool_count()), (255, 0, 0));
     frames.truncate(250);
     assert!(!pool.allocate(&mut frames, 6), "all or none");
     assert_eq!(frames.len(), 250);
@@ -215,8 +215,8 @@ fn a_drained_pool_says_so_and_recovers() {
 }
 
 #[test]
-fn ports_may_go_before_their_frames() {
-    let (_turn, eal) = turn();
+fn frames_outlive_their_ports() {
+    let (_turn, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let pool = a.pool.clone();
     let mut got = Vec::new();
@@ -231,8 +231,8 @@ fn ports_may_go_before_their_frames() {
 }
 
 #[test]
-fn pairs_come_and_go_without_end() {
-    let (_turn, eal) = turn();
+fn ring_pairs_can_be_opened_repeatedly() {
+    let (_turn, eal) = lock_pools();
     for _ in 0..100 {
         let [mut a, mut b] = pair(eal);
         a.tx.flush(&mut vec![frame(&a.pool, 1, 60)]);
@@ -241,8 +241,8 @@ fn pairs_come_and_go_without_end() {
 }
 
 #[test]
-fn registered_threads_give_their_caches_back() {
-    let (_turn, eal) = turn();
+fn thread_exit_flushes_its_mempool_caches() {
+    let (_turn, eal) = lock_pools();
     let pool = Mempool::new(eal, &SHAPE).unwrap();
     for _ in 0..300 {
         let pool = pool.clone();

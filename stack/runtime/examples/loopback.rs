@@ -14,17 +14,17 @@ use ferrowarp::{
     WcStatus,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const DEPTH: usize = 32;
 
-struct End {
+struct Endpoint {
     context: Context,
     cq: Cq,
     qp: Qp,
     mr: Mr,
 }
 
-impl End {
+impl Endpoint {
     fn new(context: Context, len: usize) -> Self {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(1024).expect("a queue"));
         let options =
@@ -46,7 +46,7 @@ impl End {
     }
 }
 
-fn ends(mtu: u16, len: usize) -> (End, End) {
+fn endpoints(mtu: u16, len: usize) -> (Endpoint, Endpoint) {
     let config = |host| {
         let address = IpAddr::V4(Ipv4Addr::new(198, 18, 0, host));
         let mut config = Config::new(DeviceSpec::Ring, address, 24);
@@ -54,20 +54,20 @@ fn ends(mtu: u16, len: usize) -> (End, End) {
         config
     };
     let (left, right) = Context::ring_pair(config(1), config(2)).expect("two ends");
-    let (left, right) = (End::new(left, len), End::new(right, len));
+    let (left, right) = (Endpoint::new(left, len), Endpoint::new(right, len));
     let listener = right.context.listen(4791, 1).expect("a listener");
     let server = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2)), 4791);
     left.qp.connect(server, ConnParam::default()).expect("an attempt");
-    let request = listener.accept_timeout(PATIENCE).expect("a request");
+    let request = listener.accept_timeout(TIMEOUT).expect("a request");
     request.accept(&right.qp, ConnParam::default()).expect("accepted");
-    left.qp.wait_established(PATIENCE).expect("connected");
-    right.qp.wait_established(PATIENCE).expect("connected");
+    left.qp.wait_established(TIMEOUT).expect("connected");
+    right.qp.wait_established(TIMEOUT).expect("connected");
     (left, right)
 }
 
 fn write(size: u32, mtu: u16) {
     core_affinity::set_for_current(core_affinity::CoreId { id: 0 });
-    let (left, right) = ends(mtu, size as usize);
+    let (left, right) = endpoints(mtu, size as usize);
     let target = right.target(0);
     let mut wcs = Vec::with_capacity(DEPTH);
     let (mut posted, mut done) = (0_usize, 0_usize);
@@ -111,8 +111,8 @@ fn core_seconds() -> f64 {
 fn pingpong(size: u32, mtu: u16) {
     const ROUNDS: usize = 200_000;
     let len = size as usize;
-    let (left, right) = ends(mtu, 2 * len);
-    let turn = |end: &End, peer: (u32, u64), core: usize, starts: bool| {
+    let (left, right) = endpoints(mtu, 2 * len);
+    let turn = |end: &Endpoint, peer: (u32, u64), core: usize, starts: bool| {
         core_affinity::set_for_current(core_affinity::CoreId { id: core });
         let mut wcs = Vec::with_capacity(64);
         let mut times = Vec::with_capacity(ROUNDS);
@@ -167,7 +167,7 @@ fn pingpong(size: u32, mtu: u16) {
 fn idle() {
     const COUNT: u32 = 5_000_000;
     core_affinity::set_for_current(core_affinity::CoreId { id: 0 });
-    let (left, _right) = ends(1500, 64);
+    let (left, _right) = endpoints(1500, 64);
     let mut wcs = Vec::with_capacity(64);
     let busy = core_seconds();
     for _ in 0..COUNT {

@@ -10,11 +10,11 @@ use memmap2::{Advice, MmapMut, MmapOptions};
 use crate::memory::Span;
 
 /// Size of a huge page, and of the mappings that small buffers are cut from.
-const HUGE: usize = 2 << 20;
-const HUGE_BITS: u8 = 21;
+const HUGE_PAGE_LEN: usize = 2 << 20;
+const HUGE_PAGE_BITS: u8 = 21;
 /// Buffers start at multiples of this and never share a unit: a page, so that one region's
 /// octets are never in a page of another's.
-const UNIT: usize = 4096;
+const PAGE_LEN: usize = 4096;
 
 /// A source of buffers.
 #[derive(Debug, Default)]
@@ -25,12 +25,12 @@ pub(crate) struct Arena {
 #[derive(Debug, Default)]
 struct State {
     /// Mappings that have room for small buffers, or had; gone when their last buffer is.
-    shared: Vec<Weak<Chunk>>,
+    mappings: Vec<Weak<Mapping>>,
 }
 
 /// One mapping.
 #[derive(Debug)]
-struct Chunk {
+struct Mapping {
     /// Keeps the memory mapped. Its octets are reached through `span` alone.
     _map: MmapMut,
     span: Span,
@@ -46,7 +46,7 @@ struct FreeList(BTreeMap<usize, usize>);
 /// As long as it is not registered it belongs to its owner alone.
 #[derive(Debug)]
 pub struct Buffer {
-    chunk: Arc<Chunk>,
+    mapping: Arc<Mapping>,
     offset: usize,
     len: usize,
 }
@@ -57,39 +57,41 @@ impl Arena {
     /// # Errors
     /// What the operating system says when it maps no more memory.
     pub(crate) fn allocate(&self, len: usize) -> io::Result<Buffer> {
-        let room = len.max(1).checked_next_multiple_of(UNIT).ok_or(io::ErrorKind::OutOfMemory)?;
+        let room =
+            len.max(1).checked_next_multiple_of(PAGE_LEN).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut state = lock(&self.state);
-        if room >= HUGE {
-            let chunk = Arc::new(Chunk::map(room)?);
-            return Ok(Buffer::cut(chunk, room, len).expect("the mapping has the room"));
+        if room >= HUGE_PAGE_LEN {
+            let chunk = Arc::new(Mapping::map(room)?);
+            return Ok(Buffer::alloc_from(chunk, room, len).expect("the mapping has the room"));
         }
-        state.shared.retain(|chunk| chunk.strong_count() > 0);
+        state.mappings.retain(|chunk| chunk.strong_count() > 0);
         let found = state
-            .shared
+            .mappings
             .iter()
             .filter_map(Weak::upgrade)
-            .find_map(|chunk| Buffer::cut(chunk, room, len));
+            .find_map(|chunk| Buffer::alloc_from(chunk, room, len));
         if let Some(buffer) = found {
             buffer.span().fill(0);
             return Ok(buffer);
         }
-        let chunk = Arc::new(Chunk::map(HUGE)?);
-        state.shared.push(Arc::downgrade(&chunk));
-        Ok(Buffer::cut(chunk, room, len).expect("the mapping has the room"))
+        let chunk = Arc::new(Mapping::map(HUGE_PAGE_LEN)?);
+        state.mappings.push(Arc::downgrade(&chunk));
+        Ok(Buffer::alloc_from(chunk, room, len).expect("the mapping has the room"))
     }
 }
 
-impl Chunk {
+impl Mapping {
     /// Maps at least `len` octets, all present.
     fn map(len: usize) -> io::Result<Self> {
-        static TOLD: Once = Once::new();
-        let len = len.checked_next_multiple_of(HUGE).ok_or(io::ErrorKind::OutOfMemory)?;
-        let huge = MmapOptions::new().len(len).huge(Some(HUGE_BITS)).map_anon();
-        let mut map = match huge.and_then(present) {
+        static WARNED: Once = Once::new();
+        let len = len.checked_next_multiple_of(HUGE_PAGE_LEN).ok_or(io::ErrorKind::OutOfMemory)?;
+        let huge = MmapOptions::new().len(len).huge(Some(HUGE_PAGE_BITS)).map_anon();
+        let mut map = match huge.and_then(populate) {
             Ok(map) => map,
             Err(error) => {
-                TOLD.call_once(|| {
-                    let hint = hugepage_hint(len / HUGE, hugepages("nr"), hugepages("free"));
+                WARNED.call_once(|| {
+                    let hint =
+                        hugepage_hint(len / HUGE_PAGE_LEN, hugepages("nr"), hugepages("free"));
                     tracing::warn!(
                         %error,
                         "no huge pages for {} MiB of registered memory; ordinary pages are used \
@@ -134,7 +136,7 @@ fn hugepage_hint(needed: usize, all: Option<usize>, free: Option<usize>) -> Stri
 
 /// Has the pages put in place now. To map huge pages only reserves them: if the control group or
 /// the memory policy of the process grants none, the first touch would end it with SIGBUS.
-fn present(map: MmapMut) -> io::Result<MmapMut> {
+fn populate(map: MmapMut) -> io::Result<MmapMut> {
     match map.advise(Advice::PopulateWrite) {
         // Kernels before 5.14 do not know the request.
         Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
@@ -144,7 +146,7 @@ fn present(map: MmapMut) -> io::Result<MmapMut> {
 
 impl FreeList {
     /// First fit.
-    fn take(&mut self, len: usize) -> Option<usize> {
+    fn alloc(&mut self, len: usize) -> Option<usize> {
         let (&offset, &room) = self.0.iter().find(|&(_, &room)| room >= len)?;
         self.0.remove(&offset);
         if room > len {
@@ -153,7 +155,7 @@ impl FreeList {
         Some(offset)
     }
 
-    fn give(&mut self, mut offset: usize, mut len: usize) {
+    fn free(&mut self, mut offset: usize, mut len: usize) {
         if let Some(room) = self.0.remove(&(offset + len)) {
             len += room;
         }
@@ -168,14 +170,14 @@ impl FreeList {
 }
 
 impl Buffer {
-    fn cut(chunk: Arc<Chunk>, room: usize, len: usize) -> Option<Self> {
-        let offset = lock(&chunk.free).take(room)?;
-        Some(Self { chunk, offset, len })
+    fn alloc_from(chunk: Arc<Mapping>, room: usize, len: usize) -> Option<Self> {
+        let offset = lock(&chunk.free).alloc(room)?;
+        Some(Self { mapping: chunk, offset, len })
     }
 
     /// The octets as a span, valid while the buffer lives.
     pub(crate) fn span(&self) -> Span {
-        self.chunk.span.slice(self.offset, self.len)
+        self.mapping.span.slice(self.offset, self.len)
     }
 
     /// Octets asked for.
@@ -209,8 +211,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let room = self.len.max(1).next_multiple_of(UNIT);
-        lock(&self.chunk.free).give(self.offset, room);
+        let room = self.len.max(1).next_multiple_of(PAGE_LEN);
+        lock(&self.mapping.free).free(self.offset, room);
     }
 }
 
@@ -227,8 +229,8 @@ mod tests {
         let arena = Arena::default();
         let mut first = arena.allocate(100).unwrap();
         let second = arena.allocate(5_000).unwrap();
-        assert!(Arc::ptr_eq(&first.chunk, &second.chunk));
-        assert_eq!(second.offset, UNIT);
+        assert!(Arc::ptr_eq(&first.mapping, &second.mapping));
+        assert_eq!(second.offset, PAGE_LEN);
         first.write(96, b"abcd");
         drop(first);
         let again = arena.allocate(100).unwrap();
@@ -242,24 +244,24 @@ mod tests {
     fn large_buffers_have_mappings_of_their_own() {
         let arena = Arena::default();
         let small = arena.allocate(1).unwrap();
-        let large = arena.allocate(HUGE + 1).unwrap();
-        assert!(!Arc::ptr_eq(&small.chunk, &large.chunk));
-        assert_eq!((large.len(), large.chunk.span.len()), (HUGE + 1, 2 * HUGE));
-        assert_eq!(large.span().addr() % UNIT as u64, 0);
+        let large = arena.allocate(HUGE_PAGE_LEN + 1).unwrap();
+        assert!(!Arc::ptr_eq(&small.mapping, &large.mapping));
+        assert_eq!((large.len(), large.mapping.span.len()), (HUGE_PAGE_LEN + 1, 2 * HUGE_PAGE_LEN));
+        assert_eq!(large.span().addr() % PAGE_LEN as u64, 0);
     }
 
     #[test]
     fn freed_ranges_merge_on_both_sides() {
         let arena = Arena::default();
-        let mut buffers: Vec<_> = (0..512).map(|_| arena.allocate(UNIT).ok()).collect();
-        let chunk = Arc::clone(&buffers[0].as_ref().unwrap().chunk);
+        let mut buffers: Vec<_> = (0..512).map(|_| arena.allocate(PAGE_LEN).ok()).collect();
+        let chunk = Arc::clone(&buffers[0].as_ref().unwrap().mapping);
         assert!(lock(&chunk.free).0.is_empty());
         for index in [7, 5, 6] {
             buffers[index] = None;
         }
-        assert_eq!(lock(&chunk.free).0, BTreeMap::from([(5 * UNIT, 3 * UNIT)]));
+        assert_eq!(lock(&chunk.free).0, BTreeMap::from([(5 * PAGE_LEN, 3 * PAGE_LEN)]));
         buffers.clear();
-        assert_eq!(lock(&chunk.free).0, BTreeMap::from([(0, HUGE)]));
+        assert_eq!(lock(&chunk.free).0, BTreeMap::from([(0, HUGE_PAGE_LEN)]));
     }
 
     #[test]
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_length_is_an_error() {
+    fn length_that_overflows_is_an_error() {
         assert!(Arena::default().allocate(usize::MAX).is_err());
     }
 }

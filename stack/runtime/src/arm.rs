@@ -11,28 +11,28 @@ use ferrowarp_proto::verbs::notify::Notify;
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Nobody asked.
-const NONE: u32 = 0;
+const NOT_ARMED: u32 = 0;
 /// The next solicited completion, or the next in error.
 const SOLICITED: u32 = 1;
 /// The next completion. Wishes are ordered by what they cover.
-const NEXT: u32 = 2;
+const NEXT_COMP: u32 = 2;
 
 /// What a completion queue was asked to notify of. See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct ArmWord {
-    wish: AtomicU32,
+    requested: AtomicU32,
 }
 
 /// The least wish that covers what a producer has published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Covers(u32);
+pub(crate) struct CompEvent(u32);
 
-impl Covers {
+impl CompEvent {
     /// A completion that is asked for with a solicited event or is in error, if `solicited`; any
     /// other is covered by a wish for the next alone.
     #[inline]
     pub(crate) const fn completion(solicited: bool) -> Self {
-        Self(if solicited { SOLICITED } else { NEXT })
+        Self(if solicited { SOLICITED } else { NEXT_COMP })
     }
 
     /// What both wishes cover: the end of the queue's service.
@@ -46,23 +46,27 @@ impl ArmWord {
     pub(crate) fn arm(&self, notify: Notify) -> bool {
         let wish = match notify {
             Notify::Solicited => SOLICITED,
-            Notify::Next => NEXT,
+            Notify::Next => NEXT_COMP,
         };
-        let before = self.wish.fetch_max(wish, Ordering::AcqRel);
+        let before = self.requested.fetch_max(wish, Ordering::AcqRel);
         fence(Ordering::SeqCst);
-        before == NONE
+        before == NOT_ARMED
     }
 
     /// Called by a producer after it has published what `covers` stands for. True if a wish covers
     /// it: this producer, and no other, notifies.
     // req: RDMAP-017, RDMAP-174
     #[inline]
-    pub(crate) fn claim(&self, covers: Covers) -> bool {
+    pub(crate) fn claim(&self, covers: CompEvent) -> bool {
         fence(Ordering::SeqCst);
-        let mut wish = self.wish.load(Ordering::Relaxed);
+        let mut wish = self.requested.load(Ordering::Relaxed);
         while wish >= covers.0 {
-            let claimed =
-                self.wish.compare_exchange(wish, NONE, Ordering::AcqRel, Ordering::Relaxed);
+            let claimed = self.requested.compare_exchange(
+                wish,
+                NOT_ARMED,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
             match claimed {
                 Ok(_) => return true,
                 Err(now) => wish = now,
@@ -76,26 +80,26 @@ impl ArmWord {
 mod tests {
     use super::*;
 
-    const PLAIN: Covers = Covers::completion(false);
-    const ASKED_FOR: Covers = Covers::completion(true);
+    const UNSOLICITED: CompEvent = CompEvent::completion(false);
+    const SOLICITED_COMP: CompEvent = CompEvent::completion(true);
 
     #[test]
-    fn each_wish_is_granted_once() {
+    fn each_request_notifies_once() {
         let word = ArmWord::default();
-        assert!(!word.claim(ASKED_FOR), "nobody asked");
+        assert!(!word.claim(SOLICITED_COMP), "nobody asked");
         assert!(word.arm(Notify::Next));
-        assert!(word.claim(PLAIN) && !word.claim(PLAIN));
+        assert!(word.claim(UNSOLICITED) && !word.claim(UNSOLICITED));
         assert!(word.arm(Notify::Solicited));
-        assert!(!word.claim(PLAIN), "not asked for by the peer");
-        assert!(word.claim(ASKED_FOR) && !word.claim(Covers::ANY));
+        assert!(!word.claim(UNSOLICITED), "not asked for by the peer");
+        assert!(word.claim(SOLICITED_COMP) && !word.claim(CompEvent::ANY));
     }
 
     #[test]
-    fn the_wider_wish_counts() {
+    fn next_comp_overrides_solicited() {
         for wishes in [[Notify::Next, Notify::Solicited], [Notify::Solicited, Notify::Next]] {
             let word = ArmWord::default();
             assert_eq!(wishes.map(|wish| word.arm(wish)), [true, false]);
-            assert!(word.claim(PLAIN) && !word.claim(ASKED_FOR));
+            assert!(word.claim(UNSOLICITED) && !word.claim(SOLICITED_COMP));
         }
     }
 }
@@ -105,14 +109,14 @@ mod proofs {
     use loom::thread;
 
     use super::*;
-    use crate::ring::{Peek, Producer, ring};
+    use crate::spsc::{Peek, Producer, ring};
     use crate::sync::Arc;
 
-    const PLAIN: Covers = Covers::completion(false);
-    const ASKED_FOR: Covers = Covers::completion(true);
+    const UNSOLICITED: CompEvent = CompEvent::completion(false);
+    const SOLICITED_COMP: CompEvent = CompEvent::completion(true);
 
     /// A shard that feeds the queue. True if it notified.
-    fn feed(word: &ArmWord, ring: &mut Producer<u32>, covers: Covers) -> bool {
+    fn feed(word: &ArmWord, ring: &mut Producer<u32>, covers: CompEvent) -> bool {
         ring.stage(1).unwrap();
         ring.publish();
         word.claim(covers)
@@ -133,42 +137,42 @@ mod proofs {
             let peeks = [taken_here.peek(), taken_there.peek()];
             let shard = {
                 let word = Arc::clone(&word);
-                thread::spawn(move || feed(&word, &mut there, PLAIN))
+                thread::spawn(move || feed(&word, &mut there, UNSOLICITED))
             };
             let application = {
                 let word = Arc::clone(&word);
                 thread::spawn(move || sleeps(&word, Notify::Next, &peeks))
             };
-            let notified = [feed(&word, &mut here, PLAIN), shard.join().unwrap()];
+            let notified = [feed(&word, &mut here, UNSOLICITED), shard.join().unwrap()];
             let sleeps = application.join().unwrap();
             let count = notified.into_iter().filter(|&notified| notified).count();
             assert!(count <= 1, "one wish, {count} notifications");
             assert!(!sleeps || count == 1, "asleep, and nobody notified");
             // What nobody used up still stands, and only that.
-            assert_eq!(word.claim(Covers::ANY), count == 0);
+            assert_eq!(word.claim(CompEvent::ANY), count == 0);
         });
     }
 
     /// A plain completion of one shard does not use up the wish for a solicited one, which the
     /// other shard has.
     #[test]
-    fn plain_completions_leave_the_wish_for_solicited_ones() {
+    fn unsolicited_completion_keeps_a_request_for_solicited() {
         loom::model(|| {
             let word = Arc::new(ArmWord::default());
             let ((mut here, _taken_here), (mut there, taken_there)) = (ring(1), ring(1));
             let peek = [taken_there.peek()];
             let shard = {
                 let word = Arc::clone(&word);
-                thread::spawn(move || feed(&word, &mut there, ASKED_FOR))
+                thread::spawn(move || feed(&word, &mut there, SOLICITED_COMP))
             };
             let application = {
                 let word = Arc::clone(&word);
                 thread::spawn(move || sleeps(&word, Notify::Solicited, &peek))
             };
-            assert!(!feed(&word, &mut here, PLAIN), "nobody asked for it");
+            assert!(!feed(&word, &mut here, UNSOLICITED), "nobody asked for it");
             let notified = shard.join().unwrap();
             assert!(!application.join().unwrap() || notified, "asleep, and nobody notified");
-            assert_eq!(word.claim(Covers::ANY), !notified);
+            assert_eq!(word.claim(CompEvent::ANY), !notified);
         });
     }
 
@@ -183,7 +187,7 @@ mod proofs {
                 let (word, overrun) = (Arc::clone(&word), Arc::clone(&overrun));
                 thread::spawn(move || {
                     overrun.store(1, Ordering::Relaxed);
-                    word.claim(Covers::ANY)
+                    word.claim(CompEvent::ANY)
                 })
             });
             assert!(word.arm(Notify::Solicited));
@@ -211,7 +215,7 @@ mod proofs {
                     peek.is_empty()
                 })
             };
-            let notified = feed(&word, &mut here, PLAIN);
+            let notified = feed(&word, &mut here, UNSOLICITED);
             let sleeps = application.join().unwrap();
             assert!(!sleeps || notified, "asleep, and nobody notified");
         });

@@ -13,12 +13,12 @@ use ferrowarp_proto::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: std::time::Instant,
-    counter: Option<Counter>,
+    tsc: Option<Tsc>,
 }
 
 /// The processor's counter, and how to make nanoseconds of it.
 #[derive(Clone, Copy, Debug)]
-struct Counter {
+struct Tsc {
     origin: u64,
     /// Nanoseconds per tick, times 2^32.
     scale: u64,
@@ -28,17 +28,17 @@ impl Clock {
     /// Takes 10 ms the first time in a process: the counter's rate is measured.
     pub(crate) fn start() -> Self {
         static SCALE: OnceLock<Option<u64>> = OnceLock::new();
-        let scale = *SCALE.get_or_init(|| ticks().and_then(|_| measure()));
-        let counter = scale.zip(ticks()).map(|(scale, origin)| Counter { origin, scale });
-        Self { origin: std::time::Instant::now(), counter }
+        let scale = *SCALE.get_or_init(|| read_invariant_tsc().and_then(|_| calibrate()));
+        let counter = scale.zip(read_invariant_tsc()).map(|(scale, origin)| Tsc { origin, scale });
+        Self { origin: std::time::Instant::now(), tsc: counter }
     }
 
     #[inline]
     pub(crate) fn now(&self) -> Instant {
-        if let Some(counter) = self.counter
-            && let Some(ticks) = ticks_unchecked()
+        if let Some(counter) = self.tsc
+            && let Some(ticks) = read_tsc()
         {
-            return Instant::from_nanos(counter.nanoseconds(ticks));
+            return Instant::from_nanos(counter.to_ns(ticks));
         }
         // 2^64 ns are 584 years.
         let ns = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -46,19 +46,19 @@ impl Clock {
     }
 }
 
-impl Counter {
+impl Tsc {
     #[inline]
-    fn nanoseconds(self, ticks: u64) -> u64 {
+    fn to_ns(self, ticks: u64) -> u64 {
         let passed = u128::from(ticks.saturating_sub(self.origin));
         u64::try_from((passed * u128::from(self.scale)) >> 32).unwrap_or(u64::MAX)
     }
 }
 
 /// Measures the counter against the operating system's clock: to about 10 in a million.
-fn measure() -> Option<u64> {
-    let (clock, start) = both()?;
+fn calibrate() -> Option<u64> {
+    let (clock, start) = read_both_clocks()?;
     std::thread::sleep(Duration::from_millis(10));
-    let (later, end) = both()?;
+    let (later, end) = read_both_clocks()?;
     let ns = later.duration_since(clock).as_nanos();
     let passed = u128::from(end.checked_sub(start)?);
     u64::try_from((ns << 32).checked_div(passed)?).ok().filter(|&scale| scale > 0)
@@ -66,11 +66,11 @@ fn measure() -> Option<u64> {
 
 /// One moment on both clocks: the closest of some readings. A thread that is taken off its core
 /// between the two would get every timeout wrong from then on.
-fn both() -> Option<(std::time::Instant, u64)> {
+fn read_both_clocks() -> Option<(std::time::Instant, u64)> {
     let reading = |_| {
-        let before = ticks_unchecked()?;
+        let before = read_tsc()?;
         let clock = std::time::Instant::now();
-        let apart = ticks_unchecked()?.checked_sub(before)?;
+        let apart = read_tsc()?.checked_sub(before)?;
         Some((apart, clock, before + apart / 2))
     };
     let (_, clock, counter) = (0..8).filter_map(reading).min_by_key(|&(apart, ..)| apart)?;
@@ -79,7 +79,7 @@ fn both() -> Option<(std::time::Instant, u64)> {
 
 /// The counter, if its rate is constant in all states of the processor (Intel SDM, volume 3,
 /// section 18.17.1: CPUID leaf 0x80000007, EDX bit 8).
-fn ticks() -> Option<u64> {
+fn read_invariant_tsc() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     {
         const LEAF: u32 = 0x8000_0007;
@@ -88,12 +88,12 @@ fn ticks() -> Option<u64> {
             return None;
         }
     }
-    ticks_unchecked()
+    read_tsc()
 }
 
 /// The counter, whatever its rate does; `None` on other processors.
 #[inline]
-fn ticks_unchecked() -> Option<u64> {
+fn read_tsc() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has the instruction.
     return Some(unsafe { core::arch::x86_64::_rdtsc() });
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agrees_with_the_operating_system() {
+    fn tsc_agrees_with_the_monotonic_clock() {
         let clock = Clock::start();
         let (first, start) = (clock.now(), std::time::Instant::now());
         std::thread::sleep(Duration::from_millis(50));
@@ -119,9 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_one_gigahertz_is_one_nanosecond() {
-        let counter = Counter { origin: 5, scale: 1 << 32 };
-        assert_eq!((counter.nanoseconds(5), counter.nanoseconds(1_005)), (0, 1_000));
-        assert_eq!(counter.nanoseconds(0), 0, "never before the origin");
+    fn tick_of_one_gigahertz_is_one_nanosecond() {
+        let counter = Tsc { origin: 5, scale: 1 << 32 };
+        assert_eq!((counter.to_ns(5), counter.to_ns(1_005)), (0, 1_000));
+        assert_eq!(counter.to_ns(0), 0, "never before the origin");
     }
 }

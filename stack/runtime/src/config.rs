@@ -125,7 +125,7 @@ impl Config {
 
 impl Config {
     /// How the device is opened.
-    pub(crate) fn opening(&self) -> OpenConfig {
+    pub(crate) fn open_config(&self) -> OpenConfig {
         OpenConfig {
             mtu: self.mtu,
             checksum: self.checksum,
@@ -142,16 +142,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_setting_of_the_device_arrives() {
+    fn device_settings_reach_open_config() {
         let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24);
         let defaults = format!("{:?}", OpenConfig::default());
-        assert_eq!(format!("{:?}", config.opening()), defaults);
+        assert_eq!(format!("{:?}", config.open_config()), defaults);
         config.mtu = 9000;
         config.checksum = Some(ChecksumMode::Offload);
         config.hugepages = Hugepages::Never;
         config.ring_slots = 64;
         config.pools.windows = 7;
-        let opening = config.opening();
+        let opening = config.open_config();
         assert_eq!((opening.mtu, opening.checksum), (9000, Some(ChecksumMode::Offload)));
         assert_eq!((opening.hugepages, opening.ring_slots), (Hugepages::Never, 64));
         assert_eq!(opening.pools.windows, 7);

@@ -13,20 +13,20 @@ use ferrowarp_proto::wire::ethernet::VLAN_MAX;
 use rand::TryRngCore;
 
 use crate::arena::{Arena, Buffer};
-use crate::channel::Channel;
+use crate::comp_channel::CompChannel;
 use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Port, Usage};
 use crate::cq::{Cq, CqRings};
 use crate::device::{self, DeviceSpec, Opened};
 use crate::error::{CreateError, MemoryError, OpenError};
-use crate::events::{EventChannel, Events};
-use crate::limits::Ledger;
+use crate::events::{AsyncEventQueue, EventChannel};
+use crate::limits::ResourceLimits;
 use crate::listener::Listener;
 use crate::machine::EngineMachine;
 use crate::memory::HostMemory;
 use crate::pd::Pd;
 use crate::shard::Shard;
-use crate::thread::Driver;
+use crate::thread::DriveThread;
 
 /// Least MTU of a link that IPv6 goes over (RFC 8200 section 5).
 const MTU_MIN_V6: u16 = 1280;
@@ -45,18 +45,18 @@ const MTU_MIN_V6: u16 = 1280;
 /// child opens devices of its own after executing a program anew, or if its parent had opened none.
 #[derive(Clone)]
 pub struct Context {
-    inner: Arc<Inner>,
+    inner: Arc<ContextInner>,
 }
 
 /// What all handles share.
-pub(crate) struct Inner {
+pub(crate) struct ContextInner {
     pub(crate) shard: Arc<Shard>,
     pub(crate) regions: Arc<RegionTable>,
-    pub(crate) ledger: Arc<Ledger>,
-    pub(crate) events: Arc<Events>,
+    pub(crate) limits: Arc<ResourceLimits>,
+    pub(crate) events: Arc<AsyncEventQueue>,
     arena: Arena,
     pd_next: AtomicU32,
-    driver: Mutex<Option<Driver>>,
+    drive_thread: Mutex<Option<DriveThread>>,
     /// The other end of a pair inside the process: one thread may be all that drives both.
     partner: OnceLock<(Weak<Shard>, DriveMode)>,
     config: Config,
@@ -68,11 +68,11 @@ impl Context {
     /// # Errors
     /// [`OpenError`]; `Pair` for `ring`, whose two ends are opened with [`Context::ring_pair`].
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        check(&config)?;
+        validate(&config)?;
         if config.device.is_pair() {
             return Err(OpenError::Pair);
         }
-        match device::open(&config.device, &config.opening())? {
+        match device::open(&config.device, &config.open_config())? {
             Opened::One(device) => Self::over(device, config),
             Opened::Pair(..) => Err(OpenError::Pair),
         }
@@ -84,10 +84,10 @@ impl Context {
     /// # Errors
     /// [`OpenError`].
     pub fn ring_pair(left: Config, right: Config) -> Result<(Self, Self), OpenError> {
-        check(&left)?;
-        check(&right)?;
+        validate(&left)?;
+        validate(&right)?;
         let Opened::Pair(left_device, right_device) =
-            device::open(&DeviceSpec::Ring, &left.opening())?
+            device::open(&DeviceSpec::Ring, &left.open_config())?
         else {
             return Err(OpenError::Pair);
         };
@@ -108,7 +108,7 @@ impl Context {
         let left = Self::over(left.0, left.1)?;
         let right = Self::over(right.0, right.1)?;
         // Set once, just here.
-        let name = |inner: &Inner| (Arc::downgrade(&inner.shard), inner.drive_mode());
+        let name = |inner: &ContextInner| (Arc::downgrade(&inner.shard), inner.drive_mode());
         let _ = left.inner.partner.set(name(&right.inner));
         let _ = right.inner.partner.set(name(&left.inner));
         Ok((left, right))
@@ -124,11 +124,11 @@ impl Context {
         D::Rx: Send,
         D::Retained: Send,
     {
-        check(&config)?;
-        dpdk_sys::fork::watch();
+        validate(&config)?;
+        dpdk_sys::fork::install_atfork();
         let seeds = match config.seed {
             Some(seed) => [seed, seed.rotate_left(32) ^ 0x5bd1_e995],
-            None => [draw()?, draw()?],
+            None => [random_seed()?, random_seed()?],
         };
         let regions = Arc::new(RegionTable::new(config.regions_max, seeds[0]));
         let first = config.addresses[0];
@@ -148,28 +148,28 @@ impl Context {
         engine_config.half_open_max = config.limits.half_open_max;
         engine_config.awaiting_request_max = config.limits.awaiting_request_max;
         engine_config.partial_octets_max = config.limits.partial_octets_max;
-        engine_config.ooo_bytes_max = config.limits.held_octets_max;
+        engine_config.ooo_bytes_max = config.limits.ooo_bytes_max;
         let memory = HostMemory::new(Arc::clone(&regions));
         let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));
-        let events = Events::new();
+        let events = AsyncEventQueue::new();
         let machine = Box::new(EngineMachine::new(engine, Arc::clone(&events)));
         let shard = Arc::new(Shard::new(machine, config.drive, qps_max));
-        let driver = Driver::start(&shard, config.drive).map_err(OpenError::Thread)?;
-        let inner = Inner {
+        let driver = DriveThread::start(&shard, config.drive).map_err(OpenError::Thread)?;
+        let inner = ContextInner {
             shard,
             regions,
-            ledger: Ledger::new(config.limits),
+            limits: ResourceLimits::new(config.limits),
             events,
             arena: Arena::default(),
             pd_next: AtomicU32::new(1),
-            driver: Mutex::new(driver),
+            drive_thread: Mutex::new(driver),
             partner: OnceLock::new(),
             config,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    pub(crate) const fn inner(&self) -> &Arc<Inner> {
+    pub(crate) const fn inner(&self) -> &Arc<ContextInner> {
         &self.inner
     }
 
@@ -200,8 +200,8 @@ impl Context {
     ///
     /// # Errors
     /// The operating system has no file descriptor left.
-    pub fn create_channel(&self) -> std::io::Result<Channel> {
-        Channel::new(&self.inner)
+    pub fn create_comp_channel(&self) -> std::io::Result<CompChannel> {
+        CompChannel::new(&self.inner)
     }
 
     /// The channel that tells of everything but completions: of connection events, connection
@@ -213,12 +213,12 @@ impl Context {
         EventChannel::open(&self.inner)
     }
 
-    /// As [`Context::create_cq`], and the queue can be armed ([`Cq::arm`]) to tell of completions
+    /// As [`Context::create_cq`], and the queue can be armed ([`Cq::req_notify`]) to tell of completions
     /// on `channel`, which is one of this context.
     ///
     /// # Errors
     /// As [`Context::create_cq`]; `Gone` also if the channel is of another context.
-    pub fn create_cq_on(&self, channel: &Channel, capacity: usize) -> Result<Cq, CreateError> {
+    pub fn create_cq_on(&self, channel: &CompChannel, capacity: usize) -> Result<Cq, CreateError> {
         Cq::new(&self.inner, capacity, Some(channel))
     }
 
@@ -295,11 +295,11 @@ impl Context {
     /// context does nothing from then on. A process that exits without closing or dropping breaks
     /// the promise that completed work arrives.
     pub fn close(self) {
-        self.inner.shut(self.inner.config.linger);
+        self.inner.close_within(self.inner.config.linger);
     }
 }
 
-impl Inner {
+impl ContextInner {
     /// Polls `ready` until it has something or `timeout` has passed, driving between. Does not wait
     /// in a child of the process, where nothing happens.
     pub(crate) fn wait<T>(
@@ -324,7 +324,7 @@ impl Inner {
             if let Some(partner) = self.partner() {
                 busy |= partner.drive();
             }
-            pause(busy, &mut idle);
+            backoff(busy, &mut idle);
             if start.elapsed() > timeout {
                 return ready();
             }
@@ -355,47 +355,47 @@ impl Inner {
         let start = Instant::now();
         let mut idle = 0;
         while start.elapsed() < limit && more() {
-            let mut busy = self.shard.advance();
+            let mut busy = self.shard.poll();
             if let Some(partner) = self.partner() {
                 busy |= partner.drive();
             }
-            pause(busy, &mut idle);
+            backoff(busy, &mut idle);
         }
     }
 
     /// See [`Context::close`], with so long to linger. Does nothing the second time.
-    fn shut(&self, linger: Duration) {
+    fn close_within(&self, linger: Duration) {
         if dpdk_sys::is_child() {
             // The device is the parent's: it must not be closed with the last handle here.
             std::mem::forget(Arc::clone(&self.shard));
             return;
         }
         // From here on this thread drives, whatever the mode.
-        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let driver = self.drive_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(driver);
         self.shard.control(|machine, now| machine.disconnect_all(now));
         let unfinished = || self.shard.control(|machine, _| machine.unfinished_count()) > Some(0);
         self.drive_while(linger, unfinished);
         // The peer may not have got the last acknowledgement and send its FIN again.
         let known = || self.shard.control(|machine, _| machine.connection_count()) > Some(0);
-        self.drive_while(GRACE.min(linger), known);
+        self.drive_while(CLOSE_GRACE.min(linger), known);
         self.shard.stop();
         self.events.close();
     }
 }
 
-impl Drop for Inner {
+impl Drop for ContextInner {
     fn drop(&mut self) {
-        self.shut(self.config.drop_linger.min(self.config.linger));
+        self.close_within(self.config.drop_linger.min(self.config.linger));
     }
 }
 
 /// How long closing goes on to answer peers when everything is acknowledged: two of the shortest
 /// retransmission timeouts.
-const GRACE: Duration = Duration::from_millis(10);
+const CLOSE_GRACE: Duration = Duration::from_millis(10);
 
 /// Lets others run after a while of nothing to do.
-fn pause(busy: bool, idle: &mut u32) {
+fn backoff(busy: bool, idle: &mut u32) {
     if busy {
         *idle = 0;
     } else {
@@ -403,7 +403,7 @@ fn pause(busy: bool, idle: &mut u32) {
     }
 }
 
-fn check(config: &Config) -> Result<(), OpenError> {
+fn validate(config: &Config) -> Result<(), OpenError> {
     if config.addresses.is_empty() {
         return Err(OpenError::NoAddress);
     }
@@ -435,6 +435,6 @@ fn check(config: &Config) -> Result<(), OpenError> {
 }
 
 /// A seed that nobody can guess.
-fn draw() -> Result<u64, OpenError> {
+fn random_seed() -> Result<u64, OpenError> {
     rand::rngs::OsRng.try_next_u64().map_err(|error| OpenError::Seed(std::io::Error::other(error)))
 }

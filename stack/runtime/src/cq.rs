@@ -6,65 +6,65 @@ use std::sync::{Arc, Weak};
 use ferrowarp_proto::verbs::notify::Notify;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 
-use crate::arm::Covers;
-use crate::channel::{Channel, CqNotify};
-use crate::context::Inner;
-use crate::error::{ArmError, CreateError};
-use crate::gate::Gate;
-use crate::limits::{Grant, Resource};
-use crate::ring::{Consumer, Peek, Producer};
+use crate::arm::CompEvent;
+use crate::comp_channel::{CompChannel, CqNotify};
+use crate::context::ContextInner;
+use crate::error::{CreateError, ReqNotifyError};
+use crate::limits::{Permit, Resource};
+use crate::spin_lock::SpinLock;
+use crate::spsc::{Consumer, Peek, Producer};
 
 /// Completions that one poll takes when the vector offered has no spare capacity.
-const POLL_COUNT: usize = 32;
+const POLL_BATCH: usize = 32;
 
 /// A completion queue. Clones name the same queue; it goes when the last of them and of the
 /// queue pairs that use it are gone.
 #[derive(Clone)]
 pub struct Cq {
-    shared: Arc<Shared>,
+    inner: Arc<CqInner>,
 }
 
-struct Shared {
+struct CqInner {
     id: CqId,
-    ring: Gate<Consumer<Wc>>,
+    ring: SpinLock<Consumer<Wc>>,
     peek: Peek<Wc>,
     overrun: Arc<AtomicBool>,
     /// If it was made on a channel.
     notify: Option<Arc<CqNotify>>,
-    context: Arc<Inner>,
-    _grant: Grant,
+    context: Arc<ContextInner>,
+    _permit: Permit,
 }
 
 impl Cq {
     /// Fails if `channel` is of another context, if its entries are over a limit, or after closing.
     pub(crate) fn new(
-        context: &Arc<Inner>,
+        context: &Arc<ContextInner>,
         capacity: usize,
-        channel: Option<&Channel>,
+        channel: Option<&CompChannel>,
     ) -> Result<Self, CreateError> {
         if channel.is_some_and(|channel| !channel.belongs_to(context)) {
             return Err(CreateError::Gone);
         }
-        let grant = context.ledger.take(Resource::CqEntries, capacity)?;
-        let (mut feed, consumer) = Feed::new(capacity);
-        let notify = channel.map(|channel| Arc::new(CqNotify::on(channel)));
-        feed.alarm = notify.clone().map(Alarm::new);
+        let grant = context.limits.acquire(Resource::CqEntries, capacity)?;
+        let (mut feed, consumer) = CqProducer::new(capacity);
+        let notify = channel.map(|channel| Arc::new(CqNotify::new(channel)));
+        feed.notify = notify.clone().map(ProducerNotify::new);
         if let Some(notify) = &notify {
             let watcher: Weak<CqNotify> = Arc::downgrade(notify);
-            context.shard.watch(watcher);
+            context.shard.observe_end(watcher);
         }
         let overrun = Arc::clone(&feed.overrun);
         let id = context.shard.control(|machine, _| machine.add_cq(feed));
-        let shared = Shared {
+        let shared = CqInner {
             id: id.ok_or(CreateError::Gone)?,
             peek: consumer.peek(),
-            ring: Gate::new(consumer),
+            ring: SpinLock::new(consumer),
             overrun,
             notify,
             context: Arc::clone(context),
-            _grant: grant,
+            _permit: grant,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { inner: Arc::new(shared) })
     }
 
     /// Appends completions to `out`, oldest first, and returns how many: at most the spare
@@ -77,18 +77,18 @@ impl Cq {
     #[inline]
     pub fn poll(&self, out: &mut Vec<Wc>) -> usize {
         let spare = out.capacity() - out.len();
-        let max = if spare == 0 { POLL_COUNT } else { spare };
-        let found = self.take(out, max);
-        if found == 0 && self.shared.context.shard.drive() {
-            return self.take(out, max);
+        let max = if spare == 0 { POLL_BATCH } else { spare };
+        let found = self.pop_into(out, max);
+        if found == 0 && self.inner.context.shard.drive() {
+            return self.pop_into(out, max);
         }
         found
     }
 
     /// What is there. Enters only if something is: whoever spins here finds nothing most times.
     #[inline]
-    fn take(&self, out: &mut Vec<Wc>, max: usize) -> usize {
-        if self.shared.peek.is_empty() { 0 } else { self.shared.ring.enter().pop_into(out, max) }
+    fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
+        if self.inner.peek.is_empty() { 0 } else { self.inner.ring.lock().pop_into(out, max) }
     }
 
     /// True once a completion found the queue full: the queue pairs that use it are in error,
@@ -96,14 +96,14 @@ impl Cq {
     /// for.
     #[must_use]
     pub fn overrun(&self) -> bool {
-        self.shared.overrun.load(Ordering::Acquire)
+        self.inner.overrun.load(Ordering::Acquire)
     }
 
     /// The name that events of its channel carry. It may be given to another queue once this one
     /// is gone, and so are its events that nobody took.
     #[must_use]
     pub fn id(&self) -> CqId {
-        self.shared.id
+        self.inner.id
     }
 
     /// Asks to be told, once, on the queue's channel, of the next completion from now on, or of
@@ -114,59 +114,59 @@ impl Cq {
     /// Waits for nobody: one atomic operation and a fence.
     ///
     /// # Errors
-    /// [`ArmError`].
-    pub fn arm(&self, notify: Notify) -> Result<(), ArmError> {
-        let alarm = self.shared.notify.as_ref().ok_or(ArmError::NoChannel)?;
-        alarm.arm(notify);
-        if self.shared.context.shard.has_ended() { Err(ArmError::Gone) } else { Ok(()) }
+    /// [`ReqNotifyError`].
+    pub fn req_notify(&self, notify: Notify) -> Result<(), ReqNotifyError> {
+        let alarm = self.inner.notify.as_ref().ok_or(ReqNotifyError::NoChannel)?;
+        alarm.req_notify(notify);
+        if self.inner.context.shard.has_ended() { Err(ReqNotifyError::Gone) } else { Ok(()) }
     }
 
-    pub(crate) fn belongs_to(&self, context: &Arc<Inner>) -> bool {
-        Arc::ptr_eq(&self.shared.context, context)
+    pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
+        Arc::ptr_eq(&self.inner.context, context)
     }
 }
 
-impl Drop for Shared {
+impl Drop for CqInner {
     fn drop(&mut self) {
         let (id, notify) = (self.id, &self.notify);
         self.context.shard.control(|machine, _| {
             machine.remove_cq(id);
             // Before another queue can be given its place, and its name.
             if let Some(notify) = notify {
-                notify.forget();
+                notify.on_cq_destroyed();
             }
         });
     }
 }
 
 /// The shard's end of a queue.
-pub(crate) struct Feed {
+pub(crate) struct CqProducer {
     ring: Producer<Wc>,
     overrun: Arc<AtomicBool>,
     /// Listed in [`CqRings::staged`].
     staged: bool,
     /// For those that can be armed.
-    alarm: Option<Alarm>,
+    notify: Option<ProducerNotify>,
 }
 
 /// A shard's way to notify of completions in a queue that was made on a channel.
-struct Alarm {
-    notify: Arc<CqNotify>,
+struct ProducerNotify {
+    target: Arc<CqNotify>,
     /// What has been staged since completions were last shown.
-    staged: Option<Covers>,
+    staged: Option<CompEvent>,
 }
 
-impl Alarm {
+impl ProducerNotify {
     const fn new(notify: Arc<CqNotify>) -> Self {
-        Self { notify, staged: None }
+        Self { target: notify, staged: None }
     }
 }
 
-impl Feed {
+impl CqProducer {
     fn new(capacity: usize) -> (Self, Consumer<Wc>) {
-        let (ring, consumer) = crate::ring::ring(capacity);
+        let (ring, consumer) = crate::spsc::ring(capacity);
         let overrun = Arc::new(AtomicBool::new(false));
-        (Self { ring, overrun, staged: false, alarm: None }, consumer)
+        (Self { ring, overrun, staged: false, notify: None }, consumer)
     }
 }
 
@@ -176,62 +176,62 @@ impl Feed {
 /// they make in the work queues was: who polls a completion can post in its place.
 #[derive(Default)]
 pub(crate) struct CqRings {
-    feeds: Vec<Option<Feed>>,
+    producers: Vec<Option<CqProducer>>,
     /// Queues with completions not yet shown.
     staged: Vec<CqId>,
     /// Queue pairs that completed something since they were last asked for, once each.
-    touched: Vec<QpId>,
-    /// By index of the queue pair: it is in `touched`.
-    marks: Vec<bool>,
+    dirty_qps: Vec<QpId>,
+    /// By index of the queue pair: it is in `dirty_qps`.
+    is_dirty: Vec<bool>,
 }
 
 impl CqRings {
     /// For queue pairs with indices below `qps_max`.
     pub(crate) fn new(qps_max: usize) -> Self {
         Self {
-            touched: Vec::with_capacity(qps_max),
-            marks: vec![false; qps_max],
+            dirty_qps: Vec::with_capacity(qps_max),
+            is_dirty: vec![false; qps_max],
             ..Self::default()
         }
     }
 
-    pub(crate) fn add(&mut self, feed: Feed) -> CqId {
-        let index = self.feeds.iter().position(Option::is_none).unwrap_or(self.feeds.len());
-        if index == self.feeds.len() {
-            self.feeds.push(None);
-            self.staged.reserve(self.feeds.len());
+    pub(crate) fn add(&mut self, feed: CqProducer) -> CqId {
+        let index = self.producers.iter().position(Option::is_none).unwrap_or(self.producers.len());
+        if index == self.producers.len() {
+            self.producers.push(None);
+            self.staged.reserve(self.producers.len());
         }
         let id = CqId(u32::try_from(index).expect("bounded by memory, each queue has a ring"));
-        if let Some(alarm) = &feed.alarm {
-            alarm.notify.name(id);
+        if let Some(alarm) = &feed.notify {
+            alarm.target.set_id(id);
         }
-        self.feeds[index] = Some(feed);
+        self.producers[index] = Some(feed);
         id
     }
 
     pub(crate) fn remove(&mut self, cq: CqId) {
         self.staged.retain(|&staged| staged != cq);
-        if let Some(feed) = self.feeds.get_mut(cq.0 as usize) {
+        if let Some(feed) = self.producers.get_mut(cq.0 as usize) {
             *feed = None;
         }
     }
 
     /// Notes that room was made in this queue pair's queues.
     #[inline]
-    pub(crate) fn touch(&mut self, qp: QpId) {
-        if let Some(mark) = self.marks.get_mut(qp.index as usize)
+    pub(crate) fn mark_dirty(&mut self, qp: QpId) {
+        if let Some(mark) = self.is_dirty.get_mut(qp.index as usize)
             && !*mark
         {
             *mark = true;
-            self.touched.push(qp);
+            self.dirty_qps.push(qp);
         }
     }
 
     /// The next queue pair that completed something.
     #[inline]
-    pub(crate) fn next_touched(&mut self) -> Option<QpId> {
-        let qp = self.touched.pop()?;
-        self.marks[qp.index as usize] = false;
+    pub(crate) fn pop_dirty(&mut self) -> Option<QpId> {
+        let qp = self.dirty_qps.pop()?;
+        self.is_dirty[qp.index as usize] = false;
         Some(qp)
     }
 
@@ -239,13 +239,13 @@ impl CqRings {
     #[inline]
     pub(crate) fn publish(&mut self) {
         while let Some(cq) = self.staged.pop() {
-            if let Some(Some(feed)) = self.feeds.get_mut(cq.0 as usize) {
+            if let Some(Some(feed)) = self.producers.get_mut(cq.0 as usize) {
                 feed.staged = false;
                 feed.ring.publish();
-                if let Some(alarm) = &mut feed.alarm
+                if let Some(alarm) = &mut feed.notify
                     && let Some(covers) = alarm.staged.take()
                 {
-                    alarm.notify.published(covers);
+                    alarm.target.on_published(covers);
                 }
             }
         }
@@ -254,10 +254,10 @@ impl CqRings {
     /// Marks a queue as overrun, and notifies whoever waits for a completion of any kind: its
     /// queue pairs have failed, and more may never come.
     pub(crate) fn mark_overrun(&self, cq: CqId) {
-        if let Some(Some(feed)) = self.feeds.get(cq.0 as usize) {
+        if let Some(Some(feed)) = self.producers.get(cq.0 as usize) {
             feed.overrun.store(true, Ordering::Release);
-            if let Some(alarm) = &feed.alarm {
-                alarm.notify.published(Covers::ANY);
+            if let Some(alarm) = &feed.notify {
+                alarm.target.on_published(CompEvent::ANY);
             }
         }
     }
@@ -266,28 +266,28 @@ impl CqRings {
 impl Completions for CqRings {
     #[inline]
     fn push(&mut self, cq: CqId, wc: Wc) -> bool {
-        let Some(Some(feed)) = self.feeds.get_mut(cq.0 as usize) else {
+        let Some(Some(feed)) = self.producers.get_mut(cq.0 as usize) else {
             return false;
         };
         if feed.ring.stage(wc).is_err() {
             return false;
         }
-        if let Some(alarm) = &mut feed.alarm {
-            let covers = Covers::completion(wc.is_solicited());
+        if let Some(alarm) = &mut feed.notify {
+            let covers = CompEvent::completion(wc.is_solicited());
             alarm.staged = Some(alarm.staged.map_or(covers, |staged| staged.min(covers)));
         }
         if !feed.staged {
             feed.staged = true;
             self.staged.push(cq);
         }
-        self.touch(wc.qp);
+        self.mark_dirty(wc.qp);
         true
     }
 }
 
 #[cfg(test)]
-pub(crate) fn test_feed(capacity: usize) -> (Feed, Consumer<Wc>) {
-    Feed::new(capacity)
+pub(crate) fn test_producer(capacity: usize) -> (CqProducer, Consumer<Wc>) {
+    CqProducer::new(capacity)
 }
 
 #[cfg(test)]
@@ -310,29 +310,29 @@ mod tests {
     }
 
     #[test]
-    fn completions_are_shown_together_and_their_queue_pair_is_named_once() {
+    fn completions_appear_at_publish_and_mark_their_qp_once() {
         let mut rings = CqRings::new(4);
-        let (feed, mut consumer) = Feed::new(2);
+        let (feed, mut consumer) = CqProducer::new(2);
         let cq = rings.add(feed);
         assert!(rings.push(cq, wc(1)) && rings.push(cq, wc(2)));
         assert!(!rings.push(cq, wc(3)), "full");
         assert!(consumer.pop().is_none());
-        assert_eq!(rings.next_touched(), Some(wc(1).qp));
-        assert_eq!(rings.next_touched(), None);
+        assert_eq!(rings.pop_dirty(), Some(wc(1).qp));
+        assert_eq!(rings.pop_dirty(), None);
         rings.publish();
         assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
         assert!(rings.push(cq, wc(3)), "the room is found again");
     }
 
     #[test]
-    fn a_removed_queue_takes_nothing_and_its_place_is_used_again() {
+    fn removed_cq_refuses_completions_and_its_index_is_reused() {
         let mut rings = CqRings::new(4);
-        let first = rings.add(Feed::new(2).0);
+        let first = rings.add(CqProducer::new(2).0);
         assert!(rings.push(first, wc(1)));
         rings.remove(first);
         assert!(!rings.push(first, wc(2)));
         rings.publish();
-        assert_eq!(rings.add(Feed::new(2).0), first);
+        assert_eq!(rings.add(CqProducer::new(2).0), first);
         assert!(!rings.push(CqId(7), wc(1)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::channel::Channel;
+use crate::comp_channel::CompChannel;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::events::EventChannel;
@@ -72,9 +72,9 @@ impl fmt::Debug for ConnRequest {
     }
 }
 
-impl fmt::Debug for Channel {
+impl fmt::Debug for CompChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Channel").finish_non_exhaustive()
+        f.debug_struct("CompChannel").finish_non_exhaustive()
     }
 }
 

@@ -105,7 +105,7 @@ pub enum CreateError {
 /// Why a completion queue could not be armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ArmError {
+pub enum ReqNotifyError {
     /// It has nowhere to tell.
     #[error("the completion queue has no channel: make it with `create_cq_on`")]
     NoChannel,

@@ -5,7 +5,7 @@
 //! so its memory is bounded by the sources that exist.
 //!
 //! The shard never waits here: it takes a lock only if that is free, and where it is not it tells
-//! in its next pass ([`Teller`]).
+//! in its next pass ([`EventPublisher`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use ferrowarp_proto::verbs::qp::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
-use crate::context::Inner;
+use crate::context::ContextInner;
 use crate::notify_fd::NotifyFd;
-use source::{GONE, NO_TICKET};
+use source::{NOT_QUEUED, REMOVED};
 
 mod source;
 
-pub(crate) use source::{Source, Teller};
+pub(crate) use source::{EventPublisher, EventSource};
 
 /// Something happened, and where. What it was is asked of the source itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,12 +77,12 @@ pub enum AsyncEvent {
 /// [`DriveMode::Inline`]: crate::DriveMode::Inline
 #[derive(Clone)]
 pub struct EventChannel {
-    context: Arc<Inner>,
+    context: Arc<ContextInner>,
     fd: Arc<NotifyFd>,
 }
 
 impl EventChannel {
-    pub(crate) fn open(context: &Arc<Inner>) -> std::io::Result<Self> {
+    pub(crate) fn open(context: &Arc<ContextInner>) -> std::io::Result<Self> {
         let fd = context.events.fd()?;
         Ok(Self { context: Arc::clone(context), fd })
     }
@@ -90,7 +90,7 @@ impl EventChannel {
     /// The oldest event not yet taken. Does not wait and does not drive.
     #[must_use]
     pub fn next_event(&self) -> Option<AsyncEvent> {
-        self.context.events.lock().take()
+        self.context.events.lock().pop()
     }
 
     /// Waits for an event, for `timeout` at most, and takes it. Sleeps, unless the shard is driven
@@ -110,76 +110,76 @@ impl EventChannel {
             return None;
         }
         // Whoever drives in this thread's place looks often for a while.
-        let _awaiting = self.context.shard.await_news();
+        let _awaiting = self.context.shard.add_waiter();
         self.context.events.wait(timeout)
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.context.shard.handover().watch();
+        self.context.shard.helper_wakeup().on_fd_exported();
         self.fd.as_fd()
     }
 }
 
 /// The sources of a context that have something to tell.
-pub(crate) struct Events {
-    ready: Mutex<Ready>,
+pub(crate) struct AsyncEventQueue {
+    state: Mutex<QueueState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Ready {
+struct QueueState {
     /// By ticket, and so in the order of their events.
-    waiting: BTreeMap<u64, (AsyncEvent, Option<Arc<Source>>)>,
+    pending: BTreeMap<u64, (AsyncEvent, Option<Arc<EventSource>>)>,
     last_ticket: u64,
     fd: Option<Arc<NotifyFd>>,
     closed: bool,
 }
 
-impl Ready {
+impl QueueState {
     /// Lines a source up, unless it is in line or gone.
-    fn put_source(&mut self, event: AsyncEvent, source: &Arc<Source>) -> bool {
-        if source.ticket.load(Ordering::Relaxed) != NO_TICKET {
+    fn push_source(&mut self, event: AsyncEvent, source: &Arc<EventSource>) -> bool {
+        if source.ticket.load(Ordering::Relaxed) != NOT_QUEUED {
             return false;
         }
-        let ticket = self.put(event, Some(Arc::clone(source)));
+        let ticket = self.push(event, Some(Arc::clone(source)));
         source.ticket.store(ticket, Ordering::Relaxed);
         true
     }
 
     /// Lines an event up that has no source of its own, unless it is in line.
-    fn put_error(&mut self, event: AsyncEvent) -> bool {
-        let is_new = self.waiting.values().all(|(waiting, _)| *waiting != event);
+    fn push_error(&mut self, event: AsyncEvent) -> bool {
+        let is_new = self.pending.values().all(|(waiting, _)| *waiting != event);
         if is_new {
-            self.put(event, None);
+            self.push(event, None);
         }
         is_new
     }
 
-    fn put(&mut self, event: AsyncEvent, source: Option<Arc<Source>>) -> u64 {
-        if self.waiting.is_empty()
+    fn push(&mut self, event: AsyncEvent, source: Option<Arc<EventSource>>) -> u64 {
+        if self.pending.is_empty()
             && let Some(fd) = &self.fd
         {
             fd.set();
         }
         self.last_ticket += 1;
-        self.waiting.insert(self.last_ticket, (event, source));
+        self.pending.insert(self.last_ticket, (event, source));
         self.last_ticket
     }
 
-    fn take(&mut self) -> Option<AsyncEvent> {
-        let (_, (event, source)) = self.waiting.pop_first()?;
+    fn pop(&mut self) -> Option<AsyncEvent> {
+        let (_, (event, source)) = self.pending.pop_first()?;
         // Before the application looks at the source: what happens from here on is told of again.
         if let Some(source) = source {
-            source.ticket.store(NO_TICKET, Ordering::Relaxed);
+            source.ticket.store(NOT_QUEUED, Ordering::Relaxed);
         }
-        self.after_removal();
+        self.clear_fd_if_empty();
         Some(event)
     }
 
-    fn after_removal(&self) {
-        if self.waiting.is_empty()
+    fn clear_fd_if_empty(&self) {
+        if self.pending.is_empty()
             && let Some(fd) = &self.fd
         {
             fd.clear();
@@ -187,13 +187,13 @@ impl Ready {
     }
 }
 
-impl Events {
+impl AsyncEventQueue {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { ready: Mutex::default(), wake: Condvar::new() })
+        Arc::new(Self { state: Mutex::default(), wake: Condvar::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ready> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The descriptor, made when it is first asked for.
@@ -203,7 +203,7 @@ impl Events {
             return Ok(Arc::clone(fd));
         }
         let fd = Arc::new(NotifyFd::new()?);
-        if !ready.waiting.is_empty() {
+        if !ready.pending.is_empty() {
             fd.set();
         }
         ready.fd = Some(Arc::clone(&fd));
@@ -214,7 +214,7 @@ impl Events {
         let end = Instant::now().checked_add(timeout);
         let mut ready = self.lock();
         loop {
-            if let Some(event) = ready.take() {
+            if let Some(event) = ready.pop() {
                 return Some(event);
             }
             if ready.closed {
@@ -237,15 +237,15 @@ impl Events {
     }
 
     /// A source goes: it is told of no more.
-    pub(crate) fn forget(&self, source: &Source) {
+    pub(crate) fn remove(&self, source: &EventSource) {
         if dpdk_sys::is_child() {
             // Nobody tells here, and the lock may have been taken at the fork.
             return;
         }
         let mut ready = self.lock();
-        let ticket = source.ticket.swap(GONE, Ordering::Relaxed);
-        if ready.waiting.remove(&ticket).is_some() {
-            ready.after_removal();
+        let ticket = source.ticket.swap(REMOVED, Ordering::Relaxed);
+        if ready.pending.remove(&ticket).is_some() {
+            ready.clear_fd_if_empty();
         }
     }
 }

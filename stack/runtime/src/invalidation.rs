@@ -1,9 +1,9 @@
 //! In which order regions and windows are withdrawn: what makes it safe to free their memory.
 //!
-//! Each function is given the way to wait for the passes that run ([`wait_for_passes`]), so that
+//! Each function is given the way to wait for the passes that run ([`synchronize`]), so that
 //! its proof runs the sequence itself.
 //!
-//! [`wait_for_passes`]: crate::epoch::wait_for_passes
+//! [`synchronize`]: crate::qsbr::synchronize
 
 use ferrowarp_proto::ddp::regions::{RegionTable, Stag, WindowKeys};
 
@@ -46,7 +46,7 @@ pub(crate) fn revoke_window(
 }
 
 /// Ends a window for good, and gives its slot back.
-pub(crate) fn end_window(regions: &RegionTable, window: Stag, mut wait: impl FnMut()) {
+pub(crate) fn dealloc_window(regions: &RegionTable, window: Stag, mut wait: impl FnMut()) {
     regions.retire_window(window);
     wait();
     regions.unbind(window);
@@ -79,7 +79,7 @@ mod tests {
     /// A pass resolves through a window; its owner revokes the window while the region's owner
     /// waits for passes. The pass may have begun after that wait did: it needs another.
     #[test]
-    fn region_outlasts_passes_that_used_a_window_revoked_meanwhile() {
+    fn revoked_region_waits_once_more_for_its_windows() {
         let (regions, region, window) = table();
         regions.bind(&bind(window, region), REACH).unwrap();
         let mut waits = 0;
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn region_without_windows_is_withdrawn_after_one_wait() {
+    fn region_without_windows_is_revoked_after_one_wait() {
         let (regions, region, _) = table();
         let mut waits = 0;
         revoke_region(&regions, region, || waits += 1);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn binding_queued_before_a_revocation_never_takes_effect() {
+    fn bind_queued_before_a_revoke_never_takes_effect() {
         let (regions, region, first) = table();
         let mut keys = regions.window_keys();
         let bound = keys.next(&regions, first);
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(regions.invalidate_local(queued, REACH), Ok(()));
         let again = keys.next(&regions, renamed);
         regions.bind(&bind(again, region), REACH).unwrap();
-        end_window(&regions, renamed, || {});
+        dealloc_window(&regions, renamed, || {});
         assert_eq!(regions.window_count(region), 0);
         assert!(regions.bind(&bind(again, region), REACH).is_err());
     }

@@ -9,8 +9,8 @@ use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
 
 use crate::cq::CqRings;
 use crate::memory::HostMemory;
-use crate::qp::Shared as QpShared;
-use crate::ring::Consumer;
+use crate::qp::QpShared;
+use crate::spsc::Consumer;
 
 /// Send requests moved from one ring per pass.
 const TAKE_COUNT_MAX: usize = 64;
@@ -179,14 +179,14 @@ impl Link {
                 p.post_send(id, wr).map_err(|error| refusal(id, wr_id, opcode, error))
             },
         );
-        poster.rings().touch(id);
+        poster.rings().mark_dirty(id);
         (recvs.any || sends.any, recvs.again || sends.again)
     }
 
     /// Shows the application how many requests have left the queues.
     #[inline]
     pub(crate) fn show_room(&self, send_room: usize, recv_room: usize) {
-        self.qp.retire(self.sends.retired(send_room), self.recvs.retired(recv_room));
+        self.qp.set_retired(self.sends.retired(send_room), self.recvs.retired(recv_room));
     }
 }
 
@@ -214,8 +214,8 @@ mod tests {
     use ferrowarp_proto::verbs::wr::{Operation, Payload};
 
     use super::*;
-    use crate::cq::{Feed, test_feed};
-    use crate::ring::{Producer, ring};
+    use crate::cq::{CqProducer, test_producer};
+    use crate::spsc::{Producer, ring};
 
     const ID: QpId = QpId { index: 0, generation: 0 };
     const RECV_COUNT_MAX: usize = 256;
@@ -260,7 +260,7 @@ mod tests {
 
     fn set_up() -> (Fake, Link, Producer<SendWr>, Consumer<Wc>) {
         let mut rings = CqRings::new(1);
-        let (feed, completions): (Feed, _) = test_feed(4);
+        let (feed, completions): (CqProducer, _) = test_producer(4);
         let cq = rings.add(feed);
         let (sends, sends_taken) = ring(4);
         let (recvs, recvs_taken) = ring(4);

@@ -150,9 +150,9 @@
 //!
 //! # Sleeping until there is something
 //!
-//! A [`Channel`] tells of completions on queues that were armed for it ([`Cq::arm`]), of any or of
+//! A [`CompChannel`] tells of completions on queues that were armed for it ([`Cq::req_notify`]), of any or of
 //! those alone that the peer asked for with a solicited event. It has a file descriptor to be
-//! polled with others, and [`Channel::wait`].
+//! polled with others, and [`CompChannel::wait`].
 //!
 //! # Clean-up
 //!
@@ -195,19 +195,19 @@
 
 mod arm;
 mod doorbell;
-mod epoch;
-mod gate;
-mod handover;
+mod helper_wakeup;
 mod invalidation;
-mod ring;
+mod qsbr;
+mod spin_lock;
+mod spsc;
 mod sync;
 
 #[cfg(not(loom))]
 mod arena;
 #[cfg(not(loom))]
-mod channel;
-#[cfg(not(loom))]
 mod clock;
+#[cfg(not(loom))]
+mod comp_channel;
 #[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
@@ -224,6 +224,8 @@ pub mod device;
 mod error;
 #[cfg(not(loom))]
 mod events;
+#[cfg(not(loom))]
+mod helper_schedule;
 #[cfg(not(loom))]
 mod lane;
 #[cfg(not(loom))]
@@ -247,8 +249,6 @@ mod pd;
 #[cfg(not(loom))]
 mod qp;
 #[cfg(not(loom))]
-mod schedule;
-#[cfg(not(loom))]
 mod shard;
 #[cfg(not(loom))]
 mod srq;
@@ -266,12 +266,12 @@ mod timer_slack;
 #[cfg(not(loom))]
 pub use self::{
     arena::Buffer,
-    channel::Channel,
+    comp_channel::CompChannel,
     config::{Config, DriveMode},
     context::Context,
     counters::{Counters, FramesFree, Port, Usage},
     cq::Cq,
-    error::{ArmError, CreateError, LimitError, MemoryError, OpenError, RegisterRefused},
+    error::{CreateError, LimitError, MemoryError, OpenError, RegisterRefused, ReqNotifyError},
     events::{AsyncEvent, EventChannel},
     limits::Limits,
     listener::{ConnRequest, Listener},

@@ -36,7 +36,7 @@ pub struct Limits {
     /// Octets of memory for segments that came ahead of their turn, over all connections, beside
     /// half of the port's spare frames; taken as needed, and kept: 16 MiB. Beyond it such segments
     /// are dropped.
-    pub held_octets_max: usize,
+    pub ooo_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -49,7 +49,7 @@ impl Default for Limits {
             half_open_max: 1024,
             awaiting_request_max: 4096,
             partial_octets_max: 128 << 20,
-            held_octets_max: 16 << 20,
+            ooo_bytes_max: 16 << 20,
         }
     }
 }
@@ -75,14 +75,14 @@ impl Resource {
 
 /// The account of one context.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct ResourceLimits {
     limits: Limits,
-    taken: [AtomicU64; 3],
+    in_use: [AtomicU64; 3],
 }
 
-impl Ledger {
+impl ResourceLimits {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { limits, taken: Default::default() })
+        Arc::new(Self { limits, in_use: Default::default() })
     }
 
     const fn limit(&self, what: Resource) -> u64 {
@@ -94,16 +94,16 @@ impl Ledger {
     }
 
     /// Takes so many until the grant is dropped.
-    pub(crate) fn take(
+    pub(crate) fn acquire(
         self: &Arc<Self>,
         what: Resource,
         count: usize,
-    ) -> Result<Grant, LimitError> {
-        let (cell, limit, wanted) = (&self.taken[what as usize], self.limit(what), count as u64);
+    ) -> Result<Permit, LimitError> {
+        let (cell, limit, wanted) = (&self.in_use[what as usize], self.limit(what), count as u64);
         // req: DDP-214, DDP-217, RDMAP-291, RDMAP-294, RDMAP-295
         let fits = |used: u64| used.checked_add(wanted).filter(|&sum| sum <= limit);
         match cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
-            Ok(_) => Ok(Grant { ledger: Arc::clone(self), what, count: wanted }),
+            Ok(_) => Ok(Permit { limits: Arc::clone(self), what, count: wanted }),
             Err(used) => {
                 let (what, setting) = what.names();
                 Err(LimitError { what, setting, limit, used, wanted })
@@ -113,21 +113,21 @@ impl Ledger {
 
     #[cfg(test)]
     fn used(&self, what: Resource) -> u64 {
-        self.taken[what as usize].load(Ordering::Relaxed)
+        self.in_use[what as usize].load(Ordering::Relaxed)
     }
 }
 
 /// What was taken; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Grant {
-    ledger: Arc<Ledger>,
+pub(crate) struct Permit {
+    limits: Arc<ResourceLimits>,
     what: Resource,
     count: u64,
 }
 
-impl Drop for Grant {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.ledger.taken[self.what as usize].fetch_sub(self.count, Ordering::Relaxed);
+        self.limits.in_use[self.what as usize].fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
@@ -137,19 +137,19 @@ mod tests {
 
     // req-test: DDP-217, RDMAP-291, RDMAP-295
     #[test]
-    fn what_is_over_the_limit_is_refused_by_name_and_what_is_given_back_is_there_again() {
-        let ledger = Ledger::new(Limits { cq_entries_max: 10, ..Limits::default() });
-        let seven = ledger.take(Resource::CqEntries, 7).unwrap();
-        let refused = ledger.take(Resource::CqEntries, 4).unwrap_err();
+    fn acquire_beyond_a_limit_names_its_setting() {
+        let ledger = ResourceLimits::new(Limits { cq_entries_max: 10, ..Limits::default() });
+        let seven = ledger.acquire(Resource::CqEntries, 7).unwrap();
+        let refused = ledger.acquire(Resource::CqEntries, 4).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "4 completion queue entries more would be over the limit of 10, of which 7 are taken: \
              raise `limits.cq_entries_max` of the configuration, or give some back"
         );
-        let three = ledger.take(Resource::CqEntries, 3).unwrap();
-        assert!(ledger.take(Resource::CqEntries, 1).is_err());
-        assert!(ledger.take(Resource::CqEntries, usize::MAX).is_err(), "no wrap");
-        assert!(ledger.take(Resource::QueueEntries, 100).is_ok(), "each has its own account");
+        let three = ledger.acquire(Resource::CqEntries, 3).unwrap();
+        assert!(ledger.acquire(Resource::CqEntries, 1).is_err());
+        assert!(ledger.acquire(Resource::CqEntries, usize::MAX).is_err(), "no wrap");
+        assert!(ledger.acquire(Resource::QueueEntries, 100).is_ok(), "each has its own account");
         drop(seven);
         assert_eq!(ledger.used(Resource::CqEntries), 3);
         drop(three);

@@ -6,24 +6,24 @@ use std::time::Duration;
 use crossbeam::queue::ArrayQueue;
 use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ReadDepths, RequestId};
 
-use crate::context::Inner;
-use crate::events::{AsyncEvent, Source};
+use crate::context::ContextInner;
+use crate::events::{AsyncEvent, EventSource};
 use crate::qp::Qp;
 
 /// Requests that wait to be taken; shared with the shard.
 pub(crate) struct Backlog {
     queue: ArrayQueue<(RequestId, Box<ConnInfo>)>,
-    source: Arc<Source>,
+    source: Arc<EventSource>,
 }
 
 impl Backlog {
     fn new(port: u16, capacity: usize) -> Self {
-        let source = Source::new();
-        source.name(AsyncEvent::ConnectRequest { port });
+        let source = EventSource::new();
+        source.set_event(AsyncEvent::ConnectRequest { port });
         Self { queue: ArrayQueue::new(capacity.max(1)), source }
     }
 
-    pub(crate) const fn source(&self) -> &Arc<Source> {
+    pub(crate) const fn source(&self) -> &Arc<EventSource> {
         &self.source
     }
 
@@ -37,7 +37,7 @@ impl Backlog {
 
     /// Drops the requests that `is_alive` denies. Only the shard adds any, and it is the one that
     /// calls this: those that stay have room.
-    pub(crate) fn sweep(&self, is_alive: impl Fn(RequestId) -> bool) {
+    pub(crate) fn retain(&self, is_alive: impl Fn(RequestId) -> bool) {
         for _ in 0..self.queue.len() {
             let Some((request, offer)) = self.queue.pop() else { break };
             if is_alive(request) {
@@ -54,14 +54,14 @@ impl Backlog {
 
 /// Takes connection requests on a port until it is dropped.
 pub struct Listener {
-    context: Arc<Inner>,
+    context: Arc<ContextInner>,
     port: u16,
     backlog: Arc<Backlog>,
 }
 
 impl Listener {
     pub(crate) fn open(
-        context: &Arc<Inner>,
+        context: &Arc<ContextInner>,
         port: u16,
         backlog: usize,
         unframed: bool,
@@ -84,9 +84,9 @@ impl Listener {
     /// The oldest request not yet taken; drives the shard if there is none.
     #[must_use]
     pub fn poll(&self) -> Option<ConnRequest> {
-        self.take().or_else(|| {
+        self.pop().or_else(|| {
             self.context.shard.drive();
-            self.take()
+            self.pop()
         })
     }
 
@@ -98,10 +98,10 @@ impl Listener {
     /// [`Context::ring_pair`]: crate::Context::ring_pair
     #[must_use]
     pub fn accept_timeout(&self, timeout: Duration) -> Option<ConnRequest> {
-        self.context.wait_for(self.backlog.source(), timeout, || self.take())
+        self.context.wait_for(self.backlog.source(), timeout, || self.pop())
     }
 
-    fn take(&self) -> Option<ConnRequest> {
+    fn pop(&self) -> Option<ConnRequest> {
         let (id, offer) = self.backlog.queue.pop()?;
         Some(ConnRequest { context: Arc::clone(&self.context), id, offer, answered: false })
     }
@@ -117,13 +117,13 @@ impl Drop for Listener {
                 let _ = machine.reject(now, request, ReadDepths::default(), &[]);
             }
         });
-        self.context.events.forget(self.backlog.source());
+        self.context.events.remove(self.backlog.source());
     }
 }
 
 /// A peer that asks to connect. Dropping it unanswered rejects.
 pub struct ConnRequest {
-    context: Arc<Inner>,
+    context: Arc<ContextInner>,
     id: RequestId,
     offer: Box<ConnInfo>,
     answered: bool,
@@ -147,7 +147,7 @@ impl ConnRequest {
             return Err(CmError::Gone);
         }
         let request = self.id;
-        let result = qp.manage(|machine, now, qp| machine.accept(now, request, qp, &param));
+        let result = qp.control(|machine, now, qp| machine.accept(now, request, qp, &param));
         // On failure the drop rejects.
         self.answered = result.is_ok();
         result
@@ -158,7 +158,7 @@ impl ConnRequest {
     /// # Errors
     /// `PrivateDataTooLong`, `Gone` if the peer gave up meanwhile.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), CmError> {
-        self.answer_no(ReadDepths::default(), private_data)
+        self.send_reject(ReadDepths::default(), private_data)
     }
 
     /// The same for want of RDMA Reads: tells a peer that asked with revision 2 how many this end
@@ -171,10 +171,10 @@ impl ConnRequest {
         reads: ReadDepths,
         private_data: &[u8],
     ) -> Result<(), CmError> {
-        self.answer_no(reads, private_data)
+        self.send_reject(reads, private_data)
     }
 
-    fn answer_no(&mut self, reads: ReadDepths, private_data: &[u8]) -> Result<(), CmError> {
+    fn send_reject(&mut self, reads: ReadDepths, private_data: &[u8]) -> Result<(), CmError> {
         self.answered = true;
         let request = self.id;
         let shard = &self.context.shard;
@@ -188,7 +188,7 @@ impl Drop for ConnRequest {
     fn drop(&mut self) {
         if !self.answered {
             // It may have ended meanwhile.
-            let _ = self.answer_no(ReadDepths::default(), &[]);
+            let _ = self.send_reject(ReadDepths::default(), &[]);
         }
     }
 }

@@ -16,13 +16,13 @@ use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::counters::{Counters, Port, Usage};
-use crate::cq::{CqRings, Feed};
+use crate::cq::{CqProducer, CqRings};
 use crate::doorbell::Doorbells;
-use crate::events::{AsyncEvent, Events, Teller};
+use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::lane::Link;
 use crate::listener::Backlog;
 use crate::memory::HostMemory;
-use crate::srq::{SrqEnd, SrqLimit};
+use crate::srq::{SrqConsumer, SrqLimit};
 
 /// Events routed per pass.
 const EVENT_COUNT_MAX: usize = 64;
@@ -35,7 +35,7 @@ pub(crate) trait Machine: Send {
     /// Shows room and completions that an action outside a pass made.
     fn settle(&mut self);
 
-    fn add_cq(&mut self, feed: Feed) -> CqId;
+    fn add_cq(&mut self, feed: CqProducer) -> CqId;
     fn remove_cq(&mut self, cq: CqId);
 
     fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError>;
@@ -45,7 +45,7 @@ pub(crate) trait Machine: Send {
     /// `None` if there is no such queue pair.
     fn qp_reach(&self, qp: QpId) -> Option<AccessScope>;
 
-    fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError>;
+    fn create_srq(&mut self, pd: u32, end: SrqConsumer) -> Result<SrqId, SrqError>;
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;
     fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError>;
     fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError>;
@@ -102,21 +102,24 @@ pub(crate) struct EngineMachine<D: Device> {
     engine: Engine<D, HostMemory, CqRings>,
     /// By index of the queue pair.
     links: Vec<Option<Link>>,
-    srqs: Vec<(SrqId, SrqEnd)>,
+    srqs: Vec<(SrqId, SrqConsumer)>,
     listeners: HashMap<u16, Arc<Backlog>>,
-    teller: Teller,
+    teller: EventPublisher,
     /// The latest moment the engine was told.
     now: Instant,
 }
 
 impl<D: Device> EngineMachine<D> {
-    pub(crate) fn new(engine: Engine<D, HostMemory, CqRings>, events: Arc<Events>) -> Self {
+    pub(crate) fn new(
+        engine: Engine<D, HostMemory, CqRings>,
+        events: Arc<AsyncEventQueue>,
+    ) -> Self {
         Self {
             engine,
             links: Vec::new(),
             srqs: Vec::new(),
             listeners: HashMap::new(),
-            teller: Teller::new(events),
+            teller: EventPublisher::new(events),
             now: Instant::ZERO,
         }
     }
@@ -167,7 +170,7 @@ impl<D: Device> EngineMachine<D> {
         let Self { engine, srqs, .. } = self;
         let mut any = false;
         for (id, end) in srqs {
-            any |= end.serve(engine.free_srq_slots(*id), |wr| {
+            any |= end.drain(engine.free_srq_slots(*id), |wr| {
                 engine.post_srq_recv(*id, wr).expect("there is room");
             });
         }
@@ -180,11 +183,11 @@ impl<D: Device> EngineMachine<D> {
                 let backlog = self.listeners.get(&port);
                 // Peers that ask and go must not turn those away that stay.
                 if let Some(backlog) = backlog.filter(|backlog| backlog.is_full()) {
-                    backlog.sweep(|request| self.engine.is_request_pending(request));
+                    backlog.retain(|request| self.engine.is_request_pending(request));
                 }
                 match backlog {
                     Some(backlog) if backlog.push(request, offer) => {
-                        self.teller.tell(backlog.source());
+                        self.teller.publish(backlog.source());
                     }
                     // The listener ended.
                     _ => drop(self.engine.reject(now, request, ReadDepths::default(), &[])),
@@ -192,13 +195,13 @@ impl<D: Device> EngineMachine<D> {
             }
             Event::Established { qp, info: ref agreed } => {
                 if let Some(link) = self.link(qp) {
-                    link.qp.agree(agreed.ord, agreed.extensions);
+                    link.qp.set_negotiated(agreed.ord, agreed.extensions);
                 }
                 self.inform(qp, event);
             }
             Event::PeerFinished { qp } => {
                 if let Some(link) = self.link(qp) {
-                    link.qp.refuse_reads();
+                    link.qp.disable_reads();
                 }
                 self.inform(qp, event);
             }
@@ -210,19 +213,19 @@ impl<D: Device> EngineMachine<D> {
             }
             Event::SrqLimit { srq, left, most } => {
                 if let Some((_, end)) = self.srqs.iter().find(|(id, _)| *id == srq) {
-                    end.inform(SrqLimit { left, most });
-                    self.teller.tell(end.source());
+                    end.push_limit_event(SrqLimit { left, most });
+                    self.teller.publish(end.source());
                 }
             }
             Event::CqOverrun { cq } => {
                 for link in self.links.iter().flatten().filter(|link| link.uses(cq)) {
                     link.qp.set_state(self.engine.qp_state(link.id));
-                    link.qp.inform(event.clone());
-                    self.teller.tell(link.qp.source());
+                    link.qp.push_event(event.clone());
+                    self.teller.publish(link.qp.source());
                 }
                 // Last: whoever is woken by it finds all that.
                 self.engine.completions_mut().mark_overrun(cq);
-                self.teller.tell_error(AsyncEvent::CqOverrun { cq });
+                self.teller.publish_error(AsyncEvent::CqOverrun { cq });
             }
             event => debug_assert!(false, "{event:?} is routed nowhere"),
         }
@@ -234,8 +237,8 @@ impl<D: Device> EngineMachine<D> {
         if let Some(Some(link)) = self.links.get(qp.index as usize)
             && link.id == qp
         {
-            link.qp.inform(event);
-            self.teller.tell(link.qp.source());
+            link.qp.push_event(event);
+            self.teller.publish(link.qp.source());
         }
     }
 
@@ -262,11 +265,11 @@ where
         // Before the bells: a buffer posted before the peer was told to send is there in time.
         self.engine.rx_burst();
         let mut busy = !self.srqs.is_empty() && self.serve_shared();
-        bells.answer(|index| busy |= self.serve(index, bells));
+        bells.drain(|index| busy |= self.serve(index, bells));
         busy |= self.engine.drive(now);
         busy |= self.route_events(now);
-        if !self.teller.is_done() {
-            self.teller.tell_rest();
+        if !self.teller.is_drained() {
+            self.teller.retry_deferred();
             busy = true;
         }
         self.settle();
@@ -275,7 +278,7 @@ where
 
     #[inline]
     fn settle(&mut self) {
-        while let Some(qp) = self.engine.completions_mut().next_touched() {
+        while let Some(qp) = self.engine.completions_mut().pop_dirty() {
             if let Some(Some(link)) = self.links.get(qp.index as usize)
                 && link.id == qp
             {
@@ -283,12 +286,12 @@ where
             }
         }
         for (id, end) in &self.srqs {
-            end.show_room(self.engine.free_srq_slots(*id));
+            end.publish_retired(self.engine.free_srq_slots(*id));
         }
         self.engine.completions_mut().publish();
     }
 
-    fn add_cq(&mut self, feed: Feed) -> CqId {
+    fn add_cq(&mut self, feed: CqProducer) -> CqId {
         self.engine.completions_mut().add(feed)
     }
 
@@ -301,7 +304,7 @@ where
     }
 
     fn attach(&mut self, link: Link) {
-        link.qp.source().name(AsyncEvent::Connection { qp: link.id });
+        link.qp.source().set_event(AsyncEvent::Connection { qp: link.id });
         let index = link.id.index as usize;
         if index >= self.links.len() {
             self.links.resize_with(index + 1, || None);
@@ -321,9 +324,9 @@ where
         self.engine.qp_access_scope(qp)
     }
 
-    fn create_srq(&mut self, pd: u32, end: SrqEnd) -> Result<SrqId, SrqError> {
+    fn create_srq(&mut self, pd: u32, end: SrqConsumer) -> Result<SrqId, SrqError> {
         let id = self.engine.create_srq(pd, end.max())?;
-        end.source().name(AsyncEvent::SrqLimit { srq: id });
+        end.source().set_event(AsyncEvent::SrqLimit { srq: id });
         self.srqs.push((id, end));
         Ok(id)
     }
@@ -478,15 +481,15 @@ where
             }
             if !matches!(was, QpState::Idle | QpState::Error) {
                 let reason = EndReason::LocalError;
-                link.qp.inform(Event::Disconnected { qp: link.id, reason });
-                teller.tell(link.qp.source());
+                link.qp.push_event(Event::Disconnected { qp: link.id, reason });
+                teller.publish(link.qp.source());
             }
             link.qp.source().end();
         }
         listeners.values().for_each(|backlog| backlog.source().end());
         srqs.iter().for_each(|(_, end)| end.source().end());
         engine.completions_mut().publish();
-        teller.tell_failure();
+        teller.publish_failure();
     }
 
     fn connection_count(&self) -> usize {

@@ -235,7 +235,7 @@ mod tests {
 
     /// Under a sanitizer or an interpreter this shows whether racing accesses are allowed to race.
     #[test]
-    fn accesses_from_many_threads_race_and_the_last_byte_comes_last() {
+    fn last_byte_is_visible_last_under_racing_accesses() {
         const LEN: usize = 200;
         let mut words = [0_u64; LEN / 8];
         // SAFETY: the test uses the span while the array lives and looks at it through the span.
@@ -270,12 +270,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "leave a region of 8")]
-    fn a_range_that_leaves_the_region_panics() {
+    fn range_outside_the_span_panics() {
         span_of(&mut [0; 8]).slice(usize::MAX, 2);
     }
 
     #[test]
-    fn a_word_is_aligned_and_has_eight_octets() {
+    fn unaligned_atomic_word_is_refused() {
         let mut words = [0_u64; 2];
         // SAFETY: the test uses the span while the array lives and looks at it through the span.
         let span = unsafe { Span::new(words.as_mut_ptr().cast(), 16) };
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_reaches_what_was_registered() {
+    fn place_and_fetch_reach_registered_memory() {
         let mut octets = vec![0; 64];
         let span = span_of(&mut octets);
         let regions = Arc::new(RegionTable::new(2, 1));

@@ -9,10 +9,10 @@ use ferrowarp_proto::ddp::regions::{AccessScope, Registration, Stag, StreamId};
 use ferrowarp_proto::verbs::wr::Sge;
 
 use crate::arena::Buffer;
-use crate::context::Inner;
+use crate::context::ContextInner;
 use crate::error::MemoryError;
 use crate::invalidation;
-use crate::limits::{Grant, Resource};
+use crate::limits::{Permit, Resource};
 use crate::memory::Span;
 
 /// Why a word is refused.
@@ -33,22 +33,22 @@ const UNALIGNED: &str = "a word's address is a multiple of eight";
 /// protocol has no message for that.
 // req: RDMAP-011, DDP-008
 pub struct Mr {
-    context: Arc<Inner>,
+    context: Arc<ContextInner>,
     stag: Stag,
     span: Span,
     /// `None` for memory of the caller.
     buffer: Option<Buffer>,
-    _grant: Grant,
+    _permit: Permit,
 }
 
 impl Mr {
     pub(crate) fn register(
-        context: &Arc<Inner>,
+        context: &Arc<ContextInner>,
         reach: AccessScope,
         span: Span,
         access: Access,
     ) -> Result<Self, MemoryError> {
-        let grant = context.ledger.take(Resource::RegisteredOctets, span.len())?;
+        let grant = context.limits.acquire(Resource::RegisteredOctets, span.len())?;
         let stag = context.regions.register(&Registration {
             pd: reach.pd,
             stream: (reach.stream != StreamId::NONE).then_some(reach.stream),
@@ -57,11 +57,11 @@ impl Mr {
             access: access | Access::LOCAL_READ,
             backing: span.addr(),
         })?;
-        Ok(Self { context: Arc::clone(context), stag, span, buffer: None, _grant: grant })
+        Ok(Self { context: Arc::clone(context), stag, span, buffer: None, _permit: grant })
     }
 
     /// The buffer that was registered belongs to the region from now on.
-    pub(crate) fn keep(self, buffer: Buffer) -> Self {
+    pub(crate) fn with_buffer(self, buffer: Buffer) -> Self {
         let mut kept = self;
         kept.buffer = Some(buffer);
         kept
@@ -185,8 +185,8 @@ impl Mr {
     /// that name the region fail, and connections whose peer does are ended.
     // req: DDP-210, RDMAP-043, RDMAP-281
     pub fn revoke(&mut self) {
-        let Inner { regions, shard, .. } = &*self.context;
-        invalidation::revoke_region(regions, self.stag, || shard.wait_for_passes());
+        let ContextInner { regions, shard, .. } = &*self.context;
+        invalidation::revoke_region(regions, self.stag, || shard.synchronize());
     }
 
     /// Gives the region an STag again, which the one before does not tell, after whatever ended
@@ -212,12 +212,12 @@ impl Mr {
     /// Deregisters and returns the buffer; `None` if the memory is the caller's.
     #[must_use]
     pub fn deregister(mut self) -> Option<Buffer> {
-        self.withdraw();
+        self.release();
         self.buffer.take()
     }
 
     /// After this nobody reaches the memory. The peer may have invalidated the STag already.
-    fn withdraw(&mut self) {
+    fn release(&mut self) {
         if self.stag != 0 {
             self.revoke();
             self.context.regions.release(self.stag);
@@ -238,6 +238,6 @@ impl fmt::Debug for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.withdraw();
+        self.release();
     }
 }

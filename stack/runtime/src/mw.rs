@@ -7,7 +7,7 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{Bind, Stag, WindowKeys};
 use ferrowarp_proto::verbs::wr::Operation;
 
-use crate::context::Inner;
+use crate::context::ContextInner;
 use crate::error::MemoryError;
 use crate::invalidation;
 use crate::mr::Mr;
@@ -22,7 +22,7 @@ use crate::mr::Mr;
 ///
 /// It holds no memory: its region may be dropped at any time.
 pub struct Mw {
-    context: Arc<Inner>,
+    context: Arc<ContextInner>,
     /// The STag of the request made last.
     stag: Stag,
     /// The tag that the next request gets is this one's.
@@ -31,7 +31,7 @@ pub struct Mw {
 }
 
 impl Mw {
-    pub(crate) fn allocate(context: &Arc<Inner>, pd: u32) -> Result<Self, MemoryError> {
+    pub(crate) fn allocate(context: &Arc<ContextInner>, pd: u32) -> Result<Self, MemoryError> {
         let stag = context.regions.allocate_window(pd)?;
         let keys = context.regions.window_keys();
         Ok(Self { context: Arc::clone(context), stag, tag: stag, keys })
@@ -76,8 +76,8 @@ impl Mw {
     /// through it, and requests to bind it that are queued still fail. Waits until no pass uses it
     /// any more. True if it was bound.
     pub fn revoke(&mut self) -> bool {
-        let Inner { regions, shard, .. } = &*self.context;
-        let wait = || shard.wait_for_passes();
+        let ContextInner { regions, shard, .. } = &*self.context;
+        let wait = || shard.synchronize();
         let (tag, was_bound) = invalidation::revoke_window(regions, &mut self.keys, self.tag, wait);
         self.tag = tag;
         was_bound
@@ -93,7 +93,7 @@ impl fmt::Debug for Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        let Inner { regions, shard, .. } = &*self.context;
-        invalidation::end_window(regions, self.tag, || shard.wait_for_passes());
+        let ContextInner { regions, shard, .. } = &*self.context;
+        invalidation::dealloc_window(regions, self.tag, || shard.synchronize());
     }
 }

@@ -7,7 +7,7 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::AccessScope;
 
 use crate::arena::Buffer;
-use crate::context::{Context, Inner};
+use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, MemoryError, RegisterRefused};
 use crate::memory::Span;
 use crate::mr::Mr;
@@ -18,7 +18,7 @@ use crate::srq::Srq;
 /// A protection domain. Clones name the same one.
 #[derive(Clone)]
 pub struct Pd {
-    context: Arc<Inner>,
+    context: Arc<ContextInner>,
     id: u32,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Debug for Pd {
 }
 
 impl Pd {
-    pub(crate) const fn new(context: Arc<Inner>, id: u32) -> Self {
+    pub(crate) const fn new(context: Arc<ContextInner>, id: u32) -> Self {
         Self { context, id }
     }
 
@@ -37,7 +37,7 @@ impl Pd {
         self.id
     }
 
-    pub(crate) fn belongs_to(&self, context: &Arc<Inner>) -> bool {
+    pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
 
@@ -64,7 +64,7 @@ impl Pd {
         buffer: Buffer,
         access: Access,
     ) -> Result<Mr, RegisterRefused> {
-        match qp.reach_in(self) {
+        match qp.access_scope_in(self) {
             Some(reach) => self.register_buffer(reach, buffer, access),
             None => Err(RegisterRefused { error: MemoryError::Foreign, buffer }),
         }
@@ -77,7 +77,7 @@ impl Pd {
         access: Access,
     ) -> Result<Mr, RegisterRefused> {
         match Mr::register(&self.context, reach, buffer.span(), access) {
-            Ok(mr) => Ok(mr.keep(buffer)),
+            Ok(mr) => Ok(mr.with_buffer(buffer)),
             Err(error) => Err(RegisterRefused { error, buffer }),
         }
     }

@@ -10,17 +10,17 @@ use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
 
-use crate::context::{Context, Inner};
+use crate::context::{Context, ContextInner};
 use crate::cq::Cq;
 use crate::error::{CreateError, LimitError};
 use crate::lane::Link;
-use crate::limits::{Grant, Resource};
+use crate::limits::{Permit, Resource};
 use crate::pd::Pd;
 use crate::srq::Srq;
 
 mod shared;
 
-pub(crate) use shared::Shared;
+pub(crate) use shared::QpShared;
 
 /// What a queue pair is created with.
 #[derive(Clone, Copy)]
@@ -40,14 +40,14 @@ pub struct QpOptions<'a> {
 /// Serves one connection in its life. Dropping it ends the connection as
 /// [`Qp::disconnect`] does, and discards completions not yet in a queue.
 pub struct Qp {
-    shared: Arc<Shared>,
+    shared: Arc<QpShared>,
     id: QpId,
-    context: Arc<Inner>,
+    context: Arc<ContextInner>,
     send_cq: Cq,
     recv_cq: Cq,
     pd: Pd,
     srq: Option<Srq>,
-    _grant: Grant,
+    _permit: Permit,
 }
 
 impl Qp {
@@ -69,10 +69,10 @@ impl Qp {
         let max_send_wr = options.max_send_wr.max(1);
         let max_recv_wr = if srq.is_some() { 1 } else { options.max_recv_wr.max(1) };
         let entries = max_send_wr.saturating_add(max_recv_wr);
-        let grant = inner.ledger.take(Resource::QueueEntries, entries)?;
-        let (sends, sends_taken) = crate::ring::ring(max_send_wr);
-        let (recvs, recvs_taken) = crate::ring::ring(max_recv_wr);
-        let shared = Arc::new(Shared::new(sends, max_send_wr, recvs, max_recv_wr));
+        let grant = inner.limits.acquire(Resource::QueueEntries, entries)?;
+        let (sends, sends_taken) = crate::spsc::ring(max_send_wr);
+        let (recvs, recvs_taken) = crate::spsc::ring(max_recv_wr);
+        let shared = Arc::new(QpShared::new(sends, max_send_wr, recvs, max_recv_wr));
         let init = QpInit {
             pd: pd.id(),
             send_cq: send_cq.id(),
@@ -117,12 +117,12 @@ impl Qp {
             recv_cq,
             pd: pd.clone(),
             srq: srq.cloned(),
-            _grant: grant,
+            _permit: grant,
         })
     }
 
     /// What it reaches, if it is of this domain and its context is open.
-    pub(crate) fn reach_in(&self, pd: &Pd) -> Option<AccessScope> {
+    pub(crate) fn access_scope_in(&self, pd: &Pd) -> Option<AccessScope> {
         // req: DDP-213, DDP-215
         if !pd.belongs_to(&self.context) || pd.id() != self.pd.id() {
             return None;
@@ -189,7 +189,7 @@ impl Qp {
             return (0, Some(PostError::WrongState));
         }
         let result = self.shared.post_sends(wrs);
-        self.ring();
+        self.ring_doorbell();
         result
     }
 
@@ -214,14 +214,14 @@ impl Qp {
             return (0, Some(PostError::WrongState));
         }
         let result = self.shared.post_recvs(wrs);
-        self.ring();
+        self.ring_doorbell();
         result
     }
 
     /// Also after a refusal: answering the bell refreshes the room.
     #[inline]
-    fn ring(&self) {
-        self.context.shard.ring(self.id.index);
+    fn ring_doorbell(&self) {
+        self.context.shard.ring_doorbell(self.id.index);
     }
 
     /// Starts to connect to a listener. The outcome is an event: see [`Qp::wait_established`] and
@@ -230,7 +230,7 @@ impl Qp {
     /// # Errors
     /// [`CmError`]; nothing was sent.
     pub fn connect(&self, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
-        self.manage(|machine, now, qp| machine.connect(now, qp, remote, &param))
+        self.control(|machine, now, qp| machine.connect(now, qp, remote, &param))
     }
 
     /// Ends the connection in good order: what was posted before is carried out and completes,
@@ -247,7 +247,7 @@ impl Qp {
     /// [`EndReason::Local`]: crate::EndReason::Local
     /// [`Config::linger`]: crate::Config::linger
     pub fn close(&self) -> Result<(), CmError> {
-        self.manage(|machine, now, qp| machine.close(now, qp, false))
+        self.control(|machine, now, qp| machine.close(now, qp, false))
     }
 
     /// As [`Qp::close`] for this end's half alone: what the peer sends is received until it closes
@@ -257,7 +257,7 @@ impl Qp {
     /// # Errors
     /// `WrongState` if it is not connected; `Gone`.
     pub fn half_close(&self) -> Result<(), CmError> {
-        self.manage(|machine, now, qp| machine.close(now, qp, true))
+        self.control(|machine, now, qp| machine.close(now, qp, true))
     }
 
     /// Ends the connection now: what completed successfully still arrives, outstanding requests
@@ -266,7 +266,7 @@ impl Qp {
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.
     pub fn disconnect(&self) -> Result<(), CmError> {
-        self.manage(|machine, now, qp| machine.disconnect(now, qp))
+        self.control(|machine, now, qp| machine.disconnect(now, qp))
     }
 
     /// Ends the connection by force: what waits is not sent any more, the peer is told why with a
@@ -275,7 +275,7 @@ impl Qp {
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.
     pub fn terminate(&self, cause: Abort) -> Result<(), CmError> {
-        self.manage(|machine, now, qp| machine.terminate(now, qp, cause))
+        self.control(|machine, now, qp| machine.terminate(now, qp, cause))
     }
 
     /// Sends octets of the application's own on a connection that does not carry FPDUs yet
@@ -284,7 +284,7 @@ impl Qp {
     /// # Errors
     /// `WrongState` if the connection is not in that phase, `Gone` if there is none.
     pub fn stream_send(&self, octets: &[u8]) -> Result<usize, CmError> {
-        self.stream(|machine, qp| machine.stream_send(qp, octets))
+        self.control_stream(|machine, qp| machine.stream_send(qp, octets))
     }
 
     /// Takes octets of the peer's application from such a connection; returns how many. Those not
@@ -293,7 +293,7 @@ impl Qp {
     /// # Errors
     /// As [`Qp::stream_send`].
     pub fn stream_receive(&self, out: &mut [u8]) -> Result<usize, CmError> {
-        self.stream(|machine, qp| machine.stream_receive(qp, out))
+        self.control_stream(|machine, qp| machine.stream_receive(qp, out))
     }
 
     /// FPDUs follow in both directions, as the two applications have agreed. See
@@ -302,11 +302,11 @@ impl Qp {
     /// # Errors
     /// As [`Qp::stream_send`].
     pub fn start_fpdus(&self, param: ConnParam) -> Result<(), CmError> {
-        self.manage(|machine, now, qp| machine.start_fpdus(now, qp, &param))
+        self.control(|machine, now, qp| machine.start_fpdus(now, qp, &param))
     }
 
     /// A call about a stream of octets, and a pass before and after it.
-    fn stream(
+    fn control_stream(
         &self,
         act: impl FnOnce(&mut dyn crate::machine::Machine, QpId) -> Result<usize, CmError>,
     ) -> Result<usize, CmError> {
@@ -317,12 +317,12 @@ impl Qp {
         done.unwrap_or(Err(CmError::Gone))
     }
 
-    pub(crate) fn belongs_to(&self, context: &Arc<Inner>) -> bool {
+    pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
 
     /// A control call about this queue pair, and a pass to carry it out.
-    pub(crate) fn manage(
+    pub(crate) fn control(
         &self,
         act: impl FnOnce(
             &mut dyn crate::machine::Machine,
@@ -373,7 +373,7 @@ impl Drop for Qp {
     fn drop(&mut self) {
         let id = self.id;
         self.context.shard.control(|machine, now| machine.destroy_qp(now, id));
-        self.context.events.forget(self.shared.source());
+        self.context.events.remove(self.shared.source());
         self.context.shard.drive();
     }
 }

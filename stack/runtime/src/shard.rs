@@ -11,11 +11,11 @@ use ferrowarp_proto::time::Instant;
 use crate::clock::Clock;
 use crate::config::DriveMode;
 use crate::doorbell::Doorbells;
-use crate::epoch::{self, PassEpoch, Passes};
-use crate::gate::{Gate, Inside};
-use crate::handover::{HANDOVER_NS, Handover, Rest};
+use crate::helper_schedule::{HelperSchedule, Step};
+use crate::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
 use crate::machine::Machine;
-use crate::schedule::{Schedule, Step};
+use crate::qsbr::{self, QsbrEpoch, QsbrReader};
+use crate::spin_lock::{LockGuard, SpinLock};
 
 /// One engine with its port queue, advanced by whoever is inside the gate.
 ///
@@ -23,45 +23,45 @@ use crate::schedule::{Schedule, Step};
 /// call: it waits for the gate, for one pass of another thread at most, and acts on the machine
 /// itself.
 pub(crate) struct Shard {
-    gate: Gate<Option<Box<dyn Machine>>>,
-    epoch: PassEpoch,
-    bells: Doorbells,
+    engine: SpinLock<Option<Box<dyn Machine>>>,
+    epoch: QsbrEpoch,
+    doorbells: Doorbells,
     clock: Clock,
     mode: DriveMode,
     /// Between application and helper, in mode `Helper`; in the others it only counts sleepers.
-    handover: Arc<Handover>,
-    /// Whether anything still advances it: [`RUNS`], [`CLOSED`] or [`FAILED`].
+    helper_wakeup: Arc<HelperWakeup>,
+    /// Whether anything still advances it: [`RUNNING`], [`CLOSED`] or [`FAILED`].
     state: AtomicU8,
-    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
+    end_observers: Mutex<Vec<Weak<dyn EndObserver>>>,
     /// A machine that panicked. Nothing is done with it until it is dropped, when the shard is
     /// closed.
-    wreck: Mutex<Option<Box<dyn Machine>>>,
+    failed_engine: Mutex<Option<Box<dyn Machine>>>,
 }
 
-const RUNS: u8 = 0;
+const RUNNING: u8 = 0;
 const CLOSED: u8 = 1;
 const FAILED: u8 = 2;
 
 /// Whoever has to know when a shard ends.
-pub(crate) trait Watcher: Send + Sync {
+pub(crate) trait EndObserver: Send + Sync {
     /// Nothing advances the shard any more: it was closed, or it failed. What that means for its
     /// queue pairs has been done and shown. Called outside the gate, by the thread that ended it,
     /// more than once.
-    fn shard_ended(&self);
+    fn on_shard_end(&self);
 }
 
 impl Shard {
     pub(crate) fn new(machine: Box<dyn Machine>, mode: DriveMode, qps_max: usize) -> Self {
         Self {
-            gate: Gate::new(Some(machine)),
-            epoch: PassEpoch::new(),
-            bells: Doorbells::new(qps_max),
+            engine: SpinLock::new(Some(machine)),
+            epoch: QsbrEpoch::new(),
+            doorbells: Doorbells::new(qps_max),
             clock: Clock::start(),
             mode,
-            handover: Arc::new(Handover::new()),
-            state: AtomicU8::new(RUNS),
-            watchers: Mutex::default(),
-            wreck: Mutex::default(),
+            helper_wakeup: Arc::new(HelperWakeup::new()),
+            state: AtomicU8::new(RUNNING),
+            end_observers: Mutex::default(),
+            failed_engine: Mutex::default(),
         }
     }
 
@@ -70,33 +70,33 @@ impl Shard {
     #[inline]
     pub(crate) fn drive(&self) -> bool {
         match self.mode {
-            DriveMode::Inline => self.advance(),
+            DriveMode::Inline => self.poll(),
             DriveMode::Dedicated { .. } => false,
             DriveMode::Helper => {
-                self.handover.drives(self.clock.now().as_nanos());
-                self.advance()
+                self.helper_wakeup.on_app_poll(self.clock.now().as_nanos());
+                self.poll()
             }
         }
     }
 
     /// One pass, unless somebody is inside. True if it found anything to do.
     #[inline]
-    pub(crate) fn advance(&self) -> bool {
+    pub(crate) fn poll(&self) -> bool {
         if is_child() {
             return false;
         }
-        crate::thread::known_to_dpdk();
-        let Some(mut machine) = self.gate.try_enter() else {
+        crate::thread::register_thread();
+        let Some(mut machine) = self.engine.try_lock() else {
             return false;
         };
-        self.epoch.observe();
+        self.epoch.report_quiescent();
         let Some(running) = machine.as_mut() else {
             return false;
         };
         let now = self.clock.now();
         // No thread of the application's is unwound for a defect of the stack, and none that
         // drives ends in silence.
-        match catch_unwind(AssertUnwindSafe(|| running.pass(now, &self.bells))) {
+        match catch_unwind(AssertUnwindSafe(|| running.pass(now, &self.doorbells))) {
             Ok(busy) => busy,
             Err(_) => {
                 self.fail(machine);
@@ -111,9 +111,9 @@ impl Shard {
         if is_child() {
             return None;
         }
-        crate::thread::known_to_dpdk();
-        let mut machine = self.gate.enter();
-        self.epoch.observe();
+        crate::thread::register_thread();
+        let mut machine = self.engine.lock();
+        self.epoch.report_quiescent();
         let running = machine.as_mut()?;
         let now = self.clock.now();
         let done = catch_unwind(AssertUnwindSafe(|| {
@@ -127,13 +127,13 @@ impl Shard {
     /// The machine has panicked. What is left of it ends its queue pairs; nothing advances it any
     /// more.
     #[cold]
-    fn fail(&self, mut machine: Inside<'_, Option<Box<dyn Machine>>>) {
+    fn fail(&self, mut machine: LockGuard<'_, Option<Box<dyn Machine>>>) {
         tracing::error!("a panic has ended a shard, and all its connections with it");
         if let Some(mut wreck) = machine.take() {
             if catch_unwind(AssertUnwindSafe(|| wreck.abandon())).is_err() {
                 tracing::error!("some of its queue pairs could not be ended");
             }
-            *self.wreck.lock().unwrap_or_else(PoisonError::into_inner) = Some(wreck);
+            *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(wreck);
         }
         drop(machine);
         self.end(FAILED);
@@ -142,81 +142,85 @@ impl Shard {
     /// Nothing advances it from now on. Whoever finds it ended finds the last events, and whoever
     /// armed a queue just before is notified, too: watchers are told on both sides of it.
     fn end(&self, state: u8) {
-        self.tell_watchers();
+        self.notify_end_observers();
         self.state.store(state, Ordering::SeqCst);
-        self.tell_watchers();
+        self.notify_end_observers();
     }
 
     /// Has `watcher` told when the shard ends; at once if it has ended already.
-    pub(crate) fn watch(&self, watcher: Weak<dyn Watcher>) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn observe_end(&self, watcher: Weak<dyn EndObserver>) {
+        let mut watchers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|watcher| watcher.strong_count() > 0);
         watchers.push(watcher);
         drop(watchers);
         if self.has_ended() {
-            self.tell_watchers();
+            self.notify_end_observers();
         }
     }
 
-    fn tell_watchers(&self) {
-        let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    fn notify_end_observers(&self) {
+        let watchers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for watcher in watchers.iter().filter_map(Weak::upgrade) {
-            watcher.shard_ended();
+            watcher.on_shard_end();
         }
     }
 
     /// Says that a queue pair has posted work.
     #[inline]
-    pub(crate) fn ring(&self, index: u32) {
-        self.bells.ring(index as usize);
-        self.handover.posted();
+    pub(crate) fn ring_doorbell(&self, index: u32) {
+        self.doorbells.ring(index as usize);
+        self.helper_wakeup.on_post();
     }
 
     /// Between the application and the helper.
-    pub(crate) const fn handover(&self) -> &Arc<Handover> {
-        &self.handover
+    pub(crate) const fn helper_wakeup(&self) -> &Arc<HelperWakeup> {
+        &self.helper_wakeup
     }
 
     /// The caller is about to sleep until the shard has something for it, and drives no more: a
     /// helper takes over at once, and looks often for a while.
-    pub(crate) fn await_news(&self) -> Awaiting<'_> {
-        self.handover.expect();
+    pub(crate) fn add_waiter(&self) -> WaiterGuard<'_> {
+        self.helper_wakeup.add_waiter();
         if self.mode == DriveMode::Helper {
-            self.handover.hand_over();
+            self.helper_wakeup.on_app_sleep();
         }
-        Awaiting { handover: &self.handover }
+        WaiterGuard { helper_wakeup: &self.helper_wakeup }
     }
 
     /// What the helper does next.
-    pub(crate) fn next_step(&self, schedule: &mut Schedule) -> Step {
+    pub(crate) fn helper_step(&self, schedule: &mut HelperSchedule) -> Step {
         let now = self.clock.now().as_nanos();
-        let idle = self.handover.idle_ns(now);
-        schedule.next(now, idle, self.handover.waiters())
+        let idle = self.helper_wakeup.app_idle_ns(now);
+        schedule.next(now, idle, self.helper_wakeup.waiters())
     }
 
     /// The helper sleeps for at most `limit`, or until it is to drive. `wait_seq`: see
-    /// [`Waiters`], as it was when the nap was planned.
-    pub(crate) fn nap(&self, rest: Rest, limit: Duration, wait_seq: u32) {
-        self.handover.nap(rest, limit, || match rest {
-            Rest::Awake => true,
-            Rest::Aside => self.handover.idle_ns(self.clock.now().as_nanos()) > HANDOVER_NS,
-            Rest::Brief => self.bells.any(),
-            Rest::Long => self.bells.any() || self.handover.waiters().wait_seq != wait_seq,
+    /// [`crate::helper_wakeup::Waiters`], as it was when the nap was planned.
+    pub(crate) fn helper_sleep(&self, rest: HelperState, limit: Duration, wait_seq: u32) {
+        self.helper_wakeup.sleep(rest, limit, || match rest {
+            HelperState::Awake => true,
+            HelperState::Standby => {
+                self.helper_wakeup.app_idle_ns(self.clock.now().as_nanos()) > TAKEOVER_NS
+            }
+            HelperState::ShortSleep => self.doorbells.is_pending(),
+            HelperState::LongSleep => {
+                self.doorbells.is_pending() || self.helper_wakeup.waiters().wait_seq != wait_seq
+            }
         });
     }
 
     /// Returns once every pass that runs now has ended; later passes see what the caller wrote.
-    pub(crate) fn wait_for_passes(&self) {
+    pub(crate) fn synchronize(&self) {
         if is_child() {
             // No pass runs here, and the gate may have been taken at the fork.
             return;
         }
-        epoch::wait_for_passes(std::iter::once(self));
+        qsbr::synchronize(std::iter::once(self));
     }
 
     /// Queue pairs that have a bell.
     pub(crate) fn qps_max(&self) -> usize {
-        self.bells.capacity()
+        self.doorbells.capacity()
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -225,12 +229,12 @@ impl Shard {
 
     /// Takes the machine out, so that nothing runs any more and the device is closed with it.
     pub(crate) fn stop(&self) {
-        let machine = self.gate.enter().take();
+        let machine = self.engine.lock().take();
         if !self.has_ended() {
             self.end(CLOSED);
         }
         drop(machine);
-        let wreck = self.wreck.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let wreck = self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner).take();
         if catch_unwind(AssertUnwindSafe(|| drop(wreck))).is_err() {
             tracing::error!("what a failed shard had could not be freed");
         }
@@ -239,7 +243,7 @@ impl Shard {
     /// True once nothing advances it any more: it was closed, or it failed.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
-        self.state.load(Ordering::Acquire) != RUNS
+        self.state.load(Ordering::Acquire) != RUNNING
     }
 
     /// True once it has failed.
@@ -248,23 +252,23 @@ impl Shard {
     }
 }
 
-impl Passes for Shard {
-    fn epoch(&self) -> &PassEpoch {
+impl QsbrReader for Shard {
+    fn epoch(&self) -> &QsbrEpoch {
         &self.epoch
     }
 
-    fn observe_if_idle(&self) -> bool {
-        self.gate.try_enter().map(|_inside| self.epoch.observe()).is_some()
+    fn report_quiescent_if_idle(&self) -> bool {
+        self.engine.try_lock().map(|_inside| self.epoch.report_quiescent()).is_some()
     }
 }
 
 /// Somebody sleeps until the shard has something.
-pub(crate) struct Awaiting<'a> {
-    handover: &'a Handover,
+pub(crate) struct WaiterGuard<'a> {
+    helper_wakeup: &'a HelperWakeup,
 }
 
-impl Drop for Awaiting<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
-        self.handover.forget();
+        self.helper_wakeup.remove_waiter();
     }
 }

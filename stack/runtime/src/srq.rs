@@ -9,15 +9,15 @@ use ferrowarp_proto::verbs::qp::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
-use crate::context::Inner;
+use crate::context::ContextInner;
 use crate::error::CreateError;
-use crate::events::Source;
-use crate::gate::Gate;
-use crate::limits::{Grant, Resource};
-use crate::ring::{Consumer, Producer};
+use crate::events::EventSource;
+use crate::limits::{Permit, Resource};
+use crate::spin_lock::SpinLock;
+use crate::spsc::{Consumer, Producer};
 
 /// Limit events kept; more arming without looking finds the oldest there.
-const LIMIT_COUNT_MAX: usize = 8;
+const LIMIT_EVENT_COUNT_MAX: usize = 8;
 
 /// A shared receive queue: buffers for the Sends that arrive on any of its queue pairs, which take
 /// one each when a message begins. Clones name the same queue; it goes when the last of them and
@@ -28,19 +28,19 @@ const LIMIT_COUNT_MAX: usize = 8;
 /// each may take.
 #[derive(Clone)]
 pub struct Srq {
-    shared: Arc<Shared>,
+    inner: Arc<SrqInner>,
 }
 
-struct Shared {
+struct SrqInner {
     id: SrqId,
     pd: u32,
-    poster: Gate<Poster>,
-    link: Arc<SrqShared>,
-    context: Arc<Inner>,
-    _grant: Grant,
+    producer: SpinLock<SrqProducer>,
+    shared: Arc<SrqShared>,
+    context: Arc<ContextInner>,
+    _permit: Permit,
 }
 
-struct Poster {
+struct SrqProducer {
     ring: Producer<RecvWr>,
     posted: u64,
     max: u64,
@@ -50,8 +50,8 @@ struct Poster {
 pub(crate) struct SrqShared {
     /// Buffers that left the queue; written by the shard.
     retired: CachePadded<AtomicU64>,
-    limits: ArrayQueue<SrqLimit>,
-    source: Arc<Source>,
+    limit_events: ArrayQueue<SrqLimit>,
+    source: Arc<EventSource>,
 }
 
 /// Fewer buffers are left than [`Srq::arm`] said.
@@ -66,24 +66,33 @@ pub struct SrqLimit {
 
 impl Srq {
     pub(crate) fn create(
-        context: &Arc<Inner>,
+        context: &Arc<ContextInner>,
         pd: u32,
         max_wr: usize,
     ) -> Result<Self, CreateError> {
         let max_wr = max_wr.max(1);
-        let grant = context.ledger.take(Resource::QueueEntries, max_wr)?;
-        let (ring, taken) = crate::ring::ring(max_wr);
+        let grant = context.limits.acquire(Resource::QueueEntries, max_wr)?;
+        let (ring, taken) = crate::spsc::ring(max_wr);
         let link = Arc::new(SrqShared {
             retired: CachePadded::new(AtomicU64::new(0)),
-            limits: ArrayQueue::new(LIMIT_COUNT_MAX),
-            source: Source::new(),
+            limit_events: ArrayQueue::new(LIMIT_EVENT_COUNT_MAX),
+            source: EventSource::new(),
         });
-        let end = SrqEnd { ring: taken, link: Arc::clone(&link), taken: 0, max: max_wr };
+        let end = SrqConsumer { ring: taken, shared: Arc::clone(&link), taken: 0, max: max_wr };
         let id = context.shard.control(|machine, _| machine.create_srq(pd, end));
         let id = id.ok_or(CreateError::Gone)??;
-        let poster = Gate::new(Poster { ring, posted: 0, max: max_wr as u64 });
+        let poster = SpinLock::new(SrqProducer { ring, posted: 0, max: max_wr as u64 });
         let context = Arc::clone(context);
-        Ok(Self { shared: Arc::new(Shared { id, pd, poster, link, context, _grant: grant }) })
+        Ok(Self {
+            inner: Arc::new(SrqInner {
+                id,
+                pd,
+                producer: poster,
+                shared: link,
+                context,
+                _permit: grant,
+            }),
+        })
     }
 
     /// Posts a buffer for one incoming Send. Never waits.
@@ -93,11 +102,11 @@ impl Srq {
     /// made. `WrongState` after the context was closed or has failed.
     #[inline]
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        if self.shared.context.shard.has_ended() {
+        if self.inner.context.shard.has_ended() {
             return Err(PostError::WrongState);
         }
-        let mut poster = self.shared.poster.enter();
-        let retired = self.shared.link.retired.load(Ordering::Acquire);
+        let mut poster = self.inner.producer.lock();
+        let retired = self.inner.shared.retired.load(Ordering::Acquire);
         if poster.posted - retired >= poster.max || poster.ring.stage(wr).is_err() {
             return Err(PostError::QueueFull);
         }
@@ -112,8 +121,8 @@ impl Srq {
     /// # Errors
     /// `NoSuchSrq` after the context was closed.
     pub fn arm(&self, limit: usize) -> Result<(), SrqError> {
-        let id = self.shared.id;
-        let armed = self.shared.context.shard.control(|machine, _| machine.arm_srq(id, limit));
+        let id = self.inner.id;
+        let armed = self.inner.context.shard.control(|machine, _| machine.arm_srq(id, limit));
         armed.unwrap_or(Err(SrqError::NoSuchSrq))
     }
 
@@ -127,15 +136,15 @@ impl Srq {
     /// # Errors
     /// `NoSuchSrq` after the context was closed.
     pub fn cap(&self, cap: usize) -> Result<(), SrqError> {
-        let id = self.shared.id;
-        let capped = self.shared.context.shard.control(|machine, _| machine.cap_srq(id, cap));
+        let id = self.inner.id;
+        let capped = self.inner.context.shard.control(|machine, _| machine.cap_srq(id, cap));
         capped.unwrap_or(Err(SrqError::NoSuchSrq))
     }
 
     /// The oldest limit event not yet taken. Does not drive.
     #[must_use]
     pub fn next_limit(&self) -> Option<SrqLimit> {
-        self.shared.link.limits.pop()
+        self.inner.shared.limit_events.pop()
     }
 
     /// The name that events of the context carry ([`AsyncEvent::SrqLimit`]).
@@ -143,40 +152,40 @@ impl Srq {
     /// [`AsyncEvent::SrqLimit`]: crate::AsyncEvent::SrqLimit
     #[must_use]
     pub fn id(&self) -> SrqId {
-        self.shared.id
+        self.inner.id
     }
 
     /// It is of this context and domain.
-    pub(crate) fn belongs_to(&self, context: &Arc<Inner>, pd: u32) -> bool {
-        Arc::ptr_eq(&self.shared.context, context) && self.shared.pd == pd
+    pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>, pd: u32) -> bool {
+        Arc::ptr_eq(&self.inner.context, context) && self.inner.pd == pd
     }
 }
 
-impl Drop for Shared {
+impl Drop for SrqInner {
     fn drop(&mut self) {
         let id = self.id;
         // Its queue pairs hold it: none is left.
         self.context.shard.control(|machine, _| machine.destroy_srq(id));
-        self.context.events.forget(&self.link.source);
+        self.context.events.remove(&self.shared.source);
     }
 }
 
 /// The shard's end of a queue.
-pub(crate) struct SrqEnd {
+pub(crate) struct SrqConsumer {
     ring: Consumer<RecvWr>,
-    link: Arc<SrqShared>,
+    shared: Arc<SrqShared>,
     taken: u64,
     max: usize,
 }
 
-impl SrqEnd {
+impl SrqConsumer {
     pub(crate) const fn max(&self) -> usize {
         self.max
     }
 
     /// Moves posted buffers to the engine, which has this much room. True if there were any.
     #[inline]
-    pub(crate) fn serve(&mut self, room: usize, mut post: impl FnMut(RecvWr)) -> bool {
+    pub(crate) fn drain(&mut self, room: usize, mut post: impl FnMut(RecvWr)) -> bool {
         let mut any = false;
         for _ in 0..room {
             let Some(wr) = self.ring.pop() else { break };
@@ -189,19 +198,19 @@ impl SrqEnd {
 
     /// Shows the application how many buffers have left the queue, by the engine's room.
     #[inline]
-    pub(crate) fn show_room(&self, room: usize) {
+    pub(crate) fn publish_retired(&self, room: usize) {
         let retired = self.taken - self.max.saturating_sub(room) as u64;
         // Stored only when changed: the application's core keeps the line otherwise.
-        if self.link.retired.load(Ordering::Relaxed) != retired {
-            self.link.retired.store(retired, Ordering::Release);
+        if self.shared.retired.load(Ordering::Relaxed) != retired {
+            self.shared.retired.store(retired, Ordering::Release);
         }
     }
 
-    pub(crate) fn source(&self) -> &Arc<Source> {
-        &self.link.source
+    pub(crate) fn source(&self) -> &Arc<EventSource> {
+        &self.shared.source
     }
 
-    pub(crate) fn inform(&self, limit: SrqLimit) {
-        let _ = self.link.limits.push(limit);
+    pub(crate) fn push_limit_event(&self, limit: SrqLimit) {
+        let _ = self.shared.limit_events.push(limit);
     }
 }

@@ -23,10 +23,10 @@ pub struct TcpSettings {
     /// What the window may grow to by need, at most 1 GiB: 6 MiB, which is 1 Gb/s over 48 ms.
     pub recv_window_max: u32,
     /// By how much the windows of all connections together may have grown: 1 GiB. They are
-    /// promises, not memory: what [`Limits::held_octets_max`] and the port's frames cannot keep is
+    /// promises, not memory: what [`Limits::ooo_bytes_max`] and the port's frames cannot keep is
     /// dropped.
     ///
-    /// [`Limits::held_octets_max`]: crate::Limits::held_octets_max
+    /// [`Limits::ooo_bytes_max`]: crate::Limits::ooo_bytes_max
     pub window_growth_max: u64,
     /// Silence after which an idle peer is probed; `None`, the default: never (RFC 9293 section
     /// 3.8.4, which asks for two hours at least if on by default).
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_those_of_the_protocols() {
+    fn defaults_equal_those_of_engine_config() {
         let fresh = || EngineConfig::new(Ipv4Addr::new(198, 18, 0, 1).into(), 24, 0);
         let mut config = fresh();
         TcpSettings::default().apply(&mut config);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_arrives() {
+    fn each_setting_reaches_engine_config() {
         let settings = TcpSettings {
             congestion: CongestionControl::Dctcp,
             ecn: EcnMode::Request,

@@ -9,7 +9,7 @@ use ferrowarp_proto::time::Instant;
 
 use crate::config::DriveMode;
 use crate::device::{PoolNeeds, adopt_thread};
-use crate::schedule::{Schedule, Step};
+use crate::helper_schedule::{HelperSchedule, Step};
 use crate::shard::Shard;
 use crate::timer_slack;
 
@@ -22,7 +22,7 @@ const CACHED_THREADS_MAX: usize = PoolNeeds::THREADS as usize - 2;
 /// too many have some (an allocation costs twice as much without). One thread-local load from
 /// then on.
 #[inline]
-pub(crate) fn known_to_dpdk() {
+pub(crate) fn register_thread() {
     thread_local! {
         static KNOWN: Cell<bool> = const { Cell::new(false) };
     }
@@ -31,7 +31,7 @@ pub(crate) fn known_to_dpdk() {
     {
         KNOWN.set(true);
         // Without a slot it works all the same, more slowly.
-        let _ = eal.adopt_thread_among(CACHED_THREADS_MAX);
+        let _ = eal.adopt_thread_up_to(CACHED_THREADS_MAX);
     }
 }
 
@@ -43,12 +43,12 @@ fn pin(core: usize) -> bool {
 }
 
 /// A running driving thread. Stops it when dropped.
-pub(crate) struct Driver {
+pub(crate) struct DriveThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Driver {
+impl DriveThread {
     /// Starts the thread that `mode` asks for, if any.
     pub(crate) fn start(shard: &Arc<Shard>, mode: DriveMode) -> std::io::Result<Option<Self>> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -63,20 +63,20 @@ impl Driver {
                         tracing::warn!(core, "could not pin the driving thread to its core");
                     }
                     while !seen.load(Ordering::Relaxed) && !shard.has_ended() {
-                        shard.advance();
+                        shard.poll();
                     }
                 })?
             }
             DriveMode::Helper => builder.name("ferrowarp-helper".into()).spawn(move || {
                 adopt_thread();
-                help(&shard, &seen);
+                run_helper(&shard, &seen);
             })?,
         };
         Ok(Some(Self { stop, thread: Some(thread) }))
     }
 }
 
-impl Drop for Driver {
+impl Drop for DriveThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -122,27 +122,27 @@ impl YieldBackoff {
 }
 
 /// Drives while the application does not; naps while it does, and while there is nothing to do.
-fn help(shard: &Shard, stop: &AtomicBool) {
+fn run_helper(shard: &Shard, stop: &AtomicBool) {
     if !timer_slack::minimize() {
         tracing::warn!("naps of the helper may last longer than they should");
     }
-    shard.handover().begin(std::thread::current());
-    let mut schedule = Schedule::new(shard.now().as_nanos());
+    shard.helper_wakeup().start_helper(std::thread::current());
+    let mut schedule = HelperSchedule::new(shard.now().as_nanos());
     let mut yields = YieldBackoff { resume_at: shard.now() };
     while !stop.load(Ordering::Relaxed) && !shard.has_ended() {
-        match shard.next_step(&mut schedule) {
-            Step::Drive => {
-                let busy = shard.advance();
-                schedule.drove(shard.now().as_nanos(), busy);
+        match shard.helper_step(&mut schedule) {
+            Step::Poll => {
+                let busy = shard.poll();
+                schedule.on_polled(shard.now().as_nanos(), busy);
                 if !busy {
                     yields.yield_now(|| shard.now());
                 }
             }
             Step::Spin => drop(yields.yield_now(|| shard.now())),
-            Step::Nap(rest, limit) => {
+            Step::Sleep(rest, limit) => {
                 let start = shard.now();
-                shard.nap(rest, limit, schedule.wait_seq());
-                schedule.napped(limit, shard.now().since(start));
+                shard.helper_sleep(rest, limit, schedule.wait_seq());
+                schedule.on_slept(limit, shard.now().since(start));
             }
         }
     }

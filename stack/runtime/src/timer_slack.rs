@@ -13,7 +13,7 @@ pub(crate) fn minimize() -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn slack_of_the_calling_thread_is_the_least() {
+    fn minimize_affects_only_the_calling_thread() {
         let other = std::thread::spawn(|| {
             assert!(super::minimize());
             slack()

@@ -7,26 +7,26 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, ArmError, Channel, Context, Cq, CreateError, DriveMode, Mr, Notify, Operation, Qp,
-    QpOptions, QpState, WcStatus,
+    Access, CompChannel, Context, Cq, CreateError, DriveMode, Mr, Notify, Operation, Qp, QpOptions,
+    QpState, ReqNotifyError, WcStatus,
 };
 use support::*;
 
 /// The right end's receive queue tells on a channel.
-struct Armed {
-    left: End,
-    right: End,
-    channel: Channel,
+struct Fixture {
+    left: Endpoint,
+    right: Endpoint,
+    channel: CompChannel,
     cq: Cq,
     a: Qp,
     b: Qp,
     inbox: Mr,
 }
 
-impl Armed {
+impl Fixture {
     fn new(drive: DriveMode) -> Self {
-        let (left, right) = ends(drive);
-        let channel = right.context.create_channel().unwrap();
+        let (left, right) = endpoints(drive);
+        let channel = right.context.create_comp_channel().unwrap();
         let cq = right.context.create_cq_on(&channel, 64).unwrap();
         let options =
             QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 16, max_recv_wr: 16 };
@@ -45,7 +45,7 @@ impl Armed {
         let operation = Operation::Send { payload: inline(b"x"), solicited, invalidate: None };
         self.a.post_send(request(1, operation)).unwrap();
         let right = self.right.context.clone();
-        until(&self.left.context, &self.right.context, || {
+        drive_until(&self.left.context, &self.right.context, || {
             right.counters().engine.completions > before
         });
     }
@@ -63,9 +63,9 @@ impl Armed {
 
 // req-test: RDMAP-017, RDMAP-174
 #[test]
-fn only_solicited_messages_are_told_of_and_all_are_there() {
-    let mut armed = Armed::new(DriveMode::Inline);
-    armed.cq.arm(Notify::Solicited).unwrap();
+fn solicited_request_skips_unsolicited_completions() {
+    let mut armed = Fixture::new(DriveMode::Inline);
+    armed.cq.req_notify(Notify::Solicited).unwrap();
     for _ in 0..3 {
         armed.send(false);
     }
@@ -80,17 +80,17 @@ fn only_solicited_messages_are_told_of_and_all_are_there() {
     assert_eq!(armed.drain(), 1);
     // What was there before is not told of; what fails is.
     armed.send(true);
-    armed.cq.arm(Notify::Solicited).unwrap();
+    armed.cq.req_notify(Notify::Solicited).unwrap();
     assert_eq!((armed.channel.next_event(), armed.drain()), (None, 1));
     armed.b.disconnect().unwrap();
-    assert_eq!(armed.channel.wait(PATIENCE), Some(armed.cq.id()));
+    assert_eq!(armed.channel.wait(TIMEOUT), Some(armed.cq.id()));
 }
 
 #[test]
-fn any_completion_is_told_of_when_that_was_asked_for() {
-    let mut armed = Armed::new(DriveMode::Inline);
-    armed.cq.arm(Notify::Next).unwrap();
-    armed.cq.arm(Notify::Solicited).unwrap();
+fn next_comp_request_notifies_once() {
+    let mut armed = Fixture::new(DriveMode::Inline);
+    armed.cq.req_notify(Notify::Next).unwrap();
+    armed.cq.req_notify(Notify::Solicited).unwrap();
     armed.send(false);
     armed.send(false);
     assert_eq!(armed.channel.next_event(), Some(armed.cq.id()));
@@ -99,9 +99,9 @@ fn any_completion_is_told_of_when_that_was_asked_for() {
 }
 
 #[test]
-fn several_queues_share_a_channel_and_its_descriptor() {
-    let (left, right) = ends(DriveMode::Inline);
-    let channel = right.context.create_channel().unwrap();
+fn cqs_share_one_comp_channel_and_its_fd() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let channel = right.context.create_comp_channel().unwrap();
     let cqs = [0, 1].map(|_| right.context.create_cq_on(&channel, 16).unwrap());
     let inbox = right.mr(64, Access::LOCAL_WRITE);
     let pairs = cqs.each_ref().map(|cq| {
@@ -109,13 +109,13 @@ fn several_queues_share_a_channel_and_its_descriptor() {
         let b = right.pd.create_qp(&right.context, &options).unwrap();
         let pair = connect_qps(&right, left.qp(), b).0;
         pair.1.post_recv(recv(1, inbox.sge(0, 64))).unwrap();
-        cq.arm(Notify::Next).unwrap();
+        cq.req_notify(Notify::Next).unwrap();
         pair
     });
     for (a, _) in &pairs {
         a.post_send(send(1, inline(b"x"))).unwrap();
     }
-    for_a_while(&left.context, &right.context, Duration::from_millis(50));
+    drive_for(&left.context, &right.context, Duration::from_millis(50));
     // Whoever asks late for the descriptor finds it readable.
     let mut pipe = std::fs::File::from(channel.as_fd().try_clone_to_owned().unwrap());
     pipe.read_exact(&mut [0]).unwrap();
@@ -126,49 +126,49 @@ fn several_queues_share_a_channel_and_its_descriptor() {
     // It holds no second byte, and one again once there is an event.
     assert_eq!(pipe.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     pairs[0].1.post_recv(recv(2, inbox.sge(0, 64))).unwrap();
-    cqs[0].arm(Notify::Next).unwrap();
+    cqs[0].req_notify(Notify::Next).unwrap();
     pairs[0].1.disconnect().unwrap();
     pipe.read_exact(&mut [0]).unwrap();
 }
 
 #[test]
 fn fd_is_readable_only_while_events_are_pending() {
-    let mut armed = Armed::new(DriveMode::Inline);
+    let mut armed = Fixture::new(DriveMode::Inline);
     let mut pipe = std::fs::File::from(armed.channel.as_fd().try_clone_to_owned().unwrap());
     let mut is_readable = || pipe.read(&mut [0]).is_ok();
     assert!(!is_readable());
-    armed.cq.arm(Notify::Next).unwrap();
+    armed.cq.req_notify(Notify::Next).unwrap();
     armed.send(false);
     assert_eq!(armed.channel.next_event(), Some(armed.cq.id()));
     assert!(!is_readable(), "the event was taken");
     armed.drain();
-    armed.cq.arm(Notify::Next).unwrap();
+    armed.cq.req_notify(Notify::Next).unwrap();
     armed.send(false);
-    let Armed { left, right, channel, cq, a, b, .. } = armed;
+    let Fixture { left, right, channel, cq, a, b, .. } = armed;
     drop((a, b));
-    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    drive_for(&left.context, &right.context, Duration::from_millis(20));
     drop(cq);
     assert!(!is_readable(), "the queue is gone, and its event with it");
     assert_eq!(channel.next_event(), None);
 }
 
 #[test]
-fn a_queue_without_a_channel_cannot_be_armed() {
+fn req_notify_without_a_channel_is_refused() {
     let (left, right) = contexts(DriveMode::Inline);
-    let channel = right.create_channel().unwrap();
-    assert_eq!(left.create_cq(4).unwrap().arm(Notify::Next), Err(ArmError::NoChannel));
+    let channel = right.create_comp_channel().unwrap();
+    assert_eq!(left.create_cq(4).unwrap().req_notify(Notify::Next), Err(ReqNotifyError::NoChannel));
     assert_eq!(left.create_cq_on(&channel, 4).err(), Some(CreateError::Gone), "another context's");
     let cq = right.create_cq_on(&channel, 4).unwrap();
-    assert_eq!(cq.arm(Notify::Next), Ok(()));
+    assert_eq!(cq.req_notify(Notify::Next), Ok(()));
     Context::close(right);
-    assert_eq!(cq.arm(Notify::Next), Err(ArmError::Gone));
+    assert_eq!(cq.req_notify(Notify::Next), Err(ReqNotifyError::Gone));
 }
 
 /// The queue fills with completions that nobody asked to be notified of, and no other follows.
 #[test]
-fn overrun_notifies_a_queue_armed_for_solicited_completions() {
-    let (left, right) = ends(DriveMode::Inline);
-    let channel = right.context.create_channel().unwrap();
+fn overrun_notifies_a_cq_armed_for_solicited() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let channel = right.context.create_comp_channel().unwrap();
     let cq = right.context.create_cq_on(&channel, 4).unwrap();
     let options = QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 16 };
     let b = right.pd.create_qp(&right.context, &options).unwrap();
@@ -177,20 +177,20 @@ fn overrun_notifies_a_queue_armed_for_solicited_completions() {
     for wr_id in 0..16 {
         b.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
     }
-    cq.arm(Notify::Solicited).unwrap();
+    cq.req_notify(Notify::Solicited).unwrap();
     for wr_id in 0..4 {
         a.post_send(send(wr_id, inline(b"x"))).unwrap();
     }
     assert!(left.completions(&right, 4).iter().all(|wc| wc.status == WcStatus::Success));
-    for_a_while(&left.context, &right.context, Duration::from_millis(5));
+    drive_for(&left.context, &right.context, Duration::from_millis(5));
     assert_eq!((channel.next_event(), cq.overrun()), (None, false));
     a.post_send(send(4, inline(b"x"))).unwrap();
-    until(&left.context, &right.context, || cq.overrun());
+    drive_until(&left.context, &right.context, || cq.overrun());
     assert_eq!(channel.next_event(), Some(cq.id()));
     assert_eq!((channel.next_event(), b.state()), (None, QpState::Error));
     // Those that were received, and those that the end of the queue pair flushes.
     let mut found = Vec::new();
-    until(&left.context, &right.context, || {
+    drive_until(&left.context, &right.context, || {
         cq.poll(&mut found);
         found.len() == 16
     });
@@ -199,14 +199,14 @@ fn overrun_notifies_a_queue_armed_for_solicited_completions() {
 
 /// Names of queues are used again; what the last bearer left in the channel is not.
 #[test]
-fn queue_with_a_used_name_gets_no_event_of_its_forerunner() {
-    let mut armed = Armed::new(DriveMode::Inline);
+fn reused_cq_id_inherits_no_event() {
+    let mut armed = Fixture::new(DriveMode::Inline);
     let other = armed.right.context.create_cq_on(&armed.channel, 4).unwrap();
-    armed.cq.arm(Notify::Next).unwrap();
+    armed.cq.req_notify(Notify::Next).unwrap();
     armed.send(false);
     let name = armed.cq.id();
     // Its event waits; queue pair and queue go.
-    let Armed { right, channel, cq, b, .. } = armed;
+    let Fixture { right, channel, cq, b, .. } = armed;
     drop((b, cq));
     let heir = right.context.create_cq_on(&channel, 4).unwrap();
     assert_eq!(heir.id(), name, "or this shows nothing");
@@ -215,10 +215,10 @@ fn queue_with_a_used_name_gets_no_event_of_its_forerunner() {
 }
 
 #[test]
-fn waiting_has_no_end_if_none_was_set() {
+fn wait_without_timeout_returns_the_event() {
     for drive in [DriveMode::Inline, DriveMode::Helper] {
-        let mut armed = Armed::new(drive);
-        armed.cq.arm(Notify::Next).unwrap();
+        let mut armed = Fixture::new(drive);
+        armed.cq.req_notify(Notify::Next).unwrap();
         armed.send(false);
         assert_eq!(armed.channel.wait(Duration::MAX), Some(armed.cq.id()));
     }
@@ -226,8 +226,8 @@ fn waiting_has_no_end_if_none_was_set() {
 
 /// Requests and answers between two threads that sleep while they wait: not one event is lost.
 #[test]
-fn threads_that_sleep_are_woken() {
-    let armed = Armed::new(DriveMode::Helper);
+fn sleeping_threads_lose_no_completion_event() {
+    let armed = Fixture::new(DriveMode::Helper);
     let rounds = 200;
     std::thread::scope(|scope| {
         let a = &armed.a;
@@ -240,10 +240,10 @@ fn threads_that_sleep_are_woken() {
         });
         let mut seen = 0;
         while seen < rounds {
-            armed.cq.arm(Notify::Next).unwrap();
+            armed.cq.req_notify(Notify::Next).unwrap();
             let mut found = Vec::new();
             if armed.cq.poll(&mut found) == 0 {
-                let rang = armed.channel.wait(PATIENCE);
+                let rang = armed.channel.wait(TIMEOUT);
                 assert_eq!(rang, Some(armed.cq.id()), "an event was lost after {seen}");
                 armed.cq.poll(&mut found);
             }

@@ -8,24 +8,24 @@ use ferrowarp::DriveMode;
 use support::*;
 
 #[test]
-fn requests_whose_peers_have_gone_turn_none_away() {
-    let (left, right) = ends(DriveMode::Inline);
+fn stale_requests_do_not_fill_the_backlog() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let listener = right.context.listen(PORT, 2).unwrap();
     // More than the application could be asked to decide on at a time.
     for _ in 0..5 {
         let qp = left.qp();
         qp.connect(server(), param(b"in vain")).unwrap();
-        for_a_while(&left.context, &right.context, Duration::from_millis(20));
+        drive_for(&left.context, &right.context, Duration::from_millis(20));
         // It may have been refused meanwhile.
         let _ = qp.disconnect();
-        until(&left.context, &right.context, || right.context.connection_count() == 0);
+        drive_until(&left.context, &right.context, || right.context.connection_count() == 0);
     }
     let (a, b) = (left.qp(), right.qp());
     a.connect(server(), param(b"in earnest")).unwrap();
-    until(&left.context, &right.context, || {
+    drive_until(&left.context, &right.context, || {
         // Those that are gone are found out when they are accepted.
         listener.poll().is_some_and(|request| request.accept(&b, param(b"")).is_ok())
     });
-    a.wait_established(PATIENCE).unwrap();
-    b.wait_established(PATIENCE).unwrap();
+    a.wait_established(TIMEOUT).unwrap();
+    b.wait_established(TIMEOUT).unwrap();
 }

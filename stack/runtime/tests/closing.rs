@@ -11,21 +11,21 @@ use ferrowarp::{
 };
 use support::*;
 
-fn connect_outliving(left: &End, right: &End) -> (Qp, Qp) {
+fn connect_half_close(left: &Endpoint, right: &Endpoint) -> (Qp, Qp) {
     let (a, b) = (left.qp(), right.qp());
     let listener = right.context.listen(PORT, 1).unwrap();
     let param = || ConnParam { half_close: true, ..ConnParam::default() };
     a.connect(server(), param()).unwrap();
-    listener.accept_timeout(PATIENCE).unwrap().accept(&b, param()).unwrap();
-    a.wait_established(PATIENCE).unwrap();
-    b.wait_established(PATIENCE).unwrap();
+    listener.accept_timeout(TIMEOUT).unwrap().accept(&b, param()).unwrap();
+    a.wait_established(TIMEOUT).unwrap();
+    b.wait_established(TIMEOUT).unwrap();
     (a, b)
 }
 
 #[test]
-fn what_was_posted_before_closing_arrives_and_completes() {
+fn work_posted_before_close_completes() {
     for drive in [DriveMode::Inline, DriveMode::Helper] {
-        let (left, right) = ends(drive);
+        let (left, right) = endpoints(drive);
         let (a, b) = connect(&left, &right);
         let len = 100_000;
         let source = left.mr(len, Access::LOCAL_READ);
@@ -48,16 +48,19 @@ fn what_was_posted_before_closing_arrives_and_completes() {
         assert_eq!(contents(&sink), pattern(len, 7));
         let got = right.completions(&left, 1);
         assert_eq!((got[0].wr_id, got[0].opcode), (9, WcOpcode::Recv));
-        assert!(matches!(event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
-        assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+        assert!(matches!(expect_event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
+        assert!(matches!(
+            expect_event(&b),
+            Event::Disconnected { reason: EndReason::PeerClosed, .. }
+        ));
         assert_eq!((a.state(), b.state()), (QpState::Error, QpState::Error));
     }
 }
 
 #[test]
-fn each_half_closes_for_itself() {
-    let (left, right) = ends(DriveMode::Inline);
-    let (a, b) = connect_outliving(&left, &right);
+fn half_close_leaves_the_other_direction_open() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let (a, b) = connect_half_close(&left, &right);
     let inbox = left.mr(64, Access::LOCAL_WRITE);
     let remote = left.mr(64, Access::ALL);
     // The responder may speak once it has heard the initiator.
@@ -66,20 +69,20 @@ fn each_half_closes_for_itself() {
     a.half_close().unwrap();
     assert_eq!(a.state(), QpState::Closing);
     left.completions(&right, 1);
-    assert_eq!(event(&b), Event::PeerFinished { qp: b.id() });
+    assert_eq!(expect_event(&b), Event::PeerFinished { qp: b.id() });
     assert_eq!(b.state(), QpState::Rts);
     assert_eq!(b.post_send(read(1, inbox.sge(0, 4), &remote, 0)), Err(PostError::NoReads));
     b.post_send(send(2, inline(b"my turn"))).unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
     assert_eq!(contents(&inbox)[..7], *b"my turn");
     b.close().unwrap();
-    assert!(matches!(event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
-    assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::Local, .. }));
+    assert!(matches!(expect_event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
+    assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::Local, .. }));
     assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);
 }
 
 /// A write that is complete here, towards a peer that nobody drives any more.
-fn unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration {
+fn close_unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration {
     let Opened::Pair(here, there) =
         device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap()
     else {
@@ -89,27 +92,29 @@ fn unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration {
     left_config.linger = linger;
     let left = Context::over(here, left_config).unwrap();
     let right = Context::over(there, config(2, DriveMode::Inline)).unwrap();
-    let (left, right) = (End::new(left), End::new(right));
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let listener = right.context.listen(PORT, 1).unwrap();
     let (a, b) = (left.qp(), right.qp());
     a.connect(server(), ConnParam::default()).unwrap();
     let mut request = None;
-    until(&left.context, &right.context, || {
+    drive_until(&left.context, &right.context, || {
         request = listener.poll();
         request.is_some()
     });
     request.unwrap().accept(&b, ConnParam::default()).unwrap();
-    until(&left.context, &right.context, || a.state() == QpState::Rts && b.state() == QpState::Rts);
+    drive_until(&left.context, &right.context, || {
+        a.state() == QpState::Rts && b.state() == QpState::Rts
+    });
     let source = left.mr(64, Access::LOCAL_READ);
     let sink = right.mr(64, Access::REMOTE_WRITE);
     a.post_send(write(1, source.sge(0, 64), &sink, 0)).unwrap();
     let mut wcs = Vec::new();
     let start = Instant::now();
     while left.cq.poll(&mut wcs) == 0 {
-        assert!(start.elapsed() < PATIENCE, "it completes without the peer");
+        assert!(start.elapsed() < TIMEOUT, "it completes without the peer");
     }
     assert_eq!(wcs[0].status, WcStatus::Success);
-    let End { context, pd, cq } = left;
+    let Endpoint { context, pd, cq } = left;
     drop((a, source, pd, cq));
     let start = Instant::now();
     act(context);
@@ -117,15 +122,15 @@ fn unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration {
 }
 
 #[test]
-fn dropping_the_last_handle_waits_for_a_bounded_time() {
-    let took = unacknowledged(Duration::from_secs(60), drop);
+fn drop_lingers_for_a_bounded_time() {
+    let took = close_unacknowledged(Duration::from_secs(60), drop);
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
 #[test]
-fn closing_waits_as_long_as_asked() {
+fn close_lingers_for_the_configured_time() {
     // Longer than dropping does. The engine's clock is not the one that measures here.
     const LINGER: Duration = Duration::from_millis(1_500);
-    let took = unacknowledged(LINGER, Context::close);
+    let took = close_unacknowledged(LINGER, Context::close);
     assert!(took >= LINGER * 9 / 10, "{took:?}");
 }

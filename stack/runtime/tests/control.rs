@@ -17,23 +17,23 @@ use support::*;
 /// Octets of a transfer.
 const LEN: usize = 3000;
 /// Transfers through a window before it is revoked.
-const THROUGH: u8 = 3;
+const WRITES_PER_BIND: u8 = 3;
 
-fn length() -> Duration {
+fn duration() -> Duration {
     let seconds = std::env::var("FERROWARP_STRESS_SECONDS").ok();
     Duration::from_secs(seconds.map_or(2, |text| text.parse().expect("a number of seconds")))
 }
 
 /// What one thread has of both contexts: domains and completion queues of its own, and a port.
-struct Lane {
-    left: End,
-    right: End,
+struct Worker {
+    left: Endpoint,
+    right: Endpoint,
     port: u16,
 }
 
-impl Lane {
+impl Worker {
     fn new(left: &Context, right: &Context, port: u16) -> Self {
-        Self { left: End::new(left.clone()), right: End::new(right.clone()), port }
+        Self { left: Endpoint::new(left.clone()), right: Endpoint::new(right.clone()), port }
     }
 
     /// A connection from left to right.
@@ -41,19 +41,19 @@ impl Lane {
         let (a, b) = (self.left.qp_with(16, 16), self.right.qp_with(16, 16));
         let listener = self.right.context.listen(self.port, 4).unwrap();
         a.connect(SocketAddr::new(address(2), self.port), param(b"")).unwrap();
-        let request = listener.accept_timeout(PATIENCE).expect("a request");
+        let request = listener.accept_timeout(TIMEOUT).expect("a request");
         request.accept(&b, param(b"")).unwrap();
-        a.wait_established(PATIENCE).unwrap();
-        b.wait_established(PATIENCE).unwrap();
+        a.wait_established(TIMEOUT).unwrap();
+        b.wait_established(TIMEOUT).unwrap();
         (a, b)
     }
 }
 
 /// The next completion of an end.
-fn completion(end: &End) -> Wc {
+fn next_completion(end: &Endpoint) -> Wc {
     let (start, mut found) = (Instant::now(), Vec::with_capacity(1));
     while end.cq.poll(&mut found) == 0 {
-        assert!(start.elapsed() < PATIENCE, "no completion: {:?}", end.context.counters());
+        assert!(start.elapsed() < TIMEOUT, "no completion: {:?}", end.context.counters());
         std::thread::yield_now();
     }
     assert_eq!(found.len(), 1, "{found:?}");
@@ -61,51 +61,57 @@ fn completion(end: &End) -> Wc {
 }
 
 /// The next completion of an end, which is the success of this request.
-fn succeeds(end: &End, wr_id: u64, opcode: WcOpcode) {
-    let wc = completion(end);
+fn expect_success(end: &Endpoint, wr_id: u64, opcode: WcOpcode) {
+    let wc = next_completion(end);
     assert_eq!((wc.wr_id, wc.opcode, wc.status), (wr_id, opcode, WcStatus::Success));
 }
 
 /// Writes `source` to an STag of the right end, reads it back, and says whether it is the same.
-fn write_and_read(lane: &Lane, a: &Qp, source: &Mr, sink: &Mr, (rkey, remote): (u32, u64)) -> bool {
+fn write_and_read(
+    lane: &Worker,
+    a: &Qp,
+    source: &Mr,
+    sink: &Mr,
+    (rkey, remote): (u32, u64),
+) -> bool {
     let all = u32::try_from(LEN).unwrap();
     let payload = gather(source.sge(0, all));
     a.post_send(request(1, Operation::Write { payload, rkey, remote })).unwrap();
-    succeeds(&lane.left, 1, WcOpcode::Write);
+    expect_success(&lane.left, 1, WcOpcode::Write);
     let operation = Operation::Read { sink: sink.sge(0, all), rkey, remote };
     a.post_send(request(2, operation)).unwrap();
-    succeeds(&lane.left, 2, WcOpcode::Read);
+    expect_success(&lane.left, 2, WcOpcode::Read);
     contents(sink) == contents(source)
 }
 
 /// Arms queues that come and go, and reads counters, which never fall. A queue that was armed tells
 /// of what comes.
-fn arms(lane: &Lane) {
+fn stress_req_notify(lane: &Worker) {
     let (a, b) = lane.connect();
     let (source, sink) = (lane.left.mr(LEN, Access::ALL), lane.left.mr(LEN, Access::ALL));
     let target = lane.right.mr(LEN, Access::ALL);
     assert!(write_and_read(lane, &a, &source, &sink, (target.rkey(), target.addr())));
     let mut before = [&lane.left, &lane.right].map(|end| end.context.counters());
-    go_on(|round| {
-        let channel = lane.right.context.create_channel().unwrap();
+    repeat(|round| {
+        let channel = lane.right.context.create_comp_channel().unwrap();
         let cq = lane.right.context.create_cq_on(&channel, 16).unwrap();
-        cq.arm(Notify::Next).unwrap();
+        cq.req_notify(Notify::Next).unwrap();
         assert_eq!(channel.next_event(), None, "nothing has completed on it");
-        let (other, mut end) = (lane.left.qp_with(4, 4), End::new(lane.right.context.clone()));
+        let (other, mut end) = (lane.left.qp_with(4, 4), Endpoint::new(lane.right.context.clone()));
         end.cq = cq;
         let told = end.qp_with(4, 4);
         let listener = lane.right.context.listen(lane.port, 4).unwrap();
         other.connect(SocketAddr::new(address(2), lane.port), param(b"")).unwrap();
-        let request = listener.accept_timeout(PATIENCE).expect("a request");
+        let request = listener.accept_timeout(TIMEOUT).expect("a request");
         let inbox = end.mr(64, Access::LOCAL_WRITE);
         told.post_recv(recv(7, inbox.sge(0, 64))).unwrap();
         request.accept(&told, param(b"")).unwrap();
-        other.wait_established(PATIENCE).unwrap();
+        other.wait_established(TIMEOUT).unwrap();
         other.post_send(send(round, inline(&round.to_le_bytes()))).unwrap();
-        assert_eq!(channel.wait(PATIENCE), Some(end.cq.id()), "it was armed");
-        succeeds(&end, 7, WcOpcode::Recv);
+        assert_eq!(channel.wait(TIMEOUT), Some(end.cq.id()), "it was armed");
+        expect_success(&end, 7, WcOpcode::Recv);
         assert_eq!(contents(&inbox)[..8], round.to_le_bytes());
-        succeeds(&lane.left, round, WcOpcode::Send);
+        expect_success(&lane.left, round, WcOpcode::Send);
         for (before, end) in before.iter_mut().zip([&lane.left, &lane.right]) {
             let now = end.context.counters();
             assert!(now.engine.frames_in >= before.engine.frames_in);
@@ -117,10 +123,10 @@ fn arms(lane: &Lane) {
 }
 
 /// Registers, has the peer write and read, deregisters: what was written comes back in the buffer.
-fn registers(lane: &Lane) {
+fn stress_register(lane: &Worker) {
     let (a, _b) = lane.connect();
     let (source, sink) = (lane.left.mr(LEN, Access::ALL), lane.left.mr(LEN, Access::ALL));
-    go_on(|round| {
+    repeat(|round| {
         let octets = pattern(LEN, round.to_le_bytes()[0]);
         source.write(0, &octets);
         let target = lane.right.mr(LEN, Access::REMOTE_WRITE | Access::REMOTE_READ);
@@ -133,18 +139,18 @@ fn registers(lane: &Lane) {
 }
 
 /// Binds windows, has the peer write through them, revokes them; then the peer finds them closed.
-fn binds(lane: &Lane) {
+fn stress_bind(lane: &Worker) {
     let (source, sink) = (lane.left.mr(LEN, Access::ALL), lane.left.mr(LEN, Access::ALL));
     let mut region = lane.right.mr(LEN, Access::ALL | Access::WINDOW_BIND);
     let (mut a, mut b) = lane.connect();
-    go_on(|round| {
+    repeat(|round| {
         let mut window = lane.right.pd.allocate_window().unwrap();
-        for salt in 0..THROUGH {
+        for salt in 0..WRITES_PER_BIND {
             source.write(0, &pattern(LEN, salt));
             let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
             let bind = window.bind(&region, 0, LEN, rights, false);
             b.post_send(request(3, bind)).unwrap();
-            succeeds(&lane.right, 3, WcOpcode::Bind);
+            expect_success(&lane.right, 3, WcOpcode::Bind);
             assert!(write_and_read(lane, &a, &source, &sink, (window.rkey(), region.addr())));
             assert!(contents(&region) == pattern(LEN, salt));
             assert!(window.revoke(), "it was bound");
@@ -160,7 +166,7 @@ fn binds(lane: &Lane) {
         } else {
             let bind = window.bind(&region, 0, LEN, Access::REMOTE_WRITE, false);
             b.post_send(request(3, bind)).unwrap();
-            succeeds(&lane.right, 3, WcOpcode::Bind);
+            expect_success(&lane.right, 3, WcOpcode::Bind);
             region.revoke();
             region.enable(Access::ALL | Access::WINDOW_BIND);
         }
@@ -168,33 +174,33 @@ fn binds(lane: &Lane) {
         let late = Operation::Write { payload, rkey: stag, remote: addr };
         a.post_send(request(4, late)).unwrap();
         // The Write may have completed when the answer comes: the end of the stream tells.
-        let _ = completion(&lane.left);
+        let _ = next_completion(&lane.left);
         assert!(matches!(
-            event(&a),
+            expect_event(&a),
             Event::Disconnected { reason: EndReason::TerminateReceived(_), .. }
         ));
-        assert!(matches!(event(&b), Event::Disconnected { .. }));
+        assert!(matches!(expect_event(&b), Event::Disconnected { .. }));
         assert!(contents(&region) == before, "nothing was written");
         (a, b) = lane.connect();
     });
 }
 
 /// Creates, connects, sends, closes, destroys; every other time without closing.
-fn connects(lane: &Lane) {
+fn stress_connect(lane: &Worker) {
     let inbox = lane.right.mr(64, Access::LOCAL_WRITE);
-    go_on(|round| {
+    repeat(|round| {
         let (a, b) = lane.connect();
         b.post_recv(recv(5, inbox.sge(0, 64))).unwrap();
         a.post_send(send(6, inline(&round.to_le_bytes()))).unwrap();
-        succeeds(&lane.right, 5, WcOpcode::Recv);
+        expect_success(&lane.right, 5, WcOpcode::Recv);
         assert_eq!(contents(&inbox)[..8], round.to_le_bytes());
-        succeeds(&lane.left, 6, WcOpcode::Send);
+        expect_success(&lane.left, 6, WcOpcode::Send);
         if round.is_multiple_of(2) {
             a.disconnect().unwrap();
         } else {
             drop(a);
         }
-        match event(&b) {
+        match expect_event(&b) {
             Event::Disconnected { reason: EndReason::PeerClosed | EndReason::Reset, .. } => {}
             other => panic!("{other:?}"),
         }
@@ -203,9 +209,9 @@ fn connects(lane: &Lane) {
 }
 
 /// Calls `work` with 0, 1, 2, and so on until the time is over, at least twice.
-fn go_on(mut work: impl FnMut(u64)) {
+fn repeat(mut work: impl FnMut(u64)) {
     let (start, mut round) = (Instant::now(), 0);
-    while round < 2 || start.elapsed() < length() {
+    while round < 2 || start.elapsed() < duration() {
         work(round);
         round += 1;
     }
@@ -213,7 +219,7 @@ fn go_on(mut work: impl FnMut(u64)) {
 }
 
 /// Keeps both shards busy until `is_over`: transfers of which each is checked.
-fn load(lane: &Lane, is_over: &AtomicBool) -> u64 {
+fn run_load(lane: &Worker, is_over: &AtomicBool) -> u64 {
     let (a, _b) = lane.connect();
     let (source, sink) = (lane.left.mr(LEN, Access::ALL), lane.left.mr(LEN, Access::ALL));
     let target = lane.right.mr(LEN, Access::ALL);
@@ -227,9 +233,9 @@ fn load(lane: &Lane, is_over: &AtomicBool) -> u64 {
 }
 
 /// Sets a flag when dropped, so also when a thread panics.
-struct Set<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Set<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -239,15 +245,16 @@ fn stress(left: DriveMode, right: DriveMode) {
     let (left, right) = contexts_driven(left, right);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let busy = Lane::new(&left, &right, PORT);
+        let busy = Worker::new(&left, &right, PORT);
         let is_over = &is_over;
-        let loaded = scope.spawn(move || load(&busy, is_over));
-        let over = Set(is_over);
-        let works: [fn(&Lane); 4] = [arms, registers, binds, connects];
+        let loaded = scope.spawn(move || run_load(&busy, is_over));
+        let over = SetOnDrop(is_over);
+        let works: [fn(&Worker); 4] =
+            [stress_req_notify, stress_register, stress_bind, stress_connect];
         let threads: Vec<_> = (1..)
             .zip(works)
             .map(|(index, work)| {
-                let lane = Lane::new(&left, &right, PORT + index);
+                let lane = Worker::new(&left, &right, PORT + index);
                 scope.spawn(move || work(&lane))
             })
             .collect();
@@ -267,11 +274,11 @@ fn stress(left: DriveMode, right: DriveMode) {
 }
 
 #[test]
-fn control_calls_are_sound_against_a_dedicated_shard_under_load() {
+fn control_calls_work_against_a_busy_dedicated_shard() {
     stress(DriveMode::Dedicated { core: 0 }, DriveMode::Dedicated { core: 1 });
 }
 
 #[test]
-fn control_calls_are_sound_against_a_helper_under_load() {
+fn control_calls_work_against_a_busy_helper() {
     stress(DriveMode::Helper, DriveMode::Helper);
 }

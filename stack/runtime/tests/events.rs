@@ -14,7 +14,7 @@ use ferrowarp::{
 use support::*;
 
 /// What the channel tells until nothing is left, in order.
-fn told(channel: &EventChannel) -> Vec<AsyncEvent> {
+fn drain_events(channel: &EventChannel) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| channel.next_event()).collect()
 }
 
@@ -23,12 +23,12 @@ fn connection(qp: &Qp) -> AsyncEvent {
 }
 
 #[test]
-fn an_event_names_what_happened_where() {
-    let (left, right) = ends(DriveMode::Inline);
+fn each_event_names_its_source() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (here, there) =
         (left.context.event_channel().unwrap(), right.context.event_channel().unwrap());
     let (left_side, right_side) = (left.context.clone(), right.context.clone());
-    let settle = || for_a_while(&left_side, &right_side, Duration::from_millis(20));
+    let settle = || drive_for(&left_side, &right_side, Duration::from_millis(20));
 
     let listener = right.context.listen(PORT, 8).unwrap();
     let (a, b, c) = (left.qp(), left.qp(), left.qp());
@@ -37,7 +37,7 @@ fn an_event_names_what_happened_where() {
     }
     settle();
     // Three requests, one event.
-    assert_eq!(told(&there), [AsyncEvent::ConnectRequest { port: PORT }]);
+    assert_eq!(drain_events(&there), [AsyncEvent::ConnectRequest { port: PORT }]);
     let requests: Vec<_> = std::iter::from_fn(|| listener.poll()).collect();
     assert_eq!(requests.len(), 3);
 
@@ -58,30 +58,30 @@ fn an_event_names_what_happened_where() {
         request.accept(qp, ConnParam::default()).unwrap();
     }
     settle();
-    let mut up = told(&there);
+    let mut up = drain_events(&there);
     up.sort_by_key(|event| format!("{event:?}"));
     let mut expected = [&shared, &overrun, &plain].map(connection);
     expected.sort_by_key(|event| format!("{event:?}"));
     assert_eq!(up, expected);
-    assert_eq!(told(&here).len(), 3);
+    assert_eq!(drain_events(&here).len(), 3);
 
     // Requests are answered in the order they came, so `a` leads to `shared`, `b` to `overrun`.
     a.post_send(send(1, inline(b"x"))).unwrap();
     settle();
-    assert_eq!(told(&there), [AsyncEvent::SrqLimit { srq: srq.id() }]);
+    assert_eq!(drain_events(&there), [AsyncEvent::SrqLimit { srq: srq.id() }]);
     assert_eq!(srq.next_limit().map(|limit| limit.left), Some(7));
     b.post_send(send(1, inline(b"x"))).unwrap();
     b.post_send(send(2, inline(b"x"))).unwrap();
     settle();
     assert!(small.overrun());
-    let told_of = told(&there);
+    let told_of = drain_events(&there);
     assert!(told_of.contains(&AsyncEvent::CqOverrun { cq: small.id() }), "{told_of:?}");
     assert!(told_of.contains(&connection(&overrun)), "{told_of:?}");
 
     // Several events of one queue pair are told of once; they are with the queue pair.
     c.disconnect().unwrap();
     settle();
-    assert_eq!(told(&there), [connection(&plain)]);
+    assert_eq!(drain_events(&there), [connection(&plain)]);
     assert!(matches!(plain.next_event(), Some(Event::Established { .. })));
     assert!(matches!(
         plain.next_event(),
@@ -90,12 +90,12 @@ fn an_event_names_what_happened_where() {
 }
 
 #[test]
-fn what_happened_before_the_channel_was_made_is_told_of() {
-    let (left, right) = ends(DriveMode::Inline);
+fn events_before_the_channel_was_created_are_reported() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let listener = right.context.listen(PORT, 1).unwrap();
     let a = left.qp();
     a.connect(server(), ConnParam::default()).unwrap();
-    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    drive_for(&left.context, &right.context, Duration::from_millis(20));
     let channel = right.context.event_channel().unwrap();
     let mut descriptor = fs::File::from(channel.as_fd().try_clone_to_owned().unwrap()).take(1);
     assert_eq!(descriptor.read(&mut [0; 8]).unwrap(), 1);
@@ -107,12 +107,12 @@ fn what_happened_before_the_channel_was_made_is_told_of() {
 }
 
 #[test]
-fn what_is_gone_is_not_told_of() {
-    let (left, right) = ends(DriveMode::Inline);
+fn dropped_qp_yields_no_event() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let channel = left.context.event_channel().unwrap();
     let (a, b) = connect(&left, &right);
     b.disconnect().unwrap();
-    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    drive_for(&left.context, &right.context, Duration::from_millis(20));
     drop(a);
     assert_eq!(channel.next_event(), None);
 }
@@ -132,7 +132,7 @@ fn is_asleep(thread: &str) -> bool {
 
 /// Runs `wait` on a thread of its own, and `happen` a second later. The thread sleeps until then,
 /// and returns soon after.
-fn sleeps(what: &str, wait: impl FnOnce() -> bool + Send, happen: impl FnOnce()) {
+fn assert_sleeps_until(what: &str, wait: impl FnOnce() -> bool + Send, happen: impl FnOnce()) {
     const LOOKS: u32 = 50;
     const INTERVAL: Duration = Duration::from_millis(20);
     std::thread::scope(|scope| {
@@ -164,55 +164,55 @@ fn sleeps(what: &str, wait: impl FnOnce() -> bool + Send, happen: impl FnOnce())
     });
 }
 
-fn nobody_burns_a_core(drive: DriveMode) {
-    let (left, right) = ends(drive);
+fn waiting_calls_sleep(drive: DriveMode) {
+    let (left, right) = endpoints(drive);
     let listener = right.context.listen(PORT, 8).unwrap();
     let channel = right.context.event_channel().unwrap();
     let (a, b) = (left.qp(), right.qp());
     let call = |qp: &Qp| qp.connect(server(), ConnParam::default()).unwrap();
     let mut request = None;
     let wait = || {
-        request = listener.accept_timeout(PATIENCE);
+        request = listener.accept_timeout(TIMEOUT);
         request.is_some()
     };
-    sleeps("accept_timeout", wait, || call(&a));
-    let wait = || a.wait_established(PATIENCE).is_ok();
-    sleeps("wait_established", wait, || {
+    assert_sleeps_until("accept_timeout", wait, || call(&a));
+    let wait = || a.wait_established(TIMEOUT).is_ok();
+    assert_sleeps_until("wait_established", wait, || {
         request.take().unwrap().accept(&b, ConnParam::default()).unwrap();
     });
-    assert!(b.wait_established(PATIENCE).is_ok());
-    let wait = || matches!(a.wait_event(PATIENCE), Some(Event::Disconnected { .. }));
-    sleeps("wait_event", wait, || b.disconnect().unwrap());
-    assert!(b.wait_event(PATIENCE).is_some());
-    let _ = told(&channel);
+    assert!(b.wait_established(TIMEOUT).is_ok());
+    let wait = || matches!(a.wait_event(TIMEOUT), Some(Event::Disconnected { .. }));
+    assert_sleeps_until("wait_event", wait, || b.disconnect().unwrap());
+    assert!(b.wait_event(TIMEOUT).is_some());
+    let _ = drain_events(&channel);
     let c = left.qp();
-    let wait = || channel.wait(PATIENCE) == Some(AsyncEvent::ConnectRequest { port: PORT });
-    sleeps("EventChannel::wait", wait, || call(&c));
+    let wait = || channel.wait(TIMEOUT) == Some(AsyncEvent::ConnectRequest { port: PORT });
+    assert_sleeps_until("EventChannel::wait", wait, || call(&c));
 }
 
 #[test]
-fn a_server_that_waits_uses_no_processor_with_a_helper() {
-    nobody_burns_a_core(DriveMode::Helper);
+fn waiting_calls_sleep_with_a_helper() {
+    waiting_calls_sleep(DriveMode::Helper);
 }
 
 #[test]
-fn a_server_that_waits_uses_no_processor_beside_a_dedicated_thread() {
-    nobody_burns_a_core(DriveMode::Dedicated { core: 0 });
+fn waiting_calls_sleep_with_a_dedicated_thread() {
+    waiting_calls_sleep(DriveMode::Dedicated { core: 0 });
 }
 
 /// Two threads that do nothing but sleep on their channels, and handle what these name: not one
 /// connection is forgotten.
 #[test]
-fn sleeping_on_the_channel_loses_nothing() {
+fn event_channel_wait_loses_no_event() {
     const ROUNDS: usize = 100;
-    let (left, right) = ends(DriveMode::Helper);
+    let (left, right) = endpoints(DriveMode::Helper);
     let listener = right.context.listen(PORT, 16).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let channel = right.context.event_channel().unwrap();
             let (mut open, mut served) = (Vec::new(), 0);
             while served < ROUNDS {
-                match channel.wait(PATIENCE).expect("a request or an end was lost") {
+                match channel.wait(TIMEOUT).expect("a request or an end was lost") {
                     AsyncEvent::ConnectRequest { .. } => {
                         while let Some(request) = listener.poll() {
                             let qp = right.qp();
@@ -240,7 +240,7 @@ fn sleeping_on_the_channel_loses_nothing() {
             qp.connect(server(), ConnParam::default()).unwrap();
             let mut ended = false;
             while !ended {
-                let event = channel.wait(PATIENCE);
+                let event = channel.wait(TIMEOUT);
                 assert_eq!(event, Some(connection(&qp)), "lost in round {round}");
                 while let Some(event) = qp.next_event() {
                     match event {
@@ -255,8 +255,8 @@ fn sleeping_on_the_channel_loses_nothing() {
 }
 
 #[test]
-fn closing_wakes_who_waits() {
-    let (left, right) = ends(DriveMode::Helper);
+fn close_wakes_waiters() {
+    let (left, right) = endpoints(DriveMode::Helper);
     let listener = right.context.listen(PORT, 1).unwrap();
     let channel = right.context.event_channel().unwrap();
     let qp = right.qp();
@@ -268,6 +268,6 @@ fn closing_wakes_who_waits() {
         std::thread::sleep(Duration::from_millis(100));
         Context::close(right.context.clone());
     });
-    assert!(start.elapsed() < PATIENCE);
+    assert!(start.elapsed() < TIMEOUT);
     drop(left);
 }

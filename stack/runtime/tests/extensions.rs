@@ -20,8 +20,8 @@ fn empty_recv(wr_id: u64) -> RecvWr {
 }
 
 #[test]
-fn atomic_operations_change_a_word_and_fetch_what_it_was() {
-    let (left, right) = ends(DriveMode::Inline);
+fn atomics_update_the_word_and_return_the_old_value() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, _b) = connect(&left, &right);
     let word = right.mr(8, Access::REMOTE_ATOMIC);
     let sink = left.mr(8, Access::LOCAL_WRITE);
@@ -41,10 +41,10 @@ fn atomic_operations_change_a_word_and_fetch_what_it_was() {
 }
 
 #[test]
-fn no_update_is_lost_between_queue_pairs_and_local_threads() {
+fn atomics_lose_no_update_across_qps_and_local_threads() {
     const REMOTE: u64 = 4_000;
     const LOCAL: u64 = 200_000;
-    let (left, right) = ends(DriveMode::Inline);
+    let (left, right) = endpoints(DriveMode::Inline);
     let word = right.mr(8, Access::REMOTE_ATOMIC);
     // Two counters in the word: local threads add to the lower half, by whole additions, peers to
     // the upper one, with a mask; neither may disturb the other.
@@ -60,7 +60,7 @@ fn no_update_is_lost_between_queue_pairs_and_local_threads() {
             });
         }
         let (mut posted, mut done, mut wcs) = (0, 0, Vec::new());
-        until(&left.context, &right.context, || {
+        drive_until(&left.context, &right.context, || {
             for (a, _) in &links {
                 while posted < REMOTE && a.post_send(atomic(posted, upper, &sink, &word)).is_ok() {
                     posted += 1;
@@ -77,8 +77,8 @@ fn no_update_is_lost_between_queue_pairs_and_local_threads() {
 }
 
 #[test]
-fn a_write_is_in_place_when_its_immediate_data_are_told() {
-    let (left, right) = ends(DriveMode::Inline);
+fn write_is_placed_before_its_immediate_data_completes() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let len = 50_000;
     let source = left.mr(len, Access::LOCAL_READ);
@@ -109,8 +109,8 @@ fn a_write_is_in_place_when_its_immediate_data_are_told() {
 }
 
 #[test]
-fn requests_that_cannot_be_are_refused_when_posted() {
-    let (left, right) = ends(DriveMode::Inline);
+fn invalid_atomic_requests_are_refused_at_post() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, _b) = connect(&left, &right);
     let word = right.mr(16, Access::REMOTE_ATOMIC);
     let sink = left.mr(16, Access::LOCAL_WRITE);
@@ -127,8 +127,8 @@ fn requests_that_cannot_be_are_refused_when_posted() {
 
 /// A region without the right, though with all others.
 #[test]
-fn the_peer_refuses_a_region_without_the_right() {
-    let (left, right) = ends(DriveMode::Inline);
+fn atomic_without_remote_atomic_access_is_refused() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, _b) = connect(&left, &right);
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::LOCAL_WRITE;
     let word = right.mr(8, rights);
@@ -140,11 +140,11 @@ fn the_peer_refuses_a_region_without_the_right() {
 }
 
 #[test]
-fn an_end_without_extensions_posts_none_and_refuses_the_peers() {
+fn without_extensions_atomics_are_refused_both_ways() {
     let mut off = config(2, DriveMode::Inline);
     off.extensions = false;
     let (left, right) = Context::ring_pair(config(1, DriveMode::Inline), off).unwrap();
-    let (left, right) = (End::new(left), End::new(right));
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, b) = connect(&left, &right);
     let word = right.mr(8, Access::ALL);
     let sink = left.mr(8, Access::ALL);
@@ -156,7 +156,8 @@ fn an_end_without_extensions_posts_none_and_refuses_the_peers() {
     a.post_send(atomic(3, AtomicOp::swap(1), &sink, &word)).unwrap();
     let wc = left.completions(&right, 1)[0];
     assert_eq!((wc.wr_id, wc.status), (3, WcStatus::RemoteOperation));
-    let Event::Disconnected { reason: EndReason::TerminateReceived(told), .. } = event(&a) else {
+    let Event::Disconnected { reason: EndReason::TerminateReceived(told), .. } = expect_event(&a)
+    else {
         panic!("no Terminate");
     };
     assert_eq!((told.layer, told.error_type, told.code), (0, 2, 6));

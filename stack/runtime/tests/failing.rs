@@ -5,24 +5,24 @@ mod support;
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, ArmError, AsyncEvent, CmError, CreateError, DriveMode, EndReason, Event, Notify,
-    PostError, QpOptions, QpState, WcStatus,
+    Access, AsyncEvent, CmError, CreateError, DriveMode, EndReason, Event, Notify, PostError,
+    QpOptions, QpState, ReqNotifyError, WcStatus,
 };
-use support::busy::busy_contexts;
+use support::rx_hook::hooked_contexts;
 use support::*;
 
 /// Receives outstanding when it happens.
 const RECEIVES: usize = 4;
 
-fn fails(drive: DriveMode) {
+fn panic_ends_the_context(drive: DriveMode) {
     // The other end of a pair that is driven inline keeps calls from sleeping.
     let other = if drive == DriveMode::Inline { drive } else { DriveMode::Helper };
     let mut left = config(1, other);
     // Its peer will not answer.
     left.linger = Duration::from_millis(50);
-    let (left, right, meanwhile) = busy_contexts(left, config(2, drive));
-    let (left, right) = (End::new(left), End::new(right));
-    let channel = right.context.create_channel().unwrap();
+    let (left, right, meanwhile) = hooked_contexts(left, config(2, drive));
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let channel = right.context.create_comp_channel().unwrap();
     let events = right.context.event_channel().unwrap();
     let listener = right.context.listen(PORT + 1, 1).unwrap();
     let cq = right.context.create_cq_on(&channel, 64).unwrap();
@@ -36,17 +36,17 @@ fn fails(drive: DriveMode) {
     }
     assert!(!right.context.has_failed());
     while events.next_event().is_some() {}
-    cq.arm(Notify::Solicited).unwrap();
+    cq.req_notify(Notify::Solicited).unwrap();
     let start = Instant::now();
     std::thread::scope(|scope| {
         // Who sleeps: on the channel, and once more for nothing, until an event.
-        let asleep = scope.spawn(|| (channel.wait(PATIENCE), channel.wait(PATIENCE)));
-        let served = scope.spawn(|| listener.accept_timeout(PATIENCE).is_none());
-        let waiting = scope.spawn(|| b.wait_event(PATIENCE));
+        let asleep = scope.spawn(|| (channel.wait(TIMEOUT), channel.wait(TIMEOUT)));
+        let served = scope.spawn(|| listener.accept_timeout(TIMEOUT).is_none());
+        let waiting = scope.spawn(|| b.wait_event(TIMEOUT));
         *meanwhile.lock().unwrap() = Some(Box::new(|| panic!("in a pass, as the test wants it")));
         while !right.context.has_failed() {
             right.context.drive();
-            assert!(start.elapsed() < PATIENCE, "nobody noticed");
+            assert!(start.elapsed() < TIMEOUT, "nobody noticed");
             std::thread::yield_now();
         }
         assert_eq!(asleep.join().unwrap(), (Some(cq.id()), None));
@@ -58,7 +58,7 @@ fn fails(drive: DriveMode) {
         assert!(is_end, "{told:?}");
         assert!(served.join().unwrap(), "nobody called");
     });
-    let told = [events.wait(PATIENCE), events.wait(PATIENCE), events.wait(PATIENCE)];
+    let told = [events.wait(TIMEOUT), events.wait(TIMEOUT), events.wait(TIMEOUT)];
     let end = Some(AsyncEvent::Connection { qp: b.id() });
     assert_eq!(told, [end, Some(AsyncEvent::Failed), None]);
     // What was outstanding ends, in order.
@@ -75,27 +75,27 @@ fn fails(drive: DriveMode) {
     assert_eq!(b.disconnect(), Err(CmError::Gone));
     assert_eq!(right.context.listen(PORT, 1).err(), Some(CmError::Gone));
     assert_eq!(right.context.create_cq(1).err(), Some(CreateError::Gone));
-    assert_eq!(cq.arm(Notify::Next), Err(ArmError::Gone));
-    assert_eq!(b.wait_event(PATIENCE), None);
+    assert_eq!(cq.req_notify(Notify::Next), Err(ReqNotifyError::Gone));
+    assert_eq!(b.wait_event(TIMEOUT), None);
     assert!(!right.context.drive());
     // Memory can be taken back, and the context closed.
     assert!(inbox.deregister().is_some());
     right.context.clone().close();
     assert!(right.context.has_failed() && !left.context.has_failed());
-    assert!(start.elapsed() < PATIENCE, "somebody waited for the whole time");
+    assert!(start.elapsed() < TIMEOUT, "somebody waited for the whole time");
 }
 
 #[test]
-fn application_that_drives_learns_of_it() {
-    fails(DriveMode::Inline);
+fn panic_while_polling_inline_ends_the_context() {
+    panic_ends_the_context(DriveMode::Inline);
 }
 
 #[test]
-fn panic_of_a_dedicated_thread_is_no_silence() {
-    fails(DriveMode::Dedicated { core: 0 });
+fn panic_in_a_dedicated_thread_ends_the_context() {
+    panic_ends_the_context(DriveMode::Dedicated { core: 0 });
 }
 
 #[test]
-fn panic_of_a_helper_is_no_silence() {
-    fails(DriveMode::Helper);
+fn panic_in_a_helper_ends_the_context() {
+    panic_ends_the_context(DriveMode::Helper);
 }

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use dpdk_sys::fork::run_in_child;
 use ferrowarp::{
-    Access, Channel, CmError, ConnParam, Context, DriveMode, EventChannel, Notify, OpenError,
+    Access, CmError, CompChannel, ConnParam, Context, DriveMode, EventChannel, Notify, OpenError,
     QpOptions, WcStatus,
 };
 use support::*;
 
-fn a_child_disturbs_nothing(drive: DriveMode) {
-    let (left, right) = ends(drive);
+fn forked_child_leaves_the_parent_alone(drive: DriveMode) {
+    let (left, right) = endpoints(drive);
     let (a, b) = connect(&left, &right);
     let listener = right.context.listen(PORT + 1, 4).unwrap();
     let idle = left.qp();
@@ -30,8 +30,8 @@ fn a_child_disturbs_nothing(drive: DriveMode) {
         assert_eq!(a.disconnect(), Err(CmError::Gone));
         assert!(!left.context.drive() && left.cq.poll(&mut Vec::new()) == 0);
         assert_eq!(left.context.connection_count(), 0);
-        assert!(listener.accept_timeout(PATIENCE).is_none());
-        assert!(b.wait_event(PATIENCE).is_none());
+        assert!(listener.accept_timeout(TIMEOUT).is_none());
+        assert!(b.wait_event(TIMEOUT).is_none());
         let other = Context::ring_pair(config(3, drive), config(4, drive));
         assert!(matches!(other, Err(OpenError::Device(_))));
         drop((a, b, listener, idle, source, sink));
@@ -46,7 +46,7 @@ fn a_child_disturbs_nothing(drive: DriveMode) {
         source.fill(0, 4096, round);
         a.post_send(write(1, source.sge(0, 4096), &sink, 0)).unwrap();
         assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
-        until(&left.context, &right.context, || sink.load_last(4095) == round);
+        drive_until(&left.context, &right.context, || sink.load_last(4095) == round);
         assert_eq!(contents(&sink), [round; 4096]);
     }
     drop((a, _b));
@@ -55,13 +55,13 @@ fn a_child_disturbs_nothing(drive: DriveMode) {
 }
 
 #[test]
-fn a_child_disturbs_nothing_that_the_application_drives() {
-    a_child_disturbs_nothing(DriveMode::Inline);
+fn forked_child_leaves_an_inline_context_alone() {
+    forked_child_leaves_the_parent_alone(DriveMode::Inline);
 }
 
 #[test]
-fn a_child_disturbs_nothing_that_a_helper_drives() {
-    a_child_disturbs_nothing(DriveMode::Helper);
+fn forked_child_leaves_a_helper_context_alone() {
+    forked_child_leaves_the_parent_alone(DriveMode::Helper);
 }
 
 /// Bytes that make the descriptor readable; takes them.
@@ -72,9 +72,9 @@ fn pending_bytes(descriptor: &impl AsFd) -> usize {
 
 /// Calls `act` with both channels of a context while each has an event. Their descriptors may have
 /// been asked for before.
-fn with_events(descriptors_first: bool, act: impl FnOnce(&Channel, &EventChannel)) {
-    let (left, right) = ends(DriveMode::Inline);
-    let channel = right.context.create_channel().unwrap();
+fn with_events(descriptors_first: bool, act: impl FnOnce(&CompChannel, &EventChannel)) {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let channel = right.context.create_comp_channel().unwrap();
     let events = right.context.event_channel().unwrap();
     if descriptors_first {
         assert_eq!((pending_bytes(&channel), pending_bytes(&events)), (0, 0));
@@ -83,10 +83,10 @@ fn with_events(descriptors_first: bool, act: impl FnOnce(&Channel, &EventChannel
     let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 4, max_recv_wr: 4 };
     let b = right.pd.create_qp(&right.context, &options).unwrap();
     let (_a, b) = connect_qps(&right, left.qp(), b).0;
-    cq.arm(Notify::Next).unwrap();
+    cq.req_notify(Notify::Next).unwrap();
     b.post_recv(recv(1, right.mr(64, Access::LOCAL_WRITE).sge(0, 64))).unwrap();
     b.disconnect().unwrap();
-    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    drive_for(&left.context, &right.context, Duration::from_millis(20));
     act(&channel, &events);
 }
 

@@ -11,9 +11,9 @@ use support::*;
 /// A program may poll from any of its threads. Each that ever did may keep frames in caches of its
 /// own: however many they are, enough are left for the one that drives now.
 #[test]
-fn those_that_went_idle_do_not_keep_the_frames() {
+fn idle_threads_do_not_exhaust_the_mempools() {
     const THREADS: usize = 24;
-    let (left, right) = ends(DriveMode::Inline);
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, _b) = connect(&left, &right);
     let source = left.mr(65_536, Access::LOCAL_READ);
     let remote = right.mr(65_536, Access::REMOTE_WRITE);
@@ -25,7 +25,7 @@ fn those_that_went_idle_do_not_keep_the_frames() {
             }
         }
         let wcs = left.completions(&right, 8);
-        for_a_while(&left.context, &right.context, Duration::from_millis(1));
+        drive_for(&left.context, &right.context, Duration::from_millis(1));
         wcs.iter().all(|wc| wc.status == WcStatus::Success)
     };
     let done = AtomicBool::new(false);

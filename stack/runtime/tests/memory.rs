@@ -15,10 +15,10 @@ use support::*;
 /// call returns not one octet changes.
 // req-test: DDP-210, RDMAP-281
 #[test]
-fn after_a_revocation_has_returned_no_octet_changes_whoever_drives() {
+fn nothing_is_written_after_revoke_returns() {
     const LEN: usize = 1 << 16;
     const LEN_32: u32 = 1 << 16;
-    let (left, right) = ends(DriveMode::Inline);
+    let (left, right) = endpoints(DriveMode::Inline);
     let mut hit = 0;
     for round in 0..20_u64 {
         let (a, _b) = connect(&left, &right);
@@ -65,15 +65,15 @@ fn after_a_revocation_has_returned_no_octet_changes_whoever_drives() {
             hit += u32::from(then.iter().any(|&octet| octet != 0));
         });
         drop(a);
-        until(&left.context, &right.context, || right.context.connection_count() == 0);
+        drive_until(&left.context, &right.context, || right.context.connection_count() == 0);
     }
     assert!(hit > 0, "no round was late enough to see any Write");
 }
 
 // req-test: RDMAP-007, RDMAP-008, RDMAP-043, RDMAP-280
 #[test]
-fn an_stag_lasts_until_it_is_revoked_and_the_next_one_is_good() {
-    let (left, right) = ends(DriveMode::Inline);
+fn stag_is_valid_until_revoked_and_enable_gives_a_new_one() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let source = left.mr(64, Access::ALL);
     let mut sink = right.mr(64, Access::ALL);
     for round in 0..3_u64 {
@@ -90,7 +90,7 @@ fn an_stag_lasts_until_it_is_revoked_and_the_next_one_is_good() {
         assert_eq!((sink.rkey(), new == old), (new, false));
         a.post_send(write(201, source.sge(0, 8), &sink, 0)).unwrap();
         a.post_send(late).unwrap();
-        let Event::Disconnected { reason, .. } = event(&b) else { panic!() };
+        let Event::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
         assert!(matches!(reason, EndReason::TerminateSent(_)), "round {round}: {reason:?}");
         drop((a, b));
         left.completions(&right, 2);
@@ -99,8 +99,8 @@ fn an_stag_lasts_until_it_is_revoked_and_the_next_one_is_good() {
 
 // req-test: DDP-198, RDMAP-325, RDMAP-326
 #[test]
-fn a_region_for_one_queue_pair_serves_no_other_even_here() {
-    let (left, right) = ends(DriveMode::Inline);
+fn qp_bound_region_is_refused_to_other_qps() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, _a) = connect(&left, &right);
     let (b, _b) = connect(&left, &right);
     let buffer = left.context.allocate(64).unwrap();
@@ -114,8 +114,8 @@ fn a_region_for_one_queue_pair_serves_no_other_even_here() {
 
 // req-test: DDP-213, DDP-215
 #[test]
-fn memory_is_not_registered_for_a_queue_pair_of_another_domain_or_context() {
-    let (left, right) = ends(DriveMode::Inline);
+fn register_for_a_qp_of_another_pd_or_context_is_refused() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let buffer = || left.context.allocate(64).unwrap();
     let other = left.context.alloc_pd();
@@ -131,7 +131,7 @@ fn memory_is_not_registered_for_a_queue_pair_of_another_domain_or_context() {
 /// taken back: it fails, and what the peer was told reaches nothing.
 #[test]
 fn revoked_window_is_not_bound_by_a_queued_request() {
-    let (left, right) = ends(DriveMode::Inline);
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, _b) = connect(&left, &right);
     let region = left.mr(4096, Access::ALL);
     let library = right.mr(64, Access::ALL);
@@ -155,8 +155,8 @@ fn revoked_window_is_not_bound_by_a_queued_request() {
 }
 
 #[test]
-fn a_window_is_bound_used_taken_back_and_ends_with_its_region() {
-    let (left, right) = ends(DriveMode::Inline);
+fn window_ends_by_revoke_invalidate_region_or_drop() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let source = left.mr(64, Access::ALL);
     source.write(0, b"through the window");
     let mut window = right.pd.allocate_window().unwrap();
@@ -174,7 +174,7 @@ fn a_window_is_bound_used_taken_back_and_ends_with_its_region() {
             request(wr_id, Operation::Write { payload, rkey: stag, remote: 32 })
         };
         a.post_send(into(2)).unwrap();
-        until(&left.context, &right.context, || region.load_last(149) == b'w');
+        drive_until(&left.context, &right.context, || region.load_last(149) == b'w');
         match case {
             0 => assert!(window.revoke()),
             1 => {
@@ -187,7 +187,7 @@ fn a_window_is_bound_used_taken_back_and_ends_with_its_region() {
         assert_eq!(region.window_count(), 0);
         region.fill(0, 4096, 0);
         a.post_send(into(3)).unwrap();
-        let Event::Disconnected { reason, .. } = event(&b) else { panic!() };
+        let Event::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
         assert!(matches!(reason, EndReason::TerminateSent(_)), "case {case}: {reason:?}");
         assert!(contents(&region).iter().all(|&octet| octet == 0));
         drop((a, b));
@@ -196,8 +196,8 @@ fn a_window_is_bound_used_taken_back_and_ends_with_its_region() {
 }
 
 #[test]
-fn a_shared_receive_queue_feeds_its_queue_pairs_and_says_when_it_runs_low() {
-    let (left, right) = ends(DriveMode::Inline);
+fn srq_serves_its_qps_and_raises_the_limit_event() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let inbox = right.mr(4096, Access::LOCAL_WRITE);
     let srq = right.pd.create_srq(8).unwrap();
     let place = |wr_id: u64| 64 * usize::try_from(wr_id % 64).unwrap();
@@ -246,7 +246,7 @@ fn a_shared_receive_queue_feeds_its_queue_pairs_and_says_when_it_runs_low() {
         a.post_send(send(wr_id, inline(b"flood"))).unwrap();
     }
     right.completions(&left, 1);
-    let Event::Disconnected { reason, .. } = event(&first) else { panic!() };
+    let Event::Disconnected { reason, .. } = expect_event(&first) else { panic!() };
     assert_eq!(reason.error(), Some((1, 2, 2)));
     b.post_send(send(8, inline(b"from b"))).unwrap();
     assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);
@@ -256,9 +256,9 @@ fn a_shared_receive_queue_feeds_its_queue_pairs_and_says_when_it_runs_low() {
 
 // req-test: DDP-213, DDP-215, RDMAP-285, RDMAP-292
 #[test]
-fn nothing_of_one_context_serves_in_another() {
-    let (left, right) = ends(DriveMode::Inline);
-    let create = |pd: &ferrowarp::Pd, on: &End, send: &End, recv: &End| {
+fn objects_of_another_context_are_refused() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let create = |pd: &ferrowarp::Pd, on: &Endpoint, send: &Endpoint, recv: &Endpoint| {
         let (send_cq, recv_cq) = (&send.cq, &recv.cq);
         let options = QpOptions { send_cq, recv_cq, max_send_wr: 1, max_recv_wr: 1 };
         pd.create_qp(&on.context, &options).err()
@@ -280,9 +280,9 @@ fn nothing_of_one_context_serves_in_another() {
 }
 
 #[test]
-fn a_long_message_holds_a_buffer_of_the_shared_queue_for_many_passes() {
+fn long_message_holds_its_srq_buffer_over_many_polls() {
     const LEN: u32 = 1 << 20;
-    let (left, right) = ends(DriveMode::Inline);
+    let (left, right) = endpoints(DriveMode::Inline);
     let source = left.mr(1 << 20, Access::LOCAL_READ);
     let octets = pattern(1 << 20, 7);
     source.write(0, &octets);
@@ -297,7 +297,7 @@ fn a_long_message_holds_a_buffer_of_the_shared_queue_for_many_passes() {
         srq.post_recv(recv(wr_id, inbox.sge(0, LEN))).unwrap();
         a.post_send(send(wr_id, gather(source.sge(0, LEN)))).unwrap();
         let mut wcs = Vec::new();
-        until(&left.context, &right.context, || {
+        drive_until(&left.context, &right.context, || {
             // Other work of the queue pair goes on meanwhile.
             let nothing = Operation::Write { payload: inline(b""), rkey: 0, remote: 0 };
             let _ = b.post_send(request(99, nothing));
@@ -311,14 +311,14 @@ fn a_long_message_holds_a_buffer_of_the_shared_queue_for_many_passes() {
 }
 
 /// What cannot be had names its limit.
-fn refusal(message: impl std::fmt::Display, setting: &str) {
+fn assert_names_setting(message: impl std::fmt::Display, setting: &str) {
     let message = message.to_string();
     assert!(message.contains(setting) && message.contains("raise"), "{message}");
 }
 
 // req-test: DDP-214, DDP-217, RDMAP-291, RDMAP-294, RDMAP-295
 #[test]
-fn each_limit_is_named_when_it_is_reached_and_free_again_afterwards() {
+fn exhausted_limit_is_named_and_released_entries_are_reusable() {
     let mut small = config(1, DriveMode::Inline);
     small.qps_max = 64;
     small.regions_max = 8;
@@ -332,7 +332,7 @@ fn each_limit_is_named_when_it_is_reached_and_free_again_afterwards() {
     let cq = left.create_cq(60).unwrap();
     let error = left.create_cq(60).err().unwrap();
     assert!(matches!(error, CreateError::Limit(_)));
-    refusal(error, "`limits.cq_entries_max`");
+    assert_names_setting(error, "`limits.cq_entries_max`");
     for _ in 0..2 {
         assert!(left.create_cq(40).is_ok());
     }
@@ -343,7 +343,7 @@ fn each_limit_is_named_when_it_is_reached_and_free_again_afterwards() {
     buffer.write(8188, b"mine");
     let refused = pd.register(buffer, Access::ALL).unwrap_err();
     assert!(matches!(refused.error, MemoryError::Limit(_)));
-    refusal(&refused, "`limits.registered_octets_max`");
+    assert_names_setting(&refused, "`limits.registered_octets_max`");
     drop(half);
     // The buffer comes back with the error, and can be registered when there is room.
     let whole = pd.register(refused.buffer, Access::ALL).unwrap();
@@ -352,7 +352,7 @@ fn each_limit_is_named_when_it_is_reached_and_free_again_afterwards() {
     assert_eq!(&last, b"mine");
     drop(whole);
     let windows: Vec<_> = (0..8).map(|_| pd.allocate_window().unwrap()).collect();
-    refusal(register(1).unwrap_err(), "`regions_max`");
+    assert_names_setting(register(1).unwrap_err(), "`regions_max`");
     drop(windows);
     drop(register(1).unwrap());
 
@@ -360,10 +360,10 @@ fn each_limit_is_named_when_it_is_reached_and_free_again_afterwards() {
         |max_send_wr| QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr, max_recv_wr: 1 };
     let Err(error) = pd.create_qp(&left, &options(1000)) else { panic!("1001 entries") };
     assert!(matches!(error, CreateError::Limit(_)));
-    refusal(error, "`limits.queue_entries_max`");
-    refusal(pd.create_srq(1001).err().unwrap(), "`limits.queue_entries_max`");
+    assert_names_setting(error, "`limits.queue_entries_max`");
+    assert_names_setting(pd.create_srq(1001).err().unwrap(), "`limits.queue_entries_max`");
     let qps: Vec<_> = (0..64).map(|_| pd.create_qp(&left, &options(4)).unwrap()).collect();
-    refusal(pd.create_qp(&left, &options(4)).err().unwrap(), "`qps_max`");
+    assert_names_setting(pd.create_qp(&left, &options(4)).err().unwrap(), "`qps_max`");
     drop(qps);
     drop(pd.create_qp(&left, &options(999)).unwrap());
 }

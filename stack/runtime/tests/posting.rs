@@ -5,14 +5,14 @@ mod support;
 use std::sync::{Arc, mpsc};
 
 use ferrowarp::{Access, DriveMode, Notify, WcStatus};
-use support::busy::busy_contexts;
+use support::rx_hook::hooked_contexts;
 use support::*;
 
 #[test]
-fn a_receive_posted_before_the_message_arrives_is_there_in_time() {
+fn recv_posted_before_the_rx_burst_serves_that_burst() {
     let (left, right, meanwhile) =
-        busy_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
-    let (left, right) = (End::new(left), End::new(right));
+        hooked_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, b) = connect(&left, &right);
     let inbox = right.mr(64, Access::LOCAL_WRITE);
     let b = Arc::new(b);
@@ -29,18 +29,18 @@ fn a_receive_posted_before_the_message_arrives_is_there_in_time() {
 }
 
 #[test]
-fn arming_waits_for_no_pass() {
+fn req_notify_does_not_wait_for_the_shard_lock() {
     let (_left, right, meanwhile) =
-        busy_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
-    let channel = right.create_channel().unwrap();
+        hooked_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
+    let channel = right.create_comp_channel().unwrap();
     let cq = right.create_cq_on(&channel, 4).unwrap();
     let (outcome, outcomes) = mpsc::channel();
     *meanwhile.lock().unwrap() = Some(Box::new(move || {
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
-            let _ = tell.send(cq.arm(Notify::Next));
+            let _ = tell.send(cq.req_notify(Notify::Next));
         });
-        outcome.send(told.recv_timeout(PATIENCE)).unwrap();
+        outcome.send(told.recv_timeout(TIMEOUT)).unwrap();
     }));
     right.drive();
     assert_eq!(outcomes.recv(), Ok(Ok(Ok(()))), "armed before the pass ended");

@@ -16,8 +16,8 @@ fn summary(wcs: &[Wc]) -> Vec<(u64, WcOpcode, WcStatus)> {
 }
 
 #[test]
-fn private_data_and_read_credits_reach_both_ends() {
-    let (left, right) = ends(DriveMode::Inline);
+fn private_data_and_ird_ord_reach_both_peers() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let ((a, b), (at_left, atright)) = connect_qps(&right, left.qp(), right.qp());
     assert_eq!(at_left.private_data.as_slice(), b"from the right");
     assert_eq!(at_left.peer, server());
@@ -27,8 +27,8 @@ fn private_data_and_read_credits_reach_both_ends() {
 }
 
 #[test]
-fn requests_complete_in_order_with_the_right_octets() {
-    let (left, right) = ends(DriveMode::Inline);
+fn requests_complete_in_order_with_correct_data() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let len = 100_000;
     let source = left.mr(len, Access::LOCAL_READ);
@@ -58,14 +58,14 @@ fn requests_complete_in_order_with_the_right_octets() {
 }
 
 #[test]
-fn a_port_of_the_least_mtu_carries_messages() {
+fn minimum_mtu_carries_messages() {
     let small = |host| {
         let mut config = config(host, DriveMode::Inline);
         config.mtu = ferrowarp::device::MTU_MIN;
         config
     };
     let (left, right) = Context::ring_pair(small(1), small(2)).unwrap();
-    let (left, right) = (End::new(left), End::new(right));
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, _b) = connect(&left, &right);
     let source = left.mr(5000, Access::LOCAL_READ);
     let remote = right.mr(5000, Access::ALL);
@@ -79,8 +79,8 @@ fn a_port_of_the_least_mtu_carries_messages() {
 }
 
 #[test]
-fn a_send_invalidates_the_region_it_names() {
-    let (left, right) = ends(DriveMode::Inline);
+fn send_with_invalidate_revokes_the_region() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let source = left.mr(64, Access::LOCAL_READ);
     let buffer = right.context.allocate(64).unwrap();
@@ -98,24 +98,28 @@ fn a_send_invalidates_the_region_it_names() {
     assert!(got[0].solicited);
     // Whoever writes there now is told, and the connection ends.
     a.post_send(write(2, source.sge(0, 64), &remote, 0)).unwrap();
-    let Event::Disconnected { reason: EndReason::TerminateReceived(info), .. } = event(&a) else {
+    let Event::Disconnected { reason: EndReason::TerminateReceived(info), .. } = expect_event(&a)
+    else {
         panic!("the left end hears why");
     };
     assert_eq!((info.layer, info.error_type, info.code), (1, 1, 0), "DDP, tagged, invalid STag");
-    assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::TerminateSent(_), .. }));
+    assert!(matches!(
+        expect_event(&b),
+        Event::Disconnected { reason: EndReason::TerminateSent(_), .. }
+    ));
     assert_eq!(contents(&remote), [0; 64]);
     drop(remote);
 }
 
 #[test]
-fn a_rejected_request_carries_the_reason() {
-    let (left, right) = ends(DriveMode::Inline);
+fn reject_carries_private_data() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let listener = right.context.listen(PORT, 1).unwrap();
     let a = left.qp();
     a.connect(server(), param(b"please")).unwrap();
-    let request = listener.accept_timeout(PATIENCE).unwrap();
+    let request = listener.accept_timeout(TIMEOUT).unwrap();
     request.reject(b"not today").unwrap();
-    let Event::ConnectFailed { error, private_data, .. } = event(&a) else {
+    let Event::ConnectFailed { error, private_data, .. } = expect_event(&a) else {
         panic!("the attempt fails");
     };
     assert_eq!((error, private_data.as_slice()), (ConnectError::Rejected, &b"not today"[..]));
@@ -123,26 +127,26 @@ fn a_rejected_request_carries_the_reason() {
 }
 
 #[test]
-fn a_request_dropped_unanswered_is_rejected() {
-    let (left, right) = ends(DriveMode::Inline);
+fn dropped_conn_request_is_rejected() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let listener = right.context.listen(PORT, 1).unwrap();
     let a = left.qp();
     a.connect(server(), param(b"")).unwrap();
-    drop(listener.accept_timeout(PATIENCE).unwrap());
-    assert_eq!(a.wait_established(PATIENCE), Err(ConnectError::Rejected));
+    drop(listener.accept_timeout(TIMEOUT).unwrap());
+    assert_eq!(a.wait_established(TIMEOUT), Err(ConnectError::Rejected));
 }
 
 #[test]
-fn nobody_listening_means_refused() {
-    let (left, _right) = ends(DriveMode::Inline);
+fn connect_without_a_listener_is_refused() {
+    let (left, _right) = endpoints(DriveMode::Inline);
     let a = left.qp();
     a.connect(server(), param(b"")).unwrap();
-    assert_eq!(a.wait_established(PATIENCE), Err(ConnectError::Refused));
+    assert_eq!(a.wait_established(TIMEOUT), Err(ConnectError::Refused));
 }
 
 #[test]
-fn a_port_has_one_listener_at_a_time() {
-    let (_left, right) = ends(DriveMode::Inline);
+fn second_listener_on_a_port_is_refused() {
+    let (_left, right) = endpoints(DriveMode::Inline);
     let first = right.context.listen(PORT, 1).unwrap();
     assert_eq!(right.context.listen(PORT, 1).err(), Some(CmError::PortInUse(PORT)));
     drop(first);
@@ -150,8 +154,8 @@ fn a_port_has_one_listener_at_a_time() {
 }
 
 #[test]
-fn disconnecting_flushes_what_is_outstanding_once_each() {
-    let (left, right) = ends(DriveMode::Inline);
+fn disconnect_flushes_each_outstanding_request_once() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let inbox = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..100 {
@@ -165,17 +169,17 @@ fn disconnecting_flushes_what_is_outstanding_once_each() {
     for (wc, wr_id) in wcs[1..].iter().zip(1..) {
         assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, WcStatus::Flushed, WcOpcode::Recv));
     }
-    assert!(matches!(event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
-    assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
-    for_a_while(&left.context, &right.context, Duration::from_millis(20));
+    assert!(matches!(expect_event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
+    assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+    drive_for(&left.context, &right.context, Duration::from_millis(20));
     assert_eq!(right.cq.poll(&mut Vec::new()), 0, "each request once");
     assert_eq!(b.post_recv(recv(1, inbox.sge(0, 64))), Err(PostError::WrongState));
     assert_eq!(a.post_send(send(8, inline(b""))), Err(PostError::WrongState));
 }
 
 #[test]
-fn requests_posted_just_before_the_end_are_flushed_too() {
-    let (left, right) = ends(DriveMode::Inline);
+fn requests_still_in_the_ring_at_disconnect_are_flushed() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, _b) = connect(&left, &right);
     let source = left.mr(1 << 20, Access::LOCAL_READ);
     let remote = right.mr(1 << 20, Access::REMOTE_WRITE);
@@ -193,8 +197,8 @@ fn requests_posted_just_before_the_end_are_flushed_too() {
 }
 
 #[test]
-fn a_queue_takes_as_many_requests_as_it_was_made_for() {
-    let (left, right) = ends(DriveMode::Inline);
+fn send_queue_holds_exactly_max_send_wr() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let ((a, _b), _) = connect_qps(&right, left.qp_with(5, 1), right.qp_with(1, 1));
     let silent = |wr_id| {
         let mut wr = send(wr_id, inline(b""));
@@ -216,13 +220,13 @@ fn a_queue_takes_as_many_requests_as_it_was_made_for() {
     }
     // Without any completion, too, after a pass.
     for wr_id in 0..1000 {
-        until(&left.context, &right.context, || a.post_send(silent(wr_id)).is_ok());
+        drive_until(&left.context, &right.context, || a.post_send(silent(wr_id)).is_ok());
     }
 }
 
 #[test]
-fn an_overrun_ends_its_own_queue_pairs_only() {
-    let (left, right) = ends(DriveMode::Inline);
+fn cq_overrun_ends_only_its_own_qps() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let small = left.context.create_cq(4).unwrap();
     let options =
@@ -234,11 +238,11 @@ fn an_overrun_ends_its_own_queue_pairs_only() {
     for wr_id in 0..16 {
         over.post_send(empty(wr_id)).unwrap();
     }
-    until(&left.context, &right.context, || over.state() == QpState::Error);
+    drive_until(&left.context, &right.context, || over.state() == QpState::Error);
     assert!(small.overrun());
     // What is there stays, the rest comes as room appears, once each.
     let mut wcs = Vec::new();
-    until(&left.context, &right.context, || {
+    drive_until(&left.context, &right.context, || {
         small.poll(&mut wcs);
         wcs.len() >= 16
     });
@@ -251,8 +255,8 @@ fn an_overrun_ends_its_own_queue_pairs_only() {
 }
 
 #[test]
-fn memory_may_go_while_peers_write_to_it() {
-    let (left, right) = ends(DriveMode::Inline);
+fn memory_may_be_deregistered_during_writes() {
+    let (left, right) = endpoints(DriveMode::Inline);
     for round in 0..20 {
         let (a, _b) = connect(&left, &right);
         let source = left.mr(1 << 18, Access::LOCAL_READ);
@@ -279,7 +283,7 @@ fn memory_may_go_while_peers_write_to_it() {
 #[test]
 fn many_queue_pairs_share_a_context() {
     const COUNT: usize = 200;
-    let (left, right) = ends(DriveMode::Inline);
+    let (left, right) = endpoints(DriveMode::Inline);
     let pairs: Vec<_> = (0..COUNT).map(|_| connect(&left, &right)).collect();
     let source = left.mr(COUNT * 4096, Access::LOCAL_READ);
     let remote = right.mr(COUNT * 4096, Access::REMOTE_WRITE);
@@ -293,12 +297,12 @@ fn many_queue_pairs_share_a_context() {
     }
     let wcs = left.completions(&right, COUNT * 4);
     assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
-    until(&left.context, &right.context, || contents(&remote) == pattern(COUNT * 4096, 3));
+    drive_until(&left.context, &right.context, || contents(&remote) == pattern(COUNT * 4096, 3));
 }
 
 #[test]
-fn completed_work_arrives_although_the_context_goes_at_once() {
-    let (left, right) = ends(DriveMode::Inline);
+fn completed_work_arrives_after_the_context_is_dropped() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let len = 1 << 20;
     let remote = right.mr(len, Access::REMOTE_WRITE);
@@ -309,13 +313,13 @@ fn completed_work_arrives_although_the_context_goes_at_once() {
     let start = Instant::now();
     drop((a, source, left));
     assert!(start.elapsed() < Duration::from_secs(2), "lingering took {:?}", start.elapsed());
-    assert!(matches!(event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+    assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
     assert_eq!(contents(&remote), pattern(len, 1));
 }
 
 #[test]
-fn after_closing_every_handle_is_inert() {
-    let (left, right) = ends(DriveMode::Inline);
+fn handles_fail_after_close() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let mr = left.mr(64, Access::ALL);
     left.context.clone().close();
@@ -324,13 +328,13 @@ fn after_closing_every_handle_is_inert() {
     assert_eq!(a.disconnect(), Err(CmError::Gone));
     assert_eq!(left.context.listen(PORT, 1).err(), Some(CmError::Gone));
     assert!(!left.context.drive());
-    assert!(matches!(event(&b), Event::Disconnected { .. }));
+    assert!(matches!(expect_event(&b), Event::Disconnected { .. }));
     drop(mr);
 }
 
 #[test]
-fn a_region_of_another_domain_is_out_of_reach() {
-    let (left, right) = ends(DriveMode::Inline);
+fn region_of_another_pd_is_refused() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, _b) = connect(&left, &right);
     let foreign = right.context.alloc_pd();
     let remote =
@@ -338,24 +342,24 @@ fn a_region_of_another_domain_is_out_of_reach() {
     let source = left.mr(64, Access::LOCAL_READ);
     a.post_send(write(1, source.sge(0, 64), &remote, 0)).unwrap();
     assert!(matches!(
-        event(&a),
+        expect_event(&a),
         Event::Disconnected { reason: EndReason::TerminateReceived(_), .. }
     ));
 }
 
 #[test]
-fn nobody_at_the_address_means_timed_out() {
-    let (left, right) = ends(DriveMode::Inline);
+fn connect_to_an_absent_host_times_out() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let a = left.qp();
     let nobody = std::net::SocketAddr::new(address(77), PORT);
     a.connect(nobody, param(b"")).unwrap();
-    assert_eq!(a.wait_established(PATIENCE), Err(ConnectError::TimedOut));
+    assert_eq!(a.wait_established(TIMEOUT), Err(ConnectError::TimedOut));
     drop(right);
 }
 
 #[test]
-fn an_attempt_given_up_flushes_its_receives() {
-    let (left, right) = ends(DriveMode::Inline);
+fn disconnect_while_connecting_flushes_receives() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let a = left.qp();
     let inbox = left.mr(64, Access::LOCAL_WRITE);
     a.post_recv(recv(3, inbox.sge(0, 64))).unwrap();
@@ -364,11 +368,11 @@ fn an_attempt_given_up_flushes_its_receives() {
     assert_eq!(a.state(), QpState::Error);
     let wcs = left.completions(&right, 1);
     assert_eq!((wcs[0].wr_id, wcs[0].status), (3, WcStatus::Flushed));
-    assert!(a.wait_established(PATIENCE).is_err());
+    assert!(a.wait_established(TIMEOUT).is_err());
 }
 
 #[test]
-fn jumbo_frames_and_checksums_change_nothing() {
+fn transfers_work_at_every_mtu_and_checksum_mode() {
     for (mtu, checksum) in [(9000, false), (1500, true), (9000, true), (576, true), (256, true)] {
         let config = |host| {
             let mut config = config(host, DriveMode::Inline);
@@ -376,7 +380,7 @@ fn jumbo_frames_and_checksums_change_nothing() {
             config
         };
         let (left, right) = ferrowarp::Context::ring_pair(config(1), config(2)).unwrap();
-        let (left, right) = (End::new(left), End::new(right));
+        let (left, right) = (Endpoint::new(left), Endpoint::new(right));
         let (a, _b) = connect(&left, &right);
         let len = 1 << 20;
         let source = left.mr(len, Access::LOCAL_READ);
@@ -392,7 +396,7 @@ fn jumbo_frames_and_checksums_change_nothing() {
 }
 
 #[test]
-fn ring_is_opened_as_a_pair_only() {
+fn opening_a_single_ring_is_refused() {
     let opened = ferrowarp::Context::open(config(1, DriveMode::Inline));
     assert!(matches!(opened.err(), Some(ferrowarp::OpenError::Pair)));
     let mut bad = config(1, DriveMode::Inline);
@@ -404,7 +408,7 @@ fn ring_is_opened_as_a_pair_only() {
 }
 
 #[test]
-fn an_mtu_too_small_is_refused_with_the_least() {
+fn mtu_below_the_minimum_is_refused_with_the_minimum() {
     let config = |host, mtu| {
         let mut config = config(host, DriveMode::Inline);
         config.mtu = mtu;

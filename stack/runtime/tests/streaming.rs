@@ -6,27 +6,27 @@ use ferrowarp::{Access, CmError, ConnParam, DriveMode, Event, Start};
 use support::*;
 
 #[test]
-fn applications_speak_before_fpdus_do() {
+fn streaming_data_precedes_fpdus() {
     for drive in [DriveMode::Inline, DriveMode::Helper] {
-        speak(drive);
+        exchange_stream(drive);
     }
 }
 
-fn speak(drive: DriveMode) {
-    let (left, right) = ends(drive);
+fn exchange_stream(drive: DriveMode) {
+    let (left, right) = endpoints(drive);
     let (a, b) = (left.qp(), right.qp());
     let listener = right.context.listen_unframed(PORT, 4).unwrap();
     let param = || ConnParam { start: Start::Streaming, ..ConnParam::default() };
     a.connect(server(), param()).unwrap();
-    let request = listener.accept_timeout(PATIENCE).expect("a request");
+    let request = listener.accept_timeout(TIMEOUT).expect("a request");
     assert_eq!(request.offer().revision, 0);
     request.accept(&b, param()).unwrap();
-    assert_eq!(event(&a), Event::Streaming { qp: a.id() });
-    assert_eq!(event(&b), Event::Streaming { qp: b.id() });
+    assert_eq!(expect_event(&a), Event::Streaming { qp: a.id() });
+    assert_eq!(expect_event(&b), Event::Streaming { qp: b.id() });
     let hello = pattern(3000, 5);
     assert_eq!(a.stream_send(&hello), Ok(3000));
     let mut heard = Vec::new();
-    until(&left.context, &right.context, || {
+    drive_until(&left.context, &right.context, || {
         let mut out = [0; 700];
         let len = b.stream_receive(&mut out).unwrap();
         heard.extend_from_slice(&out[..len]);
@@ -36,7 +36,7 @@ fn speak(drive: DriveMode) {
     a.start_fpdus(param()).unwrap();
     b.start_fpdus(param()).unwrap();
     for qp in [&a, &b] {
-        let agreed = qp.wait_established(PATIENCE).unwrap();
+        let agreed = qp.wait_established(TIMEOUT).unwrap();
         assert!(agreed.markers_in && agreed.markers_out && agreed.crc);
     }
     let inbox = right.mr(64, Access::LOCAL_WRITE);
@@ -49,14 +49,14 @@ fn speak(drive: DriveMode) {
 /// Without frames the initiator does not wait: its first message may be there before the responder
 /// has made up its mind, and finds the receive that was posted before that.
 #[test]
-fn what_was_posted_before_accept_is_there_for_what_came_before_it() {
-    let (left, right) = ends(DriveMode::Inline);
+fn recv_posted_before_accept_serves_early_fpdus() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = (left.qp(), right.qp());
     let listener = right.context.listen_unframed(PORT, 4).unwrap();
     let param = || ConnParam { start: Start::Immediate, ..ConnParam::default() };
     a.connect(server(), param()).unwrap();
-    let request = listener.accept_timeout(PATIENCE).expect("a request");
-    a.wait_established(PATIENCE).unwrap();
+    let request = listener.accept_timeout(TIMEOUT).expect("a request");
+    a.wait_established(TIMEOUT).unwrap();
     a.post_send(send(3, inline(b"early"))).unwrap();
     assert_eq!(left.completions(&right, 1)[0].wr_id, 3);
     for _ in 0..100 {

@@ -10,7 +10,7 @@ use ferrowarp::{Access, DriveMode, WcStatus};
 use support::*;
 
 /// `rounds` Sends back and forth; each side posts and polls from a thread of its own.
-fn ping_pong(left: &End, right: &End, rounds: u64) {
+fn ping_pong(left: &Endpoint, right: &Endpoint, rounds: u64) {
     let (a, b) = connect(left, right);
     let posted = &Barrier::new(2);
     std::thread::scope(|scope| {
@@ -27,7 +27,7 @@ fn ping_pong(left: &End, right: &End, rounds: u64) {
                 // The last message has left only when its completion is there.
                 let (mut wcs, mut seen, mut sent) = (Vec::with_capacity(16), 0, 0);
                 while seen < rounds || sent < rounds {
-                    assert!(start.elapsed() < PATIENCE, "stuck after {seen} messages");
+                    assert!(start.elapsed() < TIMEOUT, "stuck after {seen} messages");
                     wcs.clear();
                     if end.cq.poll(&mut wcs) == 0 {
                         std::thread::yield_now();
@@ -55,38 +55,38 @@ fn ping_pong(left: &End, right: &End, rounds: u64) {
 }
 
 #[test]
-fn inline_from_two_threads() {
-    let (left, right) = ends(DriveMode::Inline);
+fn ping_pong_inline_from_two_threads() {
+    let (left, right) = endpoints(DriveMode::Inline);
     ping_pong(&left, &right, 2_000);
 }
 
 #[test]
-fn dedicated_threads() {
+fn ping_pong_with_dedicated_threads() {
     let (left, right) =
         contexts_driven(DriveMode::Dedicated { core: 0 }, DriveMode::Dedicated { core: 1 });
     // Few: with fewer cores than busy threads each message waits for the scheduler.
-    ping_pong(&End::new(left), &End::new(right), 100);
+    ping_pong(&Endpoint::new(left), &Endpoint::new(right), 100);
 }
 
 #[test]
-fn a_core_that_does_not_exist_is_not_the_end() {
+fn pinning_to_a_missing_core_is_not_fatal() {
     let (left, right) = contexts_driven(
         DriveMode::Dedicated { core: 1_000 },
         DriveMode::Dedicated { core: usize::MAX },
     );
-    ping_pong(&End::new(left), &End::new(right), 10);
+    ping_pong(&Endpoint::new(left), &Endpoint::new(right), 10);
 }
 
 #[test]
-fn helper_threads() {
-    let (left, right) = ends(DriveMode::Helper);
+fn ping_pong_with_helpers() {
+    let (left, right) = endpoints(DriveMode::Helper);
     ping_pong(&left, &right, 500);
 }
 
 #[test]
-fn a_helper_makes_progress_without_the_application() {
+fn helper_makes_progress_without_application_polls() {
     let (left, right) = contexts_driven(DriveMode::Inline, DriveMode::Helper);
-    let (left, right) = (End::new(left), End::new(right));
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, _b) = connect(&left, &right);
     let source = left.mr(4096, Access::LOCAL_READ);
     let remote = right.mr(4096, Access::REMOTE_WRITE | Access::REMOTE_READ);
@@ -100,7 +100,7 @@ fn a_helper_makes_progress_without_the_application() {
         let start = Instant::now();
         while wcs.len() < 2 {
             left.cq.poll(&mut wcs);
-            assert!(start.elapsed() < PATIENCE, "{:?}", right.context.counters());
+            assert!(start.elapsed() < TIMEOUT, "{:?}", right.context.counters());
         }
         assert_eq!(contents(&sink), [round; 4096]);
         std::thread::sleep(Duration::from_millis(2));
@@ -108,8 +108,8 @@ fn a_helper_makes_progress_without_the_application() {
 }
 
 #[test]
-fn a_helper_sends_what_is_posted_and_never_polled_for() {
-    let (left, right) = ends(DriveMode::Helper);
+fn helper_transmits_posted_work_without_polls() {
+    let (left, right) = endpoints(DriveMode::Helper);
     let (a, _b) = connect(&left, &right);
     let source = left.mr(64, Access::LOCAL_READ);
     let remote = right.mr(64, Access::REMOTE_WRITE);
@@ -121,15 +121,15 @@ fn a_helper_sends_what_is_posted_and_never_polled_for() {
         let start = Instant::now();
         while remote.load_last(63) != round {
             std::thread::yield_now();
-            assert!(start.elapsed() < PATIENCE, "round {round} never arrived");
+            assert!(start.elapsed() < TIMEOUT, "round {round} never arrived");
         }
     }
 }
 
 #[test]
-fn regions_come_and_go_while_a_thread_drives() {
+fn register_and_deregister_during_traffic() {
     let (left, right) = contexts_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
-    let (left, right) = (End::new(left), End::new(right));
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, _b) = connect(&left, &right);
     let source = left.mr(65_536, Access::LOCAL_READ);
     let remote = right.mr(65_536, Access::REMOTE_WRITE);
@@ -158,10 +158,10 @@ fn regions_come_and_go_while_a_thread_drives() {
 }
 
 #[test]
-fn several_threads_post_to_one_queue_pair_and_poll_one_queue() {
+fn threads_share_one_qp_and_one_cq() {
     const THREADS: u64 = 4;
     const EACH: u64 = 500;
-    let (left, right) = ends(DriveMode::Helper);
+    let (left, right) = endpoints(DriveMode::Helper);
     let (a, _b) = connect(&left, &right);
     let remote = right.mr(4096, Access::REMOTE_WRITE);
     let source = left.mr(4096, Access::LOCAL_READ);
@@ -198,8 +198,8 @@ fn several_threads_post_to_one_queue_pair_and_poll_one_queue() {
 /// A CRC covers the octets that are sent, so that a peer may read what
 /// the application is writing at that moment.
 #[test]
-fn a_region_may_be_rewritten_while_the_peer_reads_it() {
-    let (left, right) = ends(DriveMode::Inline);
+fn rewriting_a_region_during_reads_causes_no_crc_error() {
+    let (left, right) = endpoints(DriveMode::Inline);
     let (a, _b) = connect(&left, &right);
     let source = right.mr(65_536, Access::REMOTE_READ);
     let sink = left.mr(65_536, Access::LOCAL_WRITE);
@@ -224,10 +224,10 @@ fn a_region_may_be_rewritten_while_the_peer_reads_it() {
 
 /// Programs spin on the last octet of a message instead of polling for a completion.
 #[test]
-fn whoever_sees_the_last_octet_sees_the_others() {
+fn last_byte_of_a_write_is_visible_last() {
     const LEN: usize = 1_000;
     let (left, right) = contexts_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
-    let (left, right) = (End::new(left), End::new(right));
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, _b) = connect(&left, &right);
     let source = left.mr(LEN, Access::LOCAL_READ);
     let remote = right.mr(LEN, Access::REMOTE_WRITE);
@@ -250,7 +250,7 @@ fn whoever_sees_the_last_octet_sees_the_others() {
             while seen.load(Ordering::Acquire) != round {
                 left.cq.poll(&mut wcs);
                 std::thread::yield_now();
-                assert!(start.elapsed() < PATIENCE, "stuck in round {round}");
+                assert!(start.elapsed() < TIMEOUT, "stuck in round {round}");
             }
         }
     });

@@ -23,8 +23,8 @@ const P99: Duration = Duration::from_micros(100);
 /// does not drive; its own end is driven by a helper, or, if `drive` says so, by itself.
 fn delays(drive: DriveMode) -> Vec<Duration> {
     let (left, right) = contexts_driven(drive, DriveMode::Helper);
-    let (left, right) = (End::new(left), End::new(right));
-    let channel = right.context.create_channel().unwrap();
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let channel = right.context.create_comp_channel().unwrap();
     let cq = right.context.create_cq_on(&channel, 64).unwrap();
     let options = QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 16 };
     let b = right.pd.create_qp(&right.context, &options).unwrap();
@@ -37,9 +37,9 @@ fn delays(drive: DriveMode) -> Vec<Duration> {
             let woken = woken;
             let mut found = Vec::new();
             for _ in 0..COUNT {
-                cq.arm(Notify::Next).unwrap();
+                cq.req_notify(Notify::Next).unwrap();
                 while cq.poll(&mut found) == 0 {
-                    assert!(channel.wait(PATIENCE).is_some(), "nobody wakes the sleeper");
+                    assert!(channel.wait(TIMEOUT).is_some(), "nobody wakes the sleeper");
                 }
                 let now = Instant::now();
                 found.clear();
@@ -54,7 +54,7 @@ fn delays(drive: DriveMode) -> Vec<Duration> {
             if drive == DriveMode::Inline {
                 left.context.drive();
             }
-            let woken = wakes.recv_timeout(PATIENCE).expect("the sleeper goes on");
+            let woken = wakes.recv_timeout(TIMEOUT).expect("the sleeper goes on");
             left.cq.poll(&mut Vec::new());
             woken.saturating_duration_since(posted)
         })
@@ -91,7 +91,7 @@ fn bare_delays() -> Vec<Duration> {
         delays_of(|| {
             let posted = Instant::now();
             set.store(true, Ordering::Relaxed);
-            wakes.recv_timeout(PATIENCE).expect("the sleeper goes on") - posted
+            wakes.recv_timeout(TIMEOUT).expect("the sleeper goes on") - posted
         })
     })
 }
@@ -133,7 +133,7 @@ fn helpers_time() -> Duration {
 }
 
 #[test]
-fn sleepers_are_woken_soon_and_naps_cost_little() {
+fn wakeup_latency_and_idle_cpu_time_are_bounded() {
     let print = |case: &str, delays: &[Duration]| {
         let at = |percent: usize| delays[(delays.len() * percent / 100).min(delays.len() - 1)];
         println!("{case} to wake-up: p50 {:?}, p90 {:?}, p99 {:?}", at(50), at(90), at(99));
@@ -152,10 +152,10 @@ fn sleepers_are_woken_soon_and_naps_cost_little() {
     }
     // One helper at a time with nothing to do.
     let shares = [
-        (Waits::ForAQueue, Duration::from_millis(100), 0.75),
-        (Waits::ForAQueue, Duration::from_secs(3), 0.2),
-        (Waits::OnTheDescriptor, Duration::from_millis(100), 0.75),
-        (Waits::Nobody, Duration::from_millis(100), 0.2),
+        (IdleWaiter::ArmedCq, Duration::from_millis(100), 0.75),
+        (IdleWaiter::ArmedCq, Duration::from_secs(3), 0.2),
+        (IdleWaiter::EventFd, Duration::from_millis(100), 0.75),
+        (IdleWaiter::NoWaiter, Duration::from_millis(100), 0.2),
     ]
     .map(|(waits, after, max)| {
         let share = idle_share(waits, after);
@@ -170,23 +170,23 @@ fn sleepers_are_woken_soon_and_naps_cost_little() {
 
 /// Who waits while a helper has nothing to do.
 #[derive(Clone, Copy, Debug)]
-enum Waits {
-    Nobody,
-    ForAQueue,
-    OnTheDescriptor,
+enum IdleWaiter {
+    NoWaiter,
+    ArmedCq,
+    EventFd,
 }
 
 /// Share of a core that a helper uses over half a second, beginning so long after its context was
 /// made.
-fn idle_share(waits: Waits, after: Duration) -> f64 {
+fn idle_share(waits: IdleWaiter, after: Duration) -> f64 {
     let (_left, right) = contexts_driven(DriveMode::Inline, DriveMode::Helper);
-    let channel = right.create_channel().unwrap();
+    let channel = right.create_comp_channel().unwrap();
     let cq = right.create_cq_on(&channel, 4).unwrap();
     let events = right.event_channel().unwrap();
     match waits {
-        Waits::Nobody => {}
-        Waits::ForAQueue => cq.arm(Notify::Next).unwrap(),
-        Waits::OnTheDescriptor => drop(events.as_fd().try_clone_to_owned()),
+        IdleWaiter::NoWaiter => {}
+        IdleWaiter::ArmedCq => cq.req_notify(Notify::Next).unwrap(),
+        IdleWaiter::EventFd => drop(events.as_fd().try_clone_to_owned()),
     }
     std::thread::sleep(after);
     let (start, used) = (Instant::now(), helpers_time());

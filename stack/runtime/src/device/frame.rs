@@ -46,7 +46,7 @@ impl TxFrame for DpdkTx {
 
     #[inline]
     fn buf_mut(&mut self) -> &mut [u8] {
-        self.0.room()
+        self.0.buf_mut()
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dpdk_sys::netif;
 use ferrowarp_proto::device::{Device, RxFrame, TxClass, TxFrame};
 
-use super::tests::{one, turn, whole};
+use super::tests::{contents, lock_pools, open_single};
 use super::*;
 
 const KERNEL: [u8; 4] = [198, 18, 0, 1];
@@ -15,7 +15,7 @@ const STACK: [u8; 4] = [198, 18, 0, 2];
 
 /// Runs `test` on a thread inside a new namespace; says so if that is not allowed.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    let _turn = turn();
+    let _turn = lock_pools();
     let inside = std::thread::spawn(move || match netif::enter_new_namespace() {
         Ok(()) => test(),
         Err(error) => eprintln!("skipped: no network namespace can be made: {error}"),
@@ -30,7 +30,7 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-fn text(mac: [u8; 6]) -> String {
+fn format_mac(mac: [u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
@@ -75,11 +75,11 @@ fn datagram(mac: [u8; 6], payload_len: usize) -> Vec<u8> {
 }
 
 /// Talks with the kernel behind `interface`: a datagram in, ARP out and in.
-fn talk(device: &mut DpdkDevice, interface: &str, payload_len: usize) -> DpdkRx {
+fn exchange_with_kernel(device: &mut DpdkDevice, interface: &str, payload_len: usize) -> DpdkRx {
     let mac = device.capabilities().mac;
     ip(&format!("address add 198.18.0.1/24 dev {interface}"));
     ip(&format!("link set {interface} up"));
-    ip(&format!("neighbour replace 198.18.0.2 lladdr {} dev {interface}", text(mac)));
+    ip(&format!("neighbour replace 198.18.0.2 lladdr {} dev {interface}", format_mac(mac)));
     let mut request = device.allocate(TxClass::Control).unwrap();
     let octets = arp_request(mac);
     request.buf_mut()[..octets.len()].copy_from_slice(&octets);
@@ -96,17 +96,17 @@ fn talk(device: &mut DpdkDevice, interface: &str, payload_len: usize) -> DpdkRx 
     socket.send_to(&payload, ("198.18.0.2", 9)).unwrap();
     let frame = await_frame(device, |head| head[12..14] == [8, 0] && head[23] == 17);
     assert_eq!(frame.head()[..6], mac);
-    assert_eq!(whole(&frame)[42..], payload);
+    assert_eq!(contents(&frame)[42..], payload);
     frame
 }
 
 #[test]
-fn tap_talks_with_the_kernel_and_leaves_no_interface() {
+fn tap_exchanges_frames_and_removes_its_interface() {
     in_namespace(|| {
-        let mut device = one("tap:fwtap0", &OpenConfig::default()).unwrap();
-        let taken = one("tap:fwtap0", &OpenConfig::default());
+        let mut device = open_single("tap:fwtap0", &OpenConfig::default()).unwrap();
+        let taken = open_single("tap:fwtap0", &OpenConfig::default());
         assert!(matches!(taken, Err(DeviceError::InterfaceExists { .. })));
-        talk(&mut device, "fwtap0", 1472);
+        exchange_with_kernel(&mut device, "fwtap0", 1472);
         drop(device);
         assert!(!netif::exists("fwtap0"));
     });
@@ -116,18 +116,18 @@ fn tap_talks_with_the_kernel_and_leaves_no_interface() {
 fn tap_carries_jumbo_frames_whole() {
     in_namespace(|| {
         let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
-        let mut device = one("tap:fwtap1", &config).unwrap();
+        let mut device = open_single("tap:fwtap1", &config).unwrap();
         assert_eq!(netif::mtu("fwtap1").unwrap(), 9000);
-        let frame = talk(&mut device, "fwtap1", 8972);
+        let frame = exchange_with_kernel(&mut device, "fwtap1", 8972);
         assert_eq!(frame.head().len(), 9014);
     });
 }
 
 #[test]
-fn a_frame_that_tap_does_not_send_stops_nothing() {
+fn frame_above_send_mtu_is_dropped_and_counted() {
     in_namespace(|| {
         let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
-        let mut device = one("tap:fwtap3", &config).unwrap();
+        let mut device = open_single("tap:fwtap3", &config).unwrap();
         let send_mtu = device.capabilities().send_mtu;
         assert_eq!((device.capabilities().mtu, send_mtu), (9000, 1500));
         let mac = device.capabilities().mac;
@@ -145,48 +145,48 @@ fn a_frame_that_tap_does_not_send_stops_nothing() {
         // What it says it sends it does send, and what comes behind.
         send(&mut device, usize::from(send_mtu) - 28);
         assert_eq!((device.counters().tx_frames, device.transmit_backlog()), (1, 0));
-        talk(&mut device, "fwtap3", 8972);
+        exchange_with_kernel(&mut device, "fwtap3", 8972);
     });
 }
 
 #[test]
-fn tap_carries_jumbo_frames_in_runs() {
+fn tap_carries_jumbo_frames_in_segments() {
     in_namespace(|| {
-        let config = OpenConfig { mtu: 9000, receive_room: Some(2048), ..OpenConfig::default() };
-        let mut device = one("tap:fwtap2", &config).unwrap();
-        let frame = talk(&mut device, "fwtap2", 8972);
+        let config = OpenConfig { mtu: 9000, rx_buf_size: Some(2048), ..OpenConfig::default() };
+        let mut device = open_single("tap:fwtap2", &config).unwrap();
+        let frame = exchange_with_kernel(&mut device, "fwtap2", 8972);
         assert_eq!(frame.len(), 9014);
         assert_eq!(frame.head().len(), 2048);
     });
 }
 
 #[test]
-fn packet_sockets_talk_with_the_kernel() {
+fn af_packet_exchanges_frames_with_the_kernel() {
     in_namespace(|| {
         ip("link add fwv0 type veth peer name fwv1");
         ip("link set fwv1 up");
         let jumbo = OpenConfig { mtu: 9000, ..OpenConfig::default() };
-        let refused = one("af_packet:fwv1", &jumbo);
+        let refused = open_single("af_packet:fwv1", &jumbo);
         assert!(matches!(refused, Err(DeviceError::MtuTooLarge { max: 1500, .. })));
-        let mut device = one("af_packet:fwv1", &OpenConfig::default()).unwrap();
-        talk(&mut device, "fwv0", 1472);
+        let mut device = open_single("af_packet:fwv1", &OpenConfig::default()).unwrap();
+        exchange_with_kernel(&mut device, "fwv0", 1472);
         drop(device);
         ip("link set fwv0 mtu 9000");
         ip("link set fwv1 mtu 9000");
         ip("address flush dev fwv0");
-        let mut device = one("af_packet:fwv1", &jumbo).unwrap();
-        talk(&mut device, "fwv0", 8972);
+        let mut device = open_single("af_packet:fwv1", &jumbo).unwrap();
+        exchange_with_kernel(&mut device, "fwv0", 8972);
     });
 }
 
 #[test]
-fn xdp_sockets_talk_with_the_kernel() {
+fn af_xdp_exchanges_frames_with_the_kernel() {
     in_namespace(|| {
         // The device takes one queue, so there is to be one.
         ip("link add fwx0 numrxqueues 1 type veth peer name fwx1 numrxqueues 1");
         ip("link set fwx1 up");
-        match one("af_xdp:fwx1", &OpenConfig::default()) {
-            Ok(mut device) => drop(talk(&mut device, "fwx0", 1472)),
+        match open_single("af_xdp:fwx1", &OpenConfig::default()) {
+            Ok(mut device) => drop(exchange_with_kernel(&mut device, "fwx0", 1472)),
             Err(error @ DeviceError::NeedsHugepages { .. }) => eprintln!("skipped: {error}"),
             Err(error) => panic!("{error}"),
         }

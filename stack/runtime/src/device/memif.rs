@@ -20,14 +20,14 @@ const RING_LOG2: u32 = 9;
 
 /// What is found where the two meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    Nothing,
+enum SocketState {
+    Absent,
     /// A file whose server is gone.
     Stale,
-    Server,
+    Listening,
 }
 
-fn look(socket: &str) -> io::Result<Found> {
+fn probe_socket(socket: &str) -> io::Result<SocketState> {
     // The driver's sockets keep packet boundaries: a stream socket is told apart without ever
     // being accepted.
     let result = match socket.strip_prefix('@') {
@@ -35,11 +35,11 @@ fn look(socket: &str) -> io::Result<Found> {
         None => UnixStream::connect(socket),
     };
     match result {
-        Ok(_) => Ok(Found::Server),
-        Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => Ok(Found::Server),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Ok(_) => Ok(SocketState::Listening),
+        Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => Ok(SocketState::Listening),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SocketState::Absent),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Ok(if socket.starts_with('@') { Found::Nothing } else { Found::Stale })
+            Ok(if socket.starts_with('@') { SocketState::Absent } else { SocketState::Stale })
         }
         Err(error) => Err(error),
     }
@@ -62,19 +62,20 @@ pub(super) fn attach(
     {
         return Err(DeviceError::NoFolder { device: device(), folder: folder.to_owned() });
     }
-    let found = look(socket).map_err(|source| DeviceError::Socket { device: device(), source })?;
+    let found =
+        probe_socket(socket).map_err(|source| DeviceError::Socket { device: device(), source })?;
     let role = match (role, found) {
-        (MemifRole::Server, Found::Server) => {
+        (MemifRole::Server, SocketState::Listening) => {
             return Err(DeviceError::SocketInUse { device: device() });
         }
-        (MemifRole::Client, Found::Nothing | Found::Stale) => {
+        (MemifRole::Client, SocketState::Absent | SocketState::Stale) => {
             return Err(DeviceError::NoServer { device: device() });
         }
-        (MemifRole::Auto, Found::Server) => MemifRole::Client,
+        (MemifRole::Auto, SocketState::Listening) => MemifRole::Client,
         (MemifRole::Auto, _) => MemifRole::Server,
         (role, _) => role,
     };
-    if found == Found::Stale {
+    if found == SocketState::Stale {
         remove_stale(socket).map_err(|source| DeviceError::Socket { device: device(), source })?;
     }
     let name = if role == MemifRole::Server { "server" } else { "client" };

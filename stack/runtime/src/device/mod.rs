@@ -11,11 +11,11 @@
 mod error;
 mod frame;
 mod memif;
+mod net_ring;
 mod open;
 mod pools;
 mod port;
 mod raw;
-mod ring;
 mod spec;
 
 pub use dpdk_sys::{Hugepages, LogLevel};

@@ -11,15 +11,15 @@ use ferrowarp_proto::device::{Capabilities, ChecksumMode};
 
 use crate::device::error::DeviceError;
 use crate::device::memif;
+use crate::device::net_ring;
 use crate::device::pools::{MTU_MAX, MTU_MIN, PoolNeeds};
 use crate::device::port::DpdkDevice;
-use crate::device::ring;
-use crate::device::spec::{DeviceSpec, only_device};
+use crate::device::spec::{DeviceSpec, single_device};
 
 /// Least octets of a frame's first run, which all headers lie in.
-const RUN_MIN: u16 = 128;
+const FIRST_SEGMENT_LEN_MIN: u16 = 128;
 
-const _: () = assert!(RUN_MIN as usize >= ferrowarp_proto::wire::tcp::MAX_HEADER_LEN);
+const _: () = assert!(FIRST_SEGMENT_LEN_MIN as usize >= ferrowarp_proto::wire::tcp::MAX_HEADER_LEN);
 
 /// How devices are opened. The defaults suit tests and one or two busy connections.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub struct OpenConfig {
     /// ([`RxFrame::head`]). `None`: every frame fits one buffer.
     ///
     /// [`RxFrame::head`]: ferrowarp_proto::device::RxFrame::head
-    pub receive_room: Option<u16>,
+    pub rx_buf_size: Option<u16>,
     /// Huge pages or not. Fixed by the first device that is opened.
     pub hugepages: Hugepages,
     /// What DPDK itself may print. Fixed by the first device that is opened.
@@ -52,7 +52,7 @@ impl Default for OpenConfig {
             checksum: None,
             pools: PoolNeeds::default(),
             ring_slots: 512,
-            receive_room: None,
+            rx_buf_size: None,
             hugepages: Hugepages::Auto,
             log_level: LogLevel::Critical,
         }
@@ -88,14 +88,14 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
     }
     let eal = start(spec, config)?;
     if spec.is_pair() {
-        let (first, second) = ring::open_pair(eal, config)?;
+        let (first, second) = net_ring::open_pair(eal, config)?;
         return Ok(Opened::Pair(first, second));
     }
     open_one(eal, spec, config).map(Opened::One)
 }
 
 fn start(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError> {
-    static SAID: Once = Once::new();
+    static LOGGED: Once = Once::new();
     let mut eal = EalConfig {
         hugepages: config.hugepages,
         log_level: config.log_level,
@@ -110,13 +110,13 @@ fn start(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError> {
     }
     let started = match Eal::init(&eal) {
         // It runs: a device can be plugged in all the same.
-        Err(dpdk_sys::Error::EalStartedOtherwise) if late_device(spec).is_some() => {
+        Err(dpdk_sys::Error::EalArgumentsDiffer) if hotplug_device(spec).is_some() => {
             Eal::init(&EalConfig::default())
         }
         started => started,
     };
     let eal = started.map_err(DeviceError::Environment)?;
-    SAID.call_once(|| {
+    LOGGED.call_once(|| {
         if eal.memory() == Memory::Ordinary {
             tracing::info!("no huge pages: frames lie in ordinary memory");
         }
@@ -125,28 +125,28 @@ fn start(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError> {
 }
 
 /// The device that is plugged in if EAL was started without it.
-fn late_device(spec: &DeviceSpec) -> Option<(Bus, &str, &str)> {
+fn hotplug_device(spec: &DeviceSpec) -> Option<(Bus, &str, &str)> {
     match spec {
-        DeviceSpec::Eal { arguments } => only_device(arguments),
+        DeviceSpec::Eal { arguments } => single_device(arguments),
         _ => None,
     }
 }
 
 /// What is particular to one kind of port.
-struct Kind {
+struct PortProfile {
     port: Port,
     /// Descriptors each way that keep buffers.
     descriptors: (u16, u16),
     /// Least octets of frame the driver wants in a receive buffer, whatever the MTU.
-    receive_room_min: u16,
-    /// It may be a card, which counts the room of receive buffers in steps of [`CARD_STEP`].
-    is_card: bool,
+    rx_buf_size_min: u16,
+    /// It may be a card, which counts the room of receive buffers in steps of [`NIC_BUF_STEP`].
+    is_nic: bool,
     /// The port takes an MTU.
     sets_mtu: bool,
     /// Checksums may be left out.
-    is_memory: bool,
+    is_shared_memory: bool,
     /// The kernel's own interface behind the port, whose MTU is ours to set.
-    kernel_side: Option<String>,
+    kernel_netdev: Option<String>,
 }
 
 /// A name for a virtual device: the driver's, and a number of our own.
@@ -155,50 +155,50 @@ fn device_name(driver: &str) -> String {
     format!("{driver}_fw{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<Kind, DeviceError> {
+fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<PortProfile, DeviceError> {
     let device = || spec.to_string();
     let plug = |driver: &'static str, arguments: &str, capability: &'static Capability| {
-        eal.plug(Bus::Virtual, &device_name(driver), arguments)
-            .map_err(|error| explain(spec, driver, capability, error))
+        eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments)
+            .map_err(|error| map_plug_error(spec, driver, capability, error))
     };
-    let plain = |port, descriptors| Kind {
+    let plain = |port, descriptors| PortProfile {
         port,
         descriptors,
-        receive_room_min: 0,
-        is_card: false,
+        rx_buf_size_min: 0,
+        is_nic: false,
         sets_mtu: false,
-        is_memory: false,
-        kernel_side: None,
+        is_shared_memory: false,
+        kernel_netdev: None,
     };
     match spec {
         DeviceSpec::Ring => Err(DeviceError::NoPort { device: device() }),
         DeviceSpec::Memif { socket, role } => {
-            let room = config.pools.sizes(config.mtu, 0, 0).room;
+            let room = config.pools.sizes(config.mtu, 0, 0).frame_capacity;
             let (port, _role) = memif::attach(spec, socket, *role, room, |arguments| {
-                eal.plug(Bus::Virtual, &device_name(memif::DRIVER), arguments)
+                eal.hotplug_add(Bus::Virtual, &device_name(memif::DRIVER), arguments)
             })?;
-            Ok(Kind { is_memory: true, ..plain(port, (0, 0)) })
+            Ok(PortProfile { is_shared_memory: true, ..plain(port, (0, 0)) })
         }
         DeviceSpec::Tap { name } => {
-            tap_is_possible(spec, name)?;
+            check_tap(spec, name)?;
             let port = plug("net_tap", &format!("iface={name}"), &NET_ADMIN)?;
             // One packet per system call: descriptors only hold the pieces of one frame.
-            let pieces = if config.receive_room.is_some() { 64 } else { 8 };
-            Ok(Kind { kernel_side: Some(name.clone()), ..plain(port, (pieces, 8)) })
+            let pieces = if config.rx_buf_size.is_some() { 64 } else { 8 };
+            Ok(PortProfile { kernel_netdev: Some(name.clone()), ..plain(port, (pieces, 8)) })
         }
         DeviceSpec::AfPacket { interface } => {
-            kernel_interface(spec, interface, config.mtu.min(PACKET_MTU_MAX))?;
-            if config.mtu > PACKET_MTU_MAX {
-                let max = u32::from(PACKET_MTU_MAX);
+            check_interface(spec, interface, config.mtu.min(AF_PACKET_MTU_MAX))?;
+            if config.mtu > AF_PACKET_MTU_MAX {
+                let max = u32::from(AF_PACKET_MTU_MAX);
                 return Err(DeviceError::MtuTooLarge { device: device(), mtu: config.mtu, max });
             }
-            let (arguments, slot) = packet_ring(interface, config.mtu);
+            let (arguments, slot) = af_packet_arguments(interface, config.mtu);
             let port = plug("net_af_packet", &arguments, &NET_RAW)?;
             // It wants a whole slot of its ring to fit.
-            Ok(Kind { receive_room_min: slot, ..plain(port, (0, 0)) })
+            Ok(PortProfile { rx_buf_size_min: slot, ..plain(port, (0, 0)) })
         }
         DeviceSpec::AfXdp { interface } => {
-            kernel_interface(spec, interface, config.mtu)?;
+            check_interface(spec, interface, config.mtu)?;
             if eal.memory() == Memory::Ordinary {
                 // The kernel takes the driver's unaligned buffers from huge pages alone: without
                 // them the port opens and carries nothing.
@@ -207,7 +207,11 @@ fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<Kind, Devi
             let port = plug("net_af_xdp", &format!("iface={interface}"), &NET_RAW)?;
             // The driver posts a whole fill ring at once, and the kernel takes no smaller buffers.
             let receive_room_min = 2048;
-            Ok(Kind { sets_mtu: true, receive_room_min, ..plain(port, (2048, 2048)) })
+            Ok(PortProfile {
+                sets_mtu: true,
+                rx_buf_size_min: receive_room_min,
+                ..plain(port, (2048, 2048))
+            })
         }
         DeviceSpec::Pci { address } => {
             let card = Path::new("/sys/bus/pci/devices").join(address);
@@ -218,24 +222,24 @@ fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<Kind, Devi
                 return Err(DeviceError::UnboundCard { device: device() });
             }
             let port = eal
-                .plug(Bus::Pci, address, "")
+                .hotplug_add(Bus::Pci, address, "")
                 .map_err(|source| DeviceError::Port { device: device(), source })?;
-            Ok(Kind { sets_mtu: true, is_card: true, ..plain(port, (512, 512)) })
+            Ok(PortProfile { sets_mtu: true, is_nic: true, ..plain(port, (512, 512)) })
         }
         DeviceSpec::Port { name } => {
             let port =
-                eal.take_port(name).map_err(|_| DeviceError::NoHostPort { device: device() })?;
-            Ok(Kind { is_card: true, ..plain(port, (512, 512)) })
+                eal.own_port(name).map_err(|_| DeviceError::NoHostPort { device: device() })?;
+            Ok(PortProfile { is_nic: true, ..plain(port, (512, 512)) })
         }
         DeviceSpec::Eal { arguments } => {
-            let port = match late_device(spec) {
+            let port = match hotplug_device(spec) {
                 Some((bus, name, rest)) if !eal.was_started_with(arguments.split_whitespace()) => {
-                    eal.plug(bus, name, rest)
+                    eal.hotplug_add(bus, name, rest)
                         .map_err(|source| DeviceError::Port { device: device(), source })?
                 }
                 _ => eal.next_port().map_err(|_| DeviceError::NoPort { device: device() })?,
             };
-            Ok(Kind { is_card: true, ..plain(port, (512, 512)) })
+            Ok(PortProfile { is_nic: true, ..plain(port, (512, 512)) })
         }
     }
 }
@@ -252,7 +256,7 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
     let info = kind.port.info().map_err(error)?;
     let checksum = match config.checksum {
         None => ChecksumMode::Software,
-        Some(ChecksumMode::NotNeeded) if !kind.is_memory => {
+        Some(ChecksumMode::NotNeeded) if !kind.is_shared_memory => {
             return Err(DeviceError::ChecksumNeeded { device: device() });
         }
         // `net_tap` offers it too, and then does it in software after a copy.
@@ -265,22 +269,22 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
     };
     let (rx_descriptors, tx_descriptors) = kind.descriptors;
     let sizes = config.pools.sizes(config.mtu, rx_descriptors, tx_descriptors);
-    let whole = if kind.is_card { card_room(sizes.room) } else { sizes.room };
-    let receive_room = config.receive_room.map_or(whole, |room| room.min(sizes.room));
-    let receive_room = receive_room.max(kind.receive_room_min).max(RUN_MIN);
-    let (pools, receive) = ring::pools(eal, &sizes, receive_room).map_err(error)?;
+    let whole = if kind.is_nic { nic_buf_size(sizes.frame_capacity) } else { sizes.frame_capacity };
+    let receive_room = config.rx_buf_size.map_or(whole, |room| room.min(sizes.frame_capacity));
+    let receive_room = receive_room.max(kind.rx_buf_size_min).max(FIRST_SEGMENT_LEN_MIN);
+    let (pools, receive) = net_ring::pools(eal, &sizes, receive_room).map_err(error)?;
     let port = PortConfig {
         rx_descriptors: rx_descriptors.max(8),
         tx_descriptors: tx_descriptors.max(8),
         pools: vec![receive],
         mtu: kind.sets_mtu.then_some(config.mtu),
-        scatter: receive_room < sizes.room,
+        scatter: receive_room < sizes.frame_capacity,
         promiscuous: true,
         checksum: checksum == ChecksumMode::Offload,
     };
     let mut queues = kind.port.start(&port).map_err(error)?;
     let queue = queues.pop().ok_or_else(|| DeviceError::NoPort { device: device() })?;
-    if let Some(name) = &kind.kernel_side
+    if let Some(name) = &kind.kernel_netdev
         && config.mtu != 1500
     {
         netif::set_mtu(name, config.mtu).map_err(|source| DeviceError::KernelMtu {
@@ -303,11 +307,11 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
 
 /// Steps in which many cards (those of igb, ixgbe and their kin) are told the room of a receive
 /// buffer, in octets. They round down, and a frame longer than that arrives in pieces.
-const CARD_STEP: u16 = 1024;
+const NIC_BUF_STEP: u16 = 1024;
 
 /// Octets of frame in a card's receive buffers, that frames of `room` octets stay whole.
-fn card_room(room: u16) -> u16 {
-    let whole = room.checked_next_multiple_of(CARD_STEP);
+fn nic_buf_size(room: u16) -> u16 {
+    let whole = room.checked_next_multiple_of(NIC_BUF_STEP);
     whole.filter(|whole| whole.checked_add(HEADROOM).is_some()).unwrap_or(room)
 }
 
@@ -317,7 +321,7 @@ fn card_room(room: u16) -> u16 {
 /// on the link ARP never resolves, so the stack takes a neighbouring one.
 fn stack_mac(port: [u8; 6], driver: &str) -> [u8; 6] {
     if port == [0; 6] {
-        return ring::own_mac();
+        return net_ring::next_local_mac();
     }
     let [first, b, c, d, e, last] = port;
     if driver == "net_tap" {
@@ -336,7 +340,7 @@ fn send_mtu_max(driver: &str) -> u16 {
     if driver == "net_tap" { 1500 } else { u16::MAX }
 }
 
-fn tap_is_possible(spec: &DeviceSpec, name: &str) -> Result<(), DeviceError> {
+fn check_tap(spec: &DeviceSpec, name: &str) -> Result<(), DeviceError> {
     let device = || spec.to_string();
     let tun = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
     if let Err(source) = tun {
@@ -348,7 +352,7 @@ fn tap_is_possible(spec: &DeviceSpec, name: &str) -> Result<(), DeviceError> {
     NET_ADMIN.check(&device())
 }
 
-fn kernel_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), DeviceError> {
+fn check_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), DeviceError> {
     let device = || spec.to_string();
     if !netif::exists(name) {
         return Err(DeviceError::NoInterface { device: device(), name: name.to_owned() });
@@ -362,11 +366,11 @@ fn kernel_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), Devic
 }
 
 /// Largest MTU whose slot in the kernel's ring is a power of two in 16 bits.
-const PACKET_MTU_MAX: u16 = 32_000;
+const AF_PACKET_MTU_MAX: u16 = 32_000;
 
 /// `net_af_packet`'s arguments, slots of a power of two in blocks of whole pages, and the octets
 /// of such a slot.
-fn packet_ring(interface: &str, mtu: u16) -> (String, u16) {
+fn af_packet_arguments(interface: &str, mtu: u16) -> (String, u16) {
     /// Octets of a frame's header in the kernel's ring (`TPACKET2_HDRLEN`), rounded up.
     const RING_HEADER: u16 = 128;
     /// Octets of the ring each way.
@@ -388,7 +392,7 @@ const NET_RAW: Capability = Capability { name: "CAP_NET_RAW", bit: 13 };
 
 impl Capability {
     /// Whether the calling thread has it. If that cannot be told, the driver will.
-    fn is_held(&self) -> bool {
+    fn is_effective(&self) -> bool {
         let Ok(status) = std::fs::read_to_string("/proc/thread-self/status") else { return true };
         let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
@@ -396,7 +400,7 @@ impl Capability {
     }
 
     fn check(&self, device: &str) -> Result<(), DeviceError> {
-        if self.is_held() {
+        if self.is_effective() {
             return Ok(());
         }
         Err(DeviceError::NoPermission { device: device.to_owned(), capability: self.name })
@@ -404,7 +408,7 @@ impl Capability {
 }
 
 /// Drivers answer a bare -1: say what is most likely meant.
-fn explain(
+fn map_plug_error(
     spec: &DeviceSpec,
     driver: &'static str,
     capability: &Capability,
@@ -413,7 +417,7 @@ fn explain(
     let device = spec.to_string();
     match error {
         dpdk_sys::Error::NoDriver => no_driver(device, driver),
-        _ if !capability.is_held() => {
+        _ if !capability.is_effective() => {
             DeviceError::NoPermission { device, capability: capability.name }
         }
         source => DeviceError::Port { device, source },
@@ -429,14 +433,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_frames_fit_one_buffer_of_a_card_that_counts_in_kibibytes() {
+    fn nic_buffer_in_steps_of_1024_holds_a_full_frame() {
         for mtu in (MTU_MIN..=MTU_MAX).step_by(61).chain([1500, 9000]) {
-            let room = PoolNeeds::default().sizes(mtu, 512, 512).room;
-            let card = card_room(room);
+            let room = PoolNeeds::default().sizes(mtu, 512, 512).frame_capacity;
+            let card = nic_buf_size(room);
             assert!(card >= room && card.checked_add(HEADROOM).is_some(), "MTU {mtu}");
-            let counted = card / CARD_STEP * CARD_STEP;
+            let counted = card / NIC_BUF_STEP * NIC_BUF_STEP;
             assert!(counted >= mtu + 18 || mtu > 64_000, "MTU {mtu}: {counted}");
         }
-        assert_eq!(card_room(PoolNeeds::default().sizes(1500, 512, 512).room), 2048);
+        assert_eq!(nic_buf_size(PoolNeeds::default().sizes(1500, 512, 512).frame_capacity), 2048);
     }
 }

@@ -11,10 +11,10 @@ const _: () = assert!(BURST_FRAMES as usize == dpdk_sys::BURST);
 
 /// Octets around an IP packet in its buffer: Ethernet header, and as much again as a port may
 /// want for tags and the frame check sequence.
-const AROUND_PACKET: u16 = 14 + 18;
+const L2_OVERHEAD: u16 = 14 + 18;
 
 /// TCP and IPv4 headers without options, octets: what a segment's frame carries besides data.
-const HEADERS: u32 = 40;
+const TCP_IPV4_HEADER_LEN: u32 = 40;
 
 /// The largest FPDU, to the next power of two, in octets (RFC 5044 section 4: a 16-bit length).
 const FPDU_BYTES_MAX: u32 = 65_536;
@@ -28,13 +28,13 @@ pub const MTU_MAX: u16 = 65_280;
 
 /// Mbufs a registered thread keeps to itself in each pool; it may keep half as many again. Twice
 /// as many gave the same throughput, half as many 5 % less.
-pub(crate) const CACHE: u32 = 32;
+pub(crate) const MEMPOOL_CACHE_SIZE: u32 = 32;
 
 /// Frames for new control messages, whatever the traffic: handshakes, resets, ARP, ICMP.
-const CONTROL_MESSAGES: u32 = 128;
+const CONTROL_FRAME_COUNT: u32 = 128;
 
 /// Frames for retransmission at the left edge when everything else is in flight.
-const RESERVE: u32 = 64;
+const RESERVE_FRAME_COUNT: u32 = 64;
 
 /// What a device's pools must suffice for.
 ///
@@ -95,7 +95,7 @@ impl PoolNeeds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSizes {
     /// Octets of frame in each buffer.
-    pub room: u16,
+    pub frame_capacity: u16,
     /// Received frames. None where the peer's buffers arrive themselves (`ring`).
     pub receive: u32,
     /// Segments with FPDUs.
@@ -112,15 +112,15 @@ impl PoolNeeds {
     pub fn ring_sizes(&self, mtu: u16) -> PoolSizes {
         let sizes = self.sizes(mtu, 0, 0);
         // Acknowledged, but at the peer for the rest of an FPDU.
-        let held = self.windows.saturating_mul(FPDU_BYTES_MAX.div_ceil(segment_bytes(mtu)));
+        let held = self.windows.saturating_mul(FPDU_BYTES_MAX.div_ceil(segment_len(mtu)));
         PoolSizes { receive: 0, data: sizes.data + held, ..sizes }
     }
 
     /// Frames that may be in flight at the same time: all windows, or all that the path holds.
     #[must_use]
     pub fn in_flight(&self, mtu: u16) -> u32 {
-        let windows = self.windows.saturating_mul(self.window_bytes.div_ceil(segment_bytes(mtu)));
-        windows.max(self.path_bytes.div_ceil(segment_bytes(mtu)))
+        let windows = self.windows.saturating_mul(self.window_bytes.div_ceil(segment_len(mtu)));
+        windows.max(self.path_bytes.div_ceil(segment_len(mtu)))
     }
 
     /// The sizes for a port with so many descriptors each way.
@@ -128,25 +128,28 @@ impl PoolNeeds {
     pub fn sizes(&self, mtu: u16, rx_descriptors: u16, tx_descriptors: u16) -> PoolSizes {
         let in_flight = self.in_flight(mtu);
         // A cache is flushed when it is half over its size.
-        let cached = self.threads.saturating_mul(CACHE + CACHE / 2);
+        let cached = self.threads.saturating_mul(MEMPOOL_CACHE_SIZE + MEMPOOL_CACHE_SIZE / 2);
         let burst = u32::from(BURST_FRAMES);
         let descriptors = u32::from(rx_descriptors);
         PoolSizes {
-            room: mtu.max(PACKET_CAPACITY_MIN).saturating_add(AROUND_PACKET).next_multiple_of(64),
+            frame_capacity: mtu
+                .max(PACKET_CAPACITY_MIN)
+                .saturating_add(L2_OVERHEAD)
+                .next_multiple_of(64),
             // Posted to the port, held for order or for the rest of an FPDU, in hand, cached.
             receive: descriptors + in_flight + burst + cached,
             // In flight, acknowledged but still with the port, allocated ahead, cached.
             data: in_flight + u32::from(tx_descriptors) + burst + cached,
             // Queued behind data, with the port or in the wire, and cached.
-            control: CONTROL_MESSAGES + self.tx_queue + u32::from(tx_descriptors) + cached,
-            reserve: RESERVE,
+            control: CONTROL_FRAME_COUNT + self.tx_queue + u32::from(tx_descriptors) + cached,
+            reserve: RESERVE_FRAME_COUNT,
         }
     }
 }
 
 /// Octets of stream one frame carries.
-fn segment_bytes(mtu: u16) -> u32 {
-    u32::from(mtu).saturating_sub(HEADERS).max(1)
+fn segment_len(mtu: u16) -> u32 {
+    u32::from(mtu).saturating_sub(TCP_IPV4_HEADER_LEN).max(1)
 }
 
 impl PoolSizes {
@@ -156,7 +159,7 @@ impl PoolSizes {
         /// Mbuf header, headroom and pool element, octets.
         const OVERHEAD: u64 = 128 + 128 + 64;
         let frames = [self.receive, self.data, self.control, self.reserve].map(u64::from);
-        frames.iter().sum::<u64>() * (u64::from(self.room) + OVERHEAD)
+        frames.iter().sum::<u64>() * (u64::from(self.frame_capacity) + OVERHEAD)
     }
 }
 
@@ -165,20 +168,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_hold_four_windows_and_stay_small() {
+    fn default_pools_hold_four_windows_within_the_cache() {
         let ring = PoolNeeds::default().ring_sizes(1500);
         assert!(ring.data >= 4 * (256 << 10) / 1460);
-        assert!(u64::from(ring.data) * u64::from(ring.room) < 2 << 20);
+        assert!(u64::from(ring.data) * u64::from(ring.frame_capacity) < 2 << 20);
         assert_eq!(ring.receive, 0);
-        assert!(usize::from(ring.room) >= 1500 + 18);
+        assert!(usize::from(ring.frame_capacity) >= 1500 + 18);
         let jumbo = PoolNeeds::default().ring_sizes(9000);
         assert!(jumbo.data >= 4 * (256 << 10) / 8960);
-        assert!(usize::from(jumbo.room) >= 9000 + 18);
+        assert!(usize::from(jumbo.frame_capacity) >= 9000 + 18);
         assert!(jumbo.memory_bytes() < 32 << 20);
     }
 
     #[test]
-    fn a_path_behind_the_device_is_filled() {
+    fn pools_cover_the_bandwidth_delay_product() {
         let sizes = |name: &str| PoolNeeds::of(&name.parse().unwrap()).sizes(1500, 8, 8);
         for name in ["tap:a", "af_packet:a", "af_xdp:a", "pci:00:01.0", "eal:-a 1"] {
             let sizes = sizes(name);
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_descriptor_finds_a_buffer() {
+    fn pools_grow_by_the_descriptor_counts() {
         let none = PoolNeeds::default().sizes(1500, 0, 0);
         let some = PoolNeeds::default().sizes(1500, 512, 256);
         assert_eq!(some.receive - none.receive, 512);
@@ -200,12 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn any_mtu_fits_a_buffer() {
+    fn every_mtu_fits_its_buffer() {
         for mtu in MTU_MIN..=MTU_MAX {
-            let room = PoolNeeds::default().sizes(mtu, 0, 0).room;
+            let room = PoolNeeds::default().sizes(mtu, 0, 0).frame_capacity;
             assert!(usize::from(room) >= ferrowarp_proto::device::frame_capacity(mtu), "MTU {mtu}");
         }
-        let room = PoolNeeds::default().sizes(MTU_MAX, 0, 0).room;
+        let room = PoolNeeds::default().sizes(MTU_MAX, 0, 0).frame_capacity;
         assert!(room.checked_add(dpdk_sys::HEADROOM).is_some());
         assert!(room >= MTU_MAX + 18);
     }

@@ -8,7 +8,7 @@ use crate::device::raw::RawPort;
 
 /// Frames taken from a pool at a time. Few, so that a short burst is built in buffers that are
 /// still in the first-level cache: with 32, bursts of four full frames took twice as long.
-const STASH: usize = 8;
+const MBUF_CACHE_LEN: usize = 8;
 
 /// What a device has done so far. Counts frames unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,10 +32,10 @@ pub struct DeviceCounters {
 }
 
 /// Frames up to so many octets are taken for headers only: Ethernet, IPv6, TCP with all options.
-const CONTROL_BYTES_MAX: u16 = 14 + 40 + 60;
+const HEADERS_LEN_MAX: u16 = 14 + 40 + 60;
 
 /// Octets of the longest frame with an IP packet of `mtu` octets: Ethernet's header and a tag.
-pub(super) fn frame_max(mtu: u16) -> usize {
+pub(super) fn frame_len_max(mtu: u16) -> usize {
     usize::from(mtu) + 14 + 4
 }
 
@@ -44,7 +44,7 @@ const PREFETCH_BYTES_MAX: u16 = 2048;
 
 /// Empty frames taken from a pool in bulk, to be given out one by one.
 #[derive(Debug)]
-pub(super) struct Stash {
+pub(super) struct MbufCache {
     pool: Mempool,
     /// The next to be given out, already on its way into the caches of this core.
     next: Option<TxMbuf>,
@@ -52,46 +52,46 @@ pub(super) struct Stash {
     refill: usize,
 }
 
-impl Stash {
+impl MbufCache {
     pub(super) fn new(pool: Mempool, refill: usize) -> Self {
         Self { pool, next: None, frames: Vec::with_capacity(refill), refill }
     }
 
     #[inline]
-    fn take(&mut self) -> Option<TxMbuf> {
+    fn alloc(&mut self) -> Option<TxMbuf> {
         match self.frames.pop() {
             Some(frame) => Some(frame),
-            None => self.refill_and_take(),
+            None => self.refill_and_alloc(),
         }
     }
 
     /// As `take`, and has the first `len` octets of the frame after that brought near: over `ring`
     /// and memif the peer's core has read them last.
     #[inline]
-    fn take_ahead(&mut self, len: u16) -> Option<TxMbuf> {
-        let frame = self.next.take().or_else(|| self.take());
-        self.next = self.take();
+    fn alloc_prefetched(&mut self, len: u16) -> Option<TxMbuf> {
+        let frame = self.next.take().or_else(|| self.alloc());
+        self.next = self.alloc();
         if let Some(next) = &self.next {
-            next.prefetch_room(len.min(PREFETCH_BYTES_MAX));
+            next.prefetch_write(len.min(PREFETCH_BYTES_MAX));
         }
         frame
     }
 
     /// A frame of `len` octets that `fill` writes; `None` if there is none, or its room is less.
     pub(super) fn copy(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Option<TxMbuf> {
-        let mut frame = self.take()?;
-        fill(frame.room().get_mut(..len)?);
+        let mut frame = self.alloc()?;
+        fill(frame.buf_mut().get_mut(..len)?);
         frame.set_len(len);
         Some(frame)
     }
 
     /// Frames left, those in threads' caches not counted.
     #[inline]
-    fn left(&self) -> usize {
-        self.frames.len() + self.pool.uncached() as usize
+    fn avail_count(&self) -> usize {
+        self.frames.len() + self.pool.common_pool_count() as usize
     }
 
-    fn refill_and_take(&mut self) -> Option<TxMbuf> {
+    fn refill_and_alloc(&mut self) -> Option<TxMbuf> {
         // Near exhaustion a bulk request takes nothing at all: ask for the last ones singly.
         if !self.pool.allocate(&mut self.frames, self.refill) {
             self.pool.allocate(&mut self.frames, 1);
@@ -103,18 +103,18 @@ impl Stash {
 /// The pools frames are built from.
 #[derive(Debug)]
 pub(super) struct TxPools {
-    pub(super) data: Stash,
-    pub(super) control: Stash,
-    pub(super) reserve: Stash,
+    pub(super) data: MbufCache,
+    pub(super) control: MbufCache,
+    pub(super) reserve: MbufCache,
 }
 
 impl TxPools {
     pub(super) fn new(data: Mempool, control: Mempool, reserve: Mempool) -> Self {
         Self {
-            data: Stash::new(data, STASH),
-            control: Stash::new(control, STASH),
+            data: MbufCache::new(data, MBUF_CACHE_LEN),
+            control: MbufCache::new(control, MBUF_CACHE_LEN),
             // Nothing is put aside here: what one connection does not need another may.
-            reserve: Stash::new(reserve, 1),
+            reserve: MbufCache::new(reserve, 1),
         }
     }
 }
@@ -162,7 +162,7 @@ impl DpdkDevice {
     #[must_use]
     pub fn into_raw(self) -> RawPort {
         let Self { rx, tx, pools, queue_max, capabilities, name, .. } = self;
-        RawPort::new((rx, tx), pools.data, queue_max, frame_max(capabilities.send_mtu), name)
+        RawPort::new((rx, tx), pools.data, queue_max, frame_len_max(capabilities.send_mtu), name)
     }
 
     /// The device as it was named, for reports.
@@ -237,11 +237,11 @@ impl Device for DpdkDevice {
     fn allocate(&mut self, pool: TxClass) -> Option<DpdkTx> {
         let (frame, drained) = match pool {
             TxClass::Data => {
-                (self.pools.data.take_ahead(self.likely_len), &mut self.counters.data_drained)
+                (self.pools.data.alloc_prefetched(self.likely_len), &mut self.counters.data_drained)
             }
-            TxClass::Control => (self.pools.control.take(), &mut self.counters.control_drained),
+            TxClass::Control => (self.pools.control.alloc(), &mut self.counters.control_drained),
             TxClass::Retransmit => (
-                self.pools.data.take_ahead(0).or_else(|| self.pools.reserve.take()),
+                self.pools.data.alloc_prefetched(0).or_else(|| self.pools.reserve.alloc()),
                 &mut self.counters.retransmit_drained,
             ),
         };
@@ -253,7 +253,7 @@ impl Device for DpdkDevice {
 
     #[inline]
     fn data_avail_count(&self) -> usize {
-        self.pools.data.left()
+        self.pools.data.avail_count()
     }
 
     #[inline]
@@ -264,12 +264,12 @@ impl Device for DpdkDevice {
     #[inline]
     fn transmit(&mut self, frame: DpdkTx) {
         let len = frame.0.octets().len();
-        if len > frame_max(self.capabilities.send_mtu) {
+        if len > frame_len_max(self.capabilities.send_mtu) {
             // It would stand at the head of the queue for ever.
             self.counters.tx_too_long += 1;
         } else if self.queue.len() < self.queue_max {
             let len = u16::try_from(len).unwrap_or(u16::MAX);
-            if len > CONTROL_BYTES_MAX {
+            if len > HEADERS_LEN_MAX {
                 self.likely_len = len;
             }
             self.queue.push(frame.0);

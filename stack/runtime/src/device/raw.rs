@@ -4,7 +4,7 @@ use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 
 use crate::device::error::DeviceError;
 use crate::device::open::{OpenConfig, Opened, open};
-use crate::device::port::Stash;
+use crate::device::port::MbufCache;
 use crate::device::spec::DeviceSpec;
 
 pub use dpdk_sys::PortLosses;
@@ -48,11 +48,11 @@ pub struct RawCounters {
 pub struct RawPort {
     rx: RxQueue,
     tx: TxQueue,
-    spare: Stash,
-    waiting: Vec<TxMbuf>,
-    waiting_max: usize,
+    tx_cache: MbufCache,
+    tx_queue: Vec<TxMbuf>,
+    tx_queue_max: usize,
     /// Octets of the longest frame the port sends.
-    frame_max: usize,
+    frame_len_max: usize,
     counters: RawCounters,
     name: String,
 }
@@ -75,14 +75,23 @@ pub fn open_raw(spec: &DeviceSpec, config: &OpenConfig) -> Result<RawPort, Devic
 impl RawPort {
     pub(super) fn new(
         (rx, tx): (RxQueue, TxQueue),
-        spare: Stash,
+        spare: MbufCache,
         waiting_max: usize,
         frame_max: usize,
         name: String,
     ) -> Self {
         let waiting = Vec::with_capacity(waiting_max);
         let counters = RawCounters::default();
-        Self { rx, tx, spare, waiting, waiting_max, frame_max, counters, name }
+        Self {
+            rx,
+            tx,
+            tx_cache: spare,
+            tx_queue: waiting,
+            tx_queue_max: waiting_max,
+            frame_len_max: frame_max,
+            counters,
+            name,
+        }
     }
 
     /// The device as it was named.
@@ -112,7 +121,7 @@ impl RawPort {
     /// Hands at most `max` frames that are there to `take`, in order; returns how many came.
     /// Never waits. A frame in pieces, or one that its sender has kept, is copied.
     pub fn receive(&mut self, max: usize, mut take: impl FnMut(RawFrame)) -> usize {
-        let Self { rx, spare, counters, .. } = self;
+        let Self { rx, tx_cache: spare, counters, .. } = self;
         let count = rx.burst(max.min(BURST), |frame| match TxMbuf::try_from(frame) {
             Ok(frame) => take(RawFrame(frame)),
             Err(frame) => {
@@ -129,16 +138,16 @@ impl RawPort {
 
     /// A frame of these octets; `None` if no frame is free, or they do not fit one.
     pub fn copy(&mut self, octets: &[u8]) -> Option<RawFrame> {
-        self.spare.copy(octets.len(), |room| room.copy_from_slice(octets)).map(RawFrame)
+        self.tx_cache.copy(octets.len(), |room| room.copy_from_slice(octets)).map(RawFrame)
     }
 
     /// Lines a frame up for the next [`RawPort::flush`]. If too many wait, or it is longer than
     /// the port sends, it is dropped and counted.
     pub fn send(&mut self, frame: RawFrame) {
-        if frame.octets().len() > self.frame_max {
+        if frame.octets().len() > self.frame_len_max {
             self.counters.too_long += 1;
-        } else if self.waiting.len() < self.waiting_max {
-            self.waiting.push(frame.0);
+        } else if self.tx_queue.len() < self.tx_queue_max {
+            self.tx_queue.push(frame.0);
         } else {
             self.counters.overrun += 1;
         }
@@ -146,23 +155,23 @@ impl RawPort {
 
     /// Hands the port what it takes; the rest waits on. Returns how many frames it took.
     pub fn flush(&mut self) -> usize {
-        if self.waiting.is_empty() {
+        if self.tx_queue.is_empty() {
             return 0;
         }
-        let sent = self.tx.flush(&mut self.waiting);
+        let sent = self.tx.flush(&mut self.tx_queue);
         self.counters.sent += sent as u64;
         sent
     }
 
     /// Drops the frames that wait for the port, which takes none while its other end is down.
     pub fn drop_waiting(&mut self) {
-        self.counters.overrun += self.waiting.len() as u64;
-        self.waiting.clear();
+        self.counters.overrun += self.tx_queue.len() as u64;
+        self.tx_queue.clear();
     }
 
     /// Whether frames wait for the port.
     #[must_use]
     pub fn has_backlog(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.tx_queue.is_empty()
     }
 }

@@ -85,7 +85,7 @@ impl DeviceSpec {
 
 /// The device that arguments to EAL name, if they name one and nothing else: its bus, its name, and
 /// what its driver is told.
-pub(super) fn only_device(arguments: &str) -> Option<(Bus, &str, &str)> {
+pub(super) fn single_device(arguments: &str) -> Option<(Bus, &str, &str)> {
     const OPTIONS: [(&str, Bus); 3] =
         [("--vdev", Bus::Virtual), ("--allow", Bus::Pci), ("-a", Bus::Pci)];
     let arguments = arguments.trim();
@@ -98,7 +98,7 @@ pub(super) fn only_device(arguments: &str) -> Option<(Bus, &str, &str)> {
     })
 }
 
-fn interface(name: &str) -> Result<String, &'static str> {
+fn parse_interface(name: &str) -> Result<String, &'static str> {
     if name.is_empty() {
         Err("the interface's name is missing")
     } else if name.len() > INTERFACE_NAME_MAX {
@@ -110,7 +110,7 @@ fn interface(name: &str) -> Result<String, &'static str> {
     }
 }
 
-fn memif(rest: &str) -> Result<DeviceSpec, &'static str> {
+fn parse_memif(rest: &str) -> Result<DeviceSpec, &'static str> {
     let (socket, role) = match rest.split_once(',') {
         None => (rest, MemifRole::Auto),
         Some((socket, "server")) => (socket, MemifRole::Server),
@@ -130,7 +130,7 @@ fn memif(rest: &str) -> Result<DeviceSpec, &'static str> {
 }
 
 /// Takes `0000:01:00.0` and `01:00.0`; gives the former.
-fn pci(text: &str) -> Result<String, &'static str> {
+fn parse_pci(text: &str) -> Result<String, &'static str> {
     const REASON: &str = "a PCI address looks like 0000:01:00.0";
     let fields: Vec<&str> = text.split([':', '.']).collect();
     let (domain, rest) = match fields.as_slice() {
@@ -157,13 +157,15 @@ impl FromStr for DeviceSpec {
             None if text == "ring" => Ok(Self::Ring),
             None => Err("unknown kind, or its argument is missing"),
             Some(("ring", _)) => Err("`ring` takes no argument"),
-            Some(("memif", rest)) => memif(rest),
-            Some(("tap", rest)) => interface(rest).map(|name| Self::Tap { name }),
+            Some(("memif", rest)) => parse_memif(rest),
+            Some(("tap", rest)) => parse_interface(rest).map(|name| Self::Tap { name }),
             Some(("af_packet", rest)) => {
-                interface(rest).map(|interface| Self::AfPacket { interface })
+                parse_interface(rest).map(|interface| Self::AfPacket { interface })
             }
-            Some(("af_xdp", rest)) => interface(rest).map(|interface| Self::AfXdp { interface }),
-            Some(("pci", rest)) => pci(rest).map(|address| Self::Pci { address }),
+            Some(("af_xdp", rest)) => {
+                parse_interface(rest).map(|interface| Self::AfXdp { interface })
+            }
+            Some(("pci", rest)) => parse_pci(rest).map(|address| Self::Pci { address }),
             Some(("port", "")) => Err("the port's name is missing"),
             Some(("port", name)) => Ok(Self::Port { name: name.to_owned() }),
             Some(("eal", rest)) if rest.trim().is_empty() => Err("the arguments are missing"),
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_read_and_written_back() {
+    fn each_kind_parses_and_displays_back() {
         let memif = |role| DeviceSpec::Memif { socket: "/run/a.sock".into(), role };
         let table = [
             ("ring", DeviceSpec::Ring),
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_device_is_refused_with_the_reason() {
+    fn invalid_spec_is_refused_with_its_reason() {
         let long = format!("memif:/{}", "x".repeat(107));
         let table = [
             ("", "unknown kind"),
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_are_one_device_are_told_from_others() {
+    fn eal_arguments_of_a_single_device_are_recognised() {
         let table = [
             ("--vdev=net_null0", Some((Bus::Virtual, "net_null0", ""))),
             ("--vdev net_tap1,iface=x,y=z", Some((Bus::Virtual, "net_tap1", "iface=x,y=z"))),
@@ -267,7 +269,7 @@ mod tests {
             ("", None),
         ];
         for (arguments, expected) in table {
-            assert_eq!(only_device(arguments), expected, "{arguments}");
+            assert_eq!(single_device(arguments), expected, "{arguments}");
         }
     }
 }

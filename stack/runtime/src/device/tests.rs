@@ -11,9 +11,9 @@ use ferrowarp_proto::device::{
 use super::*;
 
 /// Tests that count frames run one at a time.
-pub(super) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock_pools() -> MutexGuard<'static, ()> {
+    static POOLS_LOCK: Mutex<()> = Mutex::new(());
+    POOLS_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn pair(config: &OpenConfig) -> (DpdkDevice, DpdkDevice) {
@@ -23,7 +23,7 @@ fn pair(config: &OpenConfig) -> (DpdkDevice, DpdkDevice) {
     }
 }
 
-pub(super) fn one(spec: &str, config: &OpenConfig) -> Result<DpdkDevice, DeviceError> {
+pub(super) fn open_single(spec: &str, config: &OpenConfig) -> Result<DpdkDevice, DeviceError> {
     match open(&spec.parse()?, config)? {
         Opened::One(device) => Ok(device),
         Opened::Pair(..) => panic!("{spec} is not a pair"),
@@ -31,7 +31,7 @@ pub(super) fn one(spec: &str, config: &OpenConfig) -> Result<DpdkDevice, DeviceE
 }
 
 /// A frame of `len` octets counting up from `seed`.
-fn octets(seed: usize, len: usize) -> Vec<u8> {
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (seed..seed + len).map(|value| u8::try_from(value % 251).unwrap()).collect()
 }
 
@@ -42,7 +42,7 @@ fn send(device: &mut DpdkDevice, octets: &[u8]) {
     device.transmit(frame);
 }
 
-pub(super) fn whole(frame: &DpdkRx) -> Vec<u8> {
+pub(super) fn contents(frame: &DpdkRx) -> Vec<u8> {
     let mut out = vec![0; frame.len()];
     frame.copy_out(0, &mut out);
     out
@@ -93,15 +93,15 @@ fn devices_and_frames_move_between_threads() {
 
 #[test]
 fn ring_carries_frames_both_ways_in_order() {
-    let _turn = turn();
+    let _turn = lock_pools();
     let (mut a, mut b) = pair(&OpenConfig::default());
     assert_ne!(a.capabilities().mac, b.capabilities().mac);
     assert_eq!(a.capabilities().checksum, ChecksumMode::NotNeeded);
     assert_eq!(a.capabilities().mtu, 1500);
     assert!(a.link_is_up() && b.link_is_up());
     for index in 0..100 {
-        send(&mut a, &octets(index, 60 + index));
-        send(&mut b, &octets(index + 1, 1514));
+        send(&mut a, &pattern(index, 60 + index));
+        send(&mut b, &pattern(index + 1, 1514));
     }
     let mut early = Vec::new();
     assert_eq!(a.receive(&mut early, 100), 0, "nothing leaves before a flush");
@@ -111,8 +111,8 @@ fn ring_carries_frames_both_ways_in_order() {
     let at_a = receive(&mut a, 100);
     assert_eq!((at_a.len(), at_b.len()), (100, 100));
     for (index, (first, second)) in at_a.iter().zip(&at_b).enumerate() {
-        assert_eq!(whole(first), octets(index + 1, 1514));
-        assert_eq!(second.head(), octets(index, 60 + index));
+        assert_eq!(contents(first), pattern(index + 1, 1514));
+        assert_eq!(second.head(), pattern(index, 60 + index));
         assert_eq!(first.checksum(), ChecksumState::Unknown);
     }
     assert_eq!(a.counters().tx_frames, 100);
@@ -121,22 +121,22 @@ fn ring_carries_frames_both_ways_in_order() {
 
 #[test]
 fn ring_carries_jumbo_frames_and_takes_other_checksum_modes() {
-    let _turn = turn();
+    let _turn = lock_pools();
     let config =
         OpenConfig { mtu: 9000, checksum: Some(ChecksumMode::Software), ..OpenConfig::default() };
     let (mut a, mut b) = pair(&config);
     assert_eq!(a.capabilities().checksum, ChecksumMode::Software);
-    send(&mut a, &octets(3, 9014));
+    send(&mut a, &pattern(3, 9014));
     a.flush();
     let got = receive(&mut b, 1);
-    assert_eq!(got[0].head(), octets(3, 9014));
+    assert_eq!(got[0].head(), pattern(3, 9014));
     let config = OpenConfig { checksum: Some(ChecksumMode::Offload), ..config };
     assert!(matches!(open(&DeviceSpec::Ring, &config), Err(DeviceError::NoChecksumOffload { .. })));
 }
 
 #[test]
-fn pools_drain_apart_and_refill() {
-    let _turn = turn();
+fn drained_pool_leaves_the_others_usable() {
+    let _turn = lock_pools();
     let (mut a, _b) = pair(&OpenConfig::default());
     let full = a.available();
     let mut held = Vec::new();
@@ -165,14 +165,14 @@ fn pools_drain_apart_and_refill() {
 }
 
 #[test]
-fn a_full_queue_drops_and_a_full_ring_defers() {
-    let _turn = turn();
+fn full_tx_queue_drops_and_full_ring_defers() {
+    let _turn = lock_pools();
     let config = OpenConfig { ring_slots: 64, ..OpenConfig::default() };
     let (mut a, mut b) = pair(&config);
     let full = a.available();
     assert_eq!(a.tx_free_count(), 256);
     for index in 0..257 {
-        send(&mut a, &octets(index, 60));
+        send(&mut a, &pattern(index, 60));
     }
     assert_eq!(a.tx_free_count(), 0);
     assert_eq!(a.counters().tx_dropped, 1);
@@ -184,7 +184,7 @@ fn a_full_queue_drops_and_a_full_ring_defers() {
         let mut burst = Vec::new();
         b.receive(&mut burst, 256);
         for frame in &burst {
-            assert_eq!(frame.head(), octets(got, 60));
+            assert_eq!(frame.head(), pattern(got, 60));
             got += 1;
         }
         a.flush();
@@ -194,14 +194,14 @@ fn a_full_queue_drops_and_a_full_ring_defers() {
 }
 
 #[test]
-fn retained_frames_keep_their_octets_and_come_home_in_either_order() {
-    let _turn = turn();
+fn retained_frames_return_to_their_pool_in_either_order() {
+    let _turn = lock_pools();
     let (mut a, mut b) = pair(&OpenConfig::default());
     let full = a.available();
     let mut retained = Vec::new();
     for index in 0..200 {
         let mut frame = a.allocate(TxClass::Data).unwrap();
-        frame.buf_mut()[..100].copy_from_slice(&octets(index, 100));
+        frame.buf_mut()[..100].copy_from_slice(&pattern(index, 100));
         frame.set_len(100);
         retained.push(frame.retain());
         a.transmit(frame);
@@ -215,8 +215,8 @@ fn retained_frames_keep_their_octets_and_come_home_in_either_order() {
     got.drain(..100);
     assert_eq!(a.available()[0], full[0] - 200);
     for (index, kept) in retained.iter().enumerate() {
-        assert_eq!(kept.octets(), octets(index, 100));
-        assert_eq!(got[index].head(), octets(index + 100, 100));
+        assert_eq!(kept.octets(), pattern(index, 100));
+        assert_eq!(got[index].head(), pattern(index + 100, 100));
     }
     drop(retained);
     drop(got);
@@ -224,8 +224,8 @@ fn retained_frames_keep_their_octets_and_come_home_in_either_order() {
 }
 
 #[test]
-fn a_frame_dropped_unsent_is_freed_with_its_retained_reference() {
-    let _turn = turn();
+fn unsent_frame_is_freed_with_its_last_reference() {
+    let _turn = lock_pools();
     let (mut a, b) = pair(&OpenConfig::default());
     let full = a.available();
     let mut frame = a.allocate(TxClass::Data).unwrap();
@@ -243,8 +243,8 @@ fn a_frame_dropped_unsent_is_freed_with_its_retained_reference() {
 
 #[test]
 #[should_panic(expected = "a retained frame never changes")]
-fn a_retained_frame_has_no_room() {
-    let _turn = turn();
+fn writing_a_retained_frame_panics() {
+    let _turn = lock_pools();
     let (mut a, _b) = pair(&OpenConfig::default());
     let mut frame = a.allocate(TxClass::Data).unwrap();
     frame.set_len(60);
@@ -254,7 +254,7 @@ fn a_retained_frame_has_no_room() {
 
 #[test]
 fn a_device_works_from_the_thread_it_moved_to() {
-    let _turn = turn();
+    let _turn = lock_pools();
     let (mut a, mut b) = pair(&OpenConfig::default());
     let full = a.available();
     let sender = std::thread::spawn(move || {
@@ -270,7 +270,7 @@ fn a_device_works_from_the_thread_it_moved_to() {
                     std::thread::yield_now();
                     continue;
                 };
-                frame.buf_mut()[..100].copy_from_slice(&octets(index, 100));
+                frame.buf_mut()[..100].copy_from_slice(&pattern(index, 100));
                 frame.set_len(100);
                 a.transmit(frame);
                 break;
@@ -289,7 +289,7 @@ fn a_device_works_from_the_thread_it_moved_to() {
             std::thread::yield_now();
         }
         for frame in &burst {
-            assert_eq!(frame.head(), octets(next, 100));
+            assert_eq!(frame.head(), pattern(next, 100));
             next += 1;
         }
     }
@@ -315,24 +315,24 @@ impl Drop for SocketPath {
 }
 
 #[test]
-fn memif_joins_two_ports() {
-    let _turn = turn();
+fn memif_carries_frames_both_ways_and_removes_its_socket() {
+    let _turn = lock_pools();
     let path = SocketPath::new("two");
     let config = OpenConfig::default();
-    let mut server = one(&format!("memif:{}", path.0), &config).unwrap();
-    let mut client = one(&format!("memif:{}", path.0), &config).unwrap();
+    let mut server = open_single(&format!("memif:{}", path.0), &config).unwrap();
+    let mut client = open_single(&format!("memif:{}", path.0), &config).unwrap();
     wait_for_link(&[&server, &client]);
     assert_eq!(server.capabilities().checksum, ChecksumMode::Software);
     for index in 0..100 {
-        send(&mut client, &octets(index, 1514));
-        send(&mut server, &octets(index, 60));
+        send(&mut client, &pattern(index, 1514));
+        send(&mut server, &pattern(index, 60));
     }
     let got = exchange(&mut client, &mut server, 100);
     for (index, frame) in got.iter().enumerate() {
-        assert_eq!(frame.head(), octets(index, 1514));
+        assert_eq!(frame.head(), pattern(index, 1514));
     }
     let got = exchange(&mut server, &mut client, 100);
-    assert_eq!(got[99].head(), octets(99, 60));
+    assert_eq!(got[99].head(), pattern(99, 60));
     drop(server);
     drop(client);
     assert!(!std::path::Path::new(&path.0).exists(), "the socket goes with its server");
@@ -340,13 +340,13 @@ fn memif_joins_two_ports() {
 
 /// The driver takes a port apart when its peer goes as well as when it is closed.
 #[test]
-fn both_ends_of_memif_may_close_at_the_same_moment() {
-    let _turn = turn();
+fn memif_ports_may_close_concurrently() {
+    let _turn = lock_pools();
     for round in 0..30 {
         let path = SocketPath::new(&format!("close{round}"));
         let config = OpenConfig::default();
-        let server = one(&format!("memif:{},server", path.0), &config).unwrap();
-        let client = one(&format!("memif:{},client", path.0), &config).unwrap();
+        let server = open_single(&format!("memif:{},server", path.0), &config).unwrap();
+        let client = open_single(&format!("memif:{},client", path.0), &config).unwrap();
         wait_for_link(&[&server, &client]);
         let moment = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
@@ -363,33 +363,33 @@ fn both_ends_of_memif_may_close_at_the_same_moment() {
 }
 
 #[test]
-fn memif_carries_jumbo_frames_whole_or_in_runs() {
-    let _turn = turn();
+fn memif_carries_jumbo_frames_whole_or_in_segments() {
+    let _turn = lock_pools();
     let path = SocketPath::new("jumbo");
     let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
-    let mut server = one(&format!("memif:{},server", path.0), &config).unwrap();
-    let config = OpenConfig { receive_room: Some(2048), ..config };
-    let mut client = one(&format!("memif:{},client", path.0), &config).unwrap();
+    let mut server = open_single(&format!("memif:{},server", path.0), &config).unwrap();
+    let config = OpenConfig { rx_buf_size: Some(2048), ..config };
+    let mut client = open_single(&format!("memif:{},client", path.0), &config).unwrap();
     wait_for_link(&[&server, &client]);
-    send(&mut client, &octets(0, 9014));
-    assert_eq!(exchange(&mut client, &mut server, 1)[0].head(), octets(0, 9014));
-    send(&mut server, &octets(1, 9014));
+    send(&mut client, &pattern(0, 9014));
+    assert_eq!(exchange(&mut client, &mut server, 1)[0].head(), pattern(0, 9014));
+    send(&mut server, &pattern(1, 9014));
     let got = exchange(&mut server, &mut client, 1);
     let frame = &got[0];
     assert_eq!(frame.len(), 9014);
     assert!(frame.head().len() <= 2048, "in runs");
-    assert_eq!(whole(frame), octets(1, 9014));
+    assert_eq!(contents(frame), pattern(1, 9014));
     let mut middle = [0; 5000];
     frame.copy_out(2040, &mut middle);
-    assert_eq!(middle, octets(1 + 2040, 5000).as_slice());
+    assert_eq!(middle, pattern(1 + 2040, 5000).as_slice());
 }
 
 #[test]
 #[should_panic(expected = "the range lies in the frame")]
 fn copying_beyond_the_frame_panics() {
-    let _turn = turn();
+    let _turn = lock_pools();
     let (mut a, mut b) = pair(&OpenConfig::default());
-    send(&mut a, &octets(0, 100));
+    send(&mut a, &pattern(0, 100));
     a.flush();
     receive(&mut b, 1)[0].copy_out(50, &mut [0; 51]);
 }
@@ -400,10 +400,10 @@ const PEER: &str = "FERROWARP_TEST_MEMIF_PEER";
 #[test]
 fn memif_peer_process() {
     let Ok(spec) = std::env::var(PEER) else { return };
-    let mut device = one(&spec, &OpenConfig::default()).unwrap();
+    let mut device = open_single(&spec, &OpenConfig::default()).unwrap();
     wait_for_link(&[&device]);
     for frame in receive(&mut device, 10) {
-        send(&mut device, &whole(&frame));
+        send(&mut device, &contents(&frame));
     }
     while device.transmit_backlog() != 0 {
         device.flush();
@@ -413,12 +413,13 @@ fn memif_peer_process() {
 }
 
 #[test]
-fn memif_joins_two_processes_and_survives_what_a_killed_one_left() {
-    let _turn = turn();
+fn memif_server_replaces_a_stale_socket() {
+    let _turn = lock_pools();
     let path = SocketPath::new("processes");
     // What a killed server leaves.
     drop(std::os::unix::net::UnixListener::bind(&path.0).unwrap());
-    let mut server = one(&format!("memif:{},server", path.0), &OpenConfig::default()).unwrap();
+    let mut server =
+        open_single(&format!("memif:{},server", path.0), &OpenConfig::default()).unwrap();
     let mut peer = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "device::tests::memif_peer_process"])
         .env(PEER, format!("memif:{},client", path.0))
@@ -426,12 +427,12 @@ fn memif_joins_two_processes_and_survives_what_a_killed_one_left() {
         .unwrap();
     wait_for_link(&[&server]);
     for index in 0..10 {
-        send(&mut server, &octets(index, 1000));
+        send(&mut server, &pattern(index, 1000));
     }
     let got = receive(&mut server, 10);
     assert_eq!(got.len(), 10);
     for (index, frame) in got.iter().enumerate() {
-        assert_eq!(frame.head(), octets(index, 1000));
+        assert_eq!(frame.head(), pattern(index, 1000));
     }
     assert!(peer.wait().unwrap().success());
 }
@@ -442,7 +443,7 @@ const ARGUMENTS: &str = "FERROWARP_TEST_EAL";
 #[test]
 fn eal_arguments_process() {
     let Ok(spec) = std::env::var(ARGUMENTS) else { return };
-    match one(&spec, &OpenConfig::default()) {
+    match open_single(&spec, &OpenConfig::default()) {
         Ok(device) => println!("opened {} {:?}", device.name(), device.capabilities().checksum),
         Err(error) => println!("refused {error}"),
     }
@@ -451,7 +452,7 @@ fn eal_arguments_process() {
 }
 
 #[test]
-fn eal_arguments_are_taken_as_they_are() {
+fn eal_arguments_are_passed_verbatim() {
     let table = [
         ("eal:--vdev=net_null0", "opened eal:--vdev=net_null0 Software"),
         ("eal:--no-huge -m 64", "refused eal:--no-huge -m 64: no unused port was found"),
@@ -472,24 +473,24 @@ fn eal_arguments_are_taken_as_they_are() {
 
 /// Devices that DPDK was not started with, one after the other and side by side.
 #[test]
-fn devices_can_be_opened_later() {
-    let _turn = turn();
+fn devices_can_be_hotplugged_after_eal_init() {
+    let _turn = lock_pools();
     let config = OpenConfig::default();
     drop(pair(&config));
     for _ in 0..2 {
-        let first = one("eal:--vdev=net_null_a,size=64", &config).unwrap();
-        let mut second = one("eal:--vdev net_null_b,size=100", &config).unwrap();
+        let first = open_single("eal:--vdev=net_null_a,size=64", &config).unwrap();
+        let mut second = open_single("eal:--vdev net_null_b,size=100", &config).unwrap();
         let frames = receive(&mut second, 8);
         assert!(frames.len() == 8 && frames.iter().all(|frame| frame.len() == 100));
-        assert!(one("eal:--vdev=net_null_a,size=64", &config).is_err(), "it is in use");
+        assert!(open_single("eal:--vdev=net_null_a,size=64", &config).is_err(), "it is in use");
         drop((first, second));
     }
 }
 
 /// A device that is no network card: DPDK finds it on its bus, and has no driver for it.
 #[test]
-fn a_card_named_later_is_looked_for_on_its_bus() {
-    let _turn = turn();
+fn pci_hotplug_probes_the_bus() {
+    let _turn = lock_pools();
     let config = OpenConfig::default();
     drop(pair(&config));
     let other = std::fs::read_dir("/sys/bus/pci/devices").ok().and_then(|mut devices| {
@@ -506,15 +507,15 @@ fn a_card_named_later_is_looked_for_on_its_bus() {
         eprintln!("skipped: this machine has no PCI device but cards");
         return;
     };
-    let error = one(&format!("pci:{other}"), &config).unwrap_err().to_string();
+    let error = open_single(&format!("pci:{other}"), &config).unwrap_err().to_string();
     // Not that there is no such device, nor that DPDK was started without it.
     assert!(error.contains("could not be attached"), "{error}");
     assert!(!error.contains("No such device"), "{error}");
 }
 
 #[test]
-fn each_obstacle_is_told_in_one_line() {
-    let _turn = turn();
+fn each_open_error_is_one_line() {
+    let _turn = lock_pools();
     let path = SocketPath::new("nobody");
     let config = OpenConfig::default();
     let table = [
@@ -531,7 +532,7 @@ fn each_obstacle_is_told_in_one_line() {
     // The environment must run for the last few to mean anything.
     drop(pair(&config));
     for (spec, expected) in table {
-        let error = one(&spec, &config).unwrap_err().to_string();
+        let error = open_single(&spec, &config).unwrap_err().to_string();
         assert!(error.contains(expected), "{spec}: {error}");
         assert!(!error.contains('\n'), "one line: {error}");
     }
@@ -540,23 +541,23 @@ fn each_obstacle_is_told_in_one_line() {
 }
 
 #[test]
-fn a_raw_port_passes_frames_on_without_touching_them() {
-    let _turn = turn();
+fn raw_port_forwards_frames_without_copying() {
+    let _turn = lock_pools();
     let (left, right) = (SocketPath::new("rawleft"), SocketPath::new("rawright"));
     let config = OpenConfig::default();
     let raw = |path: &SocketPath| {
         open_raw(&format!("memif:{},server", path.0).parse().unwrap(), &config).unwrap()
     };
     let (mut from, mut to) = (raw(&left), raw(&right));
-    let mut source = one(&format!("memif:{},client", left.0), &config).unwrap();
-    let mut sink = one(&format!("memif:{},client", right.0), &config).unwrap();
+    let mut source = open_single(&format!("memif:{},client", left.0), &config).unwrap();
+    let mut sink = open_single(&format!("memif:{},client", right.0), &config).unwrap();
     wait_for_link(&[&source, &sink]);
     let mut got = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(5);
     let mut sent = 0;
     while got.len() < 500 && Instant::now() < deadline {
         if sent < 500 && source.tx_free_count() > 0 {
-            send(&mut source, &octets(sent, 60 + sent));
+            send(&mut source, &pattern(sent, 60 + sent));
             sent += 1;
         }
         source.flush();
@@ -569,51 +570,51 @@ fn a_raw_port_passes_frames_on_without_touching_them() {
     }
     assert_eq!(got.len(), 500, "{:?} {:?}", from.counters(), to.counters());
     for (index, frame) in got.iter().enumerate() {
-        let mut expected = octets(index, 60 + index);
+        let mut expected = pattern(index, 60 + index);
         expected[3] ^= 0xff;
         assert_eq!(frame.head(), expected);
     }
     assert_eq!((from.counters().received, to.counters().sent), (500, 500));
     assert_eq!((from.counters().not_copied, to.counters().overrun), (0, 0));
-    let copy = to.copy(&octets(1, 100)).unwrap();
-    assert_eq!(copy.octets(), octets(1, 100));
+    let copy = to.copy(&pattern(1, 100)).unwrap();
+    assert_eq!(copy.octets(), pattern(1, 100));
     assert!(to.copy(&[0; 5000]).is_none(), "longer than a frame");
     let refused = open_raw(&DeviceSpec::Ring, &config).unwrap_err().to_string();
     assert!(refused.contains("two ends of one program"), "{refused}");
 }
 
 #[test]
-fn frames_that_others_hold_or_that_come_in_pieces_are_copied() {
-    let _turn = turn();
+fn shared_or_segmented_frames_are_copied_on_raw_receive() {
+    let _turn = lock_pools();
     let (mut a, b) = pair(&OpenConfig::default());
     let mut b = b.into_raw();
     let mut frame = a.allocate(TxClass::Data).unwrap();
-    frame.buf_mut()[..60].copy_from_slice(&octets(0, 60));
+    frame.buf_mut()[..60].copy_from_slice(&pattern(0, 60));
     frame.set_len(60);
     let retained = frame.retain();
     a.transmit(frame);
-    send(&mut a, &octets(9, 70));
+    send(&mut a, &pattern(9, 70));
     a.flush();
     let mut got = Vec::new();
     b.receive(32, |frame| got.push(frame));
     assert_eq!(got.len(), 2);
     got[0].octets_mut()[0] ^= 1;
-    assert_eq!(retained.octets(), octets(0, 60), "the sender's frame is as it was");
-    assert_eq!(got[1].octets(), octets(9, 70));
+    assert_eq!(retained.octets(), pattern(0, 60), "the sender's frame is as it was");
+    assert_eq!(got[1].octets(), pattern(9, 70));
 
     let path = SocketPath::new("rawruns");
     let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
-    let mut server = one(&format!("memif:{},server", path.0), &config).unwrap();
-    let config = OpenConfig { receive_room: Some(2048), ..config };
+    let mut server = open_single(&format!("memif:{},server", path.0), &config).unwrap();
+    let config = OpenConfig { rx_buf_size: Some(2048), ..config };
     let spec = format!("memif:{},client", path.0).parse().unwrap();
     let mut client = open_raw(&spec, &config).unwrap();
     wait_for_link(&[&server]);
-    send(&mut server, &octets(1, 9014));
+    send(&mut server, &pattern(1, 9014));
     let mut got = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(5);
     while got.is_empty() && Instant::now() < deadline {
         server.flush();
         client.receive(32, |frame| got.push(frame));
     }
-    assert_eq!(got[0].octets(), octets(1, 9014));
+    assert_eq!(got[0].octets(), pattern(1, 9014));
 }

@@ -5,55 +5,55 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use super::{AsyncEvent, Events, time_left};
-use crate::context::Inner;
+use super::{AsyncEvent, AsyncEventQueue, time_left};
+use crate::context::ContextInner;
 
-pub(super) const NO_TICKET: u64 = 0;
+pub(super) const NOT_QUEUED: u64 = 0;
 /// The source tells nothing any more.
-pub(super) const GONE: u64 = u64::MAX;
+pub(super) const REMOVED: u64 = u64::MAX;
 
 /// Something whose events are told of, and the threads that sleep until it has one.
-pub(crate) struct Source {
+pub(crate) struct EventSource {
     /// Its name, known when the shard has made what it stands for.
     event: OnceLock<AsyncEvent>,
-    /// Its place in line, [`NO_TICKET`] or [`GONE`]. Changed under the lock of [`Events`] only.
+    /// Its place in line, [`NOT_QUEUED`] or [`REMOVED`]. Changed under the lock of [`AsyncEventQueue`] only.
     pub(super) ticket: AtomicU64,
-    /// Listed in [`Teller::untold`].
-    untold: AtomicBool,
+    /// Listed in [`EventPublisher::deferred`].
+    deferred: AtomicBool,
     /// Has no more events, ever.
     ended: AtomicBool,
     sleepers: Mutex<Vec<Thread>>,
 }
 
-impl Source {
+impl EventSource {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             event: OnceLock::new(),
-            ticket: AtomicU64::new(NO_TICKET),
-            untold: AtomicBool::new(false),
+            ticket: AtomicU64::new(NOT_QUEUED),
+            deferred: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             sleepers: Mutex::default(),
         })
     }
 
     /// Before its first event.
-    pub(crate) fn name(&self, event: AsyncEvent) {
+    pub(crate) fn set_event(&self, event: AsyncEvent) {
         // Each is made and named once.
         let _ = self.event.set(event);
     }
 
     /// Sleeps until `ready` has something, the source ends, or `timeout` has passed.
     ///
-    /// Nothing is overlooked: an event is put where `ready` finds it before [`Source::wake`] takes
+    /// Nothing is overlooked: an event is put where `ready` finds it before [`EventSource::wake`] takes
     /// the lock. If that was before this thread was listed, `ready` is asked after that; else the
     /// thread is found in the list, and does not park again.
-    pub(crate) fn sleep<T>(
+    pub(crate) fn wait<T>(
         &self,
         timeout: Duration,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let end = Instant::now().checked_add(timeout);
-        let _listed = Listed::enter(self);
+        let _listed = SleeperGuard::new(self);
         loop {
             let ended = self.ended.load(Ordering::Acquire);
             if let Some(value) = ready() {
@@ -89,16 +89,16 @@ impl Source {
 }
 
 /// A thread in the list of those that sleep.
-struct Listed<'a>(&'a Source);
+struct SleeperGuard<'a>(&'a EventSource);
 
-impl<'a> Listed<'a> {
-    fn enter(source: &'a Source) -> Self {
+impl<'a> SleeperGuard<'a> {
+    fn new(source: &'a EventSource) -> Self {
         source.lock_sleepers().push(std::thread::current());
         Self(source)
     }
 }
 
-impl Drop for Listed<'_> {
+impl Drop for SleeperGuard<'_> {
     fn drop(&mut self) {
         let own = std::thread::current().id();
         let mut sleepers = self.0.lock_sleepers();
@@ -117,80 +117,80 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 }
 
 /// The shard's end: tells without ever waiting.
-pub(crate) struct Teller {
-    events: Arc<Events>,
+pub(crate) struct EventPublisher {
+    events: Arc<AsyncEventQueue>,
     /// Sources that found a lock taken, each once.
-    untold: Vec<Arc<Source>>,
+    deferred: Vec<Arc<EventSource>>,
     /// Likewise.
-    untold_errors: Vec<AsyncEvent>,
+    deferred_errors: Vec<AsyncEvent>,
 }
 
-impl Teller {
-    pub(crate) const fn new(events: Arc<Events>) -> Self {
-        Self { events, untold: Vec::new(), untold_errors: Vec::new() }
+impl EventPublisher {
+    pub(crate) const fn new(events: Arc<AsyncEventQueue>) -> Self {
+        Self { events, deferred: Vec::new(), deferred_errors: Vec::new() }
     }
 
     /// A source has an event: to be called when the event is where the application finds it.
     #[cold]
-    pub(crate) fn tell(&mut self, source: &Arc<Source>) {
-        if !self.try_tell(source) && !source.untold.swap(true, Ordering::Relaxed) {
-            self.untold.push(Arc::clone(source));
+    pub(crate) fn publish(&mut self, source: &Arc<EventSource>) {
+        if !self.try_publish(source) && !source.deferred.swap(true, Ordering::Relaxed) {
+            self.deferred.push(Arc::clone(source));
         }
     }
 
     /// Something happened that no source stands for.
     #[cold]
-    pub(crate) fn tell_error(&mut self, event: AsyncEvent) {
-        if !self.try_tell_error(event) && !self.untold_errors.contains(&event) {
-            self.untold_errors.push(event);
+    pub(crate) fn publish_error(&mut self, event: AsyncEvent) {
+        if !self.try_publish_error(event) && !self.deferred_errors.contains(&event) {
+            self.deferred_errors.push(event);
         }
     }
 
-    /// Whether all was told; what was not is tried again by [`Teller::tell_rest`].
+    /// Whether all was told; what was not is tried again by [`EventPublisher::retry_deferred`].
     #[inline]
-    pub(crate) const fn is_done(&self) -> bool {
-        self.untold.is_empty() && self.untold_errors.is_empty()
+    pub(crate) const fn is_drained(&self) -> bool {
+        self.deferred.is_empty() && self.deferred_errors.is_empty()
     }
 
     /// Tells what could not be told before.
     #[cold]
-    pub(crate) fn tell_rest(&mut self) {
-        for source in std::mem::take(&mut self.untold) {
-            source.untold.store(false, Ordering::Relaxed);
-            self.tell(&source);
+    pub(crate) fn retry_deferred(&mut self) {
+        for source in std::mem::take(&mut self.deferred) {
+            source.deferred.store(false, Ordering::Relaxed);
+            self.publish(&source);
         }
-        for event in std::mem::take(&mut self.untold_errors) {
-            self.tell_error(event);
+        for event in std::mem::take(&mut self.deferred_errors) {
+            self.publish_error(event);
         }
     }
 
     /// Tells what is left to tell, and that nothing follows. Waits for the locks, for once: there
     /// is no next pass.
     #[cold]
-    pub(crate) fn tell_failure(&mut self) {
-        self.tell_error(AsyncEvent::Failed);
-        while !self.is_done() {
+    pub(crate) fn publish_failure(&mut self) {
+        self.publish_error(AsyncEvent::Failed);
+        while !self.is_drained() {
             std::thread::yield_now();
-            self.tell_rest();
+            self.retry_deferred();
         }
         self.events.close();
     }
 
-    fn try_tell(&self, source: &Arc<Source>) -> bool {
+    fn try_publish(&self, source: &Arc<EventSource>) -> bool {
         let Some(&event) = source.event.get() else { return true };
         if !source.wake() {
             return false;
         }
-        let Some(mut ready) = try_lock(&self.events.ready) else { return false };
-        if ready.put_source(event, source) {
+        let Some(mut ready) = try_lock(&self.events.state) else { return false };
+        if ready.push_source(event, source) {
             self.events.wake.notify_one();
         }
         true
     }
 
-    fn try_tell_error(&self, event: AsyncEvent) -> bool {
-        let Some(mut ready) = try_lock(&self.events.ready) else { return false };
-        if ready.put_error(event) {
+    fn try_publish_error(&self, event: AsyncEvent) -> bool {
+        let Some(mut ready) = try_lock(&self.events.state) else { return false };
+        if ready.push_error(event) {
             self.events.wake.notify_one();
         }
         true
@@ -199,28 +199,28 @@ impl Teller {
 
 /// How long a call that waits looks by itself before it sleeps: most of what is waited for comes
 /// sooner than a thread falls asleep and wakes again.
-const LOOK: Duration = Duration::from_micros(50);
+const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
-impl Inner {
+impl ContextInner {
     /// Waits until `ready` has something that `source` tells of, for `timeout` at most. Sleeps if
     /// it may, and drives meanwhile if not.
     pub(crate) fn wait_for<T>(
         &self,
-        source: &Source,
+        source: &EventSource,
         timeout: Duration,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         if !self.can_sleep() || dpdk_sys::is_child() {
             return self.wait(timeout, ready);
         }
-        let look = timeout.min(LOOK);
+        let look = timeout.min(SPIN_BEFORE_SLEEP);
         self.wait(look, &mut ready).or_else(|| {
             if look == timeout {
                 return None;
             }
             // Whoever drives in this thread's place looks often for a while.
-            let _awaiting = self.shard.await_news();
-            source.sleep(timeout - look, ready)
+            let _awaiting = self.shard.add_waiter();
+            source.wait(timeout - look, ready)
         })
     }
 }

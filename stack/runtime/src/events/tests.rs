@@ -6,80 +6,80 @@ use super::*;
 use crate::device::DeviceSpec;
 use crate::{Config, Context, DriveMode, QpOptions};
 
-fn source(port: u16) -> (Arc<Source>, AsyncEvent) {
-    let (source, event) = (Source::new(), AsyncEvent::ConnectRequest { port });
-    source.name(event);
+fn source(port: u16) -> (Arc<EventSource>, AsyncEvent) {
+    let (source, event) = (EventSource::new(), AsyncEvent::ConnectRequest { port });
+    source.set_event(event);
     (source, event)
 }
 
-fn all(events: &Events) -> Vec<AsyncEvent> {
-    std::iter::from_fn(|| events.lock().take()).collect()
+fn drain(events: &AsyncEventQueue) -> Vec<AsyncEvent> {
+    std::iter::from_fn(|| events.lock().pop()).collect()
 }
 
 #[test]
-fn each_source_is_in_line_once_and_in_order() {
-    let events = Events::new();
-    let mut teller = Teller::new(Arc::clone(&events));
+fn source_is_queued_once_and_in_order() {
+    let events = AsyncEventQueue::new();
+    let mut teller = EventPublisher::new(Arc::clone(&events));
     let ((a, event_a), (b, event_b)) = (source(1), source(2));
     let overrun = AsyncEvent::CqOverrun { cq: CqId(3) };
     for _ in 0..1000 {
-        teller.tell(&a);
-        teller.tell_error(overrun);
-        teller.tell(&b);
+        teller.publish(&a);
+        teller.publish_error(overrun);
+        teller.publish(&b);
     }
-    assert_eq!(all(&events), [event_a, overrun, event_b]);
+    assert_eq!(drain(&events), [event_a, overrun, event_b]);
     // What happens after an event was taken is told of again.
-    teller.tell(&b);
-    assert_eq!(all(&events), [event_b]);
+    teller.publish(&b);
+    assert_eq!(drain(&events), [event_b]);
 }
 
 #[test]
-fn a_source_that_is_gone_is_told_of_no_more() {
-    let events = Events::new();
-    let mut teller = Teller::new(Arc::clone(&events));
+fn removed_source_yields_no_event() {
+    let events = AsyncEventQueue::new();
+    let mut teller = EventPublisher::new(Arc::clone(&events));
     let ((a, event_a), (b, _)) = (source(1), source(2));
-    teller.tell(&a);
-    teller.tell(&b);
-    events.forget(&b);
-    teller.tell(&b);
-    assert_eq!(all(&events), [event_a]);
+    teller.publish(&a);
+    teller.publish(&b);
+    events.remove(&b);
+    teller.publish(&b);
+    assert_eq!(drain(&events), [event_a]);
 }
 
 #[test]
-fn the_shard_does_not_wait_for_a_lock_and_tells_later() {
-    let events = Events::new();
-    let mut teller = Teller::new(Arc::clone(&events));
+fn publish_under_contention_is_deferred() {
+    let events = AsyncEventQueue::new();
+    let mut teller = EventPublisher::new(Arc::clone(&events));
     let (source, event) = source(1);
     let overrun = AsyncEvent::CqOverrun { cq: CqId(3) };
     // Held by this very thread: a teller that waited would do so for ever.
     let ready = events.lock();
     for _ in 0..1000 {
-        teller.tell(&source);
-        teller.tell_error(overrun);
+        teller.publish(&source);
+        teller.publish_error(overrun);
     }
-    teller.tell_rest();
-    assert!(!teller.is_done());
+    teller.retry_deferred();
+    assert!(!teller.is_drained());
     drop(ready);
-    teller.tell_rest();
-    assert!(teller.is_done());
-    assert_eq!(all(&events), [event, overrun]);
+    teller.retry_deferred();
+    assert!(teller.is_drained());
+    assert_eq!(drain(&events), [event, overrun]);
 
     let sleepers = source.lock_sleepers();
-    teller.tell(&source);
-    assert!(!teller.is_done());
+    teller.publish(&source);
+    assert!(!teller.is_drained());
     drop(sleepers);
-    teller.tell_rest();
-    assert!(teller.is_done());
-    assert_eq!(all(&events), [event]);
+    teller.retry_deferred();
+    assert!(teller.is_drained());
+    assert_eq!(drain(&events), [event]);
 }
 
 #[test]
-fn the_descriptor_is_readable_while_events_wait() {
-    let events = Events::new();
-    let mut teller = Teller::new(Arc::clone(&events));
+fn fd_is_readable_while_events_are_pending() {
+    let events = AsyncEventQueue::new();
+    let mut teller = EventPublisher::new(Arc::clone(&events));
     let ((a, _), (b, _)) = (source(1), source(2));
     // Made late, it tells of what was there before.
-    teller.tell(&a);
+    teller.publish(&a);
     let fd = events.fd().unwrap();
     let file = File::from(fd.as_fd().try_clone_to_owned().unwrap());
     // Bytes that are there; put back where they were.
@@ -89,19 +89,19 @@ fn the_descriptor_is_readable_while_events_wait() {
         count
     };
     assert_eq!(readable(), 1);
-    teller.tell(&b);
+    teller.publish(&b);
     assert_eq!(readable(), 1);
-    events.lock().take();
+    events.lock().pop();
     assert_eq!(readable(), 1);
-    events.lock().take();
+    events.lock().pop();
     assert_eq!(readable(), 0);
-    teller.tell(&a);
-    events.forget(&a);
+    teller.publish(&a);
+    events.remove(&a);
     assert_eq!(readable(), 0);
     // Even if the application takes the bytes itself nobody waits for ever.
-    teller.tell(&b);
+    teller.publish(&b);
     let _ = (&file).read(&mut [0; 2]);
-    assert_eq!(all(&events).len(), 1);
+    assert_eq!(drain(&events).len(), 1);
 }
 
 /// Two contexts on a ring, driven by helpers.
@@ -119,7 +119,7 @@ fn helped() -> (Context, Context) {
 fn exported_event_fd_counts_as_a_waiter() {
     let (context, _peer) = helped();
     let channel = context.event_channel().unwrap();
-    let waiters = || context.inner().shard.handover().waiters();
+    let waiters = || context.inner().shard.helper_wakeup().waiters();
     assert!(!waiters().any());
     let _ = channel.as_fd();
     assert!(waiters().fd_exported && !waiters().sleeping);
@@ -129,11 +129,12 @@ fn exported_event_fd_counts_as_a_waiter() {
 #[test]
 fn wait_of_zero_does_not_hand_over_to_the_helper() {
     let (context, _peer) = helped();
-    let (channel, events) = (context.create_channel().unwrap(), context.event_channel().unwrap());
+    let (channel, events) =
+        (context.create_comp_channel().unwrap(), context.event_channel().unwrap());
     let (pd, cq) = (context.alloc_pd(), context.create_cq_on(&channel, 4).unwrap());
     let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 1 };
     let qp = pd.create_qp(&context, &options).unwrap();
-    let wait_seq = || context.inner().shard.handover().waiters().wait_seq;
+    let wait_seq = || context.inner().shard.helper_wakeup().waiters().wait_seq;
     let before = wait_seq();
     assert_eq!(channel.wait(Duration::ZERO), None);
     assert_eq!(events.wait(Duration::ZERO), None);

@@ -7,21 +7,21 @@ use ferrowarp_proto::ddp::regions::{AccessScope, Bind, RegionTable, Registration
 use loom::thread;
 
 use super::*;
-use crate::epoch::testing::Shard;
-use crate::epoch::wait_for_passes;
+use crate::qsbr::synchronize;
+use crate::qsbr::testing::Shard;
 use crate::sync::{Arc, Cell};
 
 const SCOPE: AccessScope = AccessScope { pd: 1, stream: StreamId(1) };
 
 /// Shards, a table, and the memory of its regions by their `backing`.
-struct World<const SHARDS: usize> {
+struct Model<const SHARDS: usize> {
     shards: [Shard; SHARDS],
     regions: RegionTable,
     /// Two pieces of each.
     memory: [Cell<u32>; 4],
 }
 
-impl<const SHARDS: usize> World<SHARDS> {
+impl<const SHARDS: usize> Model<SHARDS> {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             shards: [(); SHARDS].map(|()| Shard::new()),
@@ -49,11 +49,11 @@ impl<const SHARDS: usize> World<SHARDS> {
     }
 
     /// One pass of a shard, unless somebody is inside.
-    fn pass(&self, shard: usize, act: impl FnOnce()) {
+    fn poll(&self, shard: usize, step: impl FnOnce()) {
         let shard = &self.shards[shard];
-        if let Some(_inside) = shard.gate.try_enter() {
-            shard.epoch.observe();
-            act();
+        if let Some(_guard) = shard.lock.try_lock() {
+            shard.epoch.report_quiescent();
+            step();
         }
     }
 
@@ -66,13 +66,13 @@ impl<const SHARDS: usize> World<SHARDS> {
         }
     }
 
-    fn wait(&self) {
-        wait_for_passes(self.shards.iter());
+    fn synchronize(&self) {
+        synchronize(self.shards.iter());
     }
 
     /// What [`crate::Mr`] does when it is dropped; the memory is the arena's again.
     fn drop_region(&self, region: Stag, backing: usize) {
-        revoke_region(&self.regions, region, || self.wait());
+        revoke_region(&self.regions, region, || self.synchronize());
         assert_eq!(self.regions.window_count(region), 0);
         for piece in &self.memory[2 * backing..2 * backing + 2] {
             // SAFETY: as above: this stands for freeing the memory.
@@ -83,20 +83,20 @@ impl<const SHARDS: usize> World<SHARDS> {
 }
 
 /// What one thread does.
-type Act<const SHARDS: usize> = Box<dyn FnOnce(&World<SHARDS>) + Send>;
+type Step<const SHARDS: usize> = Box<dyn FnOnce(&Model<SHARDS>) + Send>;
 
-fn act<const SHARDS: usize>(act: impl FnOnce(&World<SHARDS>) + Send + 'static) -> Act<SHARDS> {
-    Box::new(act)
+fn step<const SHARDS: usize>(step: impl FnOnce(&Model<SHARDS>) + Send + 'static) -> Step<SHARDS> {
+    Box::new(step)
 }
 
-/// Lets threads act on the world at once, and waits for them.
-fn run<const SHARDS: usize, const THREADS: usize>(
-    world: &Arc<World<SHARDS>>,
-    acts: [Act<SHARDS>; THREADS],
+/// Lets threads step on the model at once, and waits for them.
+fn run_threads<const SHARDS: usize, const THREADS: usize>(
+    model: &Arc<Model<SHARDS>>,
+    steps: [Step<SHARDS>; THREADS],
 ) {
-    let threads = acts.map(|act| {
-        let world = Arc::clone(world);
-        thread::spawn(move || act(&world))
+    let threads = steps.map(|step| {
+        let model = Arc::clone(model);
+        thread::spawn(move || step(&model))
     });
     for thread in threads {
         thread.join().unwrap();
@@ -111,16 +111,16 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 
 /// Two shards, each with a pass, and a region that goes.
 #[test]
-fn region_is_freed_after_the_passes_of_all_shards() {
+fn region_is_freed_after_the_polls_of_all_shards() {
     check(2, || {
-        let world = World::<2>::new();
-        let region = world.register(0);
-        run(
-            &world,
+        let model = Model::<2>::new();
+        let region = model.register(0);
+        run_threads(
+            &model,
             [
-                act(move |world| world.pass(0, || world.write(region, 0))),
-                act(move |world| world.pass(1, || world.write(region, 8))),
-                act(move |world| world.drop_region(region, 0)),
+                step(move |model| model.poll(0, || model.write(region, 0))),
+                step(move |model| model.poll(1, || model.write(region, 8))),
+                step(move |model| model.drop_region(region, 0)),
             ],
         );
     });
@@ -128,16 +128,16 @@ fn region_is_freed_after_the_passes_of_all_shards() {
 
 /// The next pass of a shard may be another thread's: it sees what the one before has seen.
 #[test]
-fn region_is_freed_whoever_drives_next() {
+fn region_is_freed_whichever_thread_polls_next() {
     check(2, || {
-        let world = World::<1>::new();
-        let region = world.register(0);
-        run(
-            &world,
+        let model = Model::<1>::new();
+        let region = model.register(0);
+        run_threads(
+            &model,
             [
-                act(move |world| world.pass(0, || world.write(region, 0))),
-                act(move |world| world.pass(0, || world.write(region, 0))),
-                act(move |world| world.drop_region(region, 0)),
+                step(move |model| model.poll(0, || model.write(region, 0))),
+                step(move |model| model.poll(0, || model.write(region, 0))),
+                step(move |model| model.drop_region(region, 0)),
             ],
         );
     });
@@ -145,20 +145,20 @@ fn region_is_freed_whoever_drives_next() {
 
 /// The window's owner revokes it, the region's owner drops that, a pass writes through it.
 #[test]
-fn region_is_freed_after_passes_by_a_window_that_another_revokes() {
+fn region_is_freed_after_polls_through_a_window_revoked_meanwhile() {
     check(2, || {
-        let world = World::<1>::new();
-        let region = world.register(0);
-        let window = world.regions.allocate_window(1).unwrap();
-        assert!(world.bind(window, region, 0));
-        run(
-            &world,
+        let model = Model::<1>::new();
+        let region = model.register(0);
+        let window = model.regions.allocate_window(1).unwrap();
+        assert!(model.bind(window, region, 0));
+        run_threads(
+            &model,
             [
-                act(move |world| world.pass(0, || world.write(window, 0))),
-                act(move |world| {
-                    let _ = world.regions.unbind(window);
+                step(move |model| model.poll(0, || model.write(window, 0))),
+                step(move |model| {
+                    let _ = model.regions.unbind(window);
                 }),
-                act(move |world| world.drop_region(region, 0)),
+                step(move |model| model.drop_region(region, 0)),
             ],
         );
     });
@@ -166,24 +166,24 @@ fn region_is_freed_after_passes_by_a_window_that_another_revokes() {
 
 /// A request binds a window to a region that is being dropped, and a Write comes by it.
 #[test]
-fn region_is_freed_after_a_binding_in_flight() {
+fn region_is_freed_after_a_bind_in_flight() {
     check(3, || {
-        let world = World::<1>::new();
-        let region = world.register(0);
-        let window = world.regions.allocate_window(1).unwrap();
-        run(
-            &world,
+        let model = Model::<1>::new();
+        let region = model.register(0);
+        let window = model.regions.allocate_window(1).unwrap();
+        run_threads(
+            &model,
             [
-                act(move |world| {
-                    world.pass(0, || {
-                        let _ = world.bind(window, region, 0);
+                step(move |model| {
+                    model.poll(0, || {
+                        let _ = model.bind(window, region, 0);
                     });
-                    world.pass(0, || world.write(window, 0));
+                    model.poll(0, || model.write(window, 0));
                 }),
-                act(move |world| world.drop_region(region, 0)),
+                step(move |model| model.drop_region(region, 0)),
             ],
         );
-        assert!(!world.regions.unbind(window), "the window outlived its region");
+        assert!(!model.regions.unbind(window), "the window outlived its region");
     });
 }
 
@@ -192,29 +192,29 @@ fn region_is_freed_after_a_binding_in_flight() {
 #[test]
 fn windows_are_counted_where_they_were_bound() {
     check(3, || {
-        let world = World::<1>::new();
-        let regions = [world.register(0), world.register(1)];
-        let window = world.regions.allocate_window(1).unwrap();
-        assert!(world.bind(window, regions[0], 0));
-        run(
-            &world,
+        let model = Model::<1>::new();
+        let regions = [model.register(0), model.register(1)];
+        let window = model.regions.allocate_window(1).unwrap();
+        assert!(model.bind(window, regions[0], 0));
+        run_threads(
+            &model,
             [
-                act(move |world| {
-                    world.pass(0, || {
-                        let _ = world.regions.invalidate_local(window, SCOPE);
-                        world.bind(window, regions[1], 1);
+                step(move |model| {
+                    model.poll(0, || {
+                        let _ = model.regions.invalidate_local(window, SCOPE);
+                        model.bind(window, regions[1], 1);
                     });
                 }),
-                act(move |world| {
-                    let _ = world.regions.invalidate(window);
+                step(move |model| {
+                    let _ = model.regions.invalidate(window);
                 }),
             ],
         );
-        let bound = u32::from(world.regions.pd_of(window).is_some());
-        let counts = regions.map(|region| world.regions.window_count(region));
+        let bound = u32::from(model.regions.pd_of(window).is_some());
+        let counts = regions.map(|region| model.regions.window_count(region));
         assert_eq!(counts, [0, bound]);
-        world.drop_region(regions[0], 0);
-        world.drop_region(regions[1], 1);
+        model.drop_region(regions[0], 0);
+        model.drop_region(regions[1], 1);
     });
 }
 
@@ -223,27 +223,27 @@ fn windows_are_counted_where_they_were_bound() {
 #[test]
 fn resolve_never_mixes_two_bindings() {
     check(2, || {
-        let world = World::<2>::new();
-        let regions = [world.register(0), world.register(1)];
-        let window = world.regions.allocate_window(1).unwrap();
-        let bind = move |world: &World<2>, at: usize| {
+        let model = Model::<2>::new();
+        let regions = [model.register(0), model.register(1)];
+        let window = model.regions.allocate_window(1).unwrap();
+        let bind = move |model: &Model<2>, at: usize| {
             let (lkey, addr) = (regions[at], 0x100 * at as u64);
             let access = Access::REMOTE_WRITE;
             let bind = Bind { rkey: window, lkey, addr, len: 8, access, zero_based: false };
-            world.regions.bind(&bind, SCOPE).unwrap();
+            model.regions.bind(&bind, SCOPE).unwrap();
         };
-        bind(&world, 0);
-        run(
-            &world,
+        bind(&model, 0);
+        run_threads(
+            &model,
             [
-                act(move |world| {
-                    world.regions.invalidate_local(window, SCOPE).unwrap();
-                    bind(world, 1);
+                step(move |model| {
+                    model.regions.invalidate_local(window, SCOPE).unwrap();
+                    bind(model, 1);
                 }),
-                act(move |world| {
+                step(move |model| {
                     for to in [0, 0x100] {
                         let write = Access::REMOTE_WRITE;
-                        if let Ok(place) = world.regions.resolve(window, SCOPE, write, to, 8) {
+                        if let Ok(place) = model.regions.resolve(window, SCOPE, write, to, 8) {
                             assert_eq!((place.backing(), place.offset()), (to / 0x100, 0));
                         }
                     }
@@ -258,30 +258,30 @@ fn resolve_never_mixes_two_bindings() {
 #[test]
 fn revoked_window_stays_unbound() {
     check(2, || {
-        let world = World::<1>::new();
-        let region = world.register(0);
-        let window = world.regions.allocate_window(1).unwrap();
-        let mut keys = world.regions.window_keys();
-        let queued = keys.next(&world.regions, window);
-        run(
-            &world,
+        let model = Model::<1>::new();
+        let region = model.register(0);
+        let window = model.regions.allocate_window(1).unwrap();
+        let mut keys = model.regions.window_keys();
+        let queued = keys.next(&model.regions, window);
+        run_threads(
+            &model,
             [
-                act(move |world| {
-                    world.pass(0, || {
-                        if world.bind(queued, region, 0) {
-                            world.write(queued, 0);
+                step(move |model| {
+                    model.poll(0, || {
+                        if model.bind(queued, region, 0) {
+                            model.write(queued, 0);
                         }
                     });
                 }),
-                act(move |world| {
-                    revoke_window(&world.regions, &mut keys, queued, || world.wait());
-                    assert_eq!(world.regions.window_count(region), 0);
+                step(move |model| {
+                    revoke_window(&model.regions, &mut keys, queued, || model.synchronize());
+                    assert_eq!(model.regions.window_count(region), 0);
                     // SAFETY: loom checks that nobody else touches the cell meanwhile.
-                    world.memory[0].with_mut(|octets| unsafe { *octets = 0 });
-                    assert!(!world.bind(queued, region, 0));
+                    model.memory[0].with_mut(|octets| unsafe { *octets = 0 });
+                    assert!(!model.bind(queued, region, 0));
                 }),
             ],
         );
-        assert!(world.regions.pd_of(queued).is_none());
+        assert!(model.regions.pd_of(queued).is_none());
     });
 }

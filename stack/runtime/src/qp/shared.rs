@@ -10,45 +10,45 @@ use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr};
 
-use crate::events::Source;
-use crate::gate::Gate;
-use crate::ring::Producer;
+use crate::events::EventSource;
+use crate::spin_lock::SpinLock;
+use crate::spsc::Producer;
 
 /// Events a queue pair keeps: set-up, end, and an overrun of each completion queue.
 const EVENT_COUNT_MAX: usize = 8;
 
 /// What the application's and the shard's sides of a queue pair share.
-pub(crate) struct Shared {
+pub(crate) struct QpShared {
     state: AtomicU8,
     /// RDMA Reads and atomic operations the connection may have under way.
     ord: AtomicU16,
     /// The connection has the operations of RFC 7306.
     extensions: AtomicBool,
     closed: AtomicBool,
-    sends: Side<SendWr>,
-    recvs: Side<RecvWr>,
+    sends: QueueHandle<SendWr>,
+    recvs: QueueHandle<RecvWr>,
     events: ArrayQueue<Event>,
-    source: Arc<Source>,
+    source: Arc<EventSource>,
 }
 
 /// The application's side of one work queue.
-struct Side<T> {
-    poster: Gate<Poster<T>>,
+struct QueueHandle<T> {
+    producer: SpinLock<WqProducer<T>>,
     /// Requests that left the queue; written by the shard.
     retired: CachePadded<AtomicU64>,
 }
 
-struct Poster<T> {
+struct WqProducer<T> {
     ring: Producer<T>,
     posted: u64,
-    retired_seen: u64,
+    cached_retired: u64,
     max: u64,
 }
 
-impl<T> Side<T> {
+impl<T> QueueHandle<T> {
     fn new(ring: Producer<T>, max: usize) -> Self {
-        let poster = Poster { ring, posted: 0, retired_seen: 0, max: max as u64 };
-        Self { poster: Gate::new(poster), retired: CachePadded::new(AtomicU64::new(0)) }
+        let poster = WqProducer { ring, posted: 0, cached_retired: 0, max: max as u64 };
+        Self { producer: SpinLock::new(poster), retired: CachePadded::new(AtomicU64::new(0)) }
     }
 
     /// Puts requests in the ring until one is refused; returns how many, and that error.
@@ -60,11 +60,11 @@ impl<T> Side<T> {
         wrs: impl IntoIterator<Item = T>,
         check: impl Fn(&T) -> Result<(), PostError>,
     ) -> (usize, Option<PostError>) {
-        let mut poster = self.poster.enter();
+        let mut poster = self.producer.lock();
         let mut count = 0;
         let mut error = None;
         for wr in wrs {
-            if let Err(refused) = check(&wr).and_then(|()| poster.find_room(&self.retired)) {
+            if let Err(refused) = check(&wr).and_then(|()| poster.check_not_full(&self.retired)) {
                 error = Some(refused);
                 break;
             }
@@ -80,12 +80,12 @@ impl<T> Side<T> {
     }
 }
 
-impl<T> Poster<T> {
+impl<T> WqProducer<T> {
     #[inline]
-    fn find_room(&mut self, retired: &AtomicU64) -> Result<(), PostError> {
-        if self.posted - self.retired_seen >= self.max {
-            self.retired_seen = retired.load(Ordering::Acquire);
-            if self.posted - self.retired_seen >= self.max {
+    fn check_not_full(&mut self, retired: &AtomicU64) -> Result<(), PostError> {
+        if self.posted - self.cached_retired >= self.max {
+            self.cached_retired = retired.load(Ordering::Acquire);
+            if self.posted - self.cached_retired >= self.max {
                 return Err(PostError::QueueFull);
             }
         }
@@ -94,7 +94,7 @@ impl<T> Poster<T> {
     }
 }
 
-impl Shared {
+impl QpShared {
     pub(crate) fn new(
         sends: Producer<SendWr>,
         max_send_wr: usize,
@@ -106,10 +106,10 @@ impl Shared {
             ord: AtomicU16::new(0),
             extensions: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            sends: Side::new(sends, max_send_wr),
-            recvs: Side::new(recvs, max_recv_wr),
+            sends: QueueHandle::new(sends, max_send_wr),
+            recvs: QueueHandle::new(recvs, max_recv_wr),
             events: ArrayQueue::new(EVENT_COUNT_MAX),
-            source: Source::new(),
+            source: EventSource::new(),
         }
     }
 
@@ -120,13 +120,13 @@ impl Shared {
     }
 
     /// What the connection was set up with.
-    pub(crate) fn agree(&self, ord: u16, extensions: bool) {
+    pub(crate) fn set_negotiated(&self, ord: u16, extensions: bool) {
         self.extensions.store(extensions, Ordering::Release);
         self.ord.store(ord, Ordering::Release);
     }
 
     /// The peer answers no more.
-    pub(crate) fn refuse_reads(&self) {
+    pub(crate) fn disable_reads(&self) {
         self.ord.store(0, Ordering::Release);
     }
 
@@ -137,17 +137,17 @@ impl Shared {
     }
 
     /// Tells of the events.
-    pub(crate) const fn source(&self) -> &Arc<Source> {
+    pub(crate) const fn source(&self) -> &Arc<EventSource> {
         &self.source
     }
 
     /// Queues an event; a ninth unread one is dropped.
-    pub(crate) fn inform(&self, event: Event) {
+    pub(crate) fn push_event(&self, event: Event) {
         let _ = self.events.push(event);
     }
 
     #[inline]
-    pub(crate) fn retire(&self, sends: u64, recvs: u64) {
+    pub(crate) fn set_retired(&self, sends: u64, recvs: u64) {
         // Stored only when changed: the application's core keeps the line otherwise.
         for (cell, value) in [(&self.sends.retired, sends), (&self.recvs.retired, recvs)] {
             if cell.load(Ordering::Relaxed) != value {

@@ -1,7 +1,7 @@
 //! Two contexts in one process, and what tests do with them again and again.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-pub(crate) mod busy;
+pub(crate) mod rx_hook;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use ferrowarp::{
 };
 
 /// Longer than anything here takes; a test that waits for it has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const PORT: u16 = 4791;
 
 pub(crate) fn address(host: u8) -> IpAddr {
@@ -40,13 +40,13 @@ pub(crate) fn contexts_driven(left: DriveMode, right: DriveMode) -> (Context, Co
 }
 
 /// One end: a context with a domain, a completion queue, and queue pairs on it.
-pub(crate) struct End {
+pub(crate) struct Endpoint {
     pub(crate) context: Context,
     pub(crate) pd: Pd,
     pub(crate) cq: Cq,
 }
 
-impl End {
+impl Endpoint {
     pub(crate) fn new(context: Context) -> Self {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(4096).unwrap());
         Self { context, pd, cq }
@@ -68,7 +68,7 @@ impl End {
     /// Polls until `count` completions are there, driving `other` as well.
     pub(crate) fn completions(&self, other: &Self, count: usize) -> Vec<Wc> {
         let mut found = Vec::with_capacity(count);
-        until(&self.context, &other.context, || {
+        drive_until(&self.context, &other.context, || {
             while found.len() < count && self.cq.poll(&mut found) > 0 {}
             found.len() >= count
         });
@@ -76,25 +76,25 @@ impl End {
     }
 }
 
-pub(crate) fn ends(drive: DriveMode) -> (End, End) {
+pub(crate) fn endpoints(drive: DriveMode) -> (Endpoint, Endpoint) {
     let (left, right) = contexts(drive);
-    (End::new(left), End::new(right))
+    (Endpoint::new(left), Endpoint::new(right))
 }
 
 /// Drives both until `done`.
-pub(crate) fn until(left: &Context, right: &Context, mut done: impl FnMut() -> bool) {
+pub(crate) fn drive_until(left: &Context, right: &Context, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         left.drive();
         right.drive();
-        assert!(start.elapsed() < PATIENCE, "nothing more happens: {:?}", left.counters());
+        assert!(start.elapsed() < TIMEOUT, "nothing more happens: {:?}", left.counters());
     }
 }
 
 /// Drives both for a while.
-pub(crate) fn for_a_while(left: &Context, right: &Context, time: Duration) {
+pub(crate) fn drive_for(left: &Context, right: &Context, time: Duration) {
     let start = Instant::now();
-    until(left, right, || start.elapsed() > time);
+    drive_until(left, right, || start.elapsed() > time);
 }
 
 pub(crate) fn param(private_data: &[u8]) -> ConnParam {
@@ -102,24 +102,24 @@ pub(crate) fn param(private_data: &[u8]) -> ConnParam {
 }
 
 /// Connects `left` to `right`, which needs a listener of its own for the moment.
-pub(crate) fn connect(left: &End, right: &End) -> (Qp, Qp) {
+pub(crate) fn connect(left: &Endpoint, right: &Endpoint) -> (Qp, Qp) {
     connect_qps(right, left.qp(), right.qp()).0
 }
 
-pub(crate) fn connect_qps(right: &End, a: Qp, b: Qp) -> ((Qp, Qp), (ConnInfo, ConnInfo)) {
+pub(crate) fn connect_qps(right: &Endpoint, a: Qp, b: Qp) -> ((Qp, Qp), (ConnInfo, ConnInfo)) {
     let listener = right.context.listen(PORT, 4).unwrap();
     a.connect(server(), param(b"from the left")).unwrap();
-    let request = listener.accept_timeout(PATIENCE).expect("a request");
+    let request = listener.accept_timeout(TIMEOUT).expect("a request");
     assert_eq!(request.offer().private_data.as_slice(), b"from the left");
     request.accept(&b, param(b"from the right")).unwrap();
-    let agreed_a = a.wait_established(PATIENCE).unwrap();
-    let agreed_b = b.wait_established(PATIENCE).unwrap();
+    let agreed_a = a.wait_established(TIMEOUT).unwrap();
+    let agreed_b = b.wait_established(TIMEOUT).unwrap();
     ((a, b), (agreed_a, agreed_b))
 }
 
 /// The next event of a queue pair.
-pub(crate) fn event(qp: &Qp) -> Event {
-    qp.wait_event(PATIENCE).expect("an event")
+pub(crate) fn expect_event(qp: &Qp) -> Event {
+    qp.wait_event(TIMEOUT).expect("an event")
 }
 
 pub(crate) fn gather(sge: Sge) -> Payload {

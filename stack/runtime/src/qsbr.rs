@@ -20,21 +20,21 @@ use crate::sync::{AtomicU64, Ordering, relax};
 
 /// The epoch of one shard.
 #[derive(Debug)]
-pub(crate) struct PassEpoch {
+pub(crate) struct QsbrEpoch {
     /// Counts requests; written by who waits.
     requested: CachePadded<AtomicU64>,
     /// The newest request that a pass has seen; written by who is inside the shard.
     observed: CachePadded<AtomicU64>,
 }
 
-/// What has a [`PassEpoch`]: a shard.
-pub(crate) trait Passes {
-    fn epoch(&self) -> &PassEpoch;
+/// What has a [`QsbrEpoch`]: a shard.
+pub(crate) trait QsbrReader {
+    fn epoch(&self) -> &QsbrEpoch;
     /// Enters if nobody is inside, observes and leaves. False if somebody is, or is about to be.
-    fn observe_if_idle(&self) -> bool;
+    fn report_quiescent_if_idle(&self) -> bool;
 }
 
-impl PassEpoch {
+impl QsbrEpoch {
     pub(crate) fn new() -> Self {
         Self {
             requested: CachePadded::new(AtomicU64::new(0)),
@@ -45,7 +45,7 @@ impl PassEpoch {
     /// Called with the shard's lock held, before anything is resolved: by each pass, and by each
     /// control call, as those resolve through the engine, too.
     #[inline]
-    pub(crate) fn observe(&self) {
+    pub(crate) fn report_quiescent(&self) {
         let requested = self.requested.load(Ordering::Acquire);
         if requested != self.observed.load(Ordering::Relaxed) {
             // Release: whatever the passes before this one did is done for whoever sees it.
@@ -63,7 +63,7 @@ impl PassEpoch {
 ///
 /// All shards are asked before the first is waited for, so the wait is that for the slowest: at
 /// most one pass and the beginning of the next.
-pub(crate) fn wait_for_passes<'a, P: Passes + 'a>(shards: impl Iterator<Item = &'a P> + Clone) {
+pub(crate) fn synchronize<'a, P: QsbrReader + 'a>(shards: impl Iterator<Item = &'a P> + Clone) {
     for shard in shards.clone() {
         shard.epoch().request();
     }
@@ -72,7 +72,7 @@ pub(crate) fn wait_for_passes<'a, P: Passes + 'a>(shards: impl Iterator<Item = &
         // This request or, if others have come since, one of theirs.
         let wanted = epoch.requested.load(Ordering::Relaxed);
         let mut attempts = 0;
-        while epoch.observed.load(Ordering::Acquire) < wanted && !shard.observe_if_idle() {
+        while epoch.observed.load(Ordering::Acquire) < wanted && !shard.report_quiescent_if_idle() {
             relax(&mut attempts);
         }
     }
@@ -81,28 +81,28 @@ pub(crate) fn wait_for_passes<'a, P: Passes + 'a>(shards: impl Iterator<Item = &
 /// What tests and proofs take for a shard.
 #[cfg(test)]
 pub(crate) mod testing {
-    use super::{PassEpoch, Passes};
-    use crate::gate::Gate;
+    use super::{QsbrEpoch, QsbrReader};
+    use crate::spin_lock::SpinLock;
 
     /// A lock and an epoch, and nothing to advance.
     pub(crate) struct Shard {
-        pub(crate) gate: Gate<()>,
-        pub(crate) epoch: PassEpoch,
+        pub(crate) lock: SpinLock<()>,
+        pub(crate) epoch: QsbrEpoch,
     }
 
     impl Shard {
         pub(crate) fn new() -> Self {
-            Self { gate: Gate::new(()), epoch: PassEpoch::new() }
+            Self { lock: SpinLock::new(()), epoch: QsbrEpoch::new() }
         }
     }
 
-    impl Passes for Shard {
-        fn epoch(&self) -> &PassEpoch {
+    impl QsbrReader for Shard {
+        fn epoch(&self) -> &QsbrEpoch {
             &self.epoch
         }
 
-        fn observe_if_idle(&self) -> bool {
-            self.gate.try_enter().map(|_inside| self.epoch.observe()).is_some()
+        fn report_quiescent_if_idle(&self) -> bool {
+            self.lock.try_lock().map(|_inside| self.epoch.report_quiescent()).is_some()
         }
     }
 }
@@ -120,22 +120,22 @@ mod tests {
     }
 
     #[test]
-    fn idle_shards_are_not_waited_for() {
+    fn synchronize_does_not_wait_for_idle_shards() {
         let shards = shards();
         for _ in 0..3 {
-            wait_for_passes(shards.iter());
+            synchronize(shards.iter());
         }
     }
 
     #[test]
-    fn pass_in_progress_is_waited_for_and_the_next_one_is_not() {
+    fn synchronize_waits_for_the_poll_in_progress_only() {
         let shards = shards();
         let returned = AtomicBool::new(false);
-        let pass = shards[1].gate.try_enter().unwrap();
-        shards[1].epoch.observe();
+        let pass = shards[1].lock.try_lock().unwrap();
+        shards[1].epoch.report_quiescent();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                wait_for_passes(shards.iter());
+                synchronize(shards.iter());
                 returned.store(true, Ordering::SeqCst);
             });
             while shards[1].epoch.requested.load(Ordering::SeqCst) == 0 {
@@ -145,8 +145,8 @@ mod tests {
             assert!(!returned.load(Ordering::SeqCst), "the pass has not ended");
             drop(pass);
             // Whoever got in: the next pass says that the one before has ended.
-            let _next = shards[1].gate.enter();
-            shards[1].epoch.observe();
+            let _next = shards[1].lock.lock();
+            shards[1].epoch.report_quiescent();
             while !returned.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }

@@ -14,121 +14,121 @@ use crate::sync::{AtomicU32, Cell, Ordering, relax};
 /// nanoseconds, so this is the better part of a microsecond: several times what a waiter that runs
 /// needs to see that the gate is free, and little beside the pass that follows.
 #[cfg(not(loom))]
-const GIVE_WAY_COUNT_MAX: u32 = 128;
+const DEFER_COUNT_MAX: u32 = 128;
 /// Loom tries every order: the fewer the better.
 #[cfg(loom)]
-const GIVE_WAY_COUNT_MAX: u32 = 1;
+const DEFER_COUNT_MAX: u32 = 1;
 
 /// A value for one thread at a time.
 #[derive(Debug)]
-pub(crate) struct Gate<T> {
+pub(crate) struct SpinLock<T> {
     /// 1 while somebody is inside.
-    taken: CachePadded<AtomicU32>,
-    /// Callers of [`Gate::enter`] that wait; [`Gate::try_enter`] lets them go first, for a while.
-    waiting: AtomicU32,
-    /// Times that [`Gate::try_enter`] has let them go first since it last did not.
-    gave_way: AtomicU32,
+    locked: CachePadded<AtomicU32>,
+    /// Callers of [`SpinLock::lock`] that wait; [`SpinLock::try_lock`] lets them go first, for a while.
+    waiter_count: AtomicU32,
+    /// Times that [`SpinLock::try_lock`] has let them go first since it last did not.
+    defer_count: AtomicU32,
     value: Cell<T>,
 }
 
 // SAFETY: `taken` admits one thread at a time to the value, with acquire on the way in and
 // release on the way out, so sharing the gate only ever moves the value between threads.
-unsafe impl<T: Send> Sync for Gate<T> {}
+unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 /// Being inside. Leaves when dropped.
-pub(crate) struct Inside<'a, T> {
-    gate: &'a Gate<T>,
+pub(crate) struct LockGuard<'a, T> {
+    lock: &'a SpinLock<T>,
     /// Shared between threads it lends `&T` to all of them: only if `T` allows that.
     _value: PhantomData<&'a mut T>,
 }
 
-impl<T> Gate<T> {
+impl<T> SpinLock<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
-            taken: CachePadded::new(AtomicU32::new(0)),
-            waiting: AtomicU32::new(0),
-            gave_way: AtomicU32::new(0),
+            locked: CachePadded::new(AtomicU32::new(0)),
+            waiter_count: AtomicU32::new(0),
+            defer_count: AtomicU32::new(0),
             value: Cell::new(value),
         }
     }
 
     /// Enters if nobody is inside, unless somebody waits: those go first, but whoever waits may be
-    /// off its core, so at most [`GIVE_WAY_COUNT_MAX`] times in a row. One uncontended atomic
+    /// off its core, so at most [`DEFER_COUNT_MAX`] times in a row. One uncontended atomic
     /// exchange.
     #[inline]
-    pub(crate) fn try_enter(&self) -> Option<Inside<'_, T>> {
-        if self.waiting.load(Ordering::Relaxed) != 0 && self.gives_way() {
+    pub(crate) fn try_lock(&self) -> Option<LockGuard<'_, T>> {
+        if self.waiter_count.load(Ordering::Relaxed) != 0 && self.defers_to_waiters() {
             return None;
         }
-        self.attempt()
+        self.try_acquire()
     }
 
     /// True as long as those that wait are to go first. After each time that they did not, they
     /// are given the same time again.
     #[cold]
-    fn gives_way(&self) -> bool {
-        let gives = self.gave_way.fetch_add(1, Ordering::Relaxed) < GIVE_WAY_COUNT_MAX;
+    fn defers_to_waiters(&self) -> bool {
+        let gives = self.defer_count.fetch_add(1, Ordering::Relaxed) < DEFER_COUNT_MAX;
         if !gives {
-            self.gave_way.store(0, Ordering::Relaxed);
+            self.defer_count.store(0, Ordering::Relaxed);
         }
         gives
     }
 
     /// Enters as soon as whoever is inside leaves. Costs as much as `try_enter` when nobody is.
     #[inline]
-    pub(crate) fn enter(&self) -> Inside<'_, T> {
-        match self.attempt() {
+    pub(crate) fn lock(&self) -> LockGuard<'_, T> {
+        match self.try_acquire() {
             Some(inside) => inside,
-            None => self.enter_slowly(),
+            None => self.lock_slow(),
         }
     }
 
     #[cold]
-    fn enter_slowly(&self) -> Inside<'_, T> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+    fn lock_slow(&self) -> LockGuard<'_, T> {
+        self.waiter_count.fetch_add(1, Ordering::Relaxed);
         let mut attempts = 0;
         let inside = loop {
-            match self.attempt() {
+            match self.try_acquire() {
                 Some(inside) => break inside,
                 None => relax(&mut attempts),
             }
         };
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiter_count.fetch_sub(1, Ordering::Relaxed);
         inside
     }
 
     #[inline]
-    fn attempt(&self) -> Option<Inside<'_, T>> {
+    fn try_acquire(&self) -> Option<LockGuard<'_, T>> {
         // The look first: a thread that finds somebody inside does not take the line away.
-        let free = self.taken.load(Ordering::Relaxed) == 0
-            && self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        free.then(|| Inside { gate: self, _value: PhantomData })
+        let free = self.locked.load(Ordering::Relaxed) == 0
+            && self.locked.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        free.then(|| LockGuard { lock: self, _value: PhantomData })
     }
 }
 
-impl<T> Deref for Inside<'_, T> {
+impl<T> Deref for LockGuard<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: this thread is the one inside until `self` is dropped, and `self` is borrowed
         // for as long as the reference lives.
-        self.gate.value.with_mut(|value| unsafe { &*value })
+        self.lock.value.with_mut(|value| unsafe { &*value })
     }
 }
 
-impl<T> DerefMut for Inside<'_, T> {
+impl<T> DerefMut for LockGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`; `self` is borrowed mutably, so the reference is the only one.
-        self.gate.value.with_mut(|value| unsafe { &mut *value })
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
-impl<T> Drop for Inside<'_, T> {
+impl<T> Drop for LockGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.gate.taken.store(0, Ordering::Release);
+        self.lock.locked.store(0, Ordering::Release);
     }
 }
 
@@ -137,39 +137,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_and_reusable() {
-        let gate = Gate::new(5);
-        let mut first = gate.try_enter().unwrap();
-        assert!(gate.try_enter().is_none());
+    fn try_lock_fails_while_locked() {
+        let gate = SpinLock::new(5);
+        let mut first = gate.try_lock().unwrap();
+        assert!(gate.try_lock().is_none());
         *first += 1;
         drop(first);
-        assert_eq!(*gate.enter(), 6);
+        assert_eq!(*gate.lock(), 6);
     }
 
     #[test]
-    fn waiter_that_lost_its_core_does_not_stop_drivers() {
-        let gate = Gate::new(0);
+    fn preempted_waiter_defers_try_lock_a_bounded_number_of_times() {
+        let gate = SpinLock::new(0);
         // What another thread has done when it is taken off its core inside `enter`.
-        gate.waiting.fetch_add(1, Ordering::Relaxed);
+        gate.waiter_count.fetch_add(1, Ordering::Relaxed);
         for pass in 0..3 {
-            let refused = (0..10_000).take_while(|_| gate.try_enter().is_none()).count();
-            assert_eq!(refused, GIVE_WAY_COUNT_MAX as usize, "before pass {pass}");
+            let refused = (0..10_000).take_while(|_| gate.try_lock().is_none()).count();
+            assert_eq!(refused, DEFER_COUNT_MAX as usize, "before pass {pass}");
         }
         // Back on its core it is the next to enter, whoever else drives.
-        let driver = gate.try_enter();
+        let driver = gate.try_lock();
         assert!(driver.is_none());
-        assert!(gate.attempt().is_some());
+        assert!(gate.try_acquire().is_some());
     }
 
     #[test]
-    fn threads_never_lose_an_update() {
-        let gate = Gate::new(0_u64);
+    fn lock_is_exclusive_between_threads() {
+        let gate = SpinLock::new(0_u64);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..10_000).for_each(|_| *gate.enter() += 1));
+                scope.spawn(|| (0..10_000).for_each(|_| *gate.lock() += 1));
             }
         });
-        assert_eq!(*gate.enter(), 40_000);
+        assert_eq!(*gate.lock(), 40_000);
     }
 }
 
@@ -181,58 +181,58 @@ mod proofs {
     use crate::sync::Arc;
 
     #[test]
-    fn whoever_enters_excludes_the_others() {
+    fn lock_is_exclusive() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new(0));
-            let other = Arc::clone(&gate);
-            let thread = thread::spawn(move || *other.enter() += 1);
-            if let Some(mut inside) = gate.try_enter() {
-                *inside += 1;
+            let lock = Arc::new(SpinLock::new(0));
+            let other = Arc::clone(&lock);
+            let thread = thread::spawn(move || *other.lock() += 1);
+            if let Some(mut guard) = lock.try_lock() {
+                *guard += 1;
             } else {
-                *gate.enter() += 1;
+                *lock.lock() += 1;
             }
             thread.join().unwrap();
-            assert_eq!(*gate.enter(), 2);
+            assert_eq!(*lock.lock(), 2);
         });
     }
 
     /// A caller that waits and a driver that gives way, and after a while does not: both get in,
     /// one at a time, and nobody is left counted as waiting.
     #[test]
-    fn drivers_that_stop_giving_way_lose_nobody() {
+    fn waiter_and_deferring_try_lock_both_proceed() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new(0));
+            let lock = Arc::new(SpinLock::new(0));
             let waiter = {
-                let gate = Arc::clone(&gate);
-                thread::spawn(move || *gate.enter() += 1)
+                let lock = Arc::clone(&lock);
+                thread::spawn(move || *lock.lock() += 1)
             };
             let mut passes = 0;
-            for _ in 0..=GIVE_WAY_COUNT_MAX + 1 {
-                if let Some(mut inside) = gate.try_enter() {
-                    *inside += 1;
+            for _ in 0..=DEFER_COUNT_MAX + 1 {
+                if let Some(mut guard) = lock.try_lock() {
+                    *guard += 1;
                     passes += 1;
                 }
             }
             waiter.join().unwrap();
-            assert_eq!(*gate.enter(), 1 + passes);
-            assert_eq!(gate.waiting.load(Ordering::Relaxed), 0);
-            assert!(gate.try_enter().is_some());
+            assert_eq!(*lock.lock(), 1 + passes);
+            assert_eq!(lock.waiter_count.load(Ordering::Relaxed), 0);
+            assert!(lock.try_lock().is_some());
         });
     }
 
-    /// Going in and out once outlasts whoever is inside, and whoever enters later sees what was
+    /// Going in and out once outlasts whoever is guard, and whoever enters later sees what was
     /// written before.
     #[test]
-    fn quiescence_outlasts_every_pass_that_saw_the_region() {
+    fn lock_and_unlock_outlasts_a_poll_that_saw_the_region() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new(()));
+            let lock = Arc::new(SpinLock::new(()));
             let stag = Arc::new(AtomicU32::new(7));
             let memory = Arc::new(Cell::new(1_u32));
             let pass = {
-                let (gate, stag, memory) =
-                    (Arc::clone(&gate), Arc::clone(&stag), Arc::clone(&memory));
+                let (lock, stag, memory) =
+                    (Arc::clone(&lock), Arc::clone(&stag), Arc::clone(&memory));
                 thread::spawn(move || {
-                    if let Some(_inside) = gate.try_enter()
+                    if let Some(_guard) = lock.try_lock()
                         && stag.load(Ordering::Acquire) == 7
                     {
                         // SAFETY: loom checks that nobody else touches the cell meanwhile.
@@ -241,7 +241,7 @@ mod proofs {
                 })
             };
             stag.store(0, Ordering::Relaxed);
-            drop(gate.enter());
+            drop(lock.lock());
             // SAFETY: as above: this stands for freeing the memory.
             memory.with_mut(|octet| unsafe { *octet = 0 });
             pass.join().unwrap();

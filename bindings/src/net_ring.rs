@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::eal::{Eal, control};
+use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error};
 use crate::mbuf::Mbuf;
 use crate::port::Port;
@@ -28,7 +28,7 @@ impl Ring {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = CString::new(format!("fw_ring_{number}")).map_err(|_| Error::BadName)?;
         let flags = sys::RING_F_SP_ENQ | sys::RING_F_SC_DEQ;
-        let _control = control();
+        let _control = control_lock();
         // SAFETY: EAL runs (callers hold an `Eal`); the name is copied; DPDK checks `slots`.
         let ring = unsafe { sys::rte_ring_create(name.as_ptr(), slots, sys::SOCKET_ID_ANY, flags) };
         NonNull::new(ring).map(Self).ok_or_else(|| Error::RingCreate(Errno::last()))

@@ -16,20 +16,20 @@ use crossbeam::utils::CachePadded;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Thread, fence, park_timeout};
 
 /// The helper takes over when the application has not driven for this long.
-pub(crate) const HANDOVER_NS: u64 = 20_000;
+pub(crate) const TAKEOVER_NS: u64 = 20_000;
 
 /// What the helper does, for those who might have to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
-pub(crate) enum Rest {
+pub(crate) enum HelperState {
     /// Nothing that has to be ended.
     Awake = 0,
     /// It leaves the work to the application. Also where there is no helper.
-    Aside = 1,
+    Standby = 1,
     /// It has nothing to do, and looks again soon.
-    Brief = 2,
+    ShortSleep = 2,
     /// It has had nothing to do for some time, and nobody has begun to wait meanwhile.
-    Long = 3,
+    LongSleep = 3,
 }
 
 /// Who waits until the shard has something.
@@ -51,13 +51,13 @@ impl Waiters {
 }
 
 /// The state of the handing over.
-pub(crate) struct Handover {
+pub(crate) struct HelperWakeup {
     /// When the application last drove, in nanoseconds of the shard's clock; 0: it does not now.
-    driven: CachePadded<AtomicU64>,
-    /// A [`Rest`].
-    rest: CachePadded<AtomicU32>,
+    app_polled_at: CachePadded<AtomicU64>,
+    /// A [`HelperState`].
+    state: CachePadded<AtomicU32>,
     /// Those who sleep, or may be about to, until the shard has something for them.
-    sleepers: AtomicU32,
+    waiter_count: AtomicU32,
     /// See [`Waiters::fd_exported`].
     fd_exported: AtomicBool,
     /// See [`Waiters::wait_seq`].
@@ -65,12 +65,12 @@ pub(crate) struct Handover {
     helper: OnceLock<Thread>,
 }
 
-impl Handover {
+impl HelperWakeup {
     pub(crate) fn new() -> Self {
         Self {
-            driven: CachePadded::new(AtomicU64::new(0)),
-            rest: CachePadded::new(AtomicU32::new(Rest::Aside as u32)),
-            sleepers: AtomicU32::new(0),
+            app_polled_at: CachePadded::new(AtomicU64::new(0)),
+            state: CachePadded::new(AtomicU32::new(HelperState::Standby as u32)),
+            waiter_count: AtomicU32::new(0),
             fd_exported: AtomicBool::new(false),
             wait_seq: AtomicU32::new(0),
             helper: OnceLock::new(),
@@ -79,13 +79,13 @@ impl Handover {
 
     /// The application drives, at this moment.
     #[inline]
-    pub(crate) fn drives(&self, now_ns: u64) {
-        self.driven.store(now_ns, Ordering::Relaxed);
+    pub(crate) fn on_app_poll(&self, now_ns: u64) {
+        self.app_polled_at.store(now_ns, Ordering::Relaxed);
     }
 
     /// Nanoseconds since the application last drove; very many if it has handed over since.
-    pub(crate) fn idle_ns(&self, now_ns: u64) -> u64 {
-        match self.driven.load(Ordering::Relaxed) {
+    pub(crate) fn app_idle_ns(&self, now_ns: u64) -> u64 {
+        match self.app_polled_at.load(Ordering::Relaxed) {
             0 => u64::MAX,
             driven => now_ns.saturating_sub(driven),
         }
@@ -93,59 +93,59 @@ impl Handover {
 
     /// Work was posted, and its bell rung. One load while the application drives.
     #[inline]
-    pub(crate) fn posted(&self) {
-        if self.rest.load(Ordering::Relaxed) != Rest::Aside as u32 {
-            self.wake(Rest::Brief);
+    pub(crate) fn on_post(&self) {
+        if self.state.load(Ordering::Relaxed) != HelperState::Standby as u32 {
+            self.wake_from(HelperState::ShortSleep);
         }
     }
 
     /// The application does not drive from now on: it sleeps until the shard has something for
     /// it.
-    pub(crate) fn hand_over(&self) {
-        self.driven.store(0, Ordering::Relaxed);
-        self.wake(Rest::Aside);
+    pub(crate) fn on_app_sleep(&self) {
+        self.app_polled_at.store(0, Ordering::Relaxed);
+        self.wake_from(HelperState::Standby);
     }
 
     /// Somebody sleeps, or is about to, until the shard has something: the helper is to look often
-    /// for a while. Counts until as many calls of [`Handover::forget`].
-    pub(crate) fn expect(&self) {
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
+    /// for a while. Counts until as many calls of [`HelperWakeup::remove_waiter`].
+    pub(crate) fn add_waiter(&self) {
+        self.waiter_count.fetch_add(1, Ordering::Relaxed);
         self.wait_seq.fetch_add(1, Ordering::Relaxed);
-        self.wake(Rest::Long);
+        self.wake_from(HelperState::LongSleep);
     }
 
     /// Somebody has a descriptor from now on, and may sleep on it at any time.
-    pub(crate) fn watch(&self) {
+    pub(crate) fn on_fd_exported(&self) {
         self.fd_exported.store(true, Ordering::Relaxed);
         self.wait_seq.fetch_add(1, Ordering::Relaxed);
-        self.wake(Rest::Long);
+        self.wake_from(HelperState::LongSleep);
     }
 
-    /// Ends what [`Handover::expect`] began; may come before it.
-    pub(crate) fn forget(&self) {
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    /// Ends what [`HelperWakeup::add_waiter`] began; may come before it.
+    pub(crate) fn remove_waiter(&self) {
+        self.waiter_count.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// True if somebody sleeps. Calls may overtake each other: for a moment the count is below 0.
-    fn is_expected(&self) -> bool {
-        matches!(self.sleepers.load(Ordering::Relaxed), 1..0x8000_0000)
+    fn has_waiters(&self) -> bool {
+        matches!(self.waiter_count.load(Ordering::Relaxed), 1..0x8000_0000)
     }
 
     /// See [`Waiters`].
     pub(crate) fn waiters(&self) -> Waiters {
         Waiters {
-            sleeping: self.is_expected(),
+            sleeping: self.has_waiters(),
             fd_exported: self.fd_exported.load(Ordering::Relaxed),
             wait_seq: self.wait_seq.load(Ordering::Relaxed),
         }
     }
 
     /// Ends the helper's nap if it is of this kind or a longer one.
-    fn wake(&self, least: Rest) {
+    fn wake_from(&self, least: HelperState) {
         fence(Ordering::SeqCst);
-        if self.rest.load(Ordering::Relaxed) >= least as u32
+        if self.state.load(Ordering::Relaxed) >= least as u32
             // Whoever ends a nap wakes the helper, of whatever kind it has become meanwhile.
-            && self.rest.swap(Rest::Awake as u32, Ordering::AcqRel) != Rest::Awake as u32
+            && self.state.swap(HelperState::Awake as u32, Ordering::AcqRel) != HelperState::Awake as u32
             && let Some(helper) = self.helper.get()
         {
             helper.unpark();
@@ -153,21 +153,21 @@ impl Handover {
     }
 
     /// Called by the helper before anything else.
-    pub(crate) fn begin(&self, helper: Thread) {
+    pub(crate) fn start_helper(&self, helper: Thread) {
         // A shard has one helper.
         let _ = self.helper.set(helper);
-        self.rest.store(Rest::Awake as u32, Ordering::Release);
+        self.state.store(HelperState::Awake as u32, Ordering::Release);
     }
 
     /// The helper naps for at most `limit`, unless there is reason not to: `reason` looks for what
     /// those who wake the helper from such a nap have written before.
-    pub(crate) fn nap(&self, rest: Rest, limit: Duration, reason: impl FnOnce() -> bool) {
-        self.rest.store(rest as u32, Ordering::Release);
+    pub(crate) fn sleep(&self, rest: HelperState, limit: Duration, reason: impl FnOnce() -> bool) {
+        self.state.store(rest as u32, Ordering::Release);
         fence(Ordering::SeqCst);
         if !reason() {
             park_timeout(limit);
         }
-        self.rest.store(Rest::Awake as u32, Ordering::Release);
+        self.state.store(HelperState::Awake as u32, Ordering::Release);
     }
 }
 
@@ -177,22 +177,22 @@ mod tests {
 
     #[test]
     fn waiters_are_counted() {
-        let handover = Handover::new();
-        let start = handover.waiters();
+        let wakeup = HelperWakeup::new();
+        let start = wakeup.waiters();
         assert!(!start.any());
-        handover.expect();
-        let asleep = handover.waiters();
+        wakeup.add_waiter();
+        let asleep = wakeup.waiters();
         assert!(asleep.any() && asleep.sleeping && asleep.wait_seq != start.wait_seq);
         // Another one, beside.
-        handover.expect();
-        assert_ne!(handover.waiters().wait_seq, asleep.wait_seq);
-        handover.forget();
-        assert!(handover.waiters().sleeping);
-        handover.forget();
-        assert!(!handover.waiters().any());
-        let before = handover.waiters();
-        handover.watch();
-        let watched = handover.waiters();
+        wakeup.add_waiter();
+        assert_ne!(wakeup.waiters().wait_seq, asleep.wait_seq);
+        wakeup.remove_waiter();
+        assert!(wakeup.waiters().sleeping);
+        wakeup.remove_waiter();
+        assert!(!wakeup.waiters().any());
+        let before = wakeup.waiters();
+        wakeup.on_fd_exported();
+        let watched = wakeup.waiters();
         assert!(watched.any() && !watched.sleeping && watched.wait_seq != before.wait_seq);
     }
 }
@@ -209,53 +209,55 @@ mod proofs {
     // reports.
 
     fn helper(
-        handover: &Arc<Handover>,
-        act: impl FnOnce(&Handover) + 'static,
+        wakeup: &Arc<HelperWakeup>,
+        act: impl FnOnce(&HelperWakeup) + 'static,
     ) -> thread::JoinHandle<()> {
-        let handover = Arc::clone(handover);
+        let wakeup = Arc::clone(wakeup);
         thread::spawn(move || {
-            handover.begin(thread::current());
-            act(&handover);
+            wakeup.start_helper(thread::current());
+            act(&wakeup);
         })
     }
 
     /// Work that is posted while the helper lies down is found, or wakes it.
     #[test]
-    fn nothing_posted_waits_for_a_nap_to_end() {
+    fn posted_work_ends_a_sleep() {
         loom::model(|| {
-            let handover = Arc::new(Handover::new());
-            let bells = Arc::new(Doorbells::new(64));
+            let wakeup = Arc::new(HelperWakeup::new());
+            let doorbells = Arc::new(Doorbells::new(64));
             let helper = {
-                let bells = Arc::clone(&bells);
-                helper(&handover, move |handover| {
-                    while !bells.answer(|index| assert_eq!(index, 3)) {
-                        handover.nap(Rest::Brief, Duration::MAX, || bells.any());
+                let doorbells = Arc::clone(&doorbells);
+                helper(&wakeup, move |wakeup| {
+                    while !doorbells.drain(|index| assert_eq!(index, 3)) {
+                        wakeup.sleep(HelperState::ShortSleep, Duration::MAX, || {
+                            doorbells.is_pending()
+                        });
                     }
                 })
             };
             // It has taken over.
-            while handover.rest.load(Ordering::Acquire) == Rest::Aside as u32 {
+            while wakeup.state.load(Ordering::Acquire) == HelperState::Standby as u32 {
                 thread::yield_now();
             }
-            bells.ring(3);
-            handover.posted();
+            doorbells.ring(3);
+            wakeup.on_post();
             helper.join().unwrap();
         });
     }
 
     /// An application that hands over is seen, or wakes the helper that had left the work to it.
     #[test]
-    fn an_application_that_goes_to_sleep_wakes_the_helper() {
+    fn sleeping_application_wakes_the_helper() {
         loom::model(|| {
-            let handover = Arc::new(Handover::new());
-            handover.drives(7);
-            let helper = helper(&handover, |handover| {
-                while handover.idle_ns(8) < HANDOVER_NS {
-                    let drives = || handover.idle_ns(8) < HANDOVER_NS;
-                    handover.nap(Rest::Aside, Duration::MAX, || !drives());
+            let wakeup = Arc::new(HelperWakeup::new());
+            wakeup.on_app_poll(7);
+            let helper = helper(&wakeup, |wakeup| {
+                while wakeup.app_idle_ns(8) < TAKEOVER_NS {
+                    let drives = || wakeup.app_idle_ns(8) < TAKEOVER_NS;
+                    wakeup.sleep(HelperState::Standby, Duration::MAX, || !drives());
                 }
             });
-            handover.hand_over();
+            wakeup.on_app_sleep();
             helper.join().unwrap();
         });
     }
@@ -263,18 +265,18 @@ mod proofs {
     /// Whoever arms a queue and sleeps is known to the helper before it naps for long, also beside
     /// somebody who has slept for some time.
     #[test]
-    fn a_sleeper_ends_long_naps() {
+    fn new_waiter_ends_a_long_sleep() {
         loom::model(|| {
-            let handover = Arc::new(Handover::new());
-            handover.expect();
-            let seen = handover.waiters().wait_seq;
-            let helper = helper(&handover, move |handover| {
-                let has_begun = || handover.waiters().wait_seq != seen;
+            let wakeup = Arc::new(HelperWakeup::new());
+            wakeup.add_waiter();
+            let seen = wakeup.waiters().wait_seq;
+            let helper = helper(&wakeup, move |wakeup| {
+                let has_begun = || wakeup.waiters().wait_seq != seen;
                 while !has_begun() {
-                    handover.nap(Rest::Long, Duration::MAX, has_begun);
+                    wakeup.sleep(HelperState::LongSleep, Duration::MAX, has_begun);
                 }
             });
-            handover.expect();
+            wakeup.add_waiter();
             helper.join().unwrap();
         });
     }

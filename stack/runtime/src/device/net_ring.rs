@@ -7,16 +7,16 @@ use ferrowarp_proto::device::{Capabilities, ChecksumMode};
 
 use crate::device::error::DeviceError;
 use crate::device::open::OpenConfig;
-use crate::device::pools::{CACHE, PoolSizes};
+use crate::device::pools::{MEMPOOL_CACHE_SIZE, PoolSizes};
 use crate::device::port::{DpdkDevice, TxPools};
 
 /// Ends made so far, to tell their addresses apart.
-static ENDS: AtomicU32 = AtomicU32::new(0);
+static NEXT_MAC: AtomicU32 = AtomicU32::new(0);
 
 /// A locally administered address that no other end in this process has. Ring ports have none of
 /// their own.
-pub(super) fn own_mac() -> [u8; 6] {
-    let [_, _, high, low] = ENDS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+pub(super) fn next_local_mac() -> [u8; 6] {
+    let [_, _, high, low] = NEXT_MAC.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let [.., a, b] = std::process::id().to_be_bytes();
     [0x02, 0xfe, a, b, high, low]
 }
@@ -27,14 +27,16 @@ pub(super) fn pools(
     sizes: &PoolSizes,
     receive_room: u16,
 ) -> Result<(TxPools, Mempool), dpdk_sys::Error> {
-    let pool = |count: u32, room, cache| Mempool::new(eal, &MempoolConfig { count, cache, room });
-    let data = pool(sizes.data, sizes.room, CACHE)?;
-    let control = pool(sizes.control, sizes.room, CACHE)?;
+    let pool = |count: u32, room, cache| {
+        Mempool::new(eal, &MempoolConfig { count, cache, frame_capacity: room })
+    };
+    let data = pool(sizes.data, sizes.frame_capacity, MEMPOOL_CACHE_SIZE)?;
+    let control = pool(sizes.control, sizes.frame_capacity, MEMPOOL_CACHE_SIZE)?;
     // The last resort must be there for whichever thread asks: no caches.
-    let reserve = pool(sizes.reserve, sizes.room, 0)?;
+    let reserve = pool(sizes.reserve, sizes.frame_capacity, 0)?;
     let receive = match sizes.receive {
         0 => data.clone(),
-        count => pool(count, receive_room, CACHE)?,
+        count => pool(count, receive_room, MEMPOOL_CACHE_SIZE)?,
     };
     Ok((TxPools::new(data, control, reserve), receive))
 }
@@ -54,7 +56,7 @@ pub(super) fn open_pair(
     };
     let sizes = config.pools.ring_sizes(config.mtu);
     let end = |port: Port, name: &str| {
-        let (pools, receive) = pools(eal, &sizes, sizes.room)?;
+        let (pools, receive) = pools(eal, &sizes, sizes.frame_capacity)?;
         let mut queues = port.start(&PortConfig {
             rx_descriptors: 64,
             tx_descriptors: 64,
@@ -64,7 +66,7 @@ pub(super) fn open_pair(
             promiscuous: false,
             checksum: false,
         })?;
-        let (mac, mtu) = (own_mac(), config.mtu);
+        let (mac, mtu) = (next_local_mac(), config.mtu);
         let capabilities = Capabilities { mac, mtu, send_mtu: mtu, checksum };
         let queue = queues.pop().ok_or(dpdk_sys::Error::NoPort)?;
         Ok(DpdkDevice::new(queue, pools, config.tx_queue(), capabilities, name.to_owned()))

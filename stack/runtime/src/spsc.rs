@@ -9,7 +9,7 @@ use crossbeam::utils::CachePadded;
 
 use crate::sync::{Arc, AtomicUsize, Cell, Ordering};
 
-struct Shared<T> {
+struct Ring<T> {
     slots: Box<[Cell<MaybeUninit<T>>]>,
     mask: usize,
     /// Next index to take; written by the consumer.
@@ -21,42 +21,42 @@ struct Shared<T> {
 // SAFETY: a slot belongs to the producer while its index is in `tail..head + capacity`, to the
 // consumer while it is in `head..tail`; the indices are published with release and read with
 // acquire, so sharing the ring only moves values between threads.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for Ring<T> {}
 
 /// The end that fills the ring.
 pub(crate) struct Producer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Ring<T>>,
     /// Next index to fill; ahead of the shared tail by what is staged.
     tail: usize,
     published: usize,
-    head_seen: usize,
+    cached_head: usize,
 }
 
 /// The end that empties the ring.
 pub(crate) struct Consumer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Ring<T>>,
     head: usize,
-    tail_seen: usize,
+    cached_tail: usize,
 }
 
 /// A look from outside, by any thread.
 pub(crate) struct Peek<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Ring<T>>,
 }
 
 /// A ring for at least `capacity` values: the next power of two.
 pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.max(1).next_power_of_two();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(Ring {
         slots: (0..capacity).map(|_| Cell::new(MaybeUninit::uninit())).collect(),
         mask: capacity - 1,
         head: CachePadded::new(AtomicUsize::new(0)),
         tail: CachePadded::new(AtomicUsize::new(0)),
     });
-    let consumer = Consumer { shared: Arc::clone(&shared), head: 0, tail_seen: 0 };
-    (Producer { shared, tail: 0, published: 0, head_seen: 0 }, consumer)
+    let consumer = Consumer { shared: Arc::clone(&shared), head: 0, cached_tail: 0 };
+    (Producer { shared, tail: 0, published: 0, cached_head: 0 }, consumer)
 }
 
 impl<T> Producer<T> {
@@ -67,9 +67,9 @@ impl<T> Producer<T> {
     #[inline]
     pub(crate) fn stage(&mut self, value: T) -> Result<(), T> {
         let capacity = self.shared.mask + 1;
-        if self.tail.wrapping_sub(self.head_seen) == capacity {
-            self.head_seen = self.shared.head.load(Ordering::Acquire);
-            if self.tail.wrapping_sub(self.head_seen) == capacity {
+        if self.tail.wrapping_sub(self.cached_head) == capacity {
+            self.cached_head = self.shared.head.load(Ordering::Acquire);
+            if self.tail.wrapping_sub(self.cached_head) == capacity {
                 return Err(value);
             }
         }
@@ -108,7 +108,7 @@ impl<T> Consumer<T> {
     /// Takes the oldest value, if there is one.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let value = self.take()?;
+        let value = self.read_next()?;
         self.shared.head.store(self.head, Ordering::Release);
         Some(value)
     }
@@ -118,7 +118,7 @@ impl<T> Consumer<T> {
     pub(crate) fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         let mut count = 0;
         while count < max
-            && let Some(value) = self.take()
+            && let Some(value) = self.read_next()
         {
             out.push(value);
             count += 1;
@@ -132,14 +132,14 @@ impl<T> Consumer<T> {
     /// True if nothing is to be had. Looks at the producer's index only if the last look said so.
     #[inline]
     pub(crate) fn is_empty(&mut self) -> bool {
-        if self.head == self.tail_seen {
-            self.tail_seen = self.shared.tail.load(Ordering::Acquire);
+        if self.head == self.cached_tail {
+            self.cached_tail = self.shared.tail.load(Ordering::Acquire);
         }
-        self.head == self.tail_seen
+        self.head == self.cached_tail
     }
 
     #[inline]
-    fn take(&mut self) -> Option<T> {
+    fn read_next(&mut self) -> Option<T> {
         if self.is_empty() {
             return None;
         }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_and_empty_are_told_apart() {
+    fn full_ring_is_not_taken_for_empty() {
         let (mut tx, mut rx) = ring(4);
         for value in 0..4 {
             tx.stage(value).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn behaves_like_a_deque() {
+    fn matches_a_deque_over_random_operations() {
         let (mut tx, mut rx) = ring(8);
         let mut model = VecDeque::new();
         let mut state = 1_u64;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn values_left_over_are_dropped() {
+    fn unread_values_are_dropped_with_the_ring() {
         let token = std::sync::Arc::new(());
         let (mut tx, rx) = ring(4);
         for _ in 0..3 {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_keep_the_order() {
+    fn order_is_kept_between_two_threads() {
         let (mut tx, mut rx) = ring(64);
         std::thread::scope(|scope| {
             scope.spawn(move || {

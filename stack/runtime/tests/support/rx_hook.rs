@@ -9,17 +9,17 @@ use ferrowarp::{Config, Context, Port};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
 /// What happens elsewhere at the moment in which the port is looked at.
-pub(crate) type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+pub(crate) type RxHook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 /// A port at which something happens just before a burst is taken.
-struct Busy {
+struct HookedPort {
     inner: DpdkDevice,
-    meanwhile: Meanwhile,
+    rx_hook: RxHook,
 }
 
-impl Port for Busy {}
+impl Port for HookedPort {}
 
-impl Device for Busy {
+impl Device for HookedPort {
     type Rx = DpdkRx;
     type Tx = DpdkTx;
     type Retained = DpdkRetained;
@@ -29,7 +29,7 @@ impl Device for Busy {
     }
 
     fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
-        let act = self.meanwhile.lock().unwrap().take();
+        let act = self.rx_hook.lock().unwrap().take();
         if let Some(act) = act {
             act();
         }
@@ -54,15 +54,15 @@ impl Device for Busy {
 }
 
 /// Two contexts, and what is to happen in the next pass of the right one.
-pub(crate) fn busy_contexts(left: Config, right: Config) -> (Context, Context, Meanwhile) {
+pub(crate) fn hooked_contexts(left: Config, right: Config) -> (Context, Context, RxHook) {
     let Ok(Opened::Pair(left_port, right_port)) =
         device::open(&DeviceSpec::Ring, &OpenConfig::default())
     else {
         panic!("no pair of rings");
     };
-    let meanwhile = Meanwhile::default();
-    let left_port = Busy { inner: left_port, meanwhile: Meanwhile::default() };
-    let right_port = Busy { inner: right_port, meanwhile: Arc::clone(&meanwhile) };
+    let rx_hook = RxHook::default();
+    let left_port = HookedPort { inner: left_port, rx_hook: RxHook::default() };
+    let right_port = HookedPort { inner: right_port, rx_hook: Arc::clone(&rx_hook) };
     let (left, right) = Context::joined((left_port, left), (right_port, right)).unwrap();
-    (left, right, meanwhile)
+    (left, right, rx_hook)
 }

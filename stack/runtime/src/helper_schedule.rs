@@ -1,0 +1,316 @@
+//! When the helper drives, and for how long it naps: a function of the time and of what it finds.
+//!
+//! A port has no interrupt, so what arrives is found by looking. For a while after traffic, longer
+//! if somebody sleeps on the shard, the helper looks once in [`POLL_INTERVAL_NS`]; then its naps grow to
+//! [`LONG_SLEEP_MAX`]. Next to the application that drives it only watches whether it still does.
+
+use std::time::Duration;
+
+use crate::helper_wakeup::{HelperState, TAKEOVER_NS, Waiters};
+
+/// Time without anything to do before the helper naps: the answer to what was sent may be near.
+const SPIN_NS: u64 = 50_000;
+/// Time from one look to the next while naps are brief: less than 100 us are to pass from a
+/// packet's arrival until a sleeper goes on. The nap between two looks is shorter by as much as
+/// naps last too long on this machine: 3 us on most, 40 us on some virtual ones, where looking
+/// takes half a core (`tests/wakeup.rs` prints how much).
+const POLL_INTERVAL_NS: u64 = 50_000;
+/// However late naps end, the helper leaves its core for a moment.
+const SHORT_SLEEP_MIN_NS: u64 = 5_000;
+/// The mean lateness, of naps of all kinds, follows that of a single one by 1 / 16: it may be
+/// anything on a busy core.
+const OVERSLEEP_SHIFT: u32 = 4;
+/// Traffic keeps naps brief for this long while nobody waits.
+const TRAFFIC_NS: u64 = 20_000_000;
+/// Traffic keeps naps brief for this long while somebody waits.
+const TRAFFIC_WITH_WAITER_NS: u64 = 2_000_000_000;
+/// So does somebody who begins to wait, for this long: there may have been traffic that others than
+/// the helper found, and there will be more.
+const NEW_WAITER_NS: u64 = 100_000_000;
+/// First nap after that; each further one is twice as long, up to the longest.
+const LONG_SLEEP_MIN: Duration = Duration::from_micros(100);
+const LONG_SLEEP_MAX: Duration = Duration::from_millis(1);
+/// First nap next to an application that drives; likewise.
+const STANDBY_SLEEP_MIN: Duration = Duration::from_micros(20);
+const STANDBY_SLEEP_MAX: Duration = Duration::from_micros(100);
+
+/// What the helper does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// One pass. Its outcome is told to [`HelperSchedule::on_polled`].
+    Poll,
+    /// Looks at the clock again.
+    Spin,
+    /// Naps for as long at most.
+    Sleep(HelperState, Duration),
+}
+
+/// The helper's plan. All times are nanoseconds of one clock.
+#[derive(Debug)]
+pub(crate) struct HelperSchedule {
+    /// When a pass last found something to do.
+    busy_at: u64,
+    /// When the last wait began, and its number.
+    wait_began_at: u64,
+    wait_seq: u32,
+    /// The last pass found nothing, and there was none since.
+    polled_idle: bool,
+    /// Since when the application drives, if it does.
+    standby_since: Option<u64>,
+    standby_sleep: Duration,
+    long_sleep: Duration,
+    /// How much longer than they should naps last, on average.
+    oversleep_ns: u64,
+}
+
+impl HelperSchedule {
+    pub(crate) const fn new(now: u64) -> Self {
+        Self {
+            busy_at: now,
+            wait_began_at: now,
+            wait_seq: 0,
+            polled_idle: false,
+            standby_since: None,
+            standby_sleep: STANDBY_SLEEP_MIN,
+            long_sleep: LONG_SLEEP_MIN,
+            oversleep_ns: 0,
+        }
+    }
+
+    /// What to do, given how long ago the application last drove, and who waits until the shard has
+    /// something.
+    pub(crate) fn next(&mut self, now: u64, application_idle_ns: u64, waiters: Waiters) -> Step {
+        if self.wait_seq != waiters.wait_seq {
+            (self.wait_seq, self.wait_began_at) = (waiters.wait_seq, now);
+            self.long_sleep = LONG_SLEEP_MIN;
+        }
+        if application_idle_ns <= TAKEOVER_NS {
+            return self.standby(now, waiters.sleeping);
+        }
+        self.standby_since = None;
+        self.standby_sleep = STANDBY_SLEEP_MIN;
+        let quiet = now.saturating_sub(self.busy_at);
+        let waited = now.saturating_sub(self.wait_began_at);
+        if !self.polled_idle || quiet.min(waited) < SPIN_NS {
+            return Step::Poll;
+        }
+        // After each nap one look.
+        self.polled_idle = false;
+        let awaited = waiters.any() && (quiet < TRAFFIC_WITH_WAITER_NS || waited < NEW_WAITER_NS);
+        if quiet < TRAFFIC_NS || awaited {
+            return Step::Sleep(HelperState::ShortSleep, self.short_sleep());
+        }
+        let nap = self.long_sleep;
+        self.long_sleep = (nap * 2).min(LONG_SLEEP_MAX);
+        Step::Sleep(HelperState::LongSleep, nap)
+    }
+
+    /// A pass was made; it found something to do, or nothing.
+    pub(crate) fn on_polled(&mut self, now: u64, busy: bool) {
+        self.polled_idle = !busy;
+        if busy {
+            self.on_traffic(now);
+        }
+    }
+
+    /// [`Waiters::wait_seq`] when the last step was planned.
+    pub(crate) const fn wait_seq(&self) -> u32 {
+        self.wait_seq
+    }
+
+    /// There was something.
+    const fn on_traffic(&mut self, now: u64) {
+        self.busy_at = now;
+        self.long_sleep = LONG_SLEEP_MIN;
+    }
+
+    /// A nap has lasted this long. One that somebody ended says nothing of how late naps end.
+    pub(crate) fn on_slept(&mut self, limit: Duration, lasted_ns: u64) {
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(late) = lasted_ns.checked_sub(limit) {
+            // One that lost its core counts no more than the time between two looks.
+            let late = late.min(POLL_INTERVAL_NS);
+            self.oversleep_ns = self.oversleep_ns - (self.oversleep_ns >> OVERSLEEP_SHIFT)
+                + (late >> OVERSLEEP_SHIFT);
+        }
+    }
+
+    fn short_sleep(&self) -> Duration {
+        Duration::from_nanos(
+            POLL_INTERVAL_NS.saturating_sub(self.oversleep_ns).max(SHORT_SLEEP_MIN_NS),
+        )
+    }
+
+    /// An application that polled once, because it was woken, may post something and sleep again:
+    /// the first time is waited out awake.
+    fn standby(&mut self, now: u64, awaited: bool) -> Step {
+        let since = *self.standby_since.get_or_insert(now);
+        if now.saturating_sub(since) <= TAKEOVER_NS {
+            return Step::Spin;
+        }
+        // What was done meanwhile counts as traffic.
+        self.on_traffic(now);
+        let max = if awaited { self.short_sleep() } else { STANDBY_SLEEP_MAX };
+        let nap = self.standby_sleep.min(max);
+        self.standby_sleep = nap * 2;
+        Step::Sleep(HelperState::Standby, nap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG_AGO: u64 = u64::MAX;
+
+    /// Runs idle passes for `time`; naps last as long as they may. Returns passes made, and the
+    /// naps.
+    fn idle(
+        schedule: &mut HelperSchedule,
+        now: &mut u64,
+        time: Duration,
+        waiters: Waiters,
+    ) -> (u32, Vec<(HelperState, Duration)>) {
+        let end = *now + u64::try_from(time.as_nanos()).unwrap();
+        let (mut passes, mut naps) = (0, Vec::new());
+        while *now < end {
+            match schedule.next(*now, LONG_AGO, waiters) {
+                Step::Poll => {
+                    *now += 100;
+                    schedule.on_polled(*now, false);
+                    passes += 1;
+                }
+                Step::Spin => panic!("nobody else drives"),
+                Step::Sleep(rest, limit) => {
+                    *now += u64::try_from(limit.as_nanos()).unwrap();
+                    naps.push((rest, limit));
+                }
+            }
+        }
+        (passes, naps)
+    }
+
+    const SHORT: (HelperState, Duration) =
+        (HelperState::ShortSleep, Duration::from_nanos(POLL_INTERVAL_NS));
+    const NO_WAITER: Waiters = Waiters { sleeping: false, fd_exported: false, wait_seq: 0 };
+    const ONE_WAITER: Waiters = Waiters { sleeping: true, wait_seq: 1, ..NO_WAITER };
+
+    #[test]
+    fn sleeps_stay_short_for_two_seconds_with_a_waiter() {
+        for waiters in [ONE_WAITER, Waiters { fd_exported: true, wait_seq: 1, ..NO_WAITER }] {
+            let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
+            let recent = Duration::from_nanos(TRAFFIC_WITH_WAITER_NS - SPIN_NS);
+            let (passes, naps) = idle(&mut schedule, &mut now, recent, waiters);
+            assert!(naps.iter().all(|&nap| nap == SHORT));
+            // One look after each nap, besides those made awake.
+            let awake = u32::try_from(SPIN_NS / 100).unwrap();
+            assert!(u32::try_from(naps.len()).unwrap() + awake >= passes);
+            let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
+            assert!(
+                naps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX))
+            );
+            schedule.on_polled(now, true);
+            let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
+            assert!(naps.iter().all(|&nap| nap == SHORT));
+        }
+    }
+
+    /// Also beside somebody who has waited for long.
+    #[test]
+    fn new_waiter_shortens_naps_for_a_while() {
+        for before in [NO_WAITER, ONE_WAITER] {
+            let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
+            idle(&mut schedule, &mut now, Duration::from_secs(5), before);
+            let waiters = Waiters { wait_seq: 2, ..ONE_WAITER };
+            assert_eq!(schedule.next(now, LONG_AGO, waiters), Step::Poll, "an answer may be near");
+            let while_brief = Duration::from_nanos(NEW_WAITER_NS - SPIN_NS);
+            let (_, naps) = idle(&mut schedule, &mut now, while_brief, waiters);
+            assert!(naps.iter().all(|&nap| nap == SHORT));
+            let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
+            assert!(
+                naps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX))
+            );
+        }
+    }
+
+    #[test]
+    fn short_sleep_compensates_for_oversleep() {
+        let after = |late: &[u64]| {
+            let mut schedule = HelperSchedule::new(0);
+            for &late in late {
+                schedule.on_slept(Duration::from_micros(20), 20_000 + late);
+            }
+            schedule.short_sleep().as_nanos()
+        };
+        let look = u128::from(POLL_INTERVAL_NS);
+        assert!((look - 40_000..look - 35_000).contains(&after(&[40_000; 100])));
+        assert_eq!(after(&[1_000_000; 200]), u128::from(SHORT_SLEEP_MIN_NS));
+        // One that lost its core.
+        assert!(after(&[1_000_000]) > look * 9 / 10);
+        // Ended by somebody.
+        let mut schedule = HelperSchedule::new(0);
+        schedule.on_slept(LONG_SLEEP_MAX, 3_000);
+        assert_eq!(schedule.short_sleep().as_nanos(), look);
+    }
+
+    #[test]
+    fn sleeps_grow_while_idle_without_waiters() {
+        let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
+        let recent = Duration::from_nanos(TRAFFIC_NS - SPIN_NS);
+        let (_, naps) = idle(&mut schedule, &mut now, recent, NO_WAITER);
+        assert!(
+            naps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep),
+            "there was traffic lately"
+        );
+        let (passes, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), NO_WAITER);
+        assert!(naps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX)));
+        assert!(passes < 1_020, "{passes} looks in a second");
+        // Somebody sleeps, or something arrives: brief again at once.
+        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), ONE_WAITER);
+        assert!(naps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep));
+        schedule.on_polled(now, true);
+        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), NO_WAITER);
+        assert!(naps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep));
+    }
+
+    #[test]
+    fn helper_polls_at_once_when_the_application_sleeps() {
+        let mut schedule = HelperSchedule::new(0);
+        for now in (0..100_000_000).step_by(10_000) {
+            assert_ne!(schedule.next(now, 1_000, ONE_WAITER), Step::Poll, "at {now}");
+        }
+        assert_eq!(schedule.next(100_000_000, LONG_AGO, ONE_WAITER), Step::Poll);
+    }
+
+    #[test]
+    fn helper_takes_over_when_the_application_stops_polling() {
+        // However long it has polled, the helper looks again soon.
+        for polled in [0, 30_000, 1_000_000, 1_000_000_000] {
+            let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
+            while now < polled {
+                match schedule.next(now, 1_000, NO_WAITER) {
+                    Step::Sleep(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
+                    _ => now += 1_000,
+                }
+            }
+            let silent_since = now;
+            loop {
+                match schedule.next(now, now - silent_since, NO_WAITER) {
+                    Step::Poll => break,
+                    Step::Spin => now += 1_000,
+                    Step::Sleep(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
+                }
+            }
+            assert!(now - silent_since <= 150_000, "{polled}: {} ns", now - silent_since);
+        }
+    }
+
+    #[test]
+    fn single_application_poll_leaves_the_helper_spinning() {
+        let mut schedule = HelperSchedule::new(0);
+        for since in (0..=TAKEOVER_NS).step_by(1_000) {
+            assert_eq!(schedule.next(since, since, ONE_WAITER), Step::Spin);
+        }
+        assert_eq!(schedule.next(TAKEOVER_NS + 1, TAKEOVER_NS + 1, ONE_WAITER), Step::Poll);
+    }
+}
