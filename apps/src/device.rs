@@ -7,17 +7,17 @@ use clap::Args;
 use ferrowarp::device::{ChecksumMode, DeviceSpec};
 use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
 
-use crate::machine::Placement;
 use crate::network::NetworkArgs;
-use crate::tcp::TcpArgs;
+use crate::run_loop::CorePlacement;
+use crate::tcp_options::TcpArgs;
 
 /// Frames for full windows of more connections than this are not set aside: they share.
 const WINDOWS_MAX: u32 = 64;
 
 /// Queue pairs that there may be besides those of the connections at a time.
-const SPARE: usize = 64;
+const SPARE_QPS: usize = 64;
 /// Regions that a connection of these programs has at most.
-const REGIONS: usize = 2;
+const REGIONS_PER_CONNECTION: usize = 2;
 
 /// Where.
 #[derive(Clone, Debug, Args)]
@@ -65,9 +65,9 @@ impl DeviceArgs {
         config.drop_linger = config.linger;
         config.pools.windows = u32::from(busy).clamp(config.pools.windows, WINDOWS_MAX);
         // Queue pairs and regions of those that are going while others come.
-        let connections = usize::from(connections) + SPARE;
+        let connections = usize::from(connections) + SPARE_QPS;
         config.qps_max = config.qps_max.max(connections);
-        config.regions_max = config.regions_max.max(REGIONS * connections);
+        config.regions_max = config.regions_max.max(REGIONS_PER_CONNECTION * connections);
         config.limits.connections_max = config.limits.connections_max.max(2 * connections);
         Ok(config)
     }
@@ -124,8 +124,8 @@ impl DeviceArgs {
     ///
     /// # Errors
     /// If `--cores` is wrong.
-    pub fn placement(&self) -> anyhow::Result<Placement> {
-        Placement::from_cores(&self.cores)
+    pub fn placement(&self) -> anyhow::Result<CorePlacement> {
+        CorePlacement::from_cores(&self.cores)
     }
 
     /// Pins the calling thread to the only core of `--cores`, if there is one. Returns it.
@@ -136,10 +136,10 @@ impl DeviceArgs {
         if self.cores.is_empty() {
             return Ok(Vec::new());
         }
-        let Placement::Together(core) = self.placement()? else {
+        let CorePlacement::OneCore(core) = self.placement()? else {
             bail!("--cores takes one core here: the other end is another program");
         };
-        crate::machine::pin(core);
+        crate::run_loop::pin(core);
         Ok(vec![core])
     }
 }

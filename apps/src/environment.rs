@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_found_by_their_whole_name() {
+    fn field_matches_whole_name_only() {
         let text = "MemTotalX: 1 kB\nMemTotal:   24 kB\nmodel name\t: A Processor: Fast\n";
         assert_eq!(field(text, "MemTotal"), Some("24 kB"));
         assert_eq!(field(text, "model name"), Some("A Processor: Fast"));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_memory_and_a_processor() {
+    fn collect_reports_memory_and_processors() {
         let environment = Environment::collect("ring");
         assert!(environment.memory_bytes > 1 << 20);
         assert!(environment.processors > 0);

@@ -4,17 +4,17 @@
 
 pub mod copy;
 pub mod device;
+pub mod endpoint;
 pub mod environment;
 pub mod iwlink;
-pub mod link;
-pub mod machine;
+pub mod mpa_options;
 pub mod network;
 pub mod options;
 pub mod pattern;
 pub mod perf;
 pub mod ping;
-pub mod startup;
-pub mod tcp;
+pub mod run_loop;
+pub mod tcp_options;
 
 use std::process::ExitCode;
 
@@ -39,7 +39,7 @@ pub fn parse<T: clap::Parser>() -> T {
 }
 
 /// Runs a program: warnings of the stack go to standard error, and so does an error, as one line.
-pub fn exit(name: &str, program: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+pub fn run_program(name: &str, program: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt()
@@ -48,7 +48,7 @@ pub fn exit(name: &str, program: impl FnOnce() -> anyhow::Result<()>) -> ExitCod
         .without_time()
         .with_target(false)
         .init();
-    machine::mind_signals();
+    run_loop::install_signal_handler();
     match program() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

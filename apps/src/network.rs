@@ -19,7 +19,7 @@ const LOOP_V6: [Ipv6Addr; 2] =
 pub struct NetworkArgs {
     /// Address of this end and length of its prefix, such as 198.18.0.1/24 or 2001:2::1/64; may
     /// be given several times.
-    #[arg(long = "address", visible_alias = "ip", value_name = "ADDRESS/LEN", value_parser = cidr)]
+    #[arg(long = "address", visible_alias = "ip", value_name = "ADDRESS/LEN", value_parser = parse_cidr)]
     pub addresses: Vec<Cidr>,
     /// Router towards all other networks; one for each family.
     #[arg(long = "gateway", value_name = "ADDRESS")]
@@ -45,7 +45,7 @@ pub struct Cidr {
     pub len: u8,
 }
 
-fn cidr(text: &str) -> Result<Cidr, String> {
+fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let parse = || {
         let (address, len) = text.split_once('/')?;
         let (address, len): (IpAddr, u8) = (address.parse().ok()?, len.parse().ok()?);
@@ -84,7 +84,7 @@ impl NetworkArgs {
         let mut routes: Vec<Route> =
             self.gateways.iter().map(|&via| Route::default_via(via)).collect();
         for words in self.routes.chunks(3) {
-            let route = route(words).with_context(|| {
+            let route = parse_route(words).with_context(|| {
                 format!("--route {}: say DEST/LEN via HOP, of one family", words.join(" "))
             })?;
             routes.push(route);
@@ -94,9 +94,9 @@ impl NetworkArgs {
 }
 
 /// `DEST/LEN`, `via`, `HOP`.
-fn route(words: &[String]) -> Option<Route> {
+fn parse_route(words: &[String]) -> Option<Route> {
     let [destination, via, hop] = words else { return None };
-    let destination = cidr(destination).ok()?;
+    let destination = parse_cidr(destination).ok()?;
     let hop: IpAddr = hop.parse().ok().filter(|_| via == "via")?;
     (destination.address.is_ipv4() == hop.is_ipv4()).then_some(Route {
         destination: destination.address,
@@ -171,18 +171,18 @@ mod tests {
     }
 
     #[test]
-    fn addresses_have_a_prefix_that_fits() {
-        let parsed = cidr("198.18.0.1/24").unwrap();
+    fn prefix_longer_than_address_is_rejected() {
+        let parsed = parse_cidr("198.18.0.1/24").unwrap();
         assert_eq!((parsed.address.to_string().as_str(), parsed.len), ("198.18.0.1", 24));
-        assert!(cidr("2001:2::1/64").is_ok());
+        assert!(parse_cidr("2001:2::1/64").is_ok());
         for wrong in ["", "198.18.0.1", "198.18.0.1/33", "2001:2::1/129", "x/24", "1.2.3.4/", "/8"]
         {
-            assert!(cidr(wrong).is_err(), "{wrong}");
+            assert!(parse_cidr(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn addresses_and_routes_add_up() {
+    fn addresses_gateways_and_routes_are_parsed() {
         let line = "--address 198.18.0.1/24 --ip 2001:2::1/64 --gateway 198.18.0.254 \
                     --route 203.0.113.0/24 via 198.18.0.253 --vlan 7 \
                     --gateway fe80::1 --route 2001:db8::/32 via 2001:2::fe";
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_may_name_its_port() {
+    fn host_accepts_optional_port() {
         let socket = |text: &str| text.parse::<Host>().map(|host| host.socket(7).to_string());
         for (text, expected) in [
             ("198.18.0.1", "198.18.0.1:7"),

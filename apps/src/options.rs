@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn octets_are_checked() {
+    fn size_suffix_and_range_are_checked() {
         let size = |text| octets(text, 1 << 30);
         assert_eq!(size("64"), Ok(64));
         assert_eq!(size("4K"), Ok(4096));
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_checked() {
+    fn seconds_range_is_checked() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for wrong in ["0", "-3", "inf", "NaN", "x", "1e9"] {
             assert!(seconds(wrong).is_err(), "{wrong}");

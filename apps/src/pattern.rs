@@ -69,12 +69,12 @@ impl Pattern {
         if differences == 0 && *rest == last[..rest.len()] {
             return 0;
         }
-        self.count(offset, octets)
+        self.count_mismatches(offset, octets)
     }
 
     /// Octet by octet: only for what is known to be wrong.
     #[cold]
-    fn count(self, offset: usize, octets: &[u8]) -> u64 {
+    fn count_mismatches(self, offset: usize, octets: &[u8]) -> u64 {
         let mut expected = vec![0; octets.len()];
         self.fill(offset, &mut expected);
         octets.iter().zip(expected).filter(|&(&octet, right)| octet != right).count() as u64
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_formula_holds() {
+    fn pattern_matches_documented_formula() {
         let x = 7u64
             .wrapping_mul(0x9E37_79B9_7F4A_7C15)
             .wrapping_add(3u64.wrapping_mul(0xD6E8_FEB8_6659_FD93))
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_agree_with_the_whole() {
+    fn pattern_filled_in_chunks_equals_whole() {
         let whole = message(1, 9, 1003);
         let mut pieces = vec![0; 1003];
         for start in (0..1003).step_by(64) {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn each_changed_octet_is_counted() {
+    fn mismatches_counts_each_changed_byte() {
         let mut octets = message(0, 1, 100);
         octets[0] ^= 1;
         octets[57] ^= 0x80;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn other_numbers_and_streams_differ() {
+    fn patterns_differ_by_message_stream_and_offset() {
         let octets = message(0, 1, 64);
         for other in [Pattern::new(0, 2), Pattern::new(1, 1), Pattern::new(0, 1 << 40)] {
             assert!(other.mismatches(0, &octets) > 48);

@@ -12,17 +12,17 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 const TESTS: [&str; 6] = ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"];
 
 /// A folder that goes with the test, and the turn of the test.
-struct Stage {
+struct Fixture {
     folder: PathBuf,
-    _turn: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
 }
 
-impl Stage {
+impl Fixture {
     fn new(name: &str) -> Self {
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = std::env::temp_dir().join(format!("ferrowarp-{name}-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
-        Self { folder, _turn: turn }
+        Self { folder, _lock: lock }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -44,7 +44,7 @@ impl Stage {
         (output, serde_json::from_str(&text).unwrap())
     }
 
-    /// As [`Stage::iwperf`] for a run that must succeed; returns its results.
+    /// As [`Fixture::iwperf`] for a run that must succeed; returns its results.
     fn results(&self, line: &str) -> Vec<Value> {
         let (output, report) = self.iwperf(line);
         assert!(output.status.success(), "iwperf loop {line}: {output:?}");
@@ -53,13 +53,13 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-fn one_line(output: &Output) -> String {
+fn error_line(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let errors: Vec<&str> =
         text.lines().filter(|line| !line.trim_start().starts_with("WARN")).collect();
@@ -74,8 +74,8 @@ fn two_cores() -> String {
 }
 
 #[test]
-fn six_tests_verify_every_octet_on_one_core_and_on_two() {
-    let stage = Stage::new("six");
+fn six_tests_verify_on_one_and_two_cores() {
+    let stage = Fixture::new("six");
     let two = two_cores();
     let one = two.split(',').next().unwrap();
     for cores in [one, &two] {
@@ -97,8 +97,8 @@ fn six_tests_verify_every_octet_on_one_core_and_on_two() {
 }
 
 #[test]
-fn many_queue_pairs_go_both_ways() {
-    let stage = Stage::new("both");
+fn bidirectional_run_with_four_queue_pairs_verifies() {
+    let stage = Fixture::new("both");
     for test in &TESTS[..3] {
         let line = format!("{test} -q 4 -b -n 100 -s 3000 -t 8 --verify --mtu 9000");
         let result = &stage.results(&line)[0];
@@ -109,8 +109,8 @@ fn many_queue_pairs_go_both_ways() {
 }
 
 #[test]
-fn atomic_operations_fetch_one_after_the_other() {
-    let stage = Stage::new("atomic");
+fn atomic_tests_fetch_consecutive_values() {
+    let stage = Fixture::new("atomic");
     for (line, words, ends) in [
         ("atomic-lat", 1, 1),
         ("atomic-lat -A CMP_AND_SWAP", 1, 1),
@@ -131,8 +131,8 @@ fn atomic_operations_fetch_one_after_the_other() {
 }
 
 #[test]
-fn writes_with_immediate_data_are_counted_at_their_sink() {
-    let stage = Stage::new("immediate");
+fn write_with_imm_is_counted_at_sink() {
+    let stage = Fixture::new("immediate");
     for more in ["", "--verify", "-b -q 2 --verify"] {
         let line = format!("write-bw --write-with-imm -s 5000 -n 300 -t 16 {more}");
         let result = &stage.results(&line)[0];
@@ -144,8 +144,8 @@ fn writes_with_immediate_data_are_counted_at_their_sink() {
 }
 
 #[test]
-fn all_sizes_follow_each_other() {
-    let stage = Stage::new("sizes");
+fn all_option_runs_every_size() {
+    let stage = Fixture::new("sizes");
     for test in ["write-bw", "send-bw", "read-lat", "send-lat"] {
         let results = stage.results(&format!("{test} -a -n 3 -t 16 --verify"));
         let sizes: Vec<u64> = results.iter().map(|r| r["size_bytes"].as_u64().unwrap()).collect();
@@ -156,8 +156,8 @@ fn all_sizes_follow_each_other() {
 }
 
 #[test]
-fn a_duration_ends_a_run_and_options_are_recorded() {
-    let stage = Stage::new("duration");
+fn duration_bounds_run_and_options_are_in_json() {
+    let stage = Fixture::new("duration");
     for test in TESTS {
         let result = &stage.results(&format!("{test} -D 0.2 --no-crc --checksum"))[0];
         let seconds = result["duration_s"].as_f64().unwrap();
@@ -167,8 +167,8 @@ fn a_duration_ends_a_run_and_options_are_recorded() {
 }
 
 #[test]
-fn latencies_are_logged() {
-    let stage = Stage::new("hdr");
+fn hdr_option_writes_histogram_log() {
+    let stage = Fixture::new("hdr");
     let log = stage.path("latency.hlog");
     stage.results(&format!("send-lat -s 64 -n 500 --hdr {}", log.display()));
     let text = std::fs::read_to_string(log).unwrap();
@@ -176,19 +176,19 @@ fn latencies_are_logged() {
 }
 
 #[test]
-fn a_failure_is_one_line_and_leaves_a_report() {
-    let stage = Stage::new("failure");
+fn failure_prints_one_line_and_writes_json() {
+    let stage = Fixture::new("failure");
     let (output, report) = stage.iwperf("write-bw --cores 99999");
     assert_eq!(output.status.code(), Some(1));
-    let line = one_line(&output);
+    let line = error_line(&output);
     assert!(line.starts_with("iwperf: core 99999 cannot be used"), "{line}");
     assert_eq!(report["results"][0]["errors"], 1);
     assert!(report["failure"].as_str().unwrap().contains("core 99999"));
 }
 
 #[test]
-fn pings_come_back() {
-    let _stage = Stage::new("ping");
+fn iwping_loop_verifies_rounds() {
+    let _stage = Fixture::new("ping");
     let output = Command::new(env!("CARGO_BIN_EXE_iwping"))
         .args(["loop", "-C", "20", "-S", "4321", "-V", "-v"])
         .output()
@@ -200,8 +200,8 @@ fn pings_come_back() {
 }
 
 #[test]
-fn pings_start_in_every_way_and_say_what_was_agreed() {
-    let _stage = Stage::new("starts");
+fn iwping_mpa_options_are_negotiated_and_printed() {
+    let _stage = Fixture::new("starts");
     for (line, client, server) in [
         ("", "revision 2, CRC on, markers received off, markers sent off, IRD 4, ORD 4", ""),
         (
@@ -229,16 +229,17 @@ fn pings_start_in_every_way_and_say_what_was_agreed() {
         assert!(output.status.success(), "{line}: {output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         for (word, expected) in [("agreed: MPA ", client), ("server agreed: MPA ", server)] {
-            let told: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(word)).collect();
-            assert_eq!(told.len(), 1, "{line}: {text}");
-            assert!(told[0].starts_with(expected), "{line}: {word}{}", told[0]);
+            let negotiated: Vec<_> =
+                text.lines().filter_map(|line| line.strip_prefix(word)).collect();
+            assert_eq!(negotiated.len(), 1, "{line}: {text}");
+            assert!(negotiated[0].starts_with(expected), "{line}: {word}{}", negotiated[0]);
         }
     }
 }
 
 #[test]
-fn tests_start_in_every_way() {
-    let stage = Stage::new("revisions");
+fn iwperf_mpa_options_are_negotiated() {
+    let stage = Fixture::new("revisions");
     for (line, crc, markers) in [
         ("--mpa-revision 2 --peer-to-peer read --ird 1 --ord 2", true, false),
         ("--mpa-revision 1 --outs 32", true, false),
@@ -255,8 +256,8 @@ fn tests_start_in_every_way() {
 }
 
 #[test]
-fn a_file_arrives_as_it_was() {
-    let stage = Stage::new("copy");
+fn iwcopy_preserves_file() {
+    let stage = Fixture::new("copy");
     let file = stage.path("file");
     for len in [0, 1, (1 << 20) + 1, 9_000_001] {
         let mut octets = vec![0; len];
@@ -272,7 +273,7 @@ fn a_file_arrives_as_it_was() {
     }
     let missing = iwcopy(&stage.path("missing"), &[]);
     assert_eq!(missing.status.code(), Some(1));
-    assert!(one_line(&missing).contains("cannot read"));
+    assert!(error_line(&missing).contains("cannot read"));
 }
 
 fn iwcopy(file: &Path, more: &[&str]) -> Output {
@@ -280,8 +281,8 @@ fn iwcopy(file: &Path, more: &[&str]) -> Output {
 }
 
 #[test]
-fn both_families_and_a_vlan_carry_the_same() {
-    let stage = Stage::new("families");
+fn ipv6_and_vlan_runs_succeed() {
+    let stage = Fixture::new("families");
     for network in ["-6", "--vlan 42", "-6 --vlan 4094"] {
         let line = format!("write-bw {network} --checksum -s 5000 -n 200 --verify");
         assert_eq!(stage.results(&line).len(), 1, "{network}");

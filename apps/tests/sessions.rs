@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{Config, Context};
-use ferrowarp_apps::link::{Channel, End, Id, established, parameters};
-use ferrowarp_apps::machine::{Machine, Step};
+use ferrowarp_apps::endpoint::{Endpoint, MessageChannel, WrId, conn_param, poll_established};
+use ferrowarp_apps::mpa_options::IrdOrdArgs;
 use ferrowarp_apps::perf;
 use ferrowarp_apps::ping;
-use ferrowarp_apps::startup::ReadArgs;
+use ferrowarp_apps::run_loop::{Step, Task};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-struct Pair {
+struct RingPair {
     client: Context,
     server: Context,
-    _turn: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
 }
 
-fn pair() -> Pair {
-    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+fn pair() -> RingPair {
+    let lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let left = Config::new(DeviceSpec::Ring, Ipv4Addr::new(198, 18, 0, 1).into(), 24);
     let right = Config::new(DeviceSpec::Ring, SERVER.into(), 24);
     let (client, server) = Context::ring_pair(left, right).unwrap();
-    Pair { client, server, _turn: turn }
+    RingPair { client, server, _lock: lock }
 }
 
 fn remote(port: u16) -> SocketAddr {
@@ -38,9 +38,9 @@ fn remote(port: u16) -> SocketAddr {
 
 /// What was said, for looking at afterwards.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+struct CapturedLines(Arc<Mutex<Vec<String>>>);
 
-impl Lines {
+impl CapturedLines {
     fn hook(&self) -> Box<dyn FnMut(&str) + Send> {
         let lines = self.clone();
         Box::new(move |line| lines.0.lock().unwrap().push(line.to_owned()))
@@ -52,7 +52,7 @@ impl Lines {
 }
 
 /// Steps the server and a client until the client is finished or fails.
-fn serve(server: &mut impl Machine, client: &mut impl Machine) -> anyhow::Result<()> {
+fn run_client(server: &mut impl Task, client: &mut impl Task) -> anyhow::Result<()> {
     let start = Instant::now();
     while client.step()? == Step::Running {
         server.step().unwrap();
@@ -61,16 +61,16 @@ fn serve(server: &mut impl Machine, client: &mut impl Machine) -> anyhow::Result
     Ok(())
 }
 
-fn settle(server: &mut impl Machine) {
+fn drive_50_ms(server: &mut impl Task) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(50) {
         server.step().unwrap();
     }
 }
 
-fn perf_server(context: &Context, port: u16, told: &Lines) -> perf::server::Server {
-    let reads = ReadArgs::default();
-    perf::server::Server::new(context, port, false, TIMEOUT, reads, told.hook()).unwrap()
+fn perf_server(context: &Context, port: u16, lines: &CapturedLines) -> perf::server::Server {
+    let reads = IrdOrdArgs::default();
+    perf::server::Server::new(context, port, false, TIMEOUT, reads, lines.hook()).unwrap()
 }
 
 fn perf_client(context: &Context, port: u16, line: &str) -> perf::client::Client {
@@ -80,7 +80,7 @@ fn perf_client(context: &Context, port: u16, line: &str) -> perf::client::Client
     let perf::options::Command::Loop { test, test_args, .. } = options.command else {
         panic!("not the loop");
     };
-    let setting = perf::report::Setting {
+    let setting = perf::report::TestParams {
         test,
         device: "ring".to_owned(),
         qps: test_args.qps,
@@ -92,11 +92,11 @@ fn perf_client(context: &Context, port: u16, line: &str) -> perf::client::Client
         bidirectional: test_args.bidirectional,
         verify: test_args.verify,
     };
-    let quiet = Box::new(|_: &perf::report::Setting, _: Option<&perf::report::Measurement>| {});
+    let quiet = Box::new(|_: &perf::report::TestParams, _: Option<&perf::report::Measurement>| {});
     perf::client::Client::new(context, remote(port), &test_args, setting, quiet).unwrap()
 }
 
-fn ping_options(line: &str) -> (ping::options::Common, ping::options::Rounds) {
+fn ping_options(line: &str) -> (ping::options::CommonArgs, ping::options::PingArgs) {
     use clap::Parser;
     let words = ["iwping", "loop", "--timeout", "5"].into_iter().chain(line.split(' '));
     let options = ping::options::Options::try_parse_from(words).unwrap();
@@ -107,9 +107,9 @@ fn ping_options(line: &str) -> (ping::options::Common, ping::options::Rounds) {
 }
 
 #[test]
-fn a_persistent_ping_server_answers_many_clients_at_a_time() {
+fn persistent_ping_server_serves_concurrent_clients() {
     let pair = pair();
-    let failures = Lines::default();
+    let failures = CapturedLines::default();
     let (common, rounds) = ping_options("-S 1000 -V --markers");
     let mut server =
         ping::server::Server::new(&pair.server, &common, Some(8), failures.hook()).unwrap();
@@ -136,10 +136,10 @@ fn a_persistent_ping_server_answers_many_clients_at_a_time() {
 }
 
 #[test]
-fn a_server_serves_one_session_after_the_other_and_refuses_a_second_at_a_time() {
+fn perf_server_rejects_a_second_concurrent_session() {
     let pair = pair();
-    let told = Lines::default();
-    let mut server = perf_server(&pair.server, 18515, &told);
+    let lines = CapturedLines::default();
+    let mut server = perf_server(&pair.server, 18515, &lines);
     for line in ["send-bw -D 0.2 -q 3 -b --verify", "write-lat -D 0.2", "read-bw -D 0.2 -s 1"] {
         let mut first = perf_client(&pair.client, 18515, line);
         // The first one is in; now a second one calls.
@@ -158,29 +158,31 @@ fn a_server_serves_one_session_after_the_other_and_refuses_a_second_at_a_time() 
             }
         };
         drop(second);
-        serve(&mut server, &mut first).unwrap();
-        settle(&mut server);
+        run_client(&mut server, &mut first).unwrap();
+        drive_50_ms(&mut server);
         assert_eq!(first.results[0].errors, 0);
         let reason = refused.expect("the second client was let in");
         assert!(reason.contains("busy with another client"), "{reason}");
     }
-    assert_eq!(told.all(), ["send-bw", "write-lat", "read-bw"]);
+    assert_eq!(lines.all(), ["send-bw", "write-lat", "read-bw"]);
 }
 
 #[test]
-fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
+fn malformed_clients_are_rejected_and_next_is_served() {
     let pair = pair();
-    let told = Lines::default();
-    let mut server = perf_server(&pair.server, 18515, &told);
-    let control = perf::purpose::Purpose::Control { token: 1, qps: 1, tx_depth: 8, rx_depth: 8 };
-    let greedy = perf::purpose::Purpose::Control {
+    let lines = CapturedLines::default();
+    let mut server = perf_server(&pair.server, 18515, &lines);
+    let control =
+        perf::private_data::ConnRole::Control { token: 1, qps: 1, tx_depth: 8, rx_depth: 8 };
+    let greedy = perf::private_data::ConnRole::Control {
         token: 1,
         qps: u32::MAX,
         tx_depth: u32::MAX,
         rx_depth: u32::MAX,
     };
     let garbage = vec![0xA5; 40];
-    let unasked = perf::control::Frame { run: 0, message: perf::control::Message::Go }.emit();
+    let unasked =
+        perf::control::ControlFrame { run: 0, message: perf::control::Message::Go }.emit();
     // Private data, and a message for those who get in.
     let cases: [(Vec<u8>, Option<Vec<u8>>); 5] = [
         (Vec::new(), None),
@@ -190,9 +192,9 @@ fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
         (control.emit(), Some(unasked)),
     ];
     for (private, message) in cases {
-        let end = End::new(&pair.client, 64).unwrap();
-        let mut channel = Channel::new(&end, 8, 256).unwrap();
-        channel.qp.connect(remote(18515), parameters(true, false, 4, &private).unwrap()).unwrap();
+        let end = Endpoint::new(&pair.client, 64).unwrap();
+        let mut channel = MessageChannel::new(&end, 8, 256).unwrap();
+        channel.qp.connect(remote(18515), conn_param(true, false, 4, &private).unwrap()).unwrap();
         let mut batch = Vec::with_capacity(64);
         let mut is_up = false;
         let start = Instant::now();
@@ -202,7 +204,7 @@ fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
             batch.clear();
             end.poll(&mut batch);
             if !is_up {
-                match established(&channel.qp) {
+                match poll_established(&channel.qp) {
                     Ok(Some(_)) => {
                         is_up = true;
                         channel.send(message.as_ref().expect("was let in")).unwrap();
@@ -213,7 +215,7 @@ fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
                 continue;
             }
             let answers: anyhow::Result<Vec<_>> =
-                batch.iter().map(|wc| channel.complete(Id::unpack(wc.wr_id), wc)).collect();
+                batch.iter().map(|wc| channel.on_completion(WrId::unpack(wc.wr_id), wc)).collect();
             match answers {
                 Ok(_) => {}
                 Err(error) => break error.to_string(),
@@ -221,19 +223,19 @@ fn hostile_clients_are_refused_or_dropped_and_the_next_one_is_served() {
         };
         assert_eq!(is_up, message.is_some(), "{outcome}");
         drop((channel, end));
-        settle(&mut server);
+        drive_50_ms(&mut server);
     }
     let mut client = perf_client(&pair.client, 18515, "write-bw -n 20 --verify --markers");
-    serve(&mut server, &mut client).unwrap();
+    run_client(&mut server, &mut client).unwrap();
     assert_eq!(client.results[0].bytes_verified, 20 * 65536);
-    assert_eq!(told.all().iter().filter(|line| line.contains("failed")).count(), 2);
+    assert_eq!(lines.all().iter().filter(|line| line.contains("failed")).count(), 2);
 }
 
 #[test]
-fn a_server_that_falls_silent_is_given_up() {
+fn silent_server_times_out() {
     let pair = pair();
-    let told = Lines::default();
-    let mut server = perf_server(&pair.server, 18515, &told);
+    let lines = CapturedLines::default();
+    let mut server = perf_server(&pair.server, 18515, &lines);
     let mut client = perf_client(&pair.client, 18515, "write-lat -D 60 --timeout 0.3");
     let start = Instant::now();
     let error = loop {

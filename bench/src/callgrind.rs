@@ -14,7 +14,7 @@ pub const COPY: &str = "copy";
 /// Layer of the CRC.
 pub const CRC: &str = "crc";
 /// Layer of the heap ports and the workload, which stand for device and application.
-pub const RIG: &str = "rig";
+pub const HARNESS: &str = "rig";
 
 /// Layers by a part of the path of their files, the first match wins.
 const LAYERS: [(&str, &str); 17] = [
@@ -34,11 +34,11 @@ const LAYERS: [(&str, &str); 17] = [
     ("proto/src/verbs/", "engine"),
     ("proto/src/net/", "engine"),
     ("proto/src/time.rs", "engine"),
-    ("bench/src/", RIG),
+    ("bench/src/", HARNESS),
 ];
 
 /// Functions of the C library that count for who called them.
-const SERVANTS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_mem"];
+const LIBC_MEMORY_FUNCTIONS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_mem"];
 
 /// Instructions of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Profile {
 
     /// The mean cost of a message: what `self` has more than `fewer`, over `count`.
     #[must_use]
-    pub fn per(&self, fewer: &Self, count: u64) -> Cost {
+    pub fn per_message(&self, fewer: &Self, count: u64) -> Cost {
         let mean = |more: u64, less: u64| (more as f64 - less as f64) / count as f64;
         let of = |profile: &Self, layer: &str| profile.layers.get(layer).copied().unwrap_or(0);
         Cost {
@@ -112,7 +112,7 @@ impl Cost {
     /// Without copies, CRC and what stands for device and application.
     #[must_use]
     pub fn core(&self) -> f64 {
-        self.total - self.layer(COPY) - self.layer(CRC) - self.layer(RIG)
+        self.total - self.layer(COPY) - self.layer(CRC) - self.layer(HARNESS)
     }
 }
 
@@ -177,22 +177,22 @@ impl<'a> Reader<'a> {
                     *sum += cost;
                 }
             }
-            if is_servant(self.callee) && !is_servant(self.function) {
-                self.count(cost);
+            if is_libc_memory_function(self.callee) && !is_libc_memory_function(self.function) {
+                self.add_to_layer(cost);
             }
             return Ok(());
         }
         self.profile.total += cost;
-        if !is_servant(self.function) {
-            self.count(cost);
+        if !is_libc_memory_function(self.function) {
+            self.add_to_layer(cost);
         }
         Ok(())
     }
 
     /// Adds to the layer of the present line.
-    fn count(&mut self, cost: u64) {
+    fn add_to_layer(&mut self, cost: u64) {
         // Whatever happens inside the rig's memory is the copy, checks of the arena included.
-        if self.function.contains("pair::Octets") {
+        if self.function.contains("::ProfiledMemory") {
             *self.profile.layers.entry(COPY.to_owned()).or_default() += cost;
             return;
         }
@@ -206,8 +206,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn is_servant(function: &str) -> bool {
-    SERVANTS.iter().any(|prefix| function.starts_with(prefix))
+fn is_libc_memory_function(function: &str) -> bool {
+    LIBC_MEMORY_FUNCTIONS.iter().any(|prefix| function.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -247,11 +247,11 @@ fn=(2)
 5 30
 
 fl=(7) /x/stack/proto/src/ddp/vec_memory.rs
-fn=(6) <ferrowarp_bench::pair::Octets as Memory>::place
+fn=(6) <ferrowarp_bench::engine_pair::ProfiledMemory as Memory>::place
 70 3
 
-fl=(6) /x/bench/src/pair.rs
-fn=(4) ferrowarp_bench::pair::Pair::source_turn
+fl=(6) /x/bench/src/engine_pair.rs
+fn=(4) ferrowarp_bench::engine_pair::EnginePair::poll_source
 40 9
 cfi=(1)
 cfn=(1)
@@ -269,29 +269,29 @@ totals: 158
 ";
 
     #[test]
-    fn lines_count_for_their_layer_and_servants_for_their_caller() {
-        let profile = Profile::parse(TEXT, &["source_turn", "sink_turn"]).unwrap();
+    fn costs_are_attributed_by_line_and_libc_copies_to_caller() {
+        let profile = Profile::parse(TEXT, &["poll_source", "poll_sink"]).unwrap();
         assert_eq!(profile.total, 158);
         assert_eq!(profile.inclusive, [154, 0]);
-        let layers = [(COPY, 3), (CRC, 100), ("engine", 36), (RIG, 10), ("tcp", 9)];
+        let layers = [(COPY, 3), (CRC, 100), ("engine", 36), (HARNESS, 10), ("tcp", 9)];
         let expected: BTreeMap<_, _> = layers.map(|(name, sum)| (name.to_owned(), sum)).into();
         assert_eq!(profile.layers, expected);
     }
 
     #[test]
-    fn the_mean_is_over_the_difference() {
-        let fewer = Profile::parse(TEXT, &["source_turn"]).unwrap();
+    fn per_message_cost_is_difference_of_two_runs() {
+        let fewer = Profile::parse(TEXT, &["poll_source"]).unwrap();
         let mut more = fewer.clone();
         more.total += 50;
         more.inclusive[0] += 20;
         *more.layers.get_mut(CRC).unwrap() += 30;
-        let cost = more.per(&fewer, 10);
+        let cost = more.per_message(&fewer, 10);
         assert_eq!((cost.total, cost.inclusive[0], cost.layer(CRC)), (5.0, 2.0, 3.0));
         assert_eq!(cost.core(), 2.0);
     }
 
     #[test]
-    fn other_files_are_refused() {
+    fn non_callgrind_text_is_rejected() {
         assert!(Profile::parse("hello\n", &[]).is_err());
         assert!(Profile::parse("fn=(7)\n", &[]).is_err());
     }

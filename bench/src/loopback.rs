@@ -20,22 +20,22 @@ const RESERVE_COUNT: usize = 16;
 /// Frames for everything else.
 const CONTROL_COUNT: usize = 128;
 /// Frames on the wire in one direction.
-const WIRE_COUNT: usize = 256;
+const QUEUE_LEN: usize = 256;
 
 /// Buffers that nobody holds, last one in first.
-type Shelf = RefCell<Vec<Rc<Buffer>>>;
+type FreeList = RefCell<Vec<Rc<Buffer>>>;
 
 struct Buffer {
     octets: Box<[u8]>,
     len: Cell<usize>,
-    home: Weak<Shelf>,
+    pool: Weak<FreeList>,
 }
 
 /// A reference to a buffer; the last one shelves it.
 #[derive(Clone)]
-struct Handle(Option<Rc<Buffer>>);
+struct FrameRef(Option<Rc<Buffer>>);
 
-impl Handle {
+impl FrameRef {
     fn buffer(&self) -> &Rc<Buffer> {
         self.0.as_ref().expect("taken only when dropped")
     }
@@ -46,12 +46,12 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for FrameRef {
     #[inline]
     fn drop(&mut self) {
         if let Some(buffer) = self.0.take()
             && Rc::strong_count(&buffer) == 1
-            && let Some(home) = buffer.home.upgrade()
+            && let Some(home) = buffer.pool.upgrade()
         {
             home.borrow_mut().push(buffer);
         }
@@ -59,7 +59,7 @@ impl Drop for Handle {
 }
 
 /// A received frame.
-pub struct LoopRx(Handle);
+pub struct LoopRx(FrameRef);
 
 impl RxFrame for LoopRx {
     #[inline]
@@ -84,7 +84,7 @@ impl RxFrame for LoopRx {
 
 /// A sent frame, kept.
 #[derive(Clone)]
-pub struct LoopRetained(Handle);
+pub struct LoopRetained(FrameRef);
 
 impl Retained for LoopRetained {
     #[inline]
@@ -94,7 +94,7 @@ impl Retained for LoopRetained {
 }
 
 /// A frame to be sent.
-pub struct LoopTx(Handle);
+pub struct LoopTx(FrameRef);
 
 impl TxFrame for LoopTx {
     type Retained = LoopRetained;
@@ -123,15 +123,15 @@ impl TxFrame for LoopTx {
 }
 
 /// Frames under way in one direction.
-type Wire = Rc<RefCell<VecDeque<Handle>>>;
+type FrameQueue = Rc<RefCell<VecDeque<FrameRef>>>;
 
 /// One port of a pair. Its medium is memory: no checksums.
 pub struct LoopDevice {
     capabilities: Capabilities,
-    data: Rc<Shelf>,
-    control: Rc<Shelf>,
-    inbound: Wire,
-    outbound: Wire,
+    data: Rc<FreeList>,
+    control: Rc<FreeList>,
+    rx_queue: FrameQueue,
+    tx_queue: FrameQueue,
     /// Every so manieth frame that is queued is lost; 0: none.
     lose_every: usize,
     queued: usize,
@@ -140,42 +140,42 @@ pub struct LoopDevice {
 /// Two ports connected to each other, with a pool each.
 #[must_use]
 pub fn pair(mtu: u16) -> [LoopDevice; 2] {
-    let wire = || Rc::new(RefCell::new(VecDeque::with_capacity(WIRE_COUNT)));
+    let wire = || Rc::new(RefCell::new(VecDeque::with_capacity(QUEUE_LEN)));
     let (there, back) = (wire(), wire());
-    let device = |host: u8, inbound: &Wire, outbound: &Wire| LoopDevice {
+    let device = |host: u8, inbound: &FrameQueue, outbound: &FrameQueue| LoopDevice {
         capabilities: Capabilities {
             mac: [2, 0, 0, 0, 0, host],
             mtu,
             send_mtu: mtu,
             checksum: ChecksumMode::NotNeeded,
         },
-        data: shelf(DATA_COUNT, mtu),
-        control: shelf(CONTROL_COUNT, mtu),
-        inbound: Rc::clone(inbound),
-        outbound: Rc::clone(outbound),
+        data: free_list(DATA_COUNT, mtu),
+        control: free_list(CONTROL_COUNT, mtu),
+        rx_queue: Rc::clone(inbound),
+        tx_queue: Rc::clone(outbound),
         lose_every: 0,
         queued: 0,
     };
     [device(1, &back, &there), device(2, &there, &back)]
 }
 
-fn shelf(count: usize, mtu: u16) -> Rc<Shelf> {
-    let shelf = Rc::new(RefCell::new(Vec::with_capacity(count)));
+fn free_list(count: usize, mtu: u16) -> Rc<FreeList> {
+    let list = Rc::new(RefCell::new(Vec::with_capacity(count)));
     let buffers = (0..count).map(|_| {
         let octets = vec![0; frame_capacity(mtu)].into_boxed_slice();
-        Rc::new(Buffer { octets, len: Cell::new(0), home: Rc::downgrade(&shelf) })
+        Rc::new(Buffer { octets, len: Cell::new(0), pool: Rc::downgrade(&list) })
     });
     let buffers: Vec<_> = buffers.collect();
-    shelf.borrow_mut().extend(buffers);
-    shelf
+    list.borrow_mut().extend(buffers);
+    list
 }
 
 impl LoopDevice {
     /// Frames of either pool that somebody holds.
     #[must_use]
-    pub fn lent(&self) -> usize {
-        let shelved = self.data.borrow().len() + self.control.borrow().len();
-        DATA_COUNT + CONTROL_COUNT - shelved
+    pub fn frames_in_use(&self) -> usize {
+        let free = self.data.borrow().len() + self.control.borrow().len();
+        DATA_COUNT + CONTROL_COUNT - free
     }
 
     /// From now on the wire loses every `count`th frame that leaves here; 0: none.
@@ -195,7 +195,7 @@ impl Device for LoopDevice {
 
     #[inline(never)]
     fn receive(&mut self, burst: &mut Vec<LoopRx>, max: usize) -> usize {
-        let mut inbound = self.inbound.borrow_mut();
+        let mut inbound = self.rx_queue.borrow_mut();
         let count = inbound.len().min(max);
         burst.extend(inbound.drain(..count).map(LoopRx));
         count
@@ -203,16 +203,16 @@ impl Device for LoopDevice {
 
     #[inline(never)]
     fn allocate(&mut self, pool: TxClass) -> Option<LoopTx> {
-        let (shelf, reserve) = match pool {
+        let (list, reserve) = match pool {
             TxClass::Data => (&self.data, RESERVE_COUNT),
             TxClass::Retransmit => (&self.data, 0),
             TxClass::Control => (&self.control, 0),
         };
-        let mut shelf = shelf.borrow_mut();
-        if shelf.len() <= reserve {
+        let mut list = list.borrow_mut();
+        if list.len() <= reserve {
             return None;
         }
-        shelf.pop().map(|buffer| LoopTx(Handle(Some(buffer))))
+        list.pop().map(|buffer| LoopTx(FrameRef(Some(buffer))))
     }
 
     #[inline]
@@ -222,19 +222,19 @@ impl Device for LoopDevice {
 
     #[inline]
     fn tx_free_count(&self) -> usize {
-        WIRE_COUNT - self.outbound.borrow().len()
+        QUEUE_LEN - self.tx_queue.borrow().len()
     }
 
     #[inline(never)]
     fn transmit(&mut self, frame: LoopTx) {
-        let mut outbound = self.outbound.borrow_mut();
+        let mut outbound = self.tx_queue.borrow_mut();
         if self.lose_every > 0 {
             self.queued += 1;
             if self.queued.is_multiple_of(self.lose_every) {
                 return;
             }
         }
-        if outbound.len() < WIRE_COUNT {
+        if outbound.len() < QUEUE_LEN {
             outbound.push_back(frame.0);
         }
     }
@@ -247,25 +247,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_comes_home_when_the_last_reference_goes() {
+    fn frame_returns_to_pool_on_last_drop() {
         let [mut left, mut right] = pair(100);
         let mut frame = left.allocate(TxClass::Data).unwrap();
         frame.buf_mut()[..3].copy_from_slice(&[1, 2, 3]);
         frame.set_len(3);
-        let kept = frame.retain();
+        let retained = frame.retain();
         left.transmit(frame);
         let mut burst = Vec::new();
         assert_eq!(right.receive(&mut burst, 32), 1);
-        assert_eq!((burst[0].head(), kept.octets()), (&[1, 2, 3][..], &[1, 2, 3][..]));
-        assert_eq!(left.lent(), 1);
-        drop(kept);
-        assert_eq!(left.lent(), 1);
+        assert_eq!((burst[0].head(), retained.octets()), (&[1, 2, 3][..], &[1, 2, 3][..]));
+        assert_eq!(left.frames_in_use(), 1);
+        drop(retained);
+        assert_eq!(left.frames_in_use(), 1);
         burst.clear();
-        assert_eq!((left.lent(), right.lent()), (0, 0));
+        assert_eq!((left.frames_in_use(), right.frames_in_use()), (0, 0));
     }
 
     #[test]
-    fn pools_and_the_wire_run_dry_one_by_one() {
+    fn data_reserve_and_control_pools_are_separate() {
         let [mut left, right] = pair(100);
         let data: Vec<_> = std::iter::from_fn(|| left.allocate(TxClass::Data)).collect();
         assert_eq!(data.len(), DATA_COUNT - RESERVE_COUNT);
@@ -275,14 +275,14 @@ mod tests {
         for frame in data {
             left.transmit(frame);
         }
-        assert_eq!((left.tx_free_count(), right.inbound.borrow().len()), (0, WIRE_COUNT));
+        assert_eq!((left.tx_free_count(), right.rx_queue.borrow().len()), (0, QUEUE_LEN));
         drop(again);
-        assert_eq!(left.lent(), WIRE_COUNT);
+        assert_eq!(left.frames_in_use(), QUEUE_LEN);
     }
 
     #[test]
     #[should_panic(expected = "a retained frame never changes")]
-    fn a_retained_frame_never_changes() {
+    fn writing_a_retained_frame_panics() {
         let [mut left, _right] = pair(100);
         let mut frame = left.allocate(TxClass::Data).unwrap();
         let _kept = frame.retain();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use ferrowarp_bench::pair::{Pair, Workload};
+use ferrowarp_bench::engine_pair::{EnginePair, Workload};
 
 const LARGE: Workload = Workload { mtu: 1500, timestamps: true, crc: true, size: 65_536, depth: 8 };
 
@@ -12,19 +12,19 @@ fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).output().expect("the program starts")
 }
 
-fn said(out: &Output) -> String {
+fn stdout_of(out: &Output) -> String {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout.clone()).expect("text")
 }
 
 #[test]
-fn every_octet_arrives_over_every_wire() {
+fn writes_verify_for_all_workloads() {
     for mtu in [1500, 9000] {
         for (size, depth) in [(65_536, 8), (64, 128), (64, 1)] {
             for timestamps in [true, false] {
                 for crc in [true, false] {
                     let workload = Workload { mtu, timestamps, crc, size, depth };
-                    let mut pair = Pair::connect(workload);
+                    let mut pair = EnginePair::connect(workload);
                     let moved = pair.write(40);
                     assert_eq!(moved.writes, 40);
                     assert!(pair.digest().1, "octets differ: {workload:?}");
@@ -35,8 +35,8 @@ fn every_octet_arrives_over_every_wire() {
 }
 
 #[test]
-fn segments_are_full_and_acknowledged_by_the_burst() {
-    let mut pair = Pair::connect(LARGE);
+fn segments_are_full_and_acks_are_coalesced() {
+    let mut pair = EnginePair::connect(LARGE);
     pair.write(20);
     let moved = pair.write(100);
     // 1428 octets of payload go into a segment of 1448.
@@ -45,9 +45,9 @@ fn segments_are_full_and_acknowledged_by_the_burst() {
 }
 
 #[test]
-fn nothing_is_allocated_in_the_steady_state() {
+fn steady_state_does_not_allocate() {
     for workload in [LARGE, Workload { size: 64, depth: 128, ..LARGE }] {
-        let mut pair = Pair::connect(workload);
+        let mut pair = EnginePair::connect(workload);
         pair.write(2000);
         let info = allocation_counter::measure(|| {
             pair.write(500);
@@ -57,8 +57,8 @@ fn nothing_is_allocated_in_the_steady_state() {
 }
 
 #[test]
-fn nothing_is_allocated_while_losses_are_repaired() {
-    let mut pair = Pair::connect(LARGE);
+fn loss_recovery_does_not_allocate() {
+    let mut pair = EnginePair::connect(LARGE);
     pair.lose_every(33);
     pair.write(2000);
     let info = allocation_counter::measure(|| {
@@ -71,7 +71,7 @@ fn nothing_is_allocated_while_losses_are_repaired() {
 
 #[test]
 fn core_cost_prints_a_digest() {
-    let out = said(&run(env!("CARGO_BIN_EXE_core-cost"), &["--count", "20"]));
+    let out = stdout_of(&run(env!("CARGO_BIN_EXE_core-cost"), &["--count", "20"]));
     assert!(out.contains("20 writes of 65536 octets, 920 segments"), "{out}");
     assert!(out.contains(" digest "), "{out}");
     let refused = run(env!("CARGO_BIN_EXE_core-cost"), &["--depth", "0"]);
@@ -80,7 +80,7 @@ fn core_cost_prints_a_digest() {
 
 #[test]
 fn bare_prints_a_line_for_each_crc() {
-    let out = said(&run(env!("CARGO_BIN_EXE_bare"), &["--seconds", "0.002"]));
+    let out = stdout_of(&run(env!("CARGO_BIN_EXE_bare"), &["--seconds", "0.002"]));
     for crc in ["no CRC", "crc-fast", "crc32c"] {
         assert_eq!(out.matches(crc).count(), 2, "{out}");
     }
@@ -92,7 +92,7 @@ fn instructions_counts_every_layer() {
         eprintln!("skipped: valgrind is absent");
         return;
     }
-    let out = said(&run(env!("CARGO_BIN_EXE_instructions"), &["--percent", "5"]));
+    let out = stdout_of(&run(env!("CARGO_BIN_EXE_instructions"), &["--percent", "5"]));
     for row in ["both ends, the core alone", "sink", "tcp", "rdmap", "crc"] {
         let row = out.lines().find(|line| line.starts_with(&format!("| {row} |")));
         let first = row.and_then(|row| row.split('|').nth(2)).expect("a figure");
@@ -114,7 +114,7 @@ echo '{"results": [{"bw_gbit_s": 20, "msg_rate_mops": 1.0, "checksum": "none", "
 "#;
 
 #[test]
-fn baseline_writes_tables_and_says_what_failed() {
+fn baseline_writes_tables_and_reports_failures() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let folder = std::env::temp_dir().join(format!("ferrowarp-tiny-{}", std::process::id()));
@@ -147,7 +147,7 @@ fn baseline_writes_tables_and_says_what_failed() {
 }
 
 #[test]
-fn both_tcps_are_measured_over_the_same_wire() {
+fn tcp_vs_kernel_quick_run_writes_report() {
     let path = ferrowarp_tests::process::program("iwlink");
     let tun = std::path::Path::new("/dev/net/tun").exists();
     let (Some(iwlink), true, None) = (path, tun, ferrowarp_tests::netns::missing()) else {
@@ -163,7 +163,7 @@ fn both_tcps_are_measured_over_the_same_wire() {
         .arg(&out)
         .output()
         .expect("the program starts");
-    said(&done);
+    stdout_of(&done);
     let text = fs::read_to_string(&out).expect("the tables");
     assert!(
         text.contains("| loss each way | kernel to kernel | ours to kernel | kernel to ours |")

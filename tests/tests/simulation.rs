@@ -8,7 +8,7 @@ use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_tests::sim::extensions;
 use ferrowarp_tests::sim::frames::PoolSizes;
-use ferrowarp_tests::sim::link::{Bursts, Faults};
+use ferrowarp_tests::sim::link::{Faults, GilbertElliott};
 use ferrowarp_tests::sim::mutate::Mutator;
 use ferrowarp_tests::sim::rough::{self, Rough};
 use ferrowarp_tests::sim::router::{Answer, Router};
@@ -136,8 +136,10 @@ fn every_fault_at_once() {
     over_seeds("every-fault-at-once", 800, 40, |chance, options| {
         options.mtu = some_mtu(chance);
         // A sender in timeout sends one frame at a time: a long burst would outlast its tries.
-        let bursts =
-            Bursts { len: chance.random_range(1.0..3.0), loss: chance.random_range(0.5..0.9) };
+        let bursts = GilbertElliott {
+            mean_len: chance.random_range(1.0..3.0),
+            loss: chance.random_range(0.5..0.9),
+        };
         let delay_ns = chance.random_range(0..200_000);
         options.faults = Faults {
             loss: chance.random_range(0.0..0.05),

@@ -14,7 +14,7 @@ use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment};
 use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::sim::link::{Faults, Link};
+use ferrowarp_tests::sim::link::{Faults, LinkEmulator};
 use ferrowarp_tests::sim::seeds;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -311,7 +311,7 @@ struct Run {
     ours: Ours,
     theirs: Theirs,
     /// From us, from them.
-    links: [Link<Vec<u8>>; 2],
+    links: [LinkEmulator<Vec<u8>>; 2],
     now: Instant,
     steps: u64,
     iss: u32,
@@ -360,7 +360,7 @@ impl Run {
         Self {
             ours,
             theirs: Theirs::new(seed, buffer_len, octets[1], pace),
-            links: [Link::new(faults, seed), Link::new(faults, !seed)],
+            links: [LinkEmulator::new(faults, seed), LinkEmulator::new(faults, !seed)],
             now: Instant::from_nanos(SECOND),
             steps: 0,
             iss: 0u32.wrapping_sub(chance.random_range(0..100_000)),
@@ -387,10 +387,10 @@ impl Run {
         let soon = self.now + 200 * MICROSECOND;
         let next = arrivals.chain(ours).chain(theirs).chain([soon]).min().expect("soon");
         self.now = next.max(self.now + MICROSECOND);
-        while let Some(frame) = self.links[1].arrive(self.now.as_nanos()) {
+        while let Some(frame) = self.links[1].receive(self.now.as_nanos()) {
             self.ours.receive(self.now, frame, self.iss);
         }
-        while let Some(frame) = self.links[0].arrive(self.now.as_nanos()) {
+        while let Some(frame) = self.links[0].receive(self.now.as_nanos()) {
             self.theirs.port.inbound.push_back(frame);
         }
         if let Some(tcb) = &mut self.ours.tcb {

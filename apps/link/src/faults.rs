@@ -3,9 +3,9 @@
 /// Runs of loss: the wire is good or bad, frame by frame, and loses only while it is bad (the
 /// model of Gilbert and Elliott, with no loss in the good state).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bursts {
+pub struct GilbertElliott {
     /// Frames that a bad time lasts in the mean, 1 or more.
-    pub len: f64,
+    pub mean_len: f64,
     /// The share of frames lost in a bad time, from 0 to 1.
     pub loss: f64,
 }
@@ -16,7 +16,7 @@ pub struct Faults {
     /// The share of frames that is lost, in the mean.
     pub loss: f64,
     /// They are lost in runs; `None`: each for itself.
-    pub bursts: Option<Bursts>,
+    pub bursts: Option<GilbertElliott>,
     /// The share of frames that arrives twice.
     pub duplicate: f64,
     /// The share of frames that is held back, so that others overtake.
@@ -27,7 +27,7 @@ pub struct Faults {
     /// of other protocols stay as they are: ARP has no checksum, and would be believed.
     pub corrupt: f64,
     /// Bits flip in the payload of TCP alone, as if a router had made the checksums right again.
-    pub spare_headers: bool,
+    pub payload_only: bool,
     /// Time on the wire.
     pub delay_ns: u64,
     /// Added to the delay at random, up to this. Frames do not overtake for it.
@@ -52,7 +52,7 @@ impl Faults {
         reorder: 0.0,
         hold_ns: None,
         corrupt: 0.0,
-        spare_headers: false,
+        payload_only: false,
         delay_ns: 0,
         jitter_ns: 0,
         rate: None,
@@ -63,7 +63,7 @@ impl Faults {
 
     /// The wire repaired: all that is sent arrives, as late and as often as before.
     #[must_use]
-    pub const fn healed(self) -> Self {
+    pub const fn without_losses(self) -> Self {
         Self { loss: 0.0, bursts: None, corrupt: 0.0, queue: None, mtu: None, ..self }
     }
 
@@ -74,8 +74,8 @@ impl Faults {
     }
 
     /// Probabilities of the step from good to bad, and from bad to good; and the loss while bad.
-    pub(crate) fn burst_steps(&self) -> Option<(f64, f64, f64)> {
-        let Bursts { len, loss } = self.bursts?;
+    pub(crate) fn burst_transitions(&self) -> Option<(f64, f64, f64)> {
+        let GilbertElliott { mean_len: len, loss } = self.bursts?;
         // The share of frames that fall into bad times makes up for the good ones.
         let bad = (self.loss / loss).min(1.0);
         let to_good = if bad >= 1.0 { 0.0 } else { 1.0 / len.max(1.0) };

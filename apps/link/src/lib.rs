@@ -1,7 +1,7 @@
 //! One direction of a bad wire: what it loses, repeats, delays, reorders, damages and marks, how
 //! fast it is and how much waits in front of it.
 //!
-//! A [`Link`] takes frames and gives them back when they are due. It knows no clock and no
+//! A [`LinkEmulator`] takes frames and gives them back when they are due. It knows no clock and no
 //! device: time is an argument in nanoseconds, virtual or real, and a frame is anything that
 //! shows its octets ([`Frame`]). A frame passes, in this order:
 //!
@@ -16,10 +16,10 @@
 //! alone, not on when it came; with more loss, the frames that were lost before are lost again.
 #![forbid(unsafe_code)]
 
+mod emulator;
 mod faults;
-mod link;
 mod packet;
 
-pub use faults::{Bursts, Faults};
-pub use link::{Counters, Frame, Link};
+pub use emulator::{Frame, LinkCounters, LinkEmulator};
+pub use faults::{Faults, GilbertElliott};
 pub use packet::wire_octets;

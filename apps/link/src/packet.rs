@@ -1,32 +1,32 @@
 //! As much of a frame as the wire has to understand: where the packet is, and its ECN field.
 
 /// Octets around a frame on Ethernet: preamble 8, frame check sequence 4, gap 12 (IEEE 802.3).
-const AROUND_FRAME: u64 = 24;
+const FRAME_OVERHEAD_LEN: u64 = 24;
 
 /// Octets of the shortest frame, without its check sequence.
-const FRAME_MIN: u64 = 60;
+const FRAME_LEN_MIN: u64 = 60;
 
 /// Octets of Ethernet's header.
-const ETHERNET: usize = 14;
+const ETHERNET_HEADER_LEN: usize = 14;
 
 /// Octets of time that a frame of `len` octets, without its check sequence, takes on the wire.
 #[must_use]
 pub const fn wire_octets(len: usize) -> u64 {
     let len = len as u64;
-    AROUND_FRAME + if len < FRAME_MIN { FRAME_MIN } else { len }
+    FRAME_OVERHEAD_LEN + if len < FRAME_LEN_MIN { FRAME_LEN_MIN } else { len }
 }
 
 /// An IP packet in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ip {
+pub(crate) struct IpPacket {
     /// Where its header starts.
     pub(crate) start: usize,
     is_v6: bool,
 }
 
 /// Where what Ethernet carries starts, and its type: behind VLAN tags, if there are any.
-fn network(frame: &[u8]) -> Option<(usize, u16)> {
-    let mut at = ETHERNET - 2;
+fn find_ethertype(frame: &[u8]) -> Option<(usize, u16)> {
+    let mut at = ETHERNET_HEADER_LEN - 2;
     loop {
         let kind = u16::from_be_bytes(*frame.get(at..)?.first_chunk()?);
         match kind {
@@ -36,10 +36,10 @@ fn network(frame: &[u8]) -> Option<(usize, u16)> {
     }
 }
 
-impl Ip {
+impl IpPacket {
     /// The packet in `frame`, if it carries one whose fixed header is whole.
-    pub(crate) fn find(frame: &[u8]) -> Option<Self> {
-        let (start, kind) = network(frame)?;
+    pub(crate) fn parse(frame: &[u8]) -> Option<Self> {
+        let (start, kind) = find_ethertype(frame)?;
         let (is_v6, header) = match kind {
             0x0800 => (false, 20),
             0x86dd => (true, 40),
@@ -49,7 +49,7 @@ impl Ip {
     }
 
     /// Where TCP's payload starts, if this is TCP (for IPv6, without extension headers).
-    pub(crate) fn payload(self, frame: &[u8]) -> Option<usize> {
+    pub(crate) fn tcp_payload_offset(self, frame: &[u8]) -> Option<usize> {
         let (header, protocol) = if self.is_v6 {
             (40, frame[self.start + 6])
         } else {
@@ -61,7 +61,7 @@ impl Ip {
     }
 
     /// Marks the packet as one that met congestion, if its sender allows that; else false.
-    pub(crate) fn mark(self, frame: &mut [u8]) -> bool {
+    pub(crate) fn set_ce(self, frame: &mut [u8]) -> bool {
         let header = &mut frame[self.start..];
         // The two bits are the lowest of an octet that IPv6 shifts by four.
         let (at, shift) = if self.is_v6 { (1, 4) } else { (1, 0) };
@@ -84,7 +84,7 @@ impl Ip {
 
 /// Octets of what Ethernet carries: the IP packet, with whatever pads it.
 pub(crate) fn packet_len(frame: &[u8]) -> usize {
-    network(frame).map_or(0, |(start, _)| frame.len() - start)
+    find_ethertype(frame).map_or(0, |(start, _)| frame.len() - start)
 }
 
 #[cfg(test)]
@@ -116,12 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn marks_keep_the_checksum_right() {
+    fn set_ce_updates_ipv4_checksum() {
         for tag in [false, true] {
             for tos in 0..=255 {
                 let mut frame = v4(tos, tag);
-                let ip = Ip::find(&frame).unwrap();
-                assert_eq!(ip.mark(&mut frame), tos & 3 != 0);
+                let ip = IpPacket::parse(&frame).unwrap();
+                assert_eq!(ip.set_ce(&mut frame), tos & 3 != 0);
                 let expected = if tos & 3 == 0 { tos } else { tos | 3 };
                 assert_eq!(frame[ip.start + 1], expected);
                 assert_eq!(checksum(&frame[ip.start..ip.start + 20]), 0, "tos {tos}");
@@ -130,41 +130,41 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_ipv6_lie_in_the_traffic_class() {
+    fn set_ce_writes_ipv6_traffic_class() {
         let mut frame = vec![0; 12];
         frame.extend([0x86, 0xdd, 0x60, 0x20, 0, 0, 0, 0, 6, 64]);
         frame.extend([0; 32]);
-        let ip = Ip::find(&frame).unwrap();
-        assert!(ip.mark(&mut frame));
+        let ip = IpPacket::parse(&frame).unwrap();
+        assert!(ip.set_ce(&mut frame));
         assert_eq!(frame[14..16], [0x60, 0x30]);
         frame[15] = 0x0f;
-        assert!(!ip.mark(&mut frame));
+        assert!(!ip.set_ce(&mut frame));
         assert_eq!(frame[15], 0x0f);
     }
 
     #[test]
-    fn payload_starts_behind_every_header() {
+    fn tcp_payload_offset_skips_vlan_ip_and_tcp_options() {
         let frame = v4(0, true);
-        let ip = Ip::find(&frame).unwrap();
+        let ip = IpPacket::parse(&frame).unwrap();
         assert_eq!(ip.start, 18);
-        assert_eq!(ip.payload(&frame), Some(18 + 20 + 32));
+        assert_eq!(ip.tcp_payload_offset(&frame), Some(18 + 20 + 32));
         assert_eq!(packet_len(&frame), 52);
         let mut udp = frame;
         udp[18 + 9] = 17;
-        assert_eq!(ip.payload(&udp), None);
+        assert_eq!(ip.tcp_payload_offset(&udp), None);
     }
 
     #[test]
-    fn what_is_no_packet_is_left_alone() {
+    fn non_ip_frames_are_not_parsed() {
         let mut arp = vec![0; 42];
         arp[12..14].copy_from_slice(&[8, 6]);
         for frame in [&[][..], &[0; 13], &arp, &v4(1, false)[..33]] {
-            assert_eq!(Ip::find(frame), None);
+            assert_eq!(IpPacket::parse(frame), None);
         }
     }
 
     #[test]
-    fn short_frames_take_the_time_of_the_shortest() {
+    fn short_frames_count_as_minimum_length() {
         assert_eq!(wire_octets(54), 84);
         assert_eq!(wire_octets(1514), 1538);
     }

@@ -6,5 +6,5 @@ use ferrowarp_apps::copy::options::Options;
 use ferrowarp_apps::copy::program::program;
 
 fn main() -> ExitCode {
-    ferrowarp_apps::exit("iwcopy", || program(&ferrowarp_apps::parse::<Options>()))
+    ferrowarp_apps::run_program("iwcopy", || program(&ferrowarp_apps::parse::<Options>()))
 }

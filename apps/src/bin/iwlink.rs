@@ -6,5 +6,5 @@ use ferrowarp_apps::iwlink::options::Options;
 use ferrowarp_apps::iwlink::program::program;
 
 fn main() -> ExitCode {
-    ferrowarp_apps::exit("iwlink", || program(&ferrowarp_apps::parse::<Options>()))
+    ferrowarp_apps::run_program("iwlink", || program(&ferrowarp_apps::parse::<Options>()))
 }

@@ -6,5 +6,5 @@ use ferrowarp_apps::perf::options::Options;
 use ferrowarp_apps::perf::program::program;
 
 fn main() -> ExitCode {
-    ferrowarp_apps::exit("iwperf", || program(&ferrowarp_apps::parse::<Options>()))
+    ferrowarp_apps::run_program("iwperf", || program(&ferrowarp_apps::parse::<Options>()))
 }

@@ -6,5 +6,5 @@ use ferrowarp_apps::ping::options::Options;
 use ferrowarp_apps::ping::program::program;
 
 fn main() -> ExitCode {
-    ferrowarp_apps::exit("iwping", || program(&ferrowarp_apps::parse::<Options>()))
+    ferrowarp_apps::run_program("iwping", || program(&ferrowarp_apps::parse::<Options>()))
 }

@@ -15,13 +15,13 @@ pub const SLOTS: u32 = 8;
 /// Octets per slot.
 pub const SLOT_LEN: u32 = 1 << 20;
 /// Octets between drives of the shard while a slot is filled, taken or digested.
-pub const PIECE_LEN: usize = 64 << 10;
+pub const CHUNK_LEN: usize = 64 << 10;
 /// Messages each end can take at a time: one per slot, and the first and last ones.
 pub const CHANNEL_SLOTS: u16 = 32;
 /// RDMA Reads under way at a time.
-pub const READS: u16 = 16;
+pub const IRD_ORD: u16 = 16;
 /// Kind of the RDMA Writes and Reads.
-pub const MOVE: u8 = crate::link::Id::FIRST_FREE;
+pub const KIND_RDMA: u8 = crate::endpoint::WrId::FIRST_APP_KIND;
 
 /// A SHA-256.
 pub type Digest = [u8; 32];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::copy::wire::By;
+use crate::copy::wire::RdmaOp;
 use crate::device::DeviceArgs;
 use crate::network::Host;
 
@@ -30,13 +30,13 @@ pub enum Command {
         file: PathBuf,
         /// How it travels.
         #[arg(long, value_enum, default_value = "write")]
-        by: By,
+        by: RdmaOp,
         /// Writes the copy there; without it the copy is only digested.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         /// Where.
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
     /// Takes one file.
     Server {
@@ -45,7 +45,7 @@ pub enum Command {
         out: Option<PathBuf>,
         /// Where.
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
     /// Copies a file to HOST.
     Client {
@@ -55,16 +55,16 @@ pub enum Command {
         file: PathBuf,
         /// How it travels.
         #[arg(long, value_enum, default_value = "write")]
-        by: By,
+        by: RdmaOp,
         /// Where.
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
 }
 
 /// What both ends need.
 #[derive(Clone, Debug, Args)]
-pub struct Common {
+pub struct CommonArgs {
     /// Where.
     #[command(flatten)]
     pub device: DeviceArgs,
@@ -82,14 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_definition_is_valid() {
         use clap::CommandFactory;
         Options::command().debug_assert();
         let line = ["iwcopy", "loop", "/tmp/file", "--by", "read"];
         let Command::Loop { by, .. } = Options::try_parse_from(line).unwrap().command else {
             panic!("not the loop");
         };
-        assert_eq!(by, By::Read);
+        assert_eq!(by, RdmaOp::Read);
         assert!(Options::try_parse_from(["iwcopy", "loop", "f", "--by", "magic"]).is_err());
         assert!(Options::try_parse_from(["iwcopy", "loop"]).is_err());
     }

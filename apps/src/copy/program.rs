@@ -8,8 +8,8 @@ use crate::copy::hex;
 use crate::copy::options::{Command, Options};
 use crate::copy::sink::Sink;
 use crate::copy::source::Source;
-use crate::copy::wire::By;
-use crate::machine::{run, run_both};
+use crate::copy::wire::RdmaOp;
+use crate::run_loop::{run, run_both};
 
 /// Does what the options say.
 ///
@@ -24,7 +24,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let remote = SocketAddr::new(common.device.loop_server(), common.port);
             let mut source = Source::new(&left, remote, file, *by, common.timeout)?;
             run_both(&mut source, &mut sink, placement)?;
-            conclude(&source, *by)
+            print_result(&source, *by)
         }
         Command::Server { out, common } => {
             common.device.pin_single()?;
@@ -42,12 +42,12 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let remote = host.socket(common.port);
             let mut source = Source::new(&context, remote, file, *by, common.timeout)?;
             run(&mut source)?;
-            conclude(&source, *by)
+            print_result(&source, *by)
         }
     }
 }
 
-fn conclude(source: &Source, by: By) -> anyhow::Result<()> {
+fn print_result(source: &Source, by: RdmaOp) -> anyhow::Result<()> {
     let outcome = source.outcome.context("the copy did not end")?;
     #[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
     let gigabits = outcome.len as f64 * 8.0 / 1e9;
@@ -58,8 +58,8 @@ fn conclude(source: &Source, by: By) -> anyhow::Result<()> {
         outcome.len,
         gigabits / seconds.max(1e-9)
     );
-    println!("sha256 source {}", hex(&outcome.sent));
-    println!("sha256 sink   {}", hex(&outcome.arrived));
-    ensure!(outcome.sent == outcome.arrived, "the copy differs from the file");
+    println!("sha256 source {}", hex(&outcome.source_digest));
+    println!("sha256 sink   {}", hex(&outcome.sink_digest));
+    ensure!(outcome.source_digest == outcome.sink_digest, "the copy differs from the file");
     Ok(())
 }

@@ -10,10 +10,13 @@ use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, Context, Mr, Operation, PostError, SendWr, Wc};
 use sha2::{Digest as _, Sha256};
 
-use crate::copy::wire::{By, LEN_MAX, Message, Slots};
-use crate::copy::{CHANNEL_SLOTS, Digest, MOVE, PIECE_LEN, READS, SLOT_LEN, SLOTS};
-use crate::link::{Channel, End, Id, Watch, check, ended, established, gather, parameters, piece};
-use crate::machine::{Machine, Step};
+use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
+use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
+use crate::endpoint::{
+    Endpoint, MessageChannel, Watchdog, WrId, check_wc, conn_param, end_reason, gather,
+    poll_established, sge_at,
+};
+use crate::run_loop::{Step, Task};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -32,29 +35,29 @@ pub struct Outcome {
     /// From the first octet read to the sink's answer.
     pub elapsed: Duration,
     /// At the source.
-    pub sent: Digest,
+    pub source_digest: Digest,
     /// At the sink.
-    pub arrived: Digest,
+    pub sink_digest: Digest,
 }
 
 /// The end that has the file.
 pub struct Source {
-    end: End,
-    channel: Channel,
+    end: Endpoint,
+    channel: MessageChannel,
     slots: Mr,
     file: File,
     path: PathBuf,
-    by: By,
+    by: RdmaOp,
     state: State,
-    sink: Slots,
+    sink: SlotRegion,
     len: u64,
-    left: u64,
+    remaining: u64,
     filled: u64,
-    taken: u64,
+    consumed: u64,
     hash: Sha256,
-    sent: Digest,
-    began: Instant,
-    watch: Watch,
+    digest: Digest,
+    started: Instant,
+    watchdog: Watchdog,
     batch: Vec<Wc>,
     scratch: Vec<u8>,
     /// There once the sink has answered.
@@ -70,17 +73,17 @@ impl Source {
         context: &Context,
         remote: SocketAddr,
         path: &Path,
-        by: By,
+        by: RdmaOp,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let told = || format!("cannot read {}", path.display());
-        let file = File::open(path).with_context(told)?;
-        let meta = file.metadata().with_context(told)?;
+        let error_text = || format!("cannot read {}", path.display());
+        let file = File::open(path).with_context(error_text)?;
+        let meta = file.metadata().with_context(error_text)?;
         ensure!(meta.is_file(), "{} is no regular file: choose one", path.display());
-        let end = End::new(context, 4 * usize::from(CHANNEL_SLOTS))?;
-        let channel = Channel::new(&end, CHANNEL_SLOTS.into(), LEN_MAX)?;
-        let slots = end.memory(usize::try_from(SLOTS * SLOT_LEN)?, Access::REMOTE_READ)?;
-        channel.qp.connect(remote, parameters(true, false, READS, &[])?)?;
+        let end = Endpoint::new(context, 4 * usize::from(CHANNEL_SLOTS))?;
+        let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), LEN_MAX)?;
+        let slots = end.alloc_mr(usize::try_from(SLOTS * SLOT_LEN)?, Access::REMOTE_READ)?;
+        channel.qp.connect(remote, conn_param(true, false, IRD_ORD, &[])?)?;
         Ok(Self {
             end,
             channel,
@@ -89,91 +92,92 @@ impl Source {
             path: path.to_owned(),
             by,
             state: State::Connecting,
-            sink: Slots::default(),
+            sink: SlotRegion::default(),
             len: meta.len(),
-            left: meta.len(),
+            remaining: meta.len(),
             filled: 0,
-            taken: 0,
+            consumed: 0,
             hash: Sha256::new(),
-            sent: Digest::default(),
-            began: Instant::now(),
-            watch: Watch::new(timeout),
+            digest: Digest::default(),
+            started: Instant::now(),
+            watchdog: Watchdog::new(timeout),
             batch: Vec::with_capacity(32),
-            scratch: vec![0; PIECE_LEN],
+            scratch: vec![0; CHUNK_LEN],
             outcome: None,
         })
     }
 
     /// Fills the next slot from the file and announces it.
-    fn fill(&mut self) -> anyhow::Result<()> {
+    fn fill_slot(&mut self) -> anyhow::Result<()> {
         let slot = usize::try_from(self.filled % u64::from(SLOTS))?;
         let offset = slot * usize::try_from(SLOT_LEN)?;
-        let len = usize::try_from(self.left.min(SLOT_LEN.into()))?;
-        for start in (0..len).step_by(PIECE_LEN) {
-            let piece = &mut self.scratch[..PIECE_LEN.min(len - start)];
-            let told = || format!("cannot read {}: did it change?", self.path.display());
-            self.file.read_exact(piece).with_context(told)?;
-            self.hash.update(&piece);
-            self.slots.write(offset + start, piece);
+        let len = usize::try_from(self.remaining.min(SLOT_LEN.into()))?;
+        for start in (0..len).step_by(CHUNK_LEN) {
+            let chunk = &mut self.scratch[..CHUNK_LEN.min(len - start)];
+            let error_text = || format!("cannot read {}: did it change?", self.path.display());
+            self.file.read_exact(chunk).with_context(error_text)?;
+            self.hash.update(&chunk);
+            self.slots.write(offset + start, chunk);
             self.end.context.drive();
         }
         let octets = u32::try_from(len)?;
-        if self.by == By::Write {
-            self.write(u64::try_from(offset)?, slot, octets)?;
+        if self.by == RdmaOp::Write {
+            self.post_write(u64::try_from(offset)?, slot, octets)?;
         }
-        self.left -= u64::from(octets);
+        self.remaining -= u64::from(octets);
         self.filled += 1;
         // A Send is delivered after the Write before it is in place.
         self.channel.send(&Message::Filled { len: octets }.emit())?;
-        if self.left == 0 {
-            self.finish()?;
+        if self.remaining == 0 {
+            self.send_end()?;
         }
         Ok(())
     }
 
-    fn write(&self, offset: u64, slot: usize, len: u32) -> anyhow::Result<()> {
+    fn post_write(&self, offset: u64, slot: usize, len: u32) -> anyhow::Result<()> {
         let sink_slot = u64::try_from(slot)? * u64::from(self.sink.len);
         let operation = Operation::Write {
-            payload: gather(piece(&self.slots, offset, len)),
+            payload: gather(sge_at(&self.slots, offset, len)),
             rkey: self.sink.rkey,
             remote: self.sink.addr + sink_slot,
         };
-        let id = Id { kind: MOVE, run: 0, index: 0, number: 0 };
+        let id = WrId { kind: KIND_RDMA, run: 0, index: 0, number: 0 };
         let request = SendWr { wr_id: id.pack(), operation, signaled: true, fence: false };
         post(&self.channel, request)
     }
 
-    fn finish(&mut self) -> anyhow::Result<()> {
-        self.sent = self.hash.finalize_reset().into();
+    fn send_end(&mut self) -> anyhow::Result<()> {
+        self.digest = self.hash.finalize_reset().into();
         self.state = State::Ending;
-        self.channel.send(&Message::End { digest: self.sent }.emit())
+        self.channel.send(&Message::End { digest: self.digest }.emit())
     }
 
-    fn message(&mut self, octets: &[u8]) -> anyhow::Result<()> {
+    fn on_message(&mut self, octets: &[u8]) -> anyhow::Result<()> {
         let message = Message::parse(octets).context("the other end does not speak as iwcopy")?;
         match (self.state, message) {
             (State::Opening, Message::Ready { slots }) => {
                 ensure!(
-                    slots.count >= SLOTS && slots.len >= SLOT_LEN || self.by == By::Read,
+                    slots.count >= SLOTS && slots.len >= SLOT_LEN || self.by == RdmaOp::Read,
                     "the other end offers smaller slots"
                 );
                 self.sink = slots;
                 self.state = State::Sending;
-                self.began = Instant::now();
-                if self.left == 0 { self.finish() } else { Ok(()) }
+                self.started = Instant::now();
+                if self.remaining == 0 { self.send_end() } else { Ok(()) }
             }
-            (State::Sending | State::Ending, Message::Taken { count }) => {
+            (State::Sending | State::Ending, Message::Consumed { count }) => {
                 ensure!(
-                    (self.taken..=self.filled).contains(&count),
+                    (self.consumed..=self.filled).contains(&count),
                     "the other end took what was not there"
                 );
-                self.taken = count;
+                self.consumed = count;
                 Ok(())
             }
             (State::Ending, Message::Done { digest }) => {
-                let elapsed = self.began.elapsed();
-                let (len, sent, arrived) = (self.len, self.sent, digest);
-                self.outcome = Some(Outcome { len, elapsed, sent, arrived });
+                let elapsed = self.started.elapsed();
+                let (len, sent, arrived) = (self.len, self.digest, digest);
+                self.outcome =
+                    Some(Outcome { len, elapsed, source_digest: sent, sink_digest: arrived });
                 self.state = State::Closing(Instant::now());
                 self.channel.qp.disconnect()?;
                 Ok(())
@@ -183,22 +187,22 @@ impl Source {
     }
 }
 
-impl Machine for Source {
+impl Task for Source {
     fn step(&mut self) -> anyhow::Result<Step> {
         self.batch.clear();
         self.end.poll(&mut self.batch);
         if let State::Closing(since) = self.state {
-            let is_over = self.channel.is_over(since);
+            let is_over = self.channel.is_closed(since);
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
         let mut batch = core::mem::take(&mut self.batch);
         for wc in &batch {
-            self.watch.progress(Instant::now());
-            let id = Id::unpack(wc.wr_id);
-            if id.kind == MOVE {
-                check(wc, &self.channel.qp)?;
-            } else if let Some(octets) = self.channel.complete(id, wc)? {
-                self.message(&octets)?;
+            self.watchdog.progress(Instant::now());
+            let id = WrId::unpack(wc.wr_id);
+            if id.kind == KIND_RDMA {
+                check_wc(wc, &self.channel.qp)?;
+            } else if let Some(octets) = self.channel.on_completion(id, wc)? {
+                self.on_message(&octets)?;
                 if matches!(self.state, State::Closing(_)) {
                     return Ok(Step::Running);
                 }
@@ -208,32 +212,32 @@ impl Machine for Source {
         self.batch = batch;
         match self.state {
             State::Connecting => {
-                if established(&self.channel.qp)?.is_some() {
+                if poll_established(&self.channel.qp)?.is_some() {
                     let (addr, rkey) = (self.slots.addr(), self.slots.rkey());
-                    let slots = Slots { addr, rkey, count: SLOTS, len: SLOT_LEN };
+                    let slots = SlotRegion { addr, rkey, count: SLOTS, len: SLOT_LEN };
                     self.state = State::Opening;
                     let open = Message::Open { by: self.by, len: self.len, slots };
                     self.channel.send(&open.emit())?;
                 }
             }
-            State::Sending if self.filled - self.taken < u64::from(SLOTS) => self.fill()?,
+            State::Sending if self.filled - self.consumed < u64::from(SLOTS) => self.fill_slot()?,
             _ => {
-                if let Some(reason) = ended(&self.channel.qp) {
+                if let Some(reason) = end_reason(&self.channel.qp) {
                     bail!("{reason}");
                 }
             }
         }
-        self.watch.check(Instant::now(), "the sink")?;
+        self.watchdog.check(Instant::now(), "the sink")?;
         Ok(Step::Running)
     }
 }
 
 /// Posts a Write or a Read. There is always room: each has a slot, and there are more requests.
-pub(super) fn post(channel: &Channel, request: SendWr) -> anyhow::Result<()> {
+pub(super) fn post(channel: &MessageChannel, request: SendWr) -> anyhow::Result<()> {
     match channel.qp.post_send(request) {
         Ok(()) => Ok(()),
         Err(PostError::QueueFull) => bail!("the send queue is full"),
-        Err(error) => match ended(&channel.qp) {
+        Err(error) => match end_reason(&channel.qp) {
             Some(reason) => bail!("{reason}"),
             None => Err(error).context("a request was refused"),
         },

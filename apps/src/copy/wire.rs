@@ -10,7 +10,7 @@ const VERSION: u16 = 1;
 
 /// How the file travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum By {
+pub enum RdmaOp {
     /// The source writes into the sink's memory.
     Write,
     /// The sink reads from the source's memory.
@@ -19,7 +19,7 @@ pub enum By {
 
 /// Slots of one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slots {
+pub struct SlotRegion {
     /// Tagged offset of the first.
     pub addr: u64,
     /// STag.
@@ -36,16 +36,16 @@ pub enum Message {
     /// 1, source: what comes.
     Open {
         /// How.
-        by: By,
+        by: RdmaOp,
         /// Octets of the file.
         len: u64,
         /// The source's slots.
-        slots: Slots,
+        slots: SlotRegion,
     },
     /// 2, sink: go ahead.
     Ready {
         /// The sink's slots.
-        slots: Slots,
+        slots: SlotRegion,
     },
     /// 3, source: the next slot holds so many octets (with RDMA Write: at the sink).
     Filled {
@@ -53,7 +53,7 @@ pub enum Message {
         len: u32,
     },
     /// 4, sink: so many slots have been taken since the start.
-    Taken {
+    Consumed {
         /// Slots.
         count: u64,
     },
@@ -77,7 +77,7 @@ impl Message {
         match self {
             Self::Open { by, len, slots } => {
                 out.push(1);
-                out.push(u8::from(*by == By::Read));
+                out.push(u8::from(*by == RdmaOp::Read));
                 out.extend_from_slice(&VERSION.to_be_bytes());
                 out.extend_from_slice(&MAGIC.to_be_bytes());
                 out.extend_from_slice(&len.to_be_bytes());
@@ -91,7 +91,7 @@ impl Message {
                 out.push(3);
                 out.extend_from_slice(&len.to_be_bytes());
             }
-            Self::Taken { count } => {
+            Self::Consumed { count } => {
                 out.push(4);
                 out.extend_from_slice(&count.to_be_bytes());
             }
@@ -117,8 +117,8 @@ impl Message {
                 let (magic, rest) = rest.split_first_chunk()?;
                 let (len, rest) = rest.split_first_chunk()?;
                 let by = match by {
-                    0 => By::Write,
-                    1 => By::Read,
+                    0 => RdmaOp::Write,
+                    1 => RdmaOp::Read,
                     _ => return None,
                 };
                 let known =
@@ -129,7 +129,7 @@ impl Message {
             }
             2 => Some(Self::Ready { slots: parse_slots(rest)? }),
             3 => Some(Self::Filled { len: u32::from_be_bytes(rest.try_into().ok()?) }),
-            4 => Some(Self::Taken { count: u64::from_be_bytes(rest.try_into().ok()?) }),
+            4 => Some(Self::Consumed { count: u64::from_be_bytes(rest.try_into().ok()?) }),
             5 => Some(Self::End { digest: rest.try_into().ok()? }),
             6 => Some(Self::Done { digest: rest.try_into().ok()? }),
             _ => None,
@@ -137,18 +137,18 @@ impl Message {
     }
 }
 
-fn emit_slots(slots: &Slots, out: &mut Vec<u8>) {
+fn emit_slots(slots: &SlotRegion, out: &mut Vec<u8>) {
     out.extend_from_slice(&slots.addr.to_be_bytes());
     out.extend_from_slice(&slots.rkey.to_be_bytes());
     out.extend_from_slice(&slots.count.to_be_bytes());
     out.extend_from_slice(&slots.len.to_be_bytes());
 }
 
-fn parse_slots(octets: &[u8]) -> Option<Slots> {
+fn parse_slots(octets: &[u8]) -> Option<SlotRegion> {
     let (addr, rest) = octets.split_first_chunk()?;
     let (rkey, rest) = rest.split_first_chunk()?;
     let (count, rest) = rest.split_first_chunk()?;
-    Some(Slots {
+    Some(SlotRegion {
         addr: u64::from_be_bytes(*addr),
         rkey: u32::from_be_bytes(*rkey),
         count: u32::from_be_bytes(*count),
@@ -161,14 +161,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_survive_the_round_trip_and_nothing_else_is_one() {
-        let slots = Slots { addr: 1 << 40, rkey: 0xA0B0_C0D0, count: 8, len: 1 << 20 };
+    fn messages_round_trip_and_garbage_is_rejected() {
+        let slots = SlotRegion { addr: 1 << 40, rkey: 0xA0B0_C0D0, count: 8, len: 1 << 20 };
         for message in [
-            Message::Open { by: By::Write, len: 1 << 33, slots },
-            Message::Open { by: By::Read, len: 0, slots },
+            Message::Open { by: RdmaOp::Write, len: 1 << 33, slots },
+            Message::Open { by: RdmaOp::Read, len: 0, slots },
             Message::Ready { slots },
             Message::Filled { len: 5 },
-            Message::Taken { count: 1 << 40 },
+            Message::Consumed { count: 1 << 40 },
             Message::End { digest: [7; 32] },
             Message::Done { digest: [9; 32] },
         ] {
@@ -181,7 +181,7 @@ mod tests {
             let longer: Vec<u8> = octets.into_iter().chain([0]).collect();
             assert_eq!(Message::parse(&longer), None);
         }
-        let mut other = Message::Open { by: By::Write, len: 1, slots }.emit();
+        let mut other = Message::Open { by: RdmaOp::Write, len: 1, slots }.emit();
         other[4] ^= 1;
         assert_eq!(Message::parse(&other), None);
         assert_eq!(Message::parse(&[77; 40]), None);

@@ -3,20 +3,20 @@
 use std::time::Instant;
 
 use ferrowarp::device::{RawFrame, RawPort};
-use ferrowarp_link::{Faults, Frame, Link};
+use ferrowarp_link::{Faults, Frame, LinkEmulator};
 
 /// Frames taken from a port in one pass.
-const TAKE_MAX: usize = 32;
+const RX_BURST: usize = 32;
 /// Frames handed to a port in one pass.
-const GIVE_MAX: usize = 64;
+const TX_BURST: usize = 64;
 /// Frames that a port has not taken for so long are dropped: its other end is down.
-const STUCK_NS: u64 = 1_000_000;
+const PORT_STALL_NS: u64 = 1_000_000;
 
 /// A frame under way.
 #[derive(Debug)]
-struct Passing(RawFrame);
+struct LinkFrame(RawFrame);
 
-impl Frame for Passing {
+impl Frame for LinkFrame {
     fn octets(&self) -> &[u8] {
         self.0.octets()
     }
@@ -50,16 +50,16 @@ pub struct Lateness {
     /// Later by more than is put up with.
     pub count: u64,
     /// The worst, in nanoseconds.
-    pub most_ns: u64,
+    pub max_ns: u64,
 }
 
 /// One direction.
 #[derive(Debug)]
-struct Way {
-    link: Link<Passing>,
-    late: Lateness,
+struct Direction {
+    link: LinkEmulator<LinkFrame>,
+    lateness: Lateness,
     /// When the port at the end last took what it was given.
-    taken_ns: u64,
+    last_tx_ns: u64,
 }
 
 /// Two ports and the wire between them.
@@ -68,8 +68,8 @@ pub struct Forwarder {
     /// Left and right.
     ports: [RawPort; 2],
     /// From the port of the same index to the other.
-    ways: [Way; 2],
-    tolerated_ns: u64,
+    directions: [Direction; 2],
+    late_after_ns: u64,
 }
 
 impl Forwarder {
@@ -86,18 +86,22 @@ impl Forwarder {
         let way = |index: usize| {
             // Far apart, so that neighbouring seeds have no direction in common.
             let seed = seed ^ (index as u64) << 63;
-            let link = Link::new(faults[index], seed).frames_max(frames_max);
-            Way { link, late: Lateness::default(), taken_ns: 0 }
+            let link = LinkEmulator::new(faults[index], seed).frames_max(frames_max);
+            Direction { link, lateness: Lateness::default(), last_tx_ns: 0 }
         };
-        Self { ports, ways: [way(0), way(1)], tolerated_ns }
+        Self { ports, directions: [way(0), way(1)], late_after_ns: tolerated_ns }
     }
 
     /// Takes what has come and sends what is due. True if there was anything.
-    pub fn pass(&mut self, clock: Clock) -> bool {
-        let Self { ports: [left, right], ways: [to_right, to_left], tolerated_ns } = self;
-        let taken = to_right.take(left, right, clock) + to_left.take(right, left, clock);
-        let given =
-            to_right.give(right, clock, *tolerated_ns) + to_left.give(left, clock, *tolerated_ns);
+    pub fn poll(&mut self, clock: Clock) -> bool {
+        let Self {
+            ports: [left, right],
+            directions: [to_right, to_left],
+            late_after_ns: tolerated_ns,
+        } = self;
+        let taken = to_right.rx_burst(left, right, clock) + to_left.rx_burst(right, left, clock);
+        let given = to_right.tx_burst(right, clock, *tolerated_ns)
+            + to_left.tx_burst(left, clock, *tolerated_ns);
         taken + given > 0
     }
 
@@ -107,7 +111,7 @@ impl Forwarder {
         if self.ports.iter().any(RawPort::has_backlog) {
             return Some(0);
         }
-        self.ways.iter().filter_map(|way| way.link.next_arrival_ns()).min()
+        self.directions.iter().filter_map(|way| way.link.next_arrival_ns()).min()
     }
 
     /// The ports, left and right.
@@ -118,37 +122,37 @@ impl Forwarder {
 
     /// What the wire did to frames from the port of that index, and how late they left.
     #[must_use]
-    pub fn done(&self, from: usize) -> (&ferrowarp_link::Counters, Lateness) {
-        (self.ways[from].link.counters(), self.ways[from].late)
+    pub fn counters(&self, from: usize) -> (&ferrowarp_link::LinkCounters, Lateness) {
+        (self.directions[from].link.counters(), self.directions[from].lateness)
     }
 }
 
-impl Way {
-    fn take(&mut self, from: &mut RawPort, to: &mut RawPort, clock: Clock) -> usize {
+impl Direction {
+    fn rx_burst(&mut self, from: &mut RawPort, to: &mut RawPort, clock: Clock) -> usize {
         let now_ns = clock.now_ns();
-        from.receive(TAKE_MAX, |frame| {
-            let copy = |frame: &Passing| to.copy(frame.octets()).map(Passing);
-            self.link.send(now_ns, Passing(frame), copy);
+        from.receive(RX_BURST, |frame| {
+            let copy = |frame: &LinkFrame| to.copy(frame.octets()).map(LinkFrame);
+            self.link.send(now_ns, LinkFrame(frame), copy);
         })
     }
 
-    fn give(&mut self, to: &mut RawPort, clock: Clock, tolerated_ns: u64) -> usize {
+    fn tx_burst(&mut self, to: &mut RawPort, clock: Clock, tolerated_ns: u64) -> usize {
         let mut count = 0;
         let now_ns = clock.now_ns();
-        while count < GIVE_MAX
+        while count < TX_BURST
             && let Some(due_ns) = self.link.next_arrival_ns()
-            && let Some(Passing(frame)) = self.link.arrive(now_ns)
+            && let Some(LinkFrame(frame)) = self.link.receive(now_ns)
         {
             let late_ns = now_ns - due_ns;
-            self.late.count += u64::from(late_ns > tolerated_ns);
-            self.late.most_ns = self.late.most_ns.max(late_ns);
+            self.lateness.count += u64::from(late_ns > tolerated_ns);
+            self.lateness.max_ns = self.lateness.max_ns.max(late_ns);
             to.send(frame);
             count += 1;
         }
         let sent = to.flush();
         if sent > 0 || !to.has_backlog() {
-            self.taken_ns = now_ns;
-        } else if now_ns - self.taken_ns > STUCK_NS {
+            self.last_tx_ns = now_ns;
+        } else if now_ns - self.last_tx_ns > PORT_STALL_NS {
             to.drop_waiting();
         }
         sent + count

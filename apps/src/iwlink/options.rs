@@ -8,14 +8,14 @@ use clap::Parser;
 use ferrowarp::device::DeviceSpec;
 use ferrowarp_link::{Faults, wire_octets};
 
-use crate::iwlink::setting::{Setting, Settings, nanoseconds};
+use crate::iwlink::link_option::{LinkOption, LinkOptions, parse_time_ns};
 use crate::options::seconds;
 
 /// Queue in front of a wire with a rate, if none is asked for: octets.
 const QUEUE_DEFAULT: u64 = 256 << 10;
 
 /// Fewest and most frames under way that are provided for by themselves.
-const FRAMES_DEFAULT: (u64, u64) = (4096, 65_536);
+const FRAMES_DEFAULT_RANGE: (u64, u64) = (4096, 65_536);
 
 /// Joins two devices by a bad wire: every frame that comes in at one goes out at the other, unless
 /// it is lost; late, damaged, repeated or out of turn, as the options say.
@@ -37,62 +37,62 @@ pub struct Options {
 
     /// Frames lost, as a share: 1% or 0.01.
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("loss", text))]
-    pub loss: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("loss", text))]
+    pub loss: Option<LinkOption>,
     /// They are lost in bursts of so many frames in the mean (Gilbert-Elliott).
     #[arg(long, value_name = "FRAMES", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("burst", text))]
-    pub burst: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("burst", text))]
+    pub burst: Option<LinkOption>,
     /// Within a burst so many are lost, not all.
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("burst-loss", text))]
-    pub burst_loss: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("burst-loss", text))]
+    pub burst_loss: Option<LinkOption>,
     /// Time on the wire one way: a round trip takes twice as long.
     #[arg(long, value_name = "TIME", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("delay", text))]
-    pub delay: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("delay", text))]
+    pub delay: Option<LinkOption>,
     /// Added to the delay at random, up to this; frames stay in order.
     #[arg(long, value_name = "TIME", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("jitter", text))]
-    pub jitter: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("jitter", text))]
+    pub jitter: Option<LinkOption>,
     /// Frames held back so that others overtake.
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("reorder", text))]
-    pub reorder: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("reorder", text))]
+    pub reorder: Option<LinkOption>,
     /// How long they are held at most [default: the delay, and 100us more].
     #[arg(long, value_name = "TIME", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("hold", text))]
-    pub hold: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("hold", text))]
+    pub hold: Option<LinkOption>,
     /// Frames that arrive twice.
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("duplicate", text))]
-    pub duplicate: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("duplicate", text))]
+    pub duplicate: Option<LinkOption>,
     /// IP packets in which one bit flips, anywhere behind the Ethernet header.
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("corrupt", text))]
-    pub corrupt: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("corrupt", text))]
+    pub corrupt: Option<LinkOption>,
     /// Bits per second, with what Ethernet adds to each frame: 1gbit.
     #[arg(long, value_name = "RATE", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("rate", text))]
-    pub rate: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("rate", text))]
+    pub rate: Option<LinkOption>,
     /// Octets that may wait for the wire; frames beyond are dropped [default with a rate: 256K].
     #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("queue", text))]
-    pub queue: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("queue", text))]
+    pub queue: Option<LinkOption>,
     /// Waiting octets above which packets that allow it are marked (ECN).
     #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("mark", text))]
-    pub mark: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("mark", text))]
+    pub mark: Option<LinkOption>,
     /// Longer IP packets are dropped, and nobody is told.
     #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
-    #[arg(value_parser = |text: &str| Setting::parse("path-mtu", text))]
-    pub path_mtu: Option<Setting>,
+    #[arg(value_parser = |text: &str| LinkOption::parse("path-mtu", text))]
+    pub path_mtu: Option<LinkOption>,
     /// For frames from left to right only: the options above, as in loss=3%,delay=1ms.
-    #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = Settings::parse)]
-    pub to_right: Option<Settings>,
+    #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = LinkOptions::parse)]
+    pub to_right: Option<LinkOptions>,
     /// For frames from right to left only.
-    #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = Settings::parse)]
-    pub to_left: Option<Settings>,
+    #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = LinkOptions::parse)]
+    pub to_left: Option<LinkOptions>,
     /// Decides all chance.
     #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "The wire")]
     pub seed: u64,
@@ -114,14 +114,14 @@ pub struct Options {
     #[arg(value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
     pub frames: Option<u32>,
     /// With nothing to do it looks for frames that often. Taps also wake it.
-    #[arg(long, default_value = "50us", value_name = "TIME", value_parser = nanoseconds)]
+    #[arg(long, default_value = "50us", value_name = "TIME", value_parser = parse_time_ns)]
     pub poll: u64,
     /// A frame that is due sooner than this is waited for awake. 0 never keeps a core busy: frames
     /// then leave in small bursts.
-    #[arg(long, default_value = "50us", value_name = "TIME", value_parser = nanoseconds)]
+    #[arg(long, default_value = "50us", value_name = "TIME", value_parser = parse_time_ns)]
     pub spin: u64,
     /// A frame that leaves later than due by more than this is counted as late.
-    #[arg(long, default_value = "200us", value_name = "TIME", value_parser = nanoseconds)]
+    #[arg(long, default_value = "200us", value_name = "TIME", value_parser = parse_time_ns)]
     pub late: u64,
     /// The core to run on.
     #[arg(long)]
@@ -148,7 +148,7 @@ late, or for which it had no buffer. Such frames spoil a measurement.";
 
 /// What the wire does, by direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wire {
+pub struct LinkFaults {
     /// From left to right.
     pub to_right: Faults,
     /// From right to left.
@@ -160,7 +160,7 @@ impl Options {
     ///
     /// # Errors
     /// If options contradict each other.
-    pub fn wire(&self) -> anyhow::Result<Wire> {
+    pub fn faults(&self) -> anyhow::Result<LinkFaults> {
         let common = [
             self.loss,
             self.burst,
@@ -176,19 +176,19 @@ impl Options {
             self.mark,
             self.path_mtu,
         ];
-        let direction = |name: &str, own: &Option<Settings>| {
+        let direction = |name: &str, own: &Option<LinkOptions>| {
             let mut faults = Faults::NONE;
             let own = own.iter().flat_map(|settings| settings.0.iter().copied());
             for setting in common.into_iter().flatten().chain(own) {
                 setting.apply(&mut faults);
             }
-            check(&faults).map_err(|error| anyhow!("{name}: {error}"))?;
+            check_faults(&faults).map_err(|error| anyhow!("{name}: {error}"))?;
             if faults.rate.is_some() {
                 faults.queue = faults.queue.or(Some(QUEUE_DEFAULT));
             }
             Ok::<_, anyhow::Error>(faults)
         };
-        Ok(Wire {
+        Ok(LinkFaults {
             to_right: direction("to the right", &self.to_right)?,
             to_left: direction("to the left", &self.to_left)?,
         })
@@ -196,7 +196,7 @@ impl Options {
 
     /// Frames under way each way that there have to be buffers for.
     #[must_use]
-    pub fn frames(&self, wire: &Wire) -> u32 {
+    pub fn frames(&self, wire: &LinkFaults) -> u32 {
         let needs = [wire.to_right, wire.to_left].map(|faults| {
             let Some(rate) = faults.rate else { return 0 };
             let held_ns = faults.delay_ns + faults.jitter_ns;
@@ -205,13 +205,13 @@ impl Options {
             // Frames of half the full length in the mean.
             flying.saturating_add(faults.queue.unwrap_or(0)) / wire_octets(700)
         });
-        let (least, most) = FRAMES_DEFAULT;
+        let (least, most) = FRAMES_DEFAULT_RANGE;
         let needed = needs.into_iter().max().unwrap_or(0).clamp(least, most);
         self.frames.unwrap_or_else(|| u32::try_from(needed).unwrap_or(u32::MAX))
     }
 }
 
-fn check(faults: &Faults) -> anyhow::Result<()> {
+fn check_faults(faults: &Faults) -> anyhow::Result<()> {
     ensure!(faults.rate.is_some() || faults.queue.is_none(), "a queue needs a rate to wait for");
     ensure!(faults.rate.is_some() || faults.mark.is_none(), "marks need a rate: nothing waits");
     ensure!(faults.loss > 0.0 || faults.bursts.is_none(), "bursts need a share that is lost");
@@ -228,9 +228,9 @@ mod tests {
     }
 
     #[test]
-    fn directions_differ_where_they_are_told_to() {
+    fn to_left_overrides_common_faults() {
         let options = options("--loss 1% --delay 10ms --rate 1gbit --to-left loss=3%,delay=1ms");
-        let wire = options.wire().unwrap();
+        let wire = options.faults().unwrap();
         assert_eq!((wire.to_right.loss, wire.to_right.delay_ns), (0.01, 10_000_000));
         assert_eq!((wire.to_left.loss, wire.to_left.delay_ns), (0.03, 1_000_000));
         assert_eq!(wire.to_left.rate, Some(125_000_000));
@@ -239,19 +239,19 @@ mod tests {
     }
 
     #[test]
-    fn a_long_fast_wire_gets_its_buffers() {
+    fn default_frame_buffers_cover_bandwidth_delay_product() {
         let options = options("--delay 50ms --rate 1gbit");
-        assert_eq!(options.frames(&options.wire().unwrap()), (6_250_000 + 262_144) / 724);
+        assert_eq!(options.frames(&options.faults().unwrap()), (6_250_000 + 262_144) / 724);
         let options = self::options("--delay 50ms --rate 1gbit --frames 99");
-        assert_eq!(options.frames(&options.wire().unwrap()), 99);
+        assert_eq!(options.frames(&options.faults().unwrap()), 99);
     }
 
     #[test]
-    fn contradictions_are_refused() {
+    fn conflicting_options_are_rejected() {
         use clap::CommandFactory;
         Options::command().debug_assert();
         for line in ["--queue 10k", "--mark 10k", "--burst 3", "--to-right queue=10k"] {
-            assert!(options(line).wire().is_err(), "{line}");
+            assert!(options(line).faults().is_err(), "{line}");
         }
         let line = ["iwlink", "--left", "tap:a"];
         assert!(Options::try_parse_from(line).is_err());

@@ -7,23 +7,23 @@ use anyhow::{Context as _, anyhow};
 use ferrowarp::device::{OpenConfig, PoolNeeds, RawPort, adopt_thread, open_raw};
 
 use crate::iwlink::forward::{Clock, Forwarder};
+use crate::iwlink::idle::IdleStrategy;
 use crate::iwlink::options::Options;
-use crate::iwlink::pace::Pace;
 use crate::iwlink::report;
-use crate::machine::{pin, was_interrupted};
+use crate::run_loop::{pin, was_interrupted};
 
 /// Frames that wait for a port that takes no more.
-const PORT_WAITING: u32 = 1024;
+const PORT_TX_QUEUE_LEN: u32 = 1024;
 
 /// Passes between two looks at the time for `--duration` and `--report`, while frames flow.
-const PASSES: u32 = 64;
+const PASSES_PER_CLOCK_READ: u32 = 64;
 
 /// Does what the options say, until it is told to end, which is no error.
 ///
 /// # Errors
 /// One line that says what to do.
 pub fn program(options: &Options) -> anyhow::Result<()> {
-    let wire = options.wire()?;
+    let wire = options.faults()?;
     let frames = options.frames(&wire);
     if let Some(core) = options.core {
         pin(core);
@@ -31,7 +31,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     let open = |name: &str, spec| -> anyhow::Result<RawPort> {
         // A window of one octet is one frame.
         let needs = PoolNeeds { window_bytes: 1, windows: frames, ..PoolNeeds::default() };
-        let pools = PoolNeeds { tx_queue: PORT_WAITING, ..needs };
+        let pools = PoolNeeds { tx_queue: PORT_TX_QUEUE_LEN, ..needs };
         let config = OpenConfig { mtu: options.mtu, pools, ..OpenConfig::default() };
         open_raw(spec, &config).map_err(|error| anyhow!("{name}: {error}"))
     };
@@ -40,10 +40,13 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     let faults = [wire.to_right, wire.to_left];
     let frames = usize::try_from(frames).unwrap_or(usize::MAX);
     let mut forwarder = Forwarder::new(ports, faults, options.seed, frames, options.late);
-    say(&format!("{} <-> {}: seed {}\n", options.left, options.right, options.seed));
+    print_ignoring_errors(&format!(
+        "{} <-> {}: seed {}\n",
+        options.left, options.right, options.seed
+    ));
     run(options, &mut forwarder);
     let ways = report::collect(&forwarder);
-    say(&report::table(&ways, options.late));
+    print_ignoring_errors(&report::table(&ways, options.late));
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(&ways).context("the counters")?;
         std::fs::write(path, text)
@@ -54,52 +57,52 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
 
 fn run(options: &Options, forwarder: &mut Forwarder) {
     let clock = Clock::start();
-    let mut pace = Pace::new(options.poll, options.spin);
-    let mut intervals = options.report.map(|every| Intervals::new(every, forwarder));
+    let mut pace = IdleStrategy::new(options.poll, options.spin);
+    let mut intervals = options.report.map(|every| PeriodicReport::new(every, forwarder));
     let end_ns = options.duration.map_or(u64::MAX, nanoseconds);
     let mut passes = 0;
     while !was_interrupted() {
-        let is_busy = forwarder.pass(clock);
+        let is_busy = forwarder.poll(clock);
         passes += 1;
-        if is_busy && passes < PASSES {
+        if is_busy && passes < PASSES_PER_CLOCK_READ {
             continue;
         }
         let now_ns = clock.now_ns();
         if passes > 1 {
-            pace.worked(now_ns);
+            pace.on_frames(now_ns);
         }
         passes = 0;
         if now_ns >= end_ns {
             break;
         }
         if let Some(intervals) = &mut intervals {
-            intervals.at(now_ns, forwarder);
+            intervals.poll(now_ns, forwarder);
         }
-        pace.rest(now_ns, forwarder.next_due_ns(), is_busy);
+        pace.wait(now_ns, forwarder.next_due_ns(), is_busy);
     }
 }
 
 /// The lines of `--report`.
-struct Intervals {
+struct PeriodicReport {
     every_ns: u64,
     last_ns: u64,
-    before: [report::Way; 2],
+    before: [report::DirectionReport; 2],
 }
 
-impl Intervals {
+impl PeriodicReport {
     fn new(every: Duration, forwarder: &Forwarder) -> Self {
-        say(&format!("{}\n", report::HEADING));
+        print_ignoring_errors(&format!("{}\n", report::HEADING));
         Self { every_ns: nanoseconds(every), last_ns: 0, before: report::collect(forwarder) }
     }
 
-    fn at(&mut self, now_ns: u64, forwarder: &Forwarder) {
+    fn poll(&mut self, now_ns: u64, forwarder: &Forwarder) {
         let since_ns = now_ns - self.last_ns;
         if since_ns < self.every_ns {
             return;
         }
         let now = report::collect(forwarder);
         let line = report::line(now_ns as f64 * 1e-9, since_ns as f64 * 1e-9, &self.before, &now);
-        say(&format!("{line}\n"));
+        print_ignoring_errors(&format!("{line}\n"));
         self.before = now;
         self.last_ns = now_ns;
     }
@@ -110,7 +113,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// Prints; a reader that has gone away (`| head`) is no error.
-fn say(text: &str) {
+fn print_ignoring_errors(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

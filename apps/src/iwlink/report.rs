@@ -8,7 +8,7 @@ use crate::iwlink::forward::Forwarder;
 
 /// One direction.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Way {
+pub struct DirectionReport {
     /// The device that frames come from.
     pub from: String,
     /// The device that they go to.
@@ -36,13 +36,13 @@ pub struct Way {
     /// Held back so that others overtake.
     pub reordered: u64,
     /// What was not meant to be.
-    pub own: Own,
+    pub own: EmulatorErrors,
 }
 
 /// What the program did against its will. All zero but for a small lateness, or a measurement is
 /// spoiled.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Own {
+pub struct EmulatorErrors {
     /// Frames that left too late.
     pub late: u64,
     /// The latest of all, in microseconds.
@@ -55,7 +55,7 @@ pub struct Own {
     pub port_lost: u64,
 }
 
-impl Own {
+impl EmulatorErrors {
     /// Frames dropped that should not have been.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
@@ -65,13 +65,13 @@ impl Own {
 
 /// Both directions: from left to right, from right to left.
 #[must_use]
-pub fn collect(forwarder: &Forwarder) -> [Way; 2] {
+pub fn collect(forwarder: &Forwarder) -> [DirectionReport; 2] {
     let ports = forwarder.ports();
     [0, 1].map(|index| {
         let (from, to) = (&ports[index], &ports[1 - index]);
-        let (wire, late) = forwarder.done(index);
+        let (wire, late) = forwarder.counters(index);
         let (losses_in, losses_out) = (from.losses(), to.losses());
-        Way {
+        DirectionReport {
             from: from.name().to_owned(),
             to: to.name().to_owned(),
             frames_in: wire.sent,
@@ -84,11 +84,11 @@ pub fn collect(forwarder: &Forwarder) -> [Way; 2] {
             marked: wire.marked,
             corrupted: wire.corrupted,
             duplicated: wire.duplicated,
-            reordered: wire.held_back,
-            own: Own {
+            reordered: wire.reordered,
+            own: EmulatorErrors {
                 late: late.count,
-                latest_us: late.most_ns / 1000,
-                no_buffer: wire.refused + from.counters().not_copied,
+                latest_us: late.max_ns / 1000,
+                no_buffer: wire.no_buffer + from.counters().not_copied,
                 port_full: to.counters().overrun,
                 port_lost: losses_in.missed
                     + losses_in.no_buffer
@@ -102,9 +102,9 @@ pub fn collect(forwarder: &Forwarder) -> [Way; 2] {
 
 /// The table at the end.
 #[must_use]
-pub fn table(ways: &[Way; 2], tolerated_ns: u64) -> String {
+pub fn table(ways: &[DirectionReport; 2], tolerated_ns: u64) -> String {
     let mut text = format!("{:28}{:>16}{:>16}\n", "", "left to right", "right to left");
-    let mut line = |name: &str, value: fn(&Way) -> u64| {
+    let mut line = |name: &str, value: fn(&DirectionReport) -> u64| {
         let _ = writeln!(text, "{name:28}{:>16}{:>16}", value(&ways[0]), value(&ways[1]));
     };
     line("frames in", |way| way.frames_in);
@@ -120,7 +120,7 @@ pub fn table(ways: &[Way; 2], tolerated_ns: u64) -> String {
     line("octets out", |way| way.octets_out);
     let tolerated = tolerated_ns / 1000;
     text.push_str("against its will\n");
-    let mut line = |name: &str, value: fn(&Own) -> u64| {
+    let mut line = |name: &str, value: fn(&EmulatorErrors) -> u64| {
         let [a, b] = [0, 1].map(|index| value(&ways[index].own));
         let _ = writeln!(text, "  {name:26}{a:>16}{b:>16}");
     };
@@ -140,7 +140,12 @@ pub const HEADING: &str = "          | left to right                            
 
 /// What happened between two moments, `seconds` apart, as one line of `--report`.
 #[must_use]
-pub fn line(at_seconds: f64, seconds: f64, before: &[Way; 2], now: &[Way; 2]) -> String {
+pub fn line(
+    at_seconds: f64,
+    seconds: f64,
+    before: &[DirectionReport; 2],
+    now: &[DirectionReport; 2],
+) -> String {
     let mut text = format!("{at_seconds:>9.1}");
     for (before, now) in before.iter().zip(now) {
         let per_second = |before: u64, now: u64| (now - before) as f64 / seconds;
@@ -162,8 +167,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_with_their_headings() {
-        let before = [Way::default(), Way::default()];
+    fn report_line_aligns_with_heading() {
+        let before = [DirectionReport::default(), DirectionReport::default()];
         let mut now = before.clone();
         now[0].octets_out = 125_000_000;
         now[0].lost = 7;
@@ -181,8 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_line_for_everything() {
-        let mut ways = [Way::default(), Way::default()];
+    fn table_lists_every_counter() {
+        let mut ways = [DirectionReport::default(), DirectionReport::default()];
         ways[1].own.latest_us = 1234;
         let table = table(&ways, 200_000);
         assert!(table.contains("late by more than 200 us"), "{table}");

@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use ferrowarp::{SendWr, Wc};
 
-use crate::link::Id;
+use crate::endpoint::WrId;
 use crate::pattern::Pattern;
 use crate::perf::control::{Message, Run, Tally};
 use crate::perf::options::Transfer;
 use crate::perf::peak::Peak;
-use crate::perf::session::{CONFIRM, MESSAGE, Session};
+use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session};
 use crate::perf::slots;
 
 /// At most this many messages are posted on one connection before the others get their turn.
 const POST_BURST: u64 = 64;
 
 /// At least one completion for so many octets, so that peaks are those of the connection.
-const SIGNAL_OCTETS: u64 = 1 << 20;
+const SIGNAL_LEN_MAX: u64 = 1 << 20;
 
 /// Where one data connection stands.
 struct Flow {
@@ -27,14 +27,14 @@ struct Flow {
     /// Messages whose completion was seen, or is implied by a later one.
     completed: u64,
     /// Messages that the other end takes: credits.
-    allowed: u64,
+    credit_limit: u64,
     /// Messages of the run; `u64::MAX` until the time is over.
-    limit: u64,
+    message_limit: u64,
     /// The confirming Read was posted, and has completed.
     confirm_posted: bool,
     confirmed: bool,
     /// Empty Sends still to post at the end of the run, to use up receives.
-    drain: u32,
+    drain_sends: u32,
 }
 
 /// The active half of one end.
@@ -47,10 +47,10 @@ pub struct Active {
     started: Instant,
     deadline: Option<Instant>,
     /// When the last octet was confirmed.
-    confirmed: Option<Instant>,
+    confirmed_at: Option<Instant>,
     /// The other end's count.
     counted: Option<Tally>,
-    said_done: bool,
+    done_sent: bool,
     /// Messages that the completions account for, over all flows.
     completed: u64,
     verified: u64,
@@ -67,23 +67,23 @@ impl Active {
         let flow = |_| Flow {
             posted: 0,
             completed: 0,
-            allowed: if run.credits == 0 { u64::MAX } else { run.credits.into() },
-            limit: if limited { run.iterations } else { u64::MAX },
+            credit_limit: if run.credits == 0 { u64::MAX } else { run.credits.into() },
+            message_limit: if limited { run.iterations } else { u64::MAX },
             confirm_posted: false,
             confirmed: false,
-            drain: 0,
+            drain_sends: 0,
         };
         Self {
             run,
             transfer: session.test().transfer(),
             depth,
-            signal_every: (depth / 4).min(SIGNAL_OCTETS / run.size).clamp(1, 64),
+            signal_every: (depth / 4).min(SIGNAL_LEN_MAX / run.size).clamp(1, 64),
             flows: (0..session.hello.qps).map(flow).collect(),
             started: now,
             deadline: (!limited).then(|| now + Duration::from_millis(run.duration_ms)),
-            confirmed: None,
+            confirmed_at: None,
             counted: None,
-            said_done: false,
+            done_sent: false,
             completed: 0,
             verified: 0,
             errors: 0,
@@ -95,17 +95,17 @@ impl Active {
     ///
     /// # Errors
     /// If a connection is down.
-    pub fn pump(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
+    pub fn poll(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.deadline = None;
             for flow in &mut self.flows {
-                flow.limit = flow.posted;
+                flow.message_limit = flow.posted;
             }
         }
         for (index, flow) in (0u16..).zip(&mut self.flows) {
-            let allowed = flow.limit.min(flow.allowed).saturating_sub(flow.posted);
-            let room = self.depth.saturating_sub(flow.posted - flow.completed);
-            let burst = allowed.min(room).min(POST_BURST);
+            let allowed = flow.message_limit.min(flow.credit_limit).saturating_sub(flow.posted);
+            let queue_space = self.depth.saturating_sub(flow.posted - flow.completed);
+            let burst = allowed.min(queue_space).min(POST_BURST);
             if session.verify() {
                 for _ in 0..burst {
                     if !post_verified(session, &self.run, self.signal_every, index, flow)? {
@@ -115,35 +115,37 @@ impl Active {
             } else if burst > 0 {
                 post(session, &self.run, self.signal_every, index, flow, burst)?;
             }
-            if self.transfer == Transfer::Write && flow.posted == flow.limit && !flow.confirm_posted
+            if self.transfer == Transfer::Write
+                && flow.posted == flow.message_limit
+                && !flow.confirm_posted
             {
-                let wr_id = session.wr_id(CONFIRM, index, 0);
+                let wr_id = session.wr_id(KIND_CONFIRM, index, 0);
                 flow.confirm_posted =
                     session.post(index, wr_id, session.confirming_read(index), true)?;
             }
-            while flow.drain > 0 {
-                let wr_id = session.wr_id(CONFIRM, index, 1);
+            while flow.drain_sends > 0 {
+                let wr_id = session.wr_id(KIND_CONFIRM, index, 1);
                 if !session.post(index, wr_id, Session::empty_send(), false)? {
                     break;
                 }
-                flow.drain -= 1;
+                flow.drain_sends -= 1;
             }
         }
-        self.peak.note(now, self.completed * self.run.size);
-        if !self.said_done && self.is_through() {
-            self.said_done = true;
+        self.peak.record(now, self.completed * self.run.size);
+        if !self.done_sent && self.can_send_done() {
+            self.done_sent = true;
             if self.transfer != Transfer::Send {
-                self.confirmed = Some(Instant::now());
+                self.confirmed_at = Some(Instant::now());
             }
-            session.say(Message::Done(self.tally()))?;
+            session.send_control(Message::Done(self.tally()))?;
         }
         Ok(())
     }
 
     /// True when nothing is left to post and, except for Sends, all is confirmed.
-    fn is_through(&self) -> bool {
+    fn can_send_done(&self) -> bool {
         self.flows.iter().all(|flow| {
-            flow.posted == flow.limit
+            flow.posted == flow.message_limit
                 && match self.transfer {
                     Transfer::Write => flow.confirmed,
                     Transfer::Read | Transfer::Atomic => flow.completed == flow.posted,
@@ -156,9 +158,14 @@ impl Active {
     ///
     /// # Errors
     /// If a connection is down.
-    pub fn complete(&mut self, session: &mut Session, id: Id, wc: &Wc) -> anyhow::Result<()> {
+    pub fn on_completion(
+        &mut self,
+        session: &mut Session,
+        id: WrId,
+        wc: &Wc,
+    ) -> anyhow::Result<()> {
         let flow = &mut self.flows[usize::from(id.index)];
-        if id.kind == CONFIRM {
+        if id.kind == KIND_CONFIRM {
             flow.confirmed |= id.number == 0;
             return Ok(());
         }
@@ -169,7 +176,7 @@ impl Active {
             self.completed += 1;
             ensure!(u64::from(wc.byte_len) == self.run.size, "an RDMA Read came back short");
             if session.verify() {
-                self.check(session, id.index, number)?;
+                self.verify_fetched(session, id.index, number)?;
             }
             return Ok(());
         }
@@ -182,9 +189,14 @@ impl Active {
     }
 
     /// Checks what a Read has brought, and tells the source that the slot may be rewritten.
-    fn check(&mut self, session: &mut Session, qp: u16, number: u64) -> anyhow::Result<()> {
+    fn verify_fetched(
+        &mut self,
+        session: &mut Session,
+        qp: u16,
+        number: u64,
+    ) -> anyhow::Result<()> {
         if self.transfer == Transfer::Atomic {
-            self.errors += session.check_fetched(&self.run, qp, number);
+            self.errors += session.check_atomic_result(&self.run, qp, number);
             self.verified += self.run.size;
             return Ok(());
         }
@@ -195,7 +207,7 @@ impl Active {
         self.verified += self.run.size;
         let consumed = number + 1;
         if consumed.is_multiple_of(credit_batch(&self.run)) {
-            session.say(Message::Consumed { qp: qp.into(), count: consumed })?;
+            session.send_control(Message::Consumed { qp: qp.into(), count: consumed })?;
         }
         Ok(())
     }
@@ -204,11 +216,11 @@ impl Active {
     ///
     /// # Errors
     /// If it names a connection that is not there, or more messages than were sent.
-    pub fn credit(&mut self, qp: u32, count: u64) -> anyhow::Result<()> {
+    pub fn on_credit(&mut self, qp: u32, count: u64) -> anyhow::Result<()> {
         let flow = usize::try_from(qp).ok().and_then(|qp| self.flows.get_mut(qp));
         match flow {
             Some(flow) if count <= flow.posted && self.run.credits > 0 => {
-                flow.allowed = flow.allowed.max(count + u64::from(self.run.credits));
+                flow.credit_limit = flow.credit_limit.max(count + u64::from(self.run.credits));
                 Ok(())
             }
             _ => bail!("the other end gave a credit for messages that it did not get"),
@@ -219,13 +231,13 @@ impl Active {
     ///
     /// # Errors
     /// If that is not what was sent.
-    pub fn counted(
+    pub fn on_counted(
         &mut self,
         session: &Session,
         now: Instant,
         tally: &Tally,
     ) -> anyhow::Result<()> {
-        ensure!(self.said_done && self.counted.is_none(), "the other end counted out of turn");
+        ensure!(self.done_sent && self.counted.is_none(), "the other end counted out of turn");
         self.counted = Some(*tally);
         if self.transfer == Transfer::Send {
             ensure!(
@@ -236,11 +248,11 @@ impl Active {
                 self.posted(),
                 self.posted() * self.run.size
             );
-            self.confirmed = Some(now);
+            self.confirmed_at = Some(now);
         }
         if uses_receives(session) {
             for flow in &mut self.flows {
-                flow.drain = self.run.credits;
+                flow.drain_sends = self.run.credits;
             }
         }
         Ok(())
@@ -259,14 +271,14 @@ impl Active {
     /// True when all is confirmed, counted and drained.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.counted.is_some() && self.flows.iter().all(|flow| flow.drain == 0)
+        self.counted.is_some() && self.flows.iter().all(|flow| flow.drain_sends == 0)
     }
 
     /// What this half did; final once it is finished.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let messages = self.posted();
-        let elapsed = self.confirmed.unwrap_or_else(Instant::now) - self.started;
+        let elapsed = self.confirmed_at.unwrap_or_else(Instant::now) - self.started;
         Tally {
             messages,
             octets: messages * self.run.size,
@@ -295,7 +307,7 @@ pub fn uses_receives(session: &Session) -> bool {
     match session.test().transfer() {
         Transfer::Send => true,
         Transfer::Write => {
-            session.writes_immediates() || (session.verify() && !session.test().is_latency())
+            session.uses_immediate() || (session.verify() && !session.test().is_latency())
         }
         Transfer::Read | Transfer::Atomic => false,
     }
@@ -303,7 +315,7 @@ pub fn uses_receives(session: &Session) -> bool {
 
 /// A completion is due for message `count` of a flow, counted from one.
 fn is_signaled(transfer: Transfer, signal_every: u64, flow: &Flow, count: u64) -> bool {
-    count.is_multiple_of(signal_every) || count == flow.limit || transfer.is_fetch()
+    count.is_multiple_of(signal_every) || count == flow.message_limit || transfer.is_fetch()
 }
 
 /// Posts the next `burst` messages of a flow, or as many as the queue has room for.
@@ -318,12 +330,12 @@ fn post(
 ) -> anyhow::Result<()> {
     let transfer = session.test().transfer();
     let wrs = (flow.posted..flow.posted + burst).map(|number| SendWr {
-        wr_id: session.wr_id(MESSAGE, qp, number + 1),
+        wr_id: session.wr_id(KIND_MESSAGE, qp, number + 1),
         operation: session.operation(run, qp, number),
         signaled: is_signaled(transfer, signal_every, flow, number + 1),
         fence: false,
     });
-    flow.posted += session.post_all(qp, wrs)?;
+    flow.posted += session.post_batch(qp, wrs)?;
     Ok(())
 }
 
@@ -338,21 +350,21 @@ fn post_verified(
     let number = flow.posted;
     let count = number + 1;
     let transfer = session.test().transfer();
-    let due = is_signaled(transfer, signal_every, flow, count);
-    let notify = session.notifies();
+    let signaled = is_signaled(transfer, signal_every, flow, count);
+    let notify = session.sends_notification();
     if !transfer.is_fetch() {
         let offset = usize::try_from(session.offset(run, qp, number))?;
         let pattern = Pattern::new(session.stream(qp, true), number);
         slots::fill(&session.end, &session.tx, offset, usize::try_from(run.size)?, pattern);
     }
-    let wr_id = session.wr_id(MESSAGE, qp, count);
+    let wr_id = session.wr_id(KIND_MESSAGE, qp, count);
     let operation = session.operation(run, qp, number);
-    if !session.post(qp, wr_id, operation, due && !notify)? {
+    if !session.post(qp, wr_id, operation, signaled && !notify)? {
         return Ok(false);
     }
     if notify {
         // The sink learns by an empty Send that the Write before it is in place.
-        let posted = session.post(qp, wr_id, Session::empty_send(), due)?;
+        let posted = session.post(qp, wr_id, Session::empty_send(), signaled)?;
         ensure!(posted, "the send queue is smaller than agreed");
     }
     flow.posted = count;

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use ferrowarp::{Access, ConnParam, Context};
 
-use crate::link::{End, Watch, established, parameters};
-use crate::machine::{Machine, Step};
+use crate::endpoint::{Endpoint, Watchdog, conn_param, poll_established};
 use crate::perf::control::{Hello, Message, Region, Run, Tally, Welcome};
 use crate::perf::hdr::Interval;
 use crate::perf::options::{Test, TestArgs};
-use crate::perf::progress::{Progress, Waiting};
-use crate::perf::purpose::Purpose;
-use crate::perf::report::{Measurement, Setting};
+use crate::perf::private_data::ConnRole;
+use crate::perf::progress::{Progress, WaitSpinner};
+use crate::perf::report::{Measurement, TestParams};
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
-use crate::perf::work::{Turn, Work};
+use crate::perf::test_run::{SessionPoller, TestRun};
+use crate::run_loop::{Step, Task};
 
 /// Data connections that are set up at a time.
 const CONNECT_WINDOW: usize = 16;
@@ -25,11 +25,11 @@ const CONNECT_WINDOW: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The control connection is being set up.
-    Calling,
+    ConnectingControl,
     /// The other end's regions are awaited.
-    Greeting,
+    AwaitingWelcome,
     /// The data connections before this one are up.
-    Connecting(usize),
+    ConnectingData(usize),
     /// The other end prepares a run.
     Preparing,
     /// A run goes on.
@@ -41,7 +41,7 @@ enum State {
 }
 
 /// Is told the setting once it is agreed (without a result), and each result as it comes.
-pub type OnResult = Box<dyn FnMut(&Setting, Option<&Measurement>) + Send>;
+pub type OnResult = Box<dyn FnMut(&TestParams, Option<&Measurement>) + Send>;
 
 /// The end that connects.
 pub struct Client {
@@ -50,16 +50,16 @@ pub struct Client {
     args: TestArgs,
     state: State,
     runs: VecDeque<Run>,
-    work: Option<Work>,
+    test_run: Option<TestRun>,
     report: Option<Tally>,
-    turn: Turn,
-    watch: Watch,
+    poller: SessionPoller,
+    watchdog: Watchdog,
     progress: Option<Progress>,
-    waiting: Waiting,
+    waiting: WaitSpinner,
     run_started: Instant,
-    began: Instant,
+    session_started: Instant,
     /// What is the same for all results. `crc` is what was agreed, once that is known.
-    pub setting: Setting,
+    pub setting: TestParams,
     on_result: OnResult,
     /// Results so far.
     pub results: Vec<Measurement>,
@@ -76,26 +76,27 @@ impl Client {
         context: &Context,
         remote: SocketAddr,
         args: &TestArgs,
-        setting: Setting,
+        setting: TestParams,
         on_result: OnResult,
     ) -> anyhow::Result<Self> {
         let test = setting.test;
         let mut hello = hello(test, args);
-        let end = End::new(context, completions_max(hello.qps, hello.tx_depth, hello.rx_depth))?;
+        let end =
+            Endpoint::new(context, completions_max(hello.qps, hello.tx_depth, hello.rx_depth))?;
         let [tx, rx] = region_lens(&hello, true)?;
-        let (tx, rx) = (end.memory(tx, Access::ALL)?, end.memory(rx, Access::ALL)?);
+        let (tx, rx) = (end.alloc_mr(tx, Access::ALL)?, end.alloc_mr(rx, Access::ALL)?);
         (hello.tx, hello.rx) = (advertise(&tx), advertise(&rx));
         let control = Session::control_channel(&end, hello.qps)?;
         let data = (0..hello.qps)
-            .map(|_| Session::data_queue_pair(&end, &hello))
+            .map(|_| Session::create_data_qp(&end, &hello))
             .collect::<anyhow::Result<_>>()?;
-        let purpose = Purpose::Control {
+        let purpose = ConnRole::Control {
             token: hello.token,
             qps: hello.qps.into(),
             tx_depth: hello.tx_depth,
             rx_depth: hello.rx_depth,
         };
-        control.qp.connect(remote, wishes(args, purpose)?)?;
+        control.qp.connect(remote, connect_param(args, purpose)?)?;
         let peer = Welcome { tx: Region::default(), rx: Region::default() };
         let now = Instant::now();
         Ok(Self {
@@ -108,21 +109,21 @@ impl Client {
                 peer,
                 hello,
                 initiator: true,
-                number: 0,
-                alive: now,
+                run_number: 0,
+                last_alive_sent: now,
             },
             remote,
             args: args.clone(),
-            state: State::Calling,
+            state: State::ConnectingControl,
             runs: args.sizes(test).into_iter().map(|size| args.run(test, size)).collect(),
-            work: None,
+            test_run: None,
             report: None,
-            turn: Turn::new(),
-            watch: Watch::new(args.timeout),
+            poller: SessionPoller::new(),
+            watchdog: Watchdog::new(args.timeout),
             progress: None,
-            waiting: Waiting::new(now),
+            waiting: WaitSpinner::new(now),
             run_started: now,
-            began: now,
+            session_started: now,
             setting,
             on_result,
             results: Vec::new(),
@@ -135,7 +136,7 @@ impl Client {
     pub fn unfinished(&self) -> Option<Measurement> {
         let run = self.runs.front()?;
         let mut result = Measurement::new(&self.setting, run.size);
-        if let Some(work) = &self.work {
+        if let Some(work) = &self.test_run {
             let tally = work.tally();
             result.set_rates(tally.messages, 0, tally.duration_ns);
             result.bytes_verified = tally.verified;
@@ -145,48 +146,50 @@ impl Client {
         Some(result)
     }
 
-    fn waits_for(&self) -> &'static str {
+    fn wait_reason(&self) -> &'static str {
         match self.state {
-            State::Calling | State::Connecting(_) => "a connection",
-            State::Greeting => "its regions",
+            State::ConnectingControl | State::ConnectingData(_) => "a connection",
+            State::AwaitingWelcome => "its regions",
             State::Preparing => "its preparations",
             State::Running => "the run",
             State::Closing(_) | State::Closed => "its end",
         }
     }
 
-    fn call_data(&mut self, from: usize) -> anyhow::Result<()> {
+    fn connect_data(&mut self, from: usize) -> anyhow::Result<()> {
         let window = self.session.data.iter().enumerate().skip(from).take(CONNECT_WINDOW);
         for (index, qp) in window {
             let token = self.session.hello.token;
-            let purpose = Purpose::Data { token, index: u32::try_from(index)? };
-            qp.connect(self.remote, wishes(&self.args, purpose)?)?;
+            let purpose = ConnRole::Data { token, index: u32::try_from(index)? };
+            qp.connect(self.remote, connect_param(&self.args, purpose)?)?;
         }
-        self.state = State::Connecting(from);
+        self.state = State::ConnectingData(from);
         Ok(())
     }
 
     /// Looks whether the connections that are being set up are there.
-    fn wait_connected(&mut self) -> anyhow::Result<()> {
+    fn poll_connections(&mut self) -> anyhow::Result<()> {
         match self.state {
-            State::Calling => {
-                if let Some(agreed) = established(&self.session.control.qp)? {
+            State::ConnectingControl => {
+                if let Some(agreed) = poll_established(&self.session.control.qp)? {
                     self.setting.crc = agreed.crc;
                     self.setting.markers = agreed.markers_in || agreed.markers_out;
                     (self.on_result)(&self.setting, None);
-                    self.state = State::Greeting;
-                    self.session.say(Message::Hello(self.session.hello))?;
+                    self.state = State::AwaitingWelcome;
+                    self.session.send_control(Message::Hello(self.session.hello))?;
                 }
             }
-            State::Connecting(index) if established(&self.session.data[index])?.is_some() => {
-                self.watch.progress(self.turn.now());
+            State::ConnectingData(index)
+                if poll_established(&self.session.data[index])?.is_some() =>
+            {
+                self.watchdog.progress(self.poller.now());
                 let next = index + 1;
                 if next == self.session.data.len() {
                     self.prepare()?;
                 } else if next % CONNECT_WINDOW == 0 {
-                    self.call_data(next)?;
+                    self.connect_data(next)?;
                 } else {
-                    self.state = State::Connecting(next);
+                    self.state = State::ConnectingData(next);
                 }
             }
             _ => {}
@@ -197,31 +200,31 @@ impl Client {
     /// Prepares the next run, or says good-bye.
     fn prepare(&mut self) -> anyhow::Result<()> {
         let Some(run) = self.runs.front() else {
-            self.session.say(Message::Bye)?;
-            self.state = State::Closing(self.turn.now());
+            self.session.send_control(Message::Bye)?;
+            self.state = State::Closing(self.poller.now());
             return Ok(());
         };
-        self.work = Some(Work::prepare(&mut self.session, *run, self.turn.now())?);
+        self.test_run = Some(TestRun::prepare(&mut self.session, *run, self.poller.now())?);
         self.report = None;
-        self.session.say(Message::Run(*run))?;
+        self.session.send_control(Message::Run(*run))?;
         self.state = State::Preparing;
         Ok(())
     }
 
-    fn message(&mut self, run: u32, message: Message) -> anyhow::Result<()> {
+    fn on_message(&mut self, run: u32, message: Message) -> anyhow::Result<()> {
         if !matches!(message, Message::Alive) {
-            ensure!(run == self.session.number, "the other end talks of run {run}");
+            ensure!(run == self.session.run_number, "the other end talks of run {run}");
         }
         match (self.state, message) {
-            (State::Greeting, Message::Welcome(welcome)) => {
+            (State::AwaitingWelcome, Message::Welcome(welcome)) => {
                 self.session.peer = welcome;
-                self.call_data(0)
+                self.connect_data(0)
             }
             (State::Preparing, Message::Ready) => {
-                let (Some(work), Some(run)) = (&mut self.work, self.runs.front()) else {
+                let (Some(work), Some(run)) = (&mut self.test_run, self.runs.front()) else {
                     bail!("the other end is ready for nothing");
                 };
-                self.session.say(Message::Go)?;
+                self.session.send_control(Message::Go)?;
                 let now = Instant::now();
                 self.progress = Some(Progress::new(now));
                 self.run_started = now;
@@ -234,8 +237,8 @@ impl Client {
                 Ok(())
             }
             (_, Message::Alive) => Ok(()),
-            (State::Running, message) => match &mut self.work {
-                Some(work) => work.message(&mut self.session, &message),
+            (State::Running, message) => match &mut self.test_run {
+                Some(work) => work.on_message(&mut self.session, &message),
                 None => Ok(()),
             },
             (state, message) => {
@@ -245,8 +248,8 @@ impl Client {
     }
 
     /// Puts the result of the run together and goes on to the next.
-    fn conclude(&mut self, report: &Tally) -> anyhow::Result<()> {
-        let (Some(work), Some(run)) = (self.work.take(), self.runs.pop_front()) else {
+    fn finish_run(&mut self, report: &Tally) -> anyhow::Result<()> {
+        let (Some(work), Some(run)) = (self.test_run.take(), self.runs.pop_front()) else {
             bail!("a run ended that had not begun");
         };
         self.progress = None;
@@ -264,7 +267,7 @@ impl Client {
         if let Some(latencies) = work.latencies() {
             result.lat_us = latencies.summary();
             self.intervals.push(Interval {
-                start: self.run_started - self.began,
+                start: self.run_started - self.session_started,
                 duration: Duration::from_nanos(own.duration_ns),
                 tag: format!("{}-{}", self.setting.test.name(), run.size),
                 histogram: latencies.histogram().clone(),
@@ -272,44 +275,47 @@ impl Client {
         }
         (self.on_result)(&self.setting, Some(&result));
         self.results.push(result);
-        self.session.number += 1;
+        self.session.run_number += 1;
         self.prepare()
     }
 
     /// What need not be done at each step.
     fn tick(&mut self) -> anyhow::Result<()> {
-        let now = self.turn.now();
-        if core::mem::take(&mut self.turn.stirred) {
-            self.watch.progress(now);
+        let now = self.poller.now();
+        if core::mem::take(&mut self.poller.had_activity) {
+            self.watchdog.progress(now);
         }
-        if matches!(self.state, State::Greeting | State::Preparing | State::Running) {
-            if let Some(reason) = self.session.ended() {
+        if matches!(self.state, State::AwaitingWelcome | State::Preparing | State::Running) {
+            if let Some(reason) = self.session.end_reason() {
                 bail!("{reason}");
             }
             if let (Some(progress), Some(run), Some(work)) =
-                (&mut self.progress, self.runs.front(), &self.work)
+                (&mut self.progress, self.runs.front(), &self.test_run)
             {
                 progress.show(now, run, work.progress());
             }
         }
-        if !matches!(self.state, State::Calling | State::Closing(_) | State::Closed) {
-            self.session.show_life(now)?;
+        if !matches!(self.state, State::ConnectingControl | State::Closing(_) | State::Closed) {
+            self.session.send_alive_if_due(now)?;
         }
         match self.state {
-            State::Calling | State::Greeting | State::Connecting(_) | State::Preparing => {
-                self.waiting.show(now, self.waits_for());
+            State::ConnectingControl
+            | State::AwaitingWelcome
+            | State::ConnectingData(_)
+            | State::Preparing => {
+                self.waiting.show(now, self.wait_reason());
             }
             _ => self.waiting.clear(now),
         }
-        self.watch.check(now, self.waits_for())
+        self.watchdog.check(now, self.wait_reason())
     }
 
     /// Disconnects once the other end has answered the good-bye, and waits until all is down.
     fn close(&mut self, since: Instant) {
         // Flushed receives complete with an error now: expected.
-        let polled = self.turn.poll(&mut self.session, None);
-        let overdue = self.turn.now() - since > crate::link::CLOSE_MAX;
-        let frame = self.turn.next_frame();
+        let polled = self.poller.poll(&mut self.session, None);
+        let overdue = self.poller.now() - since > crate::endpoint::CLOSE_TIMEOUT;
+        let frame = self.poller.next_frame();
         let answered = matches!(&frame, Ok(Some(frame)) if frame.message == Message::Bye);
         if answered || overdue || polled.is_err() || frame.is_err() {
             self.session.disconnect();
@@ -320,10 +326,10 @@ impl Client {
     }
 }
 
-impl Machine for Client {
+impl Task for Client {
     #[inline]
     fn step(&mut self) -> anyhow::Result<Step> {
-        let is_tick = self.turn.tick();
+        let is_tick = self.poller.tick();
         if let State::Closing(since) = self.state {
             self.close(since);
         }
@@ -333,21 +339,21 @@ impl Machine for Client {
         if matches!(self.state, State::Closing(_)) {
             return Ok(Step::Running);
         }
-        self.turn.poll(&mut self.session, self.work.as_mut())?;
-        while let Some(frame) = self.turn.next_frame()? {
-            self.message(frame.run, frame.message)?;
+        self.poller.poll(&mut self.session, self.test_run.as_mut())?;
+        while let Some(frame) = self.poller.next_frame()? {
+            self.on_message(frame.run, frame.message)?;
         }
         if self.state == State::Running
-            && let Some(work) = &mut self.work
+            && let Some(work) = &mut self.test_run
         {
-            work.pump(&mut self.session, self.turn.now())?;
+            work.poll(&mut self.session, self.poller.now())?;
             if let Some(report) = self.report
                 && work.is_finished()
             {
-                self.conclude(&report)?;
+                self.finish_run(&report)?;
             }
         } else {
-            self.wait_connected()?;
+            self.poll_connections()?;
         }
         if is_tick {
             self.tick()?;
@@ -360,17 +366,17 @@ impl Drop for Client {
     fn drop(&mut self) {
         // After a failure the other end need not wait for its time-out.
         if self.state != State::Closed {
-            let _ = self.session.say(Message::Failure("the client gave up".to_owned()));
+            let _ = self.session.send_control(Message::Failure("the client gave up".to_owned()));
             self.session.disconnect();
         }
     }
 }
 
 /// What each connection is asked for.
-fn wishes(args: &TestArgs, purpose: Purpose) -> anyhow::Result<ConnParam> {
-    let mut param = parameters(!args.no_crc, args.markers, args.outs, &purpose.emit())?;
-    args.mpa.put_into(&mut param);
-    args.reads.put_into(&mut param);
+fn connect_param(args: &TestArgs, purpose: ConnRole) -> anyhow::Result<ConnParam> {
+    let mut param = conn_param(!args.no_crc, args.markers, args.outs, &purpose.emit())?;
+    args.mpa.apply_to(&mut param);
+    args.reads.apply_to(&mut param);
     Ok(param)
 }
 

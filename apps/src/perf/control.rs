@@ -4,7 +4,7 @@
 //! language can be the other end. `CONTROL.md` beside this package describes the exchange; this
 //! file is its codec and nothing else.
 
-use crate::perf::octets::{Reader, Writer};
+use crate::perf::codec::{Reader, Writer};
 use crate::perf::options::Test;
 
 /// First four octets of each message and of the private data: `FWPF`.
@@ -140,7 +140,7 @@ pub struct Tally {
     pub duration_ns: u64,
 }
 
-/// A message. `run` of the enclosing [`Frame`] numbers the run it belongs to.
+/// A message. `run` of the enclosing [`ControlFrame`] numbers the run it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// 1, initiator: what it wants.
@@ -204,14 +204,14 @@ impl Message {
 
 /// A message with the number of its run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct ControlFrame {
     /// Run, from zero; 0 outside runs.
     pub run: u32,
     /// The message.
     pub message: Message,
 }
 
-impl Frame {
+impl ControlFrame {
     /// The octets, at most [`SEND_LEN_MAX`]. The text of a failure is cut to fit.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {

@@ -59,7 +59,7 @@ mod tests {
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
     #[test]
-    fn a_log_can_be_read_back() {
+    fn log_round_trips() {
         let mut histogram = Histogram::<u64>::new(3).unwrap();
         histogram.record_n(1500, 99).unwrap();
         histogram.record(90_000).unwrap();

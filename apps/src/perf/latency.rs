@@ -8,59 +8,59 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use ferrowarp::Wc;
 
-use crate::link::Id;
+use crate::endpoint::WrId;
 use crate::pattern::Pattern;
 use crate::perf::active::uses_receives;
 use crate::perf::control::{Message, Run, Tally};
 use crate::perf::latency_stats::Latencies;
 use crate::perf::options::Transfer;
 use crate::perf::passive::Passive;
-use crate::perf::session::{CONFIRM, MESSAGE, Session};
+use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session};
 use crate::perf::slots;
 
 /// Requests between signalled ones: their completions are only looked at for errors.
 const SIGNAL_EVERY: u64 = 32;
 
 /// What both sides of a ping-pong have in common: messages go out and come in by turns.
-struct Table {
+struct PingPong {
     run: Run,
     transfer: Transfer,
     /// Messages sent and taken.
     sent: u64,
-    taken: u64,
+    received: u64,
     verified: u64,
     errors: u64,
 }
 
 /// The side that begins and measures.
 pub struct Pinger {
-    table: Table,
+    ping_pong: PingPong,
     started: Instant,
     deadline: Option<Instant>,
     /// When the ping was posted, while the answer is awaited.
-    posted: Option<Instant>,
+    ping_posted: Option<Instant>,
     /// Receives posted for answers.
-    receives: u64,
+    recvs_posted: u64,
     /// Reads that may be issued before the source rewrites slots.
-    allowed: u64,
-    confirmed: Option<Instant>,
-    said_done: bool,
+    credit_limit: u64,
+    finished_at: Option<Instant>,
+    done_sent: bool,
     counted: bool,
-    drain: u32,
+    drain_sends: u32,
     latencies: Latencies,
 }
 
 /// The side that answers.
 pub struct Ponger {
-    table: Table,
+    ping_pong: PingPong,
     /// Receives, Read slots and the count are those of a bandwidth run.
-    intake: Passive,
+    passive: Passive,
     /// The answer to this message waits for room in the queue.
-    owed: bool,
+    answer_pending: bool,
 }
 
 /// Clears the octets that the run spins on. Each end does so before the other may send.
-fn clear(session: &Session, run: &Run) -> anyhow::Result<()> {
+fn clear_polled_bytes(session: &Session, run: &Run) -> anyhow::Result<()> {
     if session.test().transfer() == Transfer::Write {
         for number in 0..u64::from(run.slots) {
             let last = session.offset(run, 0, number) + run.size - 1;
@@ -70,20 +70,20 @@ fn clear(session: &Session, run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Table {
+impl PingPong {
     const fn new(session: &Session, run: Run) -> Self {
         let transfer = session.test().transfer();
-        Self { run, transfer, sent: 0, taken: 0, verified: 0, errors: 0 }
+        Self { run, transfer, sent: 0, received: 0, verified: 0, errors: 0 }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the mark is modulo 256")]
-    const fn mark(&self, number: u64) -> u8 {
+    const fn sequence_byte(&self, number: u64) -> u8 {
         let slots = self.run.slots as u64;
         (number / slots + 1) as u8
     }
 
     /// Offset of the octet that message `number` is spun on.
-    fn last(&self, session: &Session, number: u64) -> anyhow::Result<usize> {
+    fn last_byte_offset(&self, session: &Session, number: u64) -> anyhow::Result<usize> {
         Ok(usize::try_from(session.offset(&self.run, 0, number) + self.run.size - 1)?)
     }
 
@@ -97,7 +97,9 @@ impl Table {
             slots::fill(&session.end, &session.tx, offset, size, pattern);
         }
         if self.transfer == Transfer::Write {
-            session.tx.store_release(self.last(session, number)?, self.mark(number));
+            session
+                .tx
+                .store_release(self.last_byte_offset(session, number)?, self.sequence_byte(number));
         }
         Ok(())
     }
@@ -108,25 +110,26 @@ impl Table {
         let number = self.sent;
         let signaled = self.transfer.is_fetch() || number.is_multiple_of(SIGNAL_EVERY);
         let operation = session.operation(&self.run, 0, number);
-        let posted = session.post(0, session.wr_id(MESSAGE, 0, number), operation, signaled)?;
+        let posted =
+            session.post(0, session.wr_id(KIND_MESSAGE, 0, number), operation, signaled)?;
         self.sent += u64::from(posted);
         Ok(posted)
     }
 
     /// True if the next Write has been placed.
     #[inline]
-    fn has_landed(&self, session: &Session) -> anyhow::Result<bool> {
-        let last = self.last(session, self.taken)?;
-        Ok(session.rx.load_last(last) == self.mark(self.taken))
+    fn is_placed(&self, session: &Session) -> anyhow::Result<bool> {
+        let last = self.last_byte_offset(session, self.received)?;
+        Ok(session.rx.load_last(last) == self.sequence_byte(self.received))
     }
 
     /// Takes the next message, and checks it.
-    fn take(&mut self, session: &Session) -> anyhow::Result<()> {
-        let number = self.taken;
-        self.taken += 1;
+    fn consume(&mut self, session: &Session) -> anyhow::Result<()> {
+        let number = self.received;
+        self.received += 1;
         if session.verify() && self.transfer == Transfer::Atomic {
             self.verified += self.run.size;
-            self.errors += session.check_fetched(&self.run, 0, number);
+            self.errors += session.check_atomic_result(&self.run, 0, number);
         } else if session.verify() {
             let offset = usize::try_from(session.offset(&self.run, 0, number))?;
             let pattern = Pattern::new(session.stream(0, false), number);
@@ -148,22 +151,22 @@ impl Pinger {
     /// # Errors
     /// If the connection is down.
     pub fn prepare(session: &mut Session, run: Run, now: Instant) -> anyhow::Result<Self> {
-        clear(session, &run)?;
+        clear_polled_bytes(session, &run)?;
         Ok(Self {
-            table: Table::new(session, run),
+            ping_pong: PingPong::new(session, run),
             started: now,
             deadline: None,
-            posted: None,
-            receives: 0,
-            allowed: if run.credits == 0 || uses_receives(session) {
+            ping_posted: None,
+            recvs_posted: 0,
+            credit_limit: if run.credits == 0 || uses_receives(session) {
                 u64::MAX
             } else {
                 run.credits.into()
             },
-            confirmed: None,
-            said_done: false,
+            finished_at: None,
+            done_sent: false,
             counted: false,
-            drain: 0,
+            drain_sends: 0,
             latencies: Latencies::new(),
         })
     }
@@ -171,8 +174,8 @@ impl Pinger {
     /// Begins: the clock runs from here.
     pub fn start(&mut self, now: Instant) {
         self.started = now;
-        if self.table.run.iterations == 0 {
-            self.deadline = Some(now + Duration::from_millis(self.table.run.duration_ms));
+        if self.ping_pong.run.iterations == 0 {
+            self.deadline = Some(now + Duration::from_millis(self.ping_pong.run.duration_ms));
         }
     }
 
@@ -181,62 +184,62 @@ impl Pinger {
     /// # Errors
     /// If the connection is down.
     #[inline]
-    pub fn pump(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
-        if self.posted.is_some()
-            && self.table.transfer == Transfer::Write
-            && self.table.has_landed(session)?
+    pub fn poll(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
+        if self.ping_posted.is_some()
+            && self.ping_pong.transfer == Transfer::Write
+            && self.ping_pong.is_placed(session)?
         {
-            self.answered(session)?;
+            self.on_answer(session)?;
         }
-        if self.posted.is_none() && !self.said_done {
-            self.ping(session, now)?;
+        if self.ping_posted.is_none() && !self.done_sent {
+            self.post_ping(session, now)?;
         }
-        while self.drain > 0 {
-            let wr_id = session.wr_id(CONFIRM, 0, 1);
+        while self.drain_sends > 0 {
+            let wr_id = session.wr_id(KIND_CONFIRM, 0, 1);
             if !session.post(0, wr_id, Session::empty_send(), false)? {
                 break;
             }
-            self.drain -= 1;
+            self.drain_sends -= 1;
         }
         Ok(())
     }
 
-    fn ping(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
-        let is_over = match self.table.run.iterations {
+    fn post_ping(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
+        let is_over = match self.ping_pong.run.iterations {
             0 => self.deadline.is_some_and(|deadline| now >= deadline),
-            iterations => self.table.sent == iterations,
+            iterations => self.ping_pong.sent == iterations,
         };
         if is_over {
-            self.said_done = true;
-            self.confirmed = Some(now);
-            return session.say(Message::Done(self.tally()));
+            self.done_sent = true;
+            self.finished_at = Some(now);
+            return session.send_control(Message::Done(self.tally()));
         }
-        if self.table.sent >= self.allowed {
+        if self.ping_pong.sent >= self.credit_limit {
             return Ok(());
         }
-        if !self.table.transfer.is_fetch() {
-            self.table.build(session)?;
+        if !self.ping_pong.transfer.is_fetch() {
+            self.ping_pong.build(session)?;
         }
-        if self.table.transfer == Transfer::Send && self.receives == 0 {
-            session.post_receive(&self.table.run, 0, self.table.taken)?;
-            self.receives += 1;
+        if self.ping_pong.transfer == Transfer::Send && self.recvs_posted == 0 {
+            session.post_recv(&self.ping_pong.run, 0, self.ping_pong.received)?;
+            self.recvs_posted += 1;
         }
         let posted = Instant::now();
-        if self.table.post(session)? {
-            self.posted = Some(posted);
+        if self.ping_pong.post(session)? {
+            self.ping_posted = Some(posted);
         }
         Ok(())
     }
 
-    fn answered(&mut self, session: &Session) -> anyhow::Result<()> {
-        let Some(posted) = self.posted.take() else {
+    fn on_answer(&mut self, session: &Session) -> anyhow::Result<()> {
+        let Some(posted) = self.ping_posted.take() else {
             bail!("an answer came that nothing was asked for");
         };
         let elapsed = u64::try_from(posted.elapsed().as_nanos()).unwrap_or(u64::MAX);
         // What fetches is a round trip in itself and counts in full, as in perftest.
-        let halves = if self.table.transfer.is_fetch() { 1 } else { 2 };
+        let halves = if self.ping_pong.transfer.is_fetch() { 1 } else { 2 };
         self.latencies.record(elapsed / halves);
-        self.table.take(session)
+        self.ping_pong.consume(session)
     }
 
     /// Takes note of a completion.
@@ -244,15 +247,20 @@ impl Pinger {
     /// # Errors
     /// If the connection is down.
     #[inline]
-    pub fn complete(&mut self, session: &mut Session, id: Id, wc: &Wc) -> anyhow::Result<()> {
-        if id.kind == MESSAGE && self.table.transfer.is_fetch() {
-            ensure!(u64::from(wc.byte_len) == self.table.run.size, "a Read came back short");
-            self.answered(session)?;
-            let count = self.table.taken;
-            let batch = crate::perf::active::credit_batch(&self.table.run);
-            let by_reads = self.table.transfer == Transfer::Read;
+    pub fn on_completion(
+        &mut self,
+        session: &mut Session,
+        id: WrId,
+        wc: &Wc,
+    ) -> anyhow::Result<()> {
+        if id.kind == KIND_MESSAGE && self.ping_pong.transfer.is_fetch() {
+            ensure!(u64::from(wc.byte_len) == self.ping_pong.run.size, "a Read came back short");
+            self.on_answer(session)?;
+            let count = self.ping_pong.received;
+            let batch = crate::perf::active::credit_batch(&self.ping_pong.run);
+            let by_reads = self.ping_pong.transfer == Transfer::Read;
             if by_reads && session.verify() && count.is_multiple_of(batch) {
-                session.say(Message::Consumed { qp: 0, count })?;
+                session.send_control(Message::Consumed { qp: 0, count })?;
             }
         }
         Ok(())
@@ -263,19 +271,19 @@ impl Pinger {
     /// # Errors
     /// If it is not of the right length.
     #[inline]
-    pub fn arrived(&mut self, session: &Session, wc: &Wc) -> anyhow::Result<()> {
-        self.receives -= 1;
-        ensure!(u64::from(wc.byte_len) == self.table.run.size, "an answer has another length");
-        self.answered(session)
+    pub fn on_recv(&mut self, session: &Session, wc: &Wc) -> anyhow::Result<()> {
+        self.recvs_posted -= 1;
+        ensure!(u64::from(wc.byte_len) == self.ping_pong.run.size, "an answer has another length");
+        self.on_answer(session)
     }
 
     /// The source has rewritten the slots of `count` messages.
     ///
     /// # Errors
     /// If that are more than were read.
-    pub fn credit(&mut self, count: u64) -> anyhow::Result<()> {
-        ensure!(count <= self.table.taken, "slots were rewritten that had not been read");
-        self.allowed = self.allowed.max(count + u64::from(self.table.run.credits));
+    pub fn on_credit(&mut self, count: u64) -> anyhow::Result<()> {
+        ensure!(count <= self.ping_pong.received, "slots were rewritten that had not been read");
+        self.credit_limit = self.credit_limit.max(count + u64::from(self.ping_pong.run.credits));
         Ok(())
     }
 
@@ -283,34 +291,34 @@ impl Pinger {
     ///
     /// # Errors
     /// If it says so out of turn.
-    pub fn counted(&mut self, session: &Session) -> anyhow::Result<()> {
-        ensure!(self.said_done && !self.counted, "the other end counted out of turn");
+    pub fn on_counted(&mut self, session: &Session) -> anyhow::Result<()> {
+        ensure!(self.done_sent && !self.counted, "the other end counted out of turn");
         self.counted = true;
-        self.drain = if uses_receives(session) { self.table.run.credits } else { 0 };
+        self.drain_sends = if uses_receives(session) { self.ping_pong.run.credits } else { 0 };
         Ok(())
     }
 
     /// True when the run is over for this side.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
-        self.counted && self.drain == 0
+        self.counted && self.drain_sends == 0
     }
 
     /// Answers so far.
     #[must_use]
     pub const fn progress(&self) -> u64 {
-        self.table.taken
+        self.ping_pong.received
     }
 
     /// What this side did; final once it is finished.
     #[must_use]
     pub fn tally(&self) -> Tally {
-        let elapsed = self.confirmed.unwrap_or_else(Instant::now) - self.started;
+        let elapsed = self.finished_at.unwrap_or_else(Instant::now) - self.started;
         Tally {
-            messages: self.table.taken,
-            octets: self.table.taken * self.table.run.size,
-            verified: self.table.verified,
-            errors: self.table.errors,
+            messages: self.ping_pong.received,
+            octets: self.ping_pong.received * self.ping_pong.run.size,
+            verified: self.ping_pong.verified,
+            errors: self.ping_pong.errors,
             duration_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
         }
     }
@@ -328,9 +336,13 @@ impl Ponger {
     /// # Errors
     /// If the connection is down.
     pub fn prepare(session: &mut Session, run: Run) -> anyhow::Result<Self> {
-        clear(session, &run)?;
-        let table = Table::new(session, run);
-        Ok(Self { table, intake: Passive::prepare(session, run)?, owed: false })
+        clear_polled_bytes(session, &run)?;
+        let table = PingPong::new(session, run);
+        Ok(Self {
+            ping_pong: table,
+            passive: Passive::prepare(session, run)?,
+            answer_pending: false,
+        })
     }
 
     /// Looks for a ping and answers it.
@@ -338,31 +350,34 @@ impl Ponger {
     /// # Errors
     /// If the connection is down.
     #[inline]
-    pub fn pump(&mut self, session: &mut Session) -> anyhow::Result<()> {
-        if self.table.transfer == Transfer::Write && !self.owed && self.table.has_landed(session)? {
-            self.table.take(session)?;
-            self.intake.count();
-            self.answer(session)?;
+    pub fn poll(&mut self, session: &mut Session) -> anyhow::Result<()> {
+        if self.ping_pong.transfer == Transfer::Write
+            && !self.answer_pending
+            && self.ping_pong.is_placed(session)?
+        {
+            self.ping_pong.consume(session)?;
+            self.passive.count_message();
+            self.post_answer(session)?;
         }
-        if self.owed {
-            self.owed = !self.table.post(session)?;
+        if self.answer_pending {
+            self.answer_pending = !self.ping_pong.post(session)?;
         }
-        if self.intake.announced().is_some() && self.is_level() {
-            self.intake.pump(session)?;
+        if self.passive.announced_messages().is_some() && self.is_all_answered() {
+            self.passive.poll(session)?;
         }
         Ok(())
     }
 
     /// True when every ping that was announced has been answered.
-    fn is_level(&self) -> bool {
-        let announced = self.intake.announced().unwrap_or(u64::MAX);
-        self.table.transfer.is_fetch() || self.table.sent >= announced
+    fn is_all_answered(&self) -> bool {
+        let announced = self.passive.announced_messages().unwrap_or(u64::MAX);
+        self.ping_pong.transfer.is_fetch() || self.ping_pong.sent >= announced
     }
 
     #[inline]
-    fn answer(&mut self, session: &Session) -> anyhow::Result<()> {
-        self.table.build(session)?;
-        self.owed = !self.table.post(session)?;
+    fn post_answer(&mut self, session: &Session) -> anyhow::Result<()> {
+        self.ping_pong.build(session)?;
+        self.answer_pending = !self.ping_pong.post(session)?;
         Ok(())
     }
 
@@ -371,33 +386,33 @@ impl Ponger {
     /// # Errors
     /// If the connection is down.
     #[inline]
-    pub fn arrived(&mut self, session: &mut Session, wc: &Wc) -> anyhow::Result<()> {
-        if let Some(number) = self.intake.arrived(session, 0, wc)? {
-            ensure!(u64::from(wc.byte_len) == self.table.run.size, "a ping has another length");
-            self.table.taken += 1;
-            self.answer(session)?;
-            self.intake.repost(session, 0, number)?;
+    pub fn on_recv(&mut self, session: &mut Session, wc: &Wc) -> anyhow::Result<()> {
+        if let Some(number) = self.passive.on_recv(session, 0, wc)? {
+            ensure!(u64::from(wc.byte_len) == self.ping_pong.run.size, "a ping has another length");
+            self.ping_pong.received += 1;
+            self.post_answer(session)?;
+            self.passive.repost_recv(session, 0, number)?;
         }
         Ok(())
     }
 
     /// The bookkeeping shared with bandwidth runs.
-    pub const fn intake(&mut self) -> &mut Passive {
-        &mut self.intake
+    pub const fn passive_mut(&mut self) -> &mut Passive {
+        &mut self.passive
     }
 
     /// True when the run is over for this side.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        !self.owed && self.intake.is_finished()
+        !self.answer_pending && self.passive.is_finished()
     }
 
     /// What this side counted and checked.
     #[must_use]
     pub const fn tally(&self) -> Tally {
-        let mut tally = self.intake.tally();
-        tally.verified += self.table.verified;
-        tally.errors += self.table.errors;
+        let mut tally = self.passive.tally();
+        tally.verified += self.ping_pong.verified;
+        tally.errors += self.ping_pong.errors;
         tally
     }
 }

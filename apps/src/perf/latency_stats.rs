@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_the_values() {
+    fn percentiles_match_recorded_values() {
         let mut latencies = Latencies::new();
         assert_eq!(latencies.summary(), None);
         for ns in 1..=1000 {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn values_beyond_the_bounds_are_kept_at_the_bounds() {
+    fn out_of_range_latencies_are_clamped() {
         let mut latencies = Latencies::new();
         latencies.record(0);
         latencies.record(u64::MAX / 2);

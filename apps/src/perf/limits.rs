@@ -51,12 +51,12 @@ mod tests {
         Run { size: 60, iterations: 1, duration_ms: 0, stride: 64, slots: 16, credits: 16 };
 
     #[test]
-    fn a_run_that_fits_is_served() {
+    fn run_within_limits_is_accepted() {
         assert!(check_run(&hello(), &RUN).is_ok());
     }
 
     #[test]
-    fn atomic_operations_and_immediate_data_have_their_tests() {
+    fn atomic_and_immediate_require_matching_test() {
         let atomic = Hello { test: Test::AtomicBw, ..hello() };
         assert!(check_run(&atomic, &Run { size: 8, ..RUN }).is_ok());
         assert!(check_run(&atomic, &RUN).is_err());
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_leaves_its_region_is_refused() {
+    fn run_outside_region_is_rejected() {
         for wrong in [
             Run { size: 0, ..RUN },
             Run { size: 65, ..RUN },

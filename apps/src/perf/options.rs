@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::device::DeviceArgs;
+use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::options::{octets, seconds};
 use crate::perf::control::{
@@ -13,7 +14,6 @@ use crate::perf::control::{
 };
 pub use crate::perf::kind::{AtomicType, Test, Transfer};
 use crate::perf::server::QPS_MAX;
-use crate::startup::{MpaArgs, ReadArgs};
 
 /// Port of perftest's programs, and of iwperf.
 pub const PORT: u16 = 18515;
@@ -23,11 +23,11 @@ pub const SIZE_MAX: u64 = 1 << 30;
 pub const REGION_LEN_MAX: u64 = 4 << 30;
 /// Slots for verified messages may take this much of each region: 128 of 8 MiB. Beyond it there
 /// are fewer, and so many messages outstanding.
-const SLOT_MEMORY: u64 = 1 << 30;
+const SLOT_MEMORY_MAX: u64 = 1 << 30;
 /// Octets of an atomic operation.
 pub const ATOMIC_LEN: u64 = 8;
 /// Messages start at multiples of this: a cache line.
-const STRIDE_UNIT: u64 = 64;
+const STRIDE_ALIGN: u64 = 64;
 
 /// Measures bandwidth and latency of ferrowarp's RDMA Writes, Reads, Sends and atomic operations.
 ///
@@ -62,7 +62,7 @@ pub enum Command {
         device: DeviceArgs,
         /// How many RDMA Reads at a time.
         #[command(flatten)]
-        reads: ReadArgs,
+        reads: IrdOrdArgs,
         /// Port to listen on.
         #[arg(short, long, default_value_t = PORT)]
         port: u16,
@@ -159,7 +159,7 @@ pub struct TestArgs {
     pub mpa: MpaArgs,
     /// How many RDMA Reads at a time.
     #[command(flatten)]
-    pub reads: ReadArgs,
+    pub reads: IrdOrdArgs,
     /// Checks every octet of every message at its sink, in as many slots as --tx-depth says
     /// (fewer, and so many messages outstanding, where these would take more than 1 GiB).
     #[arg(long)]
@@ -219,9 +219,9 @@ impl TestArgs {
     /// RDMA Reads of the other end of a loop: it serves what this one issues, also where MPA does
     /// not tell it.
     #[must_use]
-    pub fn other_end(&self) -> ReadArgs {
+    pub fn peer_ird_ord(&self) -> IrdOrdArgs {
         let swapped = |reads: Option<u16>| Some(reads.unwrap_or(self.outs));
-        ReadArgs { ird: swapped(self.reads.ord), ord: swapped(self.reads.ird) }
+        IrdOrdArgs { ird: swapped(self.reads.ord), ord: swapped(self.reads.ird) }
     }
 
     /// Sizes to run, in order.
@@ -265,7 +265,7 @@ impl TestArgs {
             let run = self.run(test, size);
             run.stride * u64::from(run.slots)
         });
-        spans.max().unwrap_or(STRIDE_UNIT)
+        spans.max().unwrap_or(STRIDE_ALIGN)
     }
 
     /// The run for one size.
@@ -278,10 +278,10 @@ impl TestArgs {
             (None, None, _) => 1000,
         };
         let duration_ms = self.duration.map_or(0, |duration| duration.as_millis().max(1));
-        let stride = size.next_multiple_of(STRIDE_UNIT);
+        let stride = size.next_multiple_of(STRIDE_ALIGN);
         let slots = if self.verify {
-            let room = SLOT_MEMORY / u64::from(self.qps) / stride;
-            u32::try_from(room).unwrap_or(u32::MAX).clamp(1, self.tx_depth)
+            let slots_max = SLOT_MEMORY_MAX / u64::from(self.qps) / stride;
+            u32::try_from(slots_max).unwrap_or(u32::MAX).clamp(1, self.tx_depth)
         } else {
             1
         };
@@ -323,13 +323,13 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_definition_is_valid() {
         use clap::CommandFactory;
         Options::command().debug_assert();
     }
 
     #[test]
-    fn defaults_are_those_of_perftest() {
+    fn defaults_match_perftest() {
         for (name, size, iterations) in [
             ("write-bw", 65536, 5000),
             ("read-bw", 65536, 1000),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn all_sizes_go_from_2_octets_to_8_mib() {
+    fn all_sizes_span_2_bytes_to_8_mib() {
         let (test, args) = loop_args("send-bw -a").unwrap();
         let sizes = args.sizes(test);
         assert_eq!((sizes[0], sizes[22], sizes.len()), (2, 8 << 20, 23));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn verified_messages_have_a_slot_each_as_far_as_memory_goes() {
+    fn verify_slots_are_bounded_by_memory() {
         let (test, args) = loop_args("write-bw --verify -t 64").unwrap();
         let run = args.run(test, 100);
         assert_eq!((run.slots, run.credits, run.stride), (64, 64, 128));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn sends_never_outrun_the_receives() {
+    fn send_credits_do_not_exceed_receive_depth() {
         let (test, args) = loop_args("send-bw -t 16").unwrap();
         assert_eq!(args.run(test, 64).credits, args.rx_depth(test));
         let (test, args) = loop_args("send-bw -t 16 --verify").unwrap();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_refused() {
+    fn conflicting_options_are_rejected() {
         for line in [
             "write-bw -s 1 -a",
             "write-bw -n 1 -D 1",

@@ -12,20 +12,20 @@ use crate::perf::slots;
 
 /// Where one data connection stands.
 #[derive(Clone, Copy, Default)]
-struct Intake {
+struct RecvFlow {
     /// Messages taken; for RDMA Reads: slots rewritten.
-    taken: u64,
+    consumed: u64,
     /// Receives posted and not yet used.
-    receives: u64,
+    recvs_posted: u64,
 }
 
 /// The passive half of one end.
 pub struct Passive {
     run: Run,
-    intakes: Vec<Intake>,
+    flows: Vec<RecvFlow>,
     /// What the active end sent, once it has said so.
-    done: Option<Tally>,
-    said_counted: bool,
+    announced: Option<Tally>,
+    counted_sent: bool,
     tally: Tally,
 }
 
@@ -35,25 +35,31 @@ impl Passive {
     /// # Errors
     /// If a connection is down.
     pub fn prepare(session: &mut Session, run: Run) -> anyhow::Result<Self> {
-        let mut intakes = vec![Intake::default(); usize::from(session.hello.qps)];
+        let mut intakes = vec![RecvFlow::default(); usize::from(session.hello.qps)];
         for (qp, intake) in (0u16..).zip(&mut intakes) {
             if uses_receives(session) {
                 for number in 0..u64::from(run.credits) {
-                    session.post_receive(&run, qp, number)?;
+                    session.post_recv(&run, qp, number)?;
                 }
-                intake.receives = run.credits.into();
-                session.stay_alive()?;
+                intake.recvs_posted = run.credits.into();
+                session.drive_and_send_alive()?;
             } else if session.verify() && session.test().transfer() == Transfer::Read {
                 for number in 0..u64::from(run.slots) {
                     refill(session, &run, qp, number)?;
-                    session.stay_alive()?;
+                    session.drive_and_send_alive()?;
                 }
             } else if session.test().transfer() == Transfer::Atomic {
                 let word = usize::try_from(session.offset(&run, qp, 0))?;
                 session.tx.write(word, &[0; 8]);
             }
         }
-        Ok(Self { run, intakes, done: None, said_counted: false, tally: Tally::default() })
+        Ok(Self {
+            run,
+            flows: intakes,
+            announced: None,
+            counted_sent: false,
+            tally: Tally::default(),
+        })
     }
 
     /// A message has arrived on data connection `qp`. Returns its number, or nothing if it only
@@ -61,33 +67,36 @@ impl Passive {
     ///
     /// # Errors
     /// If it is none of the messages agreed on.
-    pub fn arrived(
+    pub fn on_recv(
         &mut self,
         session: &mut Session,
         qp: u16,
         wc: &Wc,
     ) -> anyhow::Result<Option<u64>> {
-        let Some(intake) = self.intakes.get_mut(usize::from(qp)) else {
+        let Some(intake) = self.flows.get_mut(usize::from(qp)) else {
             bail!("a message came on a connection that is not there");
         };
-        intake.receives -= 1;
-        if self.said_counted {
+        intake.recvs_posted -= 1;
+        if self.counted_sent {
             ensure!(wc.byte_len == 0, "a message came after the last one");
             return Ok(None);
         }
-        let number = intake.taken;
-        intake.taken += 1;
+        let number = intake.consumed;
+        intake.consumed += 1;
         self.tally.messages += 1;
         self.tally.octets += match session.test().transfer() {
             Transfer::Send => u64::from(wc.byte_len),
             Transfer::Write | Transfer::Read | Transfer::Atomic => self.run.size,
         };
-        if session.writes_immediates() {
-            let told = wc.immediate.map(u64::from_be_bytes);
-            ensure!(told == Some(number), "Write {number} came with immediate data {told:?}");
+        if session.uses_immediate() {
+            let immediate = wc.immediate.map(u64::from_be_bytes);
+            ensure!(
+                immediate == Some(number),
+                "Write {number} came with immediate data {immediate:?}"
+            );
         }
         if session.verify() {
-            self.check(session, qp, number)?;
+            self.verify_message(session, qp, number)?;
         }
         Ok(Some(number))
     }
@@ -96,7 +105,12 @@ impl Passive {
     ///
     /// # Errors
     /// Never for sizes that were checked.
-    pub fn check(&mut self, session: &Session, qp: u16, number: u64) -> anyhow::Result<()> {
+    pub fn verify_message(
+        &mut self,
+        session: &Session,
+        qp: u16,
+        number: u64,
+    ) -> anyhow::Result<()> {
         let offset = usize::try_from(session.offset(&self.run, qp, number))?;
         let len = usize::try_from(self.run.size)?;
         let pattern = Pattern::new(session.stream(qp, false), number);
@@ -110,21 +124,26 @@ impl Passive {
     ///
     /// # Errors
     /// If a connection is down.
-    pub fn repost(&mut self, session: &Session, qp: u16, number: u64) -> anyhow::Result<()> {
-        session.post_receive(&self.run, qp, number + u64::from(self.run.credits))?;
-        self.intakes[usize::from(qp)].receives += 1;
+    pub fn repost_recv(&mut self, session: &Session, qp: u16, number: u64) -> anyhow::Result<()> {
+        session.post_recv(&self.run, qp, number + u64::from(self.run.credits))?;
+        self.flows[usize::from(qp)].recvs_posted += 1;
         Ok(())
     }
 
-    /// As [`repost`](Self::repost), and gives a credit now and then.
+    /// As [`repost_recv`](Self::repost_recv), and gives a credit now and then.
     ///
     /// # Errors
     /// If a connection is down.
-    pub fn release(&mut self, session: &mut Session, qp: u16, number: u64) -> anyhow::Result<()> {
-        self.repost(session, qp, number)?;
+    pub fn repost_and_credit(
+        &mut self,
+        session: &mut Session,
+        qp: u16,
+        number: u64,
+    ) -> anyhow::Result<()> {
+        self.repost_recv(session, qp, number)?;
         let count = number + 1;
         if count.is_multiple_of(credit_batch(&self.run)) {
-            session.say(Message::Consumed { qp: qp.into(), count })?;
+            session.send_control(Message::Consumed { qp: qp.into(), count })?;
         }
         Ok(())
     }
@@ -133,30 +152,35 @@ impl Passive {
     ///
     /// # Errors
     /// If it cannot have read them yet.
-    pub fn consumed(&mut self, session: &mut Session, qp: u32, count: u64) -> anyhow::Result<()> {
+    pub fn on_consumed(
+        &mut self,
+        session: &mut Session,
+        qp: u32,
+        count: u64,
+    ) -> anyhow::Result<()> {
         let slots = u64::from(self.run.slots);
         let index = u16::try_from(qp)?;
-        let Some(intake) = self.intakes.get_mut(usize::from(index)) else {
+        let Some(intake) = self.flows.get_mut(usize::from(index)) else {
             bail!("the other end read on a connection that is not there");
         };
         ensure!(
-            count >= intake.taken && count - intake.taken <= slots,
+            count >= intake.consumed && count - intake.consumed <= slots,
             "the other end claims to have read more than there was"
         );
-        for number in intake.taken..count {
+        for number in intake.consumed..count {
             refill(session, &self.run, index, number + slots)?;
         }
-        intake.taken = count;
-        session.say(Message::Refilled { qp, count })
+        intake.consumed = count;
+        session.send_control(Message::Refilled { qp, count })
     }
 
     /// The active end has said how much it sent.
     ///
     /// # Errors
     /// If it says so twice.
-    pub fn done(&mut self, tally: &Tally) -> anyhow::Result<()> {
-        ensure!(self.done.is_none(), "the other end was done twice");
-        self.done = Some(*tally);
+    pub fn on_done(&mut self, tally: &Tally) -> anyhow::Result<()> {
+        ensure!(self.announced.is_none(), "the other end was done twice");
+        self.announced = Some(*tally);
         Ok(())
     }
 
@@ -164,22 +188,22 @@ impl Passive {
     ///
     /// # Errors
     /// If the control connection is down, or more arrived than was sent.
-    pub fn pump(&mut self, session: &mut Session) -> anyhow::Result<()> {
-        let Some(done) = self.done else { return Ok(()) };
-        if self.said_counted || (uses_receives(session) && self.tally.messages < done.messages) {
+    pub fn poll(&mut self, session: &mut Session) -> anyhow::Result<()> {
+        let Some(done) = self.announced else { return Ok(()) };
+        if self.counted_sent || (uses_receives(session) && self.tally.messages < done.messages) {
             return Ok(());
         }
         ensure!(self.tally.messages <= done.messages, "more messages came than were sent");
         if session.verify() && session.test().transfer() == Transfer::Atomic {
-            self.tally.errors += session.check_words(&self.run, done.messages);
+            self.tally.errors += session.check_atomic_sum(&self.run, done.messages);
             self.tally.verified += self.run.size * u64::from(session.hello.qps);
         }
-        self.said_counted = true;
-        session.say(Message::Counted(self.tally))
+        self.counted_sent = true;
+        session.send_control(Message::Counted(self.tally))
     }
 
     /// Counts a message that was taken without a receive.
-    pub const fn count(&mut self) {
+    pub const fn count_message(&mut self) {
         self.tally.messages += 1;
         self.tally.octets += self.run.size;
     }
@@ -192,8 +216,8 @@ impl Passive {
 
     /// What the active end said it sent.
     #[must_use]
-    pub const fn announced(&self) -> Option<u64> {
-        match &self.done {
+    pub const fn announced_messages(&self) -> Option<u64> {
+        match &self.announced {
             Some(tally) => Some(tally.messages),
             None => None,
         }
@@ -202,7 +226,7 @@ impl Passive {
     /// True when all has arrived and every receive has been used up.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.said_counted && self.intakes.iter().all(|intake| intake.receives == 0)
+        self.counted_sent && self.flows.iter().all(|intake| intake.recvs_posted == 0)
     }
 
     /// What this half counted and checked.

@@ -9,9 +9,9 @@ const WINDOW: Duration = Duration::from_millis(10);
 /// and ends when something completes, so that large messages are not counted into a short time.
 #[derive(Clone, Copy, Debug)]
 pub struct Peak {
-    since: Instant,
+    window_start: Instant,
     octets: u64,
-    seen: u64,
+    last_total: u64,
     best_gbit_s: f64,
 }
 
@@ -19,24 +19,24 @@ impl Peak {
     /// Begins the first stretch.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
-        Self { since: now, octets: 0, seen: 0, best_gbit_s: 0.0 }
+        Self { window_start: now, octets: 0, last_total: 0, best_gbit_s: 0.0 }
     }
 
     /// Takes note that `octets` have gone through since the run began.
     #[inline]
-    pub fn note(&mut self, now: Instant, octets: u64) {
-        if octets == self.seen {
+    pub fn record(&mut self, now: Instant, octets: u64) {
+        if octets == self.last_total {
             return;
         }
-        self.seen = octets;
-        let elapsed = now - self.since;
+        self.last_total = octets;
+        let elapsed = now - self.window_start;
         if elapsed < WINDOW {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
         let bits = (octets - self.octets) as f64 * 8.0;
         self.best_gbit_s = self.best_gbit_s.max(bits / elapsed.as_secs_f64() / 1e9);
-        self.since = now;
+        self.window_start = now;
         self.octets = octets;
     }
 
@@ -52,22 +52,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_window_wins() {
+    fn peak_is_highest_rate_of_full_windows() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut peak = Peak::new(start);
-        peak.note(at(5), 1 << 40);
+        peak.record(at(5), 1 << 40);
         assert_eq!(peak.gbit_s(), 0.0);
         let mut peak = Peak::new(start);
         for (ms, octets) in [(10, 1_250_000), (20, 3_750_000), (30, 5_000_000)] {
-            peak.note(at(ms), octets);
+            peak.record(at(ms), octets);
         }
         assert!((peak.gbit_s() - 2.0).abs() < 1e-6);
 
         // A message of which nothing was seen for 100 ms took these 100 ms.
         let mut peak = Peak::new(start);
         for (ms, octets) in [(50, 0), (99, 0), (100, 1_250_000)] {
-            peak.note(at(ms), octets);
+            peak.record(at(ms), octets);
         }
         assert!((peak.gbit_s() - 0.1).abs() < 1e-6);
     }

@@ -10,15 +10,15 @@ use ferrowarp::Context;
 
 use crate::device::DeviceArgs;
 use crate::environment::Environment;
-use crate::machine::{run, run_both, run_until_interrupted};
 use crate::perf::client::Client;
 use crate::perf::hdr;
 use crate::perf::options::{ClientArgs, Command, Options, PORT, Test, TestArgs};
-use crate::perf::report::{Measurement, Report, Setting};
+use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::{QPS_MAX, Server};
+use crate::run_loop::{run, run_both, run_until_interrupted};
 
 /// Data connections that a server sets frames aside for; those beyond share them.
-const SERVED_QPS: u16 = 16;
+const BUSY_QPS: u16 = 16;
 
 /// Does what the options say.
 ///
@@ -27,7 +27,7 @@ const SERVED_QPS: u16 = 16;
 pub fn program(options: &Options) -> anyhow::Result<()> {
     let client = |test, args: &ClientArgs| {
         let environment = Environment::collect(&args.device.dev);
-        reported(environment, test, &args.device, &args.test_args, |environment, results| {
+        run_and_report(environment, test, &args.device, &args.test_args, |environment, results| {
             environment.cores = args.device.pin_single()?;
             let context = args.device.open(args.test_args.qps)?;
             let remote = args.host.socket(args.port);
@@ -37,7 +37,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     match &options.command {
         Command::Loop { test, device, test_args } => {
             let environment = Environment::collect(&device.dev);
-            reported(environment, *test, device, test_args, |environment, results| {
+            run_and_report(environment, *test, device, test_args, |environment, results| {
                 let placement = device.placement()?;
                 environment.cores = placement.cores();
                 let (left, right) = device.open_pair(test_args.qps)?;
@@ -53,10 +53,10 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         }
         Command::Server { device, reads, port, once, timeout } => {
             device.pin_single()?;
-            let context = device.open_for(SERVED_QPS, QPS_MAX)?;
-            let told = Box::new(|line: &str| say(&format!("{line}\n")));
-            let mut server = Server::new(&context, *port, *once, *timeout, *reads, told)?;
-            say(&format!("waiting for clients on port {port}\n"));
+            let context = device.open_for(BUSY_QPS, QPS_MAX)?;
+            let on_session = Box::new(|line: &str| print_ignoring_errors(&format!("{line}\n")));
+            let mut server = Server::new(&context, *port, *once, *timeout, *reads, on_session)?;
+            print_ignoring_errors(&format!("waiting for clients on port {port}\n"));
             if *once { run(&mut server) } else { run_until_interrupted(&mut server) }
         }
         Command::WriteBw(args) => client(Test::WriteBw, args),
@@ -71,7 +71,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Measures, and writes the files that were asked for, whatever comes of it.
-fn reported(
+fn run_and_report(
     mut environment: Environment,
     test: Test,
     device: &DeviceArgs,
@@ -95,7 +95,7 @@ fn reported(
         }
     } else if results.iter().all(|result| result.errors == 0) {
         // Nothing was measured at all: the record still names the test.
-        let setting = setting(test, device, args);
+        let setting = test_params(test, device, args);
         let size = args.sizes(test).get(results.len()).copied().unwrap_or_default();
         results.push(Measurement { errors: 1, ..Measurement::new(&setting, size) });
     }
@@ -107,8 +107,8 @@ fn reported(
     outcome
 }
 
-fn setting(test: Test, device: &DeviceArgs, args: &TestArgs) -> Setting {
-    Setting {
+fn test_params(test: Test, device: &DeviceArgs, args: &TestArgs) -> TestParams {
+    TestParams {
         test,
         device: device.dev.clone(),
         qps: args.qps,
@@ -135,22 +135,22 @@ fn measure(
     let origin = SystemTime::now();
     let server = other.map(|other| {
         let quiet = Box::new(|_: &str| {});
-        Server::new(other, remote.port(), true, args.timeout, args.other_end(), quiet)
+        Server::new(other, remote.port(), true, args.timeout, args.peer_ird_ord(), quiet)
     });
     let mut server = server.transpose()?;
-    let setting = setting(test, device, args);
-    let tell = Box::new(|setting: &Setting, result: Option<&Measurement>| match result {
-        None => say(&format!("{}\n", setting.heading())),
-        Some(result) => say(&format!("{}\n", result.line())),
+    let setting = test_params(test, device, args);
+    let on_result = Box::new(|setting: &TestParams, result: Option<&Measurement>| match result {
+        None => print_ignoring_errors(&format!("{}\n", setting.heading())),
+        Some(result) => print_ignoring_errors(&format!("{}\n", result.line())),
     });
-    let mut client = Client::new(context, remote, args, setting, tell)?;
+    let mut client = Client::new(context, remote, args, setting, on_result)?;
     let outcome = match &mut server {
         Some(server) => run_both(&mut client, server, device.placement()?),
         None => run(&mut client),
     };
     results.append(&mut client.results);
     if !results.is_empty() {
-        say(&format!("{}\n", Setting::footing()));
+        print_ignoring_errors(&format!("{}\n", TestParams::footer()));
     }
     if outcome.is_err() {
         results.extend(client.unfinished());
@@ -163,7 +163,7 @@ fn measure(
 }
 
 /// Prints; a reader that has gone away (`| head`) is no error.
-fn say(text: &str) {
+fn print_ignoring_errors(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

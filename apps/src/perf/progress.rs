@@ -8,17 +8,17 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::perf::control::Run;
 
 /// Runs shorter than this show no bar.
-const QUIET: Duration = Duration::from_secs(1);
+const SHOW_AFTER: Duration = Duration::from_secs(1);
 /// Time between two looks of the bar: drawing one costs a system call.
-const EVERY: Duration = Duration::from_millis(200);
-const UNITS: u64 = 1000;
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
+const BAR_LEN: u64 = 1000;
 
 /// Progress of one run.
 pub struct Progress {
     is_terminal: bool,
     bar: Option<ProgressBar>,
     started: Instant,
-    shown: Instant,
+    last_drawn: Instant,
 }
 
 impl Progress {
@@ -26,18 +26,20 @@ impl Progress {
     #[must_use]
     pub fn new(now: Instant) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
-        Self { is_terminal, bar: None, started: now, shown: now }
+        Self { is_terminal, bar: None, started: now, last_drawn: now }
     }
 
     /// Shows how far the run is: `messages` of each data connection so far. Cheap if it was shown
     /// less than 200 ms ago.
     pub fn show(&mut self, now: Instant, run: &Run, messages: u64) {
         let elapsed = now - self.started;
-        if !self.is_terminal || elapsed < QUIET || now - self.shown < EVERY {
+        if !self.is_terminal || elapsed < SHOW_AFTER || now - self.last_drawn < REDRAW_INTERVAL {
             return;
         }
-        self.shown = now;
-        self.bar.get_or_insert_with(|| bar(run.size)).set_position(share(run, elapsed, messages));
+        self.last_drawn = now;
+        self.bar
+            .get_or_insert_with(|| bar(run.size))
+            .set_position(bar_position(run, elapsed, messages));
     }
 }
 
@@ -50,13 +52,13 @@ impl Drop for Progress {
 }
 
 /// What the other end is waited for, when that takes long.
-pub struct Waiting {
+pub struct WaitSpinner {
     is_terminal: bool,
     bar: Option<ProgressBar>,
     since: Instant,
 }
 
-impl Waiting {
+impl WaitSpinner {
     /// Begins to wait now.
     #[must_use]
     pub fn new(now: Instant) -> Self {
@@ -65,12 +67,12 @@ impl Waiting {
 
     /// Shows what is waited for, if that has taken a while already.
     pub fn show(&mut self, now: Instant, what: &'static str) {
-        if !self.is_terminal || now - self.since < QUIET {
+        if !self.is_terminal || now - self.since < SHOW_AFTER {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| {
             let bar = ProgressBar::new_spinner();
-            bar.enable_steady_tick(EVERY);
+            bar.enable_steady_tick(REDRAW_INTERVAL);
             bar
         });
         bar.set_message(format!("waiting for the other end: {what}"));
@@ -85,14 +87,14 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitSpinner {
     fn drop(&mut self) {
         self.clear(self.since);
     }
 }
 
 fn bar(size: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(UNITS), ProgressDrawTarget::hidden());
+    let bar = ProgressBar::with_draw_target(Some(BAR_LEN), ProgressDrawTarget::hidden());
     if let Ok(style) = ProgressStyle::with_template(" {msg} [{bar:40}] {percent:>3}% {elapsed}") {
         bar.set_style(style.progress_chars("=> "));
     }
@@ -101,13 +103,15 @@ fn bar(size: u64) -> ProgressBar {
     bar
 }
 
-/// How much of the run is over, in [`UNITS`].
-fn share(run: &Run, elapsed: Duration, messages: u64) -> u64 {
+/// How much of the run is over, in [`BAR_LEN`].
+fn bar_position(run: &Run, elapsed: Duration, messages: u64) -> u64 {
     let (done, whole) = match run.iterations {
         0 => (elapsed.as_millis(), run.duration_ms),
         iterations => (messages.into(), iterations),
     };
-    u64::try_from(done * u128::from(UNITS) / u128::from(whole.max(1))).unwrap_or(UNITS).min(UNITS)
+    u64::try_from(done * u128::from(BAR_LEN) / u128::from(whole.max(1)))
+        .unwrap_or(BAR_LEN)
+        .min(BAR_LEN)
 }
 
 #[cfg(test)]
@@ -115,13 +119,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_is_that_of_messages_or_of_time() {
+    fn progress_follows_messages_or_time() {
         let run =
             Run { size: 1, iterations: 200, duration_ms: 0, stride: 64, slots: 1, credits: 0 };
-        assert_eq!(share(&run, Duration::ZERO, 50), 250);
-        assert_eq!(share(&run, Duration::ZERO, u64::MAX), UNITS);
+        assert_eq!(bar_position(&run, Duration::ZERO, 50), 250);
+        assert_eq!(bar_position(&run, Duration::ZERO, u64::MAX), BAR_LEN);
         let run = Run { iterations: 0, duration_ms: 4000, ..run };
-        assert_eq!(share(&run, Duration::from_secs(1), u64::MAX), 250);
-        assert_eq!(share(&run, Duration::from_secs(9), 0), UNITS);
+        assert_eq!(bar_position(&run, Duration::from_secs(1), u64::MAX), 250);
+        assert_eq!(bar_position(&run, Duration::from_secs(9), 0), BAR_LEN);
     }
 }

@@ -16,7 +16,7 @@ const RULE: &str =
 
 /// What is the same for all results of one call.
 #[derive(Clone, Debug)]
-pub struct Setting {
+pub struct TestParams {
     /// The test.
     pub test: Test,
     /// Name of the device.
@@ -78,7 +78,7 @@ pub struct Measurement {
 impl Measurement {
     /// A result without figures yet.
     #[must_use]
-    pub fn new(setting: &Setting, size: u64) -> Self {
+    pub fn new(setting: &TestParams, size: u64) -> Self {
         Self {
             test: setting.test.name(),
             size_bytes: size,
@@ -125,7 +125,7 @@ impl Measurement {
     }
 }
 
-impl Setting {
+impl TestParams {
     /// The parameter block and the head of the table.
     #[must_use]
     pub fn heading(&self) -> String {
@@ -161,7 +161,7 @@ impl Setting {
 
     /// The last line of the table.
     #[must_use]
-    pub const fn footing() -> &'static str {
+    pub const fn footer() -> &'static str {
         RULE
     }
 }
@@ -184,7 +184,7 @@ impl Report<'_> {
     /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self).context("the results are no JSON")?;
-        write_whole(path, &(text + "\n"))
+        write_atomically(path, &(text + "\n"))
     }
 }
 
@@ -193,12 +193,12 @@ fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| !meta.is_file())
 }
 
-fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
-    let told = || format!("cannot write {}: choose another place", path.display());
+fn write_atomically(path: &Path, text: &str) -> anyhow::Result<()> {
+    let error_text = || format!("cannot write {}: choose another place", path.display());
     if is_special(path) {
         return File::create(path)
             .and_then(|mut f| f.write_all(text.as_bytes()))
-            .with_context(told);
+            .with_context(error_text);
     }
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".{}", std::process::id()));
@@ -207,7 +207,7 @@ fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     if written.is_err() {
         let _ = std::fs::remove_file(partial);
     }
-    written.with_context(told)
+    written.with_context(error_text)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 use super::*;
 use crate::perf::latency_stats::Latencies;
 
-fn setting(test: Test) -> Setting {
-    Setting {
+fn test_params(test: Test) -> TestParams {
+    TestParams {
         test,
         device: "ring".to_owned(),
         qps: 2,
@@ -17,8 +17,8 @@ fn setting(test: Test) -> Setting {
 }
 
 #[test]
-fn rates_follow_from_octets_and_time() {
-    let mut result = Measurement::new(&setting(Test::WriteBw), 65536);
+fn set_rates_computes_bandwidth_and_message_rate() {
+    let mut result = Measurement::new(&test_params(Test::WriteBw), 65536);
     result.set_rates(1000, 1000 * 65536, 10_000_000);
     assert!((result.bw_gbit_s - 52.4288).abs() < 1e-9);
     assert!((result.msg_rate_mops - 0.1).abs() < 1e-9);
@@ -29,12 +29,12 @@ fn rates_follow_from_octets_and_time() {
 }
 
 #[test]
-fn the_json_has_the_agreed_members_and_no_others() {
+fn json_members_match_schema() {
     let mut latency = Latencies::new();
     latency.record(1500);
-    let mut with = Measurement::new(&setting(Test::SendLat), 2);
+    let mut with = Measurement::new(&test_params(Test::SendLat), 2);
     with.lat_us = latency.summary();
-    let without = Measurement::new(&setting(Test::SendBw), 64);
+    let without = Measurement::new(&test_params(Test::SendBw), 64);
     let environment = Environment::collect("ring");
     let results = [with, without];
     let report = Report { results: &results, environment: &environment, failure: None };
@@ -73,9 +73,9 @@ fn the_json_has_the_agreed_members_and_no_others() {
 }
 
 #[test]
-fn columns_stand_under_their_names() {
+fn columns_align_with_heading() {
     for test in [Test::WriteBw, Test::ReadLat] {
-        let setting = setting(test);
+        let setting = test_params(test);
         let mut result = Measurement::new(&setting, 8 << 20);
         result.set_rates(5000, 5000 << 23, 3_000_000_000);
         if test.is_latency() {
@@ -106,7 +106,7 @@ fn columns_stand_under_their_names() {
 }
 
 #[test]
-fn a_report_is_written_whole_or_not_at_all() {
+fn report_write_is_atomic() {
     let environment = Environment::collect("ring");
     let failure = Some("no answer".to_owned());
     let report = Report { results: &[], environment: &environment, failure };

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context, Listener};
 
-use crate::link::{End, Watch, allocate, parameters};
-use crate::machine::{Idle, Machine, Step};
+use crate::endpoint::{Endpoint, Watchdog, allocate, conn_param};
+use crate::mpa_options::IrdOrdArgs;
 use crate::perf::control::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
 use crate::perf::limits::check_run;
 use crate::perf::options::{REGION_LEN_MAX, Test};
-use crate::perf::purpose::Purpose;
+use crate::perf::private_data::ConnRole;
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
-use crate::perf::work::{Turn, Work};
-use crate::startup::ReadArgs;
+use crate::perf::test_run::{SessionPoller, TestRun};
+use crate::run_loop::{IdleBackoff, Step, Task};
 
 /// Connection requests that may wait.
 const BACKLOG: usize = 64;
@@ -23,11 +23,11 @@ pub const QPS_MAX: u16 = 4096;
 /// Most requests, or receives, outstanding on a data connection.
 const DEPTH_MAX: u32 = 16384;
 /// RDMA Reads at a time for clients whose revision of MPA does not say how many they want.
-const READS: u16 = 16;
+const IRD_DEFAULT: u16 = 16;
 /// A nap while memory is being prepared.
-const NAP: Duration = Duration::from_micros(200);
+const ALLOCATION_POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Ticks between looks for connection requests while a run goes on.
-const LISTEN_EVERY: u32 = 16;
+const TICKS_PER_LISTENER_POLL: u32 = 16;
 
 /// The end that listens.
 pub struct Server {
@@ -35,10 +35,10 @@ pub struct Server {
     listener: Listener,
     once: bool,
     timeout: Duration,
-    reads: ReadArgs,
-    provide: Provide,
-    serving: Option<Serving>,
-    idle: Idle,
+    reads: IrdOrdArgs,
+    allocate_regions: AllocateRegions,
+    current: Option<ServerSession>,
+    idle: IdleBackoff,
     /// Called with one line for each session that ends: its test, or why it failed.
     on_session: Box<dyn FnMut(&str) + Send>,
 }
@@ -46,9 +46,9 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The initiator's wishes are awaited.
-    Greeting,
+    AwaitingHello,
     /// Memory for them is being prepared.
-    Providing,
+    Allocating,
     /// Between runs.
     Idle,
     /// A run is prepared, and begins soon.
@@ -60,25 +60,25 @@ enum State {
 }
 
 /// A session.
-struct Serving {
+struct ServerSession {
     session: Session,
     accepted: Vec<bool>,
     state: State,
     run: Option<Run>,
-    work: Option<Work>,
-    turn: Turn,
-    watch: Watch,
-    reads: ReadArgs,
-    until_listen: u32,
-    provide: Provide,
+    test_run: Option<TestRun>,
+    poller: SessionPoller,
+    watchdog: Watchdog,
+    reads: IrdOrdArgs,
+    ticks_until_listener_poll: u32,
+    allocate_regions: AllocateRegions,
     /// What prepares the memory, on a thread of its own so that this end stays alive meanwhile.
-    provider: Option<JoinHandle<anyhow::Result<[Buffer; 2]>>>,
+    allocation: Option<JoinHandle<anyhow::Result<[Buffer; 2]>>>,
 }
 
 /// Gets memory for the regions `tx` and `rx`.
-type Provide = fn(&Context, [usize; 2]) -> anyhow::Result<[Buffer; 2]>;
+type AllocateRegions = fn(&Context, [usize; 2]) -> anyhow::Result<[Buffer; 2]>;
 
-fn provide(context: &Context, [tx, rx]: [usize; 2]) -> anyhow::Result<[Buffer; 2]> {
+fn allocate_regions(context: &Context, [tx, rx]: [usize; 2]) -> anyhow::Result<[Buffer; 2]> {
     Ok([allocate(context, tx)?, allocate(context, rx)?])
 }
 
@@ -92,7 +92,7 @@ impl Server {
         port: u16,
         once: bool,
         timeout: Duration,
-        reads: ReadArgs,
+        reads: IrdOrdArgs,
         on_session: Box<dyn FnMut(&str) + Send>,
     ) -> anyhow::Result<Self> {
         let listener = context.listen(port, BACKLOG)?;
@@ -103,33 +103,35 @@ impl Server {
             once,
             timeout,
             reads,
-            provide,
-            serving: None,
-            idle: Idle::default(),
+            allocate_regions,
+            current: None,
+            idle: IdleBackoff::default(),
             on_session,
         })
     }
 
     /// Takes connection requests; refuses what does not belong to the session.
-    fn listen(&mut self) {
+    fn poll_listener(&mut self) {
         while let Some(request) = self.listener.poll() {
-            let purpose = Purpose::parse(&request.offer().private_data);
-            let refused = match (purpose, &mut self.serving) {
-                (Ok(Purpose::Control { .. }), Some(_)) => {
+            let purpose = ConnRole::parse(&request.offer().private_data);
+            let refused = match (purpose, &mut self.current) {
+                (Ok(ConnRole::Control { .. }), Some(_)) => {
                     Err((request, "busy with another client: try again later".to_owned()))
                 }
-                (Ok(Purpose::Control { token, qps, tx_depth, rx_depth }), None) => {
-                    let limits = Limits { token, qps, tx_depth, rx_depth };
-                    Serving::accept(&self.context, request, limits, self.timeout, self.reads).map(
-                        |serving| {
-                            self.serving = Some(Serving { provide: self.provide, ..serving });
-                        },
-                    )
+                (Ok(ConnRole::Control { token, qps, tx_depth, rx_depth }), None) => {
+                    let limits = SessionRequest { token, qps, tx_depth, rx_depth };
+                    ServerSession::accept(&self.context, request, limits, self.timeout, self.reads)
+                        .map(|serving| {
+                            self.current = Some(ServerSession {
+                                allocate_regions: self.allocate_regions,
+                                ..serving
+                            });
+                        })
                 }
-                (Ok(Purpose::Data { token, index }), Some(serving)) => {
+                (Ok(ConnRole::Data { token, index }), Some(serving)) => {
                     serving.accept_data(request, token, index)
                 }
-                (Ok(Purpose::Data { .. }), None) => {
+                (Ok(ConnRole::Data { .. }), None) => {
                     Err((request, "no such session: it may have failed".to_owned()))
                 }
                 (Err(error), _) => Err((request, error.to_string())),
@@ -142,33 +144,33 @@ impl Server {
     }
 }
 
-impl Machine for Server {
+impl Task for Server {
     #[inline]
     fn step(&mut self) -> anyhow::Result<Step> {
-        let Some(serving) = &mut self.serving else {
+        let Some(serving) = &mut self.current else {
             let busy = self.context.drive();
-            self.listen();
-            self.idle.step(busy || self.serving.is_some());
+            self.poll_listener();
+            self.idle.step(busy || self.current.is_some());
             return Ok(Step::Running);
         };
         match serving.step() {
             Ok(Step::Running) => {
-                if serving.until_listen == 0 {
-                    self.listen();
+                if serving.ticks_until_listener_poll == 0 {
+                    self.poll_listener();
                 }
                 Ok(Step::Running)
             }
             Ok(Step::Finished) => {
                 (self.on_session)(serving.session.test().name());
-                self.serving = None;
+                self.current = None;
                 Ok(if self.once { Step::Finished } else { Step::Running })
             }
             Err(error) => {
-                let _ = serving.session.say(Message::Failure(format!("{error:#}")));
+                let _ = serving.session.send_control(Message::Failure(format!("{error:#}")));
                 // It leaves in a pass; what is posted and has not left is flushed by the end.
                 self.context.drive();
                 serving.session.disconnect();
-                self.serving = None;
+                self.current = None;
                 if self.once {
                     return Err(error);
                 }
@@ -180,7 +182,7 @@ impl Machine for Server {
 }
 
 /// What a control connection's private data ask for.
-struct Limits {
+struct SessionRequest {
     token: u32,
     qps: u32,
     tx_depth: u32,
@@ -188,29 +190,29 @@ struct Limits {
 }
 
 /// What a connection is accepted with: as many RDMA Reads as its initiator says, if it does.
-fn terms(offer: &ConnInfo, crc: bool, reads: ReadArgs) -> anyhow::Result<ConnParam> {
+fn accept_param(offer: &ConnInfo, crc: bool, reads: IrdOrdArgs) -> anyhow::Result<ConnParam> {
     let asked = offer.ird.max(offer.ord);
-    let asked = if asked == 0 { READS } else { asked };
-    let mut param = parameters(crc, offer.markers_out, asked, &[])?;
-    reads.put_into(&mut param);
+    let asked = if asked == 0 { IRD_DEFAULT } else { asked };
+    let mut param = conn_param(crc, offer.markers_out, asked, &[])?;
+    reads.apply_to(&mut param);
     Ok(param)
 }
 
-type Refused = (ConnRequest, String);
+type Rejected = (ConnRequest, String);
 
-impl Serving {
+impl ServerSession {
     fn accept(
         context: &Context,
         request: ConnRequest,
-        limits: Limits,
+        limits: SessionRequest,
         timeout: Duration,
-        reads: ReadArgs,
-    ) -> Result<Self, Refused> {
+        reads: IrdOrdArgs,
+    ) -> Result<Self, Rejected> {
         match Self::begin(context, &limits, timeout, reads) {
             Err(error) => Err((request, format!("{error:#}"))),
             Ok(serving) => {
                 let offer = request.offer();
-                if let Ok(param) = terms(offer, offer.crc, reads) {
+                if let Ok(param) = accept_param(offer, offer.crc, reads) {
                     // A peer that has gone meanwhile is noticed by the watch.
                     let _ = request.accept(&serving.session.control.qp, param);
                 }
@@ -221,17 +223,17 @@ impl Serving {
 
     fn begin(
         context: &Context,
-        limits: &Limits,
+        limits: &SessionRequest,
         timeout: Duration,
-        reads: ReadArgs,
+        reads: IrdOrdArgs,
     ) -> anyhow::Result<Self> {
-        let &Limits { token, qps, tx_depth, rx_depth } = limits;
+        let &SessionRequest { token, qps, tx_depth, rx_depth } = limits;
         let served = 1..=u32::from(QPS_MAX);
         ensure!(served.contains(&qps), "1 to {QPS_MAX} queue pairs are served");
         ensure!((1..=DEPTH_MAX).contains(&tx_depth), "a depth of 1 to {DEPTH_MAX} is served");
         ensure!((1..=DEPTH_MAX).contains(&rx_depth), "1 to {DEPTH_MAX} receives are served");
         let qps = u16::try_from(qps)?;
-        let end = End::new(context, completions_max(qps, tx_depth, rx_depth))?;
+        let end = Endpoint::new(context, completions_max(qps, tx_depth, rx_depth))?;
         let control = Session::control_channel(&end, qps)?;
         // The regions come with the wishes; until then there is nothing to reach.
         let nothing = Region::default();
@@ -246,7 +248,7 @@ impl Serving {
             tx: nothing,
             rx: nothing,
         };
-        let (tx, rx) = (end.memory(64, Access::ALL)?, end.memory(64, Access::ALL)?);
+        let (tx, rx) = (end.alloc_mr(64, Access::ALL)?, end.alloc_mr(64, Access::ALL)?);
         let peer = Welcome { tx: nothing, rx: nothing };
         let session = Session {
             end,
@@ -257,25 +259,30 @@ impl Serving {
             peer,
             hello,
             initiator: false,
-            number: 0,
-            alive: Instant::now(),
+            run_number: 0,
+            last_alive_sent: Instant::now(),
         };
         Ok(Self {
             session,
             accepted: vec![false; usize::from(qps)],
-            state: State::Greeting,
+            state: State::AwaitingHello,
             run: None,
-            work: None,
-            turn: Turn::new(),
-            watch: Watch::new(timeout),
+            test_run: None,
+            poller: SessionPoller::new(),
+            watchdog: Watchdog::new(timeout),
             reads,
-            until_listen: 0,
-            provide,
-            provider: None,
+            ticks_until_listener_poll: 0,
+            allocate_regions,
+            allocation: None,
         })
     }
 
-    fn accept_data(&mut self, request: ConnRequest, token: u32, index: u32) -> Result<(), Refused> {
+    fn accept_data(
+        &mut self,
+        request: ConnRequest,
+        token: u32,
+        index: u32,
+    ) -> Result<(), Rejected> {
         let index = usize::try_from(index).unwrap_or(usize::MAX);
         let hello = &self.session.hello;
         let (Some(qp), Some(accepted)) =
@@ -287,7 +294,7 @@ impl Serving {
             return Err((request, "another client's session, or connected twice".to_owned()));
         }
         let offer = request.offer();
-        if let Ok(param) = terms(offer, hello.has(FLAG_CRC), self.reads) {
+        if let Ok(param) = accept_param(offer, hello.has(FLAG_CRC), self.reads) {
             // A peer that has gone meanwhile is noticed by the watch.
             let _ = request.accept(qp, param);
         }
@@ -295,29 +302,29 @@ impl Serving {
     }
 
     fn step(&mut self) -> anyhow::Result<Step> {
-        let is_tick = self.turn.tick();
+        let is_tick = self.poller.tick();
         if let State::Closing(since) = self.state {
             // Flushed receives complete with an error now: expected.
-            let _ = self.turn.poll(&mut self.session, None);
-            let overdue = self.turn.now() - since > crate::link::CLOSE_MAX;
+            let _ = self.poller.poll(&mut self.session, None);
+            let overdue = self.poller.now() - since > crate::endpoint::CLOSE_TIMEOUT;
             if overdue {
                 self.session.disconnect();
             }
             let is_over = overdue || self.session.is_down();
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
-        self.turn.poll(&mut self.session, self.work.as_mut())?;
-        while let Some(frame) = self.turn.next_frame()? {
-            self.message(frame.run, frame.message)?;
+        self.poller.poll(&mut self.session, self.test_run.as_mut())?;
+        while let Some(frame) = self.poller.next_frame()? {
+            self.on_message(frame.run, frame.message)?;
         }
         if self.state == State::Running
-            && let Some(work) = &mut self.work
+            && let Some(work) = &mut self.test_run
         {
-            work.pump(&mut self.session, self.turn.now())?;
+            work.poll(&mut self.session, self.poller.now())?;
             if work.is_finished() {
-                self.session.say(Message::Report(work.tally()))?;
-                self.work = None;
-                self.session.number += 1;
+                self.session.send_control(Message::Report(work.tally()))?;
+                self.test_run = None;
+                self.session.run_number += 1;
                 self.state = State::Idle;
             }
         }
@@ -328,46 +335,46 @@ impl Serving {
     }
 
     fn tick(&mut self) -> anyhow::Result<()> {
-        let now = self.turn.now();
-        self.until_listen = match (self.state, self.until_listen) {
-            (State::Running, 0) => LISTEN_EVERY,
+        let now = self.poller.now();
+        self.ticks_until_listener_poll = match (self.state, self.ticks_until_listener_poll) {
+            (State::Running, 0) => TICKS_PER_LISTENER_POLL,
             (State::Running, left) => left - 1,
             _ => 0,
         };
-        if core::mem::take(&mut self.turn.stirred) {
-            self.watch.progress(now);
+        if core::mem::take(&mut self.poller.had_activity) {
+            self.watchdog.progress(now);
         }
-        if let Some(reason) = self.session.ended() {
+        if let Some(reason) = self.session.end_reason() {
             bail!("{reason}");
         }
-        if self.state != State::Greeting {
-            self.session.show_life(now)?;
+        if self.state != State::AwaitingHello {
+            self.session.send_alive_if_due(now)?;
         }
-        if self.state == State::Providing {
-            self.welcome()?;
+        if self.state == State::Allocating {
+            self.poll_allocation()?;
         }
-        self.watch.check(now, "the client")
+        self.watchdog.check(now, "the client")
     }
 
-    fn message(&mut self, run: u32, message: Message) -> anyhow::Result<()> {
+    fn on_message(&mut self, run: u32, message: Message) -> anyhow::Result<()> {
         if message == Message::Alive {
             return Ok(());
         }
-        ensure!(run == self.session.number, "the other end talks of run {run}");
+        ensure!(run == self.session.run_number, "the other end talks of run {run}");
         match (self.state, message) {
-            (State::Greeting, Message::Hello(hello)) => self.greet(hello),
+            (State::AwaitingHello, Message::Hello(hello)) => self.on_hello(hello),
             (State::Idle, Message::Run(run)) => {
                 ensure!(self.accepted.iter().all(|&there| there), "connections are missing");
                 check_run(&self.session.hello, &run)?;
-                self.work = Some(Work::prepare(&mut self.session, run, Instant::now())?);
+                self.test_run = Some(TestRun::prepare(&mut self.session, run, Instant::now())?);
                 self.run = Some(run);
-                self.session.say(Message::Ready)?;
+                self.session.send_control(Message::Ready)?;
                 // An active half begins with the word; a passive one may be needed before it.
                 self.state = State::Prepared;
                 Ok(())
             }
             (State::Prepared, Message::Go) => {
-                if let (Some(work), Some(run)) = (&mut self.work, self.run) {
+                if let (Some(work), Some(run)) = (&mut self.test_run, self.run) {
                     work.start(&self.session, run, Instant::now());
                 }
                 self.state = State::Running;
@@ -375,11 +382,11 @@ impl Serving {
             }
             (State::Idle, Message::Bye) => {
                 // The initiator disconnects when it has the answer.
-                self.state = State::Closing(self.turn.now());
-                self.session.say(Message::Bye)
+                self.state = State::Closing(self.poller.now());
+                self.session.send_control(Message::Bye)
             }
-            (State::Running, message) => match &mut self.work {
-                Some(work) => work.message(&mut self.session, &message),
+            (State::Running, message) => match &mut self.test_run {
+                Some(work) => work.on_message(&mut self.session, &message),
                 None => Ok(()),
             },
             (state, message) => {
@@ -388,7 +395,7 @@ impl Serving {
         }
     }
 
-    fn greet(&mut self, hello: Hello) -> anyhow::Result<()> {
+    fn on_hello(&mut self, hello: Hello) -> anyhow::Result<()> {
         let expected = self.session.hello;
         ensure!(
             (hello.token, hello.qps) == (expected.token, expected.qps)
@@ -403,34 +410,34 @@ impl Serving {
             hello.span
         );
         let lens = region_lens(&hello, false)?;
-        let (context, provide) = (self.session.end.context.clone(), self.provide);
-        let told = "no thread for the memory of a session";
+        let (context, provide) = (self.session.end.context.clone(), self.allocate_regions);
+        let error_text = "no thread for the memory of a session";
         let thread = std::thread::Builder::new().name("iwperf-memory".to_owned());
-        self.provider = Some(thread.spawn(move || provide(&context, lens)).context(told)?);
+        self.allocation = Some(thread.spawn(move || provide(&context, lens)).context(error_text)?);
         self.session.hello = hello;
-        self.state = State::Providing;
+        self.state = State::Allocating;
         Ok(())
     }
 
     /// Answers the wishes once there is memory.
-    fn welcome(&mut self) -> anyhow::Result<()> {
-        let Some(provider) = self.provider.take_if(|provider| provider.is_finished()) else {
+    fn poll_allocation(&mut self) -> anyhow::Result<()> {
+        let Some(provider) = self.allocation.take_if(|provider| provider.is_finished()) else {
             // It has the core, if there is only one.
-            std::thread::sleep(NAP);
+            std::thread::sleep(ALLOCATION_POLL_INTERVAL);
             return Ok(());
         };
         let buffers = provider.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        let [tx, rx] = buffers.map(|buffer| self.session.end.register(buffer, Access::ALL));
+        let [tx, rx] = buffers.map(|buffer| self.session.end.reg_mr(buffer, Access::ALL));
         let (tx, rx) = (tx?, rx?);
         let hello = self.session.hello;
         self.session.data = (0..hello.qps)
-            .map(|_| Session::data_queue_pair(&self.session.end, &hello))
+            .map(|_| Session::create_data_qp(&self.session.end, &hello))
             .collect::<anyhow::Result<_>>()?;
         let welcome = Welcome { tx: advertise(&tx), rx: advertise(&rx) };
         self.session.peer = Welcome { tx: hello.tx, rx: hello.rx };
         (self.session.tx, self.session.rx) = (tx, rx);
         self.state = State::Idle;
-        self.session.say(Message::Welcome(welcome))
+        self.session.send_control(Message::Welcome(welcome))
     }
 }
 

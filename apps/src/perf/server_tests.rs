@@ -2,20 +2,20 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-use super::{Provide, Server, provide};
-use crate::machine::{Machine, Step};
+use super::{AllocateRegions, Server, allocate_regions};
+use crate::mpa_options::IrdOrdArgs;
 use crate::perf::client::Client;
 use crate::perf::options::{Command, Options, PORT};
-use crate::perf::report::{Measurement, Setting};
-use crate::startup::ReadArgs;
+use crate::perf::report::{Measurement, TestParams};
+use crate::run_loop::{Step, Task};
 
 /// How long the memory takes, against the patience of the other end.
-const SLOW: Duration = Duration::from_millis(3500);
+const ALLOCATION_TIME: Duration = Duration::from_millis(3500);
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// A session over a pair of rings with a server that gets its memory like this; what became of the
 /// client, and octets that were wrong.
-fn session(provide: Provide) -> anyhow::Result<u64> {
+fn session(provide: AllocateRegions) -> anyhow::Result<u64> {
     let line = "iwperf loop write-bw -n 10 --verify --timeout 2.5";
     let Command::Loop { test, device, test_args } =
         Options::try_parse_from(line.split(' '))?.command
@@ -25,10 +25,10 @@ fn session(provide: Provide) -> anyhow::Result<u64> {
     let (left, right) = device.open_pair(1)?;
     let remote = (device.loop_server(), PORT).into();
     let quiet = Box::new(|_: &str| {});
-    let reads = ReadArgs::default();
+    let reads = IrdOrdArgs::default();
     let mut server = Server::new(&right, PORT, false, TIMEOUT, reads, quiet)?;
-    server.provide = provide;
-    let setting = Setting {
+    server.allocate_regions = provide;
+    let setting = TestParams {
         test,
         device: "ring".to_owned(),
         qps: 1,
@@ -40,8 +40,8 @@ fn session(provide: Provide) -> anyhow::Result<u64> {
         bidirectional: false,
         verify: true,
     };
-    let told = Box::new(|_: &Setting, _: Option<&Measurement>| {});
-    let mut client = Client::new(&left, remote, &test_args, setting, told)?;
+    let on_result = Box::new(|_: &TestParams, _: Option<&Measurement>| {});
+    let mut client = Client::new(&left, remote, &test_args, setting, on_result)?;
     let start = Instant::now();
     while client.step()? == Step::Running {
         server.step()?;
@@ -51,18 +51,18 @@ fn session(provide: Provide) -> anyhow::Result<u64> {
 }
 
 #[test]
-fn client_waits_for_memory_as_long_as_the_server_lives() {
+fn client_waits_while_server_sends_alive() {
     let start = Instant::now();
     let errors = session(|context, lens| {
-        std::thread::sleep(SLOW);
-        provide(context, lens)
+        std::thread::sleep(ALLOCATION_TIME);
+        allocate_regions(context, lens)
     });
     assert_eq!(errors.unwrap(), 0);
-    assert!(start.elapsed() > SLOW, "the memory was slow to come");
+    assert!(start.elapsed() > ALLOCATION_TIME, "the memory was slow to come");
 }
 
 #[test]
-fn client_is_told_why_there_is_no_memory() {
+fn allocation_failure_reason_reaches_client() {
     let error = session(|_, [tx, _]| anyhow::bail!("no {tx} octets")).unwrap_err();
     assert!(error.to_string().contains("the other end failed: no 64 octets"), "{error}");
 }

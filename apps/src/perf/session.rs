@@ -6,31 +6,31 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use ferrowarp::{AtomicOp, Mr, Operation, Payload, PostError, Qp, RecvWr, SendWr, SgList, Wc};
 
-use crate::link::{Channel, End, Id, check, ended, gather, piece};
+use crate::endpoint::{Endpoint, MessageChannel, WrId, check_wc, end_reason, gather, sge_at};
 use crate::perf::control::{
-    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_IMMEDIATE, FLAG_VERIFY, Frame, Hello, Message,
+    ControlFrame, FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Message,
     RECEIVE_LEN, Region, Run, Welcome,
 };
 use crate::perf::options::{Test, Transfer};
 
 /// Kind of a message's request on a data connection.
-pub const MESSAGE: u8 = Id::FIRST_FREE;
+pub const KIND_MESSAGE: u8 = WrId::FIRST_APP_KIND;
 /// Kind of a receive on a data connection.
-pub const RECEIVE: u8 = Id::FIRST_FREE + 1;
+pub const KIND_RECV: u8 = WrId::FIRST_APP_KIND + 1;
 /// Kind of the Read that confirms the Writes before it.
-pub const CONFIRM: u8 = Id::FIRST_FREE + 2;
+pub const KIND_CONFIRM: u8 = WrId::FIRST_APP_KIND + 2;
 
 /// Time between signs of life.
-const ALIVE_EVERY: Duration = Duration::from_secs(1);
+const ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Octets of that Read.
 const CONFIRM_LEN: u32 = 8;
 
 /// One end's side of a session.
 pub struct Session {
     /// The end.
-    pub end: End,
+    pub end: Endpoint,
     /// The control channel.
-    pub control: Channel,
+    pub control: MessageChannel,
     /// The data connections, in order of their index.
     pub data: Vec<Qp>,
     /// Messages are built here; the other end's RDMA Reads fetch them here.
@@ -44,9 +44,9 @@ pub struct Session {
     /// This end connected; the other one listens.
     pub initiator: bool,
     /// The run that goes on, or the last one.
-    pub number: u32,
+    pub run_number: u32,
     /// When this end last said that it is there.
-    pub alive: Instant,
+    pub last_alive_sent: Instant,
 }
 
 /// Control messages that each end can take at a time.
@@ -77,9 +77,9 @@ pub fn region_lens(hello: &Hello, initiator: bool) -> anyhow::Result<[usize; 2]>
     let whole = usize::try_from(hello.span * u64::from(hello.qps))?;
     let both = hello.test.is_latency() || hello.has(FLAG_BIDIRECTIONAL);
     // A message is built at the active end, unless it is fetched.
-    let builds = both || initiator != hello.test.transfer().is_fetch();
-    let takes = both || !builds;
-    Ok([builds, takes].map(|used| if used { whole } else { 64 }))
+    let uses_tx = both || initiator != hello.test.transfer().is_fetch();
+    let uses_rx = both || !uses_tx;
+    Ok([uses_tx, uses_rx].map(|used| if used { whole } else { 64 }))
 }
 
 /// A region as the other end is told of it.
@@ -98,17 +98,17 @@ impl Session {
     ///
     /// # Errors
     /// If the stack has no room for one.
-    pub fn data_queue_pair(end: &End, hello: &Hello) -> anyhow::Result<Qp> {
+    pub fn create_data_qp(end: &Endpoint, hello: &Hello) -> anyhow::Result<Qp> {
         let receives = usize::try_from(hello.rx_depth)?.max(1);
-        end.queue_pair(send_depth(hello.tx_depth, hello.rx_depth), receives)
+        end.create_qp(send_depth(hello.tx_depth, hello.rx_depth), receives)
     }
 
     /// A control channel for a session of `qps` data connections.
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn control_channel(end: &End, qps: u16) -> anyhow::Result<Channel> {
-        Channel::new(end, control_depth(qps), u32::try_from(RECEIVE_LEN)?)
+    pub fn control_channel(end: &Endpoint, qps: u16) -> anyhow::Result<MessageChannel> {
+        MessageChannel::new(end, control_depth(qps), u32::try_from(RECEIVE_LEN)?)
     }
 
     /// The test.
@@ -125,32 +125,32 @@ impl Session {
 
     /// RDMA Writes have immediate data.
     #[must_use]
-    pub const fn writes_immediates(&self) -> bool {
+    pub const fn uses_immediate(&self) -> bool {
         self.hello.has(FLAG_IMMEDIATE)
     }
 
     /// Each Write is followed by an empty Send, by which the sink learns of it.
     #[must_use]
-    pub fn notifies(&self) -> bool {
-        self.test().transfer() == Transfer::Write && self.verify() && !self.writes_immediates()
+    pub fn sends_notification(&self) -> bool {
+        self.test().transfer() == Transfer::Write && self.verify() && !self.uses_immediate()
     }
 
     /// Sends a control message.
     ///
     /// # Errors
     /// If the connection is down.
-    pub fn say(&mut self, message: Message) -> anyhow::Result<()> {
-        self.control.send(&Frame { run: self.number, message }.emit())
+    pub fn send_control(&mut self, message: Message) -> anyhow::Result<()> {
+        self.control.send(&ControlFrame { run: self.run_number, message }.emit())
     }
 
     /// Says now and then that this end is still there.
     ///
     /// # Errors
     /// If the control connection is down.
-    pub fn show_life(&mut self, now: Instant) -> anyhow::Result<()> {
-        if now - self.alive >= ALIVE_EVERY {
-            self.alive = now;
-            self.say(Message::Alive)?;
+    pub fn send_alive_if_due(&mut self, now: Instant) -> anyhow::Result<()> {
+        if now - self.last_alive_sent >= ALIVE_INTERVAL {
+            self.last_alive_sent = now;
+            self.send_control(Message::Alive)?;
         }
         Ok(())
     }
@@ -160,9 +160,9 @@ impl Session {
     ///
     /// # Errors
     /// If the control connection is down.
-    pub fn stay_alive(&mut self) -> anyhow::Result<()> {
+    pub fn drive_and_send_alive(&mut self) -> anyhow::Result<()> {
         self.end.context.drive();
-        self.show_life(Instant::now())
+        self.send_alive_if_due(Instant::now())
     }
 
     /// Stream number of messages that one end builds for data connection `qp`.
@@ -182,23 +182,23 @@ impl Session {
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the fields are modulo their width")]
     pub const fn wr_id(&self, kind: u8, qp: u16, number: u64) -> u64 {
-        Id { kind, run: self.number as u8, index: qp, number: number as u32 }.pack()
+        WrId { kind, run: self.run_number as u8, index: qp, number: number as u32 }.pack()
     }
 
     /// True if a completion belongs to the present run.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the field is modulo its width")]
-    pub const fn is_current(&self, id: Id) -> bool {
-        id.run == self.number as u8
+    pub const fn is_current(&self, id: WrId) -> bool {
+        id.run == self.run_number as u8
     }
 
     /// Refuses a completion that is no success.
     ///
     /// # Errors
     /// Says why the connection ended, or what failed.
-    pub fn check(&self, id: Id, wc: &Wc) -> anyhow::Result<()> {
+    pub fn check(&self, id: WrId, wc: &Wc) -> anyhow::Result<()> {
         let qp = self.data.get(usize::from(id.index)).context("a completion of no connection")?;
-        check(wc, qp)
+        check_wc(wc, qp)
     }
 
     /// Posts to a data connection; `false` if the queue is full.
@@ -217,7 +217,7 @@ impl Session {
         match queue.post_send(SendWr { wr_id, operation, signaled, fence: false }) {
             Ok(()) => Ok(true),
             Err(PostError::QueueFull) => Ok(false),
-            Err(error) => match ended(queue) {
+            Err(error) => match end_reason(queue) {
                 Some(reason) => bail!("{reason}"),
                 None => Err(error).context("a request was refused"),
             },
@@ -230,12 +230,12 @@ impl Session {
     /// # Errors
     /// If the connection is down or refuses a request.
     #[inline]
-    pub fn post_all(&self, qp: u16, wrs: impl Iterator<Item = SendWr>) -> anyhow::Result<u64> {
+    pub fn post_batch(&self, qp: u16, wrs: impl Iterator<Item = SendWr>) -> anyhow::Result<u64> {
         let queue = &self.data[usize::from(qp)];
         let (count, error) = queue.post_sends(wrs);
         match error {
             None | Some(PostError::QueueFull) => Ok(count as u64),
-            Some(error) => match ended(queue) {
+            Some(error) => match end_reason(queue) {
                 Some(reason) => bail!("{reason}"),
                 None => Err(error).context("a request was refused"),
             },
@@ -248,13 +248,13 @@ impl Session {
     /// # Errors
     /// If the connection is down.
     #[inline]
-    pub fn post_receive(&self, run: &Run, qp: u16, number: u64) -> anyhow::Result<()> {
+    pub fn post_recv(&self, run: &Run, qp: u16, number: u64) -> anyhow::Result<()> {
         let mut sg_list = SgList::new();
         if self.test().transfer() == Transfer::Send {
             let size = u32::try_from(run.size).context("messages are below 4 GiB")?;
-            sg_list.push(piece(&self.rx, self.offset(run, qp, number), size));
+            sg_list.push(sge_at(&self.rx, self.offset(run, qp, number), size));
         }
-        let wr_id = self.wr_id(RECEIVE, qp, number);
+        let wr_id = self.wr_id(KIND_RECV, qp, number);
         let posted = self.data[usize::from(qp)].post_recv(RecvWr { wr_id, sg_list });
         posted.context("cannot post a receive")
     }
@@ -271,9 +271,9 @@ impl Session {
         let offset = self.offset(run, qp, number);
         match self.test().transfer() {
             Transfer::Write => {
-                let payload = gather(piece(&self.tx, offset, size));
+                let payload = gather(sge_at(&self.tx, offset, size));
                 let (rkey, remote) = (self.peer.rx.rkey, self.peer.rx.addr + offset);
-                if self.writes_immediates() {
+                if self.uses_immediate() {
                     let data = number.to_be_bytes();
                     let solicited = false;
                     return Operation::WriteImmediate { payload, rkey, remote, data, solicited };
@@ -282,18 +282,18 @@ impl Session {
             }
             Transfer::Atomic => Operation::Atomic {
                 op: self.atomic_op(number),
-                sink: piece(&self.rx, offset, size),
+                sink: sge_at(&self.rx, offset, size),
                 rkey: self.peer.tx.rkey,
                 // One word for all of the connection's operations.
                 remote: self.peer.tx.addr + self.offset(run, qp, 0),
             },
             Transfer::Read => Operation::Read {
-                sink: piece(&self.rx, offset, size),
+                sink: sge_at(&self.rx, offset, size),
                 rkey: self.peer.tx.rkey,
                 remote: self.peer.tx.addr + offset,
             },
             Transfer::Send => Operation::Send {
-                payload: gather(piece(&self.tx, offset, size)),
+                payload: gather(sge_at(&self.tx, offset, size)),
                 solicited: false,
                 invalidate: None,
             },
@@ -311,7 +311,7 @@ impl Session {
 
     /// Octets that are wrong in what atomic operation `number` of data connection `qp` fetched.
     #[must_use]
-    pub fn check_fetched(&self, run: &Run, qp: u16, number: u64) -> u64 {
+    pub fn check_atomic_result(&self, run: &Run, qp: u16, number: u64) -> u64 {
         let mut word = [0; 8];
         self.rx
             .read(usize::try_from(self.offset(run, qp, number)).unwrap_or(usize::MAX), &mut word);
@@ -320,7 +320,7 @@ impl Session {
 
     /// Octets that are wrong in the sum of all connections' words after `count` operations.
     #[must_use]
-    pub fn check_words(&self, run: &Run, count: u64) -> u64 {
+    pub fn check_atomic_sum(&self, run: &Run, count: u64) -> u64 {
         let word = |qp| {
             let at = usize::try_from(self.offset(run, qp, 0)).unwrap_or(usize::MAX);
             self.tx.load_word(at)
@@ -341,7 +341,7 @@ impl Session {
     #[must_use]
     pub fn confirming_read(&self, qp: u16) -> Operation {
         Operation::Read {
-            sink: piece(&self.tx, u64::from(qp) * self.hello.span, CONFIRM_LEN),
+            sink: sge_at(&self.tx, u64::from(qp) * self.hello.span, CONFIRM_LEN),
             rkey: self.peer.rx.rkey,
             remote: self.peer.rx.addr,
         }
@@ -349,8 +349,8 @@ impl Session {
 
     /// Why a connection of the session ended, if one did.
     #[must_use]
-    pub fn ended(&self) -> Option<Cow<'static, str>> {
-        core::iter::once(&self.control.qp).chain(&self.data).find_map(ended)
+    pub fn end_reason(&self) -> Option<Cow<'static, str>> {
+        core::iter::once(&self.control.qp).chain(&self.data).find_map(end_reason)
     }
 
     /// Ends all connections, after what was posted has been sent.

@@ -2,28 +2,28 @@
 
 use ferrowarp::Mr;
 
-use crate::link::End;
+use crate::endpoint::Endpoint;
 use crate::pattern::Pattern;
 
 /// Octets per copy between registered memory and the stack.
-const PIECE_LEN: usize = 4096;
+const CHUNK_LEN: usize = 4096;
 /// The shard is driven after this many octets, so that connections stay alive meanwhile.
 const DRIVE_EVERY: usize = 256 << 10;
 
-fn pieces(end: &End, len: usize, mut work: impl FnMut(usize, &mut [u8])) {
-    let mut scratch = [0; PIECE_LEN];
-    for start in (0..len).step_by(PIECE_LEN) {
+fn for_each_chunk(end: &Endpoint, len: usize, mut work: impl FnMut(usize, &mut [u8])) {
+    let mut scratch = [0; CHUNK_LEN];
+    for start in (0..len).step_by(CHUNK_LEN) {
         if start > 0 && start.is_multiple_of(DRIVE_EVERY) {
             end.context.drive();
         }
-        let piece = PIECE_LEN.min(len - start);
+        let piece = CHUNK_LEN.min(len - start);
         work(start, &mut scratch[..piece]);
     }
 }
 
 /// Writes the message of `pattern`, `len` octets, to `offset` of `mr`.
-pub fn fill(end: &End, mr: &Mr, offset: usize, len: usize, pattern: Pattern) {
-    pieces(end, len, |start, scratch| {
+pub fn fill(end: &Endpoint, mr: &Mr, offset: usize, len: usize, pattern: Pattern) {
+    for_each_chunk(end, len, |start, scratch| {
         pattern.fill(start, scratch);
         mr.write(offset + start, scratch);
     });
@@ -31,9 +31,9 @@ pub fn fill(end: &End, mr: &Mr, offset: usize, len: usize, pattern: Pattern) {
 
 /// How many octets of the message at `offset` of `mr` are not those of `pattern`.
 #[must_use]
-pub fn check(end: &End, mr: &Mr, offset: usize, len: usize, pattern: Pattern) -> u64 {
+pub fn check(end: &Endpoint, mr: &Mr, offset: usize, len: usize, pattern: Pattern) -> u64 {
     let mut wrong = 0;
-    pieces(end, len, |start, scratch| {
+    for_each_chunk(end, len, |start, scratch| {
         mr.read(offset + start, scratch);
         wrong += pattern.mismatches(start, scratch);
     });

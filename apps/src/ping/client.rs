@@ -6,13 +6,13 @@ use std::time::Instant;
 use anyhow::{bail, ensure};
 use ferrowarp::{Access, Context, Mr, Wc};
 
-use crate::link::{Channel, End, Id, Watch, established, parameters};
-use crate::machine::{Machine, Step};
+use crate::endpoint::{Endpoint, MessageChannel, Watchdog, WrId, conn_param, poll_established};
+use crate::mpa_options::{negotiated_line, start_mode};
 use crate::perf::latency_stats::Latencies;
-use crate::ping::options::{Common, Rounds};
-use crate::ping::wire::{ADVERT_LEN, Advert, shown, text};
-use crate::ping::{CHANNEL_SLOTS, READS};
-use crate::startup::{agreement, start};
+use crate::ping::options::{CommonArgs, PingArgs};
+use crate::ping::wire::{ADVERT_LEN, Advert, ping_data, printable_text};
+use crate::ping::{CHANNEL_SLOTS, IRD_ORD};
+use crate::run_loop::{Step, Task};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -26,8 +26,8 @@ enum State {
 
 /// The end that pings.
 pub struct Client {
-    end: End,
-    channel: Channel,
+    end: Endpoint,
+    channel: MessageChannel,
     source: Mr,
     sink: Mr,
     state: State,
@@ -37,8 +37,8 @@ pub struct Client {
     verify: bool,
     verbose: bool,
     number: u64,
-    began: Instant,
-    watch: Watch,
+    round_start: Instant,
+    watchdog: Watchdog,
     batch: Vec<Wc>,
     /// Times of the rounds.
     pub latencies: Latencies,
@@ -52,20 +52,20 @@ impl Client {
     pub fn new(
         context: &Context,
         remote: SocketAddr,
-        common: &Common,
-        rounds: &Rounds,
+        common: &CommonArgs,
+        rounds: &PingArgs,
         count: u64,
     ) -> anyhow::Result<Self> {
-        let end = End::new(context, usize::from(CHANNEL_SLOTS) * 2)?;
-        let channel = Channel::new(&end, CHANNEL_SLOTS.into(), u32::try_from(ADVERT_LEN)?)?;
+        let end = Endpoint::new(context, usize::from(CHANNEL_SLOTS) * 2)?;
+        let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), u32::try_from(ADVERT_LEN)?)?;
         let len = usize::try_from(rounds.size)?;
-        let source = end.memory(len, Access::REMOTE_READ)?;
-        let sink = end.memory(len, Access::REMOTE_WRITE)?;
+        let source = end.alloc_mr(len, Access::REMOTE_READ)?;
+        let sink = end.alloc_mr(len, Access::REMOTE_WRITE)?;
         rounds.mpa.check(!rounds.no_crc, common.immediate)?;
-        let mut param = parameters(!rounds.no_crc, rounds.markers, READS, &[])?;
-        rounds.mpa.put_into(&mut param);
-        common.reads.put_into(&mut param);
-        param.start = start(common.immediate);
+        let mut param = conn_param(!rounds.no_crc, rounds.markers, IRD_ORD, &[])?;
+        rounds.mpa.apply_to(&mut param);
+        common.reads.apply_to(&mut param);
+        param.start = start_mode(common.immediate);
         channel.qp.connect(remote, param)?;
         Ok(Self {
             end,
@@ -79,8 +79,8 @@ impl Client {
             verify: rounds.verify,
             verbose: common.verbose,
             number: 0,
-            began: Instant::now(),
-            watch: Watch::new(common.timeout),
+            round_start: Instant::now(),
+            watchdog: Watchdog::new(common.timeout),
             batch: Vec::with_capacity(16),
             latencies: Latencies::new(),
         })
@@ -94,32 +94,32 @@ impl Client {
     }
 
     fn begin_round(&mut self) -> anyhow::Result<()> {
-        self.began = Instant::now();
-        self.watch.progress(self.began);
+        self.round_start = Instant::now();
+        self.watchdog.progress(self.round_start);
         if self.number == self.count {
-            self.state = State::Closing(self.began);
+            self.state = State::Closing(self.round_start);
             self.channel.qp.disconnect()?;
             return Ok(());
         }
-        self.source.write(0, &text(self.number, self.size));
+        self.source.write(0, &ping_data(self.number, self.size));
         if self.verify {
             self.sink.fill(0, usize::try_from(self.size)?, 0xFF);
         }
-        self.began = Instant::now();
+        self.round_start = Instant::now();
         self.advertise(true)
     }
 
     fn end_round(&mut self) -> anyhow::Result<()> {
-        let elapsed = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let elapsed = u64::try_from(self.round_start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.latencies.record(elapsed);
         if self.verify || self.verbose {
-            let mut came = vec![0; usize::try_from(self.size)?];
-            self.sink.read(0, &mut came);
+            let mut received = vec![0; usize::try_from(self.size)?];
+            self.sink.read(0, &mut received);
             if self.verbose {
-                println!("ping data: {}", shown(&came));
+                println!("ping data: {}", printable_text(&received));
             }
-            let sent = text(self.number, self.size);
-            let wrong = came.iter().zip(&sent).filter(|(a, b)| a != b).count();
+            let sent = ping_data(self.number, self.size);
+            let wrong = received.iter().zip(&sent).filter(|(a, b)| a != b).count();
             ensure!(
                 !self.verify || wrong == 0,
                 "round {}: {wrong} octets came back different",
@@ -130,7 +130,7 @@ impl Client {
         self.begin_round()
     }
 
-    fn go_ahead(&mut self, octets: &[u8]) -> anyhow::Result<()> {
+    fn on_go_ahead(&mut self, octets: &[u8]) -> anyhow::Result<()> {
         ensure!(octets.len() == ADVERT_LEN, "the other end does not speak as rping does");
         match self.state {
             State::Reading => self.advertise(false),
@@ -140,7 +140,7 @@ impl Client {
     }
 }
 
-impl Machine for Client {
+impl Task for Client {
     fn step(&mut self) -> anyhow::Result<Step> {
         let connects_with_markers = self.markers && self.state == State::Connecting;
         self.advance().map_err(|error| {
@@ -158,28 +158,28 @@ impl Client {
         self.batch.clear();
         self.end.poll(&mut self.batch);
         if let State::Closing(since) = self.state {
-            let is_over = self.channel.is_over(since);
+            let is_over = self.channel.is_closed(since);
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
         for wc in core::mem::take(&mut self.batch) {
-            if let Some(octets) = self.channel.complete(Id::unpack(wc.wr_id), &wc)? {
-                self.go_ahead(&octets)?;
+            if let Some(octets) = self.channel.on_completion(WrId::unpack(wc.wr_id), &wc)? {
+                self.on_go_ahead(&octets)?;
             }
         }
         if self.state == State::Connecting
-            && let Some(agreed) = established(&self.channel.qp)?
+            && let Some(agreed) = poll_established(&self.channel.qp)?
         {
             if self.verbose {
-                println!("{}", agreement(&agreed));
+                println!("{}", negotiated_line(&agreed));
             }
             self.begin_round()?;
         }
-        if let Some(reason) = crate::link::ended(&self.channel.qp)
+        if let Some(reason) = crate::endpoint::end_reason(&self.channel.qp)
             && !matches!(self.state, State::Closing(_))
         {
             bail!("{reason}");
         }
-        self.watch.check(Instant::now(), "an answer")?;
+        self.watchdog.check(Instant::now(), "an answer")?;
         Ok(Step::Running)
     }
 }

@@ -11,10 +11,10 @@ pub mod server;
 pub mod wire;
 
 /// Kind of the server's RDMA Reads.
-pub const READ: u8 = crate::link::Id::FIRST_FREE;
+pub const KIND_READ: u8 = crate::endpoint::WrId::FIRST_APP_KIND;
 /// Kind of the server's RDMA Writes.
-pub const WRITE: u8 = crate::link::Id::FIRST_FREE + 1;
+pub const KIND_WRITE: u8 = crate::endpoint::WrId::FIRST_APP_KIND + 1;
 /// Messages each end can take at a time; rping never has two under way.
 pub const CHANNEL_SLOTS: u16 = 8;
 /// RDMA Reads that each end serves and issues at a time: rping does one.
-pub const READS: u16 = 4;
+pub const IRD_ORD: u16 = 4;

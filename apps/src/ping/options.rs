@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::device::DeviceArgs;
+use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::ping::wire::{SIZE_MAX, SIZE_MIN};
-use crate::startup::{MpaArgs, ReadArgs};
 
 /// Port of rping.
 pub const PORT: u16 = 7174;
@@ -33,7 +33,7 @@ pub enum Command {
     Server {
         /// Where.
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
         /// Goes on for ever, with many clients at a time; ends after the first one otherwise.
         #[arg(short = 'P', long)]
         persistent: bool,
@@ -49,25 +49,25 @@ pub enum Command {
         host: Host,
         /// Where and how.
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
         /// How.
         #[command(flatten)]
-        rounds: Rounds,
+        rounds: PingArgs,
     },
     /// Both ends in this process over a pair of rings.
     Loop {
         /// Where and how.
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
         /// How.
         #[command(flatten)]
-        rounds: Rounds,
+        rounds: PingArgs,
     },
 }
 
 /// What both ends need.
 #[derive(Clone, Debug, Args)]
-pub struct Common {
+pub struct CommonArgs {
     /// Where.
     #[command(flatten)]
     pub device: DeviceArgs,
@@ -83,7 +83,7 @@ pub struct Common {
     pub immediate: bool,
     /// How many RDMA Reads at a time.
     #[command(flatten)]
-    pub reads: ReadArgs,
+    pub reads: IrdOrdArgs,
     /// Seconds without progress until the other end is given up.
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     #[arg(value_parser = crate::options::seconds)]
@@ -92,7 +92,7 @@ pub struct Common {
 
 /// What a client does.
 #[derive(Clone, Debug, Args)]
-pub struct Rounds {
+pub struct PingArgs {
     /// Rounds [default: 10 for loop, without end for client].
     #[arg(short = 'C', long, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
@@ -120,13 +120,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_definition_is_valid() {
         use clap::CommandFactory;
         Options::command().debug_assert();
     }
 
     #[test]
-    fn letters_and_defaults_are_those_of_rping() {
+    fn short_options_and_defaults_match_rping() {
         let line = "iwping client 198.18.0.2 --dev memif:/tmp/s --ip 198.18.0.1/24 -C 3 -S 65 -V \
                     -v --markers";
         let Command::Client { host, common, rounds } =
@@ -147,7 +147,7 @@ mod tests {
         let server = Options::try_parse_from(["iwping", "server", "-P", "-p", "7"]).unwrap();
         assert!(matches!(
             server.command,
-            Command::Server { persistent: true, clients: 4096, common: Common { port: 7, .. } }
+            Command::Server { persistent: true, clients: 4096, common: CommonArgs { port: 7, .. } }
         ));
         for wrong in ["loop -S 1", "loop -S 65536", "loop -C 0", "client", "client host.name"] {
             let words = ["iwping"].into_iter().chain(wrong.split(' '));

@@ -2,14 +2,14 @@
 
 use ferrowarp::Context;
 
-use crate::machine::{run, run_both, run_until_interrupted};
 use crate::network::Host;
 use crate::ping::client::Client;
-use crate::ping::options::{Command, Common, Options, Rounds};
+use crate::ping::options::{Command, CommonArgs, Options, PingArgs};
 use crate::ping::server::Server;
+use crate::run_loop::{run, run_both, run_until_interrupted};
 
 /// Clients that a server sets aside frames for; those beyond share them.
-const BUSY: u16 = 16;
+const BUSY_CLIENTS: u16 = 16;
 /// Rounds of the loop, if not said otherwise.
 const LOOP_COUNT: u64 = 10;
 
@@ -22,7 +22,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         Command::Server { common, persistent, clients } => {
             common.device.pin_single()?;
             let clients = persistent.then_some(*clients);
-            let context = common.device.open_for(BUSY, clients.unwrap_or(1))?;
+            let context = common.device.open_for(BUSY_CLIENTS, clients.unwrap_or(1))?;
             let mut server = server(&context, common, clients)?;
             println!("waiting for clients on port {}", common.port);
             if *persistent { run_until_interrupted(&mut server) } else { run(&mut server) }
@@ -50,23 +50,23 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-fn server(context: &Context, common: &Common, clients: Option<u16>) -> anyhow::Result<Server> {
-    let told = Box::new(|line: &str| eprintln!("iwping: {line}"));
-    Server::new(context, common, clients, told)
+fn server(context: &Context, common: &CommonArgs, clients: Option<u16>) -> anyhow::Result<Server> {
+    let on_failure = Box::new(|line: &str| eprintln!("iwping: {line}"));
+    Server::new(context, common, clients, on_failure)
 }
 
 fn client(
     context: &Context,
     host: Host,
-    common: &Common,
-    rounds: &Rounds,
+    common: &CommonArgs,
+    rounds: &PingArgs,
     count: u64,
 ) -> anyhow::Result<Client> {
     let remote = host.socket(common.port);
     Client::new(context, remote, common, rounds, count)
 }
 
-fn summarize(client: &Client, rounds: &Rounds) {
+fn summarize(client: &Client, rounds: &PingArgs) {
     let Some(summary) = client.latencies.summary() else { return };
     let verified = if rounds.verify { ", every octet verified" } else { "" };
     println!(

@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, ConnRequest, Context, Listener, Mr, Operation, Qp, SendWr, Wc, WcStatus};
 
-use crate::link::{Channel, End, Id, SILENT, Watch};
-use crate::link::{check, ended, established, gather, parameters, piece};
-use crate::machine::{Idle, Machine, Step};
-use crate::ping::options::Common;
-use crate::ping::wire::{ADVERT_LEN, Advert, SIZE_MAX, shown};
-use crate::ping::{CHANNEL_SLOTS, READ, READS, WRITE};
-use crate::startup::{ReadArgs, agreement, start};
+use crate::endpoint::{Endpoint, MessageChannel, PEER_TIMED_OUT, Watchdog, WrId};
+use crate::endpoint::{check_wc, conn_param, end_reason, gather, poll_established, sge_at};
+use crate::mpa_options::{IrdOrdArgs, negotiated_line, start_mode};
+use crate::ping::options::CommonArgs;
+use crate::ping::wire::{ADVERT_LEN, Advert, SIZE_MAX, printable_text};
+use crate::ping::{CHANNEL_SLOTS, IRD_ORD, KIND_READ, KIND_WRITE};
+use crate::run_loop::{IdleBackoff, Step, Task};
 
 /// Connection requests that may wait.
 const BACKLOG: usize = 1024;
 /// Clients that are looked after in a step, besides those for which something completed.
-const LOOKS: usize = 16;
+const CLIENTS_PER_STEP: usize = 16;
 /// Completions that a client can have outstanding: receives and Sends of its channel, a Read, a
 /// Write.
-const COMPLETIONS: usize = 2 * CHANNEL_SLOTS as usize + 2;
+const COMPLETIONS_PER_CLIENT: usize = 2 * CHANNEL_SLOTS as usize + 2;
 
 /// The end that answers.
 pub struct Server {
-    end: End,
+    end: Endpoint,
     listener: Listener,
     /// Clients at a time.
     clients_max: usize,
@@ -32,15 +32,15 @@ pub struct Server {
     persistent: bool,
     verbose: bool,
     immediate: bool,
-    reads: ReadArgs,
+    reads: IrdOrdArgs,
     timeout: Duration,
     /// By the index of their queue pair.
     clients: Vec<Option<Client>>,
-    count: usize,
+    client_count: usize,
     /// The client that is looked after next.
-    next: usize,
+    next_client: usize,
     batch: Vec<Wc>,
-    idle: Idle,
+    idle: IdleBackoff,
     /// Called with one line when a client fails.
     on_failure: Box<dyn FnMut(&str) + Send>,
 }
@@ -48,16 +48,16 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The client advertises its source next.
-    Source,
+    AwaitSource,
     /// The source is being read.
     Reading,
     /// The client advertises its sink next.
-    Sink,
+    AwaitSink,
 }
 
 /// One client.
 struct Client {
-    channel: Channel,
+    channel: MessageChannel,
     /// As long as the client's pings, once it has said how long they are.
     buffer: Option<Mr>,
     is_up: bool,
@@ -65,7 +65,7 @@ struct Client {
     /// Octets of the present ping.
     size: u32,
     rounds: u64,
-    watch: Watch,
+    watchdog: Watchdog,
 }
 
 impl Server {
@@ -76,11 +76,11 @@ impl Server {
     /// If the port is in use, or the context has no room for completions of so many clients.
     pub fn new(
         context: &Context,
-        common: &Common,
+        common: &CommonArgs,
         clients: Option<u16>,
         on_failure: Box<dyn FnMut(&str) + Send>,
     ) -> anyhow::Result<Self> {
-        let &Common { port, verbose, immediate, reads, timeout, .. } = common;
+        let &CommonArgs { port, verbose, immediate, reads, timeout, .. } = common;
         let listener = if immediate {
             context.listen_unframed(port, BACKLOG)?
         } else {
@@ -88,7 +88,7 @@ impl Server {
         };
         let clients_max = usize::from(clients.unwrap_or(1));
         Ok(Self {
-            end: End::new(context, clients_max * COMPLETIONS)?,
+            end: Endpoint::new(context, clients_max * COMPLETIONS_PER_CLIENT)?,
             listener,
             clients_max,
             persistent: clients.is_some(),
@@ -97,17 +97,17 @@ impl Server {
             reads,
             timeout,
             clients: Vec::new(),
-            count: 0,
-            next: 0,
+            client_count: 0,
+            next_client: 0,
             batch: Vec::with_capacity(256),
-            idle: Idle::default(),
+            idle: IdleBackoff::default(),
             on_failure,
         })
     }
 
-    fn listen(&mut self) {
+    fn poll_listener(&mut self) {
         while let Some(request) = self.listener.poll() {
-            if self.count >= self.clients_max {
+            if self.client_count >= self.clients_max {
                 // The peer may have gone meanwhile, which is no error here.
                 let _ = request.reject(b"busy with other clients: try again later");
                 continue;
@@ -120,7 +120,7 @@ impl Server {
 
     fn accept(&mut self, request: ConnRequest) -> anyhow::Result<()> {
         let slot_len = u32::try_from(ADVERT_LEN)?;
-        let channel = match Channel::new(&self.end, CHANNEL_SLOTS.into(), slot_len) {
+        let channel = match MessageChannel::new(&self.end, CHANNEL_SLOTS.into(), slot_len) {
             Ok(channel) => channel,
             Err(error) => {
                 let _ = request.reject(b"no room for another client");
@@ -128,46 +128,50 @@ impl Server {
             }
         };
         let offer = request.offer();
-        let mut param = parameters(offer.crc, offer.markers_out, READS, &[])?;
-        self.reads.put_into(&mut param);
-        param.start = start(self.immediate);
+        let mut param = conn_param(offer.crc, offer.markers_out, IRD_ORD, &[])?;
+        self.reads.apply_to(&mut param);
+        param.start = start_mode(self.immediate);
         request.accept(&channel.qp, param)?;
         let index = usize::try_from(channel.qp.id().index)?;
         let client = Client {
             channel,
             buffer: None,
             is_up: false,
-            state: State::Source,
+            state: State::AwaitSource,
             size: 0,
             rounds: 0,
-            watch: Watch::new(self.timeout),
+            watchdog: Watchdog::new(self.timeout),
         };
         if index >= self.clients.len() {
             self.clients.resize_with(index + 1, || None);
         }
         self.clients[index] = Some(client);
-        self.count += 1;
+        self.client_count += 1;
         Ok(())
     }
 
     /// Acts on what a client's turn came to; finished if the machine is.
-    fn conclude(&mut self, index: usize, turn: anyhow::Result<Step>) -> anyhow::Result<Step> {
-        if matches!(turn, Ok(Step::Running)) {
-            return turn;
+    fn finish_client(
+        &mut self,
+        index: usize,
+        outcome: anyhow::Result<Step>,
+    ) -> anyhow::Result<Step> {
+        if matches!(outcome, Ok(Step::Running)) {
+            return outcome;
         }
         self.clients[index] = None;
-        self.count -= 1;
+        self.client_count -= 1;
         if !self.persistent {
-            return turn;
+            return outcome;
         }
-        if let Err(error) = turn {
+        if let Err(error) = outcome {
             (self.on_failure)(&format!("a client failed: {error:#}"));
         }
         Ok(Step::Running)
     }
 
     /// Handles the completions that are there.
-    fn complete(&mut self) -> anyhow::Result<Step> {
+    fn poll_completions(&mut self) -> anyhow::Result<Step> {
         let mut batch = core::mem::take(&mut self.batch);
         batch.clear();
         self.end.poll(&mut batch);
@@ -176,8 +180,8 @@ impl Server {
             let index = usize::try_from(wc.qp.index)?;
             let Some(Some(client)) = self.clients.get_mut(index) else { continue };
             if client.channel.qp.id() == wc.qp {
-                let turn = client.complete(&self.end, wc, self.verbose);
-                step = self.conclude(index, turn)?;
+                let outcome = client.on_completion(&self.end, wc, self.verbose);
+                step = self.finish_client(index, outcome)?;
             }
             if step == Step::Finished {
                 break;
@@ -188,14 +192,14 @@ impl Server {
     }
 
     /// Looks after some of the clients, others at each step.
-    fn look_after(&mut self) -> anyhow::Result<Step> {
+    fn poll_clients(&mut self) -> anyhow::Result<Step> {
         let now = Instant::now();
-        for _ in 0..LOOKS.min(self.clients.len()) {
-            let index = self.next % self.clients.len();
-            self.next = index + 1;
+        for _ in 0..CLIENTS_PER_STEP.min(self.clients.len()) {
+            let index = self.next_client % self.clients.len();
+            self.next_client = index + 1;
             let Some(client) = &mut self.clients[index] else { continue };
-            let turn = client.look(now, self.verbose);
-            if self.conclude(index, turn)? == Step::Finished {
+            let outcome = client.poll(now, self.verbose);
+            if self.finish_client(index, outcome)? == Step::Finished {
                 return Ok(Step::Finished);
             }
         }
@@ -203,58 +207,61 @@ impl Server {
     }
 }
 
-impl Machine for Server {
+impl Task for Server {
     fn step(&mut self) -> anyhow::Result<Step> {
         let busy = self.end.context.drive();
-        self.listen();
-        self.idle.step(busy || self.count > 0);
-        if self.complete()? == Step::Finished {
+        self.poll_listener();
+        self.idle.step(busy || self.client_count > 0);
+        if self.poll_completions()? == Step::Finished {
             return Ok(Step::Finished);
         }
-        self.look_after()
+        self.poll_clients()
     }
 }
 
 impl Client {
     /// Takes note of a completion.
-    fn complete(&mut self, end: &End, wc: &Wc, verbose: bool) -> anyhow::Result<Step> {
-        self.greet(verbose)?;
-        let id = Id::unpack(wc.wr_id);
-        if id.kind == Id::CHANNEL_RECEIVE && wc.status != WcStatus::Success && self.is_between() {
+    fn on_completion(&mut self, end: &Endpoint, wc: &Wc, verbose: bool) -> anyhow::Result<Step> {
+        self.check_established(verbose)?;
+        let id = WrId::unpack(wc.wr_id);
+        if id.kind == WrId::CHANNEL_RECV
+            && wc.status != WcStatus::Success
+            && self.is_between_rounds()
+        {
             // The receives are flushed when a client leaves, which it may between rounds.
-            return self.leave(ended(&self.channel.qp));
+            return self.on_client_left(end_reason(&self.channel.qp));
         }
-        if id.kind < Id::FIRST_FREE {
-            if let Some(octets) = self.channel.complete(id, wc)? {
-                self.advert(end, &octets)?;
+        if id.kind < WrId::FIRST_APP_KIND {
+            if let Some(octets) = self.channel.on_completion(id, wc)? {
+                self.on_advert(end, &octets)?;
             }
             return Ok(Step::Running);
         }
-        check(wc, &self.channel.qp)?;
-        if id.kind == READ {
-            self.fetched(verbose)?;
+        check_wc(wc, &self.channel.qp)?;
+        if id.kind == KIND_READ {
+            self.on_read_complete(verbose)?;
         }
         Ok(Step::Running)
     }
 
     /// What is to be done also when nothing completes.
-    fn look(&mut self, now: Instant, verbose: bool) -> anyhow::Result<Step> {
-        self.greet(verbose)?;
-        if !self.is_between() {
-            self.watch.check(now, "a client")?;
-        } else if let Some(reason) = ended(&self.channel.qp) {
-            return self.leave(Some(reason));
+    fn poll(&mut self, now: Instant, verbose: bool) -> anyhow::Result<Step> {
+        self.check_established(verbose)?;
+        if !self.is_between_rounds() {
+            self.watchdog.check(now, "a client")?;
+        } else if let Some(reason) = end_reason(&self.channel.qp) {
+            return self.on_client_left(Some(reason));
         }
         Ok(Step::Running)
     }
 
-    fn greet(&mut self, verbose: bool) -> anyhow::Result<()> {
+    fn check_established(&mut self, verbose: bool) -> anyhow::Result<()> {
         if !self.is_up
-            && let Some(agreed) = established(&self.channel.qp)?
+            && let Some(agreed) = poll_established(&self.channel.qp)?
         {
             self.is_up = true;
             if verbose {
-                println!("server {}", agreement(&agreed));
+                println!("server {}", negotiated_line(&agreed));
             }
         }
         Ok(())
@@ -265,81 +272,81 @@ impl Client {
         self.buffer.as_ref().context("the client pings with nothing")
     }
 
-    fn leave(&self, reason: Option<Cow<'static, str>>) -> anyhow::Result<Step> {
+    fn on_client_left(&self, reason: Option<Cow<'static, str>>) -> anyhow::Result<Step> {
         // It is down already, or going.
         let _ = self.channel.qp.disconnect();
-        ensure!(reason.as_deref() != Some(SILENT), "{SILENT}");
+        ensure!(reason.as_deref() != Some(PEER_TIMED_OUT), "{PEER_TIMED_OUT}");
         ensure!(self.rounds > 0, "a client left before its first ping");
         Ok(Step::Finished)
     }
 
     /// Between rounds a client may leave, or take its time; `--keepalive` looks whether it lives.
-    fn is_between(&self) -> bool {
-        self.state == State::Source
+    fn is_between_rounds(&self) -> bool {
+        self.state == State::AwaitSource
     }
 
-    fn advert(&mut self, end: &End, octets: &[u8]) -> anyhow::Result<()> {
+    fn on_advert(&mut self, end: &Endpoint, octets: &[u8]) -> anyhow::Result<()> {
         let advert = Advert::parse(octets).context("the client does not speak as rping does")?;
         ensure!(
             (1..=SIZE_MAX).contains(&advert.size),
             "the client pings with {} octets: at most {SIZE_MAX} are served",
             advert.size
         );
-        self.watch.progress(Instant::now());
+        self.watchdog.progress(Instant::now());
         match self.state {
-            State::Source => {
+            State::AwaitSource => {
                 self.size = advert.size;
                 self.state = State::Reading;
                 let len = usize::try_from(self.size)?;
                 if self.buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
                     // The old one goes first.
                     self.buffer = None;
-                    self.buffer = Some(end.memory(len, Access::LOCAL_WRITE)?);
+                    self.buffer = Some(end.alloc_mr(len, Access::LOCAL_WRITE)?);
                 }
-                let sink = piece(self.buffer()?, 0, self.size);
+                let sink = sge_at(self.buffer()?, 0, self.size);
                 let (rkey, remote) = (advert.rkey, advert.addr);
-                self.post(READ, Operation::Read { sink, rkey, remote })
+                self.post(KIND_READ, Operation::Read { sink, rkey, remote })
             }
-            State::Sink => {
+            State::AwaitSink => {
                 // A smaller sink gets what fits, as much as the client said.
                 let size = advert.size.min(self.size);
-                let payload = gather(piece(self.buffer()?, 0, size));
+                let payload = gather(sge_at(self.buffer()?, 0, size));
                 let (rkey, remote) = (advert.rkey, advert.addr);
-                self.post(WRITE, Operation::Write { payload, rkey, remote })?;
-                self.state = State::Source;
+                self.post(KIND_WRITE, Operation::Write { payload, rkey, remote })?;
+                self.state = State::AwaitSource;
                 self.rounds += 1;
                 // Delivered after the Write before it is in place.
-                self.go_ahead()
+                self.send_go_ahead()
             }
             State::Reading => bail!("the client spoke out of turn"),
         }
     }
 
-    fn fetched(&mut self, verbose: bool) -> anyhow::Result<()> {
+    fn on_read_complete(&mut self, verbose: bool) -> anyhow::Result<()> {
         if verbose {
             let mut octets = vec![0; usize::try_from(self.size)?];
             self.buffer()?.read(0, &mut octets);
-            println!("server ping data: {}", shown(&octets));
+            println!("server ping data: {}", printable_text(&octets));
         }
-        self.state = State::Sink;
-        self.go_ahead()
+        self.state = State::AwaitSink;
+        self.send_go_ahead()
     }
 
-    fn go_ahead(&mut self) -> anyhow::Result<()> {
+    fn send_go_ahead(&mut self) -> anyhow::Result<()> {
         let buffer = self.buffer()?;
         let advert = Advert { addr: buffer.addr(), rkey: buffer.rkey(), size: self.size };
         self.channel.send(&advert.emit())
     }
 
     fn post(&self, kind: u8, operation: Operation) -> anyhow::Result<()> {
-        let id = Id { kind, run: 0, index: 0, number: 0 };
+        let id = WrId { kind, run: 0, index: 0, number: 0 };
         let request = SendWr { wr_id: id.pack(), operation, signaled: true, fence: false };
         post(&self.channel.qp, request)
     }
 }
 
 fn post(qp: &Qp, request: SendWr) -> anyhow::Result<()> {
-    match (qp.post_send(request), ended(qp)) {
+    match (qp.post_send(request), end_reason(qp)) {
         (Ok(()), _) => Ok(()),
         (Err(_), Some(reason)) => bail!("{reason}"),
         (Err(error), None) => Err(error).context("a request was refused"),

@@ -44,7 +44,7 @@ impl Advert {
 
 /// The octets of ping `number`, as rping makes them: a text, letters that go round, a NUL.
 #[must_use]
-pub fn text(number: u64, size: u32) -> Vec<u8> {
+pub fn ping_data(number: u64, size: u32) -> Vec<u8> {
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     let mut out = format!("rdma-ping-{number}: ").into_bytes();
     let letters = u64::from(LAST_LETTER - FIRST_LETTER + 1);
@@ -63,7 +63,7 @@ pub fn text(number: u64, size: u32) -> Vec<u8> {
 
 /// The text of a ping for a terminal: up to its NUL.
 #[must_use]
-pub fn shown(octets: &[u8]) -> String {
+pub fn printable_text(octets: &[u8]) -> String {
     let text = octets.split(|&octet| octet == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect()
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_advert_is_rpings() {
+    fn advert_has_rpings_layout() {
         let advert = Advert { addr: 0x0102_0304_0506_0708, rkey: 0x1112_1314, size: 100 };
         let octets = advert.emit();
         assert_eq!(octets, [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 100]);
@@ -83,16 +83,16 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_rpings() {
-        let first = text(0, 100);
+    fn ping_data_matches_rping() {
+        let first = ping_data(0, 100);
         assert!(first.starts_with(b"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdef"));
         assert_eq!((first.len(), first[99]), (100, 0));
-        assert!(text(1, 100).starts_with(b"rdma-ping-1: BCDE"));
-        assert!(text(58, 100).starts_with(b"rdma-ping-58: ABCD"));
-        assert_eq!(shown(&first).len(), 99);
+        assert!(ping_data(1, 100).starts_with(b"rdma-ping-1: BCDE"));
+        assert!(ping_data(58, 100).starts_with(b"rdma-ping-58: ABCD"));
+        assert_eq!(printable_text(&first).len(), 99);
         // Exactly one NUL, at the end: rping's server takes the length from it.
         let number = u64::MAX;
-        let smallest = text(number, SIZE_MIN);
+        let smallest = ping_data(number, SIZE_MIN);
         assert_eq!(smallest.iter().position(|&octet| octet == 0), Some(31));
     }
 }

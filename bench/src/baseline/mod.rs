@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::bare::{self, Crc, Work};
+use crate::copy_crc_bound::{self, CopyCrcParams, Crc};
 use runner::{Iwperf, Sample};
 
 /// The tests, bandwidth first.
@@ -18,7 +18,7 @@ pub const TESTS: [&str; 6] =
 
 /// Where both ends run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Topology {
     /// One process over `ring`, both ends on one core.
     OneCore(usize),
     /// One process over `ring`, an end on each core.
@@ -27,7 +27,7 @@ pub enum Place {
     Memif([usize; 2]),
 }
 
-impl Place {
+impl Topology {
     /// For headings.
     #[must_use]
     pub fn title(&self) -> &'static str {
@@ -43,23 +43,23 @@ impl Place {
 #[derive(Clone, Debug)]
 pub struct Table {
     /// Where.
-    pub place: Place,
+    pub topology: Topology,
     /// MTU in octets.
     pub mtu: u16,
     /// Figures, one row per test, one cell per size.
-    pub rows: Vec<(&'static str, Vec<Cell>)>,
+    pub rows: Vec<(&'static str, Vec<CellResult>)>,
 }
 
 /// The figures of one test at one size.
 #[derive(Clone, Debug, Default)]
-pub struct Cell {
+pub struct CellResult {
     /// One for each round that went well.
     pub samples: Vec<Sample>,
     /// The bare bound measured before each, in Gb/s; for bandwidth only.
-    pub bare: Vec<f64>,
+    pub bound: Vec<f64>,
 }
 
-impl Cell {
+impl CellResult {
     /// Median over the rounds of what `value` takes from a sample.
     #[must_use]
     pub fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
@@ -69,45 +69,45 @@ impl Cell {
 
 /// A figure that is measured longer than the tables, because something is promised of it.
 #[derive(Clone, Debug)]
-pub struct Promise {
+pub struct Target {
     /// The test.
     pub test: &'static str,
     /// Where.
-    pub place: Place,
+    pub topology: Topology,
     /// MTU in octets.
     pub mtu: u16,
     /// Octets per message.
     pub size: u64,
     /// At least so many Gb/s, or for latency at most so many microseconds in the median.
-    pub wanted: f64,
+    pub threshold: f64,
     /// The figures.
-    pub cell: Cell,
+    pub measured: CellResult,
 }
 
 /// What is promised of runs on one core, and on two.
 #[must_use]
-pub fn promises(one: usize, two: Option<[usize; 2]>) -> Vec<Promise> {
-    let promise = |test, place, mtu, size, wanted| Promise {
+pub fn targets(one: usize, two: Option<[usize; 2]>) -> Vec<Target> {
+    let target = |test, place, mtu, size, wanted| Target {
         test,
-        place,
+        topology: place,
         mtu,
         size,
-        wanted,
-        cell: Cell::default(),
+        threshold: wanted,
+        measured: CellResult::default(),
     };
-    let mut promises = vec![
-        promise("write-bw", Place::OneCore(one), 1500, 65_536, 12.0),
-        promise("write-bw", Place::OneCore(one), 9000, 65_536, 30.0),
+    let mut targets = vec![
+        target("write-bw", Topology::OneCore(one), 1500, 65_536, 12.0),
+        target("write-bw", Topology::OneCore(one), 9000, 65_536, 30.0),
     ];
-    promises.extend(two.map(|two| promise("write-lat", Place::TwoCores(two), 1500, 64, 2.5)));
-    promises
+    targets.extend(two.map(|two| target("write-lat", Topology::TwoCores(two), 1500, 64, 2.5)));
+    targets
 }
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where, with which MTU.
-    pub tables: Vec<(Place, u16)>,
+    pub tables: Vec<(Topology, u16)>,
     /// Octets per message.
     pub sizes: Vec<u64>,
     /// How often everything is done.
@@ -115,7 +115,7 @@ pub struct Plan {
     /// Seconds of each run of `iwperf`.
     pub seconds: f64,
     /// Seconds of each measurement of the bound.
-    pub bare_seconds: f64,
+    pub bound_seconds: f64,
 }
 
 /// Runs the plan, round by round, so that a bad moment of the machine spoils one sample of each
@@ -124,27 +124,27 @@ pub struct Plan {
 /// # Errors
 /// If the bound cannot be measured.
 pub fn run(plan: &Plan, iwperf: &Iwperf, failures: &mut Vec<String>) -> Result<Vec<Table>> {
-    let empty = |(place, mtu): &(Place, u16)| Table {
-        place: place.clone(),
+    let empty = |(place, mtu): &(Topology, u16)| Table {
+        topology: place.clone(),
         mtu: *mtu,
-        rows: TESTS.map(|test| (test, vec![Cell::default(); plan.sizes.len()])).to_vec(),
+        rows: TESTS.map(|test| (test, vec![CellResult::default(); plan.sizes.len()])).to_vec(),
     };
     let mut tables: Vec<Table> = plan.tables.iter().map(empty).collect();
     for round in 0..plan.rounds {
         for table in &mut tables {
-            let (place, mtu) = (&table.place, table.mtu);
+            let (place, mtu) = (&table.topology, table.mtu);
             eprintln!("round {} of {}: {}, MTU {mtu}", round + 1, plan.rounds, place.title());
             for (test, cells) in &mut table.rows {
                 for (cell, &size) in cells.iter_mut().zip(&plan.sizes) {
                     let bound = if test.ends_with("-bw") {
-                        Some(bound(place, mtu, plan.bare_seconds)?)
+                        Some(bound(place, mtu, plan.bound_seconds)?)
                     } else {
                         None
                     };
                     match iwperf.run(test, place, mtu, size, plan.seconds) {
                         Ok(sample) => {
                             cell.samples.push(sample);
-                            cell.bare.extend(bound);
+                            cell.bound.extend(bound);
                         }
                         Err(error) => failures.push(format!(
                             "{test}, {size} octets, {}, MTU {mtu}: {error:#}",
@@ -159,16 +159,16 @@ pub fn run(plan: &Plan, iwperf: &Iwperf, failures: &mut Vec<String>) -> Result<V
 }
 
 /// Measures what is promised, in runs of `seconds`; failures as in [`run`].
-pub fn keep(
-    promises: &mut [Promise],
+pub fn measure_targets(
+    targets: &mut [Target],
     plan: &Plan,
     seconds: f64,
     iwperf: &Iwperf,
     failures: &mut Vec<String>,
 ) {
     for _ in 0..plan.rounds {
-        for promise in &mut *promises {
-            let Promise { test, place, mtu, size, cell, .. } = promise;
+        for target in &mut *targets {
+            let Target { test, topology: place, mtu, size, measured: cell, .. } = target;
             match iwperf.run(test, place, *mtu, *size, seconds) {
                 Ok(sample) => cell.samples.push(sample),
                 Err(error) => failures.push(format!("{test}, {}: {error:#}", place.title())),
@@ -178,15 +178,19 @@ pub fn keep(
 }
 
 /// The bare bound at a place: full segments, messages of 64 KiB.
-fn bound(place: &Place, mtu: u16, seconds: f64) -> Result<f64> {
-    let work = Work { piece_len: usize::from(mtu) - 40, message_len: 65_536, crc: Crc::Fast };
+fn bound(place: &Topology, mtu: u16, seconds: f64) -> Result<f64> {
+    let work = CopyCrcParams {
+        segment_len: usize::from(mtu) - 40,
+        message_len: 65_536,
+        crc: Crc::CrcFast,
+    };
     let duration = Duration::from_secs_f64(seconds);
     match *place {
-        Place::TwoCores(cores) | Place::Memif(cores) if cores[0] != cores[1] => {
-            bare::two_cores(work, cores, duration)
+        Topology::TwoCores(cores) | Topology::Memif(cores) if cores[0] != cores[1] => {
+            copy_crc_bound::two_cores(work, cores, duration)
         }
-        Place::OneCore(core) | Place::TwoCores([core, _]) | Place::Memif([core, _]) => {
-            bare::one_core_on(work, core, duration)
+        Topology::OneCore(core) | Topology::TwoCores([core, _]) | Topology::Memif([core, _]) => {
+            copy_crc_bound::one_core_pinned(work, core, duration)
         }
     }
 }
@@ -205,7 +209,7 @@ mod tests {
     use super::median;
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn median_of_odd_and_even_counts() {
         assert_eq!(median(vec![]), None);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));

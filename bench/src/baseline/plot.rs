@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::{Place, Plan, Table, median};
+use super::{Plan, Table, Topology, median};
 
 /// Draws RDMA Write bandwidth by size, a line for each table over `ring` on one core and a dashed
 /// one for its bound.
@@ -14,7 +14,7 @@ use super::{Place, Plan, Table, median};
 /// If the file cannot be written, or there is nothing to draw.
 pub fn draw(path: &Path, plan: &Plan, tables: &[Table]) -> Result<()> {
     let tables: Vec<&Table> =
-        tables.iter().filter(|table| matches!(table.place, Place::OneCore(_))).collect();
+        tables.iter().filter(|table| matches!(table.topology, Topology::OneCore(_))).collect();
     let curves: Vec<_> = tables.iter().map(|table| curve(plan, table)).collect();
     let highest = curves
         .iter()
@@ -25,22 +25,23 @@ pub fn draw(path: &Path, plan: &Plan, tables: &[Table]) -> Result<()> {
     };
     let (first, last) = (first as f64, last as f64);
     let area = SVGBackend::new(path, (760, 440)).into_drawing_area();
-    let told = |error: &dyn std::fmt::Display| anyhow!("cannot draw {}: {error}", path.display());
-    area.fill(&WHITE).map_err(|error| told(&error))?;
+    let draw_error =
+        |error: &dyn std::fmt::Display| anyhow!("cannot draw {}: {error}", path.display());
+    area.fill(&WHITE).map_err(|error| draw_error(&error))?;
     let mut chart = ChartBuilder::on(&area)
         .caption("RDMA Write, both ends on one core over ring", ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(52)
         .build_cartesian_2d((first..last * 1.01).log_scale(), 0.0..highest * 1.1)
-        .map_err(|error| told(&error))?;
+        .map_err(|error| draw_error(&error))?;
     chart
         .configure_mesh()
         .x_desc("octets per message")
         .y_desc("Gb/s")
         .x_label_formatter(&|size| format!("{size:.0}"))
         .draw()
-        .map_err(|error| told(&error))?;
+        .map_err(|error| draw_error(&error))?;
     for (index, (table, (points, bound))) in tables.iter().zip(curves).enumerate() {
         let colour = Palette99::pick(index).to_rgba();
         let line = LineSeries::new(points, colour.stroke_width(2)).point_size(3);
@@ -52,12 +53,12 @@ pub fn draw(path: &Path, plan: &Plan, tables: &[Table]) -> Result<()> {
                 });
             }
         };
-        let series = chart.draw_series(line).map_err(|error| told(&error))?;
+        let series = chart.draw_series(line).map_err(|error| draw_error(&error))?;
         label(format!("MTU {}", table.mtu))(series, false);
         if let Some(bound) = bound {
             let ends = [(first, bound), (last, bound)];
             let line = DashedLineSeries::new(ends, 6, 4, colour.stroke_width(1));
-            let series = chart.draw_series(line).map_err(|error| told(&error))?;
+            let series = chart.draw_series(line).map_err(|error| draw_error(&error))?;
             label(format!("bare copy and CRC, {}", table.mtu - 40))(series, true);
         }
     }
@@ -66,8 +67,8 @@ pub fn draw(path: &Path, plan: &Plan, tables: &[Table]) -> Result<()> {
         .position(SeriesLabelPosition::UpperLeft)
         .background_style(WHITE.mix(0.8))
         .draw()
-        .map_err(|error| told(&error))?;
-    area.present().map_err(|error| told(&error))
+        .map_err(|error| draw_error(&error))?;
+    area.present().map_err(|error| draw_error(&error))
 }
 
 /// Points of a table's `write-bw`, and its bound.
@@ -75,7 +76,7 @@ fn curve(plan: &Plan, table: &Table) -> (Vec<(f64, f64)>, Option<f64>) {
     let cells = table.rows.iter().find(|(test, _)| *test == "write-bw");
     let cells = cells.map(|(_, cells)| cells.as_slice()).unwrap_or_default();
     let point =
-        |(&size, cell): (&u64, &super::Cell)| Some((size as f64, cell.median(|s| s.gbit_s)?));
+        |(&size, cell): (&u64, &super::CellResult)| Some((size as f64, cell.median(|s| s.gbit_s)?));
     let points = plan.sizes.iter().zip(cells).filter_map(point).collect();
-    (points, median(cells.iter().flat_map(|cell| cell.bare.clone()).collect()))
+    (points, median(cells.iter().flat_map(|cell| cell.bound.clone()).collect()))
 }

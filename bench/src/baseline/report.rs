@@ -5,14 +5,14 @@ use std::fs::read_to_string;
 use std::process::Command;
 
 use super::runner::Sample;
-use super::{Cell, Plan, Promise, Table, median};
+use super::{CellResult, Plan, Table, Target, median};
 
 /// Messages below so many octets are shown with their rate.
 const SMALL: u64 = 1024;
 
 /// What the figures were measured on and with, one line each.
 #[must_use]
-pub fn machine() -> Vec<(&'static str, String)> {
+pub fn host_info() -> Vec<(&'static str, String)> {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = cpuinfo.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -79,11 +79,11 @@ pub fn tables(plan: &Plan, tables: &[Table]) -> String {
 
 /// What was promised, and what came of it: median, lowest and highest of the rounds.
 #[must_use]
-pub fn promises(promises: &[Promise]) -> String {
+pub fn target_table(targets: &[Target]) -> String {
     let mut text = "| test | octets | where | MTU | wanted | median | lowest to highest |\n\
                     |---|---:|---|---:|---:|---:|---:|\n"
         .to_owned();
-    for Promise { test, place, mtu, size, wanted, cell } in promises {
+    for Target { test, topology: place, mtu, size, threshold: wanted, measured: cell } in targets {
         let is_latency = test.ends_with("-lat");
         let value = |sample: &Sample| if is_latency { sample.p50_us } else { sample.gbit_s };
         let (unit, bound) = if is_latency { ("us", "at most") } else { ("Gb/s", "at least") };
@@ -107,9 +107,9 @@ fn write_table(text: &mut String, plan: &Plan, table: &Table) {
     let checksum =
         table.rows.iter().flat_map(|(_, cells)| cells).find_map(|cell| cell.samples.first());
     let checksum = checksum.map_or("", |sample| sample.checksum.as_str());
-    line(text, &format!("### {}, MTU {}", table.place.title(), table.mtu));
+    line(text, &format!("### {}, MTU {}", table.topology.title(), table.mtu));
     line(text, "");
-    line(text, &format!("TCP and IP checksums: {checksum}. {}", bare_line(table)));
+    line(text, &format!("TCP and IP checksums: {checksum}. {}", bound_line(table)));
     line(text, "");
     let mut head = "| test |".to_owned();
     for &size in &plan.sizes {
@@ -120,7 +120,7 @@ fn write_table(text: &mut String, plan: &Plan, table: &Table) {
     for (test, cells) in &table.rows {
         let mut row = format!("| {test}, {} |", if test.ends_with("-bw") { "Gb/s" } else { "us" });
         for (cell, &size) in cells.iter().zip(&plan.sizes) {
-            let _ = write!(row, " {} |", figure(test, size, cell));
+            let _ = write!(row, " {} |", format_cell(test, size, cell));
         }
         line(text, &row);
     }
@@ -132,9 +132,13 @@ fn line(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-fn bare_line(table: &Table) -> String {
-    let all: Vec<f64> =
-        table.rows.iter().flat_map(|(_, cells)| cells).flat_map(|cell| cell.bare.clone()).collect();
+fn bound_line(table: &Table) -> String {
+    let all: Vec<f64> = table
+        .rows
+        .iter()
+        .flat_map(|(_, cells)| cells)
+        .flat_map(|cell| cell.bound.clone())
+        .collect();
     let least = all.iter().copied().fold(f64::INFINITY, f64::min);
     let most = all.iter().copied().fold(0.0, f64::max);
     match median(all) {
@@ -149,7 +153,7 @@ fn bare_line(table: &Table) -> String {
 
 /// Bandwidth: median, in brackets its share of the bound, or the rate of small messages.
 /// Latency: median and 99th percentile.
-fn figure(test: &str, size: u64, cell: &Cell) -> String {
+fn format_cell(test: &str, size: u64, cell: &CellResult) -> String {
     if test.ends_with("-lat") {
         let (Some(p50), Some(p99)) = (cell.median(|s| s.p50_us), cell.median(|s| s.p99_us)) else {
             return "failed".to_owned();
@@ -157,7 +161,7 @@ fn figure(test: &str, size: u64, cell: &Cell) -> String {
         return format!("{p50:.2} (p99 {p99:.2})");
     }
     let Some(middle) = cell.median(|s| s.gbit_s) else { return "failed".to_owned() };
-    let shares = cell.samples.iter().zip(&cell.bare).map(|(sample, bare)| sample.gbit_s / bare);
+    let shares = cell.samples.iter().zip(&cell.bound).map(|(sample, bare)| sample.gbit_s / bare);
     let share = median(shares.collect()).unwrap_or(0.0) * 100.0;
     if size < SMALL {
         let rate = cell.median(|s| s.rate_mops).unwrap_or(0.0);
@@ -182,10 +186,10 @@ pub fn size_name(size: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::baseline::Place;
+    use crate::baseline::Topology;
 
     #[test]
-    fn a_table_shows_medians_and_what_failed() {
+    fn table_shows_medians_and_failures() {
         let sample = |gbit_s, p50_us| Sample {
             gbit_s,
             p50_us,
@@ -193,18 +197,18 @@ mod tests {
             checksum: "none".to_owned(),
             ..Sample::default()
         };
-        let fast = Cell {
+        let fast = CellResult {
             samples: vec![sample(10.0, 0.0), sample(30.0, 0.0), sample(20.0, 0.0)],
-            bare: vec![40.0; 3],
+            bound: vec![40.0; 3],
         };
-        let quick = Cell { samples: vec![sample(0.1, 1.25)], bare: vec![] };
+        let quick = CellResult { samples: vec![sample(0.1, 1.25)], bound: vec![] };
         let table = Table {
-            place: Place::OneCore(0),
+            topology: Topology::OneCore(0),
             mtu: 1500,
             rows: vec![
                 ("write-bw", vec![fast]),
                 ("write-lat", vec![quick]),
-                ("read-bw", vec![Cell::default()]),
+                ("read-bw", vec![CellResult::default()]),
             ],
         };
         let plan = Plan {
@@ -212,7 +216,7 @@ mod tests {
             sizes: vec![65_536],
             rounds: 3,
             seconds: 1.0,
-            bare_seconds: 0.1,
+            bound_seconds: 0.1,
         };
         let text = tables(&plan, &[table]);
         for expected in [
@@ -228,29 +232,29 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_is_described() {
-        let machine = machine();
-        let value = |name| machine.iter().find(|(found, _)| *found == name).unwrap().1.as_str();
+    fn host_info_has_scheduling_load_and_rust() {
+        let info = host_info();
+        let value = |name| info.iter().find(|(found, _)| *found == name).unwrap().1.as_str();
         assert_ne!(value("Scheduling"), "unknown");
         assert_eq!(value("Load average at the start").split(' ').count(), 3);
         assert!(value("Rust").starts_with("rustc "));
     }
 
     #[test]
-    fn promises_show_the_spread() {
-        let mut promised = crate::baseline::promises(0, Some([0, 1]));
+    fn target_table_shows_median_and_range() {
+        let mut promised = crate::baseline::targets(0, Some([0, 1]));
         for (gbit_s, p50_us) in [(14.0, 0.0), (13.0, 0.0), (16.0, 0.0)] {
-            promised[0].cell.samples.push(Sample { gbit_s, p50_us, ..Sample::default() });
+            promised[0].measured.samples.push(Sample { gbit_s, p50_us, ..Sample::default() });
         }
-        promised[2].cell.samples.push(Sample { p50_us: 1.5, ..Sample::default() });
-        let text = promises(&promised);
+        promised[2].measured.samples.push(Sample { p50_us: 1.5, ..Sample::default() });
+        let text = target_table(&promised);
         assert!(text.contains("| 1500 | at least 12 | 14.00 | 13.00 to 16.00 |"), "{text}");
         assert!(text.contains("| 1500 | at most 2.5 | 1.50 | 1.50 to 1.50 |"), "{text}");
         assert!(!text.contains("| 9000 |"), "nothing was measured: {text}");
     }
 
     #[test]
-    fn sizes_have_names() {
+    fn size_name_uses_binary_units() {
         assert_eq!([64, 4096, 65_536, 1 << 20].map(size_name), ["64", "4 KiB", "64 KiB", "1 MiB"]);
     }
 }

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::Place;
+use super::Topology;
 
 /// Addresses of two processes that talk over `memif`.
 const SERVER: &str = "198.18.0.1";
 const CLIENT: &str = "198.18.0.2";
 /// What a run may take beyond its measured time: start of both ends, and the end.
-const GRACE: Duration = Duration::from_secs(40);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// What one run says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,22 +50,24 @@ impl Iwperf {
     pub fn run(
         &self,
         test: &str,
-        place: &Place,
+        place: &Topology,
         mtu: u16,
         size: u64,
         seconds: f64,
     ) -> Result<Sample> {
-        let limit = GRACE + Duration::from_secs_f64(seconds);
+        let limit = STARTUP_TIMEOUT + Duration::from_secs_f64(seconds);
         let json = self.scratch.join("result.json");
         let _ = fs::remove_file(&json);
         let mut client = Command::new(&self.program);
         let mut server = None;
         match place {
-            Place::OneCore(core) => client.args(["loop", test, "--cores", &core.to_string()]),
-            Place::TwoCores([a, b]) => client.args(["loop", test, "--cores", &format!("{a},{b}")]),
-            Place::Memif([a, b]) => {
+            Topology::OneCore(core) => client.args(["loop", test, "--cores", &core.to_string()]),
+            Topology::TwoCores([a, b]) => {
+                client.args(["loop", test, "--cores", &format!("{a},{b}")])
+            }
+            Topology::Memif([a, b]) => {
                 let socket = self.scratch.join("memif.sock");
-                server = Some(self.serve(&socket, mtu, *a)?);
+                server = Some(self.start_server(&socket, mtu, *a)?);
                 client.args([test, SERVER, "--ip", &format!("{CLIENT}/24")]);
                 client.arg("--dev").arg(device(&socket, "client"));
                 client.args(["--cores", &b.to_string()])
@@ -74,23 +76,23 @@ impl Iwperf {
         client.args(["--mtu", &mtu.to_string(), "--size", &size.to_string()]);
         client.args(["--duration", &seconds.to_string()]).arg("--json").arg(&json);
         let client = spawn(&mut client)?;
-        client.finish(limit)?;
+        client.wait_success(limit)?;
         if let Some(server) = server {
-            server.finish(GRACE)?;
+            server.wait_success(STARTUP_TIMEOUT)?;
         }
         let text = fs::read_to_string(&json).context("no results were written")?;
         sample(&serde_json::from_str(&text)?)
     }
 
     /// Starts a server for one client, and waits for its socket.
-    fn serve(&self, socket: &Path, mtu: u16, core: usize) -> Result<Running> {
+    fn start_server(&self, socket: &Path, mtu: u16, core: usize) -> Result<ChildProcess> {
         let _ = fs::remove_file(socket);
         let mut server = Command::new(&self.program);
         server.args(["server", "--once", "--ip", &format!("{SERVER}/24")]);
         server.arg("--dev").arg(device(socket, "server"));
         server.args(["--mtu", &mtu.to_string(), "--cores", &core.to_string()]);
         let mut server = spawn(&mut server)?;
-        let limit = Instant::now() + GRACE;
+        let limit = Instant::now() + STARTUP_TIMEOUT;
         while !socket.exists() {
             ensure!(server.child.try_wait()?.is_none(), "the server ended at once");
             ensure!(Instant::now() < limit, "the server made no socket");
@@ -109,20 +111,20 @@ fn device(socket: &Path, role: &str) -> OsString {
 }
 
 /// A program under way; killed if it is dropped so.
-struct Running {
+struct ChildProcess {
     child: Child,
 }
 
-fn spawn(command: &mut Command) -> Result<Running> {
+fn spawn(command: &mut Command) -> Result<ChildProcess> {
     let name = command.get_program().to_owned();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().with_context(|| format!("cannot start {}", name.display()))?;
-    Ok(Running { child })
+    Ok(ChildProcess { child })
 }
 
-impl Running {
+impl ChildProcess {
     /// Waits for a good end.
-    fn finish(mut self, limit: Duration) -> Result<()> {
+    fn wait_success(mut self, limit: Duration) -> Result<()> {
         let end = Instant::now() + limit;
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
@@ -132,15 +134,15 @@ impl Running {
             sleep(Duration::from_millis(10));
         };
         if !status.success() {
-            let said = self.child.stderr.take().map(std::io::read_to_string);
-            let said = said.transpose()?.unwrap_or_default();
-            bail!("{status}: {}", said.trim().lines().last().unwrap_or_default());
+            let stderr = self.child.stderr.take().map(std::io::read_to_string);
+            let stderr = stderr.transpose()?.unwrap_or_default();
+            bail!("{status}: {}", stderr.trim().lines().last().unwrap_or_default());
         }
         Ok(())
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // Without effect on what has ended.
         let _ = self.child.kill();
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_good_result_is_a_sample() {
+    fn single_result_without_errors_is_accepted() {
         let result = json!({
             "bw_gbit_s": 12.5, "msg_rate_mops": 0.02, "lat_us": {"p50": 1.5, "p99": 3},
             "checksum": "none", "errors": 0,
@@ -186,10 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_says_why() {
+    fn failing_program_reports_exit_status() {
         let scratch = std::env::temp_dir();
         let iwperf = Iwperf { program: PathBuf::from("/bin/false"), scratch };
-        let error = iwperf.run("write-bw", &Place::OneCore(0), 1500, 64, 0.1).unwrap_err();
+        let error = iwperf.run("write-bw", &Topology::OneCore(0), 1500, 64, 0.1).unwrap_err();
         assert!(error.to_string().contains("exit status: 1"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use ferrowarp_bench::bare::{self, Crc, Work};
+use ferrowarp_bench::copy_crc_bound::{self, CopyCrcParams, Crc};
 
 #[derive(Parser)]
 #[command(about = "Bandwidth of copy and CRC at both ends, without any protocol, in Gb/s")]
@@ -34,8 +34,8 @@ fn main() -> Result<()> {
     };
     let works = || {
         options.pieces.iter().flat_map(|&piece_len| {
-            [Crc::Off, Crc::Fast, Crc::Plain].map(|crc| Work {
-                piece_len,
+            [Crc::Off, Crc::CrcFast, Crc::Crc32c].map(|crc| CopyCrcParams {
+                segment_len: piece_len,
                 message_len: options.message,
                 crc,
             })
@@ -45,17 +45,20 @@ fn main() -> Result<()> {
     let two = cores.first_chunk::<2>();
     for work in works() {
         let across = match two {
-            Some(&cores) => format!("{:.2}", bare::two_cores(work, cores, duration)?),
+            Some(&cores) => format!("{:.2}", copy_crc_bound::two_cores(work, cores, duration)?),
             None => "-".to_owned(),
         };
         let one = match cores.first() {
-            Some(&core) => bare::one_core_on(work, core, duration)?,
-            None => bare::one_core(work, duration),
+            Some(&core) => copy_crc_bound::one_core_pinned(work, core, duration)?,
+            None => copy_crc_bound::one_core(work, duration),
         };
-        println!("{:<10}{:<10}{one:>12.2}{across:>12}", work.piece_len, work.crc.name());
+        println!("{:<10}{:<10}{one:>12.2}{across:>12}", work.segment_len, work.crc.name());
     }
     if let Some(&cores) = two {
-        println!("a cache line there and back: {:.0} ns", bare::hand_off(cores, 1_000_000)?);
+        println!(
+            "a cache line there and back: {:.0} ns",
+            copy_crc_bound::cache_line_round_trip_ns(cores, 1_000_000)?
+        );
     }
     Ok(())
 }

@@ -7,9 +7,11 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use ferrowarp_bench::bare;
 use ferrowarp_bench::baseline::runner::Iwperf;
-use ferrowarp_bench::baseline::{Place, Plan, Promise, keep, plot, promises, report, run};
+use ferrowarp_bench::baseline::{
+    Plan, Target, Topology, measure_targets, plot, report, run, targets,
+};
+use ferrowarp_bench::copy_crc_bound;
 
 #[derive(Parser)]
 #[command(about = "Runs iwperf over ring and memif beside the bare bound, and writes the tables")]
@@ -59,20 +61,20 @@ fn main() -> Result<ExitCode> {
     fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let mut failures = Vec::new();
     let iwperf = Iwperf { program, scratch: scratch.clone() };
-    let mut promised = promised(&plan);
-    keep(&mut promised, &plan, options.promise_seconds, &iwperf, &mut failures);
+    let mut promised = measurable_targets(&plan);
+    measure_targets(&mut promised, &plan, options.promise_seconds, &iwperf, &mut failures);
     let measured = run(&plan, &iwperf, &mut failures);
     fs::remove_dir_all(&scratch)?;
     let tables = measured?;
-    let mut text = opening(&options, &plan)?;
-    if !options.svg.is_empty() && plan.tables.iter().any(|t| matches!(t.0, Place::OneCore(_))) {
+    let mut text = header(&options, &plan)?;
+    if !options.svg.is_empty() && plan.tables.iter().any(|t| matches!(t.0, Topology::OneCore(_))) {
         let path = options.out.with_file_name(&options.svg);
         plot::draw(&path, &plan, &tables)?;
         let _ = write!(text, "![RDMA Write bandwidth by size]({})\n\n", options.svg);
     }
     if !promised.is_empty() {
         let _ = writeln!(text, "Runs of {} s:\n", options.promise_seconds);
-        text.push_str(&report::promises(&promised));
+        text.push_str(&report::target_table(&promised));
     }
     text.push_str(&report::tables(&plan, &tables));
     if !options.no_instructions {
@@ -87,18 +89,18 @@ fn main() -> Result<ExitCode> {
 }
 
 /// The promises about places that are measured.
-fn promised(plan: &Plan) -> Vec<Promise> {
+fn measurable_targets(plan: &Plan) -> Vec<Target> {
     let places = || plan.tables.iter().map(|(place, _)| place);
     let one = places().find_map(|place| match place {
-        Place::OneCore(core) => Some(*core),
+        Topology::OneCore(core) => Some(*core),
         _ => None,
     });
     let two = places().find_map(|place| match place {
-        Place::TwoCores(cores) => Some(*cores),
+        Topology::TwoCores(cores) => Some(*cores),
         _ => None,
     });
-    let mut promised = promises(one.unwrap_or_default(), two);
-    promised.retain(|promise| one.is_some() || !matches!(promise.place, Place::OneCore(_)));
+    let mut promised = targets(one.unwrap_or_default(), two);
+    promised.retain(|promise| one.is_some() || !matches!(promise.topology, Topology::OneCore(_)));
     promised
 }
 
@@ -113,12 +115,12 @@ fn plan(options: &Options) -> Result<Plan> {
     let mut tables = Vec::new();
     for place in &options.places {
         match (place.as_str(), cores.as_slice()) {
-            ("one", _) => tables.extend([1500, 9000].map(|mtu| (Place::OneCore(first), mtu))),
+            ("one", _) => tables.extend([1500, 9000].map(|mtu| (Topology::OneCore(first), mtu))),
             ("two", &[a, b, ..]) => {
-                tables.extend([1500, 9000].map(|mtu| (Place::TwoCores([a, b]), mtu)));
+                tables.extend([1500, 9000].map(|mtu| (Topology::TwoCores([a, b]), mtu)));
             }
             // The device refuses a larger MTU.
-            ("memif", &[a, b, ..]) => tables.push((Place::Memif([a, b]), 1500)),
+            ("memif", &[a, b, ..]) => tables.push((Topology::Memif([a, b]), 1500)),
             ("two" | "memif", _) => eprintln!("one core: no table for {place}"),
             _ => anyhow::bail!("--places {place}: one, two or memif"),
         }
@@ -129,12 +131,12 @@ fn plan(options: &Options) -> Result<Plan> {
         sizes: options.sizes.clone(),
         rounds: options.rounds,
         seconds: options.seconds,
-        bare_seconds: options.bare_seconds,
+        bound_seconds: options.bare_seconds,
     })
 }
 
 /// What was measured where, and how to do it again.
-fn opening(options: &Options, plan: &Plan) -> Result<String> {
+fn header(options: &Options, plan: &Plan) -> Result<String> {
     let mut text = String::from("# First figures\n\n");
     let _ = writeln!(
         text,
@@ -156,13 +158,13 @@ fn opening(options: &Options, plan: &Plan) -> Result<String> {
         "To repeat: `bench/baseline`; part of it: `bench/baseline --places one --rounds 5`.\n\n",
     );
     text.push_str("| machine | |\n|---|---|\n");
-    for (name, value) in report::machine() {
+    for (name, value) in report::host_info() {
         let _ = writeln!(text, "| {name} | {value} |");
     }
-    if let Some((Place::TwoCores(cores) | Place::Memif(cores), _)) =
-        plan.tables.iter().find(|table| !matches!(table.0, Place::OneCore(_)))
+    if let Some((Topology::TwoCores(cores) | Topology::Memif(cores), _)) =
+        plan.tables.iter().find(|table| !matches!(table.0, Topology::OneCore(_)))
     {
-        let ns = bare::hand_off(*cores, 200_000)?;
+        let ns = copy_crc_bound::cache_line_round_trip_ns(*cores, 200_000)?;
         let _ = writeln!(text, "| A cache line to the other core and back | {ns:.0} ns |");
     }
     text.push_str("\n## Bandwidth and latency\n\n");

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use ferrowarp_bench::pair::{Pair, Workload};
+use ferrowarp_bench::engine_pair::{EnginePair, Workload};
 
 #[derive(Parser)]
 #[command(about = "RDMA Writes between two engines on one thread, in virtual time")]
@@ -34,7 +34,7 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     ensure!(options.depth > 0, "--depth is at least 1");
-    let mut pair = Pair::connect(Workload {
+    let mut pair = EnginePair::connect(Workload {
         mtu: options.mtu,
         timestamps: !options.no_timestamps,
         crc: !options.no_crc,

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use ferrowarp_bench::callgrind::{COPY, CRC, Cost, Profile, RIG};
+use ferrowarp_bench::callgrind::{COPY, CRC, Cost, HARNESS, Profile};
 
 #[derive(Parser)]
 #[command(about = "Instructions per segment and per RDMA Write, by callgrind")]
@@ -56,7 +56,7 @@ const CASES: [Case; 6] = [
 
 /// Rows of the table besides total, core and the two ends.
 const LAYERS: [&str; 12] =
-    ["wire", "tcp", "mpa", "ddp", "rdmap", "engine", "timers", "hash", "other", COPY, CRC, RIG];
+    ["wire", "tcp", "mpa", "ddp", "rdmap", "engine", "timers", "hash", "other", COPY, CRC, HARNESS];
 
 fn main() -> Result<()> {
     let options = Options::parse();
@@ -97,20 +97,20 @@ fn cost(program: &Path, case: &Case, file: &Path, percent: u64) -> Result<Cost> 
         if !out.status.success() {
             bail!("{}: {}", case.name, String::from_utf8_lossy(&out.stderr));
         }
-        let said = String::from_utf8_lossy(&out.stdout);
+        let stdout = String::from_utf8_lossy(&out.stdout);
         let text = fs::read_to_string(&file)?;
-        let profile = Profile::parse(&text, &["Pair::source_turn", "Pair::sink_turn"])?;
-        Ok((profile, segments(&said).with_context(|| format!("core-cost said: {said}"))?))
+        let profile = Profile::parse(&text, &["EnginePair::poll_source", "EnginePair::poll_sink"])?;
+        Ok((profile, segments(&stdout).with_context(|| format!("core-cost said: {stdout}"))?))
     };
     let (fewer, few) = run(count, "fewer")?;
     let (more, many) = run(3 * count, "more")?;
     let divisor = if case.per_write { 2 * count } else { many - few };
-    Ok(more.per(&fewer, divisor))
+    Ok(more.per_message(&fewer, divisor))
 }
 
 /// The number before "segments" in what `core-cost` prints.
-fn segments(said: &str) -> Option<u64> {
-    let (before, _) = said.split_once(" segments")?;
+fn segments(stdout: &str) -> Option<u64> {
+    let (before, _) = stdout.split_once(" segments")?;
     before.rsplit(' ').next()?.parse().ok()
 }
 

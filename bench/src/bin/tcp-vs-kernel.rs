@@ -7,8 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use ferrowarp_bench::baseline::report::machine;
-use ferrowarp_bench::versus::{Cell, Plan, exchange, network, plot, report, run, set_up};
+use ferrowarp_bench::baseline::report::host_info;
+use ferrowarp_bench::tcp_vs_kernel::{
+    LinkParams, Plan, exchange, measure_connect_rates, network, plot, report, run,
+};
 use ferrowarp_tests::netns;
 
 #[derive(Parser)]
@@ -73,9 +75,9 @@ fn main() -> Result<ExitCode> {
     let mut failures = Vec::new();
     let figures = run(&plan, &mut failures)?;
     let exchanges = exchange::run(&plan, &mut failures)?;
-    let set_ups = set_up(&plan, &mut failures)?;
+    let set_ups = measure_connect_rates(&plan, &mut failures)?;
     let mut about: Vec<(String, String)> =
-        machine().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        host_info().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     about.extend(network::kernel_settings()?);
     let svg = options.out.with_extension("svg");
     if !figures.is_empty() {
@@ -97,7 +99,7 @@ fn main() -> Result<ExitCode> {
     if !figures.is_empty() {
         let _ = write!(text, "## Goodput\n\n![Goodput by loss]({drawing})\n\n");
         text.push_str(&report::tables(&plan, &figures));
-        text.push_str(&report::wire(&figures));
+        text.push_str(&report::emulator_summary(&figures));
     }
     if !exchanges.is_empty() {
         text.push_str("## Requests and responses\n\n");
@@ -129,14 +131,15 @@ fn plan(options: &Options) -> Result<Plan> {
     for program in [&iwlink, &tcp_end] {
         ensure!(program.exists(), "{} is absent: build it first", program.display());
     }
-    let cells = |losses: &[f64]| -> Vec<Cell> {
-        let of =
-            |&rtt_ms: &f64| losses.iter().map(move |&loss_percent| Cell { loss_percent, rtt_ms });
+    let cells = |losses: &[f64]| -> Vec<LinkParams> {
+        let of = |&rtt_ms: &f64| {
+            losses.iter().map(move |&loss_percent| LinkParams { loss_percent, rtt_ms })
+        };
         options.rtt.iter().flat_map(of).collect()
     };
     let mut plan = Plan {
-        cells: cells(&options.loss),
-        exchange_cells: cells(&options.exchange_loss),
+        links: cells(&options.loss),
+        exchange_links: cells(&options.exchange_loss),
         exchanges: options.exchanges,
         rounds: options.rounds,
         warm_up_s: options.warm_up,
@@ -150,18 +153,18 @@ fn plan(options: &Options) -> Result<Plan> {
         iwlink,
     };
     if options.quick {
-        plan.cells = vec![Cell { loss_percent: 0.1, rtt_ms: 1.0 }];
+        plan.links = vec![LinkParams { loss_percent: 0.1, rtt_ms: 1.0 }];
         plan.rate = "200mbit".to_owned();
-        plan.exchange_cells.clone_from(&plan.cells);
+        plan.exchange_links.clone_from(&plan.links);
         (plan.rounds, plan.seconds, plan.connections) = (1, 0.5, 100);
         plan.exchanges = 20;
         (plan.warm_up_s, plan.warm_up_rounds) = (0.2, 0.0);
     }
     if options.exchanges_only {
-        plan.cells.clear();
+        plan.links.clear();
         plan.connections = 0;
     }
-    let is_empty = plan.cells.is_empty() && plan.exchanges == 0;
+    let is_empty = plan.links.is_empty() && plan.exchanges == 0;
     ensure!(plan.rounds > 0 && !is_empty, "nothing to measure");
     Ok(plan)
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{
     Access, Context, EndReason, Event, Mr, Operation, Payload, Qp, RecvWr, SendWr, Wc, WcStatus,
 };
-use ferrowarp_apps::link::{End, gather, piece};
+use ferrowarp_apps::endpoint::{Endpoint, gather, sge_at};
 
 use crate::steps::{BURST_MAX, BURST_PIECE, Kind, OFFSET_MAX, Step, region_len, steps};
 use crate::{Fault, Options, Role};
@@ -90,7 +90,7 @@ impl Note {
 pub(crate) struct Exchange<'a> {
     options: &'a Options,
     is_initiator: bool,
-    end: End,
+    end: Endpoint,
     /// The connection.
     pub(crate) qp: Qp,
     tx: Mr,
@@ -118,16 +118,16 @@ impl<'a> Exchange<'a> {
         options: &'a Options,
         is_initiator: bool,
     ) -> anyhow::Result<Self> {
-        let end = End::new(context, 4 * DEPTH)?;
+        let end = Endpoint::new(context, 4 * DEPTH)?;
         let len = region_len(options);
         let notes_len = usize::try_from(NOTE_SLOTS)? * NOTE_LEN;
         let mut exchange = Self {
             options,
             is_initiator,
-            qp: end.queue_pair(DEPTH, DEPTH)?,
-            tx: end.memory(len, Access::ALL)?,
-            rx: end.memory(len, Access::ALL)?,
-            notes: end.memory(notes_len, Access::LOCAL_WRITE)?,
+            qp: end.create_qp(DEPTH, DEPTH)?,
+            tx: end.alloc_mr(len, Access::ALL)?,
+            rx: end.alloc_mr(len, Access::ALL)?,
+            notes: end.alloc_mr(notes_len, Access::LOCAL_WRITE)?,
             end,
             window: None,
             peer: Note::default(),
@@ -209,7 +209,7 @@ impl<'a> Exchange<'a> {
     }
 
     fn receive(&self, kind: usize, mr: &Mr, offset: usize, len: usize) -> anyhow::Result<()> {
-        let sge = piece(mr, offset as u64, u32::try_from(len)?);
+        let sge = sge_at(mr, offset as u64, u32::try_from(len)?);
         let wr_id = kind as u64;
         self.qp.post_recv(RecvWr { wr_id, sg_list: [sge].into_iter().collect() })?;
         Ok(())
@@ -279,7 +279,7 @@ impl<'a> Exchange<'a> {
 
     fn act_step(&mut self, step: &Step, ready: &Note) -> anyhow::Result<()> {
         fill(&self.tx, step.source, step.size, step, self.is_initiator);
-        let payload = gather(piece(&self.tx, step.source as u64, u32::try_from(step.size)?));
+        let payload = gather(sge_at(&self.tx, step.source as u64, u32::try_from(step.size)?));
         match step.kind {
             Kind::Send { solicited, invalidates } => {
                 if invalidates {
@@ -308,7 +308,7 @@ impl<'a> Exchange<'a> {
         let whole = step.len(self.ord);
         let mut count = 0;
         for at in (0..whole).step_by(len.max(1)) {
-            let sink = piece(&self.rx, (step.sink + at) as u64, u32::try_from(len)?);
+            let sink = sge_at(&self.rx, (step.sink + at) as u64, u32::try_from(len)?);
             let remote = self.peer.tx_address + (step.source + at) as u64;
             self.post(DONE, Operation::Read { sink, rkey: self.peer.tx_stag, remote })?;
             count += 1;
@@ -394,7 +394,7 @@ impl<'a> Exchange<'a> {
         let Note { rx_address, tx_address, len, rx_stag, .. } = self.peer;
         // Another slot than any of the STags that are in use.
         let wrong = rx_stag ^ 0x00FF_FF00;
-        let source = || gather(piece(&self.tx, 0, 64));
+        let source = || gather(sge_at(&self.tx, 0, 64));
         let send = |invalidate| Operation::Send { payload: source(), solicited: false, invalidate };
         let write = |rkey, remote| Operation::Write { payload: source(), rkey, remote };
         self.post(
@@ -402,7 +402,7 @@ impl<'a> Exchange<'a> {
             match fault {
                 Fault::Write => write(wrong, rx_address),
                 Fault::Read => {
-                    let sink = piece(&self.rx, 0, 64);
+                    let sink = sge_at(&self.rx, 0, 64);
                     Operation::Read { sink, rkey: wrong, remote: tx_address }
                 }
                 Fault::Invalidate => send(Some(wrong)),
@@ -457,9 +457,9 @@ const COPY_LEN: usize = 4096;
 fn fill(mr: &Mr, offset: usize, len: usize, step: &Step, by_initiator: bool) {
     let mut scratch = [0; COPY_LEN];
     for at in (0..len).step_by(COPY_LEN) {
-        let piece = &mut scratch[..COPY_LEN.min(len - at)];
-        step.pattern(by_initiator).fill(at, piece);
-        mr.write(offset + at, piece);
+        let chunk = &mut scratch[..COPY_LEN.min(len - at)];
+        step.pattern(by_initiator).fill(at, chunk);
+        mr.write(offset + at, chunk);
     }
 }
 
@@ -467,9 +467,9 @@ fn mismatches(mr: &Mr, offset: usize, len: usize, step: &Step, by_initiator: boo
     let mut scratch = [0; COPY_LEN];
     let mut errors = 0;
     for at in (0..len).step_by(COPY_LEN) {
-        let piece = &mut scratch[..COPY_LEN.min(len - at)];
-        mr.read(offset + at, piece);
-        errors += step.pattern(by_initiator).mismatches(at, piece);
+        let chunk = &mut scratch[..COPY_LEN.min(len - at)];
+        mr.read(offset + at, chunk);
+        errors += step.pattern(by_initiator).mismatches(at, chunk);
     }
     errors
 }

@@ -13,8 +13,8 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, ValueEnum};
 use ferrowarp::{ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Event, Qp};
 use ferrowarp_apps::device::DeviceArgs;
+use ferrowarp_apps::mpa_options::{IrdOrdArgs, MpaArgs, negotiated_line};
 use ferrowarp_apps::network::Host;
-use ferrowarp_apps::startup::{MpaArgs, ReadArgs, agreement};
 
 use crate::exchange::Exchange;
 
@@ -55,7 +55,7 @@ struct Options {
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
-    reads: ReadArgs,
+    reads: IrdOrdArgs,
     #[command(flatten)]
     mpa: MpaArgs,
     /// Asks for markers.
@@ -123,15 +123,15 @@ impl Options {
             private_data: private.octets(self.private).collect(),
             ..ConnParam::default()
         };
-        self.mpa.put_into(&mut param);
-        self.reads.put_into(&mut param);
+        self.mpa.apply_to(&mut param);
+        self.reads.apply_to(&mut param);
         param
     }
 }
 
 fn main() -> ExitCode {
     let options: Options = ferrowarp_apps::parse();
-    ferrowarp_apps::exit("interop_end", || {
+    ferrowarp_apps::run_program("interop_end", || {
         let context = options.device.open(1)?;
         match options.host {
             Some(host) => connect(&options, &context, host.socket(options.port)),
@@ -196,7 +196,7 @@ fn wait_established(qp: &Qp) -> anyhow::Result<Result<Box<ConnInfo>, Failed>> {
     loop {
         match qp.wait_event(CONNECT_MAX).context("no answer")? {
             Event::Established { info: agreed, .. } => {
-                println!("{}", agreement(&agreed));
+                println!("{}", negotiated_line(&agreed));
                 return Ok(Ok(agreed));
             }
             Event::ConnectFailed { error, private_data, .. } => {

@@ -23,7 +23,7 @@ use rand::rngs::SmallRng;
 use super::cut::cut;
 use super::frames::{HeapDevice, PoolSizes};
 use super::incident::{Incident, Schedule};
-use super::link::{Faults, Link};
+use super::link::{Faults, LinkEmulator};
 use super::mutate::Mutator;
 use super::router::Router;
 use super::watch::Watch;
@@ -244,7 +244,7 @@ fn is_pushed(frame: &[u8]) -> bool {
 pub struct World {
     /// Left and right.
     pub ends: [End; 2],
-    links: [Link<Vec<u8>>; 2],
+    links: [LinkEmulator<Vec<u8>>; 2],
     repair_checksums: bool,
     /// Virtual time.
     pub now: Instant,
@@ -291,7 +291,7 @@ impl World {
     /// A world with no connection.
     #[must_use]
     pub fn new(options: &WorldOptions) -> Self {
-        let link = |salt: u64| Link::new(Faults::NONE, options.seed ^ salt);
+        let link = |salt: u64| LinkEmulator::new(Faults::NONE, options.seed ^ salt);
         let mut chance = SmallRng::seed_from_u64(options.seed);
         let schedule = match options.incidents {
             Some((count, span_ns)) => Schedule::draw(&mut chance, count, span_ns),
@@ -382,16 +382,16 @@ impl World {
         self.mutator = None;
         self.router = None;
         for link in &mut self.links {
-            link.set_faults(link.faults().healed());
+            link.set_faults(link.faults().without_losses());
         }
     }
 
     /// From now on the wire has these faults in both directions.
     pub fn damage(&mut self, faults: Faults) {
         // Damage that TCP cannot see must not touch the headers that only TCP checks.
-        let spare_headers = faults.spare_headers || self.repair_checksums;
+        let spare_headers = faults.payload_only || self.repair_checksums;
         for link in &mut self.links {
-            link.set_faults(Faults { spare_headers, ..faults });
+            link.set_faults(Faults { payload_only: spare_headers, ..faults });
         }
     }
 
@@ -470,7 +470,7 @@ impl World {
     fn take_arrivals(&mut self, index: usize) {
         let is_deaf = self.schedule.is_on(self.now, Incident::Deaf { end: index });
         let device = self.ends[index].engine.device();
-        while let Some(mut frame) = self.links[1 - index].arrive(self.now.as_nanos()) {
+        while let Some(mut frame) = self.links[1 - index].receive(self.now.as_nanos()) {
             let mut inbound = device.inbound.borrow_mut();
             if is_deaf || inbound.len() >= RING_LEN {
                 continue;

@@ -10,14 +10,14 @@ use ferrowarp::{Config, ConnParam, Context, Cq, Event, Listener, Pd, Qp, QpOptio
 use ferrowarp_tests::netns;
 use ferrowarp_tests::peer::{Frame, Peer, Role, Startup};
 
-use crate::ours;
+use crate::verbs_end;
 
 const PORT: u16 = 4791;
 const OURS: Ipv4Addr = Ipv4Addr::new(198, 18, 65, 2);
 const KERNEL: Ipv4Addr = Ipv4Addr::new(198, 18, 65, 1);
 const INTERFACE: &str = "fwc0";
 /// Without progress for so long something is wrong.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The kernel with itself: one thread connects, one accepts.
 pub(crate) fn kernel(count: usize, batch: usize) -> Result<f64> {
@@ -27,7 +27,7 @@ pub(crate) fn kernel(count: usize, batch: usize) -> Result<f64> {
     let start = Instant::now();
     kernel_connects(address, count, batch)?;
     let rate = rate(count, start);
-    joined(acceptor)?;
+    join_thread(acceptor)?;
     Ok(rate)
 }
 
@@ -37,12 +37,12 @@ pub(crate) fn ring(count: usize, batch: usize) -> Result<f64> {
         |host| Config::new(DeviceSpec::Ring, IpAddr::V4(Ipv4Addr::new(198, 18, 65, host)), 24);
     let (left, right) =
         Context::ring_pair(config(1), config(2)).map_err(|error| anyhow!("{error}"))?;
-    let (left, right) = (Ours::new(left)?, Ours::new(right)?);
+    let (left, right) = (Endpoint::new(left)?, Endpoint::new(right)?);
     let listener = right.context.listen(PORT, batch)?;
     let mut acceptor = Acceptor { end: &right, listener, open: Vec::new(), done: 0 };
     let mut connector = Connector::new(&left, SocketAddrV4::new(OURS, PORT), count, batch);
     let start = Instant::now();
-    let mut watch = Watch::new();
+    let mut watch = Watchdog::new();
     while connector.done < count || acceptor.done < count {
         connector.step()?;
         acceptor.step()?;
@@ -53,37 +53,37 @@ pub(crate) fn ring(count: usize, batch: usize) -> Result<f64> {
 
 /// Ours to the kernel over a tap.
 pub(crate) fn ours_to_kernel(count: usize, batch: usize) -> Result<f64> {
-    let ours = on_tap()?;
+    let ours = open_on_tap()?;
     let address = SocketAddrV4::new(KERNEL, PORT);
     let listener = TcpListener::bind(address)?;
     let acceptor = std::thread::spawn(move || kernel_accepts(&listener, count, batch));
     let mut connector = Connector::new(&ours, address, count, batch);
     let start = Instant::now();
-    let mut watch = Watch::new();
+    let mut watch = Watchdog::new();
     while connector.done < count {
         connector.step()?;
         watch.progress(connector.done)?;
     }
     let rate = rate(count, start);
-    joined(acceptor)?;
+    join_thread(acceptor)?;
     Ok(rate)
 }
 
 /// The kernel to ours over a tap.
 pub(crate) fn kernel_to_ours(count: usize, batch: usize) -> Result<f64> {
-    let ours = on_tap()?;
+    let ours = open_on_tap()?;
     let listener = ours.context.listen(PORT, batch)?;
     let mut acceptor = Acceptor { end: &ours, listener, open: Vec::new(), done: 0 };
     let start = Instant::now();
     let connector =
         std::thread::spawn(move || kernel_connects(SocketAddrV4::new(OURS, PORT), count, batch));
-    let mut watch = Watch::new();
+    let mut watch = Watchdog::new();
     while acceptor.done < count {
         acceptor.step()?;
         watch.progress(acceptor.done)?;
     }
     let rate = rate(count, start);
-    joined(connector)?;
+    join_thread(connector)?;
     Ok(rate)
 }
 
@@ -91,17 +91,17 @@ fn rate(count: usize, start: Instant) -> f64 {
     count as f64 / start.elapsed().as_secs_f64()
 }
 
-fn joined(thread: std::thread::JoinHandle<Result<()>>) -> Result<()> {
+fn join_thread(thread: std::thread::JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Our TCP on a tap whose other side is the kernel's, in the namespace of this process.
-fn on_tap() -> Result<Ours> {
-    let config = ours::config(&format!("tap:{INTERFACE}"), OURS)?;
+fn open_on_tap() -> Result<Endpoint> {
+    let config = verbs_end::config(&format!("tap:{INTERFACE}"), OURS)?;
     let context = Context::open(config).map_err(|error| anyhow!("{error}"))?;
     netns::ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", INTERFACE])?;
     netns::ip(&["link", "set", INTERFACE, "up"])?;
-    Ours::new(context)
+    Endpoint::new(context)
 }
 
 fn kernel_connects(address: SocketAddrV4, count: usize, batch: usize) -> Result<()> {
@@ -113,7 +113,7 @@ fn kernel_connects(address: SocketAddrV4, count: usize, batch: usize) -> Result<
             .collect::<Result<Vec<_>, _>>()
             .context("cannot connect")?;
         for stream in &mut streams {
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             stream.write_all(&request)?;
         }
         for stream in &mut streams {
@@ -144,38 +144,38 @@ fn kernel_accepts(listener: &TcpListener, count: usize, batch: usize) -> Result<
 }
 
 /// Gives up when nothing moves.
-struct Watch {
-    seen: usize,
+struct Watchdog {
+    last_done: usize,
     since: Instant,
-    looks: u32,
+    calls: u32,
 }
 
-impl Watch {
+impl Watchdog {
     fn new() -> Self {
-        Self { seen: 0, since: Instant::now(), looks: 0 }
+        Self { last_done: 0, since: Instant::now(), calls: 0 }
     }
 
     fn progress(&mut self, done: usize) -> Result<()> {
-        self.looks = self.looks.wrapping_add(1);
-        if !self.looks.is_multiple_of(256) {
+        self.calls = self.calls.wrapping_add(1);
+        if !self.calls.is_multiple_of(256) {
             return Ok(());
         }
-        if done != self.seen {
-            (self.seen, self.since) = (done, Instant::now());
+        if done != self.last_done {
+            (self.last_done, self.since) = (done, Instant::now());
         }
-        ensure!(self.since.elapsed() < PATIENCE, "stuck after {done} connections");
+        ensure!(self.since.elapsed() < TIMEOUT, "stuck after {done} connections");
         Ok(())
     }
 }
 
 /// One end of ours.
-struct Ours {
+struct Endpoint {
     context: Context,
     pd: Pd,
     cq: Cq,
 }
 
-impl Ours {
+impl Endpoint {
     fn new(context: Context) -> Result<Self> {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(64)?);
         Ok(Self { context, pd, cq })
@@ -190,7 +190,7 @@ impl Ours {
 
 /// Connects, and ends what is connected.
 struct Connector<'a> {
-    end: &'a Ours,
+    end: &'a Endpoint,
     address: SocketAddr,
     count: usize,
     batch: usize,
@@ -200,7 +200,7 @@ struct Connector<'a> {
 }
 
 impl<'a> Connector<'a> {
-    fn new(end: &'a Ours, address: SocketAddrV4, count: usize, batch: usize) -> Self {
+    fn new(end: &'a Endpoint, address: SocketAddrV4, count: usize, batch: usize) -> Self {
         let address = SocketAddr::V4(address);
         Self { end, address, count, batch, started: 0, open: Vec::new(), done: 0 }
     }
@@ -233,7 +233,7 @@ impl<'a> Connector<'a> {
 
 /// Accepts, and waits for the other end to go.
 struct Acceptor<'a> {
-    end: &'a Ours,
+    end: &'a Endpoint,
     listener: Listener,
     open: Vec<Qp>,
     done: usize,

@@ -6,8 +6,8 @@ use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use anyhow::{Context as _, Result};
 use ferrowarp_tests::peer::{Peer, Startup};
 
-use crate::message::{Counter, MESSAGE_LEN, Messages};
-use crate::{Exchanges, Meter, Window};
+use crate::message::{FpduCounter, MESSAGE_LEN, Messages};
+use crate::{ExchangeArgs, MeasureWindow, Meter};
 
 pub(crate) fn send(address: SocketAddrV4) -> Result<()> {
     let mut stream = TcpStream::connect(address).context("cannot connect")?;
@@ -27,34 +27,34 @@ pub(crate) fn send(address: SocketAddrV4) -> Result<()> {
     }
 }
 
-pub(crate) fn receive(address: SocketAddrV4, window: Window) -> Result<()> {
+pub(crate) fn receive(address: SocketAddrV4, window: MeasureWindow) -> Result<()> {
     let listener = TcpListener::bind(address).context("cannot listen")?;
     println!("listening");
     let (mut stream, _) = listener.accept()?;
     Peer::respond(stream.try_clone()?, &Startup::default()).context("start-up")?;
     let mut meter = Meter::start(window);
-    let mut counter = Counter::default();
+    let mut counter = FpduCounter::default();
     let mut octets = vec![0; 256 << 10];
     loop {
         let len = stream.read(&mut octets).context("cannot receive")?;
         anyhow::ensure!(len > 0, "the sender has gone");
-        counter.take(&octets[..len]);
-        meter.at(counter.octets);
+        counter.feed(&octets[..len]);
+        meter.update(counter.octets);
     }
 }
 
 /// A stream that carries whole messages.
-struct Conversation {
+struct MessageStream {
     stream: TcpStream,
     messages: Messages,
-    counter: Counter,
+    counter: FpduCounter,
     octets: Vec<u8>,
     received: u64,
 }
 
-impl Conversation {
+impl MessageStream {
     fn new(stream: TcpStream) -> Self {
-        let (messages, counter) = (Messages::new(), Counter::default());
+        let (messages, counter) = (Messages::new(), FpduCounter::default());
         Self { stream, messages, counter, octets: vec![0; 256 << 10], received: 0 }
     }
 
@@ -65,10 +65,10 @@ impl Conversation {
     /// False: the other end has gone.
     fn receive(&mut self) -> Result<bool> {
         self.received += MESSAGE_LEN as u64;
-        while self.counter.octets < self.received || !self.counter.is_between() {
+        while self.counter.octets < self.received || !self.counter.is_at_fpdu_boundary() {
             match self.stream.read(&mut self.octets) {
                 Ok(0) => return Ok(false),
-                Ok(len) => self.counter.take(&self.octets[..len]),
+                Ok(len) => self.counter.feed(&self.octets[..len]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
                 Err(error) => return Err(error).context("cannot receive"),
             }
@@ -77,10 +77,10 @@ impl Conversation {
     }
 }
 
-pub(crate) fn request(address: SocketAddrV4, exchanges: Exchanges) -> Result<()> {
+pub(crate) fn request(address: SocketAddrV4, exchanges: ExchangeArgs) -> Result<()> {
     let stream = TcpStream::connect(address).context("cannot connect")?;
     Peer::initiate(stream.try_clone()?, &Startup::default()).context("start-up")?;
-    let mut conversation = Conversation::new(stream);
+    let mut conversation = MessageStream::new(stream);
     let exchange = || {
         conversation.send()?;
         anyhow::ensure!(conversation.receive()?, "the responder has gone");
@@ -94,7 +94,7 @@ pub(crate) fn respond(address: SocketAddrV4) -> Result<()> {
     println!("listening");
     let (stream, _) = listener.accept()?;
     Peer::respond(stream.try_clone()?, &Startup::default()).context("start-up")?;
-    let mut conversation = Conversation::new(stream);
+    let mut conversation = MessageStream::new(stream);
     while conversation.receive()? {
         conversation.send()?;
     }

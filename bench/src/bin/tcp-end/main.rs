@@ -10,7 +10,7 @@
 mod connections;
 mod kernel;
 mod message;
-mod ours;
+mod verbs_end;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::ExitCode;
@@ -29,11 +29,11 @@ struct Options {
 #[derive(Subcommand)]
 enum Command {
     /// Sends until the other end goes away.
-    Send(End),
+    Send(EndArgs),
     /// Waits for a sender, measures what comes, and goes on until ended.
     Receive {
         #[command(flatten)]
-        end: End,
+        end: EndArgs,
         /// Seconds from the start of the connection that are not measured.
         #[arg(long)]
         warm_up: f64,
@@ -45,12 +45,12 @@ enum Command {
     /// microseconds that each exchange took.
     Request {
         #[command(flatten)]
-        end: End,
+        end: EndArgs,
         #[command(flatten)]
-        exchanges: Exchanges,
+        exchanges: ExchangeArgs,
     },
     /// Answers each message with one, until the other end goes away.
-    Respond(End),
+    Respond(EndArgs),
     /// Sets connections up and ends them, and prints how many came about per second.
     Connections {
         /// Between what.
@@ -78,7 +78,7 @@ enum Between {
 }
 
 #[derive(Args)]
-struct End {
+struct EndArgs {
     /// Address and port of the receiver.
     address: SocketAddrV4,
     /// Our TCP on this device; without it the kernel's.
@@ -91,7 +91,7 @@ struct End {
 
 /// Exchanges of a request and a response.
 #[derive(Args, Clone, Copy)]
-struct Exchanges {
+struct ExchangeArgs {
     /// Exchanges that are not measured.
     #[arg(long)]
     warm_up: usize,
@@ -103,13 +103,13 @@ struct Exchanges {
     pause: u64,
 }
 
-impl Exchanges {
+impl ExchangeArgs {
     /// Runs them, `exchange` being one, `rest` what to do while nothing is under way, again and
     /// again until the pause is over. Prints the line.
     fn run(
         self,
         mut exchange: impl FnMut() -> Result<()>,
-        mut rest: impl FnMut(Duration),
+        mut idle: impl FnMut(Duration),
     ) -> Result<()> {
         let mut us = Vec::with_capacity(self.count);
         for round in 0..self.warm_up + self.count {
@@ -120,7 +120,7 @@ impl Exchanges {
             }
             let end = Instant::now() + Duration::from_millis(self.pause);
             while let Some(left) = end.checked_duration_since(Instant::now()) {
-                rest(left);
+                idle(left);
             }
         }
         println!("{}", serde_json::json!({ "us": us }));
@@ -130,35 +130,35 @@ impl Exchanges {
 
 /// When to measure, from the start of a connection on.
 #[derive(Clone, Copy)]
-struct Window {
+struct MeasureWindow {
     warm_up: Duration,
     seconds: Duration,
 }
 
 /// Counts octets within the window.
 struct Meter {
-    window: Window,
+    window: MeasureWindow,
     start: Instant,
     from: Option<(Instant, u64)>,
-    told: bool,
+    printed: bool,
 }
 
 impl Meter {
-    fn start(window: Window) -> Self {
-        Self { window, start: Instant::now(), from: None, told: false }
+    fn start(window: MeasureWindow) -> Self {
+        Self { window, start: Instant::now(), from: None, printed: false }
     }
 
     /// To be told now and then what has come since the start. Prints the line once the time is
     /// over.
-    fn at(&mut self, octets: u64) {
+    fn update(&mut self, octets: u64) {
         let now = Instant::now();
         match self.from {
             None if now - self.start >= self.window.warm_up => self.from = Some((now, octets)),
-            Some((from, before)) if now - from >= self.window.seconds && !self.told => {
+            Some((from, before)) if now - from >= self.window.seconds && !self.printed => {
                 let seconds = (now - from).as_secs_f64();
                 let octets = octets - before;
                 println!("{}", serde_json::json!({"octets": octets, "seconds": seconds}));
-                self.told = true;
+                self.printed = true;
             }
             _ => {}
         }
@@ -177,32 +177,32 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Send(End { address, dev: Some(dev), ip: Some(ip) }) => {
-            ours::send(&dev, ip, address)
+        Command::Send(EndArgs { address, dev: Some(dev), ip: Some(ip) }) => {
+            verbs_end::send(&dev, ip, address)
         }
-        Command::Send(End { address, .. }) => kernel::send(address),
+        Command::Send(EndArgs { address, .. }) => kernel::send(address),
         Command::Receive { end, warm_up, seconds } => {
-            let window = Window {
+            let window = MeasureWindow {
                 warm_up: Duration::from_secs_f64(warm_up),
                 seconds: Duration::from_secs_f64(seconds),
             };
             match end {
-                End { address, dev: Some(dev), ip: Some(ip) } => {
-                    ours::receive(&dev, ip, address.port(), window)
+                EndArgs { address, dev: Some(dev), ip: Some(ip) } => {
+                    verbs_end::receive(&dev, ip, address.port(), window)
                 }
-                End { address, .. } => kernel::receive(address, window),
+                EndArgs { address, .. } => kernel::receive(address, window),
             }
         }
         Command::Request { end, exchanges } => match end {
-            End { address, dev: Some(dev), ip: Some(ip) } => {
-                ours::request(&dev, ip, address, exchanges)
+            EndArgs { address, dev: Some(dev), ip: Some(ip) } => {
+                verbs_end::request(&dev, ip, address, exchanges)
             }
-            End { address, .. } => kernel::request(address, exchanges),
+            EndArgs { address, .. } => kernel::request(address, exchanges),
         },
-        Command::Respond(End { address, dev: Some(dev), ip: Some(ip) }) => {
-            ours::respond(&dev, ip, address.port())
+        Command::Respond(EndArgs { address, dev: Some(dev), ip: Some(ip) }) => {
+            verbs_end::respond(&dev, ip, address.port())
         }
-        Command::Respond(End { address, .. }) => kernel::respond(address),
+        Command::Respond(EndArgs { address, .. }) => kernel::respond(address),
         Command::Connections { between, count, batch } => {
             let batch = batch.clamp(1, count.max(1));
             let rate = match between {

@@ -45,39 +45,39 @@ impl Messages {
 
 /// Walks over a stream of FPDUs and counts the octets of messages in it.
 #[derive(Default)]
-pub(crate) struct Counter {
+pub(crate) struct FpduCounter {
     /// Octets until the next FPDU starts.
-    left: usize,
+    fpdu_remaining: usize,
     /// The first octet of a length whose second has not come.
-    high: Option<u8>,
+    len_high: Option<u8>,
     /// Octets of messages so far.
     pub(crate) octets: u64,
 }
 
-impl Counter {
+impl FpduCounter {
     /// The last FPDU is complete, CRC included.
-    pub(crate) const fn is_between(&self) -> bool {
-        self.left == 0 && self.high.is_none()
+    pub(crate) const fn is_at_fpdu_boundary(&self) -> bool {
+        self.fpdu_remaining == 0 && self.len_high.is_none()
     }
 
-    pub(crate) fn take(&mut self, mut octets: &[u8]) {
+    pub(crate) fn feed(&mut self, mut octets: &[u8]) {
         while !octets.is_empty() {
-            if self.left > 0 {
-                let skip = self.left.min(octets.len());
-                self.left -= skip;
+            if self.fpdu_remaining > 0 {
+                let skip = self.fpdu_remaining.min(octets.len());
+                self.fpdu_remaining -= skip;
                 octets = &octets[skip..];
                 continue;
             }
             let next = octets[0];
             octets = &octets[1..];
-            let Some(high) = self.high.take() else {
-                self.high = Some(next);
+            let Some(high) = self.len_high.take() else {
+                self.len_high = Some(next);
                 continue;
             };
             let len = usize::from(u16::from_be_bytes([high, next]));
             self.octets += len.saturating_sub(HEADER_LEN) as u64;
             // The ULPDU, padded with its length to four octets, and the CRC.
-            self.left = (2 + len).next_multiple_of(4) - 2 + 4;
+            self.fpdu_remaining = (2 + len).next_multiple_of(4) - 2 + 4;
         }
     }
 }
@@ -87,17 +87,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_full_segments_and_are_counted_in_any_pieces() {
+    fn counter_counts_messages_in_any_chunking() {
         let mut messages = Messages::new();
         let stream = [messages.next().to_vec(), messages.next().to_vec()].concat();
         assert_eq!(stream.len(), 2 * FPDU_COUNT * 1448);
         let odd = fpdu(&[0x41; 18 + 5], true);
         let stream = [odd.clone(), stream, odd].concat();
         for piece in [1, 2, 3, 1447, 1448, 100_000] {
-            let mut counter = Counter::default();
-            stream.chunks(piece).for_each(|piece| counter.take(piece));
+            let mut counter = FpduCounter::default();
+            stream.chunks(piece).for_each(|piece| counter.feed(piece));
             assert_eq!(counter.octets, 2 * MESSAGE_LEN as u64 + 10);
-            assert!(counter.is_between());
+            assert!(counter.is_at_fpdu_boundary());
         }
     }
 }

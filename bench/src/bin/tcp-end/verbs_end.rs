@@ -10,17 +10,17 @@ use ferrowarp::{
 };
 
 use crate::message::MESSAGE_LEN;
-use crate::{Exchanges, Meter, Window};
+use crate::{ExchangeArgs, MeasureWindow, Meter};
 
 /// Messages, or buffers, posted at a time: 8 MiB, more than the path holds.
 const DEPTH: usize = 128;
 /// Octets that the path holds each way at most.
 const PATH_BYTES: u32 = 8 << 20;
 /// How long setting up may take, retransmissions included.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A context with what a connection needs.
-struct Ready {
+struct Endpoint {
     context: Context,
     _pd: Pd,
     cq: Cq,
@@ -38,17 +38,17 @@ pub(crate) fn config(dev: &str, ip: Ipv4Addr) -> Result<Config> {
     Ok(config)
 }
 
-fn open(dev: &str, ip: Ipv4Addr) -> Result<Ready> {
+fn open(dev: &str, ip: Ipv4Addr) -> Result<Endpoint> {
     let context = Context::open(config(dev, ip)?).map_err(|error| anyhow!("{error}"))?;
     let (pd, cq) = (context.alloc_pd(), context.create_cq(4 * DEPTH)?);
     let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };
     let qp = pd.create_qp(&context, &options)?;
     let mr = pd.register(context.allocate(MESSAGE_LEN)?, Access::LOCAL_WRITE)?;
     mr.fill(0, MESSAGE_LEN, 0x5a);
-    Ok(Ready { context, _pd: pd, cq, qp, mr })
+    Ok(Endpoint { context, _pd: pd, cq, qp, mr })
 }
 
-impl Ready {
+impl Endpoint {
     fn post_send(&self) -> Result<()> {
         let payload = Payload::Gather([self.message()].into_iter().collect());
         let operation = Operation::Send { payload, solicited: false, invalidate: None };
@@ -91,7 +91,11 @@ impl Ready {
 
     /// Takes completions until something went wrong, which is how the other end's going shows;
     /// `tell` hears how many messages there were so far.
-    fn run(&self, mut post: impl FnMut() -> Result<()>, mut tell: impl FnMut(u64)) -> Result<()> {
+    fn run(
+        &self,
+        mut post: impl FnMut() -> Result<()>,
+        mut on_progress: impl FnMut(u64),
+    ) -> Result<()> {
         for _ in 0..DEPTH {
             post()?;
         }
@@ -108,7 +112,7 @@ impl Ready {
                     return Ok(());
                 }
             }
-            tell(messages);
+            on_progress(messages);
         }
     }
 }
@@ -116,19 +120,19 @@ impl Ready {
 pub(crate) fn send(dev: &str, ip: Ipv4Addr, address: SocketAddrV4) -> Result<()> {
     let end = open(dev, ip)?;
     end.qp.connect(SocketAddr::V4(address), ConnParam::default())?;
-    end.qp.wait_established(PATIENCE).context("cannot connect")?;
+    end.qp.wait_established(TIMEOUT).context("cannot connect")?;
     end.run(|| end.post_send(), |_| ())
 }
 
-pub(crate) fn receive(dev: &str, ip: Ipv4Addr, port: u16, window: Window) -> Result<()> {
+pub(crate) fn receive(dev: &str, ip: Ipv4Addr, port: u16, window: MeasureWindow) -> Result<()> {
     let end = open(dev, ip)?;
     let listener = end.context.listen(port, 4)?;
     println!("listening");
-    let request = listener.accept_timeout(PATIENCE).context("nobody connects")?;
+    let request = listener.accept_timeout(TIMEOUT).context("nobody connects")?;
     request.accept(&end.qp, ConnParam::default())?;
-    end.qp.wait_established(PATIENCE).context("start-up")?;
+    end.qp.wait_established(TIMEOUT).context("start-up")?;
     let mut meter = Meter::start(window);
-    end.run(|| end.post_recv(), |messages| meter.at(messages * MESSAGE_LEN as u64))?;
+    end.run(|| end.post_recv(), |messages| meter.update(messages * MESSAGE_LEN as u64))?;
     bail!("the sender has gone")
 }
 
@@ -136,29 +140,29 @@ pub(crate) fn request(
     dev: &str,
     ip: Ipv4Addr,
     address: SocketAddrV4,
-    exchanges: Exchanges,
+    exchanges: ExchangeArgs,
 ) -> Result<()> {
     let end = open(dev, ip)?;
     end.post_recv()?;
     end.qp.connect(SocketAddr::V4(address), ConnParam::default())?;
-    end.qp.wait_established(PATIENCE).context("cannot connect")?;
-    let (mut wcs, mut resting) = (Vec::with_capacity(DEPTH), Vec::with_capacity(DEPTH));
+    end.qp.wait_established(TIMEOUT).context("cannot connect")?;
+    let (mut wcs, mut idle_wcs) = (Vec::with_capacity(DEPTH), Vec::with_capacity(DEPTH));
     let exchange = || {
         end.post_send()?;
         ensure!(end.receive(&mut wcs)?, "the responder has gone");
         Ok(())
     };
-    exchanges.run(exchange, |_| end.poll(&mut resting))
+    exchanges.run(exchange, |_| end.poll(&mut idle_wcs))
 }
 
 pub(crate) fn respond(dev: &str, ip: Ipv4Addr, port: u16) -> Result<()> {
     let end = open(dev, ip)?;
     let listener = end.context.listen(port, 4)?;
     println!("listening");
-    let request = listener.accept_timeout(PATIENCE).context("nobody connects")?;
+    let request = listener.accept_timeout(TIMEOUT).context("nobody connects")?;
     end.post_recv()?;
     request.accept(&end.qp, ConnParam::default())?;
-    end.qp.wait_established(PATIENCE).context("start-up")?;
+    end.qp.wait_established(TIMEOUT).context("start-up")?;
     let mut wcs = Vec::with_capacity(DEPTH);
     while end.receive(&mut wcs)? {
         end.post_send()?;

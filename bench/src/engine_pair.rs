@@ -25,12 +25,12 @@ const ARENA_LEN: u32 = 1 << 20;
 const PASS_NS: u64 = MICROSECOND;
 
 /// One completion queue.
-struct Queue {
+struct CompletionQueue {
     waiting: VecDeque<Wc>,
     len_max: usize,
 }
 
-impl Completions for Queue {
+impl Completions for CompletionQueue {
     fn push(&mut self, _cq: CqId, wc: Wc) -> bool {
         let fits = self.waiting.len() < self.len_max;
         if fits {
@@ -41,9 +41,9 @@ impl Completions for Queue {
 }
 
 /// Registered memory whose copies are functions of their own, so that a profile tells them apart.
-struct Octets(VecMemory);
+struct ProfiledMemory(VecMemory);
 
-impl Memory for Octets {
+impl Memory for ProfiledMemory {
     fn regions(&self) -> &RegionTable {
         self.0.regions()
     }
@@ -63,9 +63,9 @@ impl Memory for Octets {
     }
 }
 
-struct End {
-    engine: Engine<LoopDevice, Rc<Octets>, Queue>,
-    arena: Rc<Octets>,
+struct Endpoint {
+    engine: Engine<LoopDevice, Rc<ProfiledMemory>, CompletionQueue>,
+    arena: Rc<ProfiledMemory>,
     stag: u32,
     qp: QpId,
 }
@@ -85,9 +85,9 @@ pub struct Workload {
     pub depth: usize,
 }
 
-/// What a call of [`Pair::write`] moved.
+/// What a call of [`EnginePair::write`] moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct TransferCounts {
     /// RDMA Writes that completed.
     pub writes: u64,
     /// Frames the source sent.
@@ -97,19 +97,19 @@ pub struct Moved {
 }
 
 /// Two connected engines: RDMA Writes go from the source to the sink.
-pub struct Pair {
-    source: End,
-    sink: End,
+pub struct EnginePair {
+    source: Endpoint,
+    sink: Endpoint,
     now: Instant,
     workload: Workload,
     slot_count: u32,
     posted: u64,
     completed: u64,
-    source_turns: u64,
-    sink_turns: u64,
+    source_polls: u64,
+    sink_polls: u64,
 }
 
-impl Pair {
+impl EnginePair {
     /// Connects two engines.
     ///
     /// # Panics
@@ -118,8 +118,8 @@ impl Pair {
     pub fn connect(workload: Workload) -> Self {
         let arena_len = ARENA_LEN.max(workload.size);
         let [left, right] = loopback::pair(workload.mtu);
-        let source = End::new(1, left, &workload, arena_len);
-        let sink = End::new(2, right, &workload, arena_len);
+        let source = Endpoint::new(1, left, &workload, arena_len);
+        let sink = Endpoint::new(2, right, &workload, arena_len);
         let octets: Vec<u8> =
             (0..arena_len).map(|at| at.wrapping_mul(0x9e37_79b1).to_be_bytes()[0]).collect();
         source.arena.0.write(0, &octets);
@@ -131,8 +131,8 @@ impl Pair {
             slot_count: arena_len / workload.size.max(1),
             posted: 0,
             completed: 0,
-            source_turns: 0,
-            sink_turns: 0,
+            source_polls: 0,
+            sink_polls: 0,
         };
         pair.establish();
         pair
@@ -177,21 +177,21 @@ impl Pair {
     ///
     /// # Panics
     /// If a request fails, or nothing moves for ten seconds of virtual time.
-    pub fn write(&mut self, count: u64) -> Moved {
+    pub fn write(&mut self, count: u64) -> TransferCounts {
         let before = (self.completed, self.frames());
         let target = self.posted + count;
-        let mut heard = self.now;
-        while self.completed < target || self.source.engine.device().lent() > 0 {
-            let worked = self.source_turn(target) | self.sink_turn();
+        let mut last_progress = self.now;
+        while self.completed < target || self.source.engine.device().frames_in_use() > 0 {
+            let worked = self.poll_source(target) | self.poll_sink();
             self.now = self.now + PASS_NS;
             if worked {
-                heard = self.now;
+                last_progress = self.now;
             }
-            assert!(self.now.since(heard) < 10 * SECOND, "nothing moves any more");
+            assert!(self.now.since(last_progress) < 10 * SECOND, "nothing moves any more");
         }
         let ((writes, (segments, acks)), (writes_now, (segments_now, acks_now))) =
             (before, (self.completed, self.frames()));
-        Moved {
+        TransferCounts {
             writes: writes_now - writes,
             segments: segments_now - segments,
             acks: acks_now - acks,
@@ -201,8 +201,8 @@ impl Pair {
     /// Everything the source does in a turn: post, one pass, take completions. A function of its
     /// own, so that a profile tells the two ends apart.
     #[inline(never)]
-    fn source_turn(&mut self, target: u64) -> bool {
-        self.source_turns += 1;
+    fn poll_source(&mut self, target: u64) -> bool {
+        self.source_polls += 1;
         let depth = self.workload.depth as u64;
         while self.posted < target && self.posted - self.completed < depth {
             self.post();
@@ -217,8 +217,8 @@ impl Pair {
 
     /// Everything the sink does in a turn: one pass.
     #[inline(never)]
-    fn sink_turn(&mut self) -> bool {
-        self.sink_turns += 1;
+    fn poll_sink(&mut self) -> bool {
+        self.sink_polls += 1;
         self.sink.engine.drive(self.now)
     }
 
@@ -235,7 +235,7 @@ impl Pair {
     }
 
     fn frames(&self) -> (u64, u64) {
-        let of = |end: &End| end.engine.counters().frames_out;
+        let of = |end: &Endpoint| end.engine.counters().frames_out;
         (of(&self.source), of(&self.sink))
     }
 
@@ -250,14 +250,14 @@ impl Pair {
     }
 }
 
-impl End {
+impl Endpoint {
     fn new(host: u8, device: LoopDevice, workload: &Workload, arena_len: u32) -> Self {
         let mut config = EngineConfig::new(address(host), 24, 0x5eed + u64::from(host));
         config.tcp.timestamps = workload.timestamps;
-        let arena = Rc::new(Octets(VecMemory::new(arena_len as usize)));
+        let arena = Rc::new(ProfiledMemory(VecMemory::new(arena_len as usize)));
         let stag = arena.0.register(0, u64::from(arena_len), Access::ALL, PD);
         let len_max = 2 * workload.depth;
-        let queue = Queue { waiting: VecDeque::with_capacity(len_max), len_max };
+        let queue = CompletionQueue { waiting: VecDeque::with_capacity(len_max), len_max };
         let mut engine = Engine::new(config, device, Rc::clone(&arena), queue);
         let init = QpInit {
             pd: PD,

@@ -5,30 +5,30 @@ use clap::{Args, ValueEnum};
 use ferrowarp::{ConnInfo, ConnParam, RtrKinds, Start};
 
 /// RDMA Reads that an end serves, or issues, at a time: at most so many.
-const READS_MAX: i64 = 128;
+const IRD_ORD_MAX: i64 = 128;
 /// The revision that says of itself how many RDMA Reads are served, and who speaks first.
-const ENHANCED: u8 = 2;
+const MPA_REVISION_2: u8 = 2;
 
 /// How many RDMA Reads this end has at a time; atomic operations count among them.
 #[derive(Clone, Copy, Debug, Default, Args)]
-pub struct ReadArgs {
+pub struct IrdOrdArgs {
     /// RDMA Reads and atomic operations that this end serves at a time (IRD), 1 to 128. With MPA
     /// revision 2 the ends tell each other, and a server raises its IRD to what a client issues;
     /// with revisions 0 and 1 each end has to know what the other one serves.
     #[arg(long, value_name = "N", help_heading = "MPA")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=READS_MAX))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=IRD_ORD_MAX))]
     pub ird: Option<u16>,
     /// RDMA Reads and atomic operations that this end issues at a time (ORD), 1 to 128. Those
     /// above it wait in the send queue. With MPA revision 2 it is lowered to what the other end
     /// serves.
     #[arg(long, value_name = "N", help_heading = "MPA")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=READS_MAX))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=IRD_ORD_MAX))]
     pub ord: Option<u16>,
 }
 
-impl ReadArgs {
+impl IrdOrdArgs {
     /// Puts what was said in place of what is there.
-    pub fn put_into(self, param: &mut ConnParam) {
+    pub fn apply_to(self, param: &mut ConnParam) {
         param.ird = self.ird.unwrap_or(param.ird);
         param.ord = self.ord.unwrap_or(param.ord);
     }
@@ -36,7 +36,7 @@ impl ReadArgs {
 
 /// A ready-to-receive message by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ReadyKind {
+pub enum RtrKind {
     /// A Send without octets.
     Send,
     /// An RDMA Write without octets.
@@ -52,20 +52,20 @@ pub struct MpaArgs {
     /// (RDMA Consortium: markers and CRCs always, version 0 of DDP and RDMAP, neither atomic
     /// operations nor immediate data) [default: 2].
     #[arg(long, value_name = "REVISION", help_heading = "MPA")]
-    #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(ENHANCED)))]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(MPA_REVISION_2)))]
     pub mpa_revision: Option<u8>,
     /// Either end may speak first once the connection is up: the stack of this end then sends a
     /// ready-to-receive message of its own, of a kind named here that the other end knows, too
     /// (MPA revision 2 only).
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,..", help_heading = "MPA")]
-    pub peer_to_peer: Vec<ReadyKind>,
+    pub peer_to_peer: Vec<RtrKind>,
 }
 
 impl MpaArgs {
     /// The revision that is asked for.
     #[must_use]
     pub fn revision(&self) -> u8 {
-        self.mpa_revision.unwrap_or(ENHANCED)
+        self.mpa_revision.unwrap_or(MPA_REVISION_2)
     }
 
     /// Refuses what no single option shows to be wrong. `crc`: they were not declined.
@@ -79,23 +79,23 @@ impl MpaArgs {
         );
         let revision = if immediate { 0 } else { self.revision() };
         ensure!(
-            self.peer_to_peer.is_empty() || revision == ENHANCED,
-            "--peer-to-peer needs MPA revision {ENHANCED}"
+            self.peer_to_peer.is_empty() || revision == MPA_REVISION_2,
+            "--peer-to-peer needs MPA revision {MPA_REVISION_2}"
         );
         ensure!(crc || revision > 0, "MPA revision 0 always has CRCs: leave --no-crc away");
         Ok(())
     }
 
     /// Puts what is asked for into the parameters of an initiator.
-    pub fn put_into(&self, param: &mut ConnParam) {
+    pub fn apply_to(&self, param: &mut ConnParam) {
         param.revision = self.revision();
         if !self.peer_to_peer.is_empty() {
             let has = |kind| self.peer_to_peer.contains(&kind);
             param.peer_to_peer = true;
             param.rtr = RtrKinds {
-                send: has(ReadyKind::Send),
-                write: has(ReadyKind::Write),
-                read: has(ReadyKind::Read),
+                send: has(RtrKind::Send),
+                write: has(RtrKind::Write),
+                read: has(RtrKind::Read),
             };
         }
     }
@@ -103,13 +103,13 @@ impl MpaArgs {
 
 /// How a connection starts, with or without frames.
 #[must_use]
-pub const fn start(immediate: bool) -> Start {
+pub const fn start_mode(immediate: bool) -> Start {
     if immediate { Start::Immediate } else { Start::Frames }
 }
 
 /// What the ends agreed on, in one line, from this end's point of view.
 #[must_use]
-pub fn agreement(agreed: &ConnInfo) -> String {
+pub fn negotiated_line(agreed: &ConnInfo) -> String {
     let on = |value| if value { "on" } else { "off" };
     format!(
         "agreed: MPA revision {}, CRC {}, markers received {}, markers sent {}, IRD {}, ORD {}",
@@ -131,7 +131,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        reads: ReadArgs,
+        reads: IrdOrdArgs,
         #[command(flatten)]
         mpa: MpaArgs,
     }
@@ -143,18 +143,18 @@ mod tests {
     fn param(text: &str) -> ConnParam {
         let line = line(text).unwrap();
         let mut param = ConnParam { ird: 5, ord: 6, ..ConnParam::default() };
-        line.mpa.put_into(&mut param);
-        line.reads.put_into(&mut param);
+        line.mpa.apply_to(&mut param);
+        line.reads.apply_to(&mut param);
         param
     }
 
     #[test]
-    fn what_is_said_takes_the_place_of_what_is_there() {
+    fn options_override_conn_param() {
         let as_is = param("");
         assert_eq!((as_is.ird, as_is.ord, as_is.revision), (5, 6, 2));
         assert_eq!((as_is.peer_to_peer, as_is.rtr), (false, RtrKinds::ALL));
-        let said = param("--ird 128 --ord 1 --mpa-revision 1");
-        assert_eq!((said.ird, said.ord, said.revision), (128, 1, 1));
+        let given = param("--ird 128 --ord 1 --mpa-revision 1");
+        assert_eq!((given.ird, given.ord, given.revision), (128, 1, 1));
         assert_eq!(param("--mpa-revision 0").revision, 0);
         let peers = param("--peer-to-peer send,read");
         assert!(peers.peer_to_peer);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused() {
+    fn out_of_range_values_are_rejected() {
         for wrong in [
             "--ird 0",
             "--ird 129",
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_refused() {
+    fn conflicting_options_are_rejected() {
         for (text, crc, immediate, is_good) in [
             ("", true, false, true),
             ("", false, false, true),

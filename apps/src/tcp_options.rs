@@ -116,12 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn without_options_all_is_as_ever() {
+    fn no_options_give_default_settings() {
         assert_eq!(settings("").unwrap(), TcpSettings::default());
     }
 
     #[test]
-    fn options_arrive() {
+    fn options_map_to_tcp_settings() {
         let line = "--congestion newreno --ecn off --no-pacing --recv-window 8M --keepalive 2.5 \
                     --user-timeout 5";
         let expected = TcpSettings {

@@ -4,19 +4,19 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Cell, Figure, Pairing, Plan, SetUp, exchange, network};
+use super::{ConnectRates, GoodputResult, LinkParams, Pairing, Plan, exchange, network};
 use crate::baseline::median;
 
 /// The figure of a wire and a pairing.
-fn find(figures: &[Figure], cell: Cell, pairing: Pairing) -> Option<&Figure> {
-    figures.iter().find(|figure| figure.cell == cell && figure.pairing == pairing)
+fn find(figures: &[GoodputResult], cell: LinkParams, pairing: Pairing) -> Option<&GoodputResult> {
+    figures.iter().find(|figure| figure.link == cell && figure.pairing == pairing)
 }
 
 /// Round trips of the plan, in its order.
 #[must_use]
 pub fn rtts(plan: &Plan) -> Vec<f64> {
     let mut rtts: Vec<f64> = Vec::new();
-    for cell in &plan.cells {
+    for cell in &plan.links {
         if !rtts.contains(&cell.rtt_ms) {
             rtts.push(cell.rtt_ms);
         }
@@ -26,18 +26,19 @@ pub fn rtts(plan: &Plan) -> Vec<f64> {
 
 /// A table for each round trip: medians, the spread, and the share of what kernel to kernel gave.
 #[must_use]
-pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
+pub fn tables(plan: &Plan, figures: &[GoodputResult]) -> String {
     let mut text = String::new();
     for rtt_ms in rtts(plan) {
         let _ = writeln!(text, "### Round trip {rtt_ms} ms\n");
         let titles = Pairing::ONE_WAY.map(Pairing::title).join(" | ");
         let _ = writeln!(text, "| loss each way | {titles} |\n|---:|---:|---:|---:|");
-        for cell in plan.cells.iter().filter(|cell| cell.rtt_ms == rtt_ms) {
-            let kernel = find(figures, *cell, Pairing::KernelToKernel).and_then(Figure::median);
+        for cell in plan.links.iter().filter(|cell| cell.rtt_ms == rtt_ms) {
+            let kernel =
+                find(figures, *cell, Pairing::KernelToKernel).and_then(GoodputResult::median);
             let _ = write!(text, "| {} % |", cell.loss_percent);
             for pairing in Pairing::ONE_WAY {
                 let share = if pairing == Pairing::KernelToKernel { None } else { kernel };
-                let _ = write!(text, " {} |", told(find(figures, *cell, pairing), share));
+                let _ = write!(text, " {} |", format_result(find(figures, *cell, pairing), share));
             }
             text.push('\n');
         }
@@ -47,7 +48,7 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
 }
 
 /// `0.941 (0.93 to 0.95; 101 %)`.
-fn told(figure: Option<&Figure>, kernel: Option<f64>) -> String {
+fn format_result(figure: Option<&GoodputResult>, kernel: Option<f64>) -> String {
     let Some((figure, middle)) = figure.and_then(|figure| Some((figure, figure.median()?))) else {
         return "failed".to_owned();
     };
@@ -56,16 +57,16 @@ fn told(figure: Option<&Figure>, kernel: Option<f64>) -> String {
     let share = kernel.map_or_else(String::new, |kernel| {
         format!("; {:.0} %", 100.0 * middle / kernel.max(f64::MIN_POSITIVE))
     });
-    let spoiled = figure.samples.iter().filter(|sample| sample.is_spoiled()).count();
+    let spoiled = figure.samples.iter().filter(|sample| sample.is_invalid()).count();
     let mark = if spoiled > 0 { format!(", {spoiled} spoiled") } else { String::new() };
     format!("{middle:.3} ({least:.3} to {most:.3}{share}{mark})")
 }
 
 /// How the wire itself behaved.
 #[must_use]
-pub fn wire(figures: &[Figure]) -> String {
+pub fn emulator_summary(figures: &[GoodputResult]) -> String {
     let samples = || figures.iter().flat_map(|figure| &figure.samples);
-    let late = samples().map(|sample| sample.late).fold(0.0, f64::max);
+    let late = samples().map(|sample| sample.late_fraction).fold(0.0, f64::max);
     let latest = samples().map(|sample| sample.latest_ms).fold(0.0, f64::max);
     let latest_median = median(samples().map(|sample| sample.latest_ms).collect()).unwrap_or(0.0);
     let dropped: u64 = samples().map(|sample| sample.dropped).sum();
@@ -81,7 +82,7 @@ pub fn wire(figures: &[Figure]) -> String {
 
 /// Connections set up per second.
 #[must_use]
-pub fn connections(set_ups: &[SetUp]) -> String {
+pub fn connections(set_ups: &[ConnectRates]) -> String {
     if set_ups.is_empty() {
         return String::new();
     }
@@ -100,8 +101,8 @@ pub fn connections(set_ups: &[SetUp]) -> String {
         let _ = write!(text, "| {name} |");
         for set_up in same {
             let rate = median(set_up.rates.clone());
-            let told = rate.map_or_else(|| "failed".to_owned(), |rate| format!("{rate:.0}"));
-            let _ = write!(text, " {told} |");
+            let rate_text = rate.map_or_else(|| "failed".to_owned(), |rate| format!("{rate:.0}"));
+            let _ = write!(text, " {rate_text} |");
         }
         text.push('\n');
     }
@@ -112,9 +113,9 @@ pub fn connections(set_ups: &[SetUp]) -> String {
 #[must_use]
 pub fn json(
     plan: &Plan,
-    figures: &[Figure],
-    exchanges: &[exchange::Figure],
-    set_ups: &[SetUp],
+    figures: &[GoodputResult],
+    exchanges: &[exchange::ExchangeResult],
+    set_ups: &[ConnectRates],
     machine: &[(String, String)],
 ) -> Value {
     let figures: Vec<Value> = figures
@@ -126,7 +127,7 @@ pub fn json(
                 .map(|sample| {
                     json!({
                         "gbit_s": sample.gbit_s,
-                        "late_share": sample.late,
+                        "late_share": sample.late_fraction,
                         "latest_ms": sample.latest_ms,
                         "wire_dropped": sample.dropped,
                         "wire": sample.wire,
@@ -135,8 +136,8 @@ pub fn json(
                 .collect();
             json!({
                 "pairing": figure.pairing.title(),
-                "loss_percent": figure.cell.loss_percent,
-                "rtt_ms": figure.cell.rtt_ms,
+                "loss_percent": figure.link.loss_percent,
+                "rtt_ms": figure.link.rtt_ms,
                 "median_gbit_s": figure.median(),
                 "repeated": figure.repeated,
                 "samples": samples,
@@ -159,7 +160,7 @@ pub fn json(
         "warm_up_rounds": plan.warm_up_rounds,
         "seconds": plan.seconds,
         "goodput": figures,
-        "exchanges": exchanges.iter().map(exchange::Figure::json).collect::<Vec<_>>(),
+        "exchanges": exchanges.iter().map(exchange::ExchangeResult::json).collect::<Vec<_>>(),
         "connections": set_ups,
     })
 }
@@ -192,33 +193,38 @@ pub fn method(plan: &Plan) -> String {
         } else {
             "All programs share the machine's cores as its scheduler has it."
         },
-        network::offloads_told(),
+        network::offload_description(),
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::versus::Sample;
-    use crate::versus::tests::plan;
+    use crate::tcp_vs_kernel::Sample;
+    use crate::tcp_vs_kernel::tests::plan;
 
-    fn figure(cell: Cell, pairing: Pairing, all: &[f64]) -> Figure {
+    fn figure(cell: LinkParams, pairing: Pairing, all: &[f64]) -> GoodputResult {
         let sample = |&gbit_s: &f64| Sample {
             gbit_s,
             dropped: 0,
-            late: 0.001,
+            late_fraction: 0.001,
             latest_ms: 0.4,
             wire: Value::Null,
         };
-        Figure { cell, pairing, samples: all.iter().map(sample).collect(), repeated: 1 }
+        GoodputResult {
+            link: cell,
+            pairing,
+            samples: all.iter().map(sample).collect(),
+            repeated: 1,
+        }
     }
 
     #[test]
-    fn tables_show_medians_spread_and_share() {
+    fn table_shows_median_range_and_kernel_ratio() {
         let plan = plan();
         let mut figures = vec![
-            figure(plan.cells[0], Pairing::KernelToKernel, &[0.8, 0.9, 0.7]),
-            figure(plan.cells[0], Pairing::OursToKernel, &[0.88, 0.87, 0.89]),
+            figure(plan.links[0], Pairing::KernelToKernel, &[0.8, 0.9, 0.7]),
+            figure(plan.links[0], Pairing::OursToKernel, &[0.88, 0.87, 0.89]),
         ];
         figures[1].samples[0].dropped = 5;
         let text = tables(&plan, &figures);
@@ -230,7 +236,7 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected} is not in\n{text}");
         }
-        let wire = wire(&figures);
+        let wire = emulator_summary(&figures);
         assert!(wire.contains("at most 0.10 %") && wire.contains("2 runs were done again"));
         assert!(wire.contains("5 frames were dropped"), "{wire}");
         let json = json(&plan, &figures, &[], &[], &[]);
@@ -238,8 +244,9 @@ mod tests {
     }
 
     #[test]
-    fn rates_of_connections_are_in_one_line_each() {
-        let set_up = |between, batch, rates: &[f64]| SetUp { between, batch, rates: rates.into() };
+    fn connect_rates_have_one_row_per_pairing() {
+        let set_up =
+            |between, batch, rates: &[f64]| ConnectRates { between, batch, rates: rates.into() };
         let text = connections(&[
             set_up("kernel", 1, &[10.0, 30.0, 20.0]),
             set_up("kernel", 64, &[40.0]),

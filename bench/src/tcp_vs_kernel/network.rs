@@ -10,8 +10,8 @@ use ferrowarp_tests::netns::{Namespace, ip};
 use ferrowarp_tests::process::{self, Running, TempDir};
 use serde_json::Value;
 
-use super::exchange::Exchanges;
-use super::{Cell, Pairing, Plan, Sample};
+use super::exchange::ExchangeSample;
+use super::{LinkParams, Pairing, Plan, Sample};
 
 /// Addresses of sender and receiver (benchmark range).
 const ADDRESSES: [&str; 2] = ["198.18.64.1", "198.18.64.2"];
@@ -26,19 +26,19 @@ const TAP_QUEUE: &str = "10000";
 /// Exchanges of a connection that are not measured.
 const EXCHANGES_WARM_UP: usize = 50;
 /// What a run may take beyond its measured time.
-const GRACE: Duration = Duration::from_secs(60);
+const RUN_TIMEOUT_MARGIN: Duration = Duration::from_secs(60);
 /// How long a program may take to get ready.
-const READY: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What stands at an end of the wire.
-enum End {
+enum Endpoint {
     /// The kernel, in a namespace of its own.
     Kernel(Namespace),
     /// Ours, which meets the wire at this socket.
     Ours(PathBuf),
 }
 
-impl End {
+impl Endpoint {
     /// The wire's device for it.
     fn device(&self, index: usize) -> String {
         match self {
@@ -53,7 +53,7 @@ impl End {
             Self::Kernel(namespace) => namespace,
             Self::Ours(_) => wire,
         };
-        let mut command = inside(namespace, &plan.tcp_end, Some(Place::Ends));
+        let mut command = netns_command(namespace, &plan.tcp_end, Some(CoreRole::Ends));
         command.args(arguments).arg(format!("{}:{PORT}", ADDRESSES[1]));
         if let Self::Ours(socket) = self {
             command.arg("--dev").arg(format!("memif:{},client", socket.display()));
@@ -65,20 +65,20 @@ impl End {
 
 /// Which core a program is to have.
 #[derive(Clone, Copy)]
-enum Place {
+enum CoreRole {
     /// That of both ends.
     Ends,
     /// The wire's own.
     Wire,
 }
 
-fn inside(namespace: &Namespace, program: &Path, place: Option<Place>) -> Command {
+fn netns_command(namespace: &Namespace, program: &Path, place: Option<CoreRole>) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace.name()]);
     if let (Some(place), Some([ends, wire])) = (place, cores()) {
         let core = match place {
-            Place::Ends => ends,
-            Place::Wire => wire,
+            CoreRole::Ends => ends,
+            CoreRole::Wire => wire,
         };
         command.args(["taskset", "-c", &core.to_string()]);
     }
@@ -100,47 +100,47 @@ pub fn cores() -> Option<[usize; 2]> {
 }
 
 /// A wire with an end on either side, nothing of which speaks yet.
-struct Set {
+struct TestNetwork {
     dir: TempDir,
-    wire_home: Namespace,
-    ends: [End; 2],
-    wire: Running,
+    link_netns: Namespace,
+    ends: [Endpoint; 2],
+    iwlink: Running,
 }
 
-impl Set {
-    fn up(plan: &Plan, cell: Cell, pairing: Pairing, seed: u64) -> Result<Self> {
+impl TestNetwork {
+    fn create(plan: &Plan, cell: LinkParams, pairing: Pairing, seed: u64) -> Result<Self> {
         let dir = TempDir::new()?;
         // Namespaces of their own, also so that the kernel remembers nothing of earlier runs.
         let wire_home = Namespace::new()?;
-        silence(&wire_home)?;
-        let end = |index: usize| -> Result<End> {
+        disable_ipv6(&wire_home)?;
+        let end = |index: usize| -> Result<Endpoint> {
             Ok(if pairing.ours()[index] {
-                End::Ours(dir.file(INTERFACES[index]))
+                Endpoint::Ours(dir.file(INTERFACES[index]))
             } else {
-                End::Kernel(Namespace::new()?)
+                Endpoint::Kernel(Namespace::new()?)
             })
         };
         let ends = [end(0)?, end(1)?];
-        let wire = start_wire(plan, cell, seed, &wire_home, &ends, &dir)?;
+        let wire = start_iwlink(plan, cell, seed, &wire_home, &ends, &dir)?;
         for (index, end) in ends.iter().enumerate() {
-            if let End::Kernel(namespace) = end {
+            if let Endpoint::Kernel(namespace) = end {
                 move_tap(&wire_home, namespace, index)?;
             }
         }
-        Ok(Self { dir, wire_home, ends, wire })
+        Ok(Self { dir, link_netns: wire_home, ends, iwlink: wire })
     }
 
     /// Starts `tcp-end` at an end.
     fn start(&self, plan: &Plan, index: usize, name: &str, arguments: &[&str]) -> Result<Running> {
-        let mut command = self.ends[index].program(plan, &self.wire_home, index, arguments);
+        let mut command = self.ends[index].program(plan, &self.link_netns, index, arguments);
         Ok(Running::start(&mut command, self.dir.file(name))?)
     }
 
     /// Ends the wire; what it counted.
-    fn down(self, programs: [Running; 2]) -> Result<Value> {
+    fn shut_down(self, programs: [Running; 2]) -> Result<Value> {
         // The wire ends while both still take what it brings: it has nothing to drop then.
-        self.wire.interrupt()?;
-        let ended = self.wire.finish(READY)?;
+        self.iwlink.interrupt()?;
+        let ended = self.iwlink.finish(READY_TIMEOUT)?;
         ensure!(ended.success(), "iwlink: {}", ended.output.trim());
         drop(programs);
         let counters =
@@ -153,52 +153,63 @@ impl Set {
 ///
 /// # Errors
 /// If something of it fails, hangs, or says nothing.
-pub fn measure(plan: &Plan, cell: Cell, pairing: Pairing, seed: u64) -> Result<Sample> {
-    let set = Set::up(plan, cell, pairing, seed)?;
+pub fn measure(plan: &Plan, cell: LinkParams, pairing: Pairing, seed: u64) -> Result<Sample> {
+    let set = TestNetwork::create(plan, cell, pairing, seed)?;
     let warm_up_s = plan.warm_up_s(cell);
     let window = ["--warm-up", &warm_up_s.to_string(), "--seconds", &plan.seconds.to_string()];
     let receive = [&["receive"], &window[..]].concat();
     let mut receiver = set.start(plan, 1, "receiver", &receive)?;
-    receiver.wait_for("listening", READY).context("the receiver")?;
+    receiver.wait_for("listening", READY_TIMEOUT).context("the receiver")?;
     let sender = set.start(plan, 0, "sender", &["send"])?;
-    let patience = GRACE + Duration::from_secs_f64(warm_up_s + plan.seconds);
-    let told = || format!("sender: {}", sender.output().unwrap_or_default().trim());
-    receiver.wait_for("octets", patience).with_context(told)?;
+    let timeout = RUN_TIMEOUT_MARGIN + Duration::from_secs_f64(warm_up_s + plan.seconds);
+    let error_text = || format!("sender: {}", sender.output().unwrap_or_default().trim());
+    receiver.wait_for("octets", timeout).with_context(error_text)?;
     let line = last_json(&receiver.output()?)?;
-    sample(&line, set.down([sender, receiver])?)
+    sample(&line, set.shut_down([sender, receiver])?)
 }
 
 /// One run of a requester and a responder: the microseconds that each exchange took.
 ///
 /// # Errors
 /// If something of it fails, hangs, or says nothing.
-pub fn exchanges(plan: &Plan, cell: Cell, pairing: Pairing, seed: u64) -> Result<Exchanges> {
-    let set = Set::up(plan, cell, pairing, seed)?;
+pub fn exchanges(
+    plan: &Plan,
+    cell: LinkParams,
+    pairing: Pairing,
+    seed: u64,
+) -> Result<ExchangeSample> {
+    let set = TestNetwork::create(plan, cell, pairing, seed)?;
     let mut responder = set.start(plan, 1, "responder", &["respond"])?;
-    responder.wait_for("listening", READY).context("the responder")?;
+    responder.wait_for("listening", READY_TIMEOUT).context("the responder")?;
     let (warm_up, count) = (EXCHANGES_WARM_UP.to_string(), plan.exchanges.to_string());
     let request = ["request", "--warm-up", &warm_up, "--count", &count];
     let mut requester = set.start(plan, 0, "requester", &request)?;
     // A second for each would be far too long.
-    let patience = GRACE + Duration::from_secs((EXCHANGES_WARM_UP + plan.exchanges) as u64);
-    let told = || format!("responder: {}", responder.output().unwrap_or_default().trim());
-    requester.wait_for("us", patience).with_context(told)?;
+    let timeout =
+        RUN_TIMEOUT_MARGIN + Duration::from_secs((EXCHANGES_WARM_UP + plan.exchanges) as u64);
+    let error_text = || format!("responder: {}", responder.output().unwrap_or_default().trim());
+    requester.wait_for("us", timeout).with_context(error_text)?;
     let line = last_json(&requester.output()?)?;
     let us = line["us"].as_array().context("no times")?;
     let us = us.iter().map(|us| us.as_f64().context("no number")).collect::<Result<_>>()?;
-    let wire = WireLog::of(&set.down([requester, responder])?);
-    Ok(Exchanges { us, late: wire.late, latest_ms: wire.latest_ms, dropped: wire.dropped })
+    let wire = EmulatorStats::of(&set.shut_down([requester, responder])?);
+    Ok(ExchangeSample {
+        us,
+        late_fraction: wire.late_fraction,
+        latest_ms: wire.latest_ms,
+        dropped: wire.dropped,
+    })
 }
 
-fn start_wire(
+fn start_iwlink(
     plan: &Plan,
-    cell: Cell,
+    cell: LinkParams,
     seed: u64,
     home: &Namespace,
-    ends: &[End; 2],
+    ends: &[Endpoint; 2],
     dir: &TempDir,
 ) -> Result<Running> {
-    let mut command = inside(home, &plan.iwlink, Some(Place::Wire));
+    let mut command = netns_command(home, &plan.iwlink, Some(CoreRole::Wire));
     if cores().is_some() {
         command.args(["--poll", "0"]);
     }
@@ -209,18 +220,18 @@ fn start_wire(
     command.args(["--late", "500us"]);
     command.arg("--json").arg(dir.file("wire.json"));
     let mut wire = Running::start(&mut command, dir.file("wire"))?;
-    wire.wait_for("seed", READY).context("iwlink")?;
+    wire.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
     Ok(wire)
 }
 
 /// Keeps IPv6 from asking around on interfaces to come, which would come to the wire before it has
 /// another end, and shift what befalls the frames that count.
-fn silence(namespace: &Namespace) -> Result<()> {
-    let mut shell = inside(namespace, Path::new("sh"), None);
+fn disable_ipv6(namespace: &Namespace) -> Result<()> {
+    let mut shell = netns_command(namespace, Path::new("sh"), None);
     let command = "for space in default all; do \
                        echo 1 > /proc/sys/net/ipv6/conf/$space/disable_ipv6; done";
     // Without IPv6 in the kernel there is nothing to silence.
-    process::run(shell.args(["-c", command]), READY)?;
+    process::run(shell.args(["-c", command]), READY_TIMEOUT)?;
     Ok(())
 }
 
@@ -228,8 +239,8 @@ fn silence(namespace: &Namespace) -> Result<()> {
 fn move_tap(home: &Namespace, namespace: &Namespace, index: usize) -> Result<()> {
     let (name, space) = (INTERFACES[index], namespace.name());
     ip(&["-n", home.name(), "link", "set", name, "netns", space])?;
-    silence(namespace)?;
-    for setting in offloads(namespace, name) {
+    disable_ipv6(namespace)?;
+    for setting in offload_commands(namespace, name) {
         setting.apply()?;
     }
     ip(&["-n", space, "link", "set", name, "txqueuelen", TAP_QUEUE])?;
@@ -243,35 +254,35 @@ fn move_tap(home: &Namespace, namespace: &Namespace, index: usize) -> Result<()>
 }
 
 /// One way to have the kernel send segments as they go over the wire.
-struct Offload {
+struct OffloadCommand {
     command: Command,
 }
 
-impl Offload {
+impl OffloadCommand {
     fn apply(mut self) -> Result<()> {
-        let ended = process::run(&mut self.command, READY)?;
+        let ended = process::run(&mut self.command, READY_TIMEOUT)?;
         ensure!(ended.success(), "offloads: {}", ended.output.trim());
         Ok(())
     }
 }
 
 /// All ways there are on this machine.
-fn offloads(namespace: &Namespace, name: &str) -> Vec<Offload> {
+fn offload_commands(namespace: &Namespace, name: &str) -> Vec<OffloadCommand> {
     let mut ways = Vec::new();
     if process::exists("ethtool") {
-        let mut command = inside(namespace, Path::new("ethtool"), None);
+        let mut command = netns_command(namespace, Path::new("ethtool"), None);
         command.args(["-K", name, "tso", "off", "gso", "off", "gro", "off"]);
-        ways.push(Offload { command });
+        ways.push(OffloadCommand { command });
     }
     let mut command = Command::new("ip");
     command.args(["-n", namespace.name(), "link", "set", name, "gso_max_segs", "1"]);
-    ways.push(Offload { command });
+    ways.push(OffloadCommand { command });
     ways
 }
 
 /// How offloads are turned off, for the report.
 #[must_use]
-pub fn offloads_told() -> &'static str {
+pub fn offload_description() -> &'static str {
     if process::exists("ethtool") {
         "off (ethtool: tso, gso, gro; gso_max_segs 1)"
     } else {
@@ -289,18 +300,18 @@ fn last_json(output: &str) -> Result<Value> {
 fn sample(line: &Value, wire: Value) -> Result<Sample> {
     let number = |name: &str| line[name].as_f64().with_context(|| format!("no {name}"));
     let (octets, seconds) = (number("octets")?, number("seconds")?);
-    let WireLog { dropped, late, latest_ms } = WireLog::of(&wire);
-    Ok(Sample { gbit_s: octets * 8e-9 / seconds, dropped, late, latest_ms, wire })
+    let EmulatorStats { dropped, late_fraction: late, latest_ms } = EmulatorStats::of(&wire);
+    Ok(Sample { gbit_s: octets * 8e-9 / seconds, dropped, late_fraction: late, latest_ms, wire })
 }
 
 /// What the wire says of itself.
-struct WireLog {
+struct EmulatorStats {
     dropped: u64,
-    late: f64,
+    late_fraction: f64,
     latest_ms: f64,
 }
 
-impl WireLog {
+impl EmulatorStats {
     fn of(wire: &Value) -> Self {
         let total = |pointer: &str| -> u64 {
             (0..2).filter_map(|way| wire.pointer(&format!("/{way}/{pointer}"))?.as_u64()).sum()
@@ -311,7 +322,7 @@ impl WireLog {
                 .map(|name| total(&format!("own/{name}")))
                 .into_iter()
                 .sum(),
-            late: total("own/late") as f64 / total("frames_out").max(1) as f64,
+            late_fraction: total("own/late") as f64 / total("frames_out").max(1) as f64,
             latest_ms: latest_us.fold(0.0, f64::max) / 1000.0,
         }
     }
@@ -323,10 +334,10 @@ impl WireLog {
 /// If it fails, hangs, or says nothing.
 pub fn connections(plan: &Plan, between: &str, batch: usize) -> Result<f64> {
     let namespace = Namespace::new()?;
-    let mut command = inside(&namespace, &plan.tcp_end, None);
+    let mut command = netns_command(&namespace, &plan.tcp_end, None);
     command.args(["connections", between, "--count", &plan.connections.to_string()]);
     command.args(["--batch", &batch.to_string()]);
-    let ended = process::run(&mut command, 2 * GRACE)?;
+    let ended = process::run(&mut command, 2 * RUN_TIMEOUT_MARGIN)?;
     ensure!(ended.success(), "{}", ended.output.trim());
     last_json(&ended.output)?["connections_s"].as_f64().context("no rate")
 }
@@ -352,8 +363,8 @@ pub fn kernel_settings() -> Result<Vec<(String, String)>> {
     NAMES
         .into_iter()
         .map(|name| {
-            let mut command = inside(&namespace, Path::new("cat"), None);
-            let ended = process::run(command.arg(format!("/proc/sys/net/{name}")), READY)?;
+            let mut command = netns_command(&namespace, Path::new("cat"), None);
+            let ended = process::run(command.arg(format!("/proc/sys/net/{name}")), READY_TIMEOUT)?;
             let value = if ended.success() {
                 ended.output.split_whitespace().collect::<Vec<_>>().join(" ")
             } else {
@@ -371,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_come_from_the_last_line_and_the_wires_counters() {
+    fn sample_uses_last_json_line_and_emulator_counters() {
         let line = last_json("listening\n{\"octets\": 250000000, \"seconds\": 2.0}\n").unwrap();
         let way = |late: u64| {
             serde_json::json!({"frames_out": 1000, "own": {
@@ -381,10 +392,10 @@ mod tests {
         };
         let sample = sample(&line, serde_json::json!([way(0), way(100)])).unwrap();
         assert!((sample.gbit_s - 1.0).abs() < 1e-9);
-        assert!((sample.late - 0.05).abs() < 1e-9);
+        assert!((sample.late_fraction - 0.05).abs() < 1e-9);
         assert!((sample.latest_ms - 0.8).abs() < 1e-9);
         assert_eq!(sample.dropped, 6);
-        assert!(sample.is_spoiled());
+        assert!(sample.is_invalid());
         assert!(last_json("listening").is_err());
     }
 }

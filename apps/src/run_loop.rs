@@ -15,7 +15,7 @@ pub enum Step {
 }
 
 /// One end.
-pub trait Machine {
+pub trait Task {
     /// Advances a little and never waits: one pass over the completions that are there.
     ///
     /// # Errors
@@ -25,20 +25,20 @@ pub trait Machine {
 
 /// Where ends run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub enum CorePlacement {
     /// Both on one thread, pinned to this core.
-    Together(usize),
+    OneCore(usize),
     /// Each on a thread of its own, pinned to these cores.
-    Apart(usize, usize),
+    TwoCores(usize, usize),
 }
 
-impl Placement {
+impl CorePlacement {
     /// From `--cores`; by default the first two cores that this program may use.
     ///
     /// # Errors
     /// If a core is not there, or more than two are named.
     pub fn from_cores(cores: &[usize]) -> anyhow::Result<Self> {
-        let available = available();
+        let available = available_cores();
         for core in cores {
             anyhow::ensure!(
                 available.contains(core),
@@ -47,9 +47,9 @@ impl Placement {
             );
         }
         Ok(match (cores, &available[..]) {
-            (&[one], _) | (&[], &[one]) => Self::Together(one),
-            (&[a, b], _) if a == b => Self::Together(a),
-            (&[a, b], _) | (&[], &[a, b, ..]) => Self::Apart(a, b),
+            (&[one], _) | (&[], &[one]) => Self::OneCore(one),
+            (&[a, b], _) if a == b => Self::OneCore(a),
+            (&[a, b], _) | (&[], &[a, b, ..]) => Self::TwoCores(a, b),
             (&[], &[]) => anyhow::bail!("the cores of this machine are unknown: use --cores"),
             _ => anyhow::bail!("--cores takes one core for both ends, or two"),
         })
@@ -59,14 +59,14 @@ impl Placement {
     #[must_use]
     pub fn cores(self) -> Vec<usize> {
         match self {
-            Self::Together(core) => vec![core],
-            Self::Apart(a, b) => vec![a, b],
+            Self::OneCore(core) => vec![core],
+            Self::TwoCores(a, b) => vec![a, b],
         }
     }
 }
 
 /// Cores that this program may use, as the kernel numbers them.
-fn available() -> Vec<usize> {
+fn available_cores() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
 }
 
@@ -78,20 +78,20 @@ pub fn pin(core: usize) {
 /// Lets an end that waits for its first peer sleep a little, once nothing has come for a while, and
 /// longer the longer nothing comes: a server that nobody uses costs next to nothing.
 #[derive(Debug, Default)]
-pub struct Idle {
+pub struct IdleBackoff {
     /// Steps and naps since the last that found something.
     count: u32,
 }
 
-impl Idle {
+impl IdleBackoff {
     /// Steps without anything to do before the first nap.
-    const PATIENCE: u32 = 20_000;
+    const SPIN_STEPS: u32 = 20_000;
     /// The first naps.
-    const NAP_MIN: Duration = Duration::from_micros(50);
+    const SLEEP_MIN: Duration = Duration::from_micros(50);
     /// The last: short against the time that a client takes to start.
-    const NAP_MAX: Duration = Duration::from_millis(2);
+    const SLEEP_MAX: Duration = Duration::from_millis(2);
     /// Naps of one length before they double.
-    const NAPS: u32 = 1000;
+    const SLEEPS_PER_DOUBLING: u32 = 1000;
 
     /// To be called at each step that found nothing (`busy` is false) or something to do.
     pub fn step(&mut self, busy: bool) {
@@ -99,17 +99,17 @@ impl Idle {
             self.count = 0;
             return;
         }
-        if let Some(nap) = self.nap() {
+        if let Some(nap) = self.sleep_time() {
             std::thread::sleep(nap);
         }
         self.count = self.count.saturating_add(1);
     }
 
     /// How long to sleep now.
-    fn nap(&self) -> Option<Duration> {
-        let naps = self.count.checked_sub(Self::PATIENCE)?;
-        let doublings = (naps / Self::NAPS).min(16);
-        Some((Self::NAP_MIN * (1 << doublings)).min(Self::NAP_MAX))
+    fn sleep_time(&self) -> Option<Duration> {
+        let naps = self.count.checked_sub(Self::SPIN_STEPS)?;
+        let doublings = (naps / Self::SLEEPS_PER_DOUBLING).min(16);
+        Some((Self::SLEEP_MIN * (1 << doublings)).min(Self::SLEEP_MAX))
     }
 }
 
@@ -118,7 +118,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// From here on a signal to end (SIGINT, SIGTERM, SIGHUP) ends the machines with an error, so that
 /// devices are closed, peers are told and reports are written. A second one kills at once.
-pub fn mind_signals() {
+pub fn install_signal_handler() {
     let handler = || {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
@@ -138,7 +138,7 @@ pub fn was_interrupted() -> bool {
 ///
 /// # Errors
 /// Those of the machine.
-pub fn run_until_interrupted(machine: &mut impl Machine) -> anyhow::Result<()> {
+pub fn run_until_interrupted(machine: &mut impl Task) -> anyhow::Result<()> {
     let outcome = run(machine);
     if was_interrupted() { Ok(()) } else { outcome }
 }
@@ -155,7 +155,7 @@ fn check_signals() -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Those of the machine, and interruption.
-pub fn run(machine: &mut impl Machine) -> anyhow::Result<()> {
+pub fn run(machine: &mut impl Task) -> anyhow::Result<()> {
     while machine.step()? == Step::Running {
         check_signals()?;
     }
@@ -167,13 +167,13 @@ pub fn run(machine: &mut impl Machine) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Those of the machines, and interruption.
-pub fn run_both<A, B>(a: &mut A, b: &mut B, placement: Placement) -> anyhow::Result<()>
+pub fn run_both<A, B>(a: &mut A, b: &mut B, placement: CorePlacement) -> anyhow::Result<()>
 where
-    A: Machine + Send,
-    B: Machine + Send,
+    A: Task + Send,
+    B: Task + Send,
 {
     match placement {
-        Placement::Together(core) => std::thread::scope(|scope| {
+        CorePlacement::OneCore(core) => std::thread::scope(|scope| {
             // A thread of its own: the caller keeps its affinity.
             join(scope.spawn(move || {
                 pin(core);
@@ -190,11 +190,11 @@ where
                 Ok(())
             }))
         }),
-        Placement::Apart(a_core, b_core) => {
+        CorePlacement::TwoCores(a_core, b_core) => {
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
-                let b_thread = scope.spawn(|| alone(b, b_core, &stop));
-                let a_thread = scope.spawn(|| alone(a, a_core, &stop));
+                let b_thread = scope.spawn(|| run_pinned(b, b_core, &stop));
+                let a_thread = scope.spawn(|| run_pinned(a, a_core, &stop));
                 let results = [join(a_thread), join(b_thread)];
                 results.into_iter().collect()
             })
@@ -203,7 +203,7 @@ where
 }
 
 /// Runs one end until it is finished or the other has failed.
-fn alone(machine: &mut impl Machine, core: usize, stop: &AtomicBool) -> anyhow::Result<()> {
+fn run_pinned(machine: &mut impl Task, core: usize, stop: &AtomicBool) -> anyhow::Result<()> {
     pin(core);
     while !stop.load(Ordering::Relaxed) {
         match machine.step().and_then(|step| check_signals().map(|()| step)) {
@@ -231,7 +231,7 @@ mod tests {
         fails: bool,
     }
 
-    impl Machine for Counter {
+    impl Task for Counter {
         fn step(&mut self) -> anyhow::Result<Step> {
             match (self.left, self.fails) {
                 (0, true) => anyhow::bail!("failed"),
@@ -242,26 +242,36 @@ mod tests {
         }
     }
 
-    fn placements() -> [Placement; 2] {
-        let cores = available();
-        [Placement::Together(cores[0]), Placement::Apart(cores[0], *cores.last().unwrap())]
+    fn placements() -> [CorePlacement; 2] {
+        let cores = available_cores();
+        [
+            CorePlacement::OneCore(cores[0]),
+            CorePlacement::TwoCores(cores[0], *cores.last().unwrap()),
+        ]
     }
 
     #[test]
-    fn naps_grow_while_nothing_comes_and_end_with_the_first_that_does() {
-        let mut idle = Idle { count: Idle::PATIENCE - 1 };
-        assert_eq!(idle.nap(), None);
+    fn idle_backoff_grows_and_resets_on_activity() {
+        let mut idle = IdleBackoff { count: IdleBackoff::SPIN_STEPS - 1 };
+        assert_eq!(idle.sleep_time(), None);
         idle.step(false);
-        assert_eq!(idle.nap(), Some(Idle::NAP_MIN));
-        let at = |naps| Idle { count: Idle::PATIENCE.saturating_add(naps) }.nap().unwrap();
-        assert_eq!(at(Idle::NAPS), 2 * Idle::NAP_MIN);
-        assert_eq!((at(Idle::NAPS * 20), at(u32::MAX)), (Idle::NAP_MAX, Idle::NAP_MAX));
+        assert_eq!(idle.sleep_time(), Some(IdleBackoff::SLEEP_MIN));
+        let at = |naps| {
+            IdleBackoff { count: IdleBackoff::SPIN_STEPS.saturating_add(naps) }
+                .sleep_time()
+                .unwrap()
+        };
+        assert_eq!(at(IdleBackoff::SLEEPS_PER_DOUBLING), 2 * IdleBackoff::SLEEP_MIN);
+        assert_eq!(
+            (at(IdleBackoff::SLEEPS_PER_DOUBLING * 20), at(u32::MAX)),
+            (IdleBackoff::SLEEP_MAX, IdleBackoff::SLEEP_MAX)
+        );
         idle.step(true);
-        assert_eq!(idle.nap(), None);
+        assert_eq!(idle.sleep_time(), None);
     }
 
     #[test]
-    fn both_ends_run_to_their_end() {
+    fn run_both_steps_tasks_until_finished() {
         for placement in placements() {
             let mut a = Counter { left: 1000, fails: false };
             let mut b = Counter { left: 10, fails: false };
@@ -271,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_fails_stops_the_other() {
+    fn run_both_stops_when_one_task_fails() {
         for placement in placements() {
             let mut a = Counter { left: u32::MAX, fails: false };
             let mut b = Counter { left: 10, fails: true };
@@ -281,12 +291,15 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_checked() {
-        let first = available()[0];
-        assert_eq!(Placement::from_cores(&[first]).unwrap(), Placement::Together(first));
-        assert_eq!(Placement::from_cores(&[first, first]).unwrap(), Placement::Together(first));
-        assert!(Placement::from_cores(&[usize::MAX]).is_err());
-        assert!(Placement::from_cores(&[first, first, first]).is_err());
-        assert!(Placement::from_cores(&[]).is_ok());
+    fn unavailable_or_too_many_cores_are_rejected() {
+        let first = available_cores()[0];
+        assert_eq!(CorePlacement::from_cores(&[first]).unwrap(), CorePlacement::OneCore(first));
+        assert_eq!(
+            CorePlacement::from_cores(&[first, first]).unwrap(),
+            CorePlacement::OneCore(first)
+        );
+        assert!(CorePlacement::from_cores(&[usize::MAX]).is_err());
+        assert!(CorePlacement::from_cores(&[first, first, first]).is_err());
+        assert!(CorePlacement::from_cores(&[]).is_ok());
     }
 }

@@ -1,14 +1,14 @@
 //! The private data that says what a connection is for.
 
+use crate::perf::codec::{Reader, Writer};
 use crate::perf::control::{ControlError, MAGIC, VERSION};
-use crate::perf::octets::{Reader, Writer};
 
 /// Octets of the private data.
-pub const PURPOSE_LEN: usize = 24;
+pub const PRIVATE_DATA_LEN: usize = 24;
 
 /// What a connection is for; travels in its private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum ConnRole {
     /// Role 0: carries the control exchange of a session. The numbers are those of its `Hello`;
     /// the responder needs them before that to provide queues.
     Control {
@@ -30,11 +30,11 @@ pub enum Purpose {
     },
 }
 
-impl Purpose {
+impl ConnRole {
     /// The private data.
     #[must_use]
     pub fn emit(self) -> Vec<u8> {
-        let mut out = Writer(Vec::with_capacity(PURPOSE_LEN));
+        let mut out = Writer(Vec::with_capacity(PRIVATE_DATA_LEN));
         out.u32(MAGIC).u16(VERSION);
         match self {
             Self::Control { token, qps, tx_depth, rx_depth } => {

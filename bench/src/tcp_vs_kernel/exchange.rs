@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{Cell, Pairing, Plan, TRIES, network, order};
+use super::{ATTEMPTS_MAX, LinkParams, Pairing, Plan, network, visit_order};
 
 /// What one run says.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Exchanges {
+pub struct ExchangeSample {
     /// Microseconds from a request until its response is complete, in order.
     pub us: Vec<f64>,
     /// The share of frames that left the wire late.
-    pub late: f64,
+    pub late_fraction: f64,
     /// The latest, in milliseconds.
     pub latest_ms: f64,
     /// Frames that the wire should have passed on and dropped.
@@ -22,16 +22,16 @@ pub struct Exchanges {
 
 /// What a wire and a pairing gave, round by round.
 #[derive(Clone, Debug)]
-pub struct Figure {
+pub struct ExchangeResult {
     /// The wire.
-    pub cell: Cell,
+    pub link: LinkParams,
     /// Who sent to whom.
     pub pairing: Pairing,
     /// One for each round that went well.
-    pub samples: Vec<Exchanges>,
+    pub samples: Vec<ExchangeSample>,
 }
 
-impl Figure {
+impl ExchangeResult {
     /// The completion time, in microseconds, that so many percent of all exchanges did not exceed.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Option<f64> {
@@ -51,7 +51,7 @@ impl Figure {
             .map(|run| {
                 json!({
                     "us": run.us,
-                    "late_share": run.late,
+                    "late_share": run.late_fraction,
                     "latest_ms": run.latest_ms,
                     "wire_dropped": run.dropped,
                 })
@@ -59,8 +59,8 @@ impl Figure {
             .collect();
         json!({
             "pairing": self.pairing.title(),
-            "loss_percent": self.cell.loss_percent,
-            "rtt_ms": self.cell.rtt_ms,
+            "loss_percent": self.link.loss_percent,
+            "rtt_ms": self.link.rtt_ms,
             "p50_us": self.percentile(50.0),
             "p99_us": self.percentile(99.0),
             "samples": samples,
@@ -73,13 +73,14 @@ impl Figure {
 ///
 /// # Errors
 /// If namespaces cannot be made.
-pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<Figure>> {
+pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<ExchangeResult>> {
     if plan.exchanges == 0 {
         return Ok(vec![]);
     }
-    let figure = |&cell: &Cell, pairing| Figure { cell, pairing, samples: vec![] };
-    let mut figures: Vec<Figure> = plan
-        .exchange_cells
+    let figure =
+        |&cell: &LinkParams, pairing| ExchangeResult { link: cell, pairing, samples: vec![] };
+    let mut figures: Vec<ExchangeResult> = plan
+        .exchange_links
         .iter()
         .flat_map(|cell| Pairing::BOTH_WAYS.map(|pairing| figure(cell, pairing)))
         .collect();
@@ -87,33 +88,33 @@ pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<Figure>> {
     for round in 0..plan.rounds {
         for (wire, group) in figures.chunks_mut(pairings).enumerate() {
             for step in 0..pairings {
-                let figure = &mut group[order(step, round + wire, pairings)];
+                let figure = &mut group[visit_order(step, round + wire, pairings)];
                 let seed = plan.seed + round as u64;
-                let told = format!(
+                let label = format!(
                     "{}, loss {} %, {} ms",
                     figure.pairing.title(),
-                    figure.cell.loss_percent,
-                    figure.cell.rtt_ms
+                    figure.link.loss_percent,
+                    figure.link.rtt_ms
                 );
-                let mut result = network::exchanges(plan, figure.cell, figure.pairing, seed);
-                for _ in 1..TRIES {
+                let mut result = network::exchanges(plan, figure.link, figure.pairing, seed);
+                for _ in 1..ATTEMPTS_MAX {
                     // A wire that dropped what it was to carry measured something else.
                     if !result.as_ref().is_ok_and(|run| run.dropped > 0) {
                         break;
                     }
-                    result = network::exchanges(plan, figure.cell, figure.pairing, seed);
+                    result = network::exchanges(plan, figure.link, figure.pairing, seed);
                 }
                 match result {
                     Ok(run) => {
                         figure.samples.push(run);
                         let p99 = figure.percentile(99.0).unwrap_or_default();
                         eprintln!(
-                            "round {} of {}: {told}: p99 {p99:.0} us",
+                            "round {} of {}: {label}: p99 {p99:.0} us",
                             round + 1,
                             plan.rounds
                         );
                     }
-                    Err(error) => failures.push(format!("exchanges {told}: {error:#}")),
+                    Err(error) => failures.push(format!("exchanges {label}: {error:#}")),
                 }
             }
         }
@@ -123,19 +124,19 @@ pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<Figure>> {
 
 /// A table for each round trip: median and 99th percentile, in milliseconds.
 #[must_use]
-pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
+pub fn tables(plan: &Plan, figures: &[ExchangeResult]) -> String {
     let mut text = String::new();
-    let mut rtts: Vec<f64> = plan.exchange_cells.iter().map(|cell| cell.rtt_ms).collect();
+    let mut rtts: Vec<f64> = plan.exchange_links.iter().map(|cell| cell.rtt_ms).collect();
     rtts.dedup();
     for rtt_ms in rtts {
         let _ = writeln!(text, "### Round trip {rtt_ms} ms\n");
         let titles = Pairing::BOTH_WAYS.map(Pairing::title).join(" | ");
         let _ = writeln!(text, "| loss each way | {titles} |\n|---:|---:|---:|---:|");
-        for cell in plan.exchange_cells.iter().filter(|cell| cell.rtt_ms == rtt_ms) {
+        for cell in plan.exchange_links.iter().filter(|cell| cell.rtt_ms == rtt_ms) {
             let _ = write!(text, "| {} % |", cell.loss_percent);
             for pairing in Pairing::BOTH_WAYS {
                 let found =
-                    figures.iter().find(|figure| figure.cell == *cell && figure.pairing == pairing);
+                    figures.iter().find(|figure| figure.link == *cell && figure.pairing == pairing);
                 let at = |percent| found.and_then(|figure| figure.percentile(percent));
                 let _ = match (at(50.0), at(99.0)) {
                     (Some(p50), Some(p99)) => {
@@ -153,9 +154,9 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
 
 /// How it was measured, and how the wire behaved.
 #[must_use]
-pub fn method(plan: &Plan, figures: &[Figure]) -> String {
+pub fn method(plan: &Plan, figures: &[ExchangeResult]) -> String {
     let runs = || figures.iter().flat_map(|figure| &figure.samples);
-    let late = runs().map(|run| run.late).fold(0.0, f64::max);
+    let late = runs().map(|run| run.late_fraction).fold(0.0, f64::max);
     let latest = runs().map(|run| run.latest_ms).fold(0.0, f64::max);
     format!(
         "A request of 65,504 octets, a response of as many, and the next request at once: median / \
@@ -174,16 +175,17 @@ pub fn method(plan: &Plan, figures: &[Figure]) -> String {
 mod tests {
     use super::*;
 
-    fn figure(pairing: Pairing, us: impl Iterator<Item = f64>) -> Figure {
-        let cell = Cell { loss_percent: 1.0, rtt_ms: 1.0 };
-        let run = Exchanges { us: us.collect(), late: 0.01, latest_ms: 2.5, dropped: 0 };
-        Figure { cell, pairing, samples: vec![run] }
+    fn figure(pairing: Pairing, us: impl Iterator<Item = f64>) -> ExchangeResult {
+        let cell = LinkParams { loss_percent: 1.0, rtt_ms: 1.0 };
+        let run =
+            ExchangeSample { us: us.collect(), late_fraction: 0.01, latest_ms: 2.5, dropped: 0 };
+        ExchangeResult { link: cell, pairing, samples: vec![run] }
     }
 
     #[test]
-    fn percentiles_are_of_all_rounds_together() {
+    fn percentile_covers_all_rounds() {
         let mut figure = figure(Pairing::OursToOurs, (1..=50).map(f64::from));
-        figure.samples.push(Exchanges {
+        figure.samples.push(ExchangeSample {
             us: (51..=100).rev().map(f64::from).collect(),
             ..figure.samples[0].clone()
         });
@@ -195,12 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn tables_show_median_and_percentile() {
+    fn table_shows_p50_and_p99() {
         let figures = [
             figure(Pairing::KernelToKernel, (1..=100).map(|n| f64::from(n) * 100.0)),
             figure(Pairing::OursToOurs, (1..=100).map(|n| f64::from(n) * 10.0)),
         ];
-        let plan = Plan { exchange_cells: vec![figures[0].cell], ..crate::versus::tests::plan() };
+        let plan =
+            Plan { exchange_links: vec![figures[0].link], ..crate::tcp_vs_kernel::tests::plan() };
         let text = tables(&plan, &figures);
         let expected = "| 1 % | 5.00 / **9.90** | 0.50 / **0.99** | failed |";
         assert!(text.contains(expected), "{text}");

@@ -13,15 +13,15 @@ use ferrowarp::{
 };
 
 /// How long the other end may take to close.
-pub const CLOSE_MAX: Duration = Duration::from_secs(2);
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Messages that may wait for room in a send queue; more means that the other end is stuck.
-const PENDING_MAX: usize = 4096;
+const TX_BACKLOG_MAX: usize = 4096;
 /// Private data of a connection request that every peer takes (siw keeps 256 octets).
 pub const PRIVATE_LEN_MAX: usize = 128;
 
 /// What a work request was for; travels in its `wr_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Id {
+pub struct WrId {
     /// The program's kind of request.
     pub kind: u8,
     /// Run of the program, modulo 256, so that late completions are told apart.
@@ -32,13 +32,13 @@ pub struct Id {
     pub number: u32,
 }
 
-impl Id {
+impl WrId {
     /// Kind of a channel's receives.
-    pub const CHANNEL_RECEIVE: u8 = 0;
+    pub const CHANNEL_RECV: u8 = 0;
     /// Kind of a channel's Sends.
     pub const CHANNEL_SEND: u8 = 1;
     /// First kind that a program may use as it likes.
-    pub const FIRST_FREE: u8 = 2;
+    pub const FIRST_APP_KIND: u8 = 2;
 
     /// As a `wr_id`.
     #[must_use]
@@ -63,7 +63,7 @@ impl Id {
 
 /// One end: a context with one protection domain and one completion queue for everything, so
 /// that an idle end costs one pass of its shard per poll.
-pub struct End {
+pub struct Endpoint {
     /// The device and its shard.
     pub context: Context,
     /// Everything belongs to it.
@@ -71,7 +71,7 @@ pub struct End {
     cq: Cq,
 }
 
-fn too_much(len: usize) -> String {
+fn out_of_memory(len: usize) -> String {
     format!("no {len} octets of memory: use a smaller size or fewer slots")
 }
 
@@ -80,10 +80,10 @@ fn too_much(len: usize) -> String {
 /// # Errors
 /// If there is no memory.
 pub fn allocate(context: &Context, len: usize) -> anyhow::Result<Buffer> {
-    context.allocate(len.max(64)).with_context(|| too_much(len))
+    context.allocate(len.max(64)).with_context(|| out_of_memory(len))
 }
 
-impl End {
+impl Endpoint {
     /// An end whose connections have at most `requests` outstanding, all together.
     ///
     /// # Errors
@@ -106,24 +106,24 @@ impl End {
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn memory(&self, len: usize, access: Access) -> anyhow::Result<Mr> {
-        self.register(allocate(&self.context, len)?, access)
+    pub fn alloc_mr(&self, len: usize, access: Access) -> anyhow::Result<Mr> {
+        self.reg_mr(allocate(&self.context, len)?, access)
     }
 
     /// Registers memory.
     ///
     /// # Errors
     /// If the stack has no room for a region.
-    pub fn register(&self, buffer: Buffer, access: Access) -> anyhow::Result<Mr> {
+    pub fn reg_mr(&self, buffer: Buffer, access: Access) -> anyhow::Result<Mr> {
         let len = buffer.len();
-        self.pd.register(buffer, access).with_context(|| too_much(len))
+        self.pd.register(buffer, access).with_context(|| out_of_memory(len))
     }
 
     /// A queue pair on the end's completion queue.
     ///
     /// # Errors
     /// If the stack has no room for one.
-    pub fn queue_pair(&self, max_send_wr: usize, max_recv_wr: usize) -> anyhow::Result<Qp> {
+    pub fn create_qp(&self, max_send_wr: usize, max_recv_wr: usize) -> anyhow::Result<Qp> {
         let options = QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr, max_recv_wr };
         self.pd.create_qp(&self.context, &options).context("no room for another connection")
     }
@@ -133,7 +133,7 @@ impl End {
 ///
 /// # Errors
 /// If the private data are too long.
-pub fn parameters(
+pub fn conn_param(
     crc: bool,
     markers: bool,
     reads: u16,
@@ -146,7 +146,7 @@ pub fn parameters(
 
 /// A piece of `mr`.
 #[must_use]
-pub fn piece(mr: &Mr, offset: u64, len: u32) -> Sge {
+pub fn sge_at(mr: &Mr, offset: u64, len: u32) -> Sge {
     Sge { addr: mr.addr() + offset, len, lkey: mr.lkey() }
 }
 
@@ -162,12 +162,12 @@ pub fn gather(sge: Sge) -> Payload {
 ///
 /// # Errors
 /// Why it never will.
-pub fn established(qp: &Qp) -> anyhow::Result<Option<ConnInfo>> {
+pub fn poll_established(qp: &Qp) -> anyhow::Result<Option<ConnInfo>> {
     while let Some(event) = qp.next_event() {
         if let Event::Established { info: agreed, .. } = event {
             return Ok(Some(*agreed));
         }
-        if let Some(reason) = end_of(event) {
+        if let Some(reason) = event_end_reason(event) {
             bail!("{reason}");
         }
     }
@@ -181,35 +181,35 @@ fn printable(octets: &[u8]) -> String {
 
 /// The reason for the end of a connection, if it has ended or could not be set up.
 #[must_use]
-pub fn ended(qp: &Qp) -> Option<Cow<'static, str>> {
+pub fn end_reason(qp: &Qp) -> Option<Cow<'static, str>> {
     while let Some(event) = qp.next_event() {
-        if let Some(reason) = end_of(event) {
+        if let Some(reason) = event_end_reason(event) {
             return Some(reason);
         }
     }
     match qp.state() {
         QpState::Error => Some(Cow::Borrowed("the connection has ended")),
         // Nothing here closes before it is done: it is the other end that does.
-        QpState::Closing => Some(Cow::Borrowed(why(EndReason::PeerClosed))),
+        QpState::Closing => Some(Cow::Borrowed(end_reason_text(EndReason::PeerClosed))),
         _ => None,
     }
 }
 
 /// What an event says about the end of its connection.
-fn end_of(event: Event) -> Option<Cow<'static, str>> {
+fn event_end_reason(event: Event) -> Option<Cow<'static, str>> {
     match event {
         Event::Disconnected { reason, .. } => Some(match reason.error() {
-            Some((layer, kind, code)) if is_told(reason) => Cow::Owned(format!(
+            Some((layer, kind, code)) if is_terminate(reason) => Cow::Owned(format!(
                 "{} (layer {layer}, type {kind}, code {code:#04x})",
-                why(reason)
+                end_reason_text(reason)
             )),
-            _ => Cow::Borrowed(why(reason)),
+            _ => Cow::Borrowed(end_reason_text(reason)),
         }),
         Event::CqOverrun { .. } => Some(Cow::Borrowed("the completion queue overran")),
         Event::ConnectFailed { error, private_data, .. } => {
-            let told = printable(&private_data);
-            Some(Cow::Owned(if error == ConnectError::Rejected && !told.is_empty() {
-                format!("refused by the other end: {told}")
+            let reason = printable(&private_data);
+            Some(Cow::Owned(if error == ConnectError::Rejected && !reason.is_empty() {
+                format!("refused by the other end: {reason}")
             } else {
                 format!("cannot connect: {error}")
             }))
@@ -219,7 +219,7 @@ fn end_of(event: Event) -> Option<Cow<'static, str>> {
 }
 
 /// A Terminate says what it is about.
-const fn is_told(reason: EndReason) -> bool {
+const fn is_terminate(reason: EndReason) -> bool {
     matches!(
         reason,
         EndReason::TerminateSent(_)
@@ -229,14 +229,14 @@ const fn is_told(reason: EndReason) -> bool {
 }
 
 /// What is said of an end that has gone without a word.
-pub const SILENT: &str = "the other end stopped answering: is it still running?";
+pub const PEER_TIMED_OUT: &str = "the other end stopped answering: is it still running?";
 
-const fn why(reason: EndReason) -> &'static str {
+const fn end_reason_text(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Local => "the connection was closed at this end",
         EndReason::PeerClosed => "the other end closed the connection",
         EndReason::Reset => "the other end reset the connection: was it ended?",
-        EndReason::TimedOut => SILENT,
+        EndReason::TimedOut => PEER_TIMED_OUT,
         EndReason::TerminateSent(_) => "the other end broke the protocol; sent it a Terminate",
         EndReason::TerminateUnsent(_) => "the other end broke the protocol, and could not be told",
         EndReason::TerminateReceived(_) => "the other end sent a Terminate; its output says more",
@@ -251,10 +251,10 @@ const fn why(reason: EndReason) -> &'static str {
 ///
 /// # Errors
 /// If the completion was not a success.
-pub fn check(wc: &Wc, qp: &Qp) -> anyhow::Result<()> {
+pub fn check_wc(wc: &Wc, qp: &Qp) -> anyhow::Result<()> {
     match wc.status {
         WcStatus::Success => Ok(()),
-        WcStatus::Flushed => match ended(qp) {
+        WcStatus::Flushed => match end_reason(qp) {
             Some(reason) => bail!("{reason}"),
             None => bail!("the connection ended before the work was done"),
         },
@@ -264,38 +264,44 @@ pub fn check(wc: &Wc, qp: &Qp) -> anyhow::Result<()> {
 
 /// Small messages both ways over a connection of their own. Receives are posted again at once,
 /// Sends wait in order for room.
-pub struct Channel {
+pub struct MessageChannel {
     /// The connection.
     pub qp: Qp,
-    inbox: Mr,
+    recv_mr: Mr,
     slot_len: u32,
-    pending: VecDeque<Vec<u8>>,
-    unsent: usize,
+    tx_backlog: VecDeque<Vec<u8>>,
+    sends_outstanding: usize,
 }
 
-impl Channel {
+impl MessageChannel {
     /// A channel that takes messages of at most `slot_len` octets, `slots` at a time; not yet
     /// connected.
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn new(end: &End, slots: u32, slot_len: u32) -> anyhow::Result<Self> {
+    pub fn new(end: &Endpoint, slots: u32, slot_len: u32) -> anyhow::Result<Self> {
         let count = usize::try_from(slots)?;
-        let qp = end.queue_pair(count, count)?;
+        let qp = end.create_qp(count, count)?;
         let octets = count * usize::try_from(slot_len)?;
-        let inbox = end.memory(octets, Access::LOCAL_WRITE)?;
-        let channel = Self { qp, inbox, slot_len, pending: VecDeque::new(), unsent: 0 };
+        let inbox = end.alloc_mr(octets, Access::LOCAL_WRITE)?;
+        let channel = Self {
+            qp,
+            recv_mr: inbox,
+            slot_len,
+            tx_backlog: VecDeque::new(),
+            sends_outstanding: 0,
+        };
         for slot in 0..slots {
-            channel.post_receive(slot)?;
+            channel.post_recv(slot)?;
         }
         Ok(channel)
     }
 
-    fn post_receive(&self, slot: u32) -> anyhow::Result<()> {
-        let id = Id { kind: Id::CHANNEL_RECEIVE, run: 0, index: 0, number: slot };
+    fn post_recv(&self, slot: u32) -> anyhow::Result<()> {
+        let id = WrId { kind: WrId::CHANNEL_RECV, run: 0, index: 0, number: slot };
         let mut sg_list = SgList::new();
         let offset = u64::from(slot) * u64::from(self.slot_len);
-        sg_list.push(piece(&self.inbox, offset, self.slot_len));
+        sg_list.push(sge_at(&self.recv_mr, offset, self.slot_len));
         let posted = self.qp.post_recv(RecvWr { wr_id: id.pack(), sg_list });
         posted.context("cannot post a receive for a message")
     }
@@ -306,8 +312,8 @@ impl Channel {
     /// If the connection is down, or far too many messages wait.
     pub fn send(&mut self, octets: &[u8]) -> anyhow::Result<()> {
         assert!(octets.len() <= INLINE_LEN_MAX, "messages fit into a request");
-        anyhow::ensure!(self.pending.len() < PENDING_MAX, "the other end takes no messages");
-        self.pending.push_back(octets.to_vec());
+        anyhow::ensure!(self.tx_backlog.len() < TX_BACKLOG_MAX, "the other end takes no messages");
+        self.tx_backlog.push_back(octets.to_vec());
         self.flush()
     }
 
@@ -316,9 +322,9 @@ impl Channel {
     /// # Errors
     /// If the connection is down.
     pub fn flush(&mut self) -> anyhow::Result<()> {
-        while let Some(octets) = self.pending.front() {
+        while let Some(octets) = self.tx_backlog.front() {
             let payload = Payload::Inline(octets.iter().copied().collect());
-            let id = Id { kind: Id::CHANNEL_SEND, run: 0, index: 0, number: 0 };
+            let id = WrId { kind: WrId::CHANNEL_SEND, run: 0, index: 0, number: 0 };
             let request = SendWr {
                 wr_id: id.pack(),
                 operation: Operation::Send { payload, solicited: false, invalidate: None },
@@ -327,11 +333,11 @@ impl Channel {
             };
             match self.qp.post_send(request) {
                 Ok(()) => {
-                    self.pending.pop_front();
-                    self.unsent += 1;
+                    self.tx_backlog.pop_front();
+                    self.sends_outstanding += 1;
                 }
                 Err(PostError::QueueFull) => break,
-                Err(error) => match ended(&self.qp) {
+                Err(error) => match end_reason(&self.qp) {
                     Some(reason) => bail!("{reason}"),
                     None => return Err(error).context("cannot send a message"),
                 },
@@ -343,32 +349,32 @@ impl Channel {
     /// True when every message has left this end.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.pending.is_empty() && self.unsent == 0
+        self.tx_backlog.is_empty() && self.sends_outstanding == 0
     }
 
     /// The connection is down, or has had its time to go down since this end closed it.
     #[must_use]
-    pub fn is_over(&self, closed: Instant) -> bool {
-        self.qp.state() == QpState::Error || closed.elapsed() > CLOSE_MAX
+    pub fn is_closed(&self, closed: Instant) -> bool {
+        self.qp.state() == QpState::Error || closed.elapsed() > CLOSE_TIMEOUT
     }
 
     /// Takes note of a completion of this channel, and returns the message if it brought one.
     ///
     /// # Errors
     /// If the connection ended.
-    pub fn complete(&mut self, id: Id, wc: &Wc) -> anyhow::Result<Option<Vec<u8>>> {
-        check(wc, &self.qp)?;
-        if id.kind == Id::CHANNEL_SEND {
-            self.unsent = self.unsent.saturating_sub(1);
+    pub fn on_completion(&mut self, id: WrId, wc: &Wc) -> anyhow::Result<Option<Vec<u8>>> {
+        check_wc(wc, &self.qp)?;
+        if id.kind == WrId::CHANNEL_SEND {
+            self.sends_outstanding = self.sends_outstanding.saturating_sub(1);
             self.flush()?;
             return Ok(None);
         }
         let mut octets = vec![0; usize::try_from(wc.byte_len.min(self.slot_len))?];
         let offset = usize::try_from(id.number)? * usize::try_from(self.slot_len)?;
-        self.inbox.read(offset, &mut octets);
+        self.recv_mr.read(offset, &mut octets);
         // The peer may close with its last message; then there is nothing more to receive.
         if self.qp.state() != QpState::Error {
-            self.post_receive(id.number)?;
+            self.post_recv(id.number)?;
         }
         Ok(Some(octets))
     }
@@ -376,21 +382,21 @@ impl Channel {
 
 /// Notices when nothing has happened for too long.
 #[derive(Debug)]
-pub struct Watch {
-    limit: Duration,
-    since: Instant,
+pub struct Watchdog {
+    timeout: Duration,
+    last_progress: Instant,
 }
 
-impl Watch {
+impl Watchdog {
     /// Starts now.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
-        Self { limit, since: Instant::now() }
+        Self { timeout: limit, last_progress: Instant::now() }
     }
 
     /// Something happened.
     pub const fn progress(&mut self, now: Instant) {
-        self.since = now;
+        self.last_progress = now;
     }
 
     /// Complains if nothing has happened for too long while the end waited for `what`.
@@ -399,9 +405,9 @@ impl Watch {
     /// After the limit.
     pub fn check(&self, now: Instant, what: &str) -> anyhow::Result<()> {
         anyhow::ensure!(
-            now - self.since <= self.limit,
+            now - self.last_progress <= self.timeout,
             "nothing from the other end for {} s while waiting for {what}: is it still running?",
-            self.limit.as_secs_f64()
+            self.timeout.as_secs_f64()
         );
         Ok(())
     }
@@ -412,19 +418,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_survive_the_round_trip() {
+    fn wr_id_round_trips() {
         for id in [
-            Id { kind: 7, run: 255, index: 65535, number: u32::MAX },
-            Id { kind: 0, run: 0, index: 1, number: 2 },
+            WrId { kind: 7, run: 255, index: 65535, number: u32::MAX },
+            WrId { kind: 0, run: 0, index: 1, number: 2 },
         ] {
-            assert_eq!(Id::unpack(id.pack()), id);
+            assert_eq!(WrId::unpack(id.pack()), id);
         }
     }
 
     #[test]
-    fn the_watch_complains_once_the_limit_is_over() {
-        let mut watch = Watch::new(Duration::from_secs(1));
-        let start = watch.since;
+    fn watchdog_fails_after_timeout() {
+        let mut watch = Watchdog::new(Duration::from_secs(1));
+        let start = watch.last_progress;
         assert!(watch.check(start + Duration::from_millis(900), "x").is_ok());
         assert!(watch.check(start + Duration::from_millis(1100), "x").is_err());
         watch.progress(start + Duration::from_millis(500));
@@ -432,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_a_peer_is_harmless() {
+    fn peer_text_loses_control_characters() {
         assert_eq!(printable(b"busy\x1b[2J\n\xff"), "busy[2J\u{fffd}");
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::Bursts;
+use crate::GilbertElliott;
 
 /// A frame of TCP over IPv4 with ECT(0), `len` octets in all, that tells its number.
 fn frame(number: usize, len: usize) -> Vec<u8> {
@@ -16,23 +16,23 @@ fn number(frame: &[u8]) -> usize {
     u32::from_be_bytes(*frame.last_chunk().unwrap()) as usize
 }
 
-fn link(faults: Faults) -> Link<Vec<u8>> {
-    Link::new(faults, 7)
+fn link(faults: Faults) -> LinkEmulator<Vec<u8>> {
+    LinkEmulator::new(faults, 7)
 }
 
 /// Sends `count` frames, one each microsecond, and gives what arrives with its time.
-fn pass(link: &mut Link<Vec<u8>>, count: usize) -> Vec<(u64, Vec<u8>)> {
+fn send_all(link: &mut LinkEmulator<Vec<u8>>, count: usize) -> Vec<(u64, Vec<u8>)> {
     for index in 0..count {
         link.send(index as u64 * 1000, frame(index, 100), |frame| Some(frame.clone()));
     }
     drain(link)
 }
 
-fn drain(link: &mut Link<Vec<u8>>) -> Vec<(u64, Vec<u8>)> {
+fn drain(link: &mut LinkEmulator<Vec<u8>>) -> Vec<(u64, Vec<u8>)> {
     let mut arrived = Vec::new();
     while let Some(at) = link.next_arrival_ns() {
-        assert!(at == 0 || link.arrive(at - 1).is_none());
-        arrived.push((at, link.arrive(at).unwrap()));
+        assert!(at == 0 || link.receive(at - 1).is_none());
+        arrived.push((at, link.receive(at).unwrap()));
     }
     arrived
 }
@@ -42,9 +42,9 @@ fn numbers(arrived: &[(u64, Vec<u8>)]) -> Vec<usize> {
 }
 
 #[test]
-fn a_wire_without_faults_delivers_in_order_after_its_delay() {
+fn faultless_link_delivers_in_order_after_delay() {
     let mut link = link(Faults { delay_ns: 5000, ..Faults::NONE });
-    let arrived = pass(&mut link, 100);
+    let arrived = send_all(&mut link, 100);
     for (index, (at, octets)) in arrived.iter().enumerate() {
         assert_eq!((*at, octets), (index as u64 * 1000 + 5000, &frame(index, 100)));
     }
@@ -55,7 +55,7 @@ fn a_wire_without_faults_delivers_in_order_after_its_delay() {
 }
 
 #[test]
-fn the_same_seed_decides_alike_whatever_the_time() {
+fn same_seed_gives_same_faults_at_any_pace() {
     let faults = Faults {
         loss: 0.1,
         duplicate: 0.1,
@@ -65,7 +65,7 @@ fn the_same_seed_decides_alike_whatever_the_time() {
         ..Faults::NONE
     };
     let at_pace = |pace_ns: u64, seed| {
-        let mut link = Link::new(faults, seed);
+        let mut link = LinkEmulator::new(faults, seed);
         for index in 0..1000 {
             link.send(index as u64 * pace_ns, frame(index, 100), |frame| Some(frame.clone()));
         }
@@ -78,10 +78,10 @@ fn the_same_seed_decides_alike_whatever_the_time() {
 }
 
 #[test]
-fn more_loss_loses_the_same_frames_and_others() {
+fn higher_loss_drops_a_superset() {
     let lost_with = |loss| {
         let mut link = link(Faults { loss, ..Faults::NONE });
-        let arrived = numbers(&pass(&mut link, 20_000));
+        let arrived = numbers(&send_all(&mut link, 20_000));
         assert_eq!(link.counters().lost, 20_000 - arrived.len() as u64);
         arrived
     };
@@ -94,13 +94,13 @@ fn more_loss_loses_the_same_frames_and_others() {
 }
 
 #[test]
-fn bursts_have_their_length_and_keep_the_mean() {
+fn burst_loss_keeps_mean_length_and_rate() {
     for (len, loss, loss_in_bad) in [(5.0, 0.05, 1.0), (20.0, 0.02, 0.5), (3.0, 0.3, 1.0)] {
-        let bursts = Some(Bursts { len, loss: loss_in_bad });
+        let bursts = Some(GilbertElliott { mean_len: len, loss: loss_in_bad });
         let mut link = link(Faults { loss, bursts, ..Faults::NONE });
         let count = 200_000;
         let mut is_lost = vec![true; count];
-        for index in numbers(&pass(&mut link, count)) {
+        for index in numbers(&send_all(&mut link, count)) {
             is_lost[index] = false;
         }
         let lost = is_lost.iter().filter(|lost| **lost).count() as f64;
@@ -114,45 +114,45 @@ fn bursts_have_their_length_and_keep_the_mean() {
 }
 
 #[test]
-fn bursts_at_full_loss_let_nothing_pass() {
-    let bursts = Some(Bursts { len: 2.0, loss: 1.0 });
+fn full_burst_loss_drops_everything() {
+    let bursts = Some(GilbertElliott { mean_len: 2.0, loss: 1.0 });
     let mut link = link(Faults { loss: 1.0, bursts, ..Faults::NONE });
-    assert!(pass(&mut link, 1000).is_empty());
+    assert!(send_all(&mut link, 1000).is_empty());
 }
 
 #[test]
-fn copies_are_equal_and_counted() {
+fn duplicates_are_identical_and_counted() {
     let mut link = link(Faults { duplicate: 0.1, delay_ns: 10, ..Faults::NONE });
-    let arrived = numbers(&pass(&mut link, 10_000));
+    let arrived = numbers(&send_all(&mut link, 10_000));
     assert!((900..1100).contains(&(arrived.len() - 10_000)));
     assert_eq!(link.counters().duplicated, arrived.len() as u64 - 10_000);
-    let mut without_memory = Link::new(Faults { duplicate: 1.0, ..Faults::NONE }, 1);
+    let mut without_memory = LinkEmulator::new(Faults { duplicate: 1.0, ..Faults::NONE }, 1);
     without_memory.send(0, frame(0, 60), |_| None);
-    assert_eq!((without_memory.len(), without_memory.counters().refused), (1, 1));
+    assert_eq!((without_memory.len(), without_memory.counters().no_buffer), (1, 1));
 }
 
 #[test]
-fn frames_overtake_only_those_that_are_held_back() {
+fn only_reordered_frames_are_overtaken() {
     let smooth = Faults { delay_ns: 20_000, jitter_ns: 15_000, ..Faults::NONE };
-    let arrived = numbers(&pass(&mut link(smooth), 1000));
+    let arrived = numbers(&send_all(&mut link(smooth), 1000));
     assert!(arrived.is_sorted());
 
     let hold_ns = Some(40_000);
     let mut link = link(Faults { reorder: 0.05, hold_ns, delay_ns: 20_000, ..Faults::NONE });
-    let arrived = pass(&mut link, 10_000);
+    let arrived = send_all(&mut link, 10_000);
     let late = arrived.iter().filter(|(at, f)| *at != number(f) as u64 * 1000 + 20_000).count();
     assert!((400..600).contains(&late), "{late}");
-    assert!((400..600).contains(&link.counters().held_back));
+    assert!((400..600).contains(&link.counters().reordered));
     assert!(!numbers(&arrived).is_sorted());
     assert!(arrived.iter().all(|(at, f)| *at <= number(f) as u64 * 1000 + 60_000));
 }
 
 #[test]
-fn one_bit_flips_and_never_in_the_ethernet_header() {
+fn corruption_flips_one_bit_after_ethernet_header() {
     for (spare_headers, first) in [(false, 14), (true, 54)] {
-        let mut link = link(Faults { corrupt: 1.0, spare_headers, ..Faults::NONE });
+        let mut link = link(Faults { corrupt: 1.0, payload_only: spare_headers, ..Faults::NONE });
         let mut touched = [false; 100];
-        for (index, (_, octets)) in pass(&mut link, 20_000).into_iter().enumerate() {
+        for (index, (_, octets)) in send_all(&mut link, 20_000).into_iter().enumerate() {
             let sent = frame(index, 100);
             let mut flipped = 0;
             for (at, (a, b)) in sent.iter().zip(&octets).enumerate() {
@@ -168,19 +168,19 @@ fn one_bit_flips_and_never_in_the_ethernet_header() {
 }
 
 #[test]
-fn what_has_no_checksum_is_not_damaged() {
+fn non_ip_frames_are_not_corrupted() {
     let mut link = link(Faults { corrupt: 1.0, ..Faults::NONE });
     let mut arp = vec![0; 60];
     arp[12..14].copy_from_slice(&[8, 6]);
     for odd in [arp, vec![], vec![0; 13]] {
         link.send(0, odd.clone(), |_| None);
-        assert_eq!(link.arrive(0).unwrap(), odd);
+        assert_eq!(link.receive(0).unwrap(), odd);
     }
     assert_eq!(link.counters().corrupted, 0);
 }
 
 #[test]
-fn the_rate_is_kept_with_what_ethernet_adds() {
+fn rate_includes_ethernet_overhead() {
     // 1 Gb/s: 1,538 octets take 12,304 ns.
     let rate = Some(125_000_000);
     let mut link = link(Faults { rate, delay_ns: 1000, ..Faults::NONE });
@@ -195,7 +195,7 @@ fn the_rate_is_kept_with_what_ethernet_adds() {
 }
 
 #[test]
-fn the_queue_is_bounded_and_marks_above_its_threshold() {
+fn queue_drops_at_bound_and_marks_above_threshold() {
     let (rate, queue, mark) = (Some(125_000_000), Some(5 * 1538), Some(2 * 1538));
     let mut link = link(Faults { rate, queue, mark, ..Faults::NONE });
     for index in 0..20 {
@@ -214,7 +214,7 @@ fn the_queue_is_bounded_and_marks_above_its_threshold() {
 }
 
 #[test]
-fn long_packets_do_not_pass_a_narrow_wire() {
+fn packets_above_mtu_are_dropped() {
     let mut link = link(Faults { mtu: Some(1400), ..Faults::NONE });
     for (number, len) in [1414, 1415, 1414].into_iter().enumerate() {
         link.send(0, frame(number, len), |_| None);
@@ -224,26 +224,26 @@ fn long_packets_do_not_pass_a_narrow_wire() {
 }
 
 #[test]
-fn frames_under_way_are_bounded() {
+fn frames_in_flight_are_bounded() {
     let mut link = link(Faults::NONE).frames_max(3);
     for number in 0..5 {
         link.send(0, frame(number, 60), |_| None);
     }
-    assert_eq!((link.len(), link.counters().refused), (3, 2));
+    assert_eq!((link.len(), link.counters().no_buffer), (3, 2));
 }
 
 #[test]
-fn a_healed_wire_loses_nothing() {
-    let bursts = Some(Bursts { len: 4.0, loss: 1.0 });
+fn without_losses_delivers_everything() {
+    let bursts = Some(GilbertElliott { mean_len: 4.0, loss: 1.0 });
     let mut link = link(Faults { loss: 1.0, bursts, mtu: Some(70), ..Faults::NONE });
-    assert!(pass(&mut link, 10).is_empty());
-    link.set_faults(link.faults().healed());
-    assert_eq!(pass(&mut link, 10).len(), 10);
+    assert!(send_all(&mut link, 10).is_empty());
+    link.set_faults(link.faults().without_losses());
+    assert_eq!(send_all(&mut link, 10).len(), 10);
 }
 
 #[test]
-fn draws_cover_their_range() {
-    assert_eq!((scaled(0, 9), scaled(u64::MAX, 9)), (0, 9));
-    assert_eq!((scaled(u64::MAX, 0), scaled(u64::MAX, u64::MAX)), (0, u64::MAX));
-    assert!(!hits(0, 0.0) && hits(0, 1e-9) && hits(u64::MAX, 1.0));
+fn scaled_draws_cover_their_range() {
+    assert_eq!((scale(0, 9), scale(u64::MAX, 9)), (0, 9));
+    assert_eq!((scale(u64::MAX, 0), scale(u64::MAX, u64::MAX)), (0, u64::MAX));
+    assert!(!occurs(0, 0.0) && occurs(0, 1e-9) && occurs(u64::MAX, 1.0));
 }

@@ -7,19 +7,19 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ferrowarp::Wc;
 
-use crate::link::Id;
+use crate::endpoint::WrId;
 use crate::perf::active::Active;
-use crate::perf::control::{FLAG_BIDIRECTIONAL, Frame, Message, Run, Tally};
+use crate::perf::control::{ControlFrame, FLAG_BIDIRECTIONAL, Message, Run, Tally};
 use crate::perf::latency::{Pinger, Ponger};
 use crate::perf::latency_stats::Latencies;
 use crate::perf::passive::Passive;
-use crate::perf::session::{RECEIVE, Session};
+use crate::perf::session::{KIND_RECV, Session};
 
 /// Steps between readings of the clock.
-const CLOCK_EVERY: u32 = 16;
+const STEPS_PER_CLOCK_READ: u32 = 16;
 
 /// A run.
-pub enum Work {
+pub enum TestRun {
     /// Bandwidth: what this end posts, and what it takes.
     Bandwidth {
         /// The active half; there once the run has begun.
@@ -35,7 +35,7 @@ pub enum Work {
     Pong(Ponger),
 }
 
-impl Work {
+impl TestRun {
     /// Prepares this end for a run.
     ///
     /// # Errors
@@ -73,22 +73,27 @@ impl Work {
     /// # Errors
     /// If a connection is down, or a message is none of those agreed on.
     #[inline]
-    pub fn complete(&mut self, session: &mut Session, id: Id, wc: &Wc) -> anyhow::Result<()> {
-        let told = "a completion came for nothing that was posted";
+    pub fn on_completion(
+        &mut self,
+        session: &mut Session,
+        id: WrId,
+        wc: &Wc,
+    ) -> anyhow::Result<()> {
+        let unexpected = "a completion came for nothing that was posted";
         match (self, id.kind) {
-            (Self::Bandwidth { passive, .. }, RECEIVE) => {
-                let passive = passive.as_mut().context(told)?;
-                if let Some(number) = passive.arrived(session, id.index, wc)? {
-                    passive.release(session, id.index, number)?;
+            (Self::Bandwidth { passive, .. }, KIND_RECV) => {
+                let passive = passive.as_mut().context(unexpected)?;
+                if let Some(number) = passive.on_recv(session, id.index, wc)? {
+                    passive.repost_and_credit(session, id.index, number)?;
                 }
                 Ok(())
             }
             (Self::Bandwidth { active, .. }, _) => {
-                active.as_mut().context(told)?.complete(session, id, wc)
+                active.as_mut().context(unexpected)?.on_completion(session, id, wc)
             }
-            (Self::Ping(pinger), RECEIVE) => pinger.arrived(session, wc),
-            (Self::Ping(pinger), _) => pinger.complete(session, id, wc),
-            (Self::Pong(ponger), RECEIVE) => ponger.arrived(session, wc),
+            (Self::Ping(pinger), KIND_RECV) => pinger.on_recv(session, wc),
+            (Self::Ping(pinger), _) => pinger.on_completion(session, id, wc),
+            (Self::Pong(ponger), KIND_RECV) => ponger.on_recv(session, wc),
             (Self::Pong(_), _) => Ok(()),
         }
     }
@@ -97,22 +102,22 @@ impl Work {
     ///
     /// # Errors
     /// If it comes out of turn.
-    pub fn message(&mut self, session: &mut Session, message: &Message) -> anyhow::Result<()> {
+    pub fn on_message(&mut self, session: &mut Session, message: &Message) -> anyhow::Result<()> {
         match message {
             Message::Consumed { qp, count } | Message::Refilled { qp, count } => {
                 let refilled = matches!(message, Message::Refilled { .. });
-                self.credit(session, *qp, *count, refilled)
+                self.on_credit(session, *qp, *count, refilled)
             }
             Message::Done(tally) => match self {
-                Self::Bandwidth { passive: Some(passive), .. } => passive.done(tally),
-                Self::Pong(ponger) => ponger.intake().done(tally),
+                Self::Bandwidth { passive: Some(passive), .. } => passive.on_done(tally),
+                Self::Pong(ponger) => ponger.passive_mut().on_done(tally),
                 _ => bail!("the other end was done with nothing"),
             },
             Message::Counted(tally) => match self {
                 Self::Bandwidth { active: Some(active), .. } => {
-                    active.counted(session, Instant::now(), tally)
+                    active.on_counted(session, Instant::now(), tally)
                 }
-                Self::Ping(pinger) => pinger.counted(session),
+                Self::Ping(pinger) => pinger.on_counted(session),
                 _ => bail!("the other end counted nothing"),
             },
             Message::Alive => Ok(()),
@@ -121,7 +126,7 @@ impl Work {
     }
 
     /// `Consumed` from a reading end asks for new messages; all other credits let this end go on.
-    fn credit(
+    fn on_credit(
         &mut self,
         session: &mut Session,
         qp: u32,
@@ -132,13 +137,13 @@ impl Work {
         ensure!(by_reads || !refilled, "the other end rewrote slots that nobody reads");
         match self {
             Self::Bandwidth { passive: Some(passive), .. } if by_reads && !refilled => {
-                passive.consumed(session, qp, count)
+                passive.on_consumed(session, qp, count)
             }
             Self::Pong(ponger) if by_reads && !refilled => {
-                ponger.intake().consumed(session, qp, count)
+                ponger.passive_mut().on_consumed(session, qp, count)
             }
-            Self::Bandwidth { active: Some(active), .. } => active.credit(qp, count),
-            Self::Ping(pinger) if refilled => pinger.credit(count),
+            Self::Bandwidth { active: Some(active), .. } => active.on_credit(qp, count),
+            Self::Ping(pinger) if refilled => pinger.on_credit(count),
             _ => bail!("the other end gave a credit for nothing"),
         }
     }
@@ -148,19 +153,19 @@ impl Work {
     /// # Errors
     /// If a connection is down.
     #[inline]
-    pub fn pump(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
+    pub fn poll(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
         match self {
             Self::Bandwidth { active, passive, .. } => {
                 if let Some(active) = active {
-                    active.pump(session, now)?;
+                    active.poll(session, now)?;
                 }
                 if let Some(passive) = passive {
-                    passive.pump(session)?;
+                    passive.poll(session)?;
                 }
                 Ok(())
             }
-            Self::Ping(pinger) => pinger.pump(session, now),
-            Self::Pong(ponger) => ponger.pump(session),
+            Self::Ping(pinger) => pinger.poll(session, now),
+            Self::Pong(ponger) => ponger.poll(session),
         }
     }
 
@@ -183,9 +188,9 @@ impl Work {
         match self {
             Self::Bandwidth { active, passive, .. } => {
                 let mut tally = active.as_ref().map(Active::tally).unwrap_or_default();
-                if let Some(taken) = passive.as_ref().map(Passive::tally) {
-                    tally.verified += taken.verified;
-                    tally.errors += taken.errors;
+                if let Some(received) = passive.as_ref().map(Passive::tally) {
+                    tally.verified += received.verified;
+                    tally.errors += received.errors;
                 }
                 tally
             }
@@ -227,26 +232,26 @@ impl Work {
 }
 
 /// What the ends of a session do at each step.
-pub struct Turn {
+pub struct SessionPoller {
     batch: Vec<Wc>,
-    inbox: VecDeque<Frame>,
+    rx_frames: VecDeque<ControlFrame>,
     now: Instant,
-    until_clock: u32,
+    steps_until_clock: u32,
     /// Something arrived or completed since this was last reset.
-    pub stirred: bool,
+    pub had_activity: bool,
 }
 
-impl Turn {
+impl SessionPoller {
     /// For a session that begins.
     #[must_use]
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
             batch: Vec::with_capacity(256),
-            inbox: VecDeque::new(),
+            rx_frames: VecDeque::new(),
             now,
-            until_clock: 0,
-            stirred: false,
+            steps_until_clock: 0,
+            had_activity: false,
         }
     }
 
@@ -259,12 +264,12 @@ impl Turn {
     /// True at the steps at which the clock is read: for what need not be done at each.
     #[inline]
     pub fn tick(&mut self) -> bool {
-        if self.until_clock == 0 {
-            self.until_clock = CLOCK_EVERY;
+        if self.steps_until_clock == 0 {
+            self.steps_until_clock = STEPS_PER_CLOCK_READ;
             self.now = Instant::now();
             true
         } else {
-            self.until_clock -= 1;
+            self.steps_until_clock -= 1;
             false
         }
     }
@@ -275,10 +280,14 @@ impl Turn {
     /// # Errors
     /// If a connection is down.
     #[inline]
-    pub fn poll(&mut self, session: &mut Session, work: Option<&mut Work>) -> anyhow::Result<()> {
-        let Err(error) = self.take_completions(session, work) else { return Ok(()) };
+    pub fn poll(
+        &mut self,
+        session: &mut Session,
+        work: Option<&mut TestRun>,
+    ) -> anyhow::Result<()> {
+        let Err(error) = self.poll_completions(session, work) else { return Ok(()) };
         // Why the other end has gone, if it said so before it went.
-        let failure = self.inbox.drain(..).find_map(|frame| match frame.message {
+        let failure = self.rx_frames.drain(..).find_map(|frame| match frame.message {
             Message::Failure(text) => Some(text),
             _ => None,
         });
@@ -286,23 +295,23 @@ impl Turn {
     }
 
     #[inline]
-    fn take_completions(
+    fn poll_completions(
         &mut self,
         session: &mut Session,
-        work: Option<&mut Work>,
+        work: Option<&mut TestRun>,
     ) -> anyhow::Result<()> {
         self.batch.clear();
         session.end.poll(&mut self.batch);
         if self.batch.is_empty() {
             return Ok(());
         }
-        self.stirred = true;
+        self.had_activity = true;
         let mut work = work;
         for wc in &self.batch {
-            let id = Id::unpack(wc.wr_id);
-            if id.kind < Id::FIRST_FREE {
-                if let Some(octets) = session.control.complete(id, wc)? {
-                    self.inbox.push_back(Frame::parse(&octets)?);
+            let id = WrId::unpack(wc.wr_id);
+            if id.kind < WrId::FIRST_APP_KIND {
+                if let Some(octets) = session.control.on_completion(id, wc)? {
+                    self.rx_frames.push_back(ControlFrame::parse(&octets)?);
                 }
                 continue;
             }
@@ -310,7 +319,7 @@ impl Turn {
             if let Some(work) = &mut work
                 && session.is_current(id)
             {
-                work.complete(session, id, wc)?;
+                work.on_completion(session, id, wc)?;
             }
         }
         Ok(())
@@ -321,9 +330,9 @@ impl Turn {
     /// # Errors
     /// If the other end said that it failed.
     #[inline]
-    pub fn next_frame(&mut self) -> anyhow::Result<Option<Frame>> {
-        match self.inbox.pop_front() {
-            Some(Frame { message: Message::Failure(text), .. }) => {
+    pub fn next_frame(&mut self) -> anyhow::Result<Option<ControlFrame>> {
+        match self.rx_frames.pop_front() {
+            Some(ControlFrame { message: Message::Failure(text), .. }) => {
                 bail!("the other end failed: {text}")
             }
             frame => Ok(frame),
@@ -331,7 +340,7 @@ impl Turn {
     }
 }
 
-impl Default for Turn {
+impl Default for SessionPoller {
     fn default() -> Self {
         Self::new()
     }

@@ -20,7 +20,7 @@ const WINDOW_LEN: usize = 256 * 1024;
 /// Pieces handed over at a time, at most.
 const BURST_LEN: usize = 16;
 /// Bursts between two looks at the clock.
-const BURSTS_PER_LOOK: usize = 32;
+const BURSTS_PER_CLOCK_READ: usize = 32;
 /// Octets of the CRC, which follows the piece in its frame.
 const CRC_LEN: usize = 4;
 
@@ -30,9 +30,9 @@ pub enum Crc {
     /// None: only the copies.
     Off,
     /// `crc-fast`: carry-less multiplication, with AVX-512 where there is any.
-    Fast,
+    CrcFast,
     /// `crc32c`: the instruction of SSE 4.2.
-    Plain,
+    Crc32c,
 }
 
 impl Crc {
@@ -41,8 +41,8 @@ impl Crc {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "no CRC",
-            Self::Fast => "crc-fast",
-            Self::Plain => "crc32c",
+            Self::CrcFast => "crc-fast",
+            Self::Crc32c => "crc32c",
         }
     }
 
@@ -50,21 +50,21 @@ impl Crc {
     fn of(self, octets: &[u8]) -> [u8; CRC_LEN] {
         match self {
             Self::Off => [0; CRC_LEN],
-            Self::Fast => {
+            Self::CrcFast => {
                 let wide = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, octets);
                 let [b0, b1, b2, b3, ..] = wide.to_le_bytes();
                 [b0, b1, b2, b3]
             }
-            Self::Plain => crc32c::crc32c(octets).to_le_bytes(),
+            Self::Crc32c => crc32c::crc32c(octets).to_le_bytes(),
         }
     }
 }
 
 /// What is moved.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct CopyCrcParams {
     /// Octets of a piece.
-    pub piece_len: usize,
+    pub segment_len: usize,
     /// Octets of the message that is sent over and over; source and sink are as long.
     pub message_len: usize,
     /// Which CRC.
@@ -75,58 +75,58 @@ pub struct Work {
 type Frame = Box<[u8]>;
 
 /// One end: its message, and where in it the next piece lies.
-struct End {
-    work: Work,
+struct Endpoint {
+    params: CopyCrcParams,
     message: Vec<u8>,
     at: usize,
-    pieces: u64,
+    segments: u64,
 }
 
-impl End {
-    fn new(work: Work) -> Self {
-        let message = (0..work.message_len.max(work.piece_len)).map(|at| at.to_le_bytes()[0]);
-        Self { work, message: message.collect(), at: 0, pieces: 0 }
+impl Endpoint {
+    fn new(work: CopyCrcParams) -> Self {
+        let message = (0..work.message_len.max(work.segment_len)).map(|at| at.to_le_bytes()[0]);
+        Self { params: work, message: message.collect(), at: 0, segments: 0 }
     }
 
-    fn next(&mut self) -> Range<usize> {
-        if self.at + self.work.piece_len > self.message.len() {
+    fn next_range(&mut self) -> Range<usize> {
+        if self.at + self.params.segment_len > self.message.len() {
             self.at = 0;
         }
         let start = self.at;
-        self.at += self.work.piece_len;
-        self.pieces += 1;
+        self.at += self.params.segment_len;
+        self.segments += 1;
         start..self.at
     }
 
     #[inline]
     fn send(&mut self, frame: &mut Frame) {
-        let range = self.next();
-        let (piece, crc) = frame.split_at_mut(self.work.piece_len);
+        let range = self.next_range();
+        let (piece, crc) = frame.split_at_mut(self.params.segment_len);
         piece.copy_from_slice(black_box(&self.message[range]));
-        crc.copy_from_slice(&self.work.crc.of(piece));
+        crc.copy_from_slice(&self.params.crc.of(piece));
     }
 
     #[inline]
-    fn take(&mut self, frame: &Frame) {
-        let range = self.next();
-        let (piece, crc) = frame.split_at(self.work.piece_len);
-        assert_eq!(crc, self.work.crc.of(piece), "a piece changed on its way");
+    fn receive(&mut self, frame: &Frame) {
+        let range = self.next_range();
+        let (piece, crc) = frame.split_at(self.params.segment_len);
+        assert_eq!(crc, self.params.crc.of(piece), "a piece changed on its way");
         self.message[range].copy_from_slice(piece);
         black_box(&mut self.message);
     }
 
     fn gbit_s(&self, elapsed: Duration) -> f64 {
-        let octets = self.pieces as f64 * self.work.piece_len as f64;
+        let octets = self.segments as f64 * self.params.segment_len as f64;
         octets * 8.0 / 1e9 / elapsed.as_secs_f64()
     }
 }
 
-fn frame_count(work: Work) -> usize {
-    (WINDOW_LEN / work.piece_len).max(BURST_LEN)
+fn frame_count(work: CopyCrcParams) -> usize {
+    (WINDOW_LEN / work.segment_len).max(BURST_LEN)
 }
 
-fn frames(work: Work) -> impl Iterator<Item = Frame> {
-    (0..frame_count(work)).map(move |_| vec![0; work.piece_len + CRC_LEN].into_boxed_slice())
+fn frames(work: CopyCrcParams) -> impl Iterator<Item = Frame> {
+    (0..frame_count(work)).map(move |_| vec![0; work.segment_len + CRC_LEN].into_boxed_slice())
 }
 
 /// Gigabits per second when both ends share the calling thread.
@@ -134,20 +134,20 @@ fn frames(work: Work) -> impl Iterator<Item = Frame> {
 /// # Panics
 /// If a piece arrives changed.
 #[must_use]
-pub fn one_core(work: Work, duration: Duration) -> f64 {
+pub fn one_core(work: CopyCrcParams, duration: Duration) -> f64 {
     let mut pool: Vec<Frame> = frames(work).collect();
     let mut wire: Vec<Frame> = Vec::with_capacity(BURST_LEN);
-    let (mut source, mut sink) = (End::new(work), End::new(work));
+    let (mut source, mut sink) = (Endpoint::new(work), Endpoint::new(work));
     let start = Instant::now();
     loop {
-        for _ in 0..BURSTS_PER_LOOK {
+        for _ in 0..BURSTS_PER_CLOCK_READ {
             for _ in 0..BURST_LEN {
                 let mut frame = pool.pop().expect("more frames than a burst");
                 source.send(&mut frame);
                 wire.push(frame);
             }
             for frame in wire.drain(..) {
-                sink.take(&frame);
+                sink.receive(&frame);
                 pool.push(frame);
             }
         }
@@ -165,7 +165,7 @@ pub fn one_core(work: Work, duration: Duration) -> f64 {
 ///
 /// # Panics
 /// If a piece arrives changed.
-pub fn one_core_on(work: Work, core: usize, duration: Duration) -> Result<f64> {
+pub fn one_core_pinned(work: CopyCrcParams, core: usize, duration: Duration) -> Result<f64> {
     let (is_pinned, gbit_s) = thread::scope(|scope| {
         scope.spawn(|| (pin(core), one_core(work, duration))).join().expect("it does not panic")
     });
@@ -180,23 +180,23 @@ pub fn one_core_on(work: Work, core: usize, duration: Duration) -> Result<f64> {
 ///
 /// # Panics
 /// If a piece arrives changed.
-pub fn two_cores(work: Work, cores: [usize; 2], duration: Duration) -> Result<f64> {
+pub fn two_cores(work: CopyCrcParams, cores: [usize; 2], duration: Duration) -> Result<f64> {
     let (mut to_sink, mut from_source) = RingBuffer::new(frame_count(work));
     let (mut to_source, mut from_sink) = RingBuffer::new(frame_count(work));
     for frame in frames(work) {
         to_source.push(frame).ok().context("the ring holds all frames")?;
     }
-    on_both(
+    run_on_cores(
         cores,
         move || {
-            let mut source = End::new(work);
+            let mut source = Endpoint::new(work);
             let mut burst = Vec::with_capacity(BURST_LEN);
             let start = Instant::now();
             while start.elapsed() < duration {
-                for _ in 0..BURSTS_PER_LOOK {
-                    if take_burst(&mut from_sink, &mut burst) {
+                for _ in 0..BURSTS_PER_CLOCK_READ {
+                    if pop_burst(&mut from_sink, &mut burst) {
                         burst.iter_mut().for_each(|frame| source.send(frame));
-                        give_burst(&mut to_sink, &mut burst);
+                        push_burst(&mut to_sink, &mut burst);
                     } else {
                         spin_loop();
                     }
@@ -205,13 +205,13 @@ pub fn two_cores(work: Work, cores: [usize; 2], duration: Duration) -> Result<f6
             // Dropping `to_sink` tells the other end.
         },
         move || {
-            let mut sink = End::new(work);
+            let mut sink = Endpoint::new(work);
             let mut burst = Vec::with_capacity(BURST_LEN);
             let start = Instant::now();
             loop {
-                if take_burst(&mut from_source, &mut burst) {
-                    burst.iter().for_each(|frame| sink.take(frame));
-                    give_burst(&mut to_source, &mut burst);
+                if pop_burst(&mut from_source, &mut burst) {
+                    burst.iter().for_each(|frame| sink.receive(frame));
+                    push_burst(&mut to_source, &mut burst);
                 } else if from_source.is_abandoned() {
                     return sink.gbit_s(start.elapsed());
                 } else {
@@ -224,14 +224,14 @@ pub fn two_cores(work: Work, cores: [usize; 2], duration: Duration) -> Result<f6
 }
 
 /// Takes what is there, up to a burst. False if there is nothing.
-fn take_burst(ring: &mut Consumer<Frame>, burst: &mut Vec<Frame>) -> bool {
+fn pop_burst(ring: &mut Consumer<Frame>, burst: &mut Vec<Frame>) -> bool {
     let Ok(chunk) = ring.read_chunk(ring.slots().min(BURST_LEN)) else { return false };
     burst.extend(chunk);
     !burst.is_empty()
 }
 
 /// Each ring holds all frames: there is always room.
-fn give_burst(ring: &mut Producer<Frame>, burst: &mut Vec<Frame>) {
+fn push_burst(ring: &mut Producer<Frame>, burst: &mut Vec<Frame>) {
     let chunk = ring.write_chunk_uninit(burst.len()).expect("the ring holds all frames");
     chunk.fill_from_iter(burst.drain(..));
 }
@@ -240,7 +240,7 @@ fn give_burst(ring: &mut Producer<Frame>, burst: &mut Vec<Frame>) {
 ///
 /// # Errors
 /// If a thread cannot be started or pinned.
-pub fn hand_off(cores: [usize; 2], count: u64) -> Result<f64> {
+pub fn cache_line_round_trip_ns(cores: [usize; 2], count: u64) -> Result<f64> {
     let (there, back) = (AtomicU64::new(0), AtomicU64::new(0));
     let (there, back) = (&there, &back);
     let wait_for = |line: &AtomicU64, value| {
@@ -248,7 +248,7 @@ pub fn hand_off(cores: [usize; 2], count: u64) -> Result<f64> {
             spin_loop();
         }
     };
-    let (elapsed, ()) = on_both(
+    let (elapsed, ()) = run_on_cores(
         cores,
         move || {
             let start = Instant::now();
@@ -269,7 +269,7 @@ pub fn hand_off(cores: [usize; 2], count: u64) -> Result<f64> {
 }
 
 /// Runs two closures at a time, each on its core.
-fn on_both<A: Send, B: Send>(
+fn run_on_cores<A: Send, B: Send>(
     cores: [usize; 2],
     first: impl FnOnce() -> A + Send,
     second: impl FnOnce() -> B + Send,
@@ -310,37 +310,37 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(2);
 
     #[test]
-    fn every_crc_is_the_same() {
+    fn crc_implementations_agree() {
         for octets in [&b"123456789"[..], &[0; 32]] {
-            assert_eq!(Crc::Fast.of(octets), Crc::Plain.of(octets));
+            assert_eq!(Crc::CrcFast.of(octets), Crc::Crc32c.of(octets));
         }
-        assert_eq!(Crc::Fast.of(b"123456789"), 0xe306_9283_u32.to_le_bytes());
+        assert_eq!(Crc::CrcFast.of(b"123456789"), 0xe306_9283_u32.to_le_bytes());
     }
 
     #[test]
-    fn one_core_moves_octets_at_some_rate() {
-        for crc in [Crc::Off, Crc::Fast, Crc::Plain] {
-            let work = Work { piece_len: 1460, message_len: 65_536, crc };
+    fn one_core_rate_is_positive() {
+        for crc in [Crc::Off, Crc::CrcFast, Crc::Crc32c] {
+            let work = CopyCrcParams { segment_len: 1460, message_len: 65_536, crc };
             assert!(one_core(work, SHORT) > 0.0);
         }
     }
 
     #[test]
-    fn two_threads_hand_over_every_piece() {
+    fn two_cores_rate_is_positive() {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let [first, .., last] = cores.as_slice() else { return };
-        let work = Work { piece_len: 8960, message_len: 65_536, crc: Crc::Fast };
+        let work = CopyCrcParams { segment_len: 8960, message_len: 65_536, crc: Crc::CrcFast };
         assert!(two_cores(work, [first.id, last.id], SHORT).unwrap() > 0.0);
-        assert!(hand_off([first.id, last.id], 1000).unwrap() > 0.0);
+        assert!(cache_line_round_trip_ns([first.id, last.id], 1000).unwrap() > 0.0);
     }
 
     #[test]
     #[should_panic(expected = "a piece changed on its way")]
-    fn a_changed_piece_is_found() {
-        let work = Work { piece_len: 100, message_len: 1000, crc: Crc::Fast };
+    fn corrupted_segment_fails_crc_check() {
+        let work = CopyCrcParams { segment_len: 100, message_len: 1000, crc: Crc::CrcFast };
         let mut frame = frames(work).next().unwrap();
-        End::new(work).send(&mut frame);
+        Endpoint::new(work).send(&mut frame);
         frame[50] ^= 1;
-        End::new(work).take(&frame);
+        Endpoint::new(work).receive(&frame);
     }
 }

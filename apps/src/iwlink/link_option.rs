@@ -1,6 +1,6 @@
 //! One thing that a wire does, as it is written on the command line.
 
-use ferrowarp_link::{Bursts, Faults};
+use ferrowarp_link::{Faults, GilbertElliott};
 
 use crate::options::octets;
 
@@ -9,7 +9,7 @@ const QUEUE_MAX: u64 = 1 << 30;
 
 /// One property of a wire.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Setting {
+pub enum LinkOption {
     /// The share of frames that is lost.
     Loss(f64),
     /// Frames that a burst of loss lasts in the mean.
@@ -38,39 +38,39 @@ pub enum Setting {
     Mtu(u16),
 }
 
-impl Setting {
+impl LinkOption {
     /// The setting called `name` from its value.
     ///
     /// # Errors
     /// A sentence that says what to give.
     pub fn parse(name: &str, text: &str) -> Result<Self, String> {
         Ok(match name {
-            "loss" => Self::Loss(share(text)?),
-            "burst" => Self::Burst(frames(text)?),
-            "burst-loss" => Self::BurstLoss(share(text).and_then(|share| {
+            "loss" => Self::Loss(parse_fraction(text)?),
+            "burst" => Self::Burst(parse_frame_count(text)?),
+            "burst-loss" => Self::BurstLoss(parse_fraction(text).and_then(|share| {
                 if share > 0.0 { Ok(share) } else { Err("give more than 0".to_owned()) }
             })?),
-            "duplicate" => Self::Duplicate(share(text)?),
-            "reorder" => Self::Reorder(share(text)?),
-            "hold" => Self::Hold(nanoseconds(text)?),
-            "corrupt" => Self::Corrupt(share(text)?),
-            "delay" => Self::Delay(nanoseconds(text)?),
-            "jitter" => Self::Jitter(nanoseconds(text)?),
-            "rate" => Self::Rate(rate(text)?),
+            "duplicate" => Self::Duplicate(parse_fraction(text)?),
+            "reorder" => Self::Reorder(parse_fraction(text)?),
+            "hold" => Self::Hold(parse_time_ns(text)?),
+            "corrupt" => Self::Corrupt(parse_fraction(text)?),
+            "delay" => Self::Delay(parse_time_ns(text)?),
+            "jitter" => Self::Jitter(parse_time_ns(text)?),
+            "rate" => Self::Rate(parse_rate(text)?),
             "queue" => Self::Queue(octets(text, QUEUE_MAX)?),
             "mark" => Self::Mark(octets(text, QUEUE_MAX)?),
-            "path-mtu" => Self::Mtu(mtu(text)?),
+            "path-mtu" => Self::Mtu(parse_mtu(text)?),
             _ => return Err(format!("`{name}` is nothing that a wire does")),
         })
     }
 
     /// Makes `faults` do this.
     pub fn apply(self, faults: &mut Faults) {
-        let bursts = faults.bursts.unwrap_or(Bursts { len: 1.0, loss: 1.0 });
+        let bursts = faults.bursts.unwrap_or(GilbertElliott { mean_len: 1.0, loss: 1.0 });
         match self {
             Self::Loss(share) => faults.loss = share,
-            Self::Burst(len) => faults.bursts = Some(Bursts { len, ..bursts }),
-            Self::BurstLoss(loss) => faults.bursts = Some(Bursts { loss, ..bursts }),
+            Self::Burst(len) => faults.bursts = Some(GilbertElliott { mean_len: len, ..bursts }),
+            Self::BurstLoss(loss) => faults.bursts = Some(GilbertElliott { loss, ..bursts }),
             Self::Duplicate(share) => faults.duplicate = share,
             Self::Reorder(share) => faults.reorder = share,
             Self::Hold(ns) => faults.hold_ns = Some(ns),
@@ -87,9 +87,9 @@ impl Setting {
 
 /// Settings of one direction: `loss=3%,delay=1ms`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings(pub Vec<Setting>);
+pub struct LinkOptions(pub Vec<LinkOption>);
 
-impl Settings {
+impl LinkOptions {
     /// From a list of `NAME=VALUE`, parted by commas.
     ///
     /// # Errors
@@ -99,14 +99,14 @@ impl Settings {
             let (name, value) = part.split_once('=').ok_or_else(|| {
                 format!("`{part}`: give NAME=VALUE,.., such as loss=3%,delay=1ms")
             })?;
-            Setting::parse(name.trim(), value.trim()).map_err(|error| format!("{name}: {error}"))
+            LinkOption::parse(name.trim(), value.trim()).map_err(|error| format!("{name}: {error}"))
         };
         text.split(',').map(one).collect::<Result<_, _>>().map(Self)
     }
 }
 
 /// A part of all: `1%` or `0.01`.
-fn share(text: &str) -> Result<f64, String> {
+fn parse_fraction(text: &str) -> Result<f64, String> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
     match number.trim().parse::<f64>().map(|number| number * unit) {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -115,7 +115,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Frames in the mean.
-fn frames(text: &str) -> Result<f64, String> {
+fn parse_frame_count(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(frames) if (1.0..=1e6).contains(&frames) => Ok(frames),
         _ => Err("give a number of frames, 1 or more".to_owned()),
@@ -123,7 +123,7 @@ fn frames(text: &str) -> Result<f64, String> {
 }
 
 /// A number and its unit, one of `units` with what each is worth; from 0 to `most`.
-fn scaled(text: &str, units: &[(&str, f64)], most: f64) -> Option<u64> {
+fn parse_with_unit(text: &str, units: &[(&str, f64)], most: f64) -> Option<u64> {
     let split = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(split);
     let (_, worth) = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
@@ -140,23 +140,23 @@ fn scaled(text: &str, units: &[(&str, f64)], most: f64) -> Option<u64> {
 ///
 /// # Errors
 /// A sentence that says what to give.
-pub fn nanoseconds(text: &str) -> Result<u64, String> {
+pub fn parse_time_ns(text: &str) -> Result<u64, String> {
     if text == "0" {
         return Ok(0);
     }
-    scaled(text, &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)], 60e9)
+    parse_with_unit(text, &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)], 60e9)
         .ok_or_else(|| "give a time with its unit, up to 60s, such as 10ms or 50us".to_owned())
 }
 
 /// A rate as octets per second: `1gbit`, `100mbit`.
-fn rate(text: &str) -> Result<u64, String> {
+fn parse_rate(text: &str) -> Result<u64, String> {
     let units = [("bit", 0.125), ("kbit", 125.0), ("mbit", 125e3), ("gbit", 125e6)];
-    scaled(text, &units, 125e9)
+    parse_with_unit(text, &units, 125e9)
         .filter(|rate| *rate > 0)
         .ok_or_else(|| "give bits per second with their unit, such as 1gbit or 50mbit".to_owned())
 }
 
-fn mtu(text: &str) -> Result<u16, String> {
+fn parse_mtu(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(mtu) if mtu >= 68 => Ok(mtu),
         _ => Err("give octets of an IP packet, 68 to 65535".to_owned()),
@@ -168,22 +168,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_setting_is_read_and_applied() {
+    fn every_option_is_parsed_and_applied() {
         let text = "loss=1%,burst=4,burst-loss=50%,duplicate=0.5,reorder=2%,hold=3ms,\
                     corrupt=0.1%,delay=10ms,jitter=50us,rate=1gbit,queue=256k,mark=30K,\
                     path-mtu=1400";
         let mut faults = Faults::NONE;
-        for setting in Settings::parse(text).unwrap().0 {
+        for setting in LinkOptions::parse(text).unwrap().0 {
             setting.apply(&mut faults);
         }
         let expected = Faults {
             loss: 0.01,
-            bursts: Some(Bursts { len: 4.0, loss: 0.5 }),
+            bursts: Some(GilbertElliott { mean_len: 4.0, loss: 0.5 }),
             duplicate: 0.5,
             reorder: 0.02,
             hold_ns: Some(3_000_000),
             corrupt: 0.001,
-            spare_headers: false,
+            payload_only: false,
             delay_ns: 10_000_000,
             jitter_ns: 50_000,
             rate: Some(125_000_000),
@@ -195,25 +195,25 @@ mod tests {
     }
 
     #[test]
-    fn values_have_their_units() {
-        assert_eq!(nanoseconds("0"), Ok(0));
-        assert_eq!(nanoseconds("1.5s"), Ok(1_500_000_000));
-        assert_eq!(nanoseconds("7 us"), Ok(7000));
-        assert_eq!(rate("100Mbit"), Ok(12_500_000));
-        assert_eq!(rate("8bit"), Ok(1));
+    fn values_outside_unit_or_range_are_rejected() {
+        assert_eq!(parse_time_ns("0"), Ok(0));
+        assert_eq!(parse_time_ns("1.5s"), Ok(1_500_000_000));
+        assert_eq!(parse_time_ns("7 us"), Ok(7000));
+        assert_eq!(parse_rate("100Mbit"), Ok(12_500_000));
+        assert_eq!(parse_rate("8bit"), Ok(1));
         for wrong in ["", "10", "ms", "-1ms", "61s", "1m", "NaNms", "1e3"] {
-            assert!(nanoseconds(wrong).is_err(), "{wrong}");
+            assert!(parse_time_ns(wrong).is_err(), "{wrong}");
         }
         for wrong in ["0gbit", "1", "1gb", "2tbit", "9999999gbit"] {
-            assert!(rate(wrong).is_err(), "{wrong}");
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
         }
         for wrong in ["101%", "-1%", "x", "1.1", "%"] {
-            assert!(share(wrong).is_err(), "{wrong}");
+            assert!(parse_fraction(wrong).is_err(), "{wrong}");
         }
         let wrong =
             ["loss", "loss=", "speed=1", "burst=0", "burst-loss=0", "path-mtu=67", "queue=0"];
         for wrong in wrong {
-            assert!(Settings::parse(wrong).is_err(), "{wrong}");
+            assert!(LinkOptions::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

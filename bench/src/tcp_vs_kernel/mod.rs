@@ -59,7 +59,7 @@ impl Pairing {
 
 /// A wire.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cell {
+pub struct LinkParams {
     /// Frames lost, each way, in percent.
     pub loss_percent: f64,
     /// Round trip, in milliseconds.
@@ -70,7 +70,7 @@ pub struct Cell {
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The wires.
-    pub cells: Vec<Cell>,
+    pub links: Vec<LinkParams>,
     /// How often each is measured with each pairing.
     pub rounds: usize,
     /// Seconds of each connection before anything is measured, at least.
@@ -87,8 +87,8 @@ pub struct Plan {
     /// Decides the faults; those of round n come from the n-th seed after it.
     pub seed: u64,
     /// The wires of exchanges, and how many exchanges each run measures; none: not measured.
-    pub exchange_cells: Vec<Cell>,
-    /// See `exchange_cells`.
+    pub exchange_links: Vec<LinkParams>,
+    /// See `exchange_links`.
     pub exchanges: usize,
     /// Connections set up to learn their rate; none: not measured.
     pub connections: usize,
@@ -101,7 +101,7 @@ pub struct Plan {
 impl Plan {
     /// Seconds of a connection over this wire before anything is measured.
     #[must_use]
-    pub fn warm_up_s(&self, cell: Cell) -> f64 {
+    pub fn warm_up_s(&self, cell: LinkParams) -> f64 {
         self.warm_up_s.max(self.warm_up_rounds * cell.rtt_ms / 1000.0)
     }
 }
@@ -114,7 +114,7 @@ pub struct Sample {
     /// Frames that the wire should have passed on and dropped.
     pub dropped: u64,
     /// The share of frames that left it late.
-    pub late: f64,
+    pub late_fraction: f64,
     /// The latest, in milliseconds.
     pub latest_ms: f64,
     /// What the wire counted, as `iwlink --json` says it.
@@ -122,21 +122,21 @@ pub struct Sample {
 }
 
 /// Frames that the wire may drop by itself, or deliver late, before a run is spoiled: as a share.
-const LATE_MAX: f64 = 0.02;
+const LATE_FRACTION_MAX: f64 = 0.02;
 
 impl Sample {
     /// The wire was not what it was meant to be.
     #[must_use]
-    pub fn is_spoiled(&self) -> bool {
-        self.dropped > 0 || self.late > LATE_MAX
+    pub fn is_invalid(&self) -> bool {
+        self.dropped > 0 || self.late_fraction > LATE_FRACTION_MAX
     }
 }
 
 /// What a wire and a pairing gave, round by round.
 #[derive(Clone, Debug)]
-pub struct Figure {
+pub struct GoodputResult {
     /// The wire.
-    pub cell: Cell,
+    pub link: LinkParams,
     /// Who sent to whom.
     pub pairing: Pairing,
     /// One for each round that went well.
@@ -145,7 +145,7 @@ pub struct Figure {
     pub repeated: usize,
 }
 
-impl Figure {
+impl GoodputResult {
     /// The median goodput in Gb/s.
     #[must_use]
     pub fn median(&self) -> Option<f64> {
@@ -154,7 +154,7 @@ impl Figure {
 }
 
 /// How often a spoiled run is done again.
-const TRIES: usize = 3;
+const ATTEMPTS_MAX: usize = 3;
 
 /// Runs the plan, round by round; in each the order is another, so that a bad moment of the
 /// machine spoils one sample of several figures and not all of one. Failures go to `failures`,
@@ -162,10 +162,15 @@ const TRIES: usize = 3;
 ///
 /// # Errors
 /// If namespaces cannot be made.
-pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<Figure>> {
-    let figure = |&cell: &Cell, pairing| Figure { cell, pairing, samples: vec![], repeated: 0 };
-    let mut figures: Vec<Figure> = plan
-        .cells
+pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<GoodputResult>> {
+    let figure = |&cell: &LinkParams, pairing| GoodputResult {
+        link: cell,
+        pairing,
+        samples: vec![],
+        repeated: 0,
+    };
+    let mut figures: Vec<GoodputResult> = plan
+        .links
         .iter()
         .flat_map(|cell| Pairing::ONE_WAY.map(|pairing| figure(cell, pairing)))
         .collect();
@@ -173,12 +178,14 @@ pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<Figure>> {
     for round in 0..plan.rounds {
         for step in 0..count {
             // Neighbours differ in the wire, and each round starts elsewhere.
-            let figure = &mut figures[order(step, round, count)];
-            let (cell, pairing) = (figure.cell, figure.pairing);
+            let figure = &mut figures[visit_order(step, round, count)];
+            let (cell, pairing) = (figure.link, figure.pairing);
             let seed = plan.seed + round as u64;
-            for attempt in 1..=TRIES {
+            for attempt in 1..=ATTEMPTS_MAX {
                 match network::measure(plan, cell, pairing, seed) {
-                    Ok(sample) if sample.is_spoiled() && attempt < TRIES => figure.repeated += 1,
+                    Ok(sample) if sample.is_invalid() && attempt < ATTEMPTS_MAX => {
+                        figure.repeated += 1
+                    }
                     Ok(sample) => {
                         eprintln!(
                             "round {} of {}: {}, loss {} %, {} ms: {:.3} Gb/s",
@@ -209,7 +216,7 @@ pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<Figure>> {
 }
 
 /// The `step`-th of `count` in a round: a walk that comes to each once.
-fn order(step: usize, round: usize, count: usize) -> usize {
+fn visit_order(step: usize, round: usize, count: usize) -> usize {
     // A stride that has no divisor in common with the count reaches all of them.
     let gcd = |mut a: usize, mut b: usize| {
         while b > 0 {
@@ -223,7 +230,7 @@ fn order(step: usize, round: usize, count: usize) -> usize {
 
 /// Connections set up per second: what, how many at a time, and the rate of each round.
 #[derive(Clone, Debug)]
-pub struct SetUp {
+pub struct ConnectRates {
     /// Between what, as `tcp-end connections` takes it.
     pub between: &'static str,
     /// At a time.
@@ -236,21 +243,21 @@ pub struct SetUp {
 ///
 /// # Errors
 /// If a namespace cannot be made.
-pub fn set_up(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<SetUp>> {
-    let mut all: Vec<SetUp> = ["kernel", "ring", "ours-to-kernel", "kernel-to-ours"]
+pub fn measure_connect_rates(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<ConnectRates>> {
+    let mut all: Vec<ConnectRates> = ["kernel", "ring", "ours-to-kernel", "kernel-to-ours"]
         .into_iter()
-        .flat_map(|between| [1, 64].map(|batch| SetUp { between, batch, rates: vec![] }))
+        .flat_map(|between| [1, 64].map(|batch| ConnectRates { between, batch, rates: vec![] }))
         .collect();
     if plan.connections == 0 {
         return Ok(vec![]);
     }
     for _ in 0..plan.rounds {
-        for set_up in &mut all {
-            match network::connections(plan, set_up.between, set_up.batch) {
-                Ok(rate) => set_up.rates.push(rate),
+        for row in &mut all {
+            match network::connections(plan, row.between, row.batch) {
+                Ok(rate) => row.rates.push(rate),
                 Err(error) => failures.push(format!(
                     "connections {}, {} at a time: {error:#}",
-                    set_up.between, set_up.batch
+                    row.between, row.batch
                 )),
             }
         }
@@ -263,9 +270,9 @@ mod tests {
     use super::*;
 
     pub(super) fn plan() -> Plan {
-        let cell = |loss_percent, rtt_ms| Cell { loss_percent, rtt_ms };
+        let cell = |loss_percent, rtt_ms| LinkParams { loss_percent, rtt_ms };
         Plan {
-            cells: vec![cell(0.0, 1.0), cell(1.0, 1.0), cell(0.0, 20.0)],
+            links: vec![cell(0.0, 1.0), cell(1.0, 1.0), cell(0.0, 20.0)],
             rounds: 3,
             warm_up_s: 1.0,
             warm_up_rounds: 100.0,
@@ -273,7 +280,7 @@ mod tests {
             rate: "1gbit".to_owned(),
             queue: "256K".to_owned(),
             seed: 1,
-            exchange_cells: vec![cell(0.1, 1.0)],
+            exchange_links: vec![cell(0.1, 1.0)],
             exchanges: 100,
             connections: 10,
             tcp_end: PathBuf::new(),
@@ -282,9 +289,10 @@ mod tests {
     }
 
     #[test]
-    fn each_round_visits_every_figure_once_in_another_order() {
+    fn visit_order_is_a_permutation_per_round() {
         for count in [1, 2, 3, 7, 14, 30] {
-            let walk = |round| (0..count).map(|step| order(step, round, count)).collect::<Vec<_>>();
+            let walk =
+                |round| (0..count).map(|step| visit_order(step, round, count)).collect::<Vec<_>>();
             for round in 0..5 {
                 let mut sorted = walk(round);
                 sorted.sort_unstable();
@@ -295,11 +303,16 @@ mod tests {
     }
 
     #[test]
-    fn late_frames_and_drops_spoil_a_run() {
-        let good =
-            Sample { gbit_s: 1.0, dropped: 0, late: 0.01, latest_ms: 0.3, wire: Value::Null };
-        assert!(!good.is_spoiled());
-        assert!(Sample { dropped: 1, ..good.clone() }.is_spoiled());
-        assert!(Sample { late: 0.03, ..good }.is_spoiled());
+    fn late_or_dropped_frames_invalidate_a_sample() {
+        let good = Sample {
+            gbit_s: 1.0,
+            dropped: 0,
+            late_fraction: 0.01,
+            latest_ms: 0.3,
+            wire: Value::Null,
+        };
+        assert!(!good.is_invalid());
+        assert!(Sample { dropped: 1, ..good.clone() }.is_invalid());
+        assert!(Sample { late_fraction: 0.03, ..good }.is_invalid());
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 use plotters::prelude::*;
 
 use super::report::rtts;
-use super::{Figure, Pairing, Plan};
+use super::{GoodputResult, Pairing, Plan};
 
 /// Width of a panel and height of the drawing, in points.
 const PANEL: (u32, u32) = (420, 400);
@@ -16,17 +16,18 @@ const PANEL: (u32, u32) = (420, 400);
 ///
 /// # Errors
 /// If the file cannot be written, or there is nothing to draw.
-pub fn draw(path: &Path, plan: &Plan, figures: &[Figure]) -> Result<()> {
+pub fn draw(path: &Path, plan: &Plan, figures: &[GoodputResult]) -> Result<()> {
     let rtts = rtts(plan);
     let width = PANEL.0 * u32::try_from(rtts.len()).unwrap_or(1);
     ensure!(width > 0, "nothing to draw");
-    let told = |error: &dyn std::fmt::Display| anyhow!("cannot draw {}: {error}", path.display());
+    let draw_error =
+        |error: &dyn std::fmt::Display| anyhow!("cannot draw {}: {error}", path.display());
     let area = SVGBackend::new(path, (width, PANEL.1)).into_drawing_area();
-    area.fill(&WHITE).map_err(|error| told(&error))?;
+    area.fill(&WHITE).map_err(|error| draw_error(&error))?;
     let panels = area.split_evenly((1, rtts.len()));
     for (panel, rtt_ms) in panels.iter().zip(rtts) {
         let losses: Vec<f64> = plan
-            .cells
+            .links
             .iter()
             .filter(|cell| cell.rtt_ms == rtt_ms)
             .map(|cell| cell.loss_percent)
@@ -43,7 +44,7 @@ pub fn draw(path: &Path, plan: &Plan, figures: &[Figure]) -> Result<()> {
             .x_label_area_size(40)
             .y_label_area_size(48)
             .build_cartesian_2d(-0.2..last + 0.2, 0.0..highest * 1.08)
-            .map_err(|error| told(&error))?;
+            .map_err(|error| draw_error(&error))?;
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -52,39 +53,43 @@ pub fn draw(path: &Path, plan: &Plan, figures: &[Figure]) -> Result<()> {
             .x_labels(losses.len().max(2) * 2)
             .x_label_formatter(&|at| label(&losses, *at))
             .draw()
-            .map_err(|error| told(&error))?;
+            .map_err(|error| draw_error(&error))?;
         for (index, pairing) in Pairing::ONE_WAY.into_iter().enumerate() {
             let colour = Palette99::pick(index).to_rgba();
-            let here: Vec<(f64, &Figure)> = figures
+            let here: Vec<(f64, &GoodputResult)> = figures
                 .iter()
-                .filter(|figure| figure.pairing == pairing && figure.cell.rtt_ms == rtt_ms)
+                .filter(|figure| figure.pairing == pairing && figure.link.rtt_ms == rtt_ms)
                 .filter_map(|figure| {
-                    let at = losses.iter().position(|loss| *loss == figure.cell.loss_percent)?;
+                    let at = losses.iter().position(|loss| *loss == figure.link.loss_percent)?;
                     // Beside each other, so that bars can be told apart.
                     Some((at as f64 + (index as f64 - 1.0) * 0.06, figure))
                 })
                 .collect();
             let points = here.iter().filter_map(|&(at, figure)| Some((at, figure.median()?)));
             let line = LineSeries::new(points, colour.stroke_width(2)).point_size(3);
-            chart.draw_series(line).map_err(|error| told(&error))?.label(pairing.title()).legend(
-                move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2)),
-            );
+            chart
+                .draw_series(line)
+                .map_err(|error| draw_error(&error))?
+                .label(pairing.title())
+                .legend(move |(x, y)| {
+                    PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
+                });
             let bars = here.iter().map(|&(at, figure)| {
                 let all = || figure.samples.iter().map(|sample| sample.gbit_s);
                 let least = all().fold(f64::INFINITY, f64::min).min(highest);
                 let most = all().fold(0.0, f64::max).max(least);
                 PathElement::new(vec![(at, least), (at, most)], colour.stroke_width(1))
             });
-            chart.draw_series(bars).map_err(|error| told(&error))?;
+            chart.draw_series(bars).map_err(|error| draw_error(&error))?;
         }
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::UpperRight)
             .background_style(WHITE.mix(0.8))
             .draw()
-            .map_err(|error| told(&error))?;
+            .map_err(|error| draw_error(&error))?;
     }
-    area.present().map_err(|error| told(&error))
+    area.present().map_err(|error| draw_error(&error))
 }
 
 /// The loss that stands at a place of the axis; nothing between two.
