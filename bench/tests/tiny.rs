@@ -150,7 +150,8 @@ fn baseline_writes_tables_and_reports_failures() {
 fn tcp_vs_kernel_quick_run_writes_report() {
     let path = ferrowarp_tests::process::program("iwlink");
     let tun = std::path::Path::new("/dev/net/tun").exists();
-    let (Some(iwlink), true, None) = (path, tun, ferrowarp_tests::netns::missing()) else {
+    let (Some(iwlink), true, None) = (path, tun, ferrowarp_tests::netns::missing_prerequisite())
+    else {
         eprintln!("skipped: no iwlink, no /dev/net/tun, or not root");
         return;
     };

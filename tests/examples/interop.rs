@@ -52,7 +52,7 @@ fn interop(options: &Options) -> io::Result<bool> {
     if cases.is_empty() {
         return Err(io::Error::other("no case has such a name: --list shows them"));
     }
-    let absent = netns::missing().or_else(capture::missing);
+    let absent = netns::missing_prerequisite().or_else(capture::missing_prerequisite);
     if let Some(reason) = absent {
         return Err(io::Error::other(reason));
     }

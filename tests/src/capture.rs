@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::process::{self, Running};
 
 /// The kind of error of a capture that the machine was too busy for.
-pub const GAPS: io::ErrorKind = io::ErrorKind::InvalidData;
+pub const DROPPED_PACKETS: io::ErrorKind = io::ErrorKind::InvalidData;
 
 /// A tcpdump at work.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Capture {
     pub fn start(interface: &str, port: u16, file: PathBuf) -> io::Result<Self> {
         let mut command = Command::new("tcpdump");
         command.arg(format!("tcp port {port}"));
-        Self::begin(command, interface, 0, file)
+        Self::spawn(command, interface, 0, file)
     }
 
     /// Starts to capture all TCP on `interface` of the network namespace `namespace`, at most
@@ -40,7 +40,7 @@ impl Capture {
     ///
     /// # Errors
     /// If tcpdump cannot be started or does not come up.
-    pub fn within(
+    pub fn start_in_namespace(
         namespace: &str,
         interface: &str,
         packets_max: u32,
@@ -50,11 +50,11 @@ impl Capture {
         command.args(["netns", "exec", namespace, "tcpdump", "tcp"]);
         command.args(["-c", &packets_max.to_string()]);
         // Nothing is longer there, and the buffer has room for the more packets.
-        Self::begin(command, interface, 9216, file)
+        Self::spawn(command, interface, 9216, file)
     }
 
     /// With at most `octets_max` of each packet; 0: all that there can be.
-    fn begin(
+    fn spawn(
         mut command: Command,
         interface: &str,
         octets_max: u32,
@@ -72,7 +72,7 @@ impl Capture {
     /// Ends the capture; returns the file.
     ///
     /// # Errors
-    /// Of the kind [`GAPS`] if packets were lost, so that no verdict could be trusted.
+    /// Of the kind [`DROPPED_PACKETS`] if packets were lost, so that no verdict could be trusted.
     pub fn stop(self) -> io::Result<PathBuf> {
         // What the kernel has already seen is still on its way through the buffer.
         std::thread::sleep(Duration::from_millis(300));
@@ -81,13 +81,13 @@ impl Capture {
         if ended.output.contains("\n0 packets dropped by kernel") {
             return Ok(self.file);
         }
-        Err(io::Error::new(GAPS, format!("the capture has gaps: {}", ended.output)))
+        Err(io::Error::new(DROPPED_PACKETS, format!("the capture has gaps: {}", ended.output)))
     }
 }
 
 /// What tshark found in the packets of one sender.
 #[derive(Clone, Debug, Default)]
-pub struct Verdict {
+pub struct Dissection {
     /// FPDUs whose CRC is right.
     pub good_crc: usize,
     /// FPDUs whose CRC is wrong.
@@ -97,10 +97,10 @@ pub struct Verdict {
     /// Start-up frames.
     pub startup_frames: usize,
     /// Everything that is wrong: malformed packets, errors, bad IPv4 or TCP checksums.
-    pub complaints: Vec<String>,
+    pub problems: Vec<String>,
 }
 
-impl Verdict {
+impl Dissection {
     /// FPDUs, with and without CRC.
     #[must_use]
     pub fn fpdus(&self) -> usize {
@@ -109,8 +109,8 @@ impl Verdict {
 
     /// Nothing is wrong and there was something to judge.
     #[must_use]
-    pub fn clean(&self) -> bool {
-        self.complaints.is_empty() && self.bad_crc == 0 && self.good_crc > 0
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty() && self.bad_crc == 0 && self.good_crc > 0
     }
 }
 
@@ -119,7 +119,7 @@ impl Verdict {
 ///
 /// # Errors
 /// If tshark cannot be run or refuses the file.
-pub fn judge(file: &Path, sender: IpAddr, checksums: bool) -> io::Result<Verdict> {
+pub fn dissect(file: &Path, sender: IpAddr, checksums: bool) -> io::Result<Dissection> {
     let family = if sender.is_ipv4() { "ip" } else { "ipv6" };
     let mut command = Command::new("tshark");
     command.args(["-n", "-V", "-r"]).arg(file);
@@ -133,11 +133,11 @@ pub fn judge(file: &Path, sender: IpAddr, checksums: bool) -> io::Result<Verdict
     if !ended.success() {
         return Err(io::Error::other(format!("tshark: {}", ended.output)));
     }
-    Ok(read_verdict(&ended.output))
+    Ok(parse_dissection(&ended.output))
 }
 
-fn read_verdict(text: &str) -> Verdict {
-    let mut verdict = Verdict::default();
+fn parse_dissection(text: &str) -> Dissection {
+    let mut verdict = Dissection::default();
     let mut frame = "";
     for line in text.lines() {
         if line.starts_with("Frame ") {
@@ -155,7 +155,7 @@ fn read_verdict(text: &str) -> Verdict {
             || line.contains("Expert Info (Error/")
             || line.contains("Status: Bad]")
         {
-            verdict.complaints.push(format!("{frame}: {}", line.trim()));
+            verdict.problems.push(format!("{frame}: {}", line.trim()));
         }
     }
     verdict
@@ -163,9 +163,9 @@ fn read_verdict(text: &str) -> Verdict {
 
 /// What captures need and this machine lacks.
 #[must_use]
-pub fn missing() -> Option<&'static str> {
-    if !process::exists("tcpdump") {
+pub fn missing_prerequisite() -> Option<&'static str> {
+    if !process::is_installed("tcpdump") {
         return Some("no `tcpdump` program");
     }
-    (!process::exists("tshark")).then_some("no `tshark` program")
+    (!process::is_installed("tshark")).then_some("no `tshark` program")
 }

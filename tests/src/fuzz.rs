@@ -24,18 +24,18 @@ use ferrowarp_proto::wire::tcp::Segment;
 use ferrowarp_proto::wire::terminate::{self, TERMINATE_LEN_MAX, Terminate};
 
 use crate::peer::opcode;
-use crate::sim::mutate::Mutator;
-use crate::sim::rough;
+use crate::sim::chaos;
+use crate::sim::segment_mutator::SegmentMutator;
 use crate::sim::world::WorldOptions;
 
 /// A received frame whose first run is `head_len` octets long.
-struct Frame<'a> {
+struct SplitFrame<'a> {
     octets: &'a [u8],
     head_len: usize,
     checksum: ChecksumState,
 }
 
-impl RxFrame for Frame<'_> {
+impl RxFrame for SplitFrame<'_> {
     fn head(&self) -> &[u8] {
         &self.octets[..self.head_len]
     }
@@ -65,7 +65,7 @@ pub fn segment(data: &[u8]) {
         2 => (ChecksumMode::Offload, ChecksumState::Good),
         _ => (ChecksumMode::Offload, ChecksumState::Bad),
     };
-    let whole = Frame { octets, head_len: octets.len(), checksum };
+    let whole = SplitFrame { octets, head_len: octets.len(), checksum };
     let parsed = Segment::parse(&whole, mode);
     if let Ok(segment) = &parsed {
         assert!(segment.payload.start <= segment.payload.end);
@@ -75,7 +75,7 @@ pub fn segment(data: &[u8]) {
     }
     // In two runs: the same segment, unless a header was cut.
     let head_len = octets.len().min(usize::from(head));
-    let runs = Frame { octets, head_len, checksum };
+    let runs = SplitFrame { octets, head_len, checksum };
     if let Ok(segment) = Segment::parse(&runs, mode) {
         assert_eq!(Ok(segment), parsed);
     }
@@ -125,17 +125,17 @@ pub fn fpdu_chain(data: &[u8]) {
     let crc = choice & 1 != 0;
     let markers = (choice & 2 != 0).then(|| Markers::starting_at(Seq(u32::from(choice))));
     let mut pool = FpduPool::new(1);
-    let whole = receive(stream, stream.len().max(1), crc, markers, &mut pool);
-    let cut = receive(stream, usize::from(piece).max(1), crc, markers, &mut pool);
+    let whole = deframe(stream, stream.len().max(1), crc, markers, &mut pool);
+    let cut = deframe(stream, usize::from(piece).max(1), crc, markers, &mut pool);
     assert_eq!(whole, cut);
     assert_eq!(pool.buffers_in_use(), 0, "the buffer came back");
     if markers.is_some() {
-        look_ahead(stream, usize::from(piece), crc, markers);
+        place_ooo(stream, usize::from(piece), crc, markers);
     }
 }
 
 /// The octets from `start` on come ahead of their turn: what a marker locates in them is whole.
-fn look_ahead(stream: &[u8], start: usize, crc: bool, markers: Option<Markers>) {
+fn place_ooo(stream: &[u8], start: usize, crc: bool, markers: Option<Markers>) {
     let Some((markers, run)) = markers.zip(stream.get(start..)) else { return };
     let mut pool = FpduPool::new(1);
     let mut receiver = Deframer::new(Some(markers));
@@ -155,7 +155,7 @@ fn look_ahead(stream: &[u8], start: usize, crc: bool, markers: Option<Markers>) 
 }
 
 /// The ULPDUs of `stream` handed over in pieces of `piece` octets; `Err` after damage.
-fn receive(
+fn deframe(
     stream: &[u8],
     piece: usize,
     crc: bool,
@@ -306,7 +306,7 @@ pub fn stream(data: &[u8]) {
     assert_eq!(arena.read(3072, 1024), [0; 1024]);
 }
 
-/// Two live ends between which segments are forged as the octets say; see [`Mutator::driven`]. The
+/// Two live ends between which segments are forged as the octets say; see [`SegmentMutator::from_input`]. The
 /// first octet chooses family, gentleness and seed.
 ///
 /// # Panics
@@ -314,8 +314,8 @@ pub fn stream(data: &[u8]) {
 /// neither completes nor is known to be over, or something stays behind.
 pub fn live(data: &[u8]) {
     let Some((&choice, octets)) = data.split_first() else { return };
-    let options = WorldOptions { ipv6: choice & 1 != 0, ..rough::options(u64::from(choice >> 2)) };
-    let gentle = choice & 2 != 0;
-    let mutator = Mutator::driven(octets, gentle);
-    rough::forged(&options, mutator, gentle, 20 * MILLISECOND, 6, None);
+    let options = WorldOptions { ipv6: choice & 1 != 0, ..chaos::options(u64::from(choice >> 2)) };
+    let keeps_seq = choice & 2 != 0;
+    let mutator = SegmentMutator::from_input(octets, keeps_seq);
+    chaos::run_with_forged_segments(&options, mutator, keeps_seq, 20 * MILLISECOND, 6, None);
 }

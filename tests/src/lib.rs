@@ -16,11 +16,11 @@ use std::io::Write as _;
 
 pub mod capture;
 pub mod compliance;
+#[cfg(feature = "device")]
+pub mod connection;
 pub mod frame;
 pub mod fuzz;
 pub mod interop;
-#[cfg(feature = "device")]
-pub mod link;
 pub mod netns;
 pub mod peer;
 pub mod process;

@@ -62,8 +62,8 @@ pub fn ip(arguments: &[&str]) -> io::Result<()> {
 
 /// What namespaces need and this process lacks.
 #[must_use]
-pub fn missing() -> Option<&'static str> {
-    if !process::exists("ip") {
+pub fn missing_prerequisite() -> Option<&'static str> {
+    if !process::is_installed("ip") {
         return Some("no `ip` program; install iproute2");
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -85,7 +85,7 @@ pub fn inside(name: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
-    if let Some(reason) = missing() {
+    if let Some(reason) = missing_prerequisite() {
         crate::skip(reason);
         return false;
     }

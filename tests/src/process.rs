@@ -57,14 +57,14 @@ pub struct Running {
 
 /// How a program ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ProcessResult {
     /// Exit status; `None` if it had to be killed because time ran out.
     pub status: Option<ExitStatus>,
     /// What it wrote to standard output and standard error, in the order written.
     pub output: String,
 }
 
-impl Ended {
+impl ProcessResult {
     /// It ended by itself, with status 0.
     #[must_use]
     pub fn success(&self) -> bool {
@@ -101,8 +101,8 @@ impl Running {
     ///
     /// # Errors
     /// `TimedOut`, with the output so far; `UnexpectedEof` if the program ended first.
-    pub fn wait_for(&mut self, text: &str, patience: Duration) -> io::Result<()> {
-        let deadline = Instant::now() + patience;
+    pub fn wait_for(&mut self, text: &str, timeout: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + timeout;
         loop {
             let ended = self.child.try_wait()?.is_some();
             let output = self.output()?;
@@ -131,8 +131,8 @@ impl Running {
     ///
     /// # Errors
     /// Those of waiting and of reading the output.
-    pub fn finish(mut self, patience: Duration) -> io::Result<Ended> {
-        let deadline = Instant::now() + patience;
+    pub fn finish(mut self, timeout: Duration) -> io::Result<ProcessResult> {
+        let deadline = Instant::now() + timeout;
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
                 break Some(status);
@@ -144,7 +144,7 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(10));
         };
-        Ok(Ended { status, output: self.output()? })
+        Ok(ProcessResult { status, output: self.output()? })
     }
 }
 
@@ -159,9 +159,9 @@ impl Drop for Running {
 ///
 /// # Errors
 /// If it cannot be started.
-pub fn run(command: &mut Command, patience: Duration) -> io::Result<Ended> {
+pub fn run(command: &mut Command, timeout: Duration) -> io::Result<ProcessResult> {
     let dir = TempDir::new()?;
-    Running::start(command, dir.file("output"))?.finish(patience)
+    Running::start(command, dir.file("output"))?.finish(timeout)
 }
 
 /// The path of one of this workspace's programs, built with the profile of the running test, or
@@ -184,7 +184,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
 
 /// True if a program of this name is found along `PATH`, or where system programs are kept.
 #[must_use]
-pub fn exists(program: &str) -> bool {
+pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))

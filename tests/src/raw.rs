@@ -23,7 +23,7 @@ use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Optio
 
 use crate::frame::Frame;
 use crate::sim::frames::{HeapDevice, PoolSizes};
-use crate::sim::world::{Queues, address};
+use crate::sim::world::{CompletionQueues, address};
 
 /// Port that the engine listens on.
 pub const PORT: u16 = 7174;
@@ -35,33 +35,33 @@ const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 /// Completion queues that can be made to refuse a push although there is room: an application on
 /// another core may poll at any moment.
-pub struct Fickle {
-    queues: Queues,
+pub struct FaultyCq {
+    queues: CompletionQueues,
     /// What comes of the next pushes; what lies beyond goes in.
-    answers: Rc<RefCell<VecDeque<bool>>>,
+    push_results: Rc<RefCell<VecDeque<bool>>>,
 }
 
-impl Completions for Fickle {
+impl Completions for FaultyCq {
     fn push(&mut self, cq: CqId, wc: Wc) -> bool {
-        self.answers.borrow_mut().pop_front().unwrap_or(true) && self.queues.push(cq, wc)
+        self.push_results.borrow_mut().pop_front().unwrap_or(true) && self.queues.push(cq, wc)
     }
 }
 
 /// The engine, in its own time.
-pub struct Bed {
+pub struct Fixture {
     /// The engine.
-    pub engine: Engine<HeapDevice, Rc<VecMemory>, Fickle>,
+    pub engine: Engine<HeapDevice, Rc<VecMemory>, FaultyCq>,
     /// What comes of the next completions: true if they go in.
-    pub answers: Rc<RefCell<VecDeque<bool>>>,
+    pub push_results: Rc<RefCell<VecDeque<bool>>>,
     /// Its registered memory.
     pub arena: Rc<VecMemory>,
     /// Its completion queues.
-    pub queues: Queues,
+    pub queues: CompletionQueues,
     /// Its time.
     pub now: Instant,
 }
 
-impl Bed {
+impl Fixture {
     /// An engine that listens.
     ///
     /// # Panics
@@ -73,16 +73,16 @@ impl Bed {
         let mut config = EngineConfig::new(address(1), 24, 7);
         change(&mut config);
         let arena = Rc::new(VecMemory::new(1 << 20));
-        let queues = Queues::new(2, 64);
+        let queues = CompletionQueues::new(2, 64);
         let answers = Rc::<RefCell<VecDeque<bool>>>::default();
-        let fickle = Fickle { queues: queues.clone(), answers: Rc::clone(&answers) };
+        let fickle = FaultyCq { queues: queues.clone(), push_results: Rc::clone(&answers) };
         let mut engine = Engine::new(config, device, Rc::clone(&arena), fickle);
         engine.listen(PORT, 64).expect("works");
-        Self { engine, answers, arena, queues, now: Instant::from_nanos(1000) }
+        Self { engine, push_results: answers, arena, queues, now: Instant::from_nanos(1000) }
     }
 
     /// One pass.
-    pub fn pass(&mut self) {
+    pub fn poll(&mut self) {
         self.engine.drive(self.now);
         self.now = self.now + 10 * MICROSECOND;
     }
@@ -90,7 +90,7 @@ impl Bed {
     /// Passes until everything is quiet.
     pub fn settle(&mut self) {
         for _ in 0..100 {
-            self.pass();
+            self.poll();
         }
     }
 
@@ -98,7 +98,7 @@ impl Bed {
     ///
     /// # Panics
     /// If there is none.
-    pub fn request(&mut self) -> RequestId {
+    pub fn connect_request(&mut self) -> RequestId {
         match self.engine.next_event() {
             Some(Event::ConnectRequest { request, .. }) => request,
             other => panic!("unexpected {other:?}"),
@@ -109,7 +109,7 @@ impl Bed {
     ///
     /// # Panics
     /// If there is no room.
-    pub fn qp(&mut self) -> QpId {
+    pub fn create_qp(&mut self) -> QpId {
         let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 64, max_recv_wr: 16 };
         self.engine.create_qp(init).expect("works")
     }
@@ -120,35 +120,35 @@ pub struct Peer {
     template: HeaderTemplate,
     local: FourTuple,
     /// Number of its next octet.
-    pub seq: Seq,
-    ack: Seq,
+    pub snd_nxt: Seq,
+    rcv_nxt: Seq,
     /// What the engine has acknowledged.
-    pub acked: Seq,
+    pub snd_una: Seq,
     /// Stream octets of the engine, in order.
-    pub heard: Vec<u8>,
+    pub received: Vec<u8>,
     /// Payload lengths of its segments.
-    pub lens: Vec<usize>,
+    pub payload_lens: Vec<usize>,
     /// Its window, as of its last segment.
-    pub window: u32,
-    shift: u8,
+    pub snd_wnd: u32,
+    snd_wnd_shift: u8,
     /// The engine has reset the connection.
-    pub reset: bool,
+    pub rst_received: bool,
     /// The engine has closed its direction.
-    pub finished: bool,
+    pub fin_received: bool,
     /// The window that this end offers.
-    pub offers: u16,
+    pub rcv_wnd: u16,
 }
 
 impl Peer {
     /// Has `port`, and no connection.
     #[must_use]
-    pub fn stranger(port: u16) -> Self {
-        Self::of(address(0), port)
+    pub fn unconnected(port: u16) -> Self {
+        Self::at(address(0), port)
     }
 
     /// Has an address and a port, and no connection.
     #[must_use]
-    pub fn of(source: IpAddr, port: u16) -> Self {
+    pub fn at(source: IpAddr, port: u16) -> Self {
         let local = FourTuple { local: (source, port).into(), remote: (address(1), PORT).into() };
         let template = HeaderTemplate::new(MACS[0], MACS[1], local);
         let seq = Seq(0xffff_ff00);
@@ -156,64 +156,77 @@ impl Peer {
         Self {
             template,
             local,
-            seq,
-            ack: Seq(0),
-            acked: seq,
-            heard,
-            lens,
-            window: 0,
-            shift: 0,
-            reset: false,
-            finished: false,
-            offers: 0xffff,
+            snd_nxt: seq,
+            rcv_nxt: Seq(0),
+            snd_una: seq,
+            received: heard,
+            payload_lens: lens,
+            snd_wnd: 0,
+            snd_wnd_shift: 0,
+            rst_received: false,
+            fin_received: false,
+            rcv_wnd: 0xffff,
         }
     }
 
     /// Connects from `port`, telling a segment size.
-    pub fn connect(bed: &mut Bed, port: u16, mss: u16) -> Self {
-        let mut peer = Self::stranger(port);
-        peer.shake_hands(bed, mss);
+    pub fn connect(fx: &mut Fixture, port: u16, mss: u16) -> Self {
+        let mut peer = Self::unconnected(port);
+        peer.handshake(fx, mss);
         peer
     }
 
     /// TCP's handshake, telling a segment size.
-    pub fn shake_hands(&mut self, bed: &mut Bed, mss: u16) {
+    pub fn handshake(&mut self, fx: &mut Fixture, mss: u16) {
         let peer = self;
         let options =
             Options { mss: Some(mss), wscale: Some(0), sack_permitted: true, ..Options::default() };
-        peer.put(bed, Flags::SYN, options, peer.seq, &[]);
-        peer.seq += 1;
-        bed.pass();
-        peer.listen(bed);
-        peer.put(bed, Flags::ACK, Options::default(), peer.seq, &[]);
-        bed.pass();
+        peer.send_segment(fx, Flags::SYN, options, peer.snd_nxt, &[]);
+        peer.snd_nxt += 1;
+        fx.poll();
+        peer.receive(fx);
+        peer.send_segment(fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+        fx.poll();
     }
 
     /// Puts one segment on the wire.
-    pub fn put(&self, bed: &Bed, flags: Flags, options: Options, seq: Seq, payload: &[u8]) {
-        let fields =
-            Fields { seq, ack: self.ack, flags, window: self.offers, options, ..Fields::default() };
+    pub fn send_segment(
+        &self,
+        fx: &Fixture,
+        flags: Flags,
+        options: Options,
+        seq: Seq,
+        payload: &[u8],
+    ) {
+        let fields = Fields {
+            seq,
+            ack: self.rcv_nxt,
+            flags,
+            window: self.rcv_wnd,
+            options,
+            ..Fields::default()
+        };
         let at = 54 + fields.options.wire_len();
         let mut frame = vec![0; at + payload.len()];
         frame[at..].copy_from_slice(payload);
         self.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
-        bed.engine.device().inbound.borrow_mut().push_back(frame);
+        fx.engine.device().inbound.borrow_mut().push_back(frame);
     }
 
     /// Sends octets in order.
     ///
     /// # Panics
     /// If they are more than a sequence number can count.
-    pub fn send(&mut self, bed: &mut Bed, octets: &[u8]) {
-        self.put(bed, Flags::ACK, Options::default(), self.seq, octets);
-        self.seq += u32::try_from(octets.len()).expect("works");
-        bed.pass();
+    pub fn send(&mut self, fx: &mut Fixture, octets: &[u8]) {
+        self.send_segment(fx, Flags::ACK, Options::default(), self.snd_nxt, octets);
+        self.snd_nxt += u32::try_from(octets.len()).expect("works");
+        fx.poll();
     }
 
     /// Takes what the engine sent; true if there was anything to acknowledge.
-    pub fn listen(&mut self, bed: &Bed) -> bool {
+    pub fn receive(&mut self, fx: &Fixture) -> bool {
         let mut news = false;
-        let frames: Vec<_> = bed.engine.device().outbound.borrow_mut().drain(..).collect();
+        let frames: Vec<_> = fx.engine.device().outbound.borrow_mut().drain(..).collect();
         for frame in frames {
             let frame = Frame::from(frame);
             let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { continue };
@@ -221,20 +234,20 @@ impl Peer {
             {
                 continue;
             }
-            self.reset |= segment.flags.has(Flags::RST);
-            self.finished |= segment.flags.has(Flags::FIN);
+            self.rst_received |= segment.flags.has(Flags::RST);
+            self.fin_received |= segment.flags.has(Flags::FIN);
             if !segment.payload.is_empty() {
-                self.lens.push(segment.payload.len());
+                self.payload_lens.push(segment.payload.len());
             }
-            self.acked = segment.ack;
-            self.window = u32::from(segment.window) << self.shift;
+            self.snd_una = segment.ack;
+            self.snd_wnd = u32::from(segment.window) << self.snd_wnd_shift;
             if segment.flags.has(Flags::SYN) {
-                self.shift = segment.options.wscale.unwrap_or(0);
-                self.ack = segment.seq + 1;
+                self.snd_wnd_shift = segment.options.wscale.unwrap_or(0);
+                self.rcv_nxt = segment.seq + 1;
                 news = true;
-            } else if segment.seq == self.ack && segment.seq_len() > 0 {
-                self.heard.extend(&frame.0[segment.payload.clone()]);
-                self.ack += segment.seq_len();
+            } else if segment.seq == self.rcv_nxt && segment.seq_len() > 0 {
+                self.received.extend(&frame.0[segment.payload.clone()]);
+                self.rcv_nxt += segment.seq_len();
                 news = true;
             }
         }
@@ -242,11 +255,11 @@ impl Peer {
     }
 
     /// Listens and acknowledges until nothing new comes.
-    pub fn settle(&mut self, bed: &mut Bed) {
+    pub fn settle(&mut self, fx: &mut Fixture) {
         for _ in 0..1000 {
-            bed.pass();
-            if self.listen(bed) {
-                self.put(bed, Flags::ACK, Options::default(), self.seq, &[]);
+            fx.poll();
+            if self.receive(fx) {
+                self.send_segment(fx, Flags::ACK, Options::default(), self.snd_nxt, &[]);
             }
         }
     }
@@ -255,27 +268,27 @@ impl Peer {
     ///
     /// # Panics
     /// If it does not come about.
-    pub fn set_up(&mut self, bed: &mut Bed) -> QpId {
-        self.set_up_with(bed, &ConnParam::default())
+    pub fn start_mpa(&mut self, fx: &mut Fixture) -> QpId {
+        self.start_mpa_with(fx, &ConnParam::default())
     }
 
     /// The same, accepted with `param`.
-    pub fn set_up_with(&mut self, bed: &mut Bed, param: &ConnParam) -> QpId {
-        self.send(bed, &request());
-        let request = bed.request();
-        let qp = bed.qp();
-        bed.engine.accept(bed.now, request, qp, param).expect("the request is fresh");
-        assert!(matches!(bed.engine.next_event(), Some(Event::Established { .. })));
-        self.settle(bed);
-        assert_eq!(self.heard.len(), 24, "the reply");
-        self.heard.clear();
+    pub fn start_mpa_with(&mut self, fx: &mut Fixture, param: &ConnParam) -> QpId {
+        self.send(fx, &mpa_request());
+        let request = fx.connect_request();
+        let qp = fx.create_qp();
+        fx.engine.accept(fx.now, request, qp, param).expect("the request is fresh");
+        assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+        self.settle(fx);
+        assert_eq!(self.received.len(), 24, "the reply");
+        self.received.clear();
         qp
     }
 }
 
 /// The start-up request of a peer.
 #[must_use]
-pub fn request() -> Vec<u8> {
+pub fn mpa_request() -> Vec<u8> {
     let request =
         startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
     let mut octets = vec![0; request.wire_len()];
@@ -285,7 +298,7 @@ pub fn request() -> Vec<u8> {
 
 /// An FPDU with `payload` behind a header that `emit` writes.
 #[must_use]
-pub fn framed(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -> Vec<u8> {
+pub fn build_fpdu(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -> Vec<u8> {
     let len = header_len + payload.len();
     let mut octets = vec![0; fpdu::fpdu_len(len)];
     emit(&mut octets[2..]);
@@ -296,18 +309,18 @@ pub fn framed(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -
 
 /// An FPDU with a whole untagged message.
 #[must_use]
-pub fn untagged(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
+pub fn untagged_fpdu(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     let rsvd_ulp = opcode.control(Version::Ietf);
     let header = Untagged { last: true, rsvd_ulp, rsvd_ulp_rest: 0, qn: queue, msn, mo: 0 };
-    framed(18, |out| header.emit(Version::Ietf, out), payload)
+    build_fpdu(18, |out| header.emit(Version::Ietf, out), payload)
 }
 
 /// An RDMA Write of no octets: opens the responder's gate.
 #[must_use]
-pub fn nothing() -> Vec<u8> {
+pub fn empty_write_fpdu() -> Vec<u8> {
     let rsvd_ulp = Opcode::Write.control(Version::Ietf);
     let header = Tagged { last: true, rsvd_ulp, stag: 0, to: 0 };
-    framed(14, |out| header.emit(Version::Ietf, out), &[])
+    build_fpdu(14, |out| header.emit(Version::Ietf, out), &[])
 }
 
 /// A receive buffer of 4,096 octets at the start of the arena.
@@ -315,7 +328,7 @@ pub fn nothing() -> Vec<u8> {
 /// # Panics
 /// If the table of regions is full.
 #[must_use]
-pub fn inbox(bed: &Bed, wr_id: u64) -> RecvWr {
-    let lkey = bed.arena.register(0, 4096, Access::ALL, PD);
+pub fn recv_wr(fx: &Fixture, wr_id: u64) -> RecvWr {
+    let lkey = fx.arena.register(0, 4096, Access::ALL, PD);
     RecvWr { wr_id, sg_list: [Sge { addr: 0, len: 4096, lkey }].into_iter().collect() }
 }

@@ -19,7 +19,7 @@ pub const STACK_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 7, 0, 0, 0, 2);
 /// IPv6 address of the kernel.
 pub const KERNEL_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 7, 0, 0, 0, 1);
 /// How long any single wait lasts before it is a failure.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Receive buffers a queue pair of [`Stack::qp`] can hold.
 pub const RECV_COUNT: usize = 16;
@@ -66,7 +66,7 @@ impl Stack {
     /// # Panics
     /// If anything of it fails.
     #[must_use]
-    pub fn on_tap_v6(interface: &str, vlan: Option<u16>) -> Self {
+    pub fn on_tap_dual_stack(interface: &str, vlan: Option<u16>) -> Self {
         let device = format!("tap:{interface}").parse().expect("a device's name");
         let mut config = Config::new(device, IpAddr::V4(STACK), 24);
         config.addresses.push(InterfaceAddress { ip: STACK_V6.into(), prefix_len: 64 });
@@ -93,7 +93,7 @@ impl Stack {
     /// # Panics
     /// If it cannot be opened.
     #[must_use]
-    pub fn on(device: &str, address: impl Into<IpAddr>) -> Self {
+    pub fn on_device(device: &str, address: impl Into<IpAddr>) -> Self {
         let device = device.parse().expect("a device's name");
         let address = address.into();
         Self::open(Config::new(device, address, prefix_len(address)))
@@ -112,8 +112,8 @@ impl Stack {
     /// # Panics
     /// If there is no memory.
     #[must_use]
-    pub fn memory(&self, len: usize, access: Access) -> Mr {
-        self.memory_in(&self.pd, len, access)
+    pub fn alloc_mr(&self, len: usize, access: Access) -> Mr {
+        self.alloc_mr_in(&self.pd, len, access)
     }
 
     /// `len` zero octets, registered in another protection domain.
@@ -121,7 +121,7 @@ impl Stack {
     /// # Panics
     /// If there is no memory.
     #[must_use]
-    pub fn memory_in(&self, pd: &Pd, len: usize, access: Access) -> Mr {
+    pub fn alloc_mr_in(&self, pd: &Pd, len: usize, access: Access) -> Mr {
         let buffer = self.context.allocate(len).expect("memory");
         pd.register(buffer, access).expect("a region")
     }
@@ -131,7 +131,7 @@ impl Stack {
     /// # Panics
     /// If there are too many.
     #[must_use]
-    pub fn qp(&self) -> Qp {
+    pub fn create_qp(&self) -> Qp {
         let options = QpOptions {
             send_cq: &self.cq,
             recv_cq: &self.cq,
@@ -148,7 +148,7 @@ impl Stack {
     #[must_use]
     pub fn completions(&self, count: usize) -> Vec<Wc> {
         let mut found = Vec::with_capacity(count);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while found.len() < count {
             if self.cq.poll(&mut found) == 0 {
                 assert!(Instant::now() < deadline, "{count} completions, got {found:?}");
@@ -164,7 +164,7 @@ impl Stack {
     /// # Panics
     /// If it does not come or is no success.
     #[must_use]
-    pub fn completed(&self) -> Wc {
+    pub fn expect_success(&self) -> Wc {
         let wc = self.completions(1)[0];
         assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
         wc

@@ -6,173 +6,173 @@ use std::net::{IpAddr, Ipv4Addr};
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
-use ferrowarp_tests::raw::{Bed, PORT, Peer, request};
+use ferrowarp_tests::raw::{Fixture, PORT, Peer, mpa_request};
 
 const MSS: u16 = 1460;
 /// More than the backlog, and than the application could be asked to decide on at a time.
 const SILENT_COUNT: u16 = 1000;
 
 /// Peers on ports of their own that have completed the handshake.
-fn silent_peers(bed: &mut Bed, count: u16) -> Vec<Peer> {
-    (0..count).map(|at| Peer::connect(bed, 10_000 + at, MSS)).collect()
+fn silent_peers(fx: &mut Fixture, count: u16) -> Vec<Peer> {
+    (0..count).map(|at| Peer::connect(fx, 10_000 + at, MSS)).collect()
 }
 
 /// An honest peer is served at once: its request is offered, accepted, and answered.
-fn serve(bed: &mut Bed, port: u16) {
-    let asked_at = bed.now;
-    let mut peer = Peer::connect(bed, port, MSS);
-    peer.set_up(bed);
-    assert!(bed.now.since(asked_at) < SECOND);
-    assert!(!peer.reset);
+fn expect_served(fx: &mut Fixture, port: u16) {
+    let asked_at = fx.now;
+    let mut peer = Peer::connect(fx, port, MSS);
+    peer.start_mpa(fx);
+    assert!(fx.now.since(asked_at) < SECOND);
+    assert!(!peer.rst_received);
 }
 
 /// Lets time go by, firing timers.
-fn wait(bed: &mut Bed, ns: u64) {
-    let end = bed.now + ns;
-    while bed.now < end {
-        bed.now = (bed.now + 10 * MILLISECOND).min(end);
-        bed.engine.drive(bed.now);
-        bed.engine.device().outbound.borrow_mut().clear();
+fn advance(fx: &mut Fixture, ns: u64) {
+    let end = fx.now + ns;
+    while fx.now < end {
+        fx.now = (fx.now + 10 * MILLISECOND).min(end);
+        fx.engine.drive(fx.now);
+        fx.engine.device().outbound.borrow_mut().clear();
     }
 }
 
 #[test]
-fn peers_that_never_speak_take_no_place_in_the_backlog() {
-    let mut bed = Bed::new(|_| {});
-    silent_peers(&mut bed, SILENT_COUNT);
-    assert_eq!(bed.engine.usage().awaiting_request, usize::from(SILENT_COUNT));
-    serve(&mut bed, 5000);
+fn silent_peers_do_not_occupy_the_backlog() {
+    let mut fx = Fixture::new(|_| {});
+    silent_peers(&mut fx, SILENT_COUNT);
+    assert_eq!(fx.engine.usage().awaiting_request, usize::from(SILENT_COUNT));
+    expect_served(&mut fx, 5000);
     // And they are given up after the time for the start-up.
-    wait(&mut bed, 11 * SECOND);
-    assert_eq!((bed.engine.usage().awaiting_request, bed.engine.connection_count()), (0, 1));
+    advance(&mut fx, 11 * SECOND);
+    assert_eq!((fx.engine.usage().awaiting_request, fx.engine.connection_count()), (0, 1));
 }
 
 #[test]
-fn peers_that_stop_within_the_request_take_no_place_in_the_backlog() {
-    let mut bed = Bed::new(|_| {});
-    for mut peer in silent_peers(&mut bed, SILENT_COUNT) {
-        peer.send(&mut bed, &request()[..19]);
-        bed.pass();
-        peer.listen(&bed);
+fn partial_requests_do_not_occupy_the_backlog() {
+    let mut fx = Fixture::new(|_| {});
+    for mut peer in silent_peers(&mut fx, SILENT_COUNT) {
+        peer.send(&mut fx, &mpa_request()[..19]);
+        fx.poll();
+        peer.receive(&fx);
     }
-    serve(&mut bed, 5000);
-    wait(&mut bed, 11 * SECOND);
-    assert_eq!(bed.engine.connection_count(), 1);
+    expect_served(&mut fx, 5000);
+    advance(&mut fx, 11 * SECOND);
+    assert_eq!(fx.engine.connection_count(), 1);
 }
 
 #[test]
-fn a_request_sent_byte_by_byte_has_the_time_of_any_other() {
-    let mut bed = Bed::new(|_| {});
-    let mut peers = silent_peers(&mut bed, 100);
+fn request_sent_byte_by_byte_hits_the_startup_timeout() {
+    let mut fx = Fixture::new(|_| {});
+    let mut peers = silent_peers(&mut fx, 100);
     for at in 0..10 {
         for peer in &mut peers {
-            peer.send(&mut bed, &request()[at..=at]);
-            bed.pass();
-            peer.listen(&bed);
+            peer.send(&mut fx, &mpa_request()[at..=at]);
+            fx.poll();
+            peer.receive(&fx);
         }
-        serve(&mut bed, 5000 + u16::try_from(at).unwrap());
-        wait(&mut bed, SECOND);
+        expect_served(&mut fx, 5000 + u16::try_from(at).unwrap());
+        advance(&mut fx, SECOND);
     }
     // Ten seconds are over, though each of them was heard a second ago.
-    assert_eq!((bed.engine.usage().awaiting_request, bed.engine.connection_count()), (0, 10));
+    assert_eq!((fx.engine.usage().awaiting_request, fx.engine.connection_count()), (0, 10));
 }
 
 #[test]
-fn requests_of_peers_that_reset_take_no_place_in_the_backlog() {
-    let mut bed = Bed::new(|_| {});
-    for mut peer in silent_peers(&mut bed, SILENT_COUNT) {
-        peer.send(&mut bed, &request());
-        peer.put(&bed, Flags::RST, Options::default(), peer.seq, &[]);
-        bed.pass();
-        peer.listen(&bed);
+fn requests_followed_by_rst_leave_the_backlog() {
+    let mut fx = Fixture::new(|_| {});
+    for mut peer in silent_peers(&mut fx, SILENT_COUNT) {
+        peer.send(&mut fx, &mpa_request());
+        peer.send_segment(&fx, Flags::RST, Options::default(), peer.snd_nxt, &[]);
+        fx.poll();
+        peer.receive(&fx);
     }
-    assert_eq!((bed.engine.usage().awaiting_request, bed.engine.connection_count()), (0, 0));
-    assert!(bed.engine.event_count() <= 256, "an application that does not ask loses no memory");
-    let mut peer = Peer::connect(&mut bed, 5000, MSS);
-    peer.send(&mut bed, &request());
-    bed.pass();
+    assert_eq!((fx.engine.usage().awaiting_request, fx.engine.connection_count()), (0, 0));
+    assert!(fx.engine.event_count() <= 256, "an application that does not ask loses no memory");
+    let mut peer = Peer::connect(&mut fx, 5000, MSS);
+    peer.send(&mut fx, &mpa_request());
+    fx.poll();
     // Those that are gone are not offered any more.
-    let asked = bed.request();
-    let qp = bed.qp();
-    assert!(bed.engine.is_request_pending(asked));
-    bed.engine.accept(bed.now, asked, qp, &ConnParam::default()).unwrap();
-    assert!(!bed.engine.is_request_pending(asked));
+    let asked = fx.connect_request();
+    let qp = fx.create_qp();
+    assert!(fx.engine.is_request_pending(asked));
+    fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
+    assert!(!fx.engine.is_request_pending(asked));
 }
 
 #[test]
-fn events_of_destroyed_queue_pairs_take_no_memory() {
-    let mut bed = Bed::new(|_| {});
+fn events_of_destroyed_qps_are_freed() {
+    let mut fx = Fixture::new(|_| {});
     for at in 0..1000 {
-        let mut peer = Peer::connect(&mut bed, 10_000 + at, MSS);
-        peer.send(&mut bed, &request());
-        let asked = bed.request();
-        let qp = bed.qp();
-        bed.engine.accept(bed.now, asked, qp, &ConnParam::default()).unwrap();
-        bed.engine.disconnect(bed.now, qp).unwrap();
-        bed.engine.destroy_qp(bed.now, qp);
-        bed.pass();
-        peer.put(&bed, Flags::RST, Options::default(), peer.seq, &[]);
-        bed.pass();
-        peer.listen(&bed);
+        let mut peer = Peer::connect(&mut fx, 10_000 + at, MSS);
+        peer.send(&mut fx, &mpa_request());
+        let asked = fx.connect_request();
+        let qp = fx.create_qp();
+        fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
+        fx.engine.disconnect(fx.now, qp).unwrap();
+        fx.engine.destroy_qp(fx.now, qp);
+        fx.poll();
+        peer.send_segment(&fx, Flags::RST, Options::default(), peer.snd_nxt, &[]);
+        fx.poll();
+        peer.receive(&fx);
     }
-    assert!(bed.engine.event_count() <= 512, "{}", bed.engine.event_count());
-    assert!(bed.engine.next_event().is_none());
+    assert!(fx.engine.event_count() <= 512, "{}", fx.engine.event_count());
+    assert!(fx.engine.next_event().is_none());
 }
 
 #[test]
-fn silent_connections_are_bounded_and_the_oldest_is_reset() {
+fn silent_connections_are_bounded_and_the_oldest_is_reset_first() {
     const BOUND: usize = 100;
-    let mut bed = Bed::new(|config| config.awaiting_request_max = BOUND);
-    let mut peers = silent_peers(&mut bed, 250);
-    assert_eq!(bed.engine.usage().awaiting_request, BOUND);
-    assert_eq!(bed.engine.counters().requests_evicted, 150);
-    assert_eq!(bed.engine.connection_count(), BOUND, "nothing is left of those reset");
+    let mut fx = Fixture::new(|config| config.awaiting_request_max = BOUND);
+    let mut peers = silent_peers(&mut fx, 250);
+    assert_eq!(fx.engine.usage().awaiting_request, BOUND);
+    assert_eq!(fx.engine.counters().requests_evicted, 150);
+    assert_eq!(fx.engine.connection_count(), BOUND, "nothing is left of those reset");
     // The youngest still has all the time it needs.
-    peers.last_mut().unwrap().set_up(&mut bed);
+    peers.last_mut().unwrap().start_mpa(&mut fx);
 }
 
 #[test]
-fn a_flood_from_one_address_evicts_its_own_connections() {
+fn flood_from_one_address_evicts_only_its_own_connections() {
     const BOUND: usize = 100;
-    let mut bed = Bed::new(|config| config.awaiting_request_max = BOUND);
+    let mut fx = Fixture::new(|config| config.awaiting_request_max = BOUND);
     let honest: IpAddr = Ipv4Addr::new(198, 18, 0, 77).into();
-    let mut honest = Peer::of(honest, 5000);
-    honest.shake_hands(&mut bed, MSS);
-    for peer in &mut silent_peers(&mut bed, SILENT_COUNT) {
-        peer.listen(&bed);
-        honest.listen(&bed);
+    let mut honest = Peer::at(honest, 5000);
+    honest.handshake(&mut fx, MSS);
+    for peer in &mut silent_peers(&mut fx, SILENT_COUNT) {
+        peer.receive(&fx);
+        honest.receive(&fx);
     }
-    assert!(bed.engine.counters().requests_evicted >= 900);
-    honest.send(&mut bed, &request());
-    bed.pass();
-    bed.request();
+    assert!(fx.engine.counters().requests_evicted >= 900);
+    honest.send(&mut fx, &mpa_request());
+    fx.poll();
+    fx.connect_request();
 }
 
 #[test]
-fn a_request_that_completes_while_the_backlog_is_full_waits_for_room() {
-    let mut bed = Bed::new(|_| {});
-    bed.engine.unlisten(PORT);
-    bed.engine.listen(PORT, 2).unwrap();
-    let mut peers = silent_peers(&mut bed, 5);
+fn complete_request_waits_while_the_backlog_is_full() {
+    let mut fx = Fixture::new(|_| {});
+    fx.engine.unlisten(PORT);
+    fx.engine.listen(PORT, 2).unwrap();
+    let mut peers = silent_peers(&mut fx, 5);
     for peer in &mut peers {
-        peer.send(&mut bed, &request());
-        bed.pass();
-        peer.listen(&bed);
+        peer.send(&mut fx, &mpa_request());
+        fx.poll();
+        peer.receive(&fx);
     }
-    let first = [bed.request(), bed.request()];
-    assert!(bed.engine.next_event().is_none(), "no more than the application can decide on");
-    assert_eq!(bed.engine.usage().awaiting_request, 3);
-    let qp = bed.qp();
-    bed.engine.accept(bed.now, first[0], qp, &ConnParam::default()).unwrap();
-    assert!(matches!(bed.engine.next_event(), Some(Event::ConnectRequest { offer, .. })
+    let first = [fx.connect_request(), fx.connect_request()];
+    assert!(fx.engine.next_event().is_none(), "no more than the application can decide on");
+    assert_eq!(fx.engine.usage().awaiting_request, 3);
+    let qp = fx.create_qp();
+    fx.engine.accept(fx.now, first[0], qp, &ConnParam::default()).unwrap();
+    assert!(matches!(fx.engine.next_event(), Some(Event::ConnectRequest { offer, .. })
         if offer.peer.port() == 10_002));
-    bed.engine.reject(bed.now, first[1], ReadDepths::default(), b"").unwrap();
-    let next = std::iter::from_fn(|| bed.engine.next_event()).find_map(|event| match event {
+    fx.engine.reject(fx.now, first[1], ReadDepths::default(), b"").unwrap();
+    let next = std::iter::from_fn(|| fx.engine.next_event()).find_map(|event| match event {
         Event::ConnectRequest { offer, .. } => Some(offer.peer.port()),
         _ => None,
     });
     assert_eq!(next, Some(10_003), "in their order");
     // The last one has waited for as long as its start-up may take.
-    wait(&mut bed, 11 * SECOND);
-    assert_eq!(bed.engine.usage().awaiting_request, 0);
+    advance(&mut fx, 11 * SECOND);
+    assert_eq!(fx.engine.usage().awaiting_request, 0);
 }

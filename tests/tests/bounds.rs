@@ -15,7 +15,7 @@ use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::{Flags, Options, Segment};
 use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::raw::{Bed, Peer, inbox, untagged};
+use ferrowarp_tests::raw::{Fixture, Peer, recv_wr, untagged_fpdu};
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
@@ -31,7 +31,7 @@ fn qp_init() -> QpInit {
 
 /// Many connections wait for one address. When it is known they all begin, but not in one pass.
 #[test]
-fn those_that_wait_for_an_address_do_not_hold_up_a_pass() {
+fn connects_awaiting_arp_resume_over_several_polls() {
     const COUNT: usize = 1000;
     let pools = PoolSizes { control: 4096, ..WorldOptions::new(1).pools };
     let mut world = World::new(&WorldOptions { pools, ..WorldOptions::new(1) });
@@ -118,7 +118,7 @@ fn write(world: &mut World, pair: &Pair, count: u64) {
 /// The first connection needs a wide window and takes all that there is for windows. Once it is
 /// idle the second one gets its share, and nothing that was offered is taken back.
 #[test]
-fn idle_connections_give_back_what_their_windows_have_grown_by() {
+fn window_growth_of_idle_connections_is_reclaimed() {
     const BUDGET: u64 = 1 << 20;
     let mut options = WorldOptions::new(3);
     options.arena_len = ARENA_LEN as usize;
@@ -128,7 +128,7 @@ fn idle_connections_give_back_what_their_windows_have_grown_by() {
     let rate = Some(125_000_000);
     options.faults = Faults { rate, delay_ns: 10 * MILLISECOND, ..Faults::NONE };
     let mut world = World::new(&options);
-    world.watch();
+    world.check_invariants();
     let first = connect(&mut world);
     write(&mut world, &first, 16);
     let growth = |world: &World| world.ends[1].engine.usage().window_growth;
@@ -151,56 +151,56 @@ fn idle_connections_give_back_what_their_windows_have_grown_by() {
 /// A message comes octet by octet, the first one last: what that makes contiguous is handed up over
 /// several passes, and nobody waits for all of it.
 #[test]
-fn a_filled_gap_is_drained_over_several_passes() {
+fn filled_gap_is_delivered_over_several_polls() {
     const PIECES_PER_PASS: usize = 256;
-    let mut bed = Bed::new(|_| {});
-    let mut peers = [5000, 5001].map(|port| Peer::connect(&mut bed, port, 1460));
-    let qps = [0, 1].map(|index: usize| peers[index].set_up(&mut bed));
+    let mut fx = Fixture::new(|_| {});
+    let mut peers = [5000, 5001].map(|port| Peer::connect(&mut fx, port, 1460));
+    let qps = [0, 1].map(|index: usize| peers[index].start_mpa(&mut fx));
     let send = Opcode::Send { invalidate: false, solicited: false };
-    let fpdu = untagged(send, 0, 1, &[7; 1400]);
+    let fpdu = untagged_fpdu(send, 0, 1, &[7; 1400]);
     for (peer, qp) in peers.iter().zip(qps) {
-        bed.engine.post_recv(qp, inbox(&bed, 1)).unwrap();
+        fx.engine.post_recv(qp, recv_wr(&fx, 1)).unwrap();
         for at in 1..fpdu.len() {
-            let seq = peer.seq + u32::try_from(at).unwrap();
-            peer.put(&bed, Flags::ACK, Options::default(), seq, &fpdu[at..=at]);
+            let seq = peer.snd_nxt + u32::try_from(at).unwrap();
+            peer.send_segment(&fx, Flags::ACK, Options::default(), seq, &fpdu[at..=at]);
             if at % 32 == 0 {
-                bed.pass();
-                bed.engine.device().outbound.borrow_mut().clear();
+                fx.poll();
+                fx.engine.device().outbound.borrow_mut().clear();
             }
         }
     }
-    bed.settle();
-    let held = |bed: &Bed| bed.engine.ooo_usage().1 / 256;
-    let mut before = held(&bed);
+    fx.settle();
+    let held = |fx: &Fixture| fx.engine.ooo_usage().1 / 256;
+    let mut before = held(&fx);
     assert_eq!(before, 2 * (fpdu.len() - 1));
     for peer in &peers {
-        peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &fpdu[..1]);
+        peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &fpdu[..1]);
     }
     let mut passes = 0;
     while before > 0 {
-        bed.engine.device().outbound.borrow_mut().clear();
-        bed.pass();
-        let now = held(&bed);
+        fx.engine.device().outbound.borrow_mut().clear();
+        fx.poll();
+        let now = held(&fx);
         assert!(now < before, "each pass goes on");
         assert!(before - now <= PIECES_PER_PASS + 2, "{} in one pass", before - now);
-        assert!(now == 0 || bed.engine.deadline() == Some(Instant::ZERO), "there is more to do");
+        assert!(now == 0 || fx.engine.deadline() == Some(Instant::ZERO), "there is more to do");
         before = now;
         passes += 1;
     }
     assert!(passes >= 2 * fpdu.len() / PIECES_PER_PASS, "{passes}");
-    let done: Vec<_> = std::iter::from_fn(|| bed.queues.poll(CQ)).collect();
+    let done: Vec<_> = std::iter::from_fn(|| fx.queues.poll(CQ)).collect();
     assert_eq!(done.len(), 2);
     assert!(done.iter().all(|wc| (wc.status, wc.byte_len) == (WcStatus::Success, 1400)));
     // All of it is acknowledged.
     for peer in &mut peers {
-        peer.seq += u32::try_from(fpdu.len()).unwrap();
+        peer.snd_nxt += u32::try_from(fpdu.len()).unwrap();
     }
-    let acks: Vec<_> = bed.engine.device().outbound.borrow_mut().drain(..).collect();
+    let acks: Vec<_> = fx.engine.device().outbound.borrow_mut().drain(..).collect();
     for peer in &peers {
         let is_answer = |frame: &Vec<u8>| {
             let frame = Frame::from(frame.clone());
             let segment = Segment::parse(&frame, ChecksumMode::Software).unwrap();
-            segment.ack == peer.seq && segment.options.sack.is_empty()
+            segment.ack == peer.snd_nxt && segment.options.sack.is_empty()
         };
         assert!(acks.iter().any(is_answer));
     }

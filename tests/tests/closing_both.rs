@@ -69,7 +69,7 @@ impl Pair {
         let hello = SendWr { wr_id: 0, operation, signaled: false, fence: false };
         world.ends[0].engine.post_send(qps[0], hello).unwrap();
         world.run_until(SECOND, |_| false);
-        world.damage(faults);
+        world.set_faults(faults);
         Self { world, qps, stags }
     }
 
@@ -111,7 +111,7 @@ impl Pair {
     }
 
     /// Until both are told of the end: why, and what completed.
-    fn ended(&mut self) -> [(EndReason, Vec<Wc>); 2] {
+    fn run_to_end(&mut self) -> [(EndReason, Vec<Wc>); 2] {
         let mut reasons = [None; 2];
         let mut done = [const { Vec::new() }; 2];
         self.world.run_until(100 * SECOND, |world| {
@@ -170,12 +170,12 @@ const BAD: Faults = Faults { loss: 0.05, delay_ns: 50_000, ..Faults::NONE };
 
 // req-test: RDMAP-239
 #[test]
-fn all_that_was_posted_completes_before_the_stream_closes() {
+fn close_completes_all_posted_work() {
     for (seed, faults) in [(1, Faults::NONE), (2, BAD), (3, BAD), (4, BAD)] {
         let mut pair = Pair::new(seed, faults);
         let sends = pair.post(0, true);
         pair.close(0);
-        let [(left, ours), (right, theirs)] = pair.ended();
+        let [(left, ours), (right, theirs)] = pair.run_to_end();
         assert_eq!((left, right), (EndReason::Local, EndReason::PeerClosed));
         assert_eq!(succeeded(&ours), (0..u64::from(COUNT)).collect::<Vec<_>>());
         assert_eq!(received(&theirs), sends);
@@ -185,13 +185,13 @@ fn all_that_was_posted_completes_before_the_stream_closes() {
 }
 
 #[test]
-fn both_may_close_at_once() {
+fn simultaneous_close_completes_all_posted_work() {
     for (seed, faults) in [(1, Faults::NONE), (2, BAD), (3, BAD), (4, BAD)] {
         let mut pair = Pair::new(seed, faults);
         let sends = [0, 1].map(|end| pair.post(end, false));
         pair.close(0);
         pair.close(1);
-        let ended = pair.ended();
+        let ended = pair.run_to_end();
         for (end, (reason, done)) in ended.iter().enumerate() {
             assert_eq!(*reason, EndReason::Local);
             assert_eq!(succeeded(done), (0..u64::from(COUNT)).collect::<Vec<_>>());
@@ -202,7 +202,7 @@ fn both_may_close_at_once() {
 }
 
 #[test]
-fn who_is_closed_to_finishes_what_needs_no_answer() {
+fn passive_closer_completes_its_writes() {
     let mut pair = Pair::new(5, Faults::NONE);
     let (qp, lkey, rkey) = (pair.qps[1], pair.stags[1], pair.stags[0]);
     for wr_id in 0..COUNT {
@@ -213,7 +213,7 @@ fn who_is_closed_to_finishes_what_needs_no_answer() {
         pair.world.ends[1].engine.post_send(qp, wr).unwrap();
     }
     pair.close(0);
-    let [(left, _), (right, theirs)] = pair.ended();
+    let [(left, _), (right, theirs)] = pair.run_to_end();
     assert_eq!((left, right), (EndReason::Local, EndReason::PeerClosed));
     assert_eq!(succeeded(&theirs).len(), COUNT as usize);
     let [library, written] = [(1, 0), (0, WRITTEN + 49 * LEN as usize)]
@@ -222,7 +222,7 @@ fn who_is_closed_to_finishes_what_needs_no_answer() {
 }
 
 #[test]
-fn reads_that_cross_the_end_are_flushed_and_nobody_waits_for_them() {
+fn reads_crossing_a_close_are_flushed_without_delay() {
     let mut flushed = 0;
     for seed in 0..20 {
         let mut pair = Pair::new(seed, Faults { delay_ns: 100_000, ..Faults::NONE });
@@ -236,7 +236,7 @@ fn reads_that_cross_the_end_are_flushed_and_nobody_waits_for_them() {
         pair.post(1, true);
         pair.close(1);
         let begun = pair.world.now;
-        let ended = pair.ended();
+        let ended = pair.run_to_end();
         // Before anybody's patience is over.
         assert!(pair.world.now.since(begun) < 3 * SECOND, "{seed}");
         for (reason, done) in ended {

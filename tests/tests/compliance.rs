@@ -1,6 +1,6 @@
 //! Each rule of the catalogues is guarded by a test, excepted with a reason, or known to be open.
 
-use ferrowarp_tests::compliance::ledger::{Ledger, Standing};
+use ferrowarp_tests::compliance::report::{RuleStatus, TraceReport};
 use ferrowarp_tests::compliance::root;
 
 /// Set to 1, the tables that follow from the sources are rewritten.
@@ -8,22 +8,22 @@ const UPDATE: &str = "FERROWARP_UPDATE";
 
 #[test]
 fn every_rule_is_accounted_for() {
-    let mut ledger = Ledger::read(root()).unwrap();
+    let mut ledger = TraceReport::read(root()).unwrap();
     if std::env::var_os(UPDATE).is_some_and(|value| value == "1") {
         ledger.update(root()).unwrap();
     }
-    let complaints = ledger.complaints();
+    let complaints = ledger.errors();
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
 
 #[test]
-fn the_catalogues_are_whole() {
-    let ledger = Ledger::read(root()).unwrap();
-    let count = |document| ledger.rows.iter().filter(|row| row.document == document).count();
+fn catalogues_have_all_rows() {
+    let ledger = TraceReport::read(root()).unwrap();
+    let count = |document| ledger.rules.iter().filter(|row| row.document == document).count();
     assert_eq!(["MPA", "DDP", "RDMAP"].map(count), [176, 247, 356]);
-    let binding: Vec<_> = ledger.rows.iter().filter(|row| row.binds()).collect();
+    let binding: Vec<_> = ledger.rules.iter().filter(|row| row.is_binding()).collect();
     assert_eq!(binding.len(), 651);
-    let tested = binding.iter().filter(|row| ledger.standing(&row.id) == Standing::Tested);
+    let tested = binding.iter().filter(|row| ledger.status(&row.id) == RuleStatus::Tested);
     let all = ledger.summary().lines().last().unwrap().to_owned();
     let expected = ["all", "651", &tested.count().to_string()].map(str::to_owned);
     assert_eq!(all.split_whitespace().take(3).collect::<Vec<_>>(), expected);

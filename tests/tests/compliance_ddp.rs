@@ -5,17 +5,17 @@ use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::compliance::bed::Bed;
-use ferrowarp_tests::compliance::messages::read;
+use ferrowarp_tests::compliance::fixture::Fixture;
+use ferrowarp_tests::compliance::messages::read_request;
 use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 /// STag of the peer's memory.
-const THEIRS: u32 = 0x00c0_ffee;
+const PEER_STAG: u32 = 0x00c0_ffee;
 /// Octets of a tagged header, and of an untagged one.
-const LENS: (usize, usize) = (14, 18);
+const HEADER_LENS: (usize, usize) = (14, 18);
 
-fn bed() -> Bed {
-    Bed::started(1460, 4, 4)
+fn connected() -> Fixture {
+    Fixture::connected(1460, 4, 4)
 }
 
 /// Octets that tell their place.
@@ -29,35 +29,35 @@ fn mulpdu(emss: usize) -> usize {
 }
 
 /// Lengths of messages around those that a segment takes.
-fn lens(emss: usize) -> [usize; 8] {
-    let room = mulpdu(emss) - LENS.1;
+fn message_lens(emss: usize) -> [usize; 8] {
+    let room = mulpdu(emss) - HEADER_LENS.1;
     [0, 1, room - 1, room, room + 1, 2 * room, 2 * room + 3, 20_000]
 }
 
-fn summed(list: Vec<Sge>) -> Operation {
+fn send_of(list: Vec<Sge>) -> Operation {
     let payload = Payload::Gather(list.into_iter().collect());
     Operation::Send { payload, solicited: false, invalidate: None }
 }
 
-fn written(list: Vec<Sge>) -> Operation {
+fn write_of(list: Vec<Sge>) -> Operation {
     let payload = Payload::Gather(list.into_iter().collect());
-    Operation::Write { payload, rkey: THEIRS, remote: 0 }
+    Operation::Write { payload, rkey: PEER_STAG, remote: 0 }
 }
 
-fn segment_of_send(msn: u32, mo: u32, last: bool, payload: &[u8]) -> Vec<u8> {
+fn send_segment(msn: u32, mo: u32, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::send(msn, mo, last).encode(payload)
 }
 
-fn segment_of_write(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
+fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::write(stag, to, last).encode(payload)
 }
 
 /// The segments of a Send of `len` octets: last, queue, MSN, offset and payload of each.
-fn sent(emss: u16, len: usize) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
-    let mut bed = Bed::started(emss, 4, 4);
-    bed.arena.write(0, &pattern(len));
-    bed.send(1, 0, u32::try_from(len).unwrap());
-    bed.messages()
+fn segments_of_send(emss: u16, len: usize) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
+    let mut fx = Fixture::connected(emss, 4, 4);
+    fx.arena.write(0, &pattern(len));
+    fx.post_send(1, 0, u32::try_from(len).unwrap());
+    fx.sent_messages()
         .into_iter()
         .map(|(header, payload)| match header {
             Header::Untagged { opcode: opcode::SEND, last, qn, msn, mo, .. } => {
@@ -70,12 +70,12 @@ fn sent(emss: u16, len: usize) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
 
 // req-test: DDP-093, DDP-096, DDP-099, DDP-110, DDP-087
 #[test]
-fn every_octet_of_a_send_goes_out_once_in_rising_order() {
+fn send_segments_cover_the_message_once_in_order() {
     for emss in [200u16, 537, 1460] {
-        for len in lens(emss.into()) {
+        for len in message_lens(emss.into()) {
             let mut octets = Vec::new();
-            let segments = sent(emss, len);
-            let room = mulpdu(emss.into()) - LENS.1;
+            let segments = segments_of_send(emss, len);
+            let room = mulpdu(emss.into()) - HEADER_LENS.1;
             assert_eq!(segments.len(), len.div_ceil(room).max(1), "EMSS {emss}, {len} octets");
             for (_, _, _, mo, payload) in segments {
                 assert_eq!(mo as usize, octets.len(), "EMSS {emss}, {len} octets");
@@ -88,19 +88,19 @@ fn every_octet_of_a_send_goes_out_once_in_rising_order() {
 
 // req-test: DDP-038, DDP-039, DDP-040, DDP-041, DDP-043
 #[test]
-fn the_last_segment_says_so_and_no_other() {
-    for len in lens(300) {
-        let segments = sent(300, len);
+fn only_the_final_segment_has_the_l_bit() {
+    for len in message_lens(300) {
+        let segments = segments_of_send(300, len);
         let (last, others) = segments.split_last().unwrap();
         assert!(last.0 && others.iter().all(|segment| !segment.0), "{len} octets");
         assert!(others.iter().all(|segment| segment.3 < last.3), "{len} octets");
         assert!(len == 0 || !last.4.is_empty(), "{len} octets");
         // Nor of a Write, or of a response to the peer's Read.
-        let mut bed = Bed::started(300, 4, 4);
+        let mut fx = Fixture::connected(300, 4, 4);
         let len_32 = u32::try_from(len).unwrap();
-        bed.write(1, 0, len_32, THEIRS, 0);
-        bed.put_ulpdu(&read(1, bed.local, 0, len_32, 0));
-        let messages = bed.messages();
+        fx.post_write(1, 0, len_32, PEER_STAG, 0);
+        fx.inject_ulpdu(&read_request(1, fx.mem_stag, 0, len_32, 0));
+        let messages = fx.sent_messages();
         for kind in [opcode::WRITE, opcode::READ_RESPONSE] {
             let segments: Vec<_> = messages
                 .iter()
@@ -117,24 +117,24 @@ fn the_last_segment_says_so_and_no_other() {
         }
     }
     // And what is not the last delivers nothing.
-    let mut bed = bed();
-    bed.receive(1, 0, 64);
-    bed.put_ulpdu(&segment_of_send(1, 0, false, b"abc"));
-    bed.put_ulpdu(&segment_of_send(1, 3, false, b"def"));
-    assert_eq!(bed.done(), []);
-    bed.put_ulpdu(&segment_of_send(1, 6, true, b""));
-    assert_eq!(bed.done()[0].byte_len, 6);
+    let mut fx = connected();
+    fx.post_recv(1, 0, 64);
+    fx.inject_ulpdu(&send_segment(1, 0, false, b"abc"));
+    fx.inject_ulpdu(&send_segment(1, 3, false, b"def"));
+    assert_eq!(fx.poll_cq(), []);
+    fx.inject_ulpdu(&send_segment(1, 6, true, b""));
+    assert_eq!(fx.poll_cq()[0].byte_len, 6);
 }
 
 // req-test: DDP-077, DDP-078, DDP-084, DDP-085, DDP-079
 #[test]
-fn segments_of_a_send_share_queue_and_number() {
-    let mut bed = Bed::started(300, 4, 4);
-    bed.send(1, 0, 1000);
-    bed.read(2, 2000, 10, THEIRS, 0);
-    bed.send(3, 0, 1000);
-    let seen: Vec<_> = bed
-        .messages()
+fn segments_of_a_send_share_qn_and_msn() {
+    let mut fx = Fixture::connected(300, 4, 4);
+    fx.post_send(1, 0, 1000);
+    fx.post_read(2, 2000, 10, PEER_STAG, 0);
+    fx.post_send(3, 0, 1000);
+    let seen: Vec<_> = fx
+        .sent_messages()
         .into_iter()
         .map(|(header, _)| match header {
             Header::Untagged { opcode, qn, msn, .. } => (opcode, qn, msn),
@@ -149,36 +149,37 @@ fn segments_of_a_send_share_queue_and_number() {
 
 // req-test: DDP-053, DDP-055, DDP-071, DDP-073, DDP-056
 #[test]
-fn segments_of_a_message_share_what_the_upper_layer_gave() {
-    let mut bed = Bed::started(300, 4, 4);
+fn segments_of_a_message_share_rsvd_ulp() {
+    let mut fx = Fixture::connected(300, 4, 4);
     let payload =
-        Payload::Gather([Sge { addr: 0, len: 900, lkey: bed.local }].into_iter().collect());
-    bed.ask(1, Operation::Send { payload, solicited: true, invalidate: Some(0xa1b2_c3d4) });
-    bed.write(2, 0, 900, THEIRS, 5);
-    let ulpdus = bed.ulpdus();
+        Payload::Gather([Sge { addr: 0, len: 900, lkey: fx.mem_stag }].into_iter().collect());
+    fx.post_op(1, Operation::Send { payload, solicited: true, invalidate: Some(0xa1b2_c3d4) });
+    fx.post_write(2, 0, 900, PEER_STAG, 5);
+    let ulpdus = fx.sent_ulpdus();
     let (sends, writes) = ulpdus.split_at(4);
     assert_eq!(writes.len(), 4);
     assert!(sends.iter().all(|ulpdu| ulpdu[1..6] == [0x46, 0xa1, 0xb2, 0xc3, 0xd4]));
     assert!(writes.iter().all(|ulpdu| ulpdu[1] == 0x40));
-    bed.send(3, 0, 900);
-    let sends = bed.ulpdus();
+    fx.post_send(3, 0, 900);
+    let sends = fx.sent_ulpdus();
     assert_eq!(sends.len(), 4);
     assert!(sends.iter().all(|ulpdu| ulpdu[1..6] == [0x43, 0, 0, 0, 0]));
-    bed.put_ulpdu(&read(1, bed.local, 0, 900, 0));
-    let responses = bed.ulpdus();
+    fx.inject_ulpdu(&read_request(1, fx.mem_stag, 0, 900, 0));
+    let responses = fx.sent_ulpdus();
     assert_eq!(responses.len(), 4);
     assert!(responses.iter().all(|ulpdu| ulpdu[1] == 0x42));
 }
 
 // req-test: DDP-060, DDP-062, DDP-063, DDP-064, DDP-101
 #[test]
-fn segments_of_a_write_share_the_stag_and_go_on() {
-    for (stag, to) in [(THEIRS, 0u64), (0xf1c0_ffee, 16_384), (THEIRS, 0xffff_ffff_ffff_0000)] {
-        let mut bed = Bed::started(537, 4, 4);
-        bed.arena.write(0, &pattern(2048));
-        bed.write(1, 0, 2048, stag, to);
+fn segments_of_a_write_share_the_stag_and_advance_to() {
+    for (stag, to) in [(PEER_STAG, 0u64), (0xf1c0_ffee, 16_384), (PEER_STAG, 0xffff_ffff_ffff_0000)]
+    {
+        let mut fx = Fixture::connected(537, 4, 4);
+        fx.arena.write(0, &pattern(2048));
+        fx.post_write(1, 0, 2048, stag, to);
         let mut octets = Vec::new();
-        for (header, payload) in bed.messages() {
+        for (header, payload) in fx.sent_messages() {
             let last = octets.len() + payload.len() == 2048;
             let expected = Header::write(stag, to + octets.len() as u64, last);
             assert_eq!(header, expected);
@@ -190,14 +191,14 @@ fn segments_of_a_write_share_the_stag_and_go_on() {
 
 // req-test: DDP-015, DDP-094, MPA-041, MPA-043, MPA-117
 #[test]
-fn segments_are_as_large_as_may_be_and_no_larger() {
+fn segments_fill_mulpdu() {
     for emss in [200usize, 536, 537, 1448, 1460] {
-        let mut bed = Bed::started(u16::try_from(emss).unwrap(), 4, 4);
-        bed.send(1, 0, 20_000);
-        bed.write(2, 0, 20_000, THEIRS, 0);
-        for header_len in [LENS.1, LENS.0] {
+        let mut fx = Fixture::connected(u16::try_from(emss).unwrap(), 4, 4);
+        fx.post_send(1, 0, 20_000);
+        fx.post_write(2, 0, 20_000, PEER_STAG, 0);
+        for header_len in [HEADER_LENS.1, HEADER_LENS.0] {
             let room = mulpdu(emss) - header_len;
-            let ulpdus = bed.ulpdus_of(20_000, header_len);
+            let ulpdus = fx.sent_ulpdus_of(20_000, header_len);
             let (last, others) = ulpdus.split_last().unwrap();
             assert!(others.iter().all(|ulpdu| ulpdu.len() == mulpdu(emss)), "EMSS {emss}");
             assert!(last.len() <= mulpdu(emss), "EMSS {emss}");
@@ -209,11 +210,11 @@ fn segments_are_as_large_as_may_be_and_no_larger() {
 // req-test: DDP-044, RDMAP-059
 #[test]
 fn reserved_fields_are_sent_as_zero() {
-    let mut bed = Bed::started(300, 4, 4);
-    bed.send(1, 0, 900);
-    bed.write(2, 0, 900, THEIRS, 5);
-    bed.read(3, 0, 9, THEIRS, 5);
-    let ulpdus = bed.ulpdus();
+    let mut fx = Fixture::connected(300, 4, 4);
+    fx.post_send(1, 0, 900);
+    fx.post_write(2, 0, 900, PEER_STAG, 5);
+    fx.post_read(3, 0, 9, PEER_STAG, 5);
+    let ulpdus = fx.sent_ulpdus();
     assert_eq!(ulpdus.len(), 9);
     for ulpdu in ulpdus {
         assert_eq!((ulpdu[0] & 0x3c, ulpdu[1] & 0x30), (0, 0));
@@ -222,43 +223,43 @@ fn reserved_fields_are_sent_as_zero() {
         // Neither Send nor Read Request name an STag to invalidate.
         assert!(ulpdu[0] & 0x80 != 0 || ulpdu[2..6] == [0; 4]);
     }
-    bed.put_ulpdu(&segment_of_write(0xdead_beef, 0, true, b"x"));
-    let terminate = &bed.ulpdus()[0];
+    fx.inject_ulpdu(&write_segment(0xdead_beef, 0, true, b"x"));
+    let terminate = &fx.sent_ulpdus()[0];
     assert_eq!(terminate[..6], [0x41, 0x47, 0, 0, 0, 0]);
 }
 
 // req-test: DDP-045, RDMAP-058, RDMAP-060
 #[test]
-fn reserved_fields_are_not_looked_at() {
-    let mut bed = bed();
-    bed.receive(1, 0, 64);
-    let stag = bed.register(128, 64, Access::REMOTE_WRITE, false);
-    let mut send = segment_of_send(1, 0, true, b"abcd");
+fn reserved_fields_are_ignored_on_receipt() {
+    let mut fx = connected();
+    fx.post_recv(1, 0, 64);
+    let stag = fx.register(128, 64, Access::REMOTE_WRITE, false);
+    let mut send = send_segment(1, 0, true, b"abcd");
     send[0] |= 0x3c;
     send[1] |= 0x30;
     send[2..6].copy_from_slice(&stag.to_be_bytes());
-    bed.put_ulpdu(&send);
-    let done = bed.done();
+    fx.inject_ulpdu(&send);
+    let done = fx.poll_cq();
     assert_eq!((done[0].status, done[0].byte_len), (WcStatus::Success, 4));
     assert_eq!(done[0].invalidated, None);
-    let mut write = segment_of_write(stag, 128, true, b"efgh");
+    let mut write = write_segment(stag, 128, true, b"efgh");
     write[0] |= 0x3c;
     write[1] |= 0x30;
-    bed.put_ulpdu(&write);
-    assert_eq!(bed.arena.read(128, 4), b"efgh");
-    assert_eq!(bed.ended(), None);
+    fx.inject_ulpdu(&write);
+    assert_eq!(fx.arena.read(128, 4), b"efgh");
+    assert_eq!(fx.end_reason(), None);
 }
 
 // req-test: DDP-080, DDP-081, DDP-082, RDMAP-021, RDMAP-150
 #[test]
-fn messages_are_numbered_queue_by_queue() {
-    let mut bed = bed();
+fn msn_counts_per_queue() {
+    let mut fx = connected();
     for wr_id in 0..4 {
-        bed.send(wr_id, 0, if wr_id == 2 { 5000 } else { 3 });
-        bed.read(10 + wr_id, 6000, 1, THEIRS, wr_id.into());
+        fx.post_send(wr_id, 0, if wr_id == 2 { 5000 } else { 3 });
+        fx.post_read(10 + wr_id, 6000, 1, PEER_STAG, wr_id.into());
     }
     let (mut sends, mut reads) = (Vec::new(), Vec::new());
-    for (header, payload) in bed.messages() {
+    for (header, payload) in fx.sent_messages() {
         match header {
             Header::Untagged { qn: 0, msn, last: true, .. } => sends.push(msn),
             // Which Read it is, its source's offset tells.
@@ -273,377 +274,378 @@ fn messages_are_numbered_queue_by_queue() {
 
 // req-test: DDP-002, DDP-003, DDP-005, DDP-117, DDP-118
 #[test]
-fn each_message_fills_one_buffer_in_the_order_of_posting() {
-    let mut bed = bed();
+fn messages_consume_receives_in_posting_order() {
+    let mut fx = connected();
     let long = pattern(5000);
     for (wr_id, at) in [(7, 20_000), (5, 0), (9, 10_000)] {
-        bed.receive(wr_id, at, 5000);
+        fx.post_recv(wr_id, at, 5000);
     }
-    bed.put_ulpdu(&segment_of_send(1, 0, true, b"a"));
+    fx.inject_ulpdu(&send_segment(1, 0, true, b"a"));
     for (index, piece) in long.chunks(1000).enumerate() {
         let mo = u32::try_from(index * 1000).unwrap();
-        bed.put_ulpdu(&segment_of_send(2, mo, index == 4, piece));
+        fx.inject_ulpdu(&send_segment(2, mo, index == 4, piece));
     }
-    bed.put_ulpdu(&segment_of_send(3, 0, true, &long[..17]));
-    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
+    fx.inject_ulpdu(&send_segment(3, 0, true, &long[..17]));
+    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
     let recv = WcOpcode::Recv;
     assert_eq!(done, [(7, recv, 1), (5, recv, 5000), (9, recv, 17)]);
-    assert_eq!(bed.arena.read(20_000, 2), b"a\0");
-    assert!(bed.arena.read(0, 5000) == long);
-    assert_eq!(bed.arena.read(10_000, 17), long[..17]);
+    assert_eq!(fx.arena.read(20_000, 2), b"a\0");
+    assert!(fx.arena.read(0, 5000) == long);
+    assert_eq!(fx.arena.read(10_000, 17), long[..17]);
     // No buffer is left.
-    bed.put_ulpdu(&segment_of_send(4, 0, true, b"a"));
-    assert_eq!(bed.terminate().cause(), (1, 2, 2));
+    fx.inject_ulpdu(&send_segment(4, 0, true, b"a"));
+    assert_eq!(fx.sent_terminate().cause(), (1, 2, 2));
 }
 
 // req-test: DDP-004, DDP-147, DDP-181, RDMAP-172, RDMAP-033
 #[test]
-fn a_message_longer_than_its_buffer_is_an_error() {
+fn message_longer_than_its_buffer_is_refused() {
     for (mo, len) in [(0u32, 65usize), (60, 5), (64, 1)] {
-        let mut bed = bed();
-        bed.receive(1, 0, 64);
-        bed.receive(2, 64, 64);
+        let mut fx = connected();
+        fx.post_recv(1, 0, 64);
+        fx.post_recv(2, 64, 64);
         if mo > 0 {
             let before = vec![0; mo as usize];
-            bed.put_ulpdu(&segment_of_send(1, 0, false, &before));
+            fx.inject_ulpdu(&send_segment(1, 0, false, &before));
         }
-        bed.put_ulpdu(&segment_of_send(1, mo, true, &vec![0xff; len]));
-        let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        fx.inject_ulpdu(&send_segment(1, mo, true, &vec![0xff; len]));
+        let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
         assert_eq!(done, [(1, WcStatus::LocalLength), (2, WcStatus::Flushed)]);
-        assert_eq!(bed.arena.read(0, 192), [0; 192], "nothing of it was placed");
-        assert_eq!(bed.terminate().cause(), (1, 2, 5));
-        assert!(matches!(bed.ended(), Some(EndReason::TerminateSent(_))));
+        assert_eq!(fx.arena.read(0, 192), [0; 192], "nothing of it was placed");
+        assert_eq!(fx.sent_terminate().cause(), (1, 2, 5));
+        assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
     }
-    let mut bed = bed();
-    bed.receive(1, 0, 64);
-    bed.put_ulpdu(&segment_of_send(1, 0, true, &[0xff; 64]));
-    assert_eq!(bed.done()[0].status, WcStatus::Success, "one that just fits");
+    let mut fx = connected();
+    fx.post_recv(1, 0, 64);
+    fx.inject_ulpdu(&send_segment(1, 0, true, &[0xff; 64]));
+    assert_eq!(fx.poll_cq()[0].status, WcStatus::Success, "one that just fits");
 }
 
 // req-test: DDP-036, DDP-037, DDP-051, DDP-069, DDP-086
 #[test]
-fn the_tagged_bit_tells_where_octets_go() {
-    let mut bed = bed();
-    bed.receive(1, 0, 64);
-    let stag = bed.register(128, 64, Access::REMOTE_WRITE, false);
-    bed.put_ulpdu(&segment_of_write(stag, 130, true, b"tagged"));
-    assert_eq!(bed.done(), []);
-    bed.put_ulpdu(&segment_of_send(1, 0, false, b"un"));
-    bed.put_ulpdu(&segment_of_send(1, 2, true, b"tagged"));
-    assert_eq!(bed.done()[0].byte_len, 8);
-    assert_eq!(bed.arena.read(0, 9), b"untagged\0");
-    assert_eq!(bed.arena.read(127, 10), b"\0\0\0tagged\0");
+fn t_bit_selects_tagged_or_untagged_placement() {
+    let mut fx = connected();
+    fx.post_recv(1, 0, 64);
+    let stag = fx.register(128, 64, Access::REMOTE_WRITE, false);
+    fx.inject_ulpdu(&write_segment(stag, 130, true, b"tagged"));
+    assert_eq!(fx.poll_cq(), []);
+    fx.inject_ulpdu(&send_segment(1, 0, false, b"un"));
+    fx.inject_ulpdu(&send_segment(1, 2, true, b"tagged"));
+    assert_eq!(fx.poll_cq()[0].byte_len, 8);
+    assert_eq!(fx.arena.read(0, 9), b"untagged\0");
+    assert_eq!(fx.arena.read(127, 10), b"\0\0\0tagged\0");
 }
 
 // req-test: DDP-006, DDP-007, DDP-065, DDP-066, DDP-090
 #[test]
-fn a_tagged_buffer_takes_any_number_of_messages_anywhere() {
-    let mut bed = bed();
-    let stag = bed.register(1000, 100, Access::REMOTE_WRITE, false);
+fn tagged_buffer_takes_any_number_of_writes_at_any_to() {
+    let mut fx = connected();
+    let stag = fx.register(1000, 100, Access::REMOTE_WRITE, false);
     let mut expected = vec![0; 102];
     for (to, octets) in
         [(1000u64, &b"first"[..]), (1001, b"odd"), (1099, b"!"), (1000, b"again"), (1050, b"mid")]
     {
-        bed.put_ulpdu(&segment_of_write(stag, to, true, octets));
+        fx.inject_ulpdu(&write_segment(stag, to, true, octets));
         let at = usize::try_from(to).unwrap() - 999;
         expected[at..at + octets.len()].copy_from_slice(octets);
     }
-    assert_eq!(bed.arena.read(999, 102), expected);
-    assert_eq!(bed.ended(), None);
-    bed.write(1, 0, 3, THEIRS, 0xdead_beef_0000_0001);
-    let (header, _) = bed.messages().remove(0);
-    assert_eq!(header, Header::write(THEIRS, 0xdead_beef_0000_0001, true));
+    assert_eq!(fx.arena.read(999, 102), expected);
+    assert_eq!(fx.end_reason(), None);
+    fx.post_write(1, 0, 3, PEER_STAG, 0xdead_beef_0000_0001);
+    let (header, _) = fx.sent_messages().remove(0);
+    assert_eq!(header, Header::write(PEER_STAG, 0xdead_beef_0000_0001, true));
 }
 
 // req-test: DDP-097, DDP-022, DDP-026, RDMAP-016
 #[test]
-fn whatever_the_segments_the_message_is_whole() {
+fn message_is_reassembled_from_any_segmentation() {
     for (len, step) in [(1usize, 1usize), (5000, 13), (5000, 1000), (12_000, 1442)] {
-        let mut bed = bed();
+        let mut fx = connected();
         let octets = pattern(len);
-        let stag = bed.register(20_000, 20_000, Access::REMOTE_WRITE, false);
-        bed.receive(1, 0, 20_000);
+        let stag = fx.register(20_000, 20_000, Access::REMOTE_WRITE, false);
+        fx.post_recv(1, 0, 20_000);
         for (index, piece) in octets.chunks(step).enumerate() {
             let (at, last) = (index * step, index * step + piece.len() == len);
             let mo = u32::try_from(at).unwrap();
-            bed.put_ulpdu(&segment_of_send(1, mo, last, piece));
-            bed.put_ulpdu(&segment_of_write(stag, 20_000 + at as u64, last, piece));
+            fx.inject_ulpdu(&send_segment(1, mo, last, piece));
+            fx.inject_ulpdu(&write_segment(stag, 20_000 + at as u64, last, piece));
         }
-        assert_eq!(bed.done()[0].byte_len as usize, len);
-        assert!(bed.arena.read(0, len) == octets && bed.arena.read(20_000, len) == octets);
-        assert_eq!(bed.arena.read(len, 8), [0; 8]);
+        assert_eq!(fx.poll_cq()[0].byte_len as usize, len);
+        assert!(fx.arena.read(0, len) == octets && fx.arena.read(20_000, len) == octets);
+        assert_eq!(fx.arena.read(len, 8), [0; 8]);
     }
 }
 
 // req-test: DDP-089, DDP-105, DDP-106, DDP-160, RDMAP-142
 #[test]
-fn a_message_of_nothing_is_one_segment_whose_target_is_not_looked_at() {
-    let mut bed = bed();
-    bed.put_ulpdu(&segment_of_write(0xdead_beef, u64::MAX, true, b""));
-    bed.receive(1, 0, 0);
-    bed.put_ulpdu(&segment_of_send(1, 0, true, b""));
-    assert_eq!(bed.done()[0].byte_len, 0);
-    assert_eq!(bed.ended(), None);
+fn zero_length_write_ignores_stag_and_to() {
+    let mut fx = connected();
+    fx.inject_ulpdu(&write_segment(0xdead_beef, u64::MAX, true, b""));
+    fx.post_recv(1, 0, 0);
+    fx.inject_ulpdu(&send_segment(1, 0, true, b""));
+    assert_eq!(fx.poll_cq()[0].byte_len, 0);
+    assert_eq!(fx.end_reason(), None);
     let payload = Payload::empty();
-    bed.ask(2, Operation::Write { payload, rkey: 0xdead_beef, remote: u64::MAX });
-    assert_eq!(bed.ulpdus(), [segment_of_write(0xdead_beef, u64::MAX, true, b"")]);
-    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    fx.post_op(2, Operation::Write { payload, rkey: 0xdead_beef, remote: u64::MAX });
+    assert_eq!(fx.sent_ulpdus(), [write_segment(0xdead_beef, u64::MAX, true, b"")]);
+    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(2, WcStatus::Success)]);
     // With an octet it is.
-    bed.put_ulpdu(&segment_of_write(0xdead_beef, 0, true, b"x"));
-    assert_eq!(bed.terminate().cause(), (1, 1, 0));
+    fx.inject_ulpdu(&write_segment(0xdead_beef, 0, true, b"x"));
+    assert_eq!(fx.sent_terminate().cause(), (1, 1, 0));
     // What has to be right of it still: the version, and RDMAP's octet.
-    let nothing = segment_of_write(0xdead_beef, u64::MAX, true, b"");
+    let nothing = write_segment(0xdead_beef, u64::MAX, true, b"");
     for (at, octet, cause) in [(0, nothing[0] ^ 1, (1, 1, 4)), (1, 0x43, (0, 2, 6))] {
-        let mut bed = self::bed();
+        let mut fx = self::connected();
         let mut bad = nothing.clone();
         bad[at] = octet;
-        bed.put_ulpdu(&bad);
-        assert_eq!(bed.terminate().cause(), cause);
+        fx.inject_ulpdu(&bad);
+        assert_eq!(fx.sent_terminate().cause(), cause);
     }
 }
 
 // req-test: DDP-103, RDMAP-047, RDMAP-179
 #[test]
-fn messages_of_nothing_take_one_segment() {
-    let mut bed = bed();
+fn zero_length_messages_are_one_segment() {
+    let mut fx = connected();
     let nothing = Payload::empty;
     for (wr_id, (solicited, invalidate)) in
         [(false, None), (true, None), (false, Some(5)), (true, Some(5))].into_iter().enumerate()
     {
         let wr_id = u32::try_from(wr_id).unwrap();
-        bed.ask(wr_id, Operation::Send { payload: nothing(), solicited, invalidate });
+        fx.post_op(wr_id, Operation::Send { payload: nothing(), solicited, invalidate });
     }
-    bed.ask(8, Operation::Write { payload: nothing(), rkey: 1, remote: 2 });
-    bed.ask(9, Operation::Read { sink: Sge::default(), rkey: 1, remote: 2 });
-    let lens: Vec<_> = bed.ulpdus().iter().map(|ulpdu| (ulpdu.len(), ulpdu[0] & 0x40)).collect();
+    fx.post_op(8, Operation::Write { payload: nothing(), rkey: 1, remote: 2 });
+    fx.post_op(9, Operation::Read { sink: Sge::default(), rkey: 1, remote: 2 });
+    let lens: Vec<_> =
+        fx.sent_ulpdus().iter().map(|ulpdu| (ulpdu.len(), ulpdu[0] & 0x40)).collect();
     assert_eq!(lens, [(18, 0x40), (18, 0x40), (18, 0x40), (18, 0x40), (14, 0x40), (46, 0x40)]);
 }
 
 // req-test: DDP-095, RDMAP-002
 #[test]
-fn a_message_has_less_than_4_gib() {
-    for operation_of in [summed, written] {
-        let mut bed = bed();
-        let sge = |len| Sge { addr: 0, len, lkey: bed.local };
+fn message_of_4_gib_is_refused() {
+    for operation_of in [send_of, write_of] {
+        let mut fx = connected();
+        let sge = |len| Sge { addr: 0, len, lkey: fx.mem_stag };
         let too_long = [vec![sge(u32::MAX), sge(1)], vec![sge(u32::MAX); 2], vec![sge(1 << 31); 2]];
         let longest = vec![sge(u32::MAX)];
-        let qp = bed.qp();
+        let qp = fx.qp();
         let wr = |list| {
             let operation = operation_of(list);
             SendWr { wr_id: 1, operation, signaled: true, fence: false }
         };
         for list in too_long {
-            assert_eq!(bed.engine.post_send(qp, wr(list)), Err(PostError::TooLong));
+            assert_eq!(fx.engine.post_send(qp, wr(list)), Err(PostError::TooLong));
         }
-        assert_eq!(bed.ulpdus().len(), 0);
-        assert_eq!(bed.engine.post_send(qp, wr(longest)), Ok(()));
+        assert_eq!(fx.sent_ulpdus().len(), 0);
+        assert_eq!(fx.engine.post_send(qp, wr(longest)), Ok(()));
     }
 }
 
 // req-test: DDP-042, DDP-114, DDP-116, RDMAP-220, MPA-034
 #[test]
-fn nothing_is_delivered_before_all_that_was_sent_before_it() {
-    let mut bed = bed();
+fn delivery_waits_for_all_earlier_segments() {
+    let mut fx = connected();
     for wr_id in 1..=3 {
-        bed.receive(wr_id, 64 * wr_id, 64);
+        fx.post_recv(wr_id, 64 * wr_id, 64);
     }
-    let stag = bed.register(1024, 64, Access::REMOTE_WRITE, false);
-    bed.put_ulpdu(&segment_of_send(1, 0, false, b"one "));
-    let lost = bed.lose(&fpdu(&segment_of_send(1, 4, true, b"message"), true));
-    bed.put_ulpdu(&segment_of_send(2, 0, true, b"two"));
-    let lost_write = bed.lose(&fpdu(&segment_of_write(stag, 1024, true, b"written"), true));
-    bed.put_ulpdu(&segment_of_send(3, 0, true, b"three"));
-    assert_eq!(bed.done(), []);
-    bed.resend(&lost);
-    let seen: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
+    let stag = fx.register(1024, 64, Access::REMOTE_WRITE, false);
+    fx.inject_ulpdu(&send_segment(1, 0, false, b"one "));
+    let lost = fx.drop_segment(&fpdu(&send_segment(1, 4, true, b"message"), true));
+    fx.inject_ulpdu(&send_segment(2, 0, true, b"two"));
+    let lost_write = fx.drop_segment(&fpdu(&write_segment(stag, 1024, true, b"written"), true));
+    fx.inject_ulpdu(&send_segment(3, 0, true, b"three"));
+    assert_eq!(fx.poll_cq(), []);
+    fx.retransmit(&lost);
+    let seen: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
     assert_eq!(seen, [(1, 11), (2, 3)]);
-    assert_eq!(bed.arena.read(64, 11), b"one message");
-    bed.resend(&lost_write);
-    let seen: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
+    assert_eq!(fx.arena.read(64, 11), b"one message");
+    fx.retransmit(&lost_write);
+    let seen: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
     assert_eq!(seen, [(3, 5)]);
-    assert_eq!(bed.arena.read(1024, 7), b"written");
+    assert_eq!(fx.arena.read(1024, 7), b"written");
 }
 
 // req-test: DDP-113, DDP-033, MPA-026, MPA-029, MPA-031
 #[test]
-fn octets_that_arrive_twice_are_taken_once() {
-    let mut bed = bed();
-    bed.receive(1, 0, 64);
-    bed.receive(2, 64, 64);
-    let stag = bed.register(1024, 64, Access::REMOTE_WRITE, false);
-    let send = bed.lose(&fpdu(&segment_of_send(1, 0, true, b"once"), true));
-    let write = bed.lose(&fpdu(&segment_of_write(stag, 1024, true, b"first"), true));
-    bed.resend(&send);
-    bed.resend(&write);
-    let before = bed.engine.counters().fpdus_in;
-    bed.resend(&send);
-    bed.resend(&write);
+fn duplicate_segments_are_placed_once() {
+    let mut fx = connected();
+    fx.post_recv(1, 0, 64);
+    fx.post_recv(2, 64, 64);
+    let stag = fx.register(1024, 64, Access::REMOTE_WRITE, false);
+    let send = fx.drop_segment(&fpdu(&send_segment(1, 0, true, b"once"), true));
+    let write = fx.drop_segment(&fpdu(&write_segment(stag, 1024, true, b"first"), true));
+    fx.retransmit(&send);
+    fx.retransmit(&write);
+    let before = fx.engine.counters().fpdus_in;
+    fx.retransmit(&send);
+    fx.retransmit(&write);
     // With other octets of the same length, rightly summed: the first copy stays.
-    let end = bed.lose(&[]);
-    let other = fpdu(&segment_of_write(stag, 1024, true, b"again"), true);
+    let end = fx.drop_segment(&[]);
+    let other = fpdu(&write_segment(stag, 1024, true, b"again"), true);
     let len = u32::try_from(other.len()).unwrap();
-    bed.resend(&end.back(len, &other));
-    assert_eq!(bed.engine.counters().fpdus_in, before);
-    assert_eq!(bed.arena.read(1024, 5), b"first");
-    assert_eq!(bed.done().len(), 1);
+    fx.retransmit(&end.shifted_back(len, &other));
+    assert_eq!(fx.engine.counters().fpdus_in, before);
+    assert_eq!(fx.arena.read(1024, 5), b"first");
+    assert_eq!(fx.poll_cq().len(), 1);
     // Half of it old, half new.
-    let overlap = [&other[..], &fpdu(&segment_of_send(2, 0, true, b"twice"), true)].concat();
-    bed.lose(&overlap[other.len()..]);
-    bed.resend(&end.back(len, &overlap));
-    assert_eq!(bed.engine.counters().fpdus_in, before + 1);
-    assert_eq!(bed.done()[0].byte_len, 5);
+    let overlap = [&other[..], &fpdu(&send_segment(2, 0, true, b"twice"), true)].concat();
+    fx.drop_segment(&overlap[other.len()..]);
+    fx.retransmit(&end.shifted_back(len, &overlap));
+    assert_eq!(fx.engine.counters().fpdus_in, before + 1);
+    assert_eq!(fx.poll_cq()[0].byte_len, 5);
 }
 
 // req-test: DDP-088, DDP-137, MPA-049, RDMAP-107
 #[test]
-fn a_segment_shorter_than_its_header_is_fatal() {
+fn segment_shorter_than_its_header_terminates() {
     for (control, lens) in [(0xc1u8, 0..14usize), (0x41, 0..18)] {
         for len in lens {
-            let mut bed = bed();
-            bed.receive(1, 0, 64);
+            let mut fx = connected();
+            fx.post_recv(1, 0, 64);
             let mut ulpdu = vec![0x40; len];
             if let Some(first) = ulpdu.first_mut() {
                 *first = control;
             }
-            bed.put_ulpdu(&ulpdu);
-            let ended = bed.ended();
+            fx.inject_ulpdu(&ulpdu);
+            let ended = fx.end_reason();
             assert!(matches!(ended, Some(EndReason::TerminateSent(_))), "{len}: {ended:?}");
-            assert_eq!(bed.ulpdus()[0][18..20], [0x02, 7], "{len}");
-            assert_eq!(bed.done()[0].status, WcStatus::Flushed);
-            assert_eq!(bed.arena.read(0, 64), [0; 64]);
+            assert_eq!(fx.sent_ulpdus()[0][18..20], [0x02, 7], "{len}");
+            assert_eq!(fx.poll_cq()[0].status, WcStatus::Flushed);
+            assert_eq!(fx.arena.read(0, 64), [0; 64]);
         }
     }
 }
 
 // req-test: DDP-162, DDP-164, DDP-165, DDP-028
 #[test]
-fn after_an_error_only_the_first_is_told_and_nothing_is_placed() {
-    let mut bed = bed();
+fn only_the_first_error_is_reported_and_nothing_is_placed_after_it() {
+    let mut fx = connected();
     for wr_id in 1..=6 {
-        bed.receive(wr_id, 0, 64);
+        fx.post_recv(wr_id, 0, 64);
     }
-    let stag = bed.register(1024, 64, Access::REMOTE_WRITE, false);
-    let bad = segment_of_write(stag, 1080, true, b"too far out");
+    let stag = fx.register(1024, 64, Access::REMOTE_WRITE, false);
+    let bad = write_segment(stag, 1080, true, b"too far out");
     let mut octets = fpdu(&bad, true);
     for msn in 1..=3 {
-        octets.extend(fpdu(&segment_of_send(msn, 0, true, b"late"), true));
-        octets.extend(fpdu(&segment_of_write(stag, 1024, true, b"late"), true));
-        octets.extend(fpdu(&segment_of_write(0, 0, true, b"worse"), true));
+        octets.extend(fpdu(&send_segment(msn, 0, true, b"late"), true));
+        octets.extend(fpdu(&write_segment(stag, 1024, true, b"late"), true));
+        octets.extend(fpdu(&write_segment(0, 0, true, b"worse"), true));
     }
-    bed.say(&octets);
-    bed.put_ulpdu(&segment_of_send(4, 0, true, b"later still"));
-    assert_eq!(bed.arena.read(0, 2048), [0; 2048]);
-    let told = bed.terminate();
+    fx.inject(&octets);
+    fx.inject_ulpdu(&send_segment(4, 0, true, b"later still"));
+    assert_eq!(fx.arena.read(0, 2048), [0; 2048]);
+    let told = fx.sent_terminate();
     assert_eq!(told.cause(), (1, 1, 1));
     assert_eq!(told.ddp_header, bad[..14]);
-    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, (1..=6).map(|wr_id| (wr_id, WcStatus::Flushed)).collect::<Vec<_>>());
-    assert!(matches!(bed.ended(), Some(EndReason::TerminateSent(_))));
+    assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
 }
 
 // req-test: DDP-134, DDP-139, RDMAP-244, RDMAP-247, MPA-148
 #[test]
-fn a_reset_ends_each_request_once_and_without_a_terminate() {
-    let mut bed = bed();
+fn rst_flushes_each_request_once_without_terminate() {
+    let mut fx = connected();
     for wr_id in 0..10 {
-        bed.receive(wr_id, 0, 64);
-        bed.read(100 + wr_id, 0, 1, THEIRS, 0);
+        fx.post_recv(wr_id, 0, 64);
+        fx.post_read(100 + wr_id, 0, 1, PEER_STAG, 0);
     }
-    bed.ulpdus();
-    bed.signal(Flags::RST);
-    assert_eq!(bed.ended(), Some(EndReason::Reset));
-    let mut done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    fx.sent_ulpdus();
+    fx.inject_flags(Flags::RST);
+    assert_eq!(fx.end_reason(), Some(EndReason::Reset));
+    let mut done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     done.sort_unstable_by_key(|(wr_id, _)| *wr_id);
     let expected = (0..10).chain(100..110).map(|wr_id| (wr_id, WcStatus::Flushed));
     assert_eq!(done, expected.collect::<Vec<_>>());
-    assert_eq!(bed.ulpdus().len(), 0);
-    assert_eq!(bed.engine.unfinished_count(), 0);
+    assert_eq!(fx.sent_ulpdus().len(), 0);
+    assert_eq!(fx.engine.unfinished_count(), 0);
 }
 
 // req-test: DDP-136
 #[test]
-fn a_reset_ends_a_stream_of_the_older_version_too() {
-    let mut bed = Bed::new();
-    bed.say(b"MPA ID Req Frame\xc0\0\0\0");
-    bed.accept(&ConnParam::default());
-    let event = bed.engine.next_event();
+fn rst_ends_an_rdmac_stream() {
+    let mut fx = Fixture::new();
+    fx.inject(b"MPA ID Req Frame\xc0\0\0\0");
+    fx.accept(&ConnParam::default());
+    let event = fx.engine.next_event();
     let Some(Event::Established { info: agreed, .. }) = event else { panic!("{event:?}") };
     assert_eq!(agreed.revision, 0);
-    bed.receive(1, 0, 64);
-    bed.signal(Flags::RST);
-    let reason = bed.ended().expect("the end is told");
+    fx.post_recv(1, 0, 64);
+    fx.inject_flags(Flags::RST);
+    let reason = fx.end_reason().expect("the end is told");
     assert_eq!((reason.error(), reason), (Some((2, 0, 1)), EndReason::Reset));
-    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(1, WcStatus::Flushed)]);
 }
 
 // req-test: DDP-011
 #[test]
-fn a_stream_waits_for_no_other() {
-    let mut bed = bed();
-    bed.receive(1, 0, 64);
-    let lost = bed.lose(&fpdu(&segment_of_send(1, 0, true, b"late"), true));
-    let mut first = bed.start_another(4, 4);
+fn lost_segment_delays_only_its_own_stream() {
+    let mut fx = connected();
+    fx.post_recv(1, 0, 64);
+    let lost = fx.drop_segment(&fpdu(&send_segment(1, 0, true, b"late"), true));
+    let mut first = fx.connect_another(4, 4);
     for wr_id in 2..5 {
-        bed.receive(wr_id, 64, 64);
-        bed.put_ulpdu(&segment_of_send(wr_id - 1, 0, true, b"in time"));
-        let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        fx.post_recv(wr_id, 64, 64);
+        fx.inject_ulpdu(&send_segment(wr_id - 1, 0, true, b"in time"));
+        let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
         assert_eq!(done, [(u64::from(wr_id), WcStatus::Success)]);
     }
     // The end of one leaves the other alone.
-    bed.signal(Flags::RST);
-    assert_eq!(bed.ended(), Some(EndReason::Reset));
-    bed.go_back(&mut first);
-    bed.resend(&lost);
-    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
+    fx.inject_flags(Flags::RST);
+    assert_eq!(fx.end_reason(), Some(EndReason::Reset));
+    fx.swap_connection(&mut first);
+    fx.retransmit(&lost);
+    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
     assert_eq!(done, [(1, 4)]);
 }
 
 // req-test: DDP-029, DDP-030, MPA-012, MPA-054, MPA-147
 #[test]
-fn a_graceful_end_is_told_as_such_after_what_came_before_it() {
-    let mut bed = bed();
-    bed.receive(1, 0, 64);
-    bed.receive(2, 0, 64);
-    let last = bed.lose(&fpdu(&segment_of_send(1, 0, true, b"the last"), true));
-    bed.signal(Flags::ACK | Flags::FIN);
-    assert_eq!(bed.ended(), None);
-    bed.resend(&last);
-    assert_eq!(bed.ended(), Some(EndReason::PeerClosed));
-    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+fn graceful_close_is_reported_after_earlier_data() {
+    let mut fx = connected();
+    fx.post_recv(1, 0, 64);
+    fx.post_recv(2, 0, 64);
+    let last = fx.drop_segment(&fpdu(&send_segment(1, 0, true, b"the last"), true));
+    fx.inject_flags(Flags::ACK | Flags::FIN);
+    assert_eq!(fx.end_reason(), None);
+    fx.retransmit(&last);
+    assert_eq!(fx.end_reason(), Some(EndReason::PeerClosed));
+    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Flushed)]);
-    assert!(bed.finished && !bed.reset);
+    assert!(fx.fin_sent && !fx.rst_sent);
 }
 
 // req-test: DDP-025, DDP-135, MPA-093, MPA-149, MPA-125
 #[test]
-fn octets_that_do_not_fit_their_crc_are_not_placed_and_end_the_stream() {
+fn fpdu_with_bad_crc_is_not_placed_and_terminates() {
     for bit in [0, 13, 100, 8 * 19, 8 * 31] {
-        let mut bed = bed();
-        let stag = bed.register(0, 64, Access::REMOTE_WRITE, false);
-        let mut octets = fpdu(&segment_of_write(stag, 0, true, b"guarded octets"), true);
+        let mut fx = connected();
+        let stag = fx.register(0, 64, Access::REMOTE_WRITE, false);
+        let mut octets = fpdu(&write_segment(stag, 0, true, b"guarded octets"), true);
         octets[2 + bit / 8] ^= 1 << (bit % 8);
-        bed.say(&octets);
-        assert_eq!(bed.arena.read(0, 64), [0; 64]);
-        assert_eq!(bed.terminate().cause(), (2, 0, 2), "bit {bit}");
-        assert!(matches!(bed.ended(), Some(EndReason::TerminateSent(_))));
+        fx.inject(&octets);
+        assert_eq!(fx.arena.read(0, 64), [0; 64]);
+        assert_eq!(fx.sent_terminate().cause(), (2, 0, 2), "bit {bit}");
+        assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
     }
 }
 
 // req-test: DDP-012, DDP-127
 #[test]
-fn a_queue_pair_has_one_connection_and_ends_with_it() {
-    let mut bed = bed();
-    let (qp, now, param) = (bed.qp(), bed.now, ConnParam::default());
+fn qp_serves_one_connection() {
+    let mut fx = connected();
+    let (qp, now, param) = (fx.qp(), fx.now, ConnParam::default());
     let remote = (ferrowarp_tests::sim::world::address(0), 9).into();
-    assert_eq!(bed.engine.connect(now, qp, remote, &param), Err(CmError::WrongState));
-    bed.engine.disconnect(now, qp).unwrap();
-    assert_eq!(bed.ended(), Some(EndReason::Local));
-    bed.send(1, 0, 4);
-    let done: Vec<_> = bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(fx.engine.connect(now, qp, remote, &param), Err(CmError::WrongState));
+    fx.engine.disconnect(now, qp).unwrap();
+    assert_eq!(fx.end_reason(), Some(EndReason::Local));
+    fx.post_send(1, 0, 4);
+    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(1, WcStatus::Flushed)]);
-    assert_eq!(bed.ulpdus().len(), 0);
-    assert!(bed.finished);
-    assert_eq!(bed.engine.connect(now, qp, remote, &param), Err(CmError::WrongState));
+    assert_eq!(fx.sent_ulpdus().len(), 0);
+    assert!(fx.fin_sent);
+    assert_eq!(fx.engine.connect(now, qp, remote, &param), Err(CmError::WrongState));
 }

@@ -2,66 +2,66 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_tests::compliance::bed::{Bed, Lost};
-use ferrowarp_tests::compliance::messages::{THEIRS, opcodes, read, response};
+use ferrowarp_tests::compliance::fixture::{DroppedSegment, Fixture};
+use ferrowarp_tests::compliance::messages::{PEER_STAG, read_request, read_response, sent_opcodes};
 use ferrowarp_tests::peer::{Header, marked_fpdu};
 
 /// A stack that asked for markers and places early, and how many octets of FPDUs the peer has sent.
-struct Marked {
-    bed: Bed,
+struct MarkedConnection {
+    fx: Fixture,
     sent: u64,
     stag: u32,
 }
 
-impl Marked {
+impl MarkedConnection {
     fn new(place_early: bool) -> Self {
-        Self::of(Bed::new(), place_early)
+        Self::with_fixture(Fixture::new(), place_early)
     }
 
-    fn of(mut bed: Bed, place_early: bool) -> Self {
-        bed.say(&[b"MPA ID Req Frame", &[0x40, 1, 0, 0][..]].concat());
-        bed.accept(&ConnParam { markers: true, place_early, ..ConnParam::default() });
-        let event = bed.engine.next_event();
+    fn with_fixture(mut fx: Fixture, place_early: bool) -> Self {
+        fx.inject(&[b"MPA ID Req Frame", &[0x40, 1, 0, 0][..]].concat());
+        fx.accept(&ConnParam { markers: true, place_early, ..ConnParam::default() });
+        let event = fx.engine.next_event();
         assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
-        bed.hear();
-        let stag = bed.register(0, 8192, Access::REMOTE_WRITE, false);
+        fx.take_sent();
+        let stag = fx.register(0, 8192, Access::REMOTE_WRITE, false);
         for wr_id in 1..=4 {
-            bed.receive(wr_id, 16_384 + 64 * wr_id, 64);
+            fx.post_recv(wr_id, 16_384 + 64 * wr_id, 64);
         }
-        let mut marked = Self { bed, sent: 0, stag };
+        let mut marked = Self { fx, sent: 0, stag };
         let first = marked.write(0, b"");
-        marked.bed.resend(&first);
+        marked.fx.retransmit(&first);
         marked
     }
 
     /// An FPDU of the peer's that got lost.
-    fn lose(&mut self, ulpdu: &[u8]) -> Lost {
-        self.lose_all(&[ulpdu])
+    fn drop_ulpdu(&mut self, ulpdu: &[u8]) -> DroppedSegment {
+        self.drop_ulpdus(&[ulpdu])
     }
 
     /// FPDUs of the peer's, all in one segment, that got lost.
-    fn lose_all(&mut self, ulpdus: &[&[u8]]) -> Lost {
-        let octets = fpdus(ulpdus, self.sent);
+    fn drop_ulpdus(&mut self, ulpdus: &[&[u8]]) -> DroppedSegment {
+        let octets = marked_fpdus(ulpdus, self.sent);
         self.sent += octets.len() as u64;
-        self.bed.lose(&octets)
+        self.fx.drop_segment(&octets)
     }
 
-    fn write(&mut self, to: u64, octets: &[u8]) -> Lost {
-        self.lose(&Header::write(self.stag, to, true).encode(octets))
+    fn write(&mut self, to: u64, octets: &[u8]) -> DroppedSegment {
+        self.drop_ulpdu(&Header::write(self.stag, to, true).encode(octets))
     }
 
-    fn send(&mut self, msn: u32, octets: &[u8]) -> Lost {
-        self.lose(&Header::send(msn, 0, true).encode(octets))
+    fn send(&mut self, msn: u32, octets: &[u8]) -> DroppedSegment {
+        self.drop_ulpdu(&Header::send(msn, 0, true).encode(octets))
     }
 
     /// Numbers of the buffers that were filled.
-    fn filled(&mut self) -> Vec<u64> {
-        self.bed.done().iter().map(|wc| wc.wr_id).collect()
+    fn completed_recvs(&mut self) -> Vec<u64> {
+        self.fx.poll_cq().iter().map(|wc| wc.wr_id).collect()
     }
 }
 
 /// FPDUs behind `sent` octets of others.
-fn fpdus(ulpdus: &[&[u8]], sent: u64) -> Vec<u8> {
+fn marked_fpdus(ulpdus: &[&[u8]], sent: u64) -> Vec<u8> {
     let mut octets = Vec::new();
     for ulpdu in ulpdus {
         octets.extend(marked_fpdu(ulpdu, true, sent + octets.len() as u64));
@@ -71,30 +71,30 @@ fn fpdus(ulpdus: &[&[u8]], sent: u64) -> Vec<u8> {
 
 // req-test: MPA-007, MPA-022, MPA-037, MPA-133, RDMAP-012
 #[test]
-fn a_write_behind_a_gap_is_in_memory_before_it_is_delivered() {
+fn ooo_write_is_placed_before_delivery() {
     for place_early in [true, false] {
-        let mut marked = Marked::new(place_early);
+        let mut marked = MarkedConnection::new(place_early);
         let gap = marked.write(0, &[1; 1000]);
         let early = marked.write(2000, &[2; 1000]);
         let notice = marked.send(1, b"both are there");
-        marked.bed.resend(&early);
-        marked.bed.resend(&notice);
+        marked.fx.retransmit(&early);
+        marked.fx.retransmit(&notice);
         let expected = if place_early { 2 } else { 0 };
-        assert_eq!(marked.bed.arena.read(2000, 1000), [expected; 1000]);
-        assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, u64::from(place_early));
-        assert_eq!(marked.filled(), [0; 0]);
-        marked.bed.resend(&gap);
-        assert_eq!(marked.filled(), [1]);
-        assert_eq!(marked.bed.arena.read(0, 1000), [1; 1000]);
-        assert_eq!(marked.bed.arena.read(2000, 1000), [2; 1000]);
+        assert_eq!(marked.fx.arena.read(2000, 1000), [expected; 1000]);
+        assert_eq!(marked.fx.engine.counters().fpdus_placed_ooo, u64::from(place_early));
+        assert_eq!(marked.completed_recvs(), [0; 0]);
+        marked.fx.retransmit(&gap);
+        assert_eq!(marked.completed_recvs(), [1]);
+        assert_eq!(marked.fx.arena.read(0, 1000), [1; 1000]);
+        assert_eq!(marked.fx.arena.read(2000, 1000), [2; 1000]);
     }
 }
 
 // req-test: MPA-003, MPA-004, MPA-032, MPA-052, MPA-053
 #[test]
-fn what_came_early_is_delivered_in_the_order_sent_and_once_the_gaps_are_filled() {
+fn ooo_messages_are_delivered_in_order_once_gaps_are_filled() {
     for order in [[2usize, 0, 1], [2, 1, 0], [1, 2, 0], [1, 0, 2]] {
-        let mut marked = Marked::new(true);
+        let mut marked = MarkedConnection::new(true);
         let mut lost = Vec::new();
         for msn in 1..=3u32 {
             let number = msn.to_le_bytes()[0];
@@ -103,16 +103,16 @@ fn what_came_early_is_delivered_in_the_order_sent_and_once_the_gaps_are_filled()
         }
         let (mut arrived, mut delivered) = ([false; 3], Vec::new());
         for index in order {
-            marked.bed.resend(&lost[index][0]);
-            marked.bed.resend(&lost[index][1]);
+            marked.fx.retransmit(&lost[index][0]);
+            marked.fx.retransmit(&lost[index][1]);
             arrived[index] = true;
             let whole = arrived.iter().take_while(|arrived| **arrived).count();
-            delivered.extend(marked.filled());
+            delivered.extend(marked.completed_recvs());
             assert_eq!(delivered, (1..=whole as u64).collect::<Vec<_>>(), "{order:?}");
             for msn in 1..=whole {
                 let number = msn.to_le_bytes()[0];
-                assert_eq!(marked.bed.arena.read(1000 * msn, 700), vec![number; 700]);
-                assert_eq!(marked.bed.arena.read(16_384 + 64 * msn, 1), [number]);
+                assert_eq!(marked.fx.arena.read(1000 * msn, 700), vec![number; 700]);
+                assert_eq!(marked.fx.arena.read(16_384 + 64 * msn, 1), [number]);
             }
         }
         assert_eq!(delivered.len(), 3);
@@ -123,125 +123,128 @@ fn what_came_early_is_delivered_in_the_order_sent_and_once_the_gaps_are_filled()
 /// though the answer's place could be written.
 // req-test: DDP-024, DDP-114, DDP-116, RDMAP-210
 #[test]
-fn nothing_completes_behind_a_gap() {
-    let mut marked = Marked::new(true);
-    let local = marked.bed.local;
-    marked.bed.read(9, 6000, 4, THEIRS, 0);
-    assert_eq!(opcodes(&mut marked.bed), [1]);
+fn nothing_completes_beyond_a_gap() {
+    let mut marked = MarkedConnection::new(true);
+    let local = marked.fx.mem_stag;
+    marked.fx.post_read(9, 6000, 4, PEER_STAG, 0);
+    assert_eq!(sent_opcodes(&mut marked.fx), [1]);
     let gap = marked.write(0, &[1; 1000]);
     let early = marked.write(2000, &[2; 1000]);
-    let answer = marked.lose(&response(local, 6000, true, b"abcd"));
+    let answer = marked.drop_ulpdu(&read_response(local, 6000, true, b"abcd"));
     let notice = marked.send(1, b"x");
     for lost in [&early, &answer, &notice] {
-        marked.bed.resend(lost);
+        marked.fx.retransmit(lost);
     }
-    assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, 1);
-    assert_eq!(marked.filled(), [0; 0]);
-    assert_eq!(marked.bed.arena.read(2000, 4), [2; 4]);
-    assert_eq!(marked.bed.arena.read(6000, 4), [0; 4]);
-    assert_eq!(marked.bed.arena.read(16_384 + 64, 1), [0]);
-    marked.bed.resend(&gap);
-    assert_eq!(marked.filled(), [9, 1]);
-    assert_eq!(marked.bed.arena.read(6000, 4), b"abcd");
-    assert_eq!(marked.bed.arena.read(16_384 + 64, 1), b"x");
-    assert_eq!(marked.bed.ended(), None);
+    assert_eq!(marked.fx.engine.counters().fpdus_placed_ooo, 1);
+    assert_eq!(marked.completed_recvs(), [0; 0]);
+    assert_eq!(marked.fx.arena.read(2000, 4), [2; 4]);
+    assert_eq!(marked.fx.arena.read(6000, 4), [0; 4]);
+    assert_eq!(marked.fx.arena.read(16_384 + 64, 1), [0]);
+    marked.fx.retransmit(&gap);
+    assert_eq!(marked.completed_recvs(), [9, 1]);
+    assert_eq!(marked.fx.arena.read(6000, 4), b"abcd");
+    assert_eq!(marked.fx.arena.read(16_384 + 64, 1), b"x");
+    assert_eq!(marked.fx.end_reason(), None);
 }
 
 /// A Read Request behind a gap reads what the gap brings.
 // req-test: RDMAP-212, RDMAP-221
 #[test]
-fn a_read_request_behind_a_gap_is_not_answered() {
-    let mut marked = Marked::new(true);
-    let local = marked.bed.local;
+fn ooo_read_request_is_not_answered() {
+    let mut marked = MarkedConnection::new(true);
+    let local = marked.fx.mem_stag;
     let gap = marked.write(0, &[1; 1000]);
     let early = marked.write(2000, &[2; 1000]);
-    let requests =
-        [read(1, local, 0, 4, 0), read(2, local, 2000, 4, 8), read(3, 0xdead_beef, 0, 0, 16)]
-            .map(|request| marked.lose(&request));
-    marked.bed.resend(&early);
+    let requests = [
+        read_request(1, local, 0, 4, 0),
+        read_request(2, local, 2000, 4, 8),
+        read_request(3, 0xdead_beef, 0, 0, 16),
+    ]
+    .map(|request| marked.drop_ulpdu(&request));
+    marked.fx.retransmit(&early);
     for lost in &requests {
-        marked.bed.resend(lost);
+        marked.fx.retransmit(lost);
     }
-    assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, 1);
-    assert_eq!(marked.bed.ulpdus().len(), 0);
-    marked.bed.resend(&gap);
+    assert_eq!(marked.fx.engine.counters().fpdus_placed_ooo, 1);
+    assert_eq!(marked.fx.sent_ulpdus().len(), 0);
+    marked.fx.retransmit(&gap);
     let answers = [
-        response(THEIRS, 0, true, &[1; 4]),
-        response(THEIRS, 8, true, &[2; 4]),
-        response(THEIRS, 16, true, b""),
+        read_response(PEER_STAG, 0, true, &[1; 4]),
+        read_response(PEER_STAG, 8, true, &[2; 4]),
+        read_response(PEER_STAG, 16, true, b""),
     ];
-    assert_eq!(marked.bed.ulpdus(), answers);
-    assert_eq!(marked.bed.ended(), None);
+    assert_eq!(marked.fx.sent_ulpdus(), answers);
+    assert_eq!(marked.fx.end_reason(), None);
 }
 
 /// A segment of a Write, that could be placed, and a Send, that has to wait: with no room to hold
 /// it TCP has it sent again, and nothing of it was used.
 // req-test: MPA-023
 #[test]
-fn mpa_sees_of_an_early_segment_only_what_tcp_keeps() {
+fn mpa_sees_only_ooo_segments_that_tcp_buffers() {
     for has_room in [true, false] {
-        let bed = Bed::configured(1500, |config| {
+        let fx = Fixture::with_config(1500, |config| {
             if !has_room {
                 (config.ooo_frames_max, config.ooo_bytes_max) = (0, 0);
             }
         });
-        let mut marked = Marked::of(bed, true);
+        let mut marked = MarkedConnection::with_fixture(fx, true);
         let gap = marked.write(0, &[1; 600]);
         let write = Header::write(marked.stag, 2000, true).encode(&[2; 600]);
         let send = Header::send(1, 0, true).encode(b"kept");
-        let both = marked.lose_all(&[&write, &send]);
-        marked.bed.resend(&both);
+        let both = marked.drop_ulpdus(&[&write, &send]);
+        marked.fx.retransmit(&both);
         let expected = if has_room { 2 } else { 0 };
-        assert_eq!(marked.bed.arena.read(2000, 600), [expected; 600]);
-        assert_eq!(marked.bed.engine.counters().ooo_pool_exhausted, u64::from(!has_room));
+        assert_eq!(marked.fx.arena.read(2000, 600), [expected; 600]);
+        assert_eq!(marked.fx.engine.counters().ooo_pool_exhausted, u64::from(!has_room));
         // What TCP has committed to stays as it is, whatever comes for the same place later.
         let other = Header::write(marked.stag, 2000, true).encode(&[3; 600]);
         let others = Header::send(1, 0, true).encode(b"lost");
-        let forged = fpdus(&[&other, &others], marked.sent - both.octets().len() as u64);
+        let forged = marked_fpdus(&[&other, &others], marked.sent - both.octets().len() as u64);
         assert_eq!(forged.len(), both.octets().len());
         if has_room {
-            marked.bed.resend(&both.back(0, &forged));
+            marked.fx.retransmit(&both.shifted_back(0, &forged));
         }
-        marked.bed.resend(&gap);
-        assert_eq!(marked.filled(), if has_room { vec![1] } else { vec![] });
+        marked.fx.retransmit(&gap);
+        assert_eq!(marked.completed_recvs(), if has_room { vec![1] } else { vec![] });
         if !has_room {
-            marked.bed.resend(&both);
-            assert_eq!(marked.filled(), [1]);
+            marked.fx.retransmit(&both);
+            assert_eq!(marked.completed_recvs(), [1]);
         }
-        assert_eq!(marked.bed.arena.read(2000, 600), [2; 600]);
-        assert_eq!(marked.bed.arena.read(16_384 + 64, 4), b"kept");
-        assert_eq!(marked.bed.ended(), None);
+        assert_eq!(marked.fx.arena.read(2000, 600), [2; 600]);
+        assert_eq!(marked.fx.arena.read(16_384 + 64, 4), b"kept");
+        assert_eq!(marked.fx.end_reason(), None);
     }
 }
 
 /// A segment whose second FPDU is damaged counts as lost, and so does its first, which is not.
 // req-test: MPA-156
 #[test]
-fn nothing_of_a_segment_that_counts_as_lost_is_placed() {
-    let mut marked = Marked::new(true);
+fn no_fpdu_of_a_dropped_ooo_segment_is_placed() {
+    let mut marked = MarkedConnection::new(true);
     let gap = marked.write(0, &[1; 100]);
     let first = Header::write(marked.stag, 2000, true).encode(&[2; 600]);
     let second = Header::write(marked.stag, 4000, true).encode(&[3; 600]);
-    let both = marked.lose_all(&[&first, &second]);
+    let both = marked.drop_ulpdus(&[&first, &second]);
     let mut damaged = both.octets().to_vec();
     let len = damaged.len();
     damaged[len - 40] ^= 4;
-    marked.bed.resend(&both.back(0, &damaged));
-    assert_eq!(marked.bed.engine.counters().ooo_dropped, 1);
-    assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, 0);
-    assert_eq!(marked.bed.arena.read(2000, 600), [0; 600]);
-    marked.bed.resend(&both);
-    assert_eq!(marked.bed.engine.counters().fpdus_placed_ooo, 2);
-    assert_eq!(marked.bed.arena.read(2000, 600), [2; 600]);
-    assert_eq!(marked.bed.arena.read(4000, 600), [3; 600]);
-    marked.bed.resend(&gap);
-    assert_eq!(marked.bed.ended(), None);
+    marked.fx.retransmit(&both.shifted_back(0, &damaged));
+    assert_eq!(marked.fx.engine.counters().ooo_dropped, 1);
+    assert_eq!(marked.fx.engine.counters().fpdus_placed_ooo, 0);
+    assert_eq!(marked.fx.arena.read(2000, 600), [0; 600]);
+    marked.fx.retransmit(&both);
+    assert_eq!(marked.fx.engine.counters().fpdus_placed_ooo, 2);
+    assert_eq!(marked.fx.arena.read(2000, 600), [2; 600]);
+    assert_eq!(marked.fx.arena.read(4000, 600), [3; 600]);
+    marked.fx.retransmit(&gap);
+    assert_eq!(marked.fx.end_reason(), None);
 }
 
 // req-test: MPA-154, MPA-158
 #[test]
-fn what_an_early_marker_said_wrongly_is_found_when_the_gap_is_filled() {
-    let mut marked = Marked::new(true);
+fn wrong_fpduptr_in_ooo_segment_is_found_when_the_gap_is_filled() {
+    let mut marked = MarkedConnection::new(true);
     let gap = marked.write(0, &[1; 100]);
     // Rightly summed, and its marker points elsewhere.
     let ulpdu = Header::write(marked.stag, 2000, true).encode(&[2; 700]);
@@ -252,14 +255,14 @@ fn what_an_early_marker_said_wrongly_is_found_when_the_gap_is_filled() {
     let sum = crc32c::crc32c(&octets[..crc_at]).to_le_bytes();
     octets[crc_at..].copy_from_slice(&sum);
     marked.sent += octets.len() as u64;
-    let astray = marked.bed.lose(&octets);
+    let astray = marked.fx.drop_segment(&octets);
     let later = marked.write(4000, &[3; 100]);
-    marked.bed.resend(&astray);
-    marked.bed.resend(&later);
-    marked.bed.resend(&gap);
-    marked.bed.resend(&astray);
-    let told = marked.bed.terminate();
+    marked.fx.retransmit(&astray);
+    marked.fx.retransmit(&later);
+    marked.fx.retransmit(&gap);
+    marked.fx.retransmit(&astray);
+    let told = marked.fx.sent_terminate();
     assert_eq!(told.cause(), (2, 0, 3));
-    assert_eq!(marked.bed.arena.read(0, 100), [1; 100], "what came before is there");
-    assert_eq!(marked.bed.arena.read(2000, 700), [0; 700]);
+    assert_eq!(marked.fx.arena.read(0, 100), [1; 100], "what came before is there");
+    assert_eq!(marked.fx.arena.read(2000, 700), [0; 700]);
 }

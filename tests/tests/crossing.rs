@@ -42,11 +42,11 @@ impl Pair {
         let payload = Payload::Gather([sge].into_iter().collect());
         let remote = remote as u64;
         let operation = Operation::Write { payload, rkey: self.stags[1 - end], remote };
-        post(&mut self.world, end, self.qps[end], request_of(wr_id, operation));
+        post(&mut self.world, end, self.qps[end], signaled_wr(wr_id, operation));
     }
 
     /// A Write that is right, a message that is wrong, and another Write.
-    fn err(&mut self, end: usize, in_rdmap: bool) {
+    fn inject_error(&mut self, end: usize, in_rdmap: bool) {
         self.write(end, 1, 1 << 18);
         let bad = if in_rdmap { send(2, b"x", Some(7)) } else { write(2, b"x", 7, 0) };
         post(&mut self.world, end, self.qps[end], bad);
@@ -54,7 +54,7 @@ impl Pair {
     }
 
     /// What each end was told: of its end, and of a Terminate after it.
-    fn told(&mut self) -> [(EndReason, Option<Terminate>); 2] {
+    fn outcomes(&mut self) -> [(EndReason, Option<Terminate>); 2] {
         let world = &mut self.world;
         let gone = world.run_until(60 * SECOND, |world| {
             world.ends.iter().all(|end| end.engine.unfinished_count() == 0)
@@ -89,13 +89,13 @@ impl Pair {
 
 // req-test: RDMAP-192, RDMAP-253
 #[test]
-fn who_errs_at_the_same_time_is_told_of_both_errors() {
+fn crossing_terminates_are_both_reported() {
     for errs_in_rdmap in [[false, false], [true, true], [true, false]] {
         let mut pair = Pair::new(&WorldOptions::new(3));
         for (end, in_rdmap) in errs_in_rdmap.into_iter().enumerate() {
-            pair.err(end, in_rdmap);
+            pair.inject_error(end, in_rdmap);
         }
-        let [(left, to_left), (right, to_right)] = pair.told();
+        let [(left, to_left), (right, to_right)] = pair.outcomes();
         let [left, right] = [left, right].map(|reason| match reason {
             EndReason::TerminateSent(told) => told,
             other => panic!("{other:?}"),
@@ -110,7 +110,7 @@ fn who_errs_at_the_same_time_is_told_of_both_errors() {
 }
 
 #[test]
-fn on_any_wire_each_terminate_is_told_to_who_it_was_sent_to() {
+fn crossing_terminates_are_reported_on_a_lossy_wire() {
     let faults = Faults {
         loss: 0.05,
         duplicate: 0.02,
@@ -125,12 +125,12 @@ fn on_any_wire_each_terminate_is_told_to_who_it_was_sent_to() {
         let options =
             WorldOptions { tcp: [end; 2], place_early: has_markers, ..WorldOptions::new(seed) };
         let mut pair = Pair::new(&options);
-        pair.world.damage(faults);
-        pair.err(0, seed % 3 == 0);
+        pair.world.set_faults(faults);
+        pair.inject_error(0, seed % 3 == 0);
         // The later it is, the fewer cross.
         pair.world.run_until(seed * MICROSECOND, |_| false);
-        pair.err(1, seed % 5 == 0);
-        let [left, right] = pair.told();
+        pair.inject_error(1, seed % 5 == 0);
+        let [left, right] = pair.outcomes();
         for ((reason, late), (other, _)) in [(left, right), (right, left)] {
             match (reason, other) {
                 (EndReason::TerminateSent(_), EndReason::TerminateSent(told)) => {

@@ -10,9 +10,9 @@ use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Segment};
 use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::raw::request;
+use ferrowarp_tests::raw::mpa_request;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::{Queues, address_v6};
+use ferrowarp_tests::sim::world::{CompletionQueues, address_v6};
 
 const PORT: u16 = 7174;
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]];
@@ -24,7 +24,7 @@ fn labels(half_open_max: usize, port: u16, segments: &[(Flags, &[u8])]) -> BTree
     let mut config = EngineConfig::new(address_v6(1), 64, 7);
     config.half_open_max = half_open_max;
     let arena = Rc::new(VecMemory::new(1 << 16));
-    let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
+    let mut engine = Engine::new(config, device, arena, CompletionQueues::new(2, 64));
     engine.listen(PORT, 64).unwrap();
     let local = (address_v6(0), port).into();
     let tuple = FourTuple { local, remote: (address_v6(1), PORT).into() };
@@ -56,8 +56,8 @@ fn labels(half_open_max: usize, port: u16, segments: &[(Flags, &[u8])]) -> BTree
 }
 
 #[test]
-fn all_segments_between_two_ends_have_one_label_and_others_another() {
-    let request = request();
+fn flow_label_is_constant_per_flow_and_differs_between_flows() {
+    let request = mpa_request();
     let whole = [(Flags::SYN, &[][..]), (Flags::ACK, &request[..])];
     let mut all = BTreeSet::new();
     for port in 5000..5032 {

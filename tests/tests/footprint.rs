@@ -63,7 +63,7 @@ fn connect<'a>(world: &mut World, active: &[QpId], passive: &mut impl Iterator<I
 }
 
 #[test]
-fn an_idle_connection_takes_a_kibibyte_at_most() {
+fn idle_connection_uses_at_most_1_kib() {
     let mut world = World::new(&WorldOptions::new(5));
     world.ends[1].engine.listen(PORT, 2 * BATCH).unwrap();
     let qps = [queue_pairs(&mut world, 0), queue_pairs(&mut world, 1)];

@@ -18,20 +18,20 @@ fn run_rounds(target: fn(&[u8]), seeds: &[Vec<u8>], rounds: u64) {
         target(seed);
     }
     for round in 0..rounds {
-        let mut chance = SmallRng::seed_from_u64(round);
-        let mut octets = if chance.random_ratio(1, 4) {
-            (0..chance.random_range(0..200)).map(|_| chance.random()).collect()
+        let mut rng = SmallRng::seed_from_u64(round);
+        let mut octets = if rng.random_ratio(1, 4) {
+            (0..rng.random_range(0..200)).map(|_| rng.random()).collect()
         } else {
-            seeds[chance.random_range(0..seeds.len())].clone()
+            seeds[rng.random_range(0..seeds.len())].clone()
         };
-        for _ in 0..chance.random_range(0..4) {
-            match chance.random_range(0..3) {
+        for _ in 0..rng.random_range(0..4) {
+            match rng.random_range(0..3) {
                 0 if !octets.is_empty() => {
-                    let at = chance.random_range(0..octets.len());
-                    octets[at] = chance.random();
+                    let at = rng.random_range(0..octets.len());
+                    octets[at] = rng.random();
                 }
-                1 => octets.truncate(chance.random_range(0..=octets.len())),
-                _ => octets.extend((0..chance.random_range(0..20)).map(|_| chance.random::<u8>())),
+                1 => octets.truncate(rng.random_range(0..=octets.len())),
+                _ => octets.extend((0..rng.random_range(0..20)).map(|_| rng.random::<u8>())),
             }
         }
         let outcome = std::panic::catch_unwind(|| target(&octets));

@@ -10,7 +10,7 @@ use ferrowarp_proto::wire::mpa::{Enhanced, FrameKind, Startup};
 use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest};
 use ferrowarp_proto::wire::terminate::Terminate;
 use ferrowarp_tests::capture;
-use ferrowarp_tests::compliance::bed::Bed;
+use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::golden::{Step, exchanges, headers};
 use ferrowarp_tests::compliance::root;
 use ferrowarp_tests::process::{self, TempDir};
@@ -41,7 +41,7 @@ fn tagged_headers() {
 
 // req-test: DDP-047, DDP-048, RDMAP-054
 #[test]
-fn headers_of_the_consortium() {
+fn rdmac_headers() {
     let mut out = [0xff; 14];
     let rsvd_ulp = Opcode::Write.control(Version::Rdmac);
     Tagged { rsvd_ulp, ..TAGGED }.emit(Version::Rdmac, &mut out);
@@ -102,7 +102,7 @@ fn control_octets() {
 
 // req-test: RDMAP-077, RDMAP-083, RDMAP-087, RDMAP-092, RDMAP-115
 #[test]
-fn headers_behind_the_header_of_ddp() {
+fn rdmap_payload_headers() {
     let request = ReadRequest {
         sink_stag: 0x0a0b_0c0d,
         sink_to: 0x0102_0304_0506_0708,
@@ -133,7 +133,7 @@ fn headers_behind_the_header_of_ddp() {
 
 // req-test: MPA-055, MPA-056, MPA-057, MPA-058, MPA-094
 #[test]
-fn frames_of_all_pads() {
+fn fpdus_of_every_pad_length() {
     for len in 1..=5u8 {
         let expected = golden(&format!("FPDU of {len}"));
         let mut out = vec![0xff; expected.len()];
@@ -147,7 +147,7 @@ fn frames_of_all_pads() {
 
 // req-test: DDP-052, DDP-053, DDP-057, RDMAP-024, RDMAP-025
 #[test]
-fn what_the_upper_layer_gives_is_not_touched() {
+fn rsvd_ulp_passes_unchanged() {
     for value in 0..=255u8 {
         let rest = u32::from_be_bytes([value, !value, value ^ 0x55, 0x80]);
         let stag = rest.rotate_left(8);
@@ -168,7 +168,7 @@ fn what_the_upper_layer_gives_is_not_touched() {
 }
 
 #[test]
-fn start_up_frames() {
+fn mpa_startup_frames() {
     let frame = |kind, revision, enhanced, data: &[u8]| Startup {
         kind,
         markers: false,
@@ -199,95 +199,95 @@ fn start_up_frames() {
     }
 }
 
-fn exchange(names: &[&str]) {
+fn replay(names: &[&str]) {
     let all = exchanges(root()).unwrap();
     for name in names {
-        Bed::new().run(name, &all[*name]);
+        Fixture::new().run(name, &all[*name]);
     }
 }
 
 // req-test: RDMAP-062, RDMAP-073, RDMAP-340, RDMAP-019, DDP-035
 #[test]
-fn writes_as_written_down() {
-    exchange(&["06-write", "08-read-by-the-stack"]);
+fn write_exchanges() {
+    replay(&["06-write", "08-read-by-the-stack"]);
 }
 
 // req-test: RDMAP-063, RDMAP-071, RDMAP-341
 #[test]
-fn read_requests_as_written_down() {
-    exchange(&["03-send", "07-read", "08-read-by-the-stack", "09-terminate"]);
+fn read_request_exchanges() {
+    replay(&["03-send", "07-read", "08-read-by-the-stack", "09-terminate"]);
 }
 
 // req-test: RDMAP-064, RDMAP-074, RDMAP-342
 #[test]
-fn read_responses_as_written_down() {
-    exchange(&["07-read", "08-read-by-the-stack"]);
+fn read_response_exchanges() {
+    replay(&["07-read", "08-read-by-the-stack"]);
 }
 
 // req-test: RDMAP-065, RDMAP-067, RDMAP-075, RDMAP-343
 #[test]
-fn sends_as_written_down() {
-    exchange(&["01-start-revision-1", "03-send", "04-send-solicited", "10-segments"]);
+fn send_exchanges() {
+    replay(&["01-start-revision-1", "03-send", "04-send-solicited", "10-segments"]);
 }
 
 // req-test: RDMAP-076, RDMAP-344
 #[test]
-fn sends_that_invalidate_as_written_down() {
-    exchange(&["05-send-invalidate"]);
+fn send_with_invalidate_exchange() {
+    replay(&["05-send-invalidate"]);
 }
 
 // req-test: RDMAP-069, RDMAP-086, RDMAP-122, RDMAP-131, RDMAP-345
 #[test]
-fn terminates_as_written_down() {
-    exchange(&["09-terminate", "12-read-refused", "05-send-invalidate"]);
+fn terminate_exchanges() {
+    replay(&["09-terminate", "12-read-refused", "05-send-invalidate"]);
 }
 
 // req-test: RDMAP-010, RDMAP-037, RDMAP-135, RDMAP-026, DDP-200
 #[test]
-fn an_access_refused_is_told_to_both_ends() {
-    exchange(&["09-terminate", "11-terminated"]);
+fn refused_access_is_reported_at_both_ends() {
+    replay(&["09-terminate", "11-terminated"]);
 }
 
 // req-test: RDMAP-227, RDMAP-230, RDMAP-087, RDMAP-129
 #[test]
-fn start_up_and_what_follows_it() {
-    exchange(&["01-start-revision-1", "02-start-revision-2", "12-read-refused"]);
+fn startup_exchanges() {
+    replay(&["01-start-revision-1", "02-start-revision-2", "12-read-refused"]);
 }
 
 // req-test: MPA-062, MPA-063, MPA-066, MPA-075, MPA-076
 #[test]
-fn markers_as_written_down() {
-    exchange(&["17-markers"]);
+fn marker_exchange() {
+    replay(&["17-markers"]);
 }
 
 // req-test: MPA-067, MPA-088
 #[test]
-fn markers_where_a_period_ends() {
-    exchange(&["17-markers", "20-marker-before-the-crc"]);
+fn marker_before_the_crc_exchange() {
+    replay(&["17-markers", "20-marker-before-the-crc"]);
 }
 
 // req-test: MPA-150, MPA-153
 #[test]
-fn a_marker_that_points_elsewhere_ends_the_stream() {
-    exchange(&["21-marker-astray", "17-markers"]);
+fn wrong_fpduptr_exchange() {
+    replay(&["21-marker-astray", "17-markers"]);
 }
 
 // req-test: MPA-085, MPA-142, RDMAP-056
 #[test]
-fn a_start_without_frames() {
-    exchange(&["18-immediate-start", "01-start-revision-1"]);
+fn immediate_start_exchange() {
+    replay(&["18-immediate-start", "01-start-revision-1"]);
 }
 
 // req-test: DDP-010, DDP-104
 #[test]
-fn a_peer_of_the_consortium() {
-    exchange(&["19-consortium", "18-immediate-start"]);
+fn rdmac_peer_exchange() {
+    replay(&["19-consortium", "18-immediate-start"]);
 }
 
 // req-test: RDMAP-055, RDMAP-333, DDP-047
 #[test]
-fn a_stream_of_rdmap_draft_00() {
-    exchange(&["22-draft-00", "23-draft-00-refuses-rv-0"]);
+fn rdmap_draft00_exchange() {
+    replay(&["22-draft-00", "23-draft-00-refuses-rv-0"]);
 }
 
 #[test]
@@ -295,13 +295,13 @@ fn every_exchange() {
     let exchanges = exchanges(root()).unwrap();
     assert!(exchanges.len() >= 10, "{} exchanges", exchanges.len());
     for (name, steps) in exchanges {
-        Bed::new().run(&name, &steps);
+        Fixture::new().run(&name, &steps);
     }
 }
 
 #[test]
-fn tshark_agrees() {
-    if !process::exists("tshark") {
+fn tshark_accepts_all_exchanges() {
+    if !process::is_installed("tshark") {
         skip("no `tshark` program");
         return;
     }
@@ -313,10 +313,10 @@ fn tshark_agrees() {
     let exchanges = exchanges(root()).unwrap();
     // Ports that no other dissector claims.
     for (port, (name, steps)) in (50_000..).zip(&exchanges) {
-        let mut bed = Bed::new();
-        bed.peer_port = port;
-        bed.run(name, steps);
-        for frame in bed.frames {
+        let mut fx = Fixture::new();
+        fx.peer_port = port;
+        fx.run(name, steps);
+        for frame in fx.frames {
             at += Duration::from_millis(1);
             let len = u32::try_from(frame.len()).unwrap();
             writer.write_packet(&PcapPacket::new(at, len, &frame)).unwrap();
@@ -326,8 +326,8 @@ fn tshark_agrees() {
     let begins_unframed = Step::Stack(vec!["unframed".to_owned()]);
     let unframed = exchanges.values().filter(|steps| steps.contains(&begins_unframed)).count();
     for end in 0..2 {
-        let verdict = capture::judge(&file, address(end), true).unwrap();
-        assert!(verdict.clean(), "{verdict:?}");
+        let verdict = capture::dissect(&file, address(end), true).unwrap();
+        assert!(verdict.is_clean(), "{verdict:?}");
         assert_eq!(verdict.startup_frames, exchanges.len() - unframed, "{verdict:?}");
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferrowarp_proto::tcp::Algorithm;
 use ferrowarp_tests::sim::exchange;
-use ferrowarp_tests::sim::goodput::{Tail, cases, median, render, tail};
+use ferrowarp_tests::sim::goodput::{TailLoss, cases, measure_tail_loss, median, render};
 
 /// Seeds of each case.
 const SEEDS: u64 = 3;
@@ -80,9 +80,10 @@ fn differences(old: &str, new: &str) -> Vec<String> {
 }
 
 #[test]
-fn goodput_is_that_of_the_table() {
+fn goodput_matches_the_committed_table() {
     let rows = measure_all(&cases(), |case| median(case, SEEDS));
-    let tails: Vec<(u64, Tail)> = [20, 100, 1000].map(|rtt_us| (rtt_us, tail(rtt_us, 1000))).into();
+    let tails: Vec<(u64, TailLoss)> =
+        [20, 100, 1000].map(|rtt_us| (rtt_us, measure_tail_loss(rtt_us, 1000))).into();
     let table = render(&rows, &tails);
     for (case, row) in &rows {
         // Payload of 1,448 in 1,538 octets on the wire.
@@ -110,7 +111,7 @@ fn goodput_is_that_of_the_table() {
 }
 
 #[test]
-fn exchanges_take_as_long_as_the_table_says() {
+fn exchange_times_match_the_committed_table() {
     let rows = measure_all(&exchange::cases(), |case| exchange::measure(case, 1));
     compare("exchange.tsv", &exchange::render(&rows));
     for (case, row) in &rows {

@@ -11,7 +11,7 @@ use ferrowarp::{
     WcStatus,
 };
 use ferrowarp_tests::peer::{self, Header, Peer, ReadRequest, Startup, opcode};
-use ferrowarp_tests::stack::{PATIENCE, STACK, Stack, gather, post_recv, post_send};
+use ferrowarp_tests::stack::{STACK, Stack, TIMEOUT, gather, post_recv, post_send};
 use ferrowarp_tests::{netns, skip};
 
 #[path = "hostile/extensions.rs"]
@@ -22,7 +22,7 @@ const PORT: u16 = 4791;
 const LEN: u32 = 1000;
 
 /// The stack, and the memory that frames name.
-struct Bed {
+struct Fixture {
     stack: Stack,
     listener: Listener,
     open: Mr,
@@ -42,21 +42,21 @@ struct Stags {
     unknown: u32,
 }
 
-impl Bed {
+impl Fixture {
     fn new() -> Self {
-        Self::with(|_| {})
+        Self::with_config(|_| {})
     }
 
-    fn with(change: impl FnOnce(&mut Config)) -> Self {
+    fn with_config(change: impl FnOnce(&mut Config)) -> Self {
         let stack = Stack::on_tap_with("fw0", change);
         let listener = stack.context.listen(PORT, 4).unwrap();
         let other = stack.context.alloc_pd();
         let len = LEN as usize;
         Self {
-            open: stack.memory(len, Access::ALL),
-            closed: stack.memory(len, Access::LOCAL_WRITE),
-            foreign: stack.memory_in(&other, len, Access::ALL),
-            inbox: stack.memory(2 * len, Access::LOCAL_WRITE),
+            open: stack.alloc_mr(len, Access::ALL),
+            closed: stack.alloc_mr(len, Access::LOCAL_WRITE),
+            foreign: stack.alloc_mr_in(&other, len, Access::ALL),
+            inbox: stack.alloc_mr(2 * len, Access::LOCAL_WRITE),
             listener,
             stack,
         }
@@ -82,14 +82,14 @@ impl Bed {
         let thread = std::thread::spawn(move || {
             Peer::initiate(TcpStream::connect((STACK, PORT)).unwrap(), &startup).unwrap().0
         });
-        let qp = self.stack.qp();
+        let qp = self.stack.create_qp();
         for (wr_id, at) in [(0, 0), (1, LEN)] {
             post_recv(&qp, wr_id, self.inbox.sge(at as usize, LEN));
         }
         post_recv(&qp, 2, Sge { addr: 0, len: LEN, lkey: self.open.rkey() ^ 1 });
-        let request = self.listener.accept_timeout(PATIENCE).expect("a request");
+        let request = self.listener.accept_timeout(TIMEOUT).expect("a request");
         request.accept(&qp, ConnParam { ird: 2, ..ConnParam::default() }).unwrap();
-        qp.wait_established(PATIENCE).unwrap();
+        qp.wait_established(TIMEOUT).unwrap();
         let mut peer = thread.join().unwrap();
         peer.rdmac = is_old;
         peer.memory = vec![0; LEN as usize];
@@ -231,7 +231,7 @@ fn rdmap_cases(stags: &Stags) -> Vec<Case> {
 }
 
 /// Checks what the peer was told of `ulpdu`: copies and length as the texts want them.
-fn check_copies(name: &str, told: &peer::Terminate, ulpdu: &[u8]) {
+fn check_terminate_headers(name: &str, told: &peer::Terminate, ulpdu: &[u8]) {
     let is_local = told.error_type == 0;
     if is_local || ulpdu.is_empty() {
         assert_eq!((told.segment_len, told.ddp_header.len()), (None, 0), "{name}");
@@ -250,18 +250,18 @@ fn check_copies(name: &str, told: &peer::Terminate, ulpdu: &[u8]) {
 }
 
 #[test]
-fn each_broken_rule_has_its_answer() {
+fn each_violation_gets_its_terminate() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("each_broken_rule_has_its_answer") {
+    if !netns::inside("each_violation_gets_its_terminate") {
         return;
     }
-    let bed = Bed::new();
-    let stack = &bed.stack;
+    let fx = Fixture::new();
+    let stack = &fx.stack;
     let mut answered = 0;
     for version in [Version::Ietf, Version::Rdmac] {
-        let stags = bed.stags();
+        let stags = fx.stags();
         for (name, earlier, ulpdu, expected) in
             ddp_cases(&stags).into_iter().chain(rdmap_cases(&stags))
         {
@@ -272,21 +272,21 @@ fn each_broken_rule_has_its_answer() {
                 (1, 1, 2) if is_old => (1, 1, 0),
                 _ => expected,
             };
-            let (qp, mut peer) = bed.connect(version);
+            let (qp, mut peer) = fx.connect(version);
             for ulpdu in earlier {
-                peer.put_ulpdu(&ulpdu).unwrap();
+                peer.send_ulpdu(&ulpdu).unwrap();
             }
-            peer.put_ulpdu(&ulpdu).unwrap();
+            peer.send_ulpdu(&ulpdu).unwrap();
             peer.serve_until(|peer| peer.terminate.is_some())
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
             let told = peer.terminate.clone().unwrap();
             assert_eq!(told.cause(), expected, "{name}");
             let mut on_the_wire = ulpdu.clone();
             if is_old {
-                peer::turn_versions(&mut on_the_wire);
+                peer::toggle_versions(&mut on_the_wire);
             }
-            check_copies(name, &told, &on_the_wire);
-            match qp.wait_event(PATIENCE) {
+            check_terminate_headers(name, &told, &on_the_wire);
+            match qp.wait_event(TIMEOUT) {
                 Some(Event::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
                     assert_eq!(sent.cause(), expected, "{name}");
                     assert_eq!(sent.ddp_header(), told.ddp_header, "{name}");
@@ -294,7 +294,7 @@ fn each_broken_rule_has_its_answer() {
                 event => panic!("{name}: {event:?}"),
             }
             assert_eq!(qp.state(), QpState::Error);
-            bed.check_receives(name);
+            fx.check_receives(name);
             assert!(!peer.serve_one().unwrap_or(false), "{name}: more after the Terminate");
             answered += 1;
             assert_eq!(stack.context.counters().engine.terminates_out, answered, "{name}");
@@ -303,27 +303,27 @@ fn each_broken_rule_has_its_answer() {
 
     // After all of that the next connection works, and nothing was placed.
     let mut found = vec![0xEE; LEN as usize];
-    bed.open.read(0, &mut found);
+    fx.open.read(0, &mut found);
     assert!(found.iter().all(|octet| *octet == 0));
-    let (qp, mut peer) = bed.connect(Version::Ietf);
-    peer.write(bed.open.rkey(), bed.open.addr(), b"still here").unwrap();
+    let (qp, mut peer) = fx.connect(Version::Ietf);
+    peer.write(fx.open.rkey(), fx.open.addr(), b"still here").unwrap();
     peer.send(opcode::SEND, 0, b"done").unwrap();
-    assert_eq!(stack.completed().byte_len, 4);
+    assert_eq!(stack.expect_success().byte_len, 4);
     let mut found = [0; 10];
-    bed.open.read(0, &mut found);
+    fx.open.read(0, &mut found);
     assert_eq!(&found, b"still here");
     drop(qp);
 }
 
 #[test]
-fn what_the_peer_did_not_cause_is_told_without_copies() {
+fn terminates_for_local_causes_have_no_headers() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("what_the_peer_did_not_cause_is_told_without_copies") {
+    if !netns::inside("terminates_for_local_causes_have_no_headers") {
         return;
     }
-    let bed = Bed::new();
+    let fx = Fixture::new();
     let told = |peer: &mut Peer| {
         peer.serve_until(|peer| peer.terminate.is_some()).unwrap();
         let told = peer.terminate.clone().unwrap();
@@ -345,43 +345,43 @@ fn what_the_peer_did_not_cause_is_told_without_copies() {
         (Abort::Protection, (0, 1, 0xFF)),
         (Abort::Operation, (0, 2, 0xFF)),
     ] {
-        let (qp, mut peer) = bed.connect(Version::Ietf);
+        let (qp, mut peer) = fx.connect(Version::Ietf);
         peer.send(opcode::SEND, 0, b"x").unwrap();
-        assert_eq!(bed.stack.completed().byte_len, 1);
+        assert_eq!(fx.stack.expect_success().byte_len, 1);
         qp.terminate(cause).unwrap();
         assert_eq!(told(&mut peer), expected);
-        let flushed = bed.stack.completions(2);
+        let flushed = fx.stack.completions(2);
         assert!(flushed.iter().all(|wc| wc.status == WcStatus::Flushed));
     }
 
     // A request that names memory that is not there.
-    let (qp, mut peer) = bed.connect(Version::Ietf);
-    peer.put_ulpdu(&nothing).unwrap();
-    let bad = Sge { addr: 0, len: 5, lkey: bed.open.lkey() ^ 1 };
+    let (qp, mut peer) = fx.connect(Version::Ietf);
+    peer.send_ulpdu(&nothing).unwrap();
+    let bad = Sge { addr: 0, len: 5, lkey: fx.open.lkey() ^ 1 };
     post_send(&qp, 9, gather(bad));
     assert_eq!(told(&mut peer), (0, 0, 0));
-    let ended = bed.stack.completions(4);
+    let ended = fx.stack.completions(4);
     assert_eq!((ended[0].wr_id, ended[0].status), (9, WcStatus::LocalProtection));
 
     // A wrong CRC is an error of MPA.
-    let (_qp, mut peer) = bed.connect(Version::Ietf);
-    peer.put_ulpdu(&nothing).unwrap();
-    peer.put(&damaged()).unwrap();
+    let (_qp, mut peer) = fx.connect(Version::Ietf);
+    peer.send_ulpdu(&nothing).unwrap();
+    peer.write_raw(&damaged()).unwrap();
     assert_eq!(told(&mut peer), (2, 0, 2));
-    bed.check_receives("CRC");
+    fx.check_receives("CRC");
 
     // In the very first FPDU it cannot be told: the connection is reset.
-    let (qp, mut peer) = bed.connect(Version::Ietf);
-    peer.put(&damaged()).unwrap();
+    let (qp, mut peer) = fx.connect(Version::Ietf);
+    peer.write_raw(&damaged()).unwrap();
     assert_eq!(peer.serve_one().map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
-    match qp.wait_event(PATIENCE) {
+    match qp.wait_event(TIMEOUT) {
         Some(Event::Disconnected { reason: EndReason::TerminateUnsent(unsent), .. }) => {
             assert_eq!(unsent.cause(), (2, 0, 2));
         }
         event => panic!("{event:?}"),
     }
-    bed.check_receives("CRC at once");
-    assert_eq!(bed.stack.context.counters().engine.crc_errors, 2);
+    fx.check_receives("CRC at once");
+    assert_eq!(fx.stack.context.counters().engine.crc_errors, 2);
 }
 
 /// Layers, types and codes of the tables (RFC 5040 Figure 9, RFC 5041 section 7.2, RFC 5044
@@ -404,18 +404,18 @@ fn causes() -> Vec<(u8, u8, u8)> {
 }
 
 #[test]
-fn each_terminate_of_the_peer_is_reported_whole() {
+fn every_received_terminate_is_reported_in_full() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("each_terminate_of_the_peer_is_reported_whole") {
+    if !netns::inside("every_received_terminate_is_reported_in_full") {
         return;
     }
-    let bed = Bed::new();
+    let fx = Fixture::new();
     let segment = read(1, 2, 3);
     for (index, (layer, kind, code)) in causes().into_iter().enumerate() {
         let version = if index % 2 == 0 { Version::Ietf } else { Version::Rdmac };
-        let (qp, mut peer) = bed.connect(version);
+        let (qp, mut peer) = fx.connect(version);
         // Without copies, with a DDP header, and with both headers, in turn.
         let (bits, copies): (u8, &[u8]) =
             [(0, &[][..]), (0xC0, &segment[..18]), (0xE0, &segment)][index % 3];
@@ -424,8 +424,8 @@ fn each_terminate_of_the_peer_is_reported_whole() {
             payload.extend([0x12, 0x34]);
         }
         payload.extend_from_slice(copies);
-        peer.put_ulpdu(&untagged(opcode::TERMINATE, 2, 1, 0, &payload)).unwrap();
-        match qp.wait_event(PATIENCE) {
+        peer.send_ulpdu(&untagged(opcode::TERMINATE, 2, 1, 0, &payload)).unwrap();
+        match qp.wait_event(TIMEOUT) {
             Some(Event::Disconnected { reason, .. }) => {
                 assert_eq!(reason.error(), Some((layer, kind, code)));
                 let EndReason::TerminateReceived(told) = reason else { panic!("{reason:?}") };
@@ -437,23 +437,23 @@ fn each_terminate_of_the_peer_is_reported_whole() {
         }
         // No Terminate answers it, and the connection ends in good order.
         assert!(!peer.serve_one().unwrap());
-        assert!(peer.finished() && peer.terminate.is_none());
-        let flushed = bed.stack.completions(3);
+        assert!(peer.has_received_fin() && peer.terminate.is_none());
+        let flushed = fx.stack.completions(3);
         assert!(flushed.iter().all(|wc| wc.status == WcStatus::Flushed), "{flushed:?}");
     }
 
     // One that cannot be read, and one that does not come first on its queue.
     for (msn, payload) in [(1, &[0x11, 0][..]), (2, &[0x11, 0, 0, 0])] {
-        let (qp, mut peer) = bed.connect(Version::Ietf);
-        peer.put_ulpdu(&untagged(opcode::TERMINATE, 2, msn, 0, payload)).unwrap();
-        match qp.wait_event(PATIENCE) {
+        let (qp, mut peer) = fx.connect(Version::Ietf);
+        peer.send_ulpdu(&untagged(opcode::TERMINATE, 2, msn, 0, payload)).unwrap();
+        match qp.wait_event(TIMEOUT) {
             Some(Event::Disconnected { reason: EndReason::BadTerminate, .. }) => {}
             event => panic!("{event:?}"),
         }
         assert!(!peer.serve_one().unwrap() && peer.terminate.is_none());
-        bed.check_receives("a bad Terminate");
+        fx.check_receives("a bad Terminate");
     }
-    let counters = bed.stack.context.counters().engine;
+    let counters = fx.stack.context.counters().engine;
     assert_eq!(counters.terminates_in, causes().len() as u64 + 2);
     assert_eq!(counters.terminates_out, 0);
 }

@@ -8,11 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferrowarp::device::{OpenConfig, RawPort, adopt_thread, open_raw};
-use ferrowarp_tests::process::{self, Ended, Running, TempDir};
+use ferrowarp_tests::process::{self, ProcessResult, Running, TempDir};
 use ferrowarp_tests::skip;
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Frames sent each way.
 const COUNT: usize = 2000;
 
@@ -36,13 +36,13 @@ impl Wire {
         }
         command.args(options.split_whitespace()).arg("--json").arg(dir.file("counters"));
         let mut program = Running::start(&mut command, dir.file("output")).unwrap();
-        program.wait_for("seed", PATIENCE).unwrap();
+        program.wait_for("seed", TIMEOUT).unwrap();
         let ports = sockets.map(|socket| {
             let spec = format!("memif:{socket},client").parse().unwrap();
             open_raw(&spec, &OpenConfig::default()).unwrap()
         });
         adopt_thread();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !ports.iter().all(RawPort::link_is_up) {
             assert!(Instant::now() < deadline, "the links come up");
             std::thread::sleep(Duration::from_millis(5));
@@ -80,9 +80,9 @@ impl Wire {
     }
 
     /// Ends the program; its counters.
-    fn end(self) -> (Ended, Value) {
+    fn end(self) -> (ProcessResult, Value) {
         self.program.interrupt().unwrap();
-        let ended = self.program.finish(PATIENCE).unwrap();
+        let ended = self.program.finish(TIMEOUT).unwrap();
         assert!(ended.success(), "{ended:?}");
         let text = std::fs::read_to_string(self.dir.file("counters")).unwrap();
         (ended, serde_json::from_str(&text).unwrap())
@@ -111,7 +111,7 @@ fn program() -> Option<PathBuf> {
 }
 
 #[test]
-fn the_same_seed_loses_the_same_frames() {
+fn same_seed_drops_the_same_frames() {
     let Some(path) = program() else { return };
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // On a busy machine a port may not take a frame in time; which frames that costs is no matter
@@ -146,7 +146,7 @@ fn the_same_seed_loses_the_same_frames() {
 }
 
 #[test]
-fn frames_are_late_twice_and_out_of_turn_as_told() {
+fn delay_duplication_and_reordering_are_as_configured() {
     let Some(path) = program() else { return };
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut wire = Wire::open(&path, "--delay 30ms --duplicate 5% --reorder 5% --report 0.05");
@@ -156,7 +156,7 @@ fn frames_are_late_twice_and_out_of_turn_as_told() {
     while wire.ports[1].receive(1, |_| ()) == 0 {
         // A port that has only just come up may take it a little later.
         wire.ports[0].flush();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     assert!(start.elapsed() >= Duration::from_millis(30), "{:?}", start.elapsed());
     for arrived in wire.exchange(Duration::from_millis(300)) {
@@ -171,7 +171,7 @@ fn frames_are_late_twice_and_out_of_turn_as_told() {
 }
 
 #[test]
-fn a_narrow_wire_queues_and_drops() {
+fn rate_limit_queues_and_drops() {
     let Some(path) = program() else { return };
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // 100 frames of 124 octets on the wire each second: most do not fit.
@@ -185,13 +185,13 @@ fn a_narrow_wire_queues_and_drops() {
 }
 
 #[test]
-fn it_ends_by_itself_when_told() {
+fn duration_option_ends_the_program() {
     let Some(path) = program() else { return };
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
     let wire = Wire::open(&path, "--duration 1");
     let Wire { program, ports, dir } = wire;
-    let ended = program.finish(PATIENCE).unwrap();
+    let ended = program.finish(TIMEOUT).unwrap();
     assert!(ended.success(), "{ended:?}");
     assert!(start.elapsed() >= Duration::from_secs(1));
     drop((ports, dir));

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ferrowarp::{ConnParam, Listener, WcOpcode, WcStatus};
-use ferrowarp_tests::link::{Link, MEMORY_LEN};
+use ferrowarp_tests::connection::{MEMORY_LEN, TestConnection};
 use ferrowarp_tests::peer::{Peer, Startup, opcode};
 use ferrowarp_tests::process::{self, Running, TempDir};
 use ferrowarp_tests::stack::{
-    KERNEL, KERNEL_V6, PATIENCE, STACK, STACK_V6, Stack, gather, post_recv, post_send, prefix_len,
+    KERNEL, KERNEL_V6, STACK, STACK_V6, Stack, TIMEOUT, gather, post_recv, post_send, prefix_len,
 };
 use ferrowarp_tests::{netns, skip};
 use serde_json::Value;
@@ -72,7 +72,7 @@ impl Wire {
         command.args(["--left", left, "--right", &format!("tap:{INTERFACE}")]);
         command.args(BAD.split_whitespace()).arg("--json").arg(dir.file("counters"));
         let mut program = Running::start(&mut command, dir.file("output")).unwrap();
-        program.wait_for("seed", PATIENCE).unwrap();
+        program.wait_for("seed", TIMEOUT).unwrap();
         let address = format!("{kernel}/{}", prefix_len(kernel));
         // Nobody else has it: no need to ask around before it is used.
         let nodad = if kernel.is_ipv6() { &["nodad"][..] } else { &[] };
@@ -84,7 +84,7 @@ impl Wire {
     /// Ends it; its counters, after making sure that it did what it was told, and nothing else.
     fn end(self) -> Value {
         self.program.interrupt().unwrap();
-        let ended = self.program.finish(PATIENCE).unwrap();
+        let ended = self.program.finish(TIMEOUT).unwrap();
         assert!(ended.success(), "{ended:?}");
         let text = std::fs::read_to_string(self.dir.file("counters")).unwrap();
         let counters: Value = serde_json::from_str(&text).unwrap();
@@ -109,9 +109,9 @@ fn octets(salt: usize, number: usize) -> Vec<u8> {
 }
 
 /// Messages in both directions, all posted at once.
-fn bulk(stack: &Stack, link: &mut Link<'_>, salt: usize) {
-    let inbox = stack.memory(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
-    let outbox = stack.memory(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
+fn bulk(stack: &Stack, link: &mut TestConnection<'_>, salt: usize) {
+    let inbox = stack.alloc_mr(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
+    let outbox = stack.alloc_mr(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
     let count = u32::try_from(MESSAGE_LEN).unwrap();
     for number in 0..MESSAGES {
         let at = number * MESSAGE_LEN;
@@ -143,49 +143,49 @@ fn bulk(stack: &Stack, link: &mut Link<'_>, salt: usize) {
 /// Both roles of the stack: who connects, who accepts.
 fn both_roles(stack: &Stack, listener: &Listener, addresses: Addresses, case: usize) {
     let mut link = accepted(stack, listener, addresses);
-    link.peer_speaks(MEMORY_LEN - 10);
+    link.check_peer_transfers(MEMORY_LEN - 10);
     bulk(stack, &mut link, case * 10);
-    link.stack_closes();
+    link.close_from_stack();
     let mut link = connected(stack, 5000 + u16::try_from(case).unwrap(), addresses);
-    link.stack_speaks(MEMORY_LEN - 20);
+    link.check_stack_transfers(MEMORY_LEN - 20);
     bulk(stack, &mut link, case * 10 + 5);
-    link.peer_closes();
+    link.close_from_peer();
 }
 
 /// The kernel connects.
-fn accepted<'a>(stack: &'a Stack, listener: &Listener, addresses: Addresses) -> Link<'a> {
+fn accepted<'a>(stack: &'a Stack, listener: &Listener, addresses: Addresses) -> TestConnection<'a> {
     let address = SocketAddr::new(addresses.stack, listener.port());
     let thread = std::thread::spawn(move || {
         Peer::initiate(TcpStream::connect(address).unwrap(), &Startup::default()).unwrap().0
     });
-    let qp = stack.qp();
-    let request = listener.accept_timeout(PATIENCE).expect("a request");
+    let qp = stack.create_qp();
+    let request = listener.accept_timeout(TIMEOUT).expect("a request");
     assert_eq!(request.offer().peer.ip(), addresses.kernel);
     request.accept(&qp, ConnParam::default()).unwrap();
-    qp.wait_established(PATIENCE).unwrap();
-    Link::new(stack, qp, thread.join().unwrap())
+    qp.wait_established(TIMEOUT).unwrap();
+    TestConnection::new(stack, qp, thread.join().unwrap())
 }
 
 /// The stack connects.
-fn connected(stack: &Stack, port: u16, addresses: Addresses) -> Link<'_> {
+fn connected(stack: &Stack, port: u16, addresses: Addresses) -> TestConnection<'_> {
     let address = SocketAddr::new(addresses.kernel, port);
     let listener = TcpListener::bind(address).unwrap();
     let thread = std::thread::spawn(move || {
         Peer::respond(listener.accept().unwrap().0, &Startup::default()).unwrap().0
     });
-    let qp = stack.qp();
+    let qp = stack.create_qp();
     qp.connect(address, ConnParam::default()).unwrap();
-    qp.wait_established(PATIENCE).unwrap();
-    Link::new(stack, qp, thread.join().unwrap())
+    qp.wait_established(TIMEOUT).unwrap();
+    TestConnection::new(stack, qp, thread.join().unwrap())
 }
 
 #[test]
-fn every_option_of_the_kernel_on_and_off() {
-    let Some(path) = ready("every_option_of_the_kernel_on_and_off") else { return };
+fn transfers_with_each_kernel_tcp_option_on_and_off() {
+    let Some(path) = ready("transfers_with_each_kernel_tcp_option_on_and_off") else { return };
     let dir = TempDir::new().unwrap();
     let socket = dir.file("wire").display().to_string();
     let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, V4.kernel);
-    let stack = Stack::on(&format!("memif:{socket},client"), V4.stack);
+    let stack = Stack::on_device(&format!("memif:{socket},client"), V4.stack);
     let listener = stack.context.listen(PORT, 4).unwrap();
     let cases: [&[(&str, &str)]; 6] = [
         &[],
@@ -213,15 +213,15 @@ fn every_option_of_the_kernel_on_and_off() {
 }
 
 #[test]
-fn over_ipv6() {
-    let Some(path) = ready("over_ipv6") else { return };
+fn transfers_over_ipv6() {
+    let Some(path) = ready("transfers_over_ipv6") else { return };
     if !Path::new("/proc/net/if_inet6").exists() {
         return skip("the kernel has no IPv6");
     }
     let dir = TempDir::new().unwrap();
     let socket = dir.file("wire").display().to_string();
     let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, V6.kernel);
-    let stack = Stack::on(&format!("memif:{socket},client"), V6.stack);
+    let stack = Stack::on_device(&format!("memif:{socket},client"), V6.stack);
     let listener = stack.context.listen(PORT, 4).unwrap();
     for case in [&[][..], &[("tcp_ecn", "1")]].into_iter().enumerate() {
         set(&DEFAULTS);
@@ -234,9 +234,9 @@ fn over_ipv6() {
 }
 
 #[test]
-fn taps_at_both_ends() {
-    let Some(path) = ready("taps_at_both_ends") else { return };
-    let stack = Stack::on("tap:fws0", V4.stack);
+fn transfers_between_two_taps() {
+    let Some(path) = ready("transfers_between_two_taps") else { return };
+    let stack = Stack::on_device("tap:fws0", V4.stack);
     // The kernel stays out of what passes here: it has an interface of its own behind the wire.
     netns::ip(&["link", "set", "fws0", "arp", "off", "up"]).unwrap();
     let wire = Wire::open(&path, "af_packet:fws0", TempDir::new().unwrap(), V4.kernel);

@@ -54,7 +54,7 @@ fn request(world: &mut World) -> (RequestId, ConnInfo) {
     }
 }
 
-fn begin(world: &mut World, param: &ConnParam) -> QpId {
+fn connect_with(world: &mut World, param: &ConnParam) -> QpId {
     let (now, remote) = (world.now, world.socket(1, PORT));
     let qp = world.ends[0].engine.create_qp(qp_init()).unwrap();
     world.ends[0].engine.connect(now, qp, remote, param).unwrap();
@@ -68,7 +68,7 @@ fn connected(world: &mut World) -> [QpId; 2] {
 
 fn connected_with(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -> [QpId; 2] {
     let _ = world.ends[1].engine.listen(PORT, 8);
-    let active = begin(world, ours);
+    let active = connect_with(world, ours);
     let (request, _) = request(world);
     let now = world.now;
     let passive = world.ends[1].engine.create_qp(qp_init()).unwrap();
@@ -104,7 +104,7 @@ fn receive(wr_id: u64, lkey: u32, len: u32) -> RecvWr {
 }
 
 #[test]
-fn private_data_and_read_depths_reach_the_other_end() {
+fn private_data_and_ird_ord_are_exchanged() {
     let mut world = World::new(&WorldOptions::new(1));
     world.ends[1].engine.listen(PORT, 8).unwrap();
     assert_eq!(world.ends[1].engine.listen(PORT, 8), Err(CmError::PortInUse(PORT)));
@@ -114,7 +114,7 @@ fn private_data_and_read_depths_reach_the_other_end() {
         private_data: [7; 508].into_iter().collect(),
         ..ConnParam::default()
     };
-    begin(&mut world, &ours);
+    connect_with(&mut world, &ours);
     let (request, offer) = request(&mut world);
     assert_eq!((offer.ird, offer.ord), (9, 3));
     assert_eq!(offer.private_data[..], [7; 508]);
@@ -139,10 +139,10 @@ fn private_data_and_read_depths_reach_the_other_end() {
 }
 
 #[test]
-fn a_rejection_carries_its_reason() {
+fn reject_carries_private_data_and_needed_depths() {
     let mut world = World::new(&WorldOptions::new(2));
     world.ends[1].engine.listen(PORT, 8).unwrap();
-    let qp = begin(&mut world, &ConnParam::default());
+    let qp = connect_with(&mut world, &ConnParam::default());
     let (request, _) = request(&mut world);
     let now = world.now;
     let needed = ReadDepths { ird: 3, ord: 40 };
@@ -165,16 +165,16 @@ fn a_rejection_carries_its_reason() {
 }
 
 #[test]
-fn nobody_listens() {
+fn connect_without_listener_is_refused() {
     let mut world = World::new(&WorldOptions::new(3));
-    begin(&mut world, &ConnParam::default());
+    connect_with(&mut world, &ConnParam::default());
     let Event::ConnectFailed { error, .. } = event(&mut world, 0) else { panic!() };
     assert_eq!(error, ConnectError::Refused);
     assert_eq!(world.ends[0].engine.connection_count(), 0);
 }
 
 #[test]
-fn nobody_is_there() {
+fn connect_to_absent_host_times_out() {
     let mut world = World::new(&WorldOptions::new(4));
     let now = world.now;
     let qp = world.ends[0].engine.create_qp(qp_init()).unwrap();
@@ -191,11 +191,11 @@ fn nobody_is_there() {
 }
 
 #[test]
-fn the_backlog_is_bounded_and_drains() {
+fn backlog_is_bounded_and_drains() {
     let mut world = World::new(&WorldOptions::new(5));
     world.ends[1].engine.listen(PORT, 2).unwrap();
     for _ in 0..3 {
-        begin(&mut world, &ConnParam::default());
+        connect_with(&mut world, &ConnParam::default());
     }
     let first = request(&mut world).0;
     request(&mut world);
@@ -209,7 +209,7 @@ fn the_backlog_is_bounded_and_drains() {
 
 // req-test: DDP-142, RDMAP-240
 #[test]
-fn disconnect_flushes_each_request_once_and_what_completed_arrives() {
+fn disconnect_flushes_each_request_once_and_delivers_completed_sends() {
     let mut world = World::new(&WorldOptions::new(6));
     let [active, passive] = connected(&mut world);
     let stag = register(&world, 1, Access::ALL);
@@ -242,7 +242,7 @@ fn disconnect_flushes_each_request_once_and_what_completed_arrives() {
 
 // req-test: DDP-140, DDP-143
 #[test]
-fn an_access_refused_ends_both_ends_with_a_terminate() {
+fn refused_access_terminates_both_ends() {
     let mut world = World::new(&WorldOptions::new(7));
     let [active, passive] = connected(&mut world);
     let read_only = register(&world, 1, Access::REMOTE_READ);
@@ -265,7 +265,7 @@ fn an_access_refused_ends_both_ends_with_a_terminate() {
 }
 
 #[test]
-fn a_refused_read_completes_with_the_refusal() {
+fn refused_read_completes_with_remote_access_error() {
     let mut world = World::new(&WorldOptions::new(8));
     let [active, _] = connected(&mut world);
     let ours = register(&world, 0, Access::ALL);
@@ -280,14 +280,14 @@ fn a_refused_read_completes_with_the_refusal() {
 }
 
 #[test]
-fn work_behind_a_read_that_is_flushed_is_flushed_too() {
+fn requests_after_a_flushed_read_are_flushed() {
     // Also where the completion queue takes one at a time.
     for cq_len in [1, 64] {
         let mut world = World::new(&WorldOptions { cq_len, ..WorldOptions::new(14) });
         let [active, _] = connected(&mut world);
         let ours = register(&world, 0, Access::ALL);
         let stag = register(&world, 1, Access::ALL);
-        world.cut();
+        world.partition();
         let operation = Operation::Read { sink: sge(ours, 0, 8), rkey: stag, remote: 0 };
         let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
         world.ends[0].engine.post_send(active, read).unwrap();
@@ -306,7 +306,7 @@ fn work_behind_a_read_that_is_flushed_is_flushed_too() {
 /// A slow path takes longer than the linger time for what was accepted before the end: it arrives
 /// nevertheless. A peer that acknowledges nothing more is given up as before.
 #[test]
-fn lingering_lasts_while_the_peer_acknowledges() {
+fn linger_lasts_while_the_peer_acknowledges() {
     const LEN: u32 = 1 << 15;
     for vanishes in [false, true] {
         let mut world = World::new(&WorldOptions::new(15));
@@ -315,7 +315,7 @@ fn lingering_lasts_while_the_peer_acknowledges() {
         let stag = world.ends[1].arena.register(0, 1 << 20, Access::ALL, PD);
         world.ends[0].arena.write(0, &[0x5a; LEN as usize]);
         // Octets per second: 256 KiB take half a minute.
-        world.damage(Faults { rate: Some(8 * 1024), delay_ns: 1000, ..Faults::NONE });
+        world.set_faults(Faults { rate: Some(8 * 1024), delay_ns: 1000, ..Faults::NONE });
         let mut accepted = 0;
         for wr_id in 0..8 {
             let payload = Payload::Gather([sge(ours, 0, LEN)].into_iter().collect());
@@ -333,7 +333,7 @@ fn lingering_lasts_while_the_peer_acknowledges() {
         world.ends[0].engine.disconnect(begun, active).unwrap();
         if vanishes {
             world.run_until(SECOND, |_| false);
-            world.cut();
+            world.partition();
         }
         let gone =
             world.run_until(100 * SECOND, |world| world.ends[0].engine.connection_count() == 0);
@@ -352,7 +352,7 @@ fn lingering_lasts_while_the_peer_acknowledges() {
 }
 
 #[test]
-fn a_send_that_finds_no_buffer_or_too_short_a_one_ends_the_stream() {
+fn send_without_or_beyond_a_receive_buffer_terminates() {
     for (len, code, status) in [(None, 2, None), (Some(4), 5, Some(WcStatus::LocalLength))] {
         let mut world = World::new(&WorldOptions::new(9));
         let [active, passive] = connected(&mut world);
@@ -372,7 +372,7 @@ fn a_send_that_finds_no_buffer_or_too_short_a_one_ends_the_stream() {
 }
 
 #[test]
-fn unregistered_memory_fails_the_request_and_ends_the_stream() {
+fn unregistered_memory_fails_the_request_and_terminates() {
     let mut world = World::new(&WorldOptions::new(10));
     let [active, _] = connected(&mut world);
     let payload = Payload::Gather([sge(0x5555_5500, 0, 8)].into_iter().collect());
@@ -389,7 +389,7 @@ fn unregistered_memory_fails_the_request_and_ends_the_stream() {
 
 // req-test: RDMAP-286
 #[test]
-fn an_overrun_completion_queue_takes_only_its_own_queue_pairs_down() {
+fn cq_overrun_ends_only_its_own_qps() {
     let options = WorldOptions { cq_len: 2, ..WorldOptions::new(11) };
     let mut world = World::new(&options);
     let [active, _] = connected(&mut world);
@@ -427,7 +427,7 @@ fn an_overrun_completion_queue_takes_only_its_own_queue_pairs_down() {
 }
 
 #[test]
-fn requests_need_a_connection_and_reads_need_credit() {
+fn posting_needs_a_connection_and_reads_need_ord() {
     let mut world = World::new(&WorldOptions::new(12));
     let qp = world.ends[0].engine.create_qp(qp_init()).unwrap();
     let engine = &mut world.ends[0].engine;
@@ -454,11 +454,11 @@ fn requests_need_a_connection_and_reads_need_credit() {
 
 // req-test: DDP-021, DDP-032, RDMAP-252, MPA-148
 #[test]
-fn a_peer_that_vanishes_is_noticed_and_work_is_flushed() {
+fn lost_peer_times_out_and_work_is_flushed() {
     let mut world = World::new(&WorldOptions::new(13));
     let [active, _] = connected(&mut world);
     let ours = register(&world, 0, Access::ALL);
-    world.cut();
+    world.partition();
     let operation = Operation::Read { sink: sge(ours, 0, 8), rkey: 1, remote: 0 };
     let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     world.ends[0].engine.post_send(active, read).unwrap();
@@ -475,18 +475,18 @@ fn a_peer_that_vanishes_is_noticed_and_work_is_flushed() {
 
 // req-test: RDMAP-322
 #[test]
-fn octets_that_tcp_lets_pass_are_caught_by_the_crc_before_they_are_placed() {
+fn corruption_missed_by_tcp_is_caught_by_the_mpa_crc() {
     let caught = Rc::new(Cell::new(0));
     for seed in 0..40 {
         let faults = Faults { corrupt: 0.05, delay_ns: 1000, ..Faults::default() };
         let options = WorldOptions { faults, repair_checksums: true, ..WorldOptions::new(seed) };
         let mut world = World::new(&options);
-        world.heal();
+        world.clear_faults();
         let [active, _] = connected(&mut world);
         let stag = world.ends[1].arena.register(0, 1 << 20, Access::ALL, PD);
         let ours = world.ends[0].arena.register(0, 1 << 20, Access::ALL, PD);
         world.ends[0].arena.write(0, &[0x5a; 1 << 18]);
-        world.damage(faults);
+        world.set_faults(faults);
         for wr_id in 0..8 {
             let payload = Payload::Gather([sge(ours, 0, 1 << 15)].into_iter().collect());
             let remote = wr_id << 15;

@@ -15,7 +15,7 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::{Queues, World, WorldOptions, address};
+use ferrowarp_tests::sim::world::{CompletionQueues, World, WorldOptions, address};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -28,12 +28,12 @@ fn init() -> QpInit {
 }
 
 /// The engine that listens, in its own time.
-struct Bed {
-    engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
+struct Fixture {
+    engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
     now: Instant,
 }
 
-impl Bed {
+impl Fixture {
     fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
         let pools = PoolSizes { data: 256, reserve: 16, control: 256 };
         let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
@@ -42,13 +42,13 @@ impl Bed {
         config.siw_reject_fin_delay_ns = 0;
         change(&mut config);
         let arena = Rc::new(VecMemory::new(1 << 16));
-        let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
+        let mut engine = Engine::new(config, device, arena, CompletionQueues::new(2, 64));
         engine.listen(PORT, 64).unwrap();
         Self { engine, now: Instant::from_nanos(1000) }
     }
 
     /// Passes until all that came is handled.
-    fn pass(&mut self) {
+    fn poll(&mut self) {
         while {
             self.engine.drive(self.now);
             self.now = self.now + MICROSECOND;
@@ -58,7 +58,7 @@ impl Bed {
     }
 
     /// Lets time go by, firing timers.
-    fn wait(&mut self, ns: u64) {
+    fn advance(&mut self, ns: u64) {
         let end = self.now + ns;
         while self.now < end {
             let next = self.engine.deadline().unwrap_or(end).max(self.now + MICROSECOND);
@@ -85,7 +85,7 @@ impl Bed {
         self.sent().into_iter().map(|(segment, _)| segment).filter(ours).collect()
     }
 
-    fn request(&mut self) -> RequestId {
+    fn connect_request(&mut self) -> RequestId {
         match self.engine.next_event() {
             Some(Event::ConnectRequest { request, .. }) => request,
             other => panic!("unexpected {other:?}"),
@@ -98,15 +98,15 @@ impl Bed {
             let source = Ipv4Addr::from_bits(0x0a00_0000 + i % 60_000);
             let port = 1024 + u16::try_from(i / 60_000).unwrap();
             let peer = Peer::at(source.into(), port, i);
-            peer.put(self, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
+            peer.send_segment(self, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
             if i % 64 == 63 {
                 // 100,000 in a second.
                 self.now = self.now + 640 * MICROSECOND;
-                self.pass();
+                self.poll();
                 self.engine.device().outbound.borrow_mut().clear();
             }
         }
-        self.pass();
+        self.poll();
         self.engine.device().outbound.borrow_mut().clear();
     }
 }
@@ -133,7 +133,7 @@ impl Peer {
         Self { template, tuple, seq: Seq(seq), ack: Seq(0), ts: (500, 0) }
     }
 
-    fn honest(port: u16) -> Self {
+    fn well_behaved(port: u16) -> Self {
         Self::at(address(0), port, 0xffff_fff0)
     }
 
@@ -151,19 +151,19 @@ impl Peer {
         Fields { seq: self.seq, ack: self.ack, flags, window: 1000, options, ..Fields::default() }
     }
 
-    fn put(&self, bed: &Bed, fields: &Fields, payload: &[u8]) {
+    fn send_segment(&self, fx: &Fixture, fields: &Fields, payload: &[u8]) {
         let at = 54 + fields.options.wire_len();
         let mut frame = vec![0; at + payload.len()];
         frame[at..].copy_from_slice(payload);
         self.template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
-        bed.engine.device().inbound.borrow_mut().push_back(frame);
+        fx.engine.device().inbound.borrow_mut().push_back(frame);
     }
 
     /// Sends a SYN and takes the answer.
-    fn syn(&mut self, bed: &mut Bed) -> Segment {
-        self.put(bed, &self.fields(Flags::SYN, self.syn_options()), &[]);
-        bed.pass();
-        let answer = bed.sent_to(self).pop().expect("an answer");
+    fn syn(&mut self, fx: &mut Fixture) -> Segment {
+        self.send_segment(fx, &self.fields(Flags::SYN, self.syn_options()), &[]);
+        fx.poll();
+        let answer = fx.sent_to(self).pop().expect("an answer");
         assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
         assert_eq!(answer.ack, self.seq + 1);
         self.seq += 1;
@@ -173,13 +173,13 @@ impl Peer {
     }
 
     /// Sends octets in order with an ACK.
-    fn send(&mut self, bed: &mut Bed, flags: Flags, payload: &[u8]) -> Vec<Segment> {
+    fn send(&mut self, fx: &mut Fixture, flags: Flags, payload: &[u8]) -> Vec<Segment> {
         self.ts.0 += 1;
         let options = Options::timestamps(Some(self.ts));
-        self.put(bed, &self.fields(Flags::ACK | flags, options), payload);
+        self.send_segment(fx, &self.fields(Flags::ACK | flags, options), payload);
         self.seq += u32::try_from(payload.len()).unwrap() + u32::from(flags.has(Flags::FIN));
-        bed.pass();
-        let sent = bed.sent_to(self);
+        fx.poll();
+        let sent = fx.sent_to(self);
         for segment in &sent {
             self.ack = self.ack.max(segment.seq + segment.seq_len());
             self.ts.1 = segment.options.ts.map_or(self.ts.1, |(val, _)| val);
@@ -188,24 +188,24 @@ impl Peer {
     }
 
     /// Connects, sends the start-up request, and is accepted.
-    fn connect(&mut self, bed: &mut Bed) -> Segment {
-        let answer = self.syn(bed);
-        self.begin(bed);
+    fn connect(&mut self, fx: &mut Fixture) -> Segment {
+        let answer = self.syn(fx);
+        self.start_mpa(fx);
         answer
     }
 
-    fn begin(&mut self, bed: &mut Bed) {
-        self.send(bed, Flags::default(), &request());
-        let request = bed.request();
-        let qp = bed.engine.create_qp(init()).unwrap();
-        bed.engine.accept(bed.now, request, qp, &ConnParam::default()).unwrap();
-        assert!(matches!(bed.engine.next_event(), Some(Event::Established { .. })));
+    fn start_mpa(&mut self, fx: &mut Fixture) {
+        self.send(fx, Flags::default(), &mpa_request());
+        let request = fx.connect_request();
+        let qp = fx.engine.create_qp(init()).unwrap();
+        fx.engine.accept(fx.now, request, qp, &ConnParam::default()).unwrap();
+        assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
     }
 
     /// What was agreed on works: window scale, SACK, timestamps.
-    fn try_options(&mut self, bed: &mut Bed, answer: &Segment) {
-        bed.pass();
-        let opened = bed.sent_to(self);
+    fn check_negotiated_options(&mut self, fx: &mut Fixture, answer: &Segment) {
+        fx.poll();
+        let opened = fx.sent_to(self);
         let shift = answer.options.wscale.expect("the engine scales");
         let window = opened.iter().map(|segment| u32::from(segment.window) << shift).max();
         assert!(window.unwrap() >= 256 * 1024, "{window:?}");
@@ -214,16 +214,16 @@ impl Peer {
             seq: self.seq + 1000,
             ..self.fields(Flags::ACK, Options::timestamps(Some(self.ts)))
         };
-        self.put(bed, &early, &[7; 100]);
-        bed.pass();
-        let report = bed.sent_to(self).pop().expect("a report");
+        self.send_segment(fx, &early, &[7; 100]);
+        fx.poll();
+        let report = fx.sent_to(self).pop().expect("a report");
         assert_eq!(report.options.sack[..], [(early.seq, early.seq + 100)]);
         assert!(report.options.ts.is_some());
     }
 }
 
 /// The start-up request of a peer.
-fn request() -> Vec<u8> {
+fn mpa_request() -> Vec<u8> {
     let request =
         startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
     let mut octets = vec![0; request.wire_len()];
@@ -231,49 +231,49 @@ fn request() -> Vec<u8> {
     octets
 }
 
-fn under_pressure() -> Bed {
-    let mut bed = Bed::new(|config| {
+fn under_pressure() -> Fixture {
+    let mut fx = Fixture::new(|config| {
         config.half_open_per_listener_max = 8;
         config.startup_timeout_ns = 2 * SECOND;
     });
-    bed.flood(0, 100);
-    assert!(bed.engine.counters().cookies_sent > 0);
-    bed
+    fx.flood(0, 100);
+    assert!(fx.engine.counters().cookies_sent > 0);
+    fx
 }
 
 #[test]
-fn a_flood_takes_bounded_memory_and_an_honest_peer_connects_with_all_options() {
-    let mut bed = Bed::new(|_| {});
+fn syn_flood_is_bounded_and_cookies_keep_all_options() {
+    let mut fx = Fixture::new(|_| {});
     let mut most = 0;
     for part in 0..10 {
-        bed.flood(part * 10_000, 10_000);
-        most = most.max(bed.engine.connection_count());
+        fx.flood(part * 10_000, 10_000);
+        most = most.max(fx.engine.connection_count());
     }
-    let counters = *bed.engine.counters();
+    let counters = *fx.engine.counters();
     assert_eq!(most, 512, "half open, per listener");
     // The port's queue was full now and then.
     let answered = counters.cookies_sent + counters.cookies_rate_limited;
     assert!((98_000..=100_000 - 512).contains(&answered), "{answered}");
     assert!(counters.cookies_sent > 49_000, "half of the limit at least");
-    bed.wait(100 * MILLISECOND);
-    let mut peer = Peer::honest(5000);
-    let answer = peer.connect(&mut bed);
-    assert_eq!(bed.engine.counters().cookies_accepted, 1);
+    fx.advance(100 * MILLISECOND);
+    let mut peer = Peer::well_behaved(5000);
+    let answer = peer.connect(&mut fx);
+    assert_eq!(fx.engine.counters().cookies_accepted, 1);
     let options = &answer.options;
     assert_eq!((options.mss, options.sack_permitted), (Some(1460), true));
-    peer.try_options(&mut bed, &answer);
+    peer.check_negotiated_options(&mut fx, &answer);
     // And those that never answered are forgotten.
-    bed.wait(60 * SECOND);
-    assert!(bed.engine.connection_count() <= 1);
+    fx.advance(60 * SECOND);
+    assert!(fx.engine.connection_count() <= 1);
 }
 
 #[test]
-fn two_engines_connect_through_a_flood() {
-    connect_through_a_flood(false);
-    connect_through_a_flood(true);
+fn connect_succeeds_during_a_syn_flood() {
+    connect_during_a_syn_flood(false);
+    connect_during_a_syn_flood(true);
 }
 
-fn connect_through_a_flood(ipv6: bool) {
+fn connect_during_a_syn_flood(ipv6: bool) {
     let mut world = World::new(&WorldOptions { ipv6, ..WorldOptions::new(9) });
     world.ends[1].engine.listen(PORT, 8).unwrap();
     let mut flood = 0;
@@ -331,26 +331,26 @@ fn connect_through_a_flood(ipv6: bool) {
 }
 
 #[test]
-fn without_timestamps_a_cookie_keeps_the_segment_size_only() {
-    let mut bed = under_pressure();
-    let mut peer = Peer::honest(5000);
+fn cookie_without_timestamps_keeps_only_the_mss() {
+    let mut fx = under_pressure();
+    let mut peer = Peer::well_behaved(5000);
     let options = Options { ts: None, ..peer.syn_options() };
-    peer.put(&bed, &peer.fields(Flags::SYN, options), &[]);
-    bed.pass();
-    let answer = bed.sent_to(&peer).pop().unwrap();
+    peer.send_segment(&fx, &peer.fields(Flags::SYN, options), &[]);
+    fx.poll();
+    let answer = fx.sent_to(&peer).pop().unwrap();
     let options = &answer.options;
     assert_eq!((options.mss, options.wscale, options.sack_permitted), (Some(1460), None, false));
     peer.seq += 1;
     peer.ack = answer.seq + 1;
-    peer.put(&bed, &peer.fields(Flags::ACK, Options::default()), &request());
-    bed.pass();
-    bed.request();
+    peer.send_segment(&fx, &peer.fields(Flags::ACK, Options::default()), &mpa_request());
+    fx.poll();
+    fx.connect_request();
 }
 
 #[test]
-fn forged_acks_make_no_connection_and_are_reset() {
-    let mut bed = under_pressure();
-    let before = bed.engine.connection_count();
+fn forged_cookie_acks_are_reset() {
+    let mut fx = under_pressure();
+    let before = fx.engine.connection_count();
     let mut rng = SmallRng::seed_from_u64(3);
     let mut resets = 0;
     for round in 0..200 {
@@ -361,151 +361,155 @@ fn forged_acks_make_no_connection_and_are_reset() {
             }
             peer.ack = Seq(rng.random());
             let ts = rng.random::<bool>().then(|| (rng.random(), rng.random()));
-            peer.put(&bed, &peer.fields(Flags::ACK, Options::timestamps(ts)), &[1; 10]);
+            peer.send_segment(&fx, &peer.fields(Flags::ACK, Options::timestamps(ts)), &[1; 10]);
         }
-        bed.pass();
-        for (segment, _) in bed.sent() {
+        fx.poll();
+        for (segment, _) in fx.sent() {
             resets += u32::from(segment.flags.has(Flags::RST));
         }
     }
-    let counters = bed.engine.counters();
-    assert_eq!((counters.cookies_accepted, bed.engine.connection_count()), (0, before));
+    let counters = fx.engine.counters();
+    assert_eq!((counters.cookies_accepted, fx.engine.connection_count()), (0, before));
     assert!(counters.cookies_invalid > 90_000);
     assert!(resets > 0, "within their rate");
 }
 
 #[test]
-fn an_old_cookie_is_reset() {
-    let mut bed = under_pressure();
-    let mut peer = Peer::honest(5000);
-    peer.syn(&mut bed);
+fn expired_cookie_is_reset() {
+    let mut fx = under_pressure();
+    let mut peer = Peer::well_behaved(5000);
+    peer.syn(&mut fx);
     // The listener still sends cookies; this one is just too old.
-    bed.wait(100 * SECOND);
-    bed.flood(1000, 100);
-    bed.wait(60 * SECOND);
-    let sent = peer.send(&mut bed, Flags::default(), &request());
+    fx.advance(100 * SECOND);
+    fx.flood(1000, 100);
+    fx.advance(60 * SECOND);
+    let sent = peer.send(&mut fx, Flags::default(), &mpa_request());
     assert_eq!((sent.len(), sent[0].flags, sent[0].seq), (1, Flags::RST, peer.ack));
-    assert_eq!(bed.engine.counters().cookies_accepted, 0);
+    assert_eq!(fx.engine.counters().cookies_accepted, 0);
 }
 
 #[test]
-fn a_cookie_outlives_the_wrap_of_the_timestamp_clock() {
-    let mut bed = under_pressure();
-    let mut peer = Peer::honest(5000);
-    let clock = peer.syn(&mut bed).options.ts.unwrap().0;
+fn cookie_survives_the_timestamp_wrap() {
+    let mut fx = under_pressure();
+    let mut peer = Peer::well_behaved(5000);
+    let clock = peer.syn(&mut fx).options.ts.unwrap().0;
     // To 30 ms before the clock of this four-tuple wraps.
     let to_wrap = u64::from(u32::MAX - clock) * MICROSECOND;
-    bed.wait(to_wrap - 30 * MILLISECOND);
-    bed.flood(1000, 100);
-    let mut peer = Peer::honest(5000);
-    let answer = peer.syn(&mut bed);
+    fx.advance(to_wrap - 30 * MILLISECOND);
+    fx.flood(1000, 100);
+    let mut peer = Peer::well_behaved(5000);
+    let answer = peer.syn(&mut fx);
     assert!(answer.options.ts.unwrap().0 > 0xffff_0000, "{:?}", answer.options.ts);
-    bed.wait(100 * MILLISECOND);
-    peer.begin(&mut bed);
-    assert_eq!(bed.engine.counters().cookies_accepted, 1);
-    peer.try_options(&mut bed, &answer);
-    let sent = peer.send(&mut bed, Flags::default(), &[0; 10]);
+    fx.advance(100 * MILLISECOND);
+    peer.start_mpa(&mut fx);
+    assert_eq!(fx.engine.counters().cookies_accepted, 1);
+    peer.check_negotiated_options(&mut fx, &answer);
+    let sent = peer.send(&mut fx, Flags::default(), &[0; 10]);
     assert!(sent.iter().all(|segment| segment.options.ts.unwrap().0 < 0x10_0000));
 }
 
 #[test]
-fn a_cookie_sent_before_there_was_room_still_counts() {
-    let mut bed = under_pressure();
-    let mut peer = Peer::honest(5000);
-    let first = peer.syn(&mut bed);
+fn earlier_cookie_completes_a_half_open_connection() {
+    let mut fx = under_pressure();
+    let mut peer = Peer::well_behaved(5000);
+    let first = peer.syn(&mut fx);
     // Those that flooded are given up; the SYN once more makes a connection half open.
-    bed.wait(5 * SECOND);
+    fx.advance(5 * SECOND);
     peer.seq = peer.seq - 1;
-    let second = peer.syn(&mut bed);
+    let second = peer.syn(&mut fx);
     assert_ne!(first.seq, second.seq);
-    assert_eq!(bed.engine.counters().cookies_accepted, 0);
+    assert_eq!(fx.engine.counters().cookies_accepted, 0);
     peer.ack = first.seq + 1;
     peer.ts.1 = first.options.ts.unwrap().0;
-    peer.begin(&mut bed);
-    assert_eq!(bed.engine.counters().cookies_accepted, 1);
-    assert_eq!(bed.engine.connection_count(), 1);
+    peer.start_mpa(&mut fx);
+    assert_eq!(fx.engine.counters().cookies_accepted, 1);
+    assert_eq!(fx.engine.connection_count(), 1);
 }
 
 #[test]
-fn cookies_are_sent_at_a_limited_rate() {
-    let mut bed = Bed::new(|config| {
+fn cookies_are_rate_limited() {
+    let mut fx = Fixture::new(|config| {
         config.half_open_per_listener_max = 0;
         config.cookies_per_second = 100;
     });
     for second in 0..10 {
-        bed.flood(second * 1000, 1000);
-        let now = bed.now;
-        bed.wait((SECOND * u64::from(second + 1)).saturating_sub(now.as_nanos()));
+        fx.flood(second * 1000, 1000);
+        let now = fx.now;
+        fx.advance((SECOND * u64::from(second + 1)).saturating_sub(now.as_nanos()));
     }
-    let counters = bed.engine.counters();
+    let counters = fx.engine.counters();
     assert!((10..=1000).contains(&counters.cookies_sent), "{}", counters.cookies_sent);
     assert_eq!(counters.cookies_sent + counters.cookies_rate_limited, 10_000);
-    assert_eq!(bed.engine.connection_count(), 0);
+    assert_eq!(fx.engine.connection_count(), 0);
 }
 
 #[test]
-fn half_open_connections_are_bounded_over_all_listeners_and_forgotten() {
-    let mut bed = Bed::new(|config| config.half_open_max = 20);
-    bed.engine.listen(PORT + 1, 64).unwrap();
-    bed.flood(0, 100);
-    assert_eq!(bed.engine.connection_count(), 20);
-    bed.wait(30 * SECOND);
-    assert_eq!(bed.engine.connection_count(), 0);
+fn half_open_connections_are_bounded_globally_and_expire() {
+    let mut fx = Fixture::new(|config| config.half_open_max = 20);
+    fx.engine.listen(PORT + 1, 64).unwrap();
+    fx.flood(0, 100);
+    assert_eq!(fx.engine.connection_count(), 20);
+    fx.advance(30 * SECOND);
+    assert_eq!(fx.engine.connection_count(), 0);
     // And there is room again.
-    let sent = bed.engine.counters().cookies_sent;
-    Peer::honest(5000).connect(&mut bed);
-    assert_eq!(bed.engine.counters().cookies_sent, sent);
+    let sent = fx.engine.counters().cookies_sent;
+    Peer::well_behaved(5000).connect(&mut fx);
+    assert_eq!(fx.engine.counters().cookies_sent, sent);
 }
 
 #[test]
-fn a_full_backlog_lets_a_handshake_complete_later() {
-    let mut bed = Bed::new(|_| {});
-    bed.engine.unlisten(PORT);
-    bed.engine.listen(PORT, 1).unwrap();
-    let mut peers = [5000, 5001].map(Peer::honest);
+fn full_backlog_defers_the_handshake() {
+    let mut fx = Fixture::new(|_| {});
+    fx.engine.unlisten(PORT);
+    fx.engine.listen(PORT, 1).unwrap();
+    let mut peers = [5000, 5001].map(Peer::well_behaved);
     // Both are half open before either has completed.
     for peer in &mut peers {
-        peer.syn(&mut bed);
+        peer.syn(&mut fx);
     }
     for peer in &mut peers {
-        peer.send(&mut bed, Flags::default(), &request());
+        peer.send(&mut fx, Flags::default(), &mpa_request());
     }
-    let first = bed.request();
-    assert!(bed.engine.next_event().is_none());
-    assert_eq!(bed.engine.counters().backlog_overflows, 1);
-    let third = Peer::honest(5002);
-    third.put(&bed, &third.fields(Flags::SYN, third.syn_options()), &[]);
-    bed.pass();
-    assert!(bed.sent_to(&third).is_empty(), "nor are new ones begun");
+    let first = fx.connect_request();
+    assert!(fx.engine.next_event().is_none());
+    assert_eq!(fx.engine.counters().backlog_overflows, 1);
+    let third = Peer::well_behaved(5002);
+    third.send_segment(&fx, &third.fields(Flags::SYN, third.syn_options()), &[]);
+    fx.poll();
+    assert!(fx.sent_to(&third).is_empty(), "nor are new ones begun");
     // Once there is room, what the peer sends again completes it.
-    bed.engine.reject(bed.now, first, ReadDepths::default(), b"").unwrap();
-    peers[1].seq = peers[1].seq - u32::try_from(request().len()).unwrap();
-    peers[1].send(&mut bed, Flags::default(), &request());
-    bed.request();
+    fx.engine.reject(fx.now, first, ReadDepths::default(), b"").unwrap();
+    peers[1].seq = peers[1].seq - u32::try_from(mpa_request().len()).unwrap();
+    peers[1].send(&mut fx, Flags::default(), &mpa_request());
+    fx.connect_request();
 }
 
 #[test]
-fn stray_resets_take_nothing_of_the_limit_on_resets() {
-    let mut bed = Bed::new(|_| {});
+fn stray_rsts_do_not_consume_the_rst_limit() {
+    let mut fx = Fixture::new(|_| {});
     let stray = Peer::to((address(1), PORT + 1).into(), address(0), 5000, 1);
     for _ in 0..50 {
         for _ in 0..64 {
-            stray.put(&bed, &stray.fields(Flags::RST | Flags::ACK, Options::default()), &[]);
+            stray.send_segment(
+                &fx,
+                &stray.fields(Flags::RST | Flags::ACK, Options::default()),
+                &[],
+            );
         }
-        bed.engine.drive(bed.now);
-        bed.engine.drive(bed.now);
+        fx.engine.drive(fx.now);
+        fx.engine.drive(fx.now);
     }
-    assert!(bed.sent_to(&stray).is_empty(), "a RST is not answered");
-    stray.put(&bed, &stray.fields(Flags::ACK, Options::default()), &[]);
-    bed.engine.drive(bed.now);
-    let sent = bed.sent_to(&stray);
+    assert!(fx.sent_to(&stray).is_empty(), "a RST is not answered");
+    stray.send_segment(&fx, &stray.fields(Flags::ACK, Options::default()), &[]);
+    fx.engine.drive(fx.now);
+    let sent = fx.sent_to(&stray);
     assert_eq!((sent.len(), sent[0].flags), (1, Flags::RST), "within the same tenth of a second");
 }
 
 #[test]
-fn what_never_made_sense_is_dropped_by_a_listener() {
-    let mut bed = Bed::new(|_| {});
-    let peer = Peer::honest(5000);
+fn listener_drops_invalid_flag_combinations() {
+    let mut fx = Fixture::new(|_| {});
+    let peer = Peer::well_behaved(5000);
     for (flags, answers) in [
         (Flags::default(), 0),
         (Flags::FIN, 0),
@@ -517,132 +521,128 @@ fn what_never_made_sense_is_dropped_by_a_listener() {
         (Flags::SYN | Flags::ACK, 1),
         (Flags::FIN | Flags::ACK, 1),
     ] {
-        peer.put(&bed, &peer.fields(flags, Options::default()), &[]);
-        bed.pass();
-        let sent = bed.sent_to(&peer);
+        peer.send_segment(&fx, &peer.fields(flags, Options::default()), &[]);
+        fx.poll();
+        let sent = fx.sent_to(&peer);
         assert_eq!(sent.len(), answers, "{flags:?}");
         assert!(sent.iter().all(|segment| segment.flags == Flags::RST));
     }
-    assert_eq!(bed.engine.connection_count(), 0);
+    assert_eq!(fx.engine.connection_count(), 0);
 }
 
 /// Brings the engine's end of a connection to TIME-WAIT: it rejects, and closes first.
-fn to_time_wait(bed: &mut Bed, port: u16) -> Peer {
-    let mut peer = Peer::honest(port);
-    peer.syn(bed);
-    peer.send(bed, Flags::default(), &request());
-    let request = bed.request();
-    bed.engine.reject(bed.now, request, ReadDepths::default(), b"").unwrap();
-    bed.pass();
-    let last = bed.sent_to(&peer).pop().unwrap();
+fn to_time_wait(fx: &mut Fixture, port: u16) -> Peer {
+    let mut peer = Peer::well_behaved(port);
+    peer.syn(fx);
+    peer.send(fx, Flags::default(), &mpa_request());
+    let request = fx.connect_request();
+    fx.engine.reject(fx.now, request, ReadDepths::default(), b"").unwrap();
+    fx.poll();
+    let last = fx.sent_to(&peer).pop().unwrap();
     assert!(last.flags.has(Flags::FIN));
     peer.ack = last.seq + last.seq_len();
-    peer.send(bed, Flags::FIN, &[]);
+    peer.send(fx, Flags::FIN, &[]);
     peer
 }
 
 #[test]
-fn only_so_many_connections_are_in_time_wait() {
-    let mut bed = Bed::new(|config| config.time_wait_max = 4);
+fn time_wait_is_bounded_and_evicts_the_oldest() {
+    let mut fx = Fixture::new(|config| config.time_wait_max = 4);
     for port in 0..20 {
-        to_time_wait(&mut bed, 5000 + port);
-        assert_eq!(bed.engine.connection_count(), usize::from(port + 1).min(4));
+        to_time_wait(&mut fx, 5000 + port);
+        assert_eq!(fx.engine.connection_count(), usize::from(port + 1).min(4));
     }
-    assert_eq!(bed.engine.counters().time_waits_recycled, 16);
+    assert_eq!(fx.engine.counters().time_waits_recycled, 16);
     // The oldest went: the youngest still answers its peer's FIN.
-    let mut young = Peer::honest(5019);
-    young.seq += u32::try_from(request().len()).unwrap() + 1;
-    bed.wait(2 * SECOND);
-    assert_eq!(bed.engine.connection_count(), 0);
-    to_time_wait(&mut bed, 5000);
-    assert_eq!(
-        bed.engine.counters().time_waits_recycled,
-        16,
-        "what ended by itself is not counted"
-    );
+    let mut young = Peer::well_behaved(5019);
+    young.seq += u32::try_from(mpa_request().len()).unwrap() + 1;
+    fx.advance(2 * SECOND);
+    assert_eq!(fx.engine.connection_count(), 0);
+    to_time_wait(&mut fx, 5000);
+    assert_eq!(fx.engine.counters().time_waits_recycled, 16, "what ended by itself is not counted");
 }
 
 #[test]
-fn a_full_table_prefers_the_new_to_what_only_lingers() {
-    let mut bed = Bed::new(|config| config.connections_max = 4);
+fn full_connection_table_recycles_time_wait() {
+    let mut fx = Fixture::new(|config| config.connections_max = 4);
     for port in 0..4 {
-        to_time_wait(&mut bed, 5000 + port);
+        to_time_wait(&mut fx, 5000 + port);
     }
     for port in 0..4 {
-        Peer::honest(6000 + port).connect(&mut bed);
+        Peer::well_behaved(6000 + port).connect(&mut fx);
     }
-    assert_eq!(bed.engine.connection_count(), 4);
-    let peer = Peer::honest(7000);
-    peer.put(&bed, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
-    bed.pass();
-    assert!(bed.sent_to(&peer).is_empty());
+    assert_eq!(fx.engine.connection_count(), 4);
+    let peer = Peer::well_behaved(7000);
+    peer.send_segment(&fx, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
+    fx.poll();
+    assert!(fx.sent_to(&peer).is_empty());
 }
 
 #[test]
-fn a_connection_out_of_time_wait_goes_on_behind_the_old_sequence_numbers() {
-    let mut bed = Bed::new(|_| {});
-    let old = to_time_wait(&mut bed, 5000);
-    let mut new = Peer::honest(5000);
+fn connection_out_of_time_wait_uses_higher_sequence_numbers() {
+    let mut fx = Fixture::new(|_| {});
+    let old = to_time_wait(&mut fx, 5000);
+    let mut new = Peer::well_behaved(5000);
     new.seq = old.seq - 500;
     new.ts.0 = old.ts.0 + 1;
-    let answer = new.syn(&mut bed);
+    let answer = new.syn(&mut fx);
     assert!(answer.seq > old.ack, "{:?} {:?}", answer.seq, old.ack);
-    new.begin(&mut bed);
-    assert_eq!(bed.engine.connection_count(), 1);
+    new.start_mpa(&mut fx);
+    assert_eq!(fx.engine.connection_count(), 1);
 }
 
 #[test]
-fn time_wait_gives_way_only_where_somebody_listens() {
-    let mut bed = Bed::new(|_| {});
-    let old = to_time_wait(&mut bed, 5000);
-    bed.engine.unlisten(PORT);
-    let mut new = Peer::honest(5000);
+fn time_wait_is_recycled_only_with_a_listener() {
+    let mut fx = Fixture::new(|_| {});
+    let old = to_time_wait(&mut fx, 5000);
+    fx.engine.unlisten(PORT);
+    let mut new = Peer::well_behaved(5000);
     new.seq = old.seq + 500;
     new.ts.0 = old.ts.0 + 1;
-    new.put(&bed, &new.fields(Flags::SYN, new.syn_options()), &[]);
-    bed.pass();
-    let sent = bed.sent_to(&new);
+    new.send_segment(&fx, &new.fields(Flags::SYN, new.syn_options()), &[]);
+    fx.poll();
+    let sent = fx.sent_to(&new);
     assert_eq!((sent.len(), sent[0].flags, sent[0].ack), (1, Flags::ACK, old.seq));
-    assert_eq!(bed.engine.connection_count(), 1);
+    assert_eq!(fx.engine.connection_count(), 1);
 }
 
 #[test]
-fn time_wait_gives_way_only_to_what_is_taken() {
-    let mut bed = Bed::new(|_| {});
-    bed.engine.unlisten(PORT);
-    bed.engine.listen(PORT, 1).unwrap();
-    let old = to_time_wait(&mut bed, 5000);
+fn time_wait_is_kept_while_the_backlog_is_full() {
+    let mut fx = Fixture::new(|_| {});
+    fx.engine.unlisten(PORT);
+    fx.engine.listen(PORT, 1).unwrap();
+    let old = to_time_wait(&mut fx, 5000);
     // The backlog is full.
-    let mut other = Peer::honest(6000);
-    other.syn(&mut bed);
-    other.send(&mut bed, Flags::default(), &request());
-    let mut new = Peer::honest(5000);
+    let mut other = Peer::well_behaved(6000);
+    other.syn(&mut fx);
+    other.send(&mut fx, Flags::default(), &mpa_request());
+    let mut new = Peer::well_behaved(5000);
     new.seq = old.seq + 500;
     new.ts.0 = old.ts.0 + 1;
-    new.put(&bed, &new.fields(Flags::SYN, new.syn_options()), &[]);
-    bed.pass();
-    assert!(bed.sent_to(&new).is_empty());
-    assert_eq!(bed.engine.connection_count(), 2);
+    new.send_segment(&fx, &new.fields(Flags::SYN, new.syn_options()), &[]);
+    fx.poll();
+    assert!(fx.sent_to(&new).is_empty());
+    assert_eq!(fx.engine.connection_count(), 2);
 }
 
 #[test]
-fn a_port_that_is_no_longer_listened_on_forgets_what_was_under_way() {
-    let mut bed = Bed::new(|config| config.half_open_max = 4);
+fn unlisten_drops_half_open_connections() {
+    let mut fx = Fixture::new(|config| config.half_open_max = 4);
     for round in 0..3 {
         for port in 0..4 {
-            Peer::honest(5000 + 10 * round + port).syn(&mut bed);
+            Peer::well_behaved(5000 + 10 * round + port).syn(&mut fx);
         }
-        assert_eq!(bed.engine.connection_count(), 4);
-        bed.engine.unlisten(PORT);
-        bed.pass();
-        assert_eq!(bed.engine.connection_count(), 0);
-        bed.engine.listen(PORT, 64).unwrap();
+        assert_eq!(fx.engine.connection_count(), 4);
+        fx.engine.unlisten(PORT);
+        fx.poll();
+        assert_eq!(fx.engine.connection_count(), 0);
+        fx.engine.listen(PORT, 64).unwrap();
     }
-    assert_eq!(bed.engine.counters().cookies_sent, 0, "the counts came back to nothing");
+    assert_eq!(fx.engine.counters().cookies_sent, 0, "the counts came back to nothing");
 }
 
 #[test]
-fn source_ports_towards_one_peer_say_nothing_of_those_towards_another() {
+fn ephemeral_ports_are_unrelated_across_destinations() {
     let mut world = World::new(&WorldOptions::new(4));
     let mut ports = [0; 20];
     for (place, port) in ports.iter_mut().enumerate() {

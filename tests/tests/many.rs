@@ -34,14 +34,14 @@ fn busy_ns() -> Option<u64> {
     stat.split(' ').next()?.parse().ok()
 }
 
-struct Many {
+struct ManyConnections {
     world: World,
     stags: [u32; 2],
     qps: Vec<[QpId; 2]>,
     connected: usize,
 }
 
-impl Many {
+impl ManyConnections {
     fn new() -> Self {
         let options = WorldOptions {
             arena_len: 1 << 20,
@@ -97,7 +97,7 @@ impl Many {
     }
 
     /// Nothing happens for so long.
-    fn rest(&mut self, ns: u64) {
+    fn idle(&mut self, ns: u64) {
         let end = self.world.now + ns;
         while self.world.now < end && self.world.step() {}
     }
@@ -127,8 +127,8 @@ impl Many {
 }
 
 #[test]
-fn ten_thousand_connections() {
-    let mut many = Many::new();
+fn cost_per_frame_is_independent_of_connection_count() {
+    let mut many = ManyConnections::new();
     // Everything that is made once.
     many.make_queue_pairs(100);
     many.connect();
@@ -138,7 +138,7 @@ fn ten_thousand_connections() {
     many.make_queue_pairs(COUNT - 100);
     let before = resident();
     many.connect();
-    many.rest(5 * SECOND);
+    many.idle(5 * SECOND);
     let after = resident();
     for end in &many.world.ends {
         let usage = end.engine.usage();
@@ -146,7 +146,7 @@ fn ten_thousand_connections() {
         assert_eq!((usage.ooo_frames, usage.ooo_bytes, usage.partial_fpdus), (0, 0, 0));
         // A timer or two of each at the most.
         assert!(usage.timers <= 4 * COUNT, "{usage:?}");
-        assert_eq!(end.engine.device().lent(), 0, "an idle connection keeps no frame");
+        assert_eq!(end.engine.device().frames_in_use(), 0, "an idle connection keeps no frame");
     }
     let (Some(before_queues), Some(before), Some(after)) = (before_queues, before, after) else {
         return skip("no /proc/self/statm");

@@ -6,16 +6,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use ferrowarp::{Access, ConnParam, Event, Payload};
-use ferrowarp_tests::link::pattern;
+use ferrowarp_tests::connection::pattern;
 use ferrowarp_tests::process::{self, Running, TempDir};
 use ferrowarp_tests::skip;
 use ferrowarp_tests::stack::{
     KERNEL, STACK, Stack, gather, post_read, post_recv, post_send, post_write,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The socket on which the other process of [`a_region_across_two_processes`] is to connect.
+/// The socket on which the other process of [`rdma_between_two_processes`] is to connect.
 const SOCKET: &str = "FERROWARP_TEST_SOCKET";
 const PORT: u16 = 4791;
 const LEN: usize = 3_000_000;
@@ -26,41 +26,41 @@ fn inline(octets: &[u8]) -> Payload {
 }
 
 #[test]
-fn a_region_across_two_processes() {
+fn rdma_between_two_processes() {
     if let Ok(socket) = std::env::var(SOCKET) {
         return client(&socket);
     }
     let dir = TempDir::new().unwrap();
     let socket = dir.file("fw.sock");
-    let stack = Stack::on(&format!("memif:{},server", socket.display()), STACK);
+    let stack = Stack::on_device(&format!("memif:{},server", socket.display()), STACK);
     let listener = stack.context.listen(PORT, 1).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "a_region_across_two_processes", "--nocapture"]);
+    command.args(["--exact", "rdma_between_two_processes", "--nocapture"]);
     command.env(SOCKET, &socket);
     let other = Running::start(&mut command, dir.file("client.log")).unwrap();
 
-    let qp = stack.qp();
-    let shared = stack.memory(LEN, Access::ALL);
-    let inbox = stack.memory(100, Access::LOCAL_WRITE);
+    let qp = stack.create_qp();
+    let shared = stack.alloc_mr(LEN, Access::ALL);
+    let inbox = stack.alloc_mr(100, Access::LOCAL_WRITE);
     for wr_id in 0..2 {
         post_recv(&qp, wr_id, inbox.sge(0, 100));
     }
-    let Some(request) = listener.accept_timeout(PATIENCE) else {
+    let Some(request) = listener.accept_timeout(PROCESS_TIMEOUT) else {
         panic!("nobody came: {}", other.finish(Duration::ZERO).unwrap().output);
     };
     request.accept(&qp, ConnParam::default()).unwrap();
-    qp.wait_established(PATIENCE).unwrap();
-    assert_eq!(stack.completed().wr_id, 0);
+    qp.wait_established(PROCESS_TIMEOUT).unwrap();
+    assert_eq!(stack.expect_success().wr_id, 0);
     let (addr, rkey) = (shared.addr().to_be_bytes(), shared.rkey().to_be_bytes());
     post_send(&qp, 10, inline(&[&addr[..], &rkey].concat()));
-    assert_eq!(stack.completed().wr_id, 10);
-    assert_eq!(stack.completed().wr_id, 1);
+    assert_eq!(stack.expect_success().wr_id, 10);
+    assert_eq!(stack.expect_success().wr_id, 1);
     let mut found = vec![0; LEN];
     shared.read(0, &mut found);
     assert!(found == pattern(LEN, 7), "what the other process wrote");
     // The other process reads it back, and then closes.
-    assert!(matches!(qp.wait_event(PATIENCE), Some(Event::Disconnected { .. })));
-    let ended = other.finish(PATIENCE).unwrap();
+    assert!(matches!(qp.wait_event(PROCESS_TIMEOUT), Some(Event::Disconnected { .. })));
+    let ended = other.finish(PROCESS_TIMEOUT).unwrap();
     assert!(ended.success(), "{:?}: {}", ended.status, ended.output);
     drop((qp, listener, shared, inbox));
     stack.context.clone().close();
@@ -69,15 +69,15 @@ fn a_region_across_two_processes() {
 }
 
 fn client(socket: &str) {
-    let stack = Stack::on(&format!("memif:{socket},client"), KERNEL);
-    let inbox = stack.memory(100, Access::LOCAL_WRITE);
-    let mine = stack.memory(LEN, Access::LOCAL_WRITE);
-    let qp = stack.qp();
+    let stack = Stack::on_device(&format!("memif:{socket},client"), KERNEL);
+    let inbox = stack.alloc_mr(100, Access::LOCAL_WRITE);
+    let mine = stack.alloc_mr(LEN, Access::LOCAL_WRITE);
+    let qp = stack.create_qp();
     post_recv(&qp, 0, inbox.sge(0, 100));
     qp.connect(SocketAddr::from((STACK, PORT)), ConnParam::default()).unwrap();
-    qp.wait_established(PATIENCE).unwrap();
+    qp.wait_established(PROCESS_TIMEOUT).unwrap();
     post_send(&qp, 1, inline(b"where?"));
-    let mut seen = [stack.completed(), stack.completed()].map(|wc| wc.wr_id);
+    let mut seen = [stack.expect_success(), stack.expect_success()].map(|wc| wc.wr_id);
     seen.sort_unstable();
     assert_eq!(seen, [0, 1]);
     let mut answer = [0; 12];
@@ -88,26 +88,26 @@ fn client(socket: &str) {
     let (octets, len) = (pattern(LEN, 7), u32::try_from(LEN).unwrap());
     mine.write(0, &octets);
     post_write(&qp, 2, mine.sge(0, len), rkey, addr);
-    assert_eq!(stack.completed().wr_id, 2);
+    assert_eq!(stack.expect_success().wr_id, 2);
     mine.fill(0, LEN, 0);
     post_read(&qp, 3, mine.sge(0, len), rkey, addr);
-    assert_eq!(stack.completed().wr_id, 3);
+    assert_eq!(stack.expect_success().wr_id, 3);
     let mut found = vec![0; LEN];
     mine.read(0, &mut found);
     assert!(found == octets, "what comes back is what was written");
     post_send(&qp, 4, gather(mine.sge(0, 10)));
-    assert_eq!(stack.completed().wr_id, 4);
+    assert_eq!(stack.expect_success().wr_id, 4);
     qp.disconnect().unwrap();
-    assert!(matches!(qp.wait_event(PATIENCE), Some(Event::Disconnected { .. })));
+    assert!(matches!(qp.wait_event(PROCESS_TIMEOUT), Some(Event::Disconnected { .. })));
 }
 
 /// `iwperf` at both ends of a socket.
-struct Ends {
+struct IwperfPair {
     dir: TempDir,
     iwperf: std::path::PathBuf,
 }
 
-impl Ends {
+impl IwperfPair {
     fn new() -> Option<Self> {
         let Some(iwperf) = process::program("iwperf") else {
             skip("no iwperf; cargo build --profile test --bins");
@@ -125,7 +125,7 @@ impl Ends {
         command.args(["server", "--ip", "198.18.0.1/24", "--dev", &self.device("server")]);
         let mut server = Running::start(&mut command, self.dir.file("server.log")).unwrap();
         // It says where it listens once a client may come.
-        server.wait_for("waiting for clients", PATIENCE).unwrap();
+        server.wait_for("waiting for clients", PROCESS_TIMEOUT).unwrap();
         server
     }
 
@@ -140,23 +140,23 @@ impl Ends {
         let mut command = self.client(&["write-bw", "198.18.0.1", "-D", "30"]);
         let mut client = Running::start(&mut command, self.dir.file("client.log")).unwrap();
         // The heading of its table, once the server has answered.
-        client.wait_for("#bytes", PATIENCE).unwrap();
+        client.wait_for("#bytes", PROCESS_TIMEOUT).unwrap();
         std::thread::sleep(Duration::from_millis(500));
         client
     }
 }
 
 #[test]
-fn every_test_between_two_processes() {
-    let Some(ends) = Ends::new() else { return };
+fn every_iwperf_test_between_two_processes() {
+    let Some(ends) = IwperfPair::new() else { return };
     for test in ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"] {
         let server = ends.server();
         let mut command = ends.client(&[test, "198.18.0.1", "-s", "3000", "-n", "500", "--verify"]);
-        let client = process::run(&mut command, PATIENCE).unwrap();
+        let client = process::run(&mut command, PROCESS_TIMEOUT).unwrap();
         assert!(client.success(), "{test}: {:?}\n{}", client.status, client.output);
         assert!(client.output.contains("#bytes"), "{}", client.output);
         server.interrupt().unwrap();
-        let ended = server.finish(PATIENCE).unwrap();
+        let ended = server.finish(PROCESS_TIMEOUT).unwrap();
         assert!(ended.status.is_some(), "the server does not end: {}", ended.output);
         assert!(!ended.output.contains("panicked"), "{}", ended.output);
         assert!(!ends.dir.file("fw.sock").exists(), "the socket is left behind");
@@ -167,8 +167,8 @@ fn every_test_between_two_processes() {
 /// in them: without the care that is taken of it, the other end died of one such death in
 /// twenty-five (SIGSEGV) when both processors were busy.
 #[test]
-fn clients_that_vanish_take_no_server_along() {
-    let Some(ends) = Ends::new() else { return };
+fn server_survives_killed_clients() {
+    let Some(ends) = IwperfPair::new() else { return };
     for _ in 0..10 {
         let server = ends.server();
         let client = ends.busy_client();
@@ -181,24 +181,24 @@ fn clients_that_vanish_take_no_server_along() {
 }
 
 #[test]
-fn a_server_that_vanishes_ends_the_client() {
-    let Some(ends) = Ends::new() else { return };
+fn client_fails_when_the_server_is_killed() {
+    let Some(ends) = IwperfPair::new() else { return };
     let server = ends.server();
     let client = ends.busy_client();
     drop(server);
-    let ended = client.finish(PATIENCE).unwrap();
+    let ended = client.finish(PROCESS_TIMEOUT).unwrap();
     let status = ended.status.expect("the client ends");
     let failed = status.code().is_some_and(|code| code != 0 && code != 101);
     assert!(failed, "{status}: {}", ended.output);
 }
 
 #[test]
-fn an_address_in_use() {
-    let Some(ends) = Ends::new() else { return };
+fn socket_in_use_is_refused() {
+    let Some(ends) = IwperfPair::new() else { return };
     let first = ends.server();
     let mut command = Command::new(&ends.iwperf);
     command.args(["server", "--ip", "198.18.0.1/24", "--dev", &ends.device("server")]);
-    let second = process::run(&mut command, PATIENCE).unwrap();
+    let second = process::run(&mut command, PROCESS_TIMEOUT).unwrap();
     let code = second.status.and_then(|status| status.code());
     assert!(code.is_some_and(|code| code != 0 && code != 101), "{code:?}: {}", second.output);
     assert_eq!(second.output.lines().count(), 1, "{}", second.output);

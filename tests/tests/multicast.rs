@@ -10,7 +10,7 @@ use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
 use ferrowarp_proto::wire::checksum;
 use ferrowarp_tests::frame::is_membership_report;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::{Queues, address, address_v6};
+use ferrowarp_tests::sim::world::{CompletionQueues, address, address_v6};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const QUERIER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
@@ -19,19 +19,19 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const TYPE: usize = 14 + 48;
 const RECORD: usize = TYPE + 8;
 
-struct Bed {
-    engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
+struct Fixture {
+    engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
     now: Instant,
 }
 
-impl Bed {
+impl Fixture {
     fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
         let pools = PoolSizes { data: 64, reserve: 16, control: 64 };
         let device = HeapDevice::new(MAC, 1500, pools, usize::MAX);
         let mut config = EngineConfig::new(address_v6(1), 64, 7);
         change(&mut config);
         let arena = Rc::new(VecMemory::new(1 << 16));
-        let engine = Engine::new(config, device, arena, Queues::new(2, 64));
+        let engine = Engine::new(config, device, arena, CompletionQueues::new(2, 64));
         Self { engine, now: Instant::from_nanos(1000) }
     }
 
@@ -51,7 +51,7 @@ impl Bed {
         reports
     }
 
-    fn ask(&self, len: u8, delay_ms: u16, group: Ipv6Addr) {
+    fn inject_query(&self, len: u8, delay_ms: u16, group: Ipv6Addr) {
         let dst = if group.is_unspecified() { ALL_NODES } else { group };
         let mut message = vec![0; usize::from(len)];
         message[0] = 130;
@@ -71,15 +71,15 @@ impl Bed {
     }
 }
 
-fn ours() -> Ipv6Addr {
+fn our_solicited_node_group() -> Ipv6Addr {
     let std::net::IpAddr::V6(ours) = address_v6(1) else { panic!("an IPv6 address") };
     solicited_node(ours)
 }
 
 #[test]
-fn the_groups_of_all_addresses_are_reported_twice_at_the_start() {
-    let mut bed = Bed::new(|_| {});
-    let reports = bed.reports(60 * SECOND);
+fn mld_reports_are_sent_twice_at_startup() {
+    let mut fx = Fixture::new(|_| {});
+    let reports = fx.reports(60 * SECOND);
     assert_eq!(reports.len(), 2);
     assert!(reports[1].0.since(reports[0].0) <= SECOND);
     for (_, report) in &reports {
@@ -89,46 +89,46 @@ fn the_groups_of_all_addresses_are_reported_twice_at_the_start() {
             (143, 1, 4),
             "one, from now on"
         );
-        assert_eq!(report[RECORD + 4..RECORD + 20], ours().octets());
+        assert_eq!(report[RECORD + 4..RECORD + 20], our_solicited_node_group().octets());
     }
 }
 
 #[test]
-fn a_querier_is_answered_within_the_time_it_gives() {
-    for group in [Ipv6Addr::UNSPECIFIED, ours()] {
-        let mut bed = Bed::new(|_| {});
-        bed.reports(5 * SECOND);
-        let asked = bed.now;
-        bed.ask(28, 2000, group);
-        let reports = bed.reports(60 * SECOND);
+fn mld_query_is_answered_within_its_response_delay() {
+    for group in [Ipv6Addr::UNSPECIFIED, our_solicited_node_group()] {
+        let mut fx = Fixture::new(|_| {});
+        fx.reports(5 * SECOND);
+        let asked = fx.now;
+        fx.inject_query(28, 2000, group);
+        let reports = fx.reports(60 * SECOND);
         assert_eq!(reports.len(), 1);
         assert!(reports[0].0.since(asked) <= 2 * SECOND);
         assert_eq!((reports[0].1[TYPE], reports[0].1[RECORD]), (143, 2), "as it is");
         // A querier of version 1 understands nothing else.
-        bed.ask(24, 2000, group);
-        let reports = bed.reports(60 * SECOND);
+        fx.inject_query(24, 2000, group);
+        let reports = fx.reports(60 * SECOND);
         assert_eq!((reports.len(), reports[0].1[TYPE]), (1, 131));
-        assert_eq!(reports[0].1[TYPE + 8..TYPE + 24], ours().octets());
+        assert_eq!(reports[0].1[TYPE + 8..TYPE + 24], our_solicited_node_group().octets());
     }
 }
 
 #[test]
-fn queries_for_other_groups_and_of_nobody_here_are_not_answered() {
-    let mut bed = Bed::new(|_| {});
-    bed.reports(5 * SECOND);
-    bed.ask(28, 1000, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x7777));
-    assert!(bed.reports(10 * SECOND).is_empty());
-    let mut v4 = Bed::new(|config| config.addresses[0].ip = address(1));
+fn mld_query_for_other_groups_is_ignored() {
+    let mut fx = Fixture::new(|_| {});
+    fx.reports(5 * SECOND);
+    fx.inject_query(28, 1000, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x7777));
+    assert!(fx.reports(10 * SECOND).is_empty());
+    let mut v4 = Fixture::new(|config| config.addresses[0].ip = address(1));
     assert!(v4.reports(10 * SECOND).is_empty());
-    v4.ask(28, 1000, Ipv6Addr::UNSPECIFIED);
+    v4.inject_query(28, 1000, Ipv6Addr::UNSPECIFIED);
     assert!(v4.reports(10 * SECOND).is_empty());
 }
 
 #[test]
-fn a_report_waits_for_a_frame() {
-    let mut bed = Bed::new(|_| {});
-    bed.engine.device().drain([false, true]);
-    assert!(bed.reports(SECOND).is_empty());
-    bed.engine.device().drain([false, false]);
-    assert_eq!(bed.reports(10 * SECOND).len(), 2);
+fn mld_report_waits_for_a_free_frame() {
+    let mut fx = Fixture::new(|_| {});
+    fx.engine.device().set_exhausted([false, true]);
+    assert!(fx.reports(SECOND).is_empty());
+    fx.engine.device().set_exhausted([false, false]);
+    assert_eq!(fx.reports(10 * SECOND).len(), 2);
 }

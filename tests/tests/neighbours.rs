@@ -18,9 +18,9 @@ use ferrowarp_proto::wire::ip::Packet;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::is_membership_report;
-use ferrowarp_tests::sim::cut::cut;
+use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::Queues;
+use ferrowarp_tests::sim::world::CompletionQueues;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -52,9 +52,9 @@ fn far(v6: bool, host: u8) -> IpAddr {
     }
 }
 
-struct Frame(Vec<u8>);
+struct HeapFrame(Vec<u8>);
 
-impl RxFrame for Frame {
+impl RxFrame for HeapFrame {
     fn head(&self) -> &[u8] {
         &self.0
     }
@@ -76,7 +76,7 @@ impl RxFrame for Frame {
 #[derive(Debug)]
 enum Sent {
     /// A question: whom for, and where.
-    Question(IpAddr, [u8; 6]),
+    Solicit(IpAddr, [u8; 6]),
     /// An answer or announcement: of whom, and where.
     Advert(IpAddr, [u8; 6]),
     Tcp(Segment, [u8; 6]),
@@ -84,13 +84,13 @@ enum Sent {
 }
 
 /// The engine, in its own time.
-struct Bed {
-    engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
+struct Fixture {
+    engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
     link: EthernetLink,
     now: Instant,
 }
 
-impl Bed {
+impl Fixture {
     fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
         let pools = PoolSizes { data: 256, reserve: 16, control: 512 };
         let device = HeapDevice::new(MAC, 1500, pools, usize::MAX);
@@ -99,16 +99,16 @@ impl Bed {
         change(&mut config);
         let link = EthernetLink { mac: MAC, vlan: config.vlan };
         let arena = Rc::new(VecMemory::new(1 << 16));
-        let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
+        let mut engine = Engine::new(config, device, arena, CompletionQueues::new(2, 64));
         engine.listen(PORT, 64).unwrap();
         Self { engine, link, now: Instant::from_nanos(1000) }
     }
 
     /// With the announcements out of the way.
-    fn quiet(change: impl FnOnce(&mut EngineConfig)) -> Self {
-        let mut bed = Self::new(change);
-        assert_eq!(bed.sent().len(), 2);
-        bed
+    fn announced(change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let mut fx = Self::new(change);
+        assert_eq!(fx.sent().len(), 2);
+        fx
     }
 
     fn put(&mut self, octets: Vec<u8>) {
@@ -132,7 +132,7 @@ impl Bed {
             let packet = arp::parse(&octets[l3..]).unwrap();
             let is_question = packet.is_request && packet.target != packet.sender.0;
             return if is_question {
-                Sent::Question(packet.target.into(), to)
+                Sent::Solicit(packet.target.into(), to)
             } else {
                 Sent::Advert(packet.sender.0.into(), to)
             };
@@ -141,7 +141,7 @@ impl Bed {
         if let (IpAddr::V6(src), IpAddr::V6(dst)) = (packet.src, packet.dst) {
             match ndp::parse(src, dst, packet.hop_limit, &octets[packet.l4..packet.end]) {
                 Some(ndp::Message::Solicitation { target, .. }) => {
-                    return Sent::Question(target.into(), to);
+                    return Sent::Solicit(target.into(), to);
                 }
                 Some(ndp::Message::Advertisement { target, .. }) => {
                     return Sent::Advert(target.into(), to);
@@ -149,7 +149,7 @@ impl Bed {
                 None => {}
             }
         }
-        let frame = Frame(octets);
+        let frame = HeapFrame(octets);
         let parsed = match self.link.vlan {
             None => Segment::parse(&frame, ChecksumMode::Software),
             Some(_) => Segment::parse_vlan(&frame, ChecksumMode::Software),
@@ -161,7 +161,7 @@ impl Bed {
     }
 
     /// `ip` at `mac` says so: to us in answer, or to everybody.
-    fn tell(&mut self, ip: IpAddr, mac: [u8; 6], answers: bool) {
+    fn advertise(&mut self, ip: IpAddr, mac: [u8; 6], answers: bool) {
         let link = EthernetLink { mac, ..self.link };
         let mut out = vec![0; 90];
         let len = match (ip, answers) {
@@ -201,7 +201,7 @@ impl Bed {
         self.put(frame);
     }
 
-    fn wait(&mut self, ns: u64) {
+    fn advance(&mut self, ns: u64) {
         self.now = self.now + ns;
     }
 }
@@ -213,35 +213,35 @@ fn syn_of(sent: &[Sent]) -> Option<(&Segment, [u8; 6])> {
     })
 }
 
-fn asked(sent: &[Sent]) -> Vec<IpAddr> {
-    let ip = |sent: &Sent| if let Sent::Question(ip, _) = sent { Some(*ip) } else { None };
+fn solicited(sent: &[Sent]) -> Vec<IpAddr> {
+    let ip = |sent: &Sent| if let Sent::Solicit(ip, _) = sent { Some(*ip) } else { None };
     sent.iter().filter_map(ip).collect()
 }
 
 #[test]
-fn the_link_is_told_of_every_address_first() {
-    let mut bed = Bed::new(|config| config.vlan = Some(5));
-    bed.connect(near(false, 2));
-    let sent = bed.sent();
+fn addresses_are_announced_at_startup() {
+    let mut fx = Fixture::new(|config| config.vlan = Some(5));
+    fx.connect(near(false, 2));
+    let sent = fx.sent();
     let Sent::Advert(first, [0xff, ..]) = sent[0] else { panic!("{sent:?}") };
     let Sent::Advert(second, [0x33, 0x33, ..]) = sent[1] else { panic!("{sent:?}") };
     assert_eq!((first, second), (ours(false), ours(true)));
-    assert!(matches!(sent[2], Sent::Question(..)));
-    bed.wait(SECOND / 2);
-    assert!(bed.sent().is_empty(), "once");
+    assert!(matches!(sent[2], Sent::Solicit(..)));
+    fx.advance(SECOND / 2);
+    assert!(fx.sent().is_empty(), "once");
 }
 
 #[test]
-fn the_first_segment_waits_for_the_answer_and_is_not_lost() {
+fn syn_waits_for_neighbor_resolution() {
     for v6 in [false, true] {
         for vlan in [None, Some(4094)] {
-            let mut bed = Bed::quiet(|config| config.vlan = vlan);
-            bed.connect(near(v6, 2));
-            assert_eq!(asked(&bed.sent()), [near(v6, 2)]);
-            bed.wait(300 * MILLISECOND);
-            assert!(bed.sent().is_empty(), "nothing goes nowhere");
-            bed.tell(near(v6, 2), PEER, true);
-            let sent = bed.sent();
+            let mut fx = Fixture::announced(|config| config.vlan = vlan);
+            fx.connect(near(v6, 2));
+            assert_eq!(solicited(&fx.sent()), [near(v6, 2)]);
+            fx.advance(300 * MILLISECOND);
+            assert!(fx.sent().is_empty(), "nothing goes nowhere");
+            fx.advertise(near(v6, 2), PEER, true);
+            let sent = fx.sent();
             let (syn, to) = syn_of(&sent).expect("the SYN at once");
             assert_eq!((syn.tuple.remote.ip(), to), (ours(v6), PEER));
             assert_eq!(sent.len(), 1);
@@ -250,65 +250,65 @@ fn the_first_segment_waits_for_the_answer_and_is_not_lost() {
 }
 
 #[test]
-fn the_handshake_follows_a_neighbour_that_moves() {
+fn handshake_follows_a_changed_link_address() {
     for v6 in [false, true] {
-        let mut bed = Bed::quiet(|_| {});
-        bed.connect(near(v6, 2));
-        bed.sent();
-        bed.tell(near(v6, 2), PEER, true);
-        assert_eq!(syn_of(&bed.sent()).map(|(_, to)| to), Some(PEER));
-        bed.tell(near(v6, 2), MOVED, false);
-        bed.sent();
+        let mut fx = Fixture::announced(|_| {});
+        fx.connect(near(v6, 2));
+        fx.sent();
+        fx.advertise(near(v6, 2), PEER, true);
+        assert_eq!(syn_of(&fx.sent()).map(|(_, to)| to), Some(PEER));
+        fx.advertise(near(v6, 2), MOVED, false);
+        fx.sent();
         let again = (0..30).find_map(|_| {
-            bed.wait(100 * MILLISECOND);
-            syn_of(&bed.sent()).map(|(_, to)| to)
+            fx.advance(100 * MILLISECOND);
+            syn_of(&fx.sent()).map(|(_, to)| to)
         });
         assert_eq!(again, Some(MOVED));
     }
 }
 
 #[test]
-fn questions_about_us_are_answered_to_a_bound() {
-    let mut bed = Bed::quiet(|_| {});
+fn arp_replies_are_rate_limited() {
+    let mut fx = Fixture::announced(|_| {});
     let (IpAddr::V4(us), IpAddr::V4(them)) = (ours(false), near(false, 2)) else { unreachable!() };
     let mut question = vec![0; 42];
     arp::write_request(EthernetLink::without_vlan(PEER), them, us, None, &mut question);
     let mut answered = 0;
     for _ in 0..60 {
         for _ in 0..32 {
-            bed.put(question.clone());
+            fx.put(question.clone());
         }
-        answered += bed.sent().len();
+        answered += fx.sent().len();
     }
     assert_eq!(answered, 1000);
 }
 
 #[test]
-fn the_dead_do_not_hold_up_the_living() {
-    let mut bed = Bed::quiet(|_| {});
-    let dead: Vec<QpId> = (10..60).map(|host| bed.connect(near(host % 2 == 0, host))).collect();
-    bed.connect(near(false, 2));
-    bed.connect(near(true, 2));
-    let mut questions = asked(&bed.sent());
+fn unreachable_neighbors_do_not_delay_others() {
+    let mut fx = Fixture::announced(|_| {});
+    let dead: Vec<QpId> = (10..60).map(|host| fx.connect(near(host % 2 == 0, host))).collect();
+    fx.connect(near(false, 2));
+    fx.connect(near(true, 2));
+    let mut questions = solicited(&fx.sent());
     questions.sort_unstable();
     questions.dedup();
     assert_eq!(questions.len(), 52, "all at once");
-    bed.tell(near(true, 2), PEER, true);
-    bed.tell(near(false, 2), PEER, true);
-    assert_eq!(bed.sent().iter().filter(|sent| matches!(sent, Sent::Tcp(..))).count(), 2);
+    fx.advertise(near(true, 2), PEER, true);
+    fx.advertise(near(false, 2), PEER, true);
+    assert_eq!(fx.sent().iter().filter(|sent| matches!(sent, Sent::Tcp(..))).count(), 2);
     for _ in 0..60 {
-        bed.wait(100 * MILLISECOND);
-        bed.sent();
+        fx.advance(100 * MILLISECOND);
+        fx.sent();
     }
     let mut failed = Vec::new();
-    while let Some(Event::ConnectFailed { qp, error, .. }) = bed.engine.next_event() {
+    while let Some(Event::ConnectFailed { qp, error, .. }) = fx.engine.next_event() {
         assert_eq!(error, ConnectError::TimedOut);
         failed.push(qp);
     }
     failed.sort_unstable_by_key(|qp| qp.index);
     assert_eq!(failed, dead);
-    assert_eq!(bed.engine.counters().neighbors_unreachable, 50);
-    assert_eq!(bed.engine.connection_count(), 2);
+    assert_eq!(fx.engine.counters().neighbors_unreachable, 50);
+    assert_eq!(fx.engine.connection_count(), 2);
 }
 
 /// The peer's end of a connection that it opened.
@@ -321,7 +321,7 @@ struct Peer {
 }
 
 impl Peer {
-    fn connect(bed: &mut Bed, v6: bool) -> Self {
+    fn connect(fx: &mut Fixture, v6: bool) -> Self {
         let tuple =
             FourTuple { local: (near(v6, 2), 5000).into(), remote: (ours(v6), PORT).into() };
         let options = Options { mss: Some(1440), sack_permitted: true, ..Options::default() };
@@ -332,16 +332,16 @@ impl Peer {
             options,
             ..Fields::default()
         };
-        bed.segment(tuple, PEER, &fields, &[]);
-        let sent = bed.sent();
+        fx.segment(tuple, PEER, &fields, &[]);
+        let sent = fx.sent();
         let (syn, to) = syn_of(&sent).expect("the SYN-ACK at once, though nobody was asked");
         assert_eq!((to, sent.len()), (PEER, 1));
         fields.ack = syn.seq + 1;
         fields.seq += 1;
         fields.flags = Flags::ACK;
         fields.options = Options::default();
-        bed.segment(tuple, PEER, &fields, &[]);
-        bed.sent();
+        fx.segment(tuple, PEER, &fields, &[]);
+        fx.sent();
         let frame = startup::build_request(
             Offer { ird: 1, ord: 1, crc: true, ..Offer::default() },
             1,
@@ -354,20 +354,20 @@ impl Peer {
     }
 
     /// Sends the next octet; what the engine sent then.
-    fn go_on(&mut self, bed: &mut Bed) -> Vec<Sent> {
+    fn send_next(&mut self, fx: &mut Fixture) -> Vec<Sent> {
         let octet = self.startup.pop().expect("enough octets");
-        bed.segment(self.tuple, self.mac, &self.fields, &[octet]);
+        fx.segment(self.tuple, self.mac, &self.fields, &[octet]);
         self.fields.seq += 1;
-        let mut sent = bed.sent();
+        let mut sent = fx.sent();
         // An ACK waits for a while.
-        bed.wait(MILLISECOND);
-        sent.extend(bed.sent());
+        fx.advance(MILLISECOND);
+        sent.extend(fx.sent());
         sent
     }
 }
 
 /// Of a connection that lives.
-fn acks(sent: &[Sent]) -> Vec<[u8; 6]> {
+fn ack_macs(sent: &[Sent]) -> Vec<[u8; 6]> {
     let to = |sent: &Sent| match sent {
         Sent::Tcp(segment, to) if segment.flags == Flags::ACK => Some(*to),
         Sent::Tcp(segment, _) => panic!("unexpected {segment:?}"),
@@ -377,97 +377,97 @@ fn acks(sent: &[Sent]) -> Vec<[u8; 6]> {
 }
 
 #[test]
-fn a_neighbour_that_moves_is_followed_by_live_connections() {
+fn connections_follow_a_changed_link_address() {
     for v6 in [false, true] {
-        let mut bed = Bed::quiet(|config| config.startup_timeout_ns = 1000 * SECOND);
-        let mut peer = Peer::connect(&mut bed, v6);
-        bed.wait(SECOND);
+        let mut fx = Fixture::announced(|config| config.startup_timeout_ns = 1000 * SECOND);
+        let mut peer = Peer::connect(&mut fx, v6);
+        fx.advance(SECOND);
         // From now on it follows the cache like any other; meanwhile the ACK goes where it went.
-        let sent = peer.go_on(&mut bed);
-        assert_eq!((acks(&sent), asked(&sent)), (vec![PEER], vec![near(v6, 2)]));
-        bed.tell(near(v6, 2), PEER, true);
-        assert!(bed.sent().is_empty());
+        let sent = peer.send_next(&mut fx);
+        assert_eq!((ack_macs(&sent), solicited(&sent)), (vec![PEER], vec![near(v6, 2)]));
+        fx.advertise(near(v6, 2), PEER, true);
+        assert!(fx.sent().is_empty());
         // It announces itself elsewhere.
-        bed.tell(near(v6, 2), MOVED, false);
+        fx.advertise(near(v6, 2), MOVED, false);
         peer.mac = MOVED;
-        assert_eq!(acks(&peer.go_on(&mut bed)), [MOVED]);
-        assert_eq!(bed.engine.counters().neighbor_mac_changes, 1);
+        assert_eq!(ack_macs(&peer.send_next(&mut fx)), [MOVED]);
+        assert_eq!(fx.engine.counters().neighbor_mac_changes, 1);
         // Its progress spares it the question, for minutes.
         for _ in 0..200 {
-            bed.wait(SECOND);
-            let sent = peer.go_on(&mut bed);
-            assert_eq!((acks(&sent), sent.len()), (vec![MOVED], 1), "{sent:?}");
+            fx.advance(SECOND);
+            let sent = peer.send_next(&mut fx);
+            assert_eq!((ack_macs(&sent), sent.len()), (vec![MOVED], 1), "{sent:?}");
         }
     }
 }
 
 #[test]
-fn strangers_neither_make_entries_nor_redirect_others() {
+fn unsolicited_adverts_create_and_redirect_nothing() {
     for v6 in [false, true] {
-        let mut bed = Bed::quiet(|_| {});
+        let mut fx = Fixture::announced(|_| {});
         // Announced and asked before we ever wanted to talk to it.
-        bed.tell(near(v6, 2), MOVED, false);
-        bed.tell(near(v6, 2), MOVED, true);
-        bed.sent();
-        bed.connect(near(v6, 2));
-        assert_eq!(asked(&bed.sent()), [near(v6, 2)]);
-        bed.tell(near(v6, 2), PEER, true);
-        assert_eq!(syn_of(&bed.sent()).map(|(_, to)| to), Some(PEER));
+        fx.advertise(near(v6, 2), MOVED, false);
+        fx.advertise(near(v6, 2), MOVED, true);
+        fx.sent();
+        fx.connect(near(v6, 2));
+        assert_eq!(solicited(&fx.sent()), [near(v6, 2)]);
+        fx.advertise(near(v6, 2), PEER, true);
+        assert_eq!(syn_of(&fx.sent()).map(|(_, to)| to), Some(PEER));
         // Our own address from elsewhere: counted, not believed.
-        let conflicts = bed.engine.counters().address_conflicts;
-        bed.tell(ours(v6), MOVED, false);
-        bed.sent();
-        assert_eq!(bed.engine.counters().address_conflicts, conflicts + 1);
+        let conflicts = fx.engine.counters().address_conflicts;
+        fx.advertise(ours(v6), MOVED, false);
+        fx.sent();
+        assert_eq!(fx.engine.counters().address_conflicts, conflicts + 1);
         // From a group, or from what claims to be us.
         for mac in [[0xff; 6], [0x33, 0x33, 0, 0, 0, 1], MAC] {
-            bed.tell(near(v6, 2), mac, false);
+            fx.advertise(near(v6, 2), mac, false);
         }
-        bed.sent();
-        bed.connect(near(v6, 2));
-        assert_eq!(syn_of(&bed.sent()).map(|(_, to)| to), Some(PEER));
+        fx.sent();
+        fx.connect(near(v6, 2));
+        assert_eq!(syn_of(&fx.sent()).map(|(_, to)| to), Some(PEER));
     }
 }
 
 #[test]
-fn a_dead_neighbour_is_probed_and_its_connections_go_on_when_it_returns() {
+fn unreachable_neighbor_is_probed_and_connections_resume() {
     for v6 in [false, true] {
-        let mut bed = Bed::quiet(|config| config.startup_timeout_ns = 1000 * SECOND);
-        let mut peer = Peer::connect(&mut bed, v6);
-        bed.wait(SECOND);
-        peer.go_on(&mut bed);
-        bed.sent();
-        bed.tell(near(v6, 2), PEER, true);
-        bed.sent();
+        let mut fx = Fixture::announced(|config| config.startup_timeout_ns = 1000 * SECOND);
+        let mut peer = Peer::connect(&mut fx, v6);
+        fx.advance(SECOND);
+        peer.send_next(&mut fx);
+        fx.sent();
+        fx.advertise(near(v6, 2), PEER, true);
+        fx.sent();
         let (mut questions, mut answers) = (Vec::new(), 0);
         for _ in 0..80 {
-            bed.wait(SECOND);
+            fx.advance(SECOND);
             // An old octet is answered, and is no progress.
             let fields = Fields { seq: peer.fields.seq - 1, ..peer.fields.clone() };
-            bed.segment(peer.tuple, PEER, &fields, &[0]);
-            let sent = bed.sent();
+            fx.segment(peer.tuple, PEER, &fields, &[0]);
+            let sent = fx.sent();
             questions.extend(sent.iter().filter_map(|sent| match sent {
-                Sent::Question(_, to) => Some(*to),
+                Sent::Solicit(_, to) => Some(*to),
                 _ => None,
             }));
-            answers += acks(&sent).len();
+            answers += ack_macs(&sent).len();
         }
         assert_eq!(questions[..3], [PEER; 3], "first where it was");
         assert!(questions[3..8].iter().all(|to| to[0] & 1 == 1), "then everywhere");
         assert!((20..62).contains(&answers), "nothing goes to one that was given up: {answers}");
         // It is back, elsewhere: what is due goes there.
-        bed.tell(near(v6, 2), MOVED, true);
-        let due = acks(&bed.sent());
+        fx.advertise(near(v6, 2), MOVED, true);
+        let due = ack_macs(&fx.sent());
         assert!(!due.is_empty() && due.iter().all(|to| *to == MOVED), "{due:?}");
-        bed.sent();
+        fx.sent();
         peer.mac = MOVED;
-        assert_eq!(acks(&peer.go_on(&mut bed)), [MOVED]);
+        assert_eq!(ack_macs(&peer.send_next(&mut fx)), [MOVED]);
     }
 }
 
 #[test]
-fn the_way_leads_over_the_router_of_the_longest_prefix() {
+fn next_hop_is_the_longest_prefix_match() {
     for v6 in [false, true] {
-        let mut bed = Bed::quiet(|config| {
+        let mut fx = Fixture::announced(|config| {
             config.routes = vec![
                 Route::default_via(near(v6, 253)),
                 Route {
@@ -477,23 +477,23 @@ fn the_way_leads_over_the_router_of_the_longest_prefix() {
                 },
             ];
         });
-        bed.connect(far(v6, 7));
-        assert_eq!(asked(&bed.sent()), [near(v6, 254)]);
-        bed.tell(near(v6, 254), ROUTER, true);
-        let sent = bed.sent();
+        fx.connect(far(v6, 7));
+        assert_eq!(solicited(&fx.sent()), [near(v6, 254)]);
+        fx.advertise(near(v6, 254), ROUTER, true);
+        let sent = fx.sent();
         let (syn, to) = syn_of(&sent).unwrap();
         assert_eq!((to, syn.tuple.local), (ROUTER, SocketAddr::new(far(v6, 7), PORT)));
     }
 }
 
 #[test]
-fn connects_that_lead_nowhere_are_refused_at_once() {
-    let mut bed = Bed::quiet(|_| {});
-    let qp = bed.qp();
-    let now = bed.now;
+fn connect_without_a_route_is_refused() {
+    let mut fx = Fixture::announced(|_| {});
+    let qp = fx.qp();
+    let now = fx.now;
     let mut refuse = |remote: IpAddr, local_address| {
         let param = ConnParam { local_address, ..ConnParam::default() };
-        bed.engine.connect(now, qp, SocketAddr::new(remote, 1), &param).unwrap_err()
+        fx.engine.connect(now, qp, SocketAddr::new(remote, 1), &param).unwrap_err()
     };
     for remote in [far(false, 1), far(true, 1), ours(false), ours(true), near(false, 255)] {
         assert_eq!(refuse(remote, None), CmError::Unreachable, "{remote}");
@@ -502,15 +502,15 @@ fn connects_that_lead_nowhere_are_refused_at_once() {
     assert_eq!(refuse(near(false, 2), Some(ours(true))), CmError::Unreachable);
     let param = ConnParam { local_address: Some(ours(false)), ..ConnParam::default() };
     let mapped = SocketAddr::new("::ffff:198.18.0.2".parse().unwrap(), 1);
-    assert_eq!(bed.engine.connect(now, qp, mapped, &param), Ok(()));
-    assert_eq!(asked(&bed.sent()), [near(false, 2)]);
+    assert_eq!(fx.engine.connect(now, qp, mapped, &param), Ok(()));
+    assert_eq!(solicited(&fx.sent()), [near(false, 2)]);
 }
 
 #[test]
-fn questions_about_us_are_answered_and_frames_of_other_vlans_are_not() {
+fn solicitations_are_answered_only_in_our_vlan() {
     for vlan in [None, Some(7)] {
-        let mut bed = Bed::quiet(|config| config.vlan = vlan);
-        let ask = |bed: &mut Bed, link: EthernetLink, target: IpAddr, source: IpAddr| {
+        let mut fx = Fixture::announced(|config| config.vlan = vlan);
+        let ask = |fx: &mut Fixture, link: EthernetLink, target: IpAddr, source: IpAddr| {
             let mut out = vec![0; 90];
             let len = match (target, source) {
                 (IpAddr::V4(target), IpAddr::V4(source)) => {
@@ -522,34 +522,34 @@ fn questions_about_us_are_answered_and_frames_of_other_vlans_are_not() {
                 _ => unreachable!(),
             };
             out.truncate(len);
-            bed.put(out);
-            bed.sent()
+            fx.put(out);
+            fx.sent()
         };
         let link = EthernetLink { mac: PEER, vlan };
         for v6 in [false, true] {
-            let sent = ask(&mut bed, link, ours(v6), near(v6, 2));
+            let sent = ask(&mut fx, link, ours(v6), near(v6, 2));
             assert!(
                 matches!(sent[..], [Sent::Advert(ip, PEER)] if ip == ours(v6)),
                 "{vlan:?} {sent:?}"
             );
-            assert!(ask(&mut bed, link, near(v6, 3), near(v6, 2)).is_empty());
+            assert!(ask(&mut fx, link, near(v6, 3), near(v6, 2)).is_empty());
             let group = EthernetLink { mac: [3, 0, 0, 0, 0, 2], ..link };
-            assert!(ask(&mut bed, group, ours(v6), near(v6, 2)).is_empty());
+            assert!(ask(&mut fx, group, ours(v6), near(v6, 2)).is_empty());
             let other = if vlan.is_some() { None } else { Some(7) };
             assert!(
-                ask(&mut bed, EthernetLink { vlan: other, ..link }, ours(v6), near(v6, 2))
+                ask(&mut fx, EthernetLink { vlan: other, ..link }, ours(v6), near(v6, 2))
                     .is_empty()
             );
         }
         let IpAddr::V4(us) = ours(false) else { unreachable!() };
-        let probe = ask(&mut bed, link, us.into(), Ipv4Addr::UNSPECIFIED.into());
+        let probe = ask(&mut fx, link, us.into(), Ipv4Addr::UNSPECIFIED.into());
         assert!(matches!(probe[..], [Sent::Advert(..)]), "whoever wants to take it is told");
     }
 }
 
 #[test]
-fn an_asker_that_claims_a_group_address_is_not_answered() {
-    let mut bed = Bed::quiet(|_| {});
+fn solicitation_from_a_group_mac_is_ignored() {
+    let mut fx = Fixture::announced(|_| {});
     let link = EthernetLink::without_vlan([0xff; 6]);
     let (IpAddr::V4(us4), IpAddr::V4(them4)) = (ours(false), near(false, 2)) else { panic!() };
     let (IpAddr::V6(us6), IpAddr::V6(them6)) = (ours(true), near(true, 2)) else { panic!() };
@@ -559,36 +559,36 @@ fn an_asker_that_claims_a_group_address_is_not_answered() {
     for mut frame in frames {
         // Only what it says of itself is wrong, not where the frame came from.
         frame[6..12].copy_from_slice(&PEER);
-        bed.put(frame);
+        fx.put(frame);
     }
-    assert!(bed.sent().is_empty());
-    assert_eq!(bed.engine.counters().frames_dropped, 2);
+    assert!(fx.sent().is_empty());
+    assert_eq!(fx.engine.counters().frames_dropped, 2);
 }
 
 #[test]
-fn resets_and_pings_go_back_where_the_question_came_from() {
-    let mut bed = Bed::quiet(|_| {});
+fn rst_goes_to_the_source_link_address() {
+    let mut fx = Fixture::announced(|_| {});
     for v6 in [false, true] {
         let to = SocketAddr::new(ours(v6), 1);
         let tuple = FourTuple { local: (near(v6, 2), 5000).into(), remote: to };
         let fields = Fields { flags: Flags::ACK, ..Fields::default() };
-        bed.segment(tuple, PEER, &fields, &[]);
-        let sent = bed.sent();
+        fx.segment(tuple, PEER, &fields, &[]);
+        let sent = fx.sent();
         let [Sent::Tcp(reset, PEER)] = &sent[..] else { panic!("{sent:?}") };
         assert!(reset.flags.has(Flags::RST));
         // Not to what nobody can be, nor for what is not ours.
         let stranger = FourTuple { remote: (near(v6, 77), 1).into(), ..tuple };
-        bed.segment(stranger, PEER, &fields, &[]);
-        bed.segment(FourTuple { local: (ours(v6), 2).into(), ..tuple }, PEER, &fields, &[]);
-        bed.segment(tuple, [3, 0, 0, 0, 0, 1], &fields, &[]);
-        assert!(bed.sent().is_empty());
+        fx.segment(stranger, PEER, &fields, &[]);
+        fx.segment(FourTuple { local: (ours(v6), 2).into(), ..tuple }, PEER, &fields, &[]);
+        fx.segment(tuple, [3, 0, 0, 0, 0, 1], &fields, &[]);
+        assert!(fx.sent().is_empty());
     }
-    assert_eq!(bed.engine.counters().neighbor_solicits_out, 0);
+    assert_eq!(fx.engine.counters().neighbor_solicits_out, 0);
 }
 
 #[test]
-fn pings_are_answered_to_a_bound() {
-    let mut bed = Bed::quiet(|_| {});
+fn echo_replies_are_rate_limited() {
+    let mut fx = Fixture::announced(|_| {});
     let mut ping = vec![0; 14];
     ping[..6].copy_from_slice(&MAC);
     ping[6..12].copy_from_slice(&PEER);
@@ -606,25 +606,25 @@ fn pings_are_answered_to_a_bound() {
     let mut answered = 0;
     for _ in 0..100 {
         for _ in 0..32 {
-            bed.put(ping.clone());
+            fx.put(ping.clone());
         }
-        answered += bed.sent().iter().filter(|sent| matches!(sent, Sent::Other)).count();
+        answered += fx.sent().iter().filter(|sent| matches!(sent, Sent::Other)).count();
     }
     assert_eq!(answered, 1000);
-    bed.wait(SECOND);
+    fx.advance(SECOND);
     // To a group, or from one.
     for (at, octets) in [(26, [224, 0, 0, 1]), (30, [198, 18, 0, 255]), (30, [224, 0, 0, 1])] {
         let mut bad = ping.clone();
         bad[at..at + 4].copy_from_slice(&octets);
         seal(&mut bad);
-        bed.put(bad);
+        fx.put(bad);
     }
     let mut everybody = ping.clone();
     everybody[..6].fill(0xff);
-    bed.put(everybody);
-    assert!(bed.sent().is_empty());
-    bed.put(ping);
-    assert_eq!(bed.sent().len(), 1);
+    fx.put(everybody);
+    assert!(fx.sent().is_empty());
+    fx.put(ping);
+    assert_eq!(fx.sent().len(), 1);
 }
 
 /// Every kind of frame that strangers can send, whole.
@@ -653,7 +653,7 @@ fn seeds(vlan: Option<u16>) -> Vec<Vec<u8>> {
         let mut octets = vec![0; template.base_len() + 600];
         let fields = Fields { flags: Flags::SYN, ..Fields::default() };
         template.emit(&mut octets, &fields, 600, ChecksumMode::Software);
-        frames.extend(cut(octets.clone(), 300, 7));
+        frames.extend(fragment(octets.clone(), 300, 7));
         let l3 = link.header_len();
         // The same as an echo request, whose checksum is wrong.
         octets[l3 + if v6 { 6 } else { 9 }] = if v6 { 58 } else { 1 };
@@ -664,40 +664,40 @@ fn seeds(vlan: Option<u16>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn damaged_frames_of_every_kind_do_no_harm() {
-    let mut chance = SmallRng::seed_from_u64(1);
+fn corrupted_frames_are_survived() {
+    let mut rng = SmallRng::seed_from_u64(1);
     for vlan in [None, Some(7)] {
         let seeds = seeds(vlan);
-        let mut bed = Bed::quiet(|config| config.vlan = vlan);
+        let mut fx = Fixture::announced(|config| config.vlan = vlan);
         for host in 2..6 {
-            bed.connect(near(host % 2 == 0, host));
+            fx.connect(near(host % 2 == 0, host));
         }
         for round in 0..20_000 {
-            let mut frame = seeds[chance.random_range(0..seeds.len())].clone();
-            for _ in 0..chance.random_range(0..4) {
-                let at = chance.random_range(0..frame.len());
-                frame[at] = if chance.random_bool(0.5) { chance.random() } else { frame[at] ^ 1 };
+            let mut frame = seeds[rng.random_range(0..seeds.len())].clone();
+            for _ in 0..rng.random_range(0..4) {
+                let at = rng.random_range(0..frame.len());
+                frame[at] = if rng.random_bool(0.5) { rng.random() } else { frame[at] ^ 1 };
             }
-            if chance.random_bool(0.1) {
-                frame.truncate(chance.random_range(0..=frame.len()));
+            if rng.random_bool(0.1) {
+                frame.truncate(rng.random_range(0..=frame.len()));
             }
-            bed.put(frame);
+            fx.put(frame);
             if round % 16 == 0 {
-                bed.engine.drive(bed.now);
-                bed.engine.device().outbound.borrow_mut().clear();
-                bed.wait(chance.random_range(0..20) * MILLISECOND);
-                while bed.engine.next_event().is_some() {}
+                fx.engine.drive(fx.now);
+                fx.engine.device().outbound.borrow_mut().clear();
+                fx.advance(rng.random_range(0..20) * MILLISECOND);
+                while fx.engine.next_event().is_some() {}
             }
         }
-        let counters = bed.engine.counters();
+        let counters = fx.engine.counters();
         assert!(counters.packets_reassembled > 0 && counters.frames_dropped > 0, "{counters:?}");
         // It still works.
-        bed.wait(20 * SECOND);
-        bed.sent();
-        bed.tell(near(false, 9), PEER, true);
-        bed.connect(near(false, 9));
-        assert!(asked(&bed.sent()).contains(&near(false, 9)));
-        bed.tell(near(false, 9), PEER, true);
-        assert_eq!(syn_of(&bed.sent()).map(|(_, to)| to), Some(PEER));
+        fx.advance(20 * SECOND);
+        fx.sent();
+        fx.advertise(near(false, 9), PEER, true);
+        fx.connect(near(false, 9));
+        assert!(solicited(&fx.sent()).contains(&near(false, 9)));
+        fx.advertise(near(false, 9), PEER, true);
+        assert_eq!(syn_of(&fx.sent()).map(|(_, to)| to), Some(PEER));
     }
 }

@@ -8,14 +8,14 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::verbs::wc::{CqId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Sge};
-use ferrowarp_tests::sim::pairs::{PD, completions, connect, post, request_of};
+use ferrowarp_tests::sim::pairs::{PD, completions, connect, post, signaled_wr};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
 /// More than a window at first, so that the response takes several passes.
 const LEN: u32 = 60_000;
 
 /// One pass of an end; the frames it sent are what the other finds in its next one.
-fn pass(world: &mut World, end: usize) -> Vec<Vec<u8>> {
+fn poll_end(world: &mut World, end: usize) -> Vec<Vec<u8>> {
     world.ends[end].engine.drive(world.now);
     let device = world.ends[end].engine.device();
     let outbound = Rc::clone(&device.outbound);
@@ -38,7 +38,7 @@ fn opcodes(frames: &[Vec<u8>]) -> Vec<u8> {
 
 // req-test: DDP-109
 #[test]
-fn nothing_comes_between_the_segments_of_a_response() {
+fn siw_wakeup_never_interleaves_with_a_response() {
     const RESPONSE: u8 = 2;
     let mut world = World::new(&WorldOptions::new(12));
     // The initiator has spoken, and is to nudge 10 ms from now.
@@ -49,14 +49,14 @@ fn nothing_comes_between_the_segments_of_a_response() {
     world.ends[0].arena.write(0, &octets);
     let sink = Sge { addr: 0, len: LEN, lkey: sink };
     let read = Operation::Read { sink, rkey: source, remote: 0 };
-    post(&mut world, 1, qps[1], request_of(1, read));
-    pass(&mut world, 1);
-    let first = opcodes(&pass(&mut world, 0));
+    post(&mut world, 1, qps[1], signaled_wr(1, read));
+    poll_end(&mut world, 1);
+    let first = opcodes(&poll_end(&mut world, 0));
     assert!(!first.is_empty() && first.len() < 30, "a part of the response: {first:?}");
-    pass(&mut world, 1);
+    poll_end(&mut world, 1);
     // In the next pass all that was sent is acknowledged, long ago, and the time has come.
     world.now = world.now + 20 * MILLISECOND;
-    let second = opcodes(&pass(&mut world, 0));
+    let second = opcodes(&poll_end(&mut world, 0));
     for opcode in [&first[..], &second[..]].concat() {
         assert_eq!(opcode, RESPONSE, "{first:?} {second:?}");
     }

@@ -16,9 +16,9 @@ use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::raw::request;
+use ferrowarp_tests::raw::mpa_request;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::{Queues, World, WorldOptions, address, address_v6};
+use ferrowarp_tests::sim::world::{CompletionQueues, World, WorldOptions, address, address_v6};
 
 const PORT: u16 = 7174;
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]];
@@ -26,8 +26,8 @@ const INIT: QpInit =
     QpInit { pd: 3, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 16, max_recv_wr: 16 };
 
 /// An engine on such a port, and a peer made by hand.
-struct Bed {
-    engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
+struct Fixture {
+    engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
     now: Instant,
     template: HeaderTemplate,
     tuple: FourTuple,
@@ -38,7 +38,7 @@ struct Bed {
     last: Option<Segment>,
 }
 
-impl Bed {
+impl Fixture {
     fn new(ipv6: bool, vlan: Option<u16>, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let pools = PoolSizes { data: 64, reserve: 16, control: 64 };
         let mut device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
@@ -48,7 +48,7 @@ impl Bed {
         config.vlan = vlan;
         change(&mut config);
         let arena = Rc::new(VecMemory::new(1 << 16));
-        let mut engine = Engine::new(config, device, arena, Queues::new(2, 64));
+        let mut engine = Engine::new(config, device, arena, CompletionQueues::new(2, 64));
         engine.listen(PORT, 64).unwrap();
         let remote = SocketAddr::new(ip(1), PORT);
         let tuple = FourTuple { local: SocketAddr::new(ip(0), 5000), remote };
@@ -59,17 +59,17 @@ impl Bed {
     }
 
     /// Sends a segment and looks at what comes back.
-    fn put(&mut self, fields: &Fields, payload: &[u8]) {
+    fn send_segment(&mut self, fields: &Fields, payload: &[u8]) {
         let at = self.template.base_len() + fields.options.wire_len();
         let mut frame = vec![0; at + payload.len()];
         frame[at..].copy_from_slice(payload);
         self.template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
         self.engine.device().inbound.borrow_mut().push_back(frame);
-        self.pass(MILLISECOND);
+        self.advance(MILLISECOND);
     }
 
     /// Lets time go by; every TCP frame that leaves has to be right.
-    fn pass(&mut self, ns: u64) {
+    fn advance(&mut self, ns: u64) {
         let end = self.now + ns;
         while self.now < end {
             self.engine.drive(self.now);
@@ -93,7 +93,7 @@ impl Bed {
 
     fn syn(&mut self) -> Segment {
         let options = Options { mss: Some(1460), ts: Some((1, 0)), ..Options::default() };
-        self.put(
+        self.send_segment(
             &Fields { seq: Seq(9), flags: Flags::SYN, window: 1000, options, ..Fields::default() },
             &[],
         );
@@ -101,7 +101,7 @@ impl Bed {
     }
 }
 
-fn each(mut run: impl FnMut(bool, Option<u16>)) {
+fn for_each_family_and_vlan(mut run: impl FnMut(bool, Option<u16>)) {
     for ipv6 in [false, true] {
         for vlan in [None, Some(7)] {
             run(ipv6, vlan);
@@ -110,28 +110,28 @@ fn each(mut run: impl FnMut(bool, Option<u16>)) {
 }
 
 #[test]
-fn a_reset_of_no_connection_has_its_checksum() {
-    each(|ipv6, vlan| {
-        let mut bed = Bed::new(ipv6, vlan, |_| {});
-        bed.put(&Fields { seq: Seq(9), flags: Flags::ACK, ..Fields::default() }, b"stray");
-        assert_eq!(bed.last.expect("an answer").flags, Flags::RST);
+fn rst_without_connection_has_a_valid_checksum() {
+    for_each_family_and_vlan(|ipv6, vlan| {
+        let mut fx = Fixture::new(ipv6, vlan, |_| {});
+        fx.send_segment(&Fields { seq: Seq(9), flags: Flags::ACK, ..Fields::default() }, b"stray");
+        assert_eq!(fx.last.expect("an answer").flags, Flags::RST);
     });
 }
 
 #[test]
-fn a_cookie_has_its_checksum() {
-    each(|ipv6, vlan| {
-        let mut bed = Bed::new(ipv6, vlan, |config| config.half_open_max = 0);
-        assert_eq!(bed.syn().flags, Flags::SYN | Flags::ACK);
-        assert_eq!(bed.engine.counters().cookies_sent, 1);
+fn cookie_syn_ack_has_a_valid_checksum() {
+    for_each_family_and_vlan(|ipv6, vlan| {
+        let mut fx = Fixture::new(ipv6, vlan, |config| config.half_open_max = 0);
+        assert_eq!(fx.syn().flags, Flags::SYN | Flags::ACK);
+        assert_eq!(fx.engine.counters().cookies_sent, 1);
     });
 }
 
 #[test]
-fn the_frames_of_a_connection_have_their_checksums() {
-    each(|ipv6, vlan| {
-        let mut bed = Bed::new(ipv6, vlan, |_| {});
-        let answer = bed.syn();
+fn all_frames_of_a_connection_have_valid_checksums() {
+    for_each_family_and_vlan(|ipv6, vlan| {
+        let mut fx = Fixture::new(ipv6, vlan, |_| {});
+        let answer = fx.syn();
         let ts = answer.options.ts.expect("agreed");
         let mut fields = Fields {
             seq: Seq(10),
@@ -141,30 +141,30 @@ fn the_frames_of_a_connection_have_their_checksums() {
             options: Options::timestamps(Some((2, ts.0))),
             ..Fields::default()
         };
-        bed.put(&fields, &request());
-        let Some(Event::ConnectRequest { request: asked, .. }) = bed.engine.next_event() else {
+        fx.send_segment(&fields, &mpa_request());
+        let Some(Event::ConnectRequest { request: asked, .. }) = fx.engine.next_event() else {
             panic!("no request")
         };
-        let qp = bed.engine.create_qp(INIT).unwrap();
-        bed.engine.accept(bed.now, asked, qp, &ConnParam::default()).unwrap();
+        let qp = fx.engine.create_qp(INIT).unwrap();
+        fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
         // The reply, and the same again without an acknowledgement; then FIN, and at last RST.
-        bed.pass(SECOND);
-        fields.seq += u32::try_from(request().len()).unwrap();
-        bed.put(&fields, &[]);
-        bed.engine.disconnect(bed.now, qp).unwrap();
-        bed.pass(60 * SECOND);
+        fx.advance(SECOND);
+        fields.seq += u32::try_from(mpa_request().len()).unwrap();
+        fx.send_segment(&fields, &[]);
+        fx.engine.disconnect(fx.now, qp).unwrap();
+        fx.advance(60 * SECOND);
         let (ack, psh, fin, rst) = (Flags::ACK, Flags::PSH, Flags::FIN, Flags::RST);
-        let has = |flags: Flags, payload| bed.kinds.contains(&(flags.0, payload));
-        assert!(has(Flags::SYN | ack, false) && has(ack, false), "{:?}", bed.kinds);
-        assert!(has(ack | psh, true), "{:?}", bed.kinds);
-        assert!(bed.kinds.iter().any(|(flags, _)| flags & fin.0 != 0));
-        assert!(bed.kinds.iter().any(|(flags, _)| flags & rst.0 != 0));
-        assert_eq!(bed.tuple.remote.port(), PORT);
+        let has = |flags: Flags, payload| fx.kinds.contains(&(flags.0, payload));
+        assert!(has(Flags::SYN | ack, false) && has(ack, false), "{:?}", fx.kinds);
+        assert!(has(ack | psh, true), "{:?}", fx.kinds);
+        assert!(fx.kinds.iter().any(|(flags, _)| flags & fin.0 != 0));
+        assert!(fx.kinds.iter().any(|(flags, _)| flags & rst.0 != 0));
+        assert_eq!(fx.tuple.remote.port(), PORT);
     });
 }
 
 #[test]
-fn a_client_behind_such_a_port_is_refused_at_once_where_nobody_listens() {
+fn connect_with_offload_is_refused_without_listener() {
     for ipv6 in [false, true] {
         let mut world = World::new(&WorldOptions { offload: true, ipv6, ..WorldOptions::new(5) });
         let (now, remote) = (world.now, world.socket(1, PORT));

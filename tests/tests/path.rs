@@ -9,7 +9,7 @@ use ferrowarp_proto::verbs::cm::{ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
-use ferrowarp_tests::sim::router::error_about;
+use ferrowarp_tests::sim::router::icmp_error_for;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
 const PORT: u16 = 7174;
@@ -23,18 +23,18 @@ const NO_PORT: [(u8, u8); 2] = [(3, 3), (1, 4)];
 const TOO_BIG: [(u8, u8); 2] = [(3, 4), (2, 0)];
 
 /// A world whose left end has a queue pair that connects to the right one.
-struct Bed {
+struct Fixture {
     world: World,
     qp: QpId,
     v6: bool,
 }
 
-impl Bed {
+impl Fixture {
     fn new(v6: bool) -> Self {
-        Self::over(&WorldOptions { ipv6: v6, ..WorldOptions::new(7) })
+        Self::with_options(&WorldOptions { ipv6: v6, ..WorldOptions::new(7) })
     }
 
-    fn over(options: &WorldOptions) -> Self {
+    fn with_options(options: &WorldOptions) -> Self {
         let v6 = options.ipv6;
         let mut world = World::new(options);
         let init =
@@ -46,7 +46,7 @@ impl Bed {
     }
 
     /// Moves frames by hand until the left end sends a TCP segment, which goes no further.
-    fn segment(&mut self) -> Vec<u8> {
+    fn next_segment(&mut self) -> Vec<u8> {
         let queues = [0, 1].map(|end| {
             let device = self.world.ends[end].engine.device();
             (Rc::clone(&device.inbound), Rc::clone(&device.outbound))
@@ -69,15 +69,15 @@ impl Bed {
     }
 
     /// The left end receives the message about `frame`; returns what it reports.
-    fn hear(&mut self, frame: &[u8], kind: [(u8, u8); 2], word: u32) -> Option<Event> {
-        let error = error_about(frame, L3, kind[usize::from(self.v6)], word);
+    fn inject_icmp(&mut self, frame: &[u8], kind: [(u8, u8); 2], word: u32) -> Option<Event> {
+        let error = icmp_error_for(frame, L3, kind[usize::from(self.v6)], word);
         let end = &mut self.world.ends[0];
         end.engine.device().inbound.borrow_mut().push_back(error);
         end.engine.drive(self.world.now);
         end.engine.next_event()
     }
 
-    fn counted(&self) -> (u64, u64) {
+    fn icmp_counters(&self) -> (u64, u64) {
         let counters = self.world.ends[0].engine.counters();
         (counters.icmp_errors_in, counters.icmp_errors_ignored)
     }
@@ -127,42 +127,42 @@ fn forgeries(frame: &[u8], v6: bool) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn nobody_at_the_port_ends_an_attempt_to_connect() {
+fn icmp_port_unreachable_fails_the_connect() {
     for v6 in [false, true] {
-        let mut bed = Bed::new(v6);
-        let syn = bed.segment();
+        let mut fx = Fixture::new(v6);
+        let syn = fx.next_segment();
         for forged in forgeries(&syn, v6) {
-            assert_eq!(bed.hear(&forged, NO_PORT, 0), None);
+            assert_eq!(fx.inject_icmp(&forged, NO_PORT, 0), None);
         }
-        assert_eq!(bed.counted(), (0, 2));
-        let event = bed.hear(&syn, NO_PORT, 0);
+        assert_eq!(fx.icmp_counters(), (0, 2));
+        let event = fx.inject_icmp(&syn, NO_PORT, 0);
         let expected = ConnectError::Unreachable;
         assert!(
             matches!(event, Some(Event::ConnectFailed { qp, error, .. })
-                if qp == bed.qp && error == expected),
+                if qp == fx.qp && error == expected),
             "{event:?}"
         );
-        assert_eq!(bed.world.ends[0].engine.qp_state(bed.qp), QpState::Error);
-        assert_eq!(bed.world.ends[0].engine.connection_count(), 0);
-        assert_eq!(bed.hear(&syn, NO_PORT, 0), None);
-        assert_eq!(bed.counted(), (1, 3));
+        assert_eq!(fx.world.ends[0].engine.qp_state(fx.qp), QpState::Error);
+        assert_eq!(fx.world.ends[0].engine.connection_count(), 0);
+        assert_eq!(fx.inject_icmp(&syn, NO_PORT, 0), None);
+        assert_eq!(fx.icmp_counters(), (1, 3));
     }
 }
 
 #[test]
-fn an_unreachable_host_may_come_back() {
+fn icmp_host_unreachable_is_a_soft_error() {
     for v6 in [false, true] {
-        let mut bed = Bed::new(v6);
-        let syn = bed.segment();
-        assert_eq!(bed.hear(&syn, HOST, 0), None);
-        assert_eq!(bed.counted(), (1, 0));
-        bed.establish();
+        let mut fx = Fixture::new(v6);
+        let syn = fx.next_segment();
+        assert_eq!(fx.inject_icmp(&syn, HOST, 0), None);
+        assert_eq!(fx.icmp_counters(), (1, 0));
+        fx.establish();
         // Or it does not, and then the reason is known.
-        let mut bed = Bed::new(v6);
-        let syn = bed.segment();
-        assert_eq!(bed.hear(&syn, HOST, 0), None);
-        bed.world.cut();
-        let failed = bed.world.run_until(120 * SECOND, |world| {
+        let mut fx = Fixture::new(v6);
+        let syn = fx.next_segment();
+        assert_eq!(fx.inject_icmp(&syn, HOST, 0), None);
+        fx.world.partition();
+        let failed = fx.world.run_until(120 * SECOND, |world| {
             let event = world.ends[0].engine.next_event();
             let expected = ConnectError::Unreachable;
             matches!(event, Some(Event::ConnectFailed { error, .. }) if error == expected)
@@ -172,114 +172,114 @@ fn an_unreachable_host_may_come_back() {
 }
 
 #[test]
-fn an_established_connection_only_fits_its_segments() {
+fn established_connection_acts_only_on_packet_too_big() {
     for v6 in [false, true] {
-        let mut bed = Bed::new(v6);
-        bed.establish();
+        let mut fx = Fixture::new(v6);
+        fx.establish();
         let emss = if v6 { 1428 } else { 1448 };
-        assert_eq!(bed.world.ends[0].engine.emss(bed.qp), Some(emss));
-        bed.write(60);
-        let frame = bed.segment();
+        assert_eq!(fx.world.ends[0].engine.emss(fx.qp), Some(emss));
+        fx.write(60);
+        let frame = fx.next_segment();
         for kind in [HOST, NO_PORT] {
-            assert_eq!(bed.hear(&frame, kind, 0), None);
-            assert_eq!(bed.world.ends[0].engine.qp_state(bed.qp), QpState::Rts);
+            assert_eq!(fx.inject_icmp(&frame, kind, 0), None);
+            assert_eq!(fx.world.ends[0].engine.qp_state(fx.qp), QpState::Rts);
         }
-        assert_eq!(bed.counted(), (2, 0));
+        assert_eq!(fx.icmp_counters(), (2, 0));
         // Too big for what would have passed it, forged, and damaged.
-        assert_eq!(bed.hear(&frame, TOO_BIG, 1280), None);
+        assert_eq!(fx.inject_icmp(&frame, TOO_BIG, 1280), None);
         for forged in forgeries(&frame, v6) {
-            assert_eq!(bed.hear(&forged, TOO_BIG, 100), None);
+            assert_eq!(fx.inject_icmp(&forged, TOO_BIG, 100), None);
         }
-        let mut error = error_about(&frame, L3, TOO_BIG[usize::from(v6)], 100);
+        let mut error = icmp_error_for(&frame, L3, TOO_BIG[usize::from(v6)], 100);
         *error.last_mut().unwrap() ^= 1;
-        bed.world.ends[0].engine.device().inbound.borrow_mut().push_back(error);
-        bed.world.ends[0].engine.drive(bed.world.now);
-        assert_eq!(bed.counted(), (2, 4));
-        assert_eq!(bed.world.ends[0].engine.emss(bed.qp), Some(emss));
+        fx.world.ends[0].engine.device().inbound.borrow_mut().push_back(error);
+        fx.world.ends[0].engine.drive(fx.world.now);
+        assert_eq!(fx.icmp_counters(), (2, 4));
+        assert_eq!(fx.world.ends[0].engine.emss(fx.qp), Some(emss));
         // A small packet refused for its size: to the floor. IPv6 knows no such link.
-        assert_eq!(bed.hear(&frame, TOO_BIG, 100), None);
-        let counters = *bed.world.ends[0].engine.counters();
+        assert_eq!(fx.inject_icmp(&frame, TOO_BIG, 100), None);
+        let counters = *fx.world.ends[0].engine.counters();
         if v6 {
-            assert_eq!((bed.counted(), counters.emss_changes), ((2, 5), 0));
+            assert_eq!((fx.icmp_counters(), counters.emss_changes), ((2, 5), 0));
         } else {
-            assert_eq!((bed.counted(), counters.emss_changes), ((3, 4), 1));
-            assert_eq!(bed.world.ends[0].engine.emss(bed.qp), Some(576 - 52));
+            assert_eq!((fx.icmp_counters(), counters.emss_changes), ((3, 4), 1));
+            assert_eq!(fx.world.ends[0].engine.emss(fx.qp), Some(576 - 52));
         }
     }
 }
 
 #[test]
-fn errors_about_no_connection_take_nothing_of_the_limit_on_errors() {
+fn icmp_errors_without_connection_do_not_consume_the_limit() {
     for v6 in [false, true] {
-        let mut bed = Bed::new(v6);
-        bed.establish();
-        bed.write(5000);
-        let frame = bed.segment();
+        let mut fx = Fixture::new(v6);
+        fx.establish();
+        fx.write(5000);
+        let frame = fx.next_segment();
         let mut other = frame.clone();
         // Another port of ours, and the checksum that goes with it.
         let l4 = L3 + if v6 { 40 } else { 20 };
         other[l4] ^= 0x10;
         other[l4 + 16] ^= 0x10;
         for _ in 0..3000 {
-            assert_eq!(bed.hear(&other, TOO_BIG, 1400), None);
+            assert_eq!(fx.inject_icmp(&other, TOO_BIG, 1400), None);
         }
-        let (heeded, refused) = bed.counted();
+        let (heeded, refused) = fx.icmp_counters();
         assert_eq!((heeded, refused), (0, 3000));
-        let emss = bed.world.ends[0].engine.emss(bed.qp).unwrap();
-        assert_eq!(bed.hear(&frame, TOO_BIG, 1400), None);
-        assert_eq!(bed.counted(), (1, 3000), "heard in the same second");
-        assert!(bed.world.ends[0].engine.emss(bed.qp).unwrap() < emss);
+        let emss = fx.world.ends[0].engine.emss(fx.qp).unwrap();
+        assert_eq!(fx.inject_icmp(&frame, TOO_BIG, 1400), None);
+        assert_eq!(fx.icmp_counters(), (1, 3000), "heard in the same second");
+        assert!(fx.world.ends[0].engine.emss(fx.qp).unwrap() < emss);
     }
 }
 
 #[test]
-fn a_port_that_sends_less_than_it_receives_asks_for_the_most_and_sends_less() {
+fn smaller_send_mtu_limits_emss_but_not_the_advertised_mss() {
     for v6 in [false, true] {
         let options = WorldOptions { ipv6: v6, mtu: 9000, ..WorldOptions::new(7) };
-        let mut bed = Bed::over(&WorldOptions { send_mtu: 1500, ..options });
-        let syn = bed.segment();
+        let mut fx = Fixture::with_options(&WorldOptions { send_mtu: 1500, ..options });
+        let syn = fx.next_segment();
         let l4 = L3 + if v6 { 40 } else { 20 };
         let mss: u16 = if v6 { 8940 } else { 8960 };
         assert_eq!(syn[l4 + 20..l4 + 24], [&[2, 4][..], &mss.to_be_bytes()].concat());
-        bed.establish();
+        fx.establish();
         // No search for a larger path changes it.
         for len in [30_000, 30_001] {
-            bed.write(len);
-            let octets = bed.world.ends[0].arena.read(0, len);
-            assert!(bed.world.run_until(120 * SECOND, |world| {
+            fx.write(len);
+            let octets = fx.world.ends[0].arena.read(0, len);
+            assert!(fx.world.run_until(120 * SECOND, |world| {
                 world.ends[1].arena.read(0, len) == octets && !world.step()
             }));
-            let emss = bed.world.ends[0].engine.emss(bed.qp);
+            let emss = fx.world.ends[0].engine.emss(fx.qp);
             assert_eq!(emss, Some(if v6 { 1428 } else { 1448 }));
-            bed.world.now = bed.world.now + 600 * SECOND;
+            fx.world.now = fx.world.now + 600 * SECOND;
         }
     }
 }
 
 #[test]
-fn after_ten_minutes_a_larger_size_is_found_with_fpdus_kept_whole() {
-    let mut bed = Bed::new(false);
-    bed.establish();
-    bed.write(1000);
-    let frame = bed.segment();
-    assert_eq!(bed.hear(&frame, TOO_BIG, 600), None);
-    let written = |bed: &mut Bed, len: usize| {
-        bed.write(len);
-        let octets = bed.world.ends[0].arena.read(0, len);
-        let done = bed.world.run_until(120 * SECOND, |world| {
+fn path_mtu_is_raised_after_ten_minutes_with_whole_fpdus() {
+    let mut fx = Fixture::new(false);
+    fx.establish();
+    fx.write(1000);
+    let frame = fx.next_segment();
+    assert_eq!(fx.inject_icmp(&frame, TOO_BIG, 600), None);
+    let written = |fx: &mut Fixture, len: usize| {
+        fx.write(len);
+        let octets = fx.world.ends[0].arena.read(0, len);
+        let done = fx.world.run_until(120 * SECOND, |world| {
             world.ends[1].arena.read(0, len) == octets && !world.step()
         });
         assert!(done);
-        bed.world.ends[0].engine.emss(bed.qp)
+        fx.world.ends[0].engine.emss(fx.qp)
     };
-    assert_eq!(written(&mut bed, 20_000), Some(600 - 52), "what the router told");
-    let assembled = |bed: &Bed| bed.world.ends[1].engine.counters().fpdus_assembled;
-    assert_eq!(assembled(&bed), 1, "the one that was too big, in two pieces");
-    assert_eq!(written(&mut bed, 20_001), Some(600 - 52));
-    bed.world.now = bed.world.now + 600 * SECOND;
-    written(&mut bed, 20_002);
-    assert_eq!(written(&mut bed, 20_003), Some(1448));
-    let [left, right] = [0, 1].map(|end| *bed.world.ends[end].engine.counters());
+    assert_eq!(written(&mut fx, 20_000), Some(600 - 52), "what the router told");
+    let assembled = |fx: &Fixture| fx.world.ends[1].engine.counters().fpdus_assembled;
+    assert_eq!(assembled(&fx), 1, "the one that was too big, in two pieces");
+    assert_eq!(written(&mut fx, 20_001), Some(600 - 52));
+    fx.world.now = fx.world.now + 600 * SECOND;
+    written(&mut fx, 20_002);
+    assert_eq!(written(&mut fx, 20_003), Some(1448));
+    let [left, right] = [0, 1].map(|end| *fx.world.ends[end].engine.counters());
     assert_eq!((left.emss_changes, left.fpdus_out), (2, right.fpdus_in));
-    assert_eq!(assembled(&bed), 1, "all others came whole in a segment");
+    assert_eq!(assembled(&fx), 1, "all others came whole in a segment");
 }

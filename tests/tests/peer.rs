@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
-use ferrowarp_tests::capture::{self, Capture, Verdict};
-use ferrowarp_tests::peer::{Chop, Frame, PEER_STAG, Peer, Startup, fpdu, marked_fpdu, opcode};
+use ferrowarp_tests::capture::{self, Capture, Dissection};
+use ferrowarp_tests::peer::{
+    PEER_STAG, Peer, Segmentation, Startup, StartupFrame, fpdu, marked_fpdu, opcode,
+};
 use ferrowarp_tests::process::TempDir;
 use ferrowarp_tests::{netns, skip};
 
@@ -15,8 +17,8 @@ const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 struct Pair {
     initiator: Peer,
     responder: Peer,
-    request: Frame,
-    reply: Frame,
+    request: StartupFrame,
+    reply: StartupFrame,
 }
 
 fn pair(listener: &TcpListener, initiator: &Startup, responder: &Startup) -> Pair {
@@ -60,7 +62,7 @@ fn exchange(pair: &mut Pair) {
 }
 
 #[test]
-fn exchanges_with_every_start_up() {
+fn exchange_with_every_revision_and_crc_setting() {
     for (revision, crc) in [(1, true), (1, false), (2, true), (2, false)] {
         let startup =
             Startup { revision, crc, private_data: b"hello".to_vec(), ..Startup::default() };
@@ -74,7 +76,7 @@ fn exchanges_with_every_start_up() {
 }
 
 #[test]
-fn exchanges_with_markers() {
+fn exchange_with_markers() {
     for (ours, theirs) in [(false, true), (true, false), (true, true)] {
         for crc in [false, true] {
             let with = |markers| Startup { markers, crc, ..Startup::default() };
@@ -88,7 +90,7 @@ fn exchanges_with_markers() {
 
 /// The FPDUs of RFC 5044 figures 5 and 6.
 #[test]
-fn markers_as_in_the_worked_example() {
+fn marked_fpdus_match_the_figures_of_rfc5044() {
     let figures = [
         (1, 0, 0, [0, 0, 0, 0], [0x52, 0x23, 0x99, 0x83]),
         (2, 0x1EC, 20, [0, 0, 0, 0x14], [0x84, 0x92, 0x58, 0x98]),
@@ -104,7 +106,7 @@ fn markers_as_in_the_worked_example() {
 }
 
 #[test]
-fn one_vote_is_enough_for_crcs() {
+fn crc_is_used_if_either_end_asks() {
     let (on, off) = (Startup::default(), Startup { crc: false, ..Startup::default() });
     for (initiator, responder) in [(&on, &off), (&off, &on)] {
         let pair = pair(&listener(), initiator, responder);
@@ -113,17 +115,19 @@ fn one_vote_is_enough_for_crcs() {
 }
 
 #[test]
-fn pieces_make_no_difference() {
-    for chop in [Chop::Dribble(1), Chop::Every(1), Chop::Every(1000)] {
+fn any_segmentation_is_understood() {
+    for chop in
+        [Segmentation::RandomSmall(1), Segmentation::FixedSize(1), Segmentation::FixedSize(1000)]
+    {
         let mut pair = pair(&listener(), &Startup::default(), &Startup::default());
-        pair.initiator.set_chop(chop);
-        pair.responder.set_chop(chop);
+        pair.initiator.set_segmentation(chop);
+        pair.responder.set_segmentation(chop);
         exchange(&mut pair);
     }
 }
 
 #[test]
-fn fpdus_above_the_segment_size() {
+fn fpdus_larger_than_a_segment_are_understood() {
     let mut pair = pair(&listener(), &Startup::default(), &Startup::default());
     pair.initiator.ulpdu_len_max = 64_768;
     let octets = pattern(200_000);
@@ -135,7 +139,7 @@ fn fpdus_above_the_segment_size() {
 }
 
 #[test]
-fn a_reject_carries_its_reason() {
+fn reject_carries_private_data() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let thread = std::thread::spawn(move || {
@@ -148,7 +152,7 @@ fn a_reject_carries_its_reason() {
 }
 
 #[test]
-fn broken_frames_are_found() {
+fn malformed_fpdus_are_detected() {
     let mut wrong_crc = fpdu(&[0x41; 22], true);
     *wrong_crc.last_mut().unwrap() ^= 1;
     let mut wrong_pad = fpdu(&[0x41; 23], false);
@@ -160,14 +164,14 @@ fn broken_frames_are_found() {
     let out_of_turn = fpdu(&[&[0x41, 0x43][..], &[0; 15], &[9]].concat(), true);
     for octets in [wrong_crc, wrong_pad, version, cut_short, out_of_turn] {
         let mut pair = pair(&listener(), &Startup::default(), &Startup::default());
-        pair.initiator.put(&octets).unwrap();
+        pair.initiator.write_raw(&octets).unwrap();
         assert_eq!(pair.responder.serve_one().unwrap_err().kind(), ErrorKind::InvalidData);
     }
 }
 
 /// The ULPDUs of RFC 5044 figures 5 and 6, without markers.
 #[test]
-fn frames_as_in_the_worked_example() {
+fn fpdus_match_the_figures_of_rfc5044() {
     for (msn, crc) in [(1, [0xB7, 0x24, 0x3E, 0xC3]), (2, [0x29, 0x0F, 0xBE, 0xDE])] {
         let mut ulpdu = vec![0; 42];
         ulpdu[..2].copy_from_slice(&[0x41, 0x43]);
@@ -179,19 +183,19 @@ fn frames_as_in_the_worked_example() {
     }
 }
 
-fn captured(port: u16, work: impl FnOnce(&TcpListener)) -> Verdict {
+fn captured(port: u16, work: impl FnOnce(&TcpListener)) -> Dissection {
     let dir = TempDir::new().unwrap();
     let capture = Capture::start("lo", port, dir.file("lo.pcap")).unwrap();
     work(&TcpListener::bind((LOCALHOST, port)).unwrap());
-    capture::judge(&capture.stop().unwrap(), LOCALHOST, false).unwrap()
+    capture::dissect(&capture.stop().unwrap(), LOCALHOST, false).unwrap()
 }
 
 #[test]
-fn tshark_agrees() {
-    if let Some(reason) = capture::missing() {
+fn tshark_accepts_the_peer() {
+    if let Some(reason) = capture::missing_prerequisite() {
         return skip(reason);
     }
-    if !netns::inside("tshark_agrees") {
+    if !netns::inside("tshark_accepts_the_peer") {
         return;
     }
     let verdict = captured(4791, |listener| {
@@ -200,7 +204,7 @@ fn tshark_agrees() {
         pair.responder.send_terminate(2, 0, 2).unwrap();
         pair.initiator.serve_until(|peer| peer.terminate.is_some()).unwrap();
     });
-    assert!(verdict.clean(), "{verdict:?}");
+    assert!(verdict.is_clean(), "{verdict:?}");
     assert_eq!(verdict.startup_frames, 2);
     let expected = [
         ("Read Request", 8),
@@ -222,10 +226,10 @@ fn tshark_agrees() {
         pair.initiator.send(opcode::SEND, 0, b"right").unwrap();
         let mut octets = fpdu(&[0x41; 30], true);
         *octets.last_mut().unwrap() ^= 1;
-        pair.initiator.put(&octets).unwrap();
+        pair.initiator.write_raw(&octets).unwrap();
         pair.responder.serve_one().unwrap();
         pair.responder.serve_one().unwrap_err();
     });
     assert_eq!((verdict.good_crc, verdict.bad_crc), (1, 1));
-    assert!(!verdict.complaints.is_empty());
+    assert!(!verdict.problems.is_empty());
 }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use ferrowarp_tests::process::{self, Ended, TempDir};
+use ferrowarp_tests::process::{self, ProcessResult, TempDir};
 use ferrowarp_tests::skip;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn program(name: &str) -> Option<PathBuf> {
     let path = process::program(name);
@@ -18,12 +18,12 @@ fn program(name: &str) -> Option<PathBuf> {
     path
 }
 
-fn run(path: &PathBuf, arguments: &str) -> Ended {
-    process::run(Command::new(path).args(arguments.split_whitespace()), PATIENCE).unwrap()
+fn run(path: &PathBuf, arguments: &str) -> ProcessResult {
+    process::run(Command::new(path).args(arguments.split_whitespace()), TIMEOUT).unwrap()
 }
 
 /// The program refuses: one line that says what to do, a status that is not 0, no panic.
-fn refuses(name: &str, arguments: &[&str]) {
+fn expect_one_line_error(name: &str, arguments: &[&str]) {
     let Some(path) = program(name) else { return };
     let mut complaints = Vec::new();
     for line in arguments {
@@ -42,8 +42,8 @@ fn refuses(name: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn iwlink_refuses_in_one_line() {
-    refuses(
+fn iwlink_rejects_bad_arguments_in_one_line() {
+    expect_one_line_error(
         "iwlink",
         &[
             "",
@@ -61,8 +61,8 @@ fn iwlink_refuses_in_one_line() {
 }
 
 #[test]
-fn iwperf_refuses_in_one_line() {
-    refuses(
+fn iwperf_rejects_bad_arguments_in_one_line() {
+    expect_one_line_error(
         "iwperf",
         &[
             "",
@@ -107,8 +107,8 @@ fn iwperf_refuses_in_one_line() {
 }
 
 #[test]
-fn iwping_refuses_in_one_line() {
-    refuses(
+fn iwping_rejects_bad_arguments_in_one_line() {
+    expect_one_line_error(
         "iwping",
         &[
             "",
@@ -134,8 +134,8 @@ fn iwping_refuses_in_one_line() {
 }
 
 #[test]
-fn iwcopy_refuses_in_one_line() {
-    refuses(
+fn iwcopy_rejects_bad_arguments_in_one_line() {
+    expect_one_line_error(
         "iwcopy",
         &[
             "",
@@ -160,7 +160,7 @@ fn help_and_version_succeed() {
 }
 
 #[test]
-fn the_loops_run() {
+fn loop_modes_run() {
     let (Some(iwperf), Some(iwping), Some(iwcopy)) =
         (program("iwperf"), program("iwping"), program("iwcopy"))
     else {
@@ -205,7 +205,7 @@ fn the_loops_run() {
 }
 
 #[test]
-fn results_are_valid_json_also_after_a_failure() {
+fn json_results_are_valid_after_a_failure() {
     let Some(iwperf) = program("iwperf") else { return };
     let dir = TempDir::new().unwrap();
     let json = dir.file("result.json");

@@ -2,14 +2,14 @@
 
 use ferrowarp_proto::net::icmp_error::{IcmpError, IcmpErrorKind};
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_tests::compliance::bed::{Bed, PORT};
+use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
 
 /// Octets of a segment's first fragment, behind the IP header.
 const FIRST_LEN: usize = 800;
 
 /// Part of a segment of the peer's, which is cut in two.
-fn fragment(bed: &Bed, id: u16, is_first: bool) -> Vec<u8> {
-    let frame = bed.frame(|_| {}, &[7; 1200]);
+fn fragment(fx: &Fixture, id: u16, is_first: bool) -> Vec<u8> {
+    let frame = fx.build_frame(|_| {}, &[7; 1200]);
     let (headers, segment) = frame.split_at(34);
     let (first, rest) = segment.split_at(FIRST_LEN);
     let place = if is_first { 0x2000 } else { u16::try_from(FIRST_LEN / 8).unwrap() };
@@ -27,28 +27,28 @@ fn fragment(bed: &Bed, id: u16, is_first: bool) -> Vec<u8> {
 }
 
 /// A fragment arrives: the errors that are sent.
-fn errors(bed: &mut Bed, frame: Vec<u8>) -> Vec<IcmpError> {
-    bed.engine.device().inbound.borrow_mut().push_back(frame);
-    bed.engine.drive(bed.now);
-    let sent: Vec<Vec<u8>> = bed.engine.device().outbound.borrow_mut().drain(..).collect();
+fn errors(fx: &mut Fixture, frame: Vec<u8>) -> Vec<IcmpError> {
+    fx.engine.device().inbound.borrow_mut().push_back(frame);
+    fx.engine.drive(fx.now);
+    let sent: Vec<Vec<u8>> = fx.engine.device().outbound.borrow_mut().drain(..).collect();
     sent.iter().filter_map(|frame| IcmpError::parse(&frame[14..]).ok()).collect()
 }
 
-fn connected() -> Bed {
-    Bed::started(1460, 4, 4)
+fn connected() -> Fixture {
+    Fixture::connected(1460, 4, 4)
 }
 
 // req-test: MPA-171
 #[test]
-fn who_sends_more_fragments_than_fit_is_told_which_size_needs_none() {
-    let mut bed = connected();
+fn excess_fragments_are_answered_with_packet_too_big() {
+    let mut fx = connected();
     // So many packets are waited for at a time.
     for id in 0..64 {
-        let frame = fragment(&bed, id, true);
-        assert_eq!(errors(&mut bed, frame), []);
+        let frame = fragment(&fx, id, true);
+        assert_eq!(errors(&mut fx, frame), []);
     }
-    let frame = fragment(&bed, 64, true);
-    let told = errors(&mut bed, frame);
+    let frame = fragment(&fx, 64, true);
+    let told = errors(&mut fx, frame);
     assert_eq!(told.len(), 1);
     let len = u16::try_from(20 + FIRST_LEN).unwrap();
     assert_eq!(told[0].kind, IcmpErrorKind::PacketTooBig { mtu: Some(len) });
@@ -56,34 +56,34 @@ fn who_sends_more_fragments_than_fit_is_told_which_size_needs_none() {
     // A flood is not answered one for one.
     let mut count = 1;
     for id in 65..1000 {
-        let frame = fragment(&bed, id, true);
-        count += errors(&mut bed, frame).len();
+        let frame = fragment(&fx, id, true);
+        count += errors(&mut fx, frame).len();
     }
     assert_eq!(count, 100);
-    assert_eq!(bed.engine.counters().icmp_errors_out, 100);
-    bed.now = bed.now + SECOND;
-    let frame = fragment(&bed, 1000, true);
-    assert_eq!(errors(&mut bed, frame).len(), 1);
+    assert_eq!(fx.engine.counters().icmp_errors_out, 100);
+    fx.now = fx.now + SECOND;
+    let frame = fragment(&fx, 1000, true);
+    assert_eq!(errors(&mut fx, frame).len(), 1);
 }
 
 #[test]
-fn who_never_sends_the_rest_is_told_when_time_is_over() {
-    let mut bed = connected();
-    let frame = fragment(&bed, 1, true);
-    assert_eq!(errors(&mut bed, frame), []);
-    bed.now = bed.now + 15 * SECOND;
-    let frame = fragment(&bed, 2, false);
-    let told = errors(&mut bed, frame);
+fn incomplete_packet_is_answered_with_time_exceeded() {
+    let mut fx = connected();
+    let frame = fragment(&fx, 1, true);
+    assert_eq!(errors(&mut fx, frame), []);
+    fx.now = fx.now + 15 * SECOND;
+    let frame = fragment(&fx, 2, false);
+    let told = errors(&mut fx, frame);
     assert_eq!(
         told.iter().map(|told| told.kind).collect::<Vec<_>>(),
         [IcmpErrorKind::TimeExceeded]
     );
     // Without its first fragment a packet has nobody who could be told.
-    bed.now = bed.now + 15 * SECOND;
-    let frame = fragment(&bed, 3, true);
-    assert_eq!(errors(&mut bed, frame), []);
+    fx.now = fx.now + 15 * SECOND;
+    let frame = fragment(&fx, 3, true);
+    assert_eq!(errors(&mut fx, frame), []);
     // What fits is put together, and nobody is told anything.
-    let frame = fragment(&bed, 3, false);
-    assert_eq!(errors(&mut bed, frame), []);
-    assert_eq!(bed.engine.counters().packets_reassembled, 1);
+    let frame = fragment(&fx, 3, false);
+    assert_eq!(errors(&mut fx, frame), []);
+    assert_eq!(fx.engine.counters().packets_reassembled, 1);
 }

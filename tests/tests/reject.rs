@@ -4,111 +4,111 @@ use ferrowarp_proto::mpa::startup::{self, Offer, ReadDepths};
 use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
-use ferrowarp_tests::raw::{Bed, Peer};
+use ferrowarp_tests::raw::{Fixture, Peer};
 
 const WHY: &[u8] = b"not today";
 
 /// A peer that was rejected and has not looked yet.
-fn rejected(hold_ms: u64) -> (Bed, Peer) {
-    let mut bed = Bed::new(|config| config.siw_reject_fin_delay_ns = hold_ms * MILLISECOND);
-    let mut peer = Peer::connect(&mut bed, 5000, 1460);
+fn rejected(hold_ms: u64) -> (Fixture, Peer) {
+    let mut fx = Fixture::new(|config| config.siw_reject_fin_delay_ns = hold_ms * MILLISECOND);
+    let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, b"");
     let mut octets = vec![0; request.wire_len()];
     request.emit(&mut octets);
-    peer.send(&mut bed, &octets);
-    let request = bed.request();
-    bed.engine.reject(bed.now, request, ReadDepths::default(), WHY).unwrap();
-    bed.pass();
-    peer.listen(&bed);
-    let (reply, _) = Startup::parse(&peer.heard, FrameKind::Reply).unwrap().expect("the reply");
+    peer.send(&mut fx, &octets);
+    let request = fx.connect_request();
+    fx.engine.reject(fx.now, request, ReadDepths::default(), WHY).unwrap();
+    fx.poll();
+    peer.receive(&fx);
+    let (reply, _) = Startup::parse(&peer.received, FrameKind::Reply).unwrap().expect("the reply");
     assert!(reply.reject && reply.private_data == *WHY);
-    (bed, peer)
+    (fx, peer)
 }
 
-fn acknowledge(bed: &Bed, peer: &Peer) {
-    peer.put(bed, Flags::ACK, Options::default(), peer.seq, &[]);
+fn acknowledge(fx: &Fixture, peer: &Peer) {
+    peer.send_segment(fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
 }
 
 /// Time passes, and the peer only listens. How long until FIN came, if it did.
-fn wait(bed: &mut Bed, peer: &mut Peer, ms: u64) -> Option<u64> {
+fn ms_until_fin(fx: &mut Fixture, peer: &mut Peer, ms: u64) -> Option<u64> {
     for passed in 0..ms {
-        if peer.finished {
+        if peer.fin_received {
             return Some(passed);
         }
-        bed.now = bed.now + MILLISECOND;
-        bed.pass();
-        peer.listen(bed);
+        fx.now = fx.now + MILLISECOND;
+        fx.poll();
+        peer.receive(fx);
     }
     None
 }
 
-fn close(bed: &mut Bed, peer: &mut Peer) {
-    peer.put(bed, Flags::ACK | Flags::FIN, Options::default(), peer.seq, &[]);
-    peer.seq += 1;
-    bed.pass();
-    peer.listen(bed);
+fn close(fx: &mut Fixture, peer: &mut Peer) {
+    peer.send_segment(fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &[]);
+    peer.snd_nxt += 1;
+    fx.poll();
+    peer.receive(fx);
 }
 
-fn gone(bed: &mut Bed, peer: &mut Peer) {
-    acknowledge(bed, peer);
-    bed.pass();
-    assert_eq!((bed.engine.unfinished_count(), peer.reset), (0, false));
-}
-
-#[test]
-fn fin_follows_the_peers() {
-    let (mut bed, mut peer) = rejected(100);
-    assert_eq!(wait(&mut bed, &mut peer, 10), None);
-    acknowledge(&bed, &peer);
-    assert_eq!(wait(&mut bed, &mut peer, 50), None);
-    close(&mut bed, &mut peer);
-    assert!(peer.finished, "at once");
-    gone(&mut bed, &mut peer);
-    assert_eq!(bed.engine.connection_count(), 0, "it is the peer that waits in TIME-WAIT");
+fn expect_closed(fx: &mut Fixture, peer: &mut Peer) {
+    acknowledge(fx, peer);
+    fx.poll();
+    assert_eq!((fx.engine.unfinished_count(), peer.rst_received), (0, false));
 }
 
 #[test]
-fn a_peer_that_does_not_close_is_closed_to_a_while_after_it_had_the_reply() {
-    let (mut bed, mut peer) = rejected(100);
+fn fin_follows_the_fin_of_the_rejected_peer() {
+    let (mut fx, mut peer) = rejected(100);
+    assert_eq!(ms_until_fin(&mut fx, &mut peer, 10), None);
+    acknowledge(&fx, &peer);
+    assert_eq!(ms_until_fin(&mut fx, &mut peer, 50), None);
+    close(&mut fx, &mut peer);
+    assert!(peer.fin_received, "at once");
+    expect_closed(&mut fx, &mut peer);
+    assert_eq!(fx.engine.connection_count(), 0, "it is the peer that waits in TIME-WAIT");
+}
+
+#[test]
+fn fin_follows_the_hold_time_after_the_reply_is_acked() {
+    let (mut fx, mut peer) = rejected(100);
     // Its acknowledgement comes later than the reject by more than the while.
-    assert_eq!(wait(&mut bed, &mut peer, 350), None);
-    acknowledge(&bed, &peer);
-    let waited = wait(&mut bed, &mut peer, 200);
+    assert_eq!(ms_until_fin(&mut fx, &mut peer, 350), None);
+    acknowledge(&fx, &peer);
+    let waited = ms_until_fin(&mut fx, &mut peer, 200);
     assert!(matches!(waited, Some(98..=103)), "{waited:?}");
-    acknowledge(&bed, &peer);
-    close(&mut bed, &mut peer);
-    gone(&mut bed, &mut peer);
+    acknowledge(&fx, &peer);
+    close(&mut fx, &mut peer);
+    expect_closed(&mut fx, &mut peer);
 }
 
 #[test]
-fn a_peer_that_neither_acknowledges_nor_closes_is_reset_in_the_end() {
-    let (mut bed, mut peer) = rejected(100);
-    assert_eq!(wait(&mut bed, &mut peer, 4900), None);
-    assert!(!peer.reset);
-    wait(&mut bed, &mut peer, 200);
-    assert!(peer.reset);
-    assert_eq!(bed.engine.connection_count(), 0);
+fn silent_rejected_peer_is_reset_after_the_timeout() {
+    let (mut fx, mut peer) = rejected(100);
+    assert_eq!(ms_until_fin(&mut fx, &mut peer, 4900), None);
+    assert!(!peer.rst_received);
+    ms_until_fin(&mut fx, &mut peer, 200);
+    assert!(peer.rst_received);
+    assert_eq!(fx.engine.connection_count(), 0);
 }
 
 #[test]
-fn what_a_rejected_peer_sends_is_discarded() {
-    let (mut bed, mut peer) = rejected(100);
-    peer.send(&mut bed, &[0xff; 1000]);
-    let ahead = peer.seq + 100;
-    peer.put(&bed, Flags::ACK, Options::default(), ahead, &[0xff; 1000]);
-    bed.pass();
-    peer.seq = ahead - 100;
-    peer.send(&mut bed, &[0xff; 1100]);
-    assert_eq!(wait(&mut bed, &mut peer, 50), None);
-    close(&mut bed, &mut peer);
-    assert!(peer.finished);
-    gone(&mut bed, &mut peer);
+fn data_of_a_rejected_peer_is_discarded() {
+    let (mut fx, mut peer) = rejected(100);
+    peer.send(&mut fx, &[0xff; 1000]);
+    let ahead = peer.snd_nxt + 100;
+    peer.send_segment(&fx, Flags::ACK, Options::default(), ahead, &[0xff; 1000]);
+    fx.poll();
+    peer.snd_nxt = ahead - 100;
+    peer.send(&mut fx, &[0xff; 1100]);
+    assert_eq!(ms_until_fin(&mut fx, &mut peer, 50), None);
+    close(&mut fx, &mut peer);
+    assert!(peer.fin_received);
+    expect_closed(&mut fx, &mut peer);
 }
 
 #[test]
-fn without_a_hold_fin_follows_at_once() {
-    let (mut bed, mut peer) = rejected(0);
-    assert!(peer.finished);
-    close(&mut bed, &mut peer);
-    gone(&mut bed, &mut peer);
+fn zero_hold_time_sends_fin_at_once() {
+    let (mut fx, mut peer) = rejected(0);
+    assert!(peer.fin_received);
+    close(&mut fx, &mut peer);
+    expect_closed(&mut fx, &mut peer);
 }

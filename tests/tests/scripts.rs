@@ -21,7 +21,7 @@ fn bash(lines: &str) -> (bool, String) {
 }
 
 #[test]
-fn folders_of_other_dpdk_programs_do_not_count_as_left_behind() {
+fn folders_of_other_dpdk_programs_are_no_leftovers() {
     let (works, said) = bash(
         "footprint | sort -u >$scratch/before; mkdir -p $RUNTIME_DIRECTORY/dpdk/ferrowarp-1; \
          left_behind $scratch/before",
@@ -43,7 +43,7 @@ fn folders_of_other_dpdk_programs_do_not_count_as_left_behind() {
 }
 
 #[test]
-fn a_run_keeps_its_temporary_files_to_itself() {
+fn mktemp_uses_the_scratch_folder() {
     let (works, said) = bash("case $(mktemp -u) in $scratch/*) ;; *) exit 1 ;; esac");
     assert!(works, "{said}");
 }

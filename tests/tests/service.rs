@@ -20,7 +20,7 @@ mod junk;
 #[path = "service/server.rs"]
 mod server;
 
-use attacks::Scene;
+use attacks::AttackContext;
 use host::Host;
 use server::{PORT, Running};
 
@@ -47,7 +47,7 @@ struct Case {
     /// Connections, or frames.
     count: usize,
     /// What the host does until the clients have been.
-    attack: fn(&mut Host, &Scene<'_>),
+    attack: fn(&mut Host, &AttackContext<'_>),
     /// What it may hold at most, all together.
     bounds: Bounds,
 }
@@ -101,15 +101,15 @@ macro_rules! table {
 }
 
 table! {
-    peers_that_never_speak: 1000, attacks::silent, BOUNDS;
-    peers_that_stop_in_the_request: 1000, attacks::half_a_request, BOUNDS;
-    peers_that_stop_in_an_fpdu: 1100, attacks::half_an_fpdu, BOUNDS;
-    peers_that_stop_acknowledging: 1000, attacks::deaf, BOUNDS;
-    peers_that_close_their_window: 1000, attacks::closed_window, BOUNDS;
-    peers_that_send_an_octet_per_second: 1000, attacks::dribbling, BOUNDS;
-    peers_that_open_holes: 16, attacks::holes, BOUNDS;
-    peers_that_request_and_reset: 1000, attacks::ask_and_reset, BOUNDS;
-    junk_at_the_rate_of_the_link: 1000, attacks::junk, BOUNDS;
+    silent_peers: 1000, attacks::silent, BOUNDS;
+    partial_mpa_requests: 1000, attacks::partial_request, BOUNDS;
+    partial_fpdus: 1100, attacks::partial_fpdu, BOUNDS;
+    peers_that_never_ack: 1000, attacks::never_ack, BOUNDS;
+    zero_window_peers: 1000, attacks::zero_window, BOUNDS;
+    one_byte_per_second: 1000, attacks::one_byte_per_second, BOUNDS;
+    many_ooo_holes: 16, attacks::ooo_holes, BOUNDS;
+    request_then_rst: 1000, attacks::request_and_reset, BOUNDS;
+    junk_at_line_rate: 1000, attacks::junk, BOUNDS;
 }
 
 impl Case {
@@ -130,14 +130,14 @@ impl Case {
                 let received = move || context.counters().engine.frames_in;
                 let mut host = Host::new(INTERFACE, PORT, Box::new(received));
                 let began = Instant::now();
-                (self.attack)(&mut host, &Scene { count, shared, is_set, is_over });
+                (self.attack)(&mut host, &AttackContext { count, shared, is_set, is_over });
                 (host.sent, began.elapsed())
             });
             while !is_set.load(Ordering::Relaxed) && !attacker.is_finished() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             // Also if a client is not served: the host is to end before the test does.
-            let over = Set(is_over);
+            let over = SetOnDrop(is_over);
             let peak = self.serve(&running.context, alone);
             drop(over);
             (peak, attacker.join().expect("the host's script"))
@@ -177,7 +177,7 @@ impl Case {
                     panic!("client {} is not served: {error}; {usage:?}", times.len() + 1);
                 }
             }
-            higher(&mut peak, &context.usage());
+            raise_to(&mut peak, &context.usage());
         }
         times.sort_unstable();
         let [first, middle, last] =
@@ -215,16 +215,16 @@ impl Case {
 }
 
 /// Sets a flag when dropped.
-struct Set<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Set<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 /// Each number of `peak` is at least that of `usage`; of free frames, at most.
-fn higher(peak: &mut Usage, usage: &Usage) {
+fn raise_to(peak: &mut Usage, usage: &Usage) {
     let (most, now) = (&mut peak.engine, &usage.engine);
     for (most, now) in [
         (&mut most.connections, now.connections),

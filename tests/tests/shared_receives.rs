@@ -5,7 +5,7 @@ use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, Sge};
 use ferrowarp_proto::wire::rdmap::Opcode;
-use ferrowarp_tests::raw::{self, Bed, Peer};
+use ferrowarp_tests::raw::{self, Fixture, Peer};
 use ferrowarp_tests::sim::pairs::*;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
@@ -13,7 +13,7 @@ use ferrowarp_tests::sim::world::{World, WorldOptions};
 const BUFFER_LEN: u32 = 8192;
 
 /// `count` connections whose queue pairs at end 1 share a queue of `buffers` buffers, named from 0.
-fn bed(count: u32, buffers: u64) -> (World, Vec<[QpId; 2]>, SrqId, u32) {
+fn connected_with_srq(count: u32, buffers: u64) -> (World, Vec<[QpId; 2]>, SrqId, u32) {
     let mut world = World::new(&WorldOptions::new(1));
     let srq = world.ends[1].engine.create_srq(PD, 64).unwrap();
     let region = register(&world, 1, 0, 1 << 20);
@@ -33,13 +33,13 @@ fn refill(world: &mut World, srq: SrqId, region: u32, wr_id: u64) {
 /// A Send of `len` octets of a region of end 0.
 fn long_send(wr_id: u64, lkey: u32, len: u32) -> ferrowarp_proto::verbs::wr::SendWr {
     let payload = Payload::Gather([Sge { addr: 0, len, lkey }].into_iter().collect());
-    request_of(wr_id, Operation::Send { payload, solicited: false, invalidate: None })
+    signaled_wr(wr_id, Operation::Send { payload, solicited: false, invalidate: None })
 }
 
 // req-test: RDMAP-169, RDMAP-208, DDP-003
 #[test]
-fn messages_take_buffers_as_they_arrive_and_each_stream_in_its_own_order() {
-    let (mut world, qps, srq, _) = bed(2, 6);
+fn srq_buffers_are_consumed_in_arrival_order() {
+    let (mut world, qps, srq, _) = connected_with_srq(2, 6);
     for (number, octets) in [(0, b"a1"), (1, b"b1"), (0, b"a2"), (0, b"a3"), (1, b"b2")] {
         post(&mut world, 0, qps[number][0], send(1, octets, None));
         settle(&mut world);
@@ -60,8 +60,8 @@ fn messages_take_buffers_as_they_arrive_and_each_stream_in_its_own_order() {
 }
 
 #[test]
-fn a_message_of_many_segments_keeps_its_buffer_while_others_take_theirs() {
-    let (mut world, qps, _, _) = bed(2, 3);
+fn segmented_send_keeps_its_srq_buffer() {
+    let (mut world, qps, _, _) = connected_with_srq(2, 3);
     let source = register(&world, 0, 0, u64::from(BUFFER_LEN));
     let octets: Vec<u8> = (0..BUFFER_LEN).map(|at| (at % 251) as u8).collect();
     world.ends[0].arena.write(0, &octets);
@@ -82,8 +82,8 @@ fn a_message_of_many_segments_keeps_its_buffer_while_others_take_theirs() {
 
 // req-test: DDP-218, RDMAP-297
 #[test]
-fn the_limit_tells_once_and_names_who_took_most_before_the_queue_is_empty() {
-    let (mut world, qps, srq, region) = bed(2, 8);
+fn srq_limit_event_fires_once_and_names_the_top_consumer() {
+    let (mut world, qps, srq, region) = connected_with_srq(2, 8);
     world.ends[1].engine.arm_srq(srq, 4).unwrap();
     post(&mut world, 0, qps[1][0], send(0, b"meek", None));
     for wr_id in 0..4 {
@@ -113,12 +113,12 @@ fn the_limit_tells_once_and_names_who_took_most_before_the_queue_is_empty() {
 
 // req-test: DDP-145, DDP-178
 #[test]
-fn an_empty_queue_ends_the_stream_that_finds_it_so_and_no_other() {
-    let (mut world, qps, srq, region) = bed(2, 1);
+fn empty_srq_terminates_only_the_stream_in_need() {
+    let (mut world, qps, srq, region) = connected_with_srq(2, 1);
     post(&mut world, 0, qps[1][0], send(0, b"last", None));
     completions(&mut world, 1, CqId(1), 1);
     post(&mut world, 0, qps[0][0], send(0, b"none", None));
-    assert_eq!(end_of(&mut world, 1), (qps[0][1], Some((1, 2, 2))));
+    assert_eq!(disconnect_cause(&mut world, 1), (qps[0][1], Some((1, 2, 2))));
     refill(&mut world, srq, region, 9);
     post(&mut world, 0, qps[1][0], send(0, b"more", None));
     assert_eq!(completions(&mut world, 1, CqId(1), 1)[0].wr_id, 9);
@@ -126,8 +126,8 @@ fn an_empty_queue_ends_the_stream_that_finds_it_so_and_no_other() {
 
 // req-test: RDMAP-297, DDP-218
 #[test]
-fn who_holds_as_many_as_it_may_is_ended_and_the_others_go_on() {
-    let (mut world, qps, srq, region) = bed(2, 8);
+fn srq_cap_terminates_only_the_qp_above_it() {
+    let (mut world, qps, srq, region) = connected_with_srq(2, 8);
     world.ends[1].engine.cap_srq(srq, 3).unwrap();
     let flood = |world: &mut World, count: u64| {
         for wr_id in 0..count {
@@ -159,8 +159,8 @@ fn who_holds_as_many_as_it_may_is_ended_and_the_others_go_on() {
     assert_eq!(world.ends[1].engine.next_event(), None, "a full share is no error");
     // One more is refused, though buffers are left.
     flood(&mut world, 1);
-    assert_eq!(end_of(&mut world, 1), (qps[0][1], Some((1, 2, 2))));
-    assert_eq!(end_of(&mut world, 0), (qps[0][0], Some((1, 2, 2))));
+    assert_eq!(disconnect_cause(&mut world, 1), (qps[0][1], Some((1, 2, 2))));
+    assert_eq!(disconnect_cause(&mut world, 0), (qps[0][0], Some((1, 2, 2))));
     assert_eq!(world.ends[1].engine.counters().srq_caps_reached, 1);
     assert_eq!(world.ends[1].engine.free_srq_slots(srq), 64 - 5, "they are for others");
     for wr_id in 1..=3 {
@@ -185,12 +185,12 @@ fn who_holds_as_many_as_it_may_is_ended_and_the_others_go_on() {
 }
 
 #[test]
-fn a_buffer_belongs_to_the_stream_that_began_to_fill_it_and_to_no_other() {
-    let (mut world, qps, srq, _) = bed(2, 3);
+fn srq_buffer_in_use_is_completed_by_its_own_stream() {
+    let (mut world, qps, srq, _) = connected_with_srq(2, 3);
     // Too long: the buffer is used up in error, the others stay.
     let source = register(&world, 0, 0, 1 << 16);
     post(&mut world, 0, qps[0][0], long_send(0, source, BUFFER_LEN + 1));
-    assert_eq!(end_of(&mut world, 1), (qps[0][1], Some((1, 2, 5))));
+    assert_eq!(disconnect_cause(&mut world, 1), (qps[0][1], Some((1, 2, 5))));
     let wcs = completions(&mut world, 1, CqId(0), 1);
     assert_eq!((wcs[0].wr_id, wcs[0].status), (0, WcStatus::LocalLength));
     settle(&mut world);
@@ -199,16 +199,16 @@ fn a_buffer_belongs_to_the_stream_that_began_to_fill_it_and_to_no_other() {
     let half = |lkey| Sge { addr: 0, len: BUFFER_LEN / 2, lkey };
     let payload = Payload::Gather([half(source), half(source ^ 0x100)].into_iter().collect());
     let operation = Operation::Send { payload, solicited: false, invalidate: None };
-    post(&mut world, 0, qps[1][0], request_of(1, operation));
-    assert_eq!(end_of(&mut world, 1), (qps[1][1], Some((0, 0, 0))));
+    post(&mut world, 0, qps[1][0], signaled_wr(1, operation));
+    assert_eq!(disconnect_cause(&mut world, 1), (qps[1][1], Some((0, 0, 0))));
     let wc = completions(&mut world, 1, CqId(1), 1)[0];
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Flushed));
     assert_eq!(world.ends[1].engine.free_srq_slots(srq), 63);
 }
 
 #[test]
-fn calls_that_make_no_sense_are_refused() {
-    let (mut world, qps, srq, region) = bed(1, 0);
+fn invalid_srq_calls_are_refused() {
+    let (mut world, qps, srq, region) = connected_with_srq(1, 0);
     let buffer = || receive(0, region, 0, 8);
     let engine = &mut world.ends[1].engine;
     assert_eq!(engine.post_recv(qps[0][1], buffer()), Err(PostError::SharedReceives));
@@ -234,26 +234,26 @@ fn calls_that_make_no_sense_are_refused() {
 /// A message behind our FIN whose buffer it cannot be put into: nobody can be told, and the buffer
 /// is for others.
 #[test]
-fn a_buffer_refused_behind_our_fin_goes_back() {
+fn srq_buffer_unusable_after_our_fin_is_returned() {
     const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
-    let mut bed = Bed::new(|_| {});
-    let srq = bed.engine.create_srq(raw::PD, 8).unwrap();
-    let mut peer = Peer::connect(&mut bed, 5000, 1460);
-    peer.send(&mut bed, &raw::request());
-    let (asked, qp) = (bed.request(), bed.qp());
-    bed.engine.attach_srq(qp, srq).unwrap();
-    bed.engine.accept(bed.now, asked, qp, &ConnParam::default()).unwrap();
-    peer.settle(&mut bed);
+    let mut fx = Fixture::new(|_| {});
+    let srq = fx.engine.create_srq(raw::PD, 8).unwrap();
+    let mut peer = Peer::connect(&mut fx, 5000, 1460);
+    peer.send(&mut fx, &raw::mpa_request());
+    let (asked, qp) = (fx.connect_request(), fx.create_qp());
+    fx.engine.attach_srq(qp, srq).unwrap();
+    fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
+    peer.settle(&mut fx);
     // Its region is none.
     let sge = Sge { addr: 0, len: 4096, lkey: 0x1234_5600 };
     let buffer = RecvWr { wr_id: 1, sg_list: [sge].into_iter().collect() };
-    bed.engine.post_srq_recv(srq, buffer).unwrap();
-    peer.send(&mut bed, &raw::nothing());
-    bed.engine.close(bed.now, qp).unwrap();
-    peer.settle(&mut bed);
-    assert!(peer.finished, "the engine has closed its direction");
-    peer.send(&mut bed, &raw::untagged(SEND, 0, 1, b"x"));
-    bed.pass();
-    assert_eq!(bed.engine.qp_state(qp), QpState::Error);
-    assert_eq!((bed.engine.free_srq_slots(srq), bed.engine.srq_outstanding(qp)), (7, 0));
+    fx.engine.post_srq_recv(srq, buffer).unwrap();
+    peer.send(&mut fx, &raw::empty_write_fpdu());
+    fx.engine.close(fx.now, qp).unwrap();
+    peer.settle(&mut fx);
+    assert!(peer.fin_received, "the engine has closed its direction");
+    peer.send(&mut fx, &raw::untagged_fpdu(SEND, 0, 1, b"x"));
+    fx.poll();
+    assert_eq!(fx.engine.qp_state(qp), QpState::Error);
+    assert_eq!((fx.engine.free_srq_slots(srq), fx.engine.srq_outstanding(qp)), (7, 0));
 }

@@ -6,14 +6,14 @@ use std::sync::Mutex;
 use ferrowarp_proto::engine::Counters;
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
+use ferrowarp_tests::sim::chaos::{self, ChaosConnection};
 use ferrowarp_tests::sim::extensions;
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::link::{Faults, GilbertElliott};
-use ferrowarp_tests::sim::mutate::Mutator;
-use ferrowarp_tests::sim::rough::{self, Rough};
-use ferrowarp_tests::sim::router::{Answer, Router};
+use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;
-use ferrowarp_tests::sim::workload::{Report, arena_len, run, run_with_windows};
+use ferrowarp_tests::sim::segment_mutator::SegmentMutator;
+use ferrowarp_tests::sim::workload::{Report, arena_len, run, run_with_mws};
 use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -27,23 +27,23 @@ fn over_seeds(
     draw: impl Fn(&mut SmallRng, &mut WorldOptions) + Sync,
 ) -> Counters {
     let path = Mutex::new(Counters::default());
-    seeds::each(name, env!("CARGO_TARGET_TMPDIR"), default_count, |seed, capture| {
-        let mut chance = SmallRng::seed_from_u64(seed ^ 0xfa57);
+    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), default_count, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0xfa57);
         let mut options = WorldOptions::new(seed);
-        let conns = chance.random_range(1..4);
+        let conns = rng.random_range(1..4);
         options.arena_len = arena_len(conns);
-        options.ipv6 = chance.random_bool(0.5);
-        options.vlan = chance.random_bool(0.25).then(|| chance.random_range(1..4095));
+        options.ipv6 = rng.random_bool(0.5);
+        options.vlan = rng.random_bool(0.25).then(|| rng.random_range(1..4095));
         // Without a draw: what else a seed decides stays as it was.
         options.offload = seed % 2 == 0;
-        draw(&mut chance, &mut options);
-        options.revision = [2, 0][usize::from(chance.random_bool(0.25))];
+        draw(&mut rng, &mut options);
+        options.revision = [2, 0][usize::from(rng.random_bool(0.25))];
         let mut world = World::new(&options);
         if let Some(path) = capture {
             eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
             world.capture_to(&path);
         }
-        world.watch();
+        world.check_invariants();
         run(&mut world, conns, per_side);
         let mut path = path.lock().expect("nobody panics with it");
         for end in &world.ends {
@@ -62,69 +62,69 @@ fn over_seeds(
 /// Writes through windows that are bound and invalidated by either side all the while.
 // req-test: RDMAP-007, RDMAP-183, RDMAP-323
 #[test]
-fn windows_come_and_go() {
-    seeds::each("windows-at-work", env!("CARGO_TARGET_TMPDIR"), 40, |seed, capture| {
-        let mut chance = SmallRng::seed_from_u64(seed ^ 0x3a17);
+fn mw_workload() {
+    seeds::for_each_seed("mw-workload", env!("CARGO_TARGET_TMPDIR"), 40, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x3a17);
         let mut options = WorldOptions::new(seed);
-        let conns = chance.random_range(1..4);
+        let conns = rng.random_range(1..4);
         options.arena_len = arena_len(conns);
-        options.faults.loss = chance.random_range(0.0..0.05);
-        options.faults.reorder = chance.random_range(0.0..0.1);
+        options.faults.loss = rng.random_range(0.0..0.05);
+        options.faults.reorder = rng.random_range(0.0..0.1);
         let mut world = World::new(&options);
         if let Some(path) = capture {
             world.capture_to(&path);
         }
-        world.watch();
-        run_with_windows(&mut world, conns, 200);
+        world.check_invariants();
+        run_with_mws(&mut world, conns, 200);
     });
 }
 
 /// Settings of TCP as ends may have them.
-fn some_end(chance: &mut SmallRng) -> EndOptions {
-    let window = 1 << chance.random_range(13..19);
+fn some_end(rng: &mut SmallRng) -> EndOptions {
+    let window = 1 << rng.random_range(13..19);
     EndOptions {
-        timestamps: chance.random_bool(0.7),
-        sack: chance.random_bool(0.7),
-        ecn: [EcnMode::Off, EcnMode::Accept, EcnMode::Request][chance.random_range(0..3)],
-        pacing: chance.random_bool(0.7),
+        timestamps: rng.random_bool(0.7),
+        sack: rng.random_bool(0.7),
+        ecn: [EcnMode::Off, EcnMode::Accept, EcnMode::Request][rng.random_range(0..3)],
+        pacing: rng.random_bool(0.7),
         congestion: [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp]
-            [chance.random_range(0..3)],
-        windows: (window, window << chance.random_range(0..6)),
-        markers: chance.random_bool(0.3),
+            [rng.random_range(0..3)],
+        windows: (window, window << rng.random_range(0..6)),
+        markers: rng.random_bool(0.3),
     }
 }
 
-fn some_mtu(chance: &mut SmallRng) -> u16 {
-    [576, 1280, 1500, 4000, 9000][chance.random_range(0..5)]
+fn some_mtu(rng: &mut SmallRng) -> u16 {
+    [576, 1280, 1500, 4000, 9000][rng.random_range(0..5)]
 }
 
 #[test]
-fn good_wire() {
-    over_seeds("good-wire", 100, 60, |chance, options| {
-        options.mtu = some_mtu(chance);
+fn perfect_wire() {
+    over_seeds("perfect-wire", 100, 60, |rng, options| {
+        options.mtu = some_mtu(rng);
         // The first segments of a connection, before its peer's window is open, may be cut.
-        options.aligned = true;
-        options.tcp.iter_mut().for_each(|end| end.markers = chance.random_bool(0.3));
+        options.fpdu_aligned = true;
+        options.tcp.iter_mut().for_each(|end| end.markers = rng.random_bool(0.3));
     });
 }
 
 /// Markers both ways on a bad wire; Writes ahead of their turn are placed as they come.
 // req-test: MPA-007, MPA-039, MPA-053
 #[test]
-fn markers_and_early_placement() {
-    let path = over_seeds("markers-and-early-placement", 300, 40, |chance, options| {
-        options.mtu = some_mtu(chance);
+fn markers_and_ooo_placement() {
+    let path = over_seeds("markers-and-ooo-placement", 300, 40, |rng, options| {
+        options.mtu = some_mtu(rng);
         options.place_early = true;
-        options.faults.loss = chance.random_range(0.0..0.05);
-        options.faults.reorder = chance.random_range(0.0..0.1);
-        options.faults.duplicate = chance.random_range(0.0..0.05);
-        options.faults.corrupt = chance.random_range(0.0..0.01);
-        options.faults.delay_ns = chance.random_range(0..300_000);
-        options.tcp = [some_end(chance), some_end(chance)];
-        let both = chance.random_range(1..4);
+        options.faults.loss = rng.random_range(0.0..0.05);
+        options.faults.reorder = rng.random_range(0.0..0.1);
+        options.faults.duplicate = rng.random_range(0.0..0.05);
+        options.faults.corrupt = rng.random_range(0.0..0.01);
+        options.faults.delay_ns = rng.random_range(0..300_000);
+        options.tcp = [some_end(rng), some_end(rng)];
+        let both = rng.random_range(1..4);
         options.tcp[0].markers = both & 1 != 0;
         options.tcp[1].markers = both & 2 != 0;
-        options.head_len = [usize::MAX, chance.random_range(120..600)][chance.random_range(0..2)];
+        options.head_len = [usize::MAX, rng.random_range(120..600)][rng.random_range(0..2)];
     });
     assert!(path.fpdus_placed_ooo > 1000, "{path:?}");
     assert_eq!((path.crc_errors, path.marker_errors), (0, 0));
@@ -133,90 +133,90 @@ fn markers_and_early_placement() {
 // req-test: DDP-013, DDP-244, RDMAP-028, RDMAP-211
 #[test]
 fn every_fault_at_once() {
-    over_seeds("every-fault-at-once", 800, 40, |chance, options| {
-        options.mtu = some_mtu(chance);
+    over_seeds("every-fault-at-once", 800, 40, |rng, options| {
+        options.mtu = some_mtu(rng);
         // A sender in timeout sends one frame at a time: a long burst would outlast its tries.
         let bursts = GilbertElliott {
-            mean_len: chance.random_range(1.0..3.0),
-            loss: chance.random_range(0.5..0.9),
+            mean_len: rng.random_range(1.0..3.0),
+            loss: rng.random_range(0.5..0.9),
         };
-        let delay_ns = chance.random_range(0..200_000);
+        let delay_ns = rng.random_range(0..200_000);
         options.faults = Faults {
-            loss: chance.random_range(0.0..0.05),
-            bursts: chance.random_bool(0.5).then_some(bursts),
-            duplicate: chance.random_range(0.0..0.05),
-            reorder: chance.random_range(0.0..0.1),
+            loss: rng.random_range(0.0..0.05),
+            bursts: rng.random_bool(0.5).then_some(bursts),
+            duplicate: rng.random_range(0.0..0.05),
+            reorder: rng.random_range(0.0..0.1),
             hold_ns: Some(20 * (delay_ns + 1000)),
-            corrupt: chance.random_range(0.0..0.02),
+            corrupt: rng.random_range(0.0..0.02),
             delay_ns,
-            jitter_ns: chance.random_range(0..50_000),
+            jitter_ns: rng.random_range(0..50_000),
             ..Faults::NONE
         };
-        if chance.random_bool(0.3) {
+        if rng.random_bool(0.3) {
             // From 80 Mb/s to 8 Gb/s, with a queue that fills.
-            options.faults.rate = Some(chance.random_range(10_000_000..1_000_000_000));
-            options.faults.queue = Some(chance.random_range(20_000..200_000));
-            options.faults.mark = Some(chance.random_range(0..20_000));
+            options.faults.rate = Some(rng.random_range(10_000_000..1_000_000_000));
+            options.faults.queue = Some(rng.random_range(20_000..200_000));
+            options.faults.mark = Some(rng.random_range(0..20_000));
         }
-        options.tcp = [some_end(chance), some_end(chance)];
+        options.tcp = [some_end(rng), some_end(rng)];
     });
 }
 
 /// The wire is cut, pools are empty, an end stands still or its application is busy, now and then.
 #[test]
-fn incidents() {
-    over_seeds("incidents", 500, 40, |chance, options| {
-        options.mtu = some_mtu(chance);
-        options.incidents = Some((chance.random_range(1..12), 50 * MILLISECOND));
-        options.tcp = [some_end(chance), some_end(chance)];
-        options.faults.loss = chance.random_range(0.0..0.01);
-        options.faults.delay_ns = chance.random_range(0..500_000);
-        options.head_len = [usize::MAX, chance.random_range(120..600)][chance.random_range(0..2)];
+fn scheduled_faults() {
+    over_seeds("scheduled-faults", 500, 40, |rng, options| {
+        options.mtu = some_mtu(rng);
+        options.scheduled_faults = Some((rng.random_range(1..12), 50 * MILLISECOND));
+        options.tcp = [some_end(rng), some_end(rng)];
+        options.faults.loss = rng.random_range(0.0..0.01);
+        options.faults.delay_ns = rng.random_range(0..500_000);
+        options.head_len = [usize::MAX, rng.random_range(120..600)][rng.random_range(0..2)];
     });
 }
 
 /// An end vanishes without a word and another one is at its address, with segments of the old one
 /// still under way. The other end learns of it; new connections are as good as any.
 #[test]
-fn rebirth() {
-    seeds::each("rebirth", env!("CARGO_TARGET_TMPDIR"), 200, |seed, capture| {
-        let mut chance = SmallRng::seed_from_u64(seed ^ 0xdead);
+fn peer_restart() {
+    seeds::for_each_seed("peer-restart", env!("CARGO_TARGET_TMPDIR"), 200, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0xdead);
         let mut options = WorldOptions::new(seed);
-        options.arena_len = rough::ARENA_LEN;
-        options.ipv6 = chance.random_bool(0.5);
-        options.mtu = some_mtu(&mut chance);
-        options.tcp = [some_end(&mut chance), some_end(&mut chance)];
-        options.faults.loss = chance.random_range(0.0..0.02);
-        options.faults.duplicate = chance.random_range(0.0..0.02);
-        options.faults.reorder = chance.random_range(0.0..0.05);
-        options.faults.delay_ns = chance.random_range(0..2_000_000);
+        options.arena_len = chaos::ARENA_LEN;
+        options.ipv6 = rng.random_bool(0.5);
+        options.mtu = some_mtu(&mut rng);
+        options.tcp = [some_end(&mut rng), some_end(&mut rng)];
+        options.faults.loss = rng.random_range(0.0..0.02);
+        options.faults.duplicate = rng.random_range(0.0..0.02);
+        options.faults.reorder = rng.random_range(0.0..0.05);
+        options.faults.delay_ns = rng.random_range(0..2_000_000);
         options.keepalive_ns = Some(5 * SECOND);
         let mut world = World::new(&options);
         if let Some(path) = capture {
-            eprintln!("rebirth, seed {seed}: {options:?}");
+            eprintln!("peer-restart, seed {seed}: {options:?}");
             world.capture_to(&path);
         }
-        world.watch();
-        let stag = rough::prepare(&world, 0);
+        world.check_invariants();
+        let stag = chaos::register_memory(&world, 0);
         for life in 0..4 {
-            let stags = [stag, rough::prepare(&world, 1)];
-            rough::listen(&mut world);
-            let mut work = Rough::connect(&mut world, stags, 40);
-            let dies = world.now + chance.random_range(0..100 * MILLISECOND);
+            let stags = [stag, chaos::register_memory(&world, 1)];
+            chaos::listen(&mut world);
+            let mut work = ChaosConnection::connect(&mut world, stags, 40);
+            let dies = world.now + rng.random_range(0..100 * MILLISECOND);
             if life == 3 {
-                let done = world.run_until(100 * SECOND, |world| work.work(world));
+                let done = world.run_until(100 * SECOND, |world| work.step(world));
                 assert!(done && work.is_complete(), "the last life is undisturbed");
                 work.finish(&mut world);
                 return;
             }
-            world.run_until(SECOND, |world| work.work(world) || world.now >= dies);
-            world.rebirth(1);
+            world.run_until(SECOND, |world| work.step(world) || world.now >= dies);
+            world.restart_end(1);
             let told = world.run_until(300 * SECOND, |world| {
-                work.work_at(world, 0);
+                work.step_end(world, 0);
                 work.has_ended(0)
             });
             assert!(told, "end 0 never learns that its peer is gone");
-            work.abandon(&mut world, 0);
+            work.destroy_survivor(&mut world, 0);
         }
     });
 }
@@ -224,54 +224,54 @@ fn rebirth() {
 /// Segments are forged for a while. Then all goes well, or has failed and both ends know.
 #[test]
 fn forged_segments() {
-    seeds::each("forged-segments", env!("CARGO_TARGET_TMPDIR"), 600, |seed, capture| {
-        let mut chance = SmallRng::seed_from_u64(seed ^ 0xf07e);
-        let gentle = chance.random_bool(0.6);
-        let rate = [2, 10, 60][chance.random_range(0..3)];
-        let mutator = Mutator::seeded(seed, rate, gentle);
+    seeds::for_each_seed("forged-segments", env!("CARGO_TARGET_TMPDIR"), 600, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0xf07e);
+        let keeps_seq = rng.random_bool(0.6);
+        let rate = [2, 10, 60][rng.random_range(0..3)];
+        let mutator = SegmentMutator::from_seed(seed, rate, keeps_seq);
         let options = WorldOptions {
-            ipv6: chance.random_bool(0.5),
-            mtu: some_mtu(&mut chance),
-            tcp: [some_end(&mut chance), some_end(&mut chance)],
-            ..rough::options(seed)
+            ipv6: rng.random_bool(0.5),
+            mtu: some_mtu(&mut rng),
+            tcp: [some_end(&mut rng), some_end(&mut rng)],
+            ..chaos::options(seed)
         };
-        let lasts_ns = chance.random_range(0..200 * MILLISECOND);
-        rough::forged(&options, mutator, gentle, lasts_ns, 30, capture);
+        let lasts_ns = rng.random_range(0..200 * MILLISECOND);
+        chaos::run_with_forged_segments(&options, mutator, keeps_seq, lasts_ns, 30, capture);
     });
 }
 
 /// Atomic operations and Immediate Data on connections that end in mid-flight, in many ways.
 #[test]
-fn extensions_on_connections_that_end() {
-    let name = "extensions-on-connections-that-end";
+fn rfc7306_on_connections_that_end() {
+    let name = "rfc7306-on-connections-that-end";
     let total = Mutex::new(extensions::Report::default());
-    seeds::each(name, env!("CARGO_TARGET_TMPDIR"), 400, |seed, capture| {
-        let mut chance = SmallRng::seed_from_u64(seed ^ 0x7306);
-        let conns = chance.random_range(1..5);
+    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), 400, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x7306);
+        let conns = rng.random_range(1..5);
         let mut options = WorldOptions {
             arena_len: extensions::arena_len(conns),
-            ipv6: chance.random_bool(0.5),
-            mtu: some_mtu(&mut chance),
-            tcp: [some_end(&mut chance), some_end(&mut chance)],
+            ipv6: rng.random_bool(0.5),
+            mtu: some_mtu(&mut rng),
+            tcp: [some_end(&mut rng), some_end(&mut rng)],
             keepalive_ns: Some(5 * SECOND),
             ..WorldOptions::new(seed)
         };
-        options.faults.loss = chance.random_range(0.0..0.05);
-        options.faults.duplicate = chance.random_range(0.0..0.05);
-        options.faults.reorder = chance.random_range(0.0..0.1);
-        options.faults.delay_ns = chance.random_range(0..300_000);
-        options.place_early = chance.random_bool(0.3);
-        let incidents = chance.random_range(1..8);
-        options.incidents = chance.random_bool(0.3).then_some((incidents, 20 * MILLISECOND));
+        options.faults.loss = rng.random_range(0.0..0.05);
+        options.faults.duplicate = rng.random_range(0.0..0.05);
+        options.faults.reorder = rng.random_range(0.0..0.1);
+        options.faults.delay_ns = rng.random_range(0..300_000);
+        options.place_early = rng.random_bool(0.3);
+        let incidents = rng.random_range(1..8);
+        options.scheduled_faults = rng.random_bool(0.3).then_some((incidents, 20 * MILLISECOND));
         let mut world = World::new(&options);
         if let Some(path) = capture {
             eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
             world.capture_to(&path);
         }
-        if chance.random_bool(0.4) {
-            world.mutator = Some(Mutator::seeded(seed, 10, true));
+        if rng.random_bool(0.4) {
+            world.mutator = Some(SegmentMutator::from_seed(seed, 10, true));
         } else {
-            world.watch();
+            world.check_invariants();
         }
         let report = extensions::run(&mut world, conns, 3, 40, 100 * MILLISECOND);
         let mut total = total.lock().expect("nobody panics with it");
@@ -286,47 +286,47 @@ fn extensions_on_connections_that_end() {
 
 // req-test: DDP-244
 #[test]
-fn drained_pools() {
-    over_seeds("drained-pools", 200, 40, |chance, options| {
-        options.mtu = some_mtu(chance);
+fn exhausted_frame_pools() {
+    over_seeds("exhausted-frame-pools", 200, 40, |rng, options| {
+        options.mtu = some_mtu(rng);
         options.pools = PoolSizes {
-            data: chance.random_range(1..12),
+            data: rng.random_range(1..12),
             reserve: 1,
-            control: chance.random_range(1..3),
+            control: rng.random_range(1..3),
         };
-        options.faults.loss = chance.random_range(0.0..0.02);
+        options.faults.loss = rng.random_range(0.0..0.02);
     });
 }
 
 #[test]
-fn little_room_for_early_segments() {
-    over_seeds("little-room-for-early-segments", 300, 40, |chance, options| {
-        options.mtu = some_mtu(chance);
-        options.holds = (chance.random_range(0..20), chance.random_range(0..100_000));
-        options.faults.loss = chance.random_range(0.0..0.05);
-        options.faults.reorder = chance.random_range(0.0..0.05);
-        options.faults.delay_ns = chance.random_range(0..1_000_000);
+fn small_ooo_buffers() {
+    over_seeds("small-ooo-buffers", 300, 40, |rng, options| {
+        options.mtu = some_mtu(rng);
+        options.ooo_limits = (rng.random_range(0..20), rng.random_range(0..100_000));
+        options.faults.loss = rng.random_range(0.0..0.05);
+        options.faults.reorder = rng.random_range(0.0..0.05);
+        options.faults.delay_ns = rng.random_range(0..1_000_000);
         // The headers lie in the first run.
-        options.head_len = chance.random_range(120..2000);
-        options.tcp = [some_end(chance), some_end(chance)];
+        options.head_len = rng.random_range(120..2000);
+        options.tcp = [some_end(rng), some_end(rng)];
     });
 }
 
 #[test]
-fn chained_buffers() {
-    over_seeds("chained-buffers", 100, 40, |chance, options| {
-        options.mtu = some_mtu(chance);
-        options.head_len = chance.random_range(120..600);
+fn chained_rx_buffers() {
+    over_seeds("chained-rx-buffers", 100, 40, |rng, options| {
+        options.mtu = some_mtu(rng);
+        options.head_len = rng.random_range(120..600);
         options.faults.reorder = 0.05;
         options.faults.loss = 0.01;
     });
 }
 
 #[test]
-fn a_wire_that_cuts_packets() {
-    over_seeds("a-wire-that-cuts-packets", 200, 30, |chance, options| {
+fn fragmenting_wire() {
+    over_seeds("fragmenting-wire", 200, 30, |rng, options| {
         options.mtu = 1500;
-        options.cut_at = Some([576, 1000, 1280][chance.random_range(0..3)]);
+        options.fragment_mtu = Some([576, 1000, 1280][rng.random_range(0..3)]);
         options.faults.reorder = 0.05;
         options.faults.duplicate = 0.02;
         options.faults.loss = 0.005;
@@ -335,10 +335,10 @@ fn a_wire_that_cuts_packets() {
 
 // req-test: MPA-168, MPA-170
 #[test]
-fn cut_packets_are_put_together() {
+fn fragments_are_reassembled() {
     for ipv6 in [false, true] {
         let mut options = WorldOptions::new(7);
-        (options.arena_len, options.ipv6, options.cut_at) = (arena_len(1), ipv6, Some(600));
+        (options.arena_len, options.ipv6, options.fragment_mtu) = (arena_len(1), ipv6, Some(600));
         let mut world = World::new(&options);
         run(&mut world, 1, 20);
         for end in &world.ends {
@@ -350,29 +350,34 @@ fn cut_packets_are_put_together() {
 }
 
 /// The path's MTU goes down and up again and again, faster or slower than it can be followed.
-fn a_changing_path(answer: Answer) -> Counters {
+fn changing_path_mtu(answer: IcmpReply) -> Counters {
     let name = format!("path-{answer:?}").to_lowercase();
-    over_seeds(&name, 30, 120, |chance, options| {
-        options.mtu = [1500, 4000, 9000][chance.random_range(0..3)];
+    over_seeds(&name, 30, 120, |rng, options| {
+        options.mtu = [1500, 4000, 9000][rng.random_range(0..3)];
         let least = if options.ipv6 { 1280 } else { 576 };
-        let mut some = || chance.random_range(least..9000).min(chance.random_range(least..9000));
+        let mut some = || rng.random_range(least..9000).min(rng.random_range(least..9000));
         let mtus = [9000, some(), some(), some()];
         let turn_ns = [50 * MICROSECOND, MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND];
-        let turn_ns = turn_ns[chance.random_range(0..4)];
-        options.router = Some(Router { mtus, turn_ns, answer, forged: chance.random_bool(0.5) });
-        options.faults.delay_ns = chance.random_range(0..100_000);
-        options.faults.loss = [0.0, 0.01][chance.random_range(0..2)];
-        options.faults.reorder = [0.0, 0.02][chance.random_range(0..2)];
-        options.faults.corrupt = [0.0, 0.01][chance.random_range(0..2)];
-        options.tcp = [some_end(chance), some_end(chance)];
-        options.head_len = [usize::MAX, 120][chance.random_range(0..2)];
+        let turn_ns = turn_ns[rng.random_range(0..4)];
+        options.router = Some(Router {
+            mtus,
+            phase_ns: turn_ns,
+            icmp_reply: answer,
+            forged: rng.random_bool(0.5),
+        });
+        options.faults.delay_ns = rng.random_range(0..100_000);
+        options.faults.loss = [0.0, 0.01][rng.random_range(0..2)];
+        options.faults.reorder = [0.0, 0.02][rng.random_range(0..2)];
+        options.faults.corrupt = [0.0, 0.01][rng.random_range(0..2)];
+        options.tcp = [some_end(rng), some_end(rng)];
+        options.head_len = [usize::MAX, 120][rng.random_range(0..2)];
     })
 }
 
 #[test]
-fn a_changing_path_with_answers() {
-    for answer in [Answer::Size, Answer::NoSize] {
-        let path = a_changing_path(answer);
+fn changing_path_mtu_with_icmp() {
+    for answer in [IcmpReply::WithMtu, IcmpReply::WithoutMtu] {
+        let path = changing_path_mtu(answer);
         assert!(
             path.emss_changes > 0 && path.icmp_errors_in > 0 && path.icmp_errors_ignored > 0,
             "{path:?}"
@@ -381,8 +386,8 @@ fn a_changing_path_with_answers() {
 }
 
 #[test]
-fn a_changing_path_without_answers() {
-    let path = a_changing_path(Answer::Nothing);
+fn changing_path_mtu_without_icmp() {
+    let path = changing_path_mtu(IcmpReply::Silent);
     assert!(path.emss_changes > 0, "{path:?}");
     assert_eq!((path.icmp_errors_in, path.icmp_errors_ignored), (0, 0));
 }
@@ -390,45 +395,50 @@ fn a_changing_path_without_answers() {
 /// Applications that have other things to do than to look at their queues.
 #[test]
 fn slow_applications() {
-    over_seeds("slow-applications", 150, 40, |chance, options| {
-        options.mtu = some_mtu(chance);
-        options.slow_ns = Some(1 << chance.random_range(10..25));
-        options.priority_tags = chance.random_bool(0.5);
-        options.faults.loss = chance.random_range(0.0..0.02);
-        options.faults.reorder = chance.random_range(0.0..0.02);
-        options.faults.delay_ns = chance.random_range(0..200_000);
-        options.tcp = [some_end(chance), some_end(chance)];
+    over_seeds("slow-applications", 150, 40, |rng, options| {
+        options.mtu = some_mtu(rng);
+        options.app_delay_max_ns = Some(1 << rng.random_range(10..25));
+        options.priority_tags = rng.random_bool(0.5);
+        options.faults.loss = rng.random_range(0.0..0.02);
+        options.faults.reorder = rng.random_range(0.0..0.02);
+        options.faults.delay_ns = rng.random_range(0..200_000);
+        options.tcp = [some_end(rng), some_end(rng)];
     });
 }
 
 /// Ports of less than an FPDU must have, and so peers that ask for segments as short: slow, but
 /// nothing breaks.
 #[test]
-fn tiny_ports() {
-    over_seeds("tiny-ports", 40, 10, |chance, options| {
-        options.mtu = chance.random_range(68..300);
-        options.faults.loss = chance.random_range(0.0..0.01);
-        options.tcp = [some_end(chance), some_end(chance)];
+fn tiny_port_mtu() {
+    over_seeds("tiny-port-mtu", 40, 10, |rng, options| {
+        options.mtu = rng.random_range(68..300);
+        options.faults.loss = rng.random_range(0.0..0.01);
+        options.tcp = [some_end(rng), some_end(rng)];
     });
 }
 
 /// A path that takes less than an FPDU now and then. What carries no octets always passes.
 #[test]
-fn tiny_paths() {
-    over_seeds("tiny-paths", 20, 10, |chance, options| {
+fn tiny_path_mtu() {
+    over_seeds("tiny-path-mtu", 20, 10, |rng, options| {
         options.mtu = 1500;
         options.ipv6 = false;
-        let mut some = || chance.random_range(100..300);
+        let mut some = || rng.random_range(100..300);
         let mtus = [1500, some(), some(), some()];
-        let answer = [Answer::Size, Answer::Nothing][usize::from(chance.random_bool(0.5))];
-        let turn_ns = [MILLISECOND, 20 * MILLISECOND][usize::from(chance.random_bool(0.5))];
-        options.router = Some(Router { mtus, turn_ns, answer, forged: chance.random_bool(0.5) });
-        options.tcp = [some_end(chance), some_end(chance)];
+        let answer = [IcmpReply::WithMtu, IcmpReply::Silent][usize::from(rng.random_bool(0.5))];
+        let turn_ns = [MILLISECOND, 20 * MILLISECOND][usize::from(rng.random_bool(0.5))];
+        options.router = Some(Router {
+            mtus,
+            phase_ns: turn_ns,
+            icmp_reply: answer,
+            forged: rng.random_bool(0.5),
+        });
+        options.tcp = [some_end(rng), some_end(rng)];
     });
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_gives_the_same_run() {
     let once = || -> Report {
         let mut options = WorldOptions::new(42);
         options.arena_len = arena_len(2);

@@ -44,8 +44,8 @@ struct Ours {
     read: u64,
     record_len: usize,
     /// Octets that a slow application has not taken yet, and how many it leaves.
-    kept: u32,
-    keep_max: u32,
+    app_held: u32,
+    app_held_max: u32,
     peer_closed: bool,
     failed: Option<Event>,
 }
@@ -59,8 +59,8 @@ impl Ours {
             self.read += 1;
         }
         let len = u32::try_from(octets.len()).expect("short");
-        if self.kept + len <= self.keep_max {
-            self.kept += len;
+        if self.app_held + len <= self.app_held_max {
+            self.app_held += len;
             self.tcb.as_mut().expect("connected").add_unconsumed(len);
         }
     }
@@ -70,7 +70,7 @@ impl Ours {
         let Ok(seg) = Segment::parse(&frame, ChecksumMode::Software) else { return };
         if self.tcb.is_none() && seg.flags.has(Flags::SYN) && !seg.flags.has(Flags::ACK) {
             let template = HeaderTemplate::new(MACS[0], MACS[1], seg.tuple);
-            self.tcb = Some(Tcb::accept(now, &self.cfg, template, &seg, origin(iss)));
+            self.tcb = Some(Tcb::accept(now, &self.cfg, template, &seg, iss_and_ts_offset(iss)));
             return;
         }
         let Some(tcb) = &mut self.tcb else { return };
@@ -94,10 +94,10 @@ impl Ours {
         }
         let tcb = self.tcb.as_mut().expect("connected");
         tcb.release_ooo(&mut self.pool);
-        self.notices();
+        self.handle_events();
     }
 
-    fn notices(&mut self) {
+    fn handle_events(&mut self) {
         let Some(tcb) = &mut self.tcb else { return };
         while let Some(notice) = tcb.poll_event() {
             match notice {
@@ -140,16 +140,16 @@ impl Ours {
             frames.push(buf[..len].to_vec());
             assert!(frames.len() < 10_000, "output never ends");
         }
-        self.notices();
+        self.handle_events();
         frames
     }
 
-    fn is_gone(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.tcb.as_ref().is_some_and(Tcb::is_closed)
     }
 }
 
-fn origin(iss: u32) -> IssAndTsOffset {
+fn iss_and_ts_offset(iss: u32) -> IssAndTsOffset {
     IssAndTsOffset { iss: Seq(iss), ts_offset: iss.wrapping_mul(0x9e37_79b1) }
 }
 
@@ -289,7 +289,7 @@ impl Theirs {
 }
 
 /// Answers a question for our hardware address.
-fn answer_arp(question: &[u8]) -> Option<Vec<u8>> {
+fn arp_reply(question: &[u8]) -> Option<Vec<u8>> {
     if question.get(12..14)? != [8, 6] || question.get(20..22)? != [0, 1] {
         return None;
     }
@@ -321,24 +321,24 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let mut chance = SmallRng::seed_from_u64(seed);
-        let octets = [0, 1].map(|_| [0, 1000, 60_000, 200_000][chance.random_range(0..4)]);
-        let delay_ns = chance.random_range(1..2000) * MICROSECOND;
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let octets = [0, 1].map(|_| [0, 1000, 60_000, 200_000][rng.random_range(0..4)]);
+        let delay_ns = rng.random_range(1..2000) * MICROSECOND;
         let faults = Faults {
-            loss: chance.random_range(0.0..0.04),
-            duplicate: chance.random_range(0.0..0.03),
-            reorder: chance.random_range(0.0..0.05),
-            corrupt: chance.random_range(0.0..0.01),
+            loss: rng.random_range(0.0..0.04),
+            duplicate: rng.random_range(0.0..0.03),
+            reorder: rng.random_range(0.0..0.05),
+            corrupt: rng.random_range(0.0..0.01),
             delay_ns,
             jitter_ns: delay_ns / 4,
             ..Faults::NONE
         };
-        let window = [4000, 60_000, 1 << 18][chance.random_range(0..3)];
+        let window = [4000, 60_000, 1 << 18][rng.random_range(0..3)];
         let cfg = Arc::new(Config {
             recv_window: window,
-            recv_window_max: window * [1, 4][chance.random_range(0..2)],
-            timestamps: chance.random_bool(0.5),
-            sack: chance.random_bool(0.5),
+            recv_window_max: window * [1, 4][rng.random_range(0..2)],
+            timestamps: rng.random_bool(0.5),
+            sack: rng.random_bool(0.5),
             ..Config::default()
         });
         let ours = Ours {
@@ -348,22 +348,22 @@ impl Run {
             to_write: octets[0],
             written: 0,
             read: 0,
-            record_len: [usize::MAX, 1000, 77][chance.random_range(0..3)],
-            kept: 0,
-            keep_max: [0, 3000, 100_000][chance.random_range(0..3)],
+            record_len: [usize::MAX, 1000, 77][rng.random_range(0..3)],
+            app_held: 0,
+            app_held_max: [0, 3000, 100_000][rng.random_range(0..3)],
             peer_closed: false,
             failed: None,
         };
-        let buffer_len = [2000, 16_000, 200_000][chance.random_range(0..3)];
-        let pace = [usize::MAX, 700][chance.random_range(0..2)];
-        let first = [First::Ours, First::Theirs, First::Both][chance.random_range(0..3)];
+        let buffer_len = [2000, 16_000, 200_000][rng.random_range(0..3)];
+        let pace = [usize::MAX, 700][rng.random_range(0..2)];
+        let first = [First::Ours, First::Theirs, First::Both][rng.random_range(0..3)];
         Self {
             ours,
             theirs: Theirs::new(seed, buffer_len, octets[1], pace),
             links: [LinkEmulator::new(faults, seed), LinkEmulator::new(faults, !seed)],
             now: Instant::from_nanos(SECOND),
             steps: 0,
-            iss: 0u32.wrapping_sub(chance.random_range(0..100_000)),
+            iss: 0u32.wrapping_sub(rng.random_range(0..100_000)),
             first,
             octets,
         }
@@ -374,7 +374,7 @@ impl Run {
             self.links[0].send(self.now.as_nanos(), frame, |frame| Some(frame.clone()));
         }
         for frame in std::mem::take(&mut self.theirs.port.outbound) {
-            match answer_arp(&frame) {
+            match arp_reply(&frame) {
                 Some(answer) => self.theirs.port.inbound.push_back(answer),
                 None => self.links[1].send(self.now.as_nanos(), frame, |frame| Some(frame.clone())),
             }
@@ -397,10 +397,10 @@ impl Run {
             tcb.handle_timeout(self.now);
             self.steps += 1;
             if self.steps.is_multiple_of(5) {
-                tcb.consume(std::mem::take(&mut self.ours.kept));
+                tcb.consume(std::mem::take(&mut self.ours.app_held));
             }
         }
-        self.ours.notices();
+        self.ours.handle_events();
         self.theirs.work(self.now);
         self.close();
     }
@@ -434,7 +434,7 @@ impl Run {
             let socket = |side: usize| SocketAddr::new(IpAddr::V4(IPS[side]), PORTS[side]);
             let tuple = FourTuple { local: socket(0), remote: socket(1) };
             let template = HeaderTemplate::new(MACS[0], MACS[1], tuple);
-            let tcb = Tcb::connect(self.now, &self.ours.cfg, template, origin(self.iss));
+            let tcb = Tcb::connect(self.now, &self.ours.cfg, template, iss_and_ts_offset(self.iss));
             self.ours.tcb = Some(tcb);
         }
         let limit = self.now + 300 * SECOND;
@@ -443,7 +443,7 @@ impl Run {
             let theirs = run.theirs.socket().state();
             // Our wait for their FIN may be over while the ACK of it was lost: an engine would
             // answer the next one with RST.
-            run.ours.is_gone() && matches!(theirs, Closed | TimeWait | Closing | LastAck)
+            run.ours.is_closed() && matches!(theirs, Closed | TimeWait | Closing | LastAck)
         };
         while !gone(self) {
             let their_state = self.theirs.socket().state();
@@ -469,8 +469,8 @@ impl Run {
 
 // req-test: MPA-005
 #[test]
-fn octets_survive_in_both_roles() {
-    seeds::each("smoltcp", env!("CARGO_TARGET_TMPDIR"), 300, |seed, _| {
+fn data_survives_a_faulty_wire_in_both_roles() {
+    seeds::for_each_seed("smoltcp", env!("CARGO_TARGET_TMPDIR"), 300, |seed, _| {
         for passive in [false, true] {
             Run::new(seed).run(passive);
         }

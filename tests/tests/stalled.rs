@@ -8,27 +8,27 @@ use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
-use ferrowarp_tests::raw::{Bed, CQ, PD, Peer, nothing};
+use ferrowarp_tests::raw::{CQ, Fixture, PD, Peer, empty_write_fpdu};
 
-/// Buffers of the data pool, see [`Bed::new`].
+/// Buffers of the data pool, see [`Fixture::new`].
 const POOL: usize = 256;
 /// Octets of each RDMA Write.
 const LEN: u32 = 64 * 1024;
 
 /// Posts a Write of [`LEN`] octets.
-fn write(bed: &mut Bed, qp: QpId, lkey: u32) {
+fn write(fx: &mut Fixture, qp: QpId, lkey: u32) {
     let sge = Sge { addr: 0, len: LEN, lkey };
     let payload = Payload::Gather([sge].into_iter().collect());
     let operation = Operation::Write { payload, rkey: 1, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
-    bed.engine.post_send(qp, wr).unwrap();
+    fx.engine.post_send(qp, wr).unwrap();
 }
 
 /// A connection whose responder may send.
-fn open(bed: &mut Bed, port: u16) -> (Peer, QpId) {
-    let mut peer = Peer::connect(bed, port, 1460);
-    let qp = peer.set_up(bed);
-    peer.send(bed, &nothing());
+fn open(fx: &mut Fixture, port: u16) -> (Peer, QpId) {
+    let mut peer = Peer::connect(fx, port, 1460);
+    let qp = peer.start_mpa(fx);
+    peer.send(fx, &empty_write_fpdu());
     (peer, qp)
 }
 
@@ -44,95 +44,95 @@ fn written(mut stream: &[u8]) -> usize {
 }
 
 /// A new client comes, and a whole Write is sent to it, within a second.
-fn serve_the_next(bed: &mut Bed, port: u16, lkey: u32) {
-    let began = bed.now;
-    let (mut client, qp) = open(bed, port);
-    write(bed, qp, lkey);
-    while written(&client.heard) < LEN as usize {
-        assert!(bed.now.since(began) < SECOND, "{} octets in a second", client.heard.len());
-        client.settle(bed);
+fn expect_next_client_served(fx: &mut Fixture, port: u16, lkey: u32) {
+    let began = fx.now;
+    let (mut client, qp) = open(fx, port);
+    write(fx, qp, lkey);
+    while written(&client.received) < LEN as usize {
+        assert!(fx.now.since(began) < SECOND, "{} octets in a second", client.received.len());
+        client.settle(fx);
     }
-    let done = std::iter::from_fn(|| bed.queues.poll(CQ)).find(|wc| wc.qp == qp);
+    let done = std::iter::from_fn(|| fx.queues.poll(CQ)).find(|wc| wc.qp == qp);
     assert_eq!(done.map(|wc| wc.status), Some(WcStatus::Success));
 }
 
 /// Time passes, and what the engine sends meanwhile is lost.
-fn wait(bed: &mut Bed, until: Instant) {
-    while bed.now < until {
-        bed.now = (bed.now + 50 * MILLISECOND).min(until);
-        bed.engine.drive(bed.now);
-        bed.engine.device().outbound.borrow_mut().clear();
+fn advance_to(fx: &mut Fixture, until: Instant) {
+    while fx.now < until {
+        fx.now = (fx.now + 50 * MILLISECOND).min(until);
+        fx.engine.drive(fx.now);
+        fx.engine.device().outbound.borrow_mut().clear();
     }
 }
 
-fn pinned(bed: &Bed) -> String {
-    let usage = bed.engine.usage();
-    format!("{} frames, {} copies", bed.engine.device().lent(), usage.sent_copies)
+fn pinned(fx: &Fixture) -> String {
+    let usage = fx.engine.usage();
+    format!("{} frames, {} copies", fx.engine.device().frames_in_use(), usage.sent_copies)
 }
 
 /// Peers that acknowledge until the congestion window is wide, and then nothing: each could have
 /// the whole pool.
 #[test]
-fn peers_with_wide_windows_leave_frames_to_the_next_client() {
-    let mut bed = Bed::new(|config: &mut EngineConfig| config.sent_copies_octets_max = 0);
-    let lkey = bed.arena.register(0, u64::from(LEN), Access::ALL, PD);
+fn stalled_peers_leave_tx_frames_to_new_clients() {
+    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_octets_max = 0);
+    let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let mut stalled = Vec::new();
     for port in 0..8 {
-        let (mut peer, qp) = open(&mut bed, 5000 + port);
+        let (mut peer, qp) = open(&mut fx, 5000 + port);
         for _ in 0..16 {
-            write(&mut bed, qp, lkey);
+            write(&mut fx, qp, lkey);
         }
-        while peer.heard.len() < 8 * LEN as usize {
-            assert!(!peer.reset);
-            bed.pass();
-            if peer.listen(&bed) {
-                peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &[]);
+        while peer.received.len() < 8 * LEN as usize {
+            assert!(!peer.rst_received);
+            fx.poll();
+            if peer.receive(&fx) {
+                peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
             }
-            while bed.queues.poll(CQ).is_some() {}
+            while fx.queues.poll(CQ).is_some() {}
         }
         stalled.push(peer);
     }
     for _ in 0..100 {
-        bed.pass();
-        bed.engine.device().outbound.borrow_mut().clear();
+        fx.poll();
+        fx.engine.device().outbound.borrow_mut().clear();
     }
-    println!("{}", pinned(&bed));
-    assert!(bed.engine.device().lent() < POOL, "some are left");
-    serve_the_next(&mut bed, 6000, lkey);
-    assert_eq!(bed.engine.counters().stalled_resets, 0, "nobody had to go for it");
+    println!("{}", pinned(&fx));
+    assert!(fx.engine.device().frames_in_use() < POOL, "some are left");
+    expect_next_client_served(&mut fx, 6000, lkey);
+    assert_eq!(fx.engine.counters().stalled_resets, 0, "nobody had to go for it");
 }
 
 /// More peers than there are frames stop acknowledging. Their frames are copied out, and when they
 /// acknowledge again they get what they lack, octet by octet as it was.
 #[test]
-fn frames_of_stalled_peers_are_copied_out_and_nothing_is_lost() {
+fn tx_frames_of_stalled_peers_are_copied_out() {
     const COUNT: u16 = 512;
     const { assert!(COUNT as usize == 2 * POOL) };
-    let mut bed = Bed::new(|_| {});
-    let lkey = bed.arena.register(0, u64::from(LEN), Access::ALL, PD);
+    let mut fx = Fixture::new(|_| {});
+    let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let octets: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
-    bed.arena.write(0, &octets);
+    fx.arena.write(0, &octets);
     let mut stalled = Vec::new();
     for index in 0..COUNT {
-        let (peer, qp) = open(&mut bed, 5000 + index);
-        write(&mut bed, qp, lkey);
-        bed.pass();
+        let (peer, qp) = open(&mut fx, 5000 + index);
+        write(&mut fx, qp, lkey);
+        fx.poll();
         stalled.push(peer);
     }
-    println!("{}", pinned(&bed));
-    serve_the_next(&mut bed, 20_000, lkey);
-    assert!(bed.engine.usage().sent_copies >= usize::from(COUNT) - POOL);
-    assert_eq!(bed.engine.counters().stalled_resets, 0);
+    println!("{}", pinned(&fx));
+    expect_next_client_served(&mut fx, 20_000, lkey);
+    assert!(fx.engine.usage().sent_copies >= usize::from(COUNT) - POOL);
+    assert_eq!(fx.engine.counters().stalled_resets, 0);
     for index in [0, usize::from(COUNT) - 1] {
         let peer = &mut stalled[index];
-        let last = bed.now + 60 * SECOND;
-        while written(&peer.heard) < LEN as usize {
-            assert!(bed.now < last && !peer.reset, "{} octets", peer.heard.len());
-            peer.settle(&mut bed);
-            bed.now = bed.now + 100 * MILLISECOND;
+        let last = fx.now + 60 * SECOND;
+        while written(&peer.received) < LEN as usize {
+            assert!(fx.now < last && !peer.rst_received, "{} octets", peer.received.len());
+            peer.settle(&mut fx);
+            fx.now = fx.now + 100 * MILLISECOND;
         }
         // Each FPDU carries its offset, and was verified.
-        let mut rest = &peer.heard[..];
+        let mut rest = &peer.received[..];
         while let Some((ulpdu, used)) = fpdu::parse(rest, true).unwrap() {
             let at = u64::from_be_bytes(ulpdu[6..14].try_into().unwrap());
             assert!((at..).zip(&ulpdu[14..]).all(|(at, octet)| u64::from(*octet) == at % 251));
@@ -143,63 +143,63 @@ fn frames_of_stalled_peers_are_copied_out_and_nothing_is_lost() {
 
 /// Peers that close their windows behind what is in flight, and say so once a minute.
 #[test]
-fn closed_windows_pin_no_frame_that_others_want() {
+fn zero_window_peers_pin_no_tx_frames() {
     const COUNT: u16 = 64;
-    let mut bed = Bed::new(|_| {});
-    let lkey = bed.arena.register(0, u64::from(LEN), Access::ALL, PD);
+    let mut fx = Fixture::new(|_| {});
+    let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let mut stalled = Vec::new();
     for index in 0..COUNT {
-        let (mut peer, qp) = open(&mut bed, 5000 + index);
-        write(&mut bed, qp, lkey);
-        bed.pass();
-        bed.engine.device().outbound.borrow_mut().clear();
-        peer.offers = 0;
+        let (mut peer, qp) = open(&mut fx, 5000 + index);
+        write(&mut fx, qp, lkey);
+        fx.poll();
+        fx.engine.device().outbound.borrow_mut().clear();
+        peer.rcv_wnd = 0;
         stalled.push(peer);
     }
     for minute in 0..10 {
         for peer in &stalled {
-            peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &[]);
+            peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
         }
-        let until = bed.now + 60 * SECOND;
-        wait(&mut bed, until);
-        println!("minute {minute}: {}", pinned(&bed));
+        let until = fx.now + 60 * SECOND;
+        advance_to(&mut fx, until);
+        println!("minute {minute}: {}", pinned(&fx));
     }
-    assert_eq!(bed.engine.connection_count(), COUNT.into(), "they answer");
-    serve_the_next(&mut bed, 20_000, lkey);
-    assert_eq!(bed.engine.counters().stalled_resets, 0);
+    assert_eq!(fx.engine.connection_count(), COUNT.into(), "they answer");
+    expect_next_client_served(&mut fx, 20_000, lkey);
+    assert_eq!(fx.engine.counters().stalled_resets, 0);
 }
 
 /// Without memory for copies those that have made no progress for the longest time give way, and
 /// only to those that have nothing outstanding.
 #[test]
-fn slowest_connection_gives_way_where_nothing_can_be_copied() {
+fn slowest_stalled_connection_is_reset_without_copy_memory() {
     const COUNT: u16 = 512;
     const { assert!(COUNT as usize == 2 * POOL) };
-    let mut bed = Bed::new(|config: &mut EngineConfig| config.sent_copies_octets_max = 0);
-    let lkey = bed.arena.register(0, u64::from(LEN), Access::ALL, PD);
+    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_octets_max = 0);
+    let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let mut stalled = Vec::new();
     for index in 0..COUNT {
-        let (peer, qp) = open(&mut bed, 5000 + index);
-        write(&mut bed, qp, lkey);
-        bed.pass();
-        bed.engine.device().outbound.borrow_mut().clear();
+        let (peer, qp) = open(&mut fx, 5000 + index);
+        write(&mut fx, qp, lkey);
+        fx.poll();
+        fx.engine.device().outbound.borrow_mut().clear();
         stalled.push(peer);
-        if bed.engine.device().lent() >= POOL {
+        if fx.engine.device().frames_in_use() >= POOL {
             break;
         }
     }
-    assert!(stalled.len() < COUNT.into(), "the pool is drained: {}", pinned(&bed));
-    let until = bed.now + 6 * SECOND;
-    wait(&mut bed, until);
-    assert_eq!(bed.engine.counters().stalled_resets, 0, "nobody is in want");
-    serve_the_next(&mut bed, 20_000, lkey);
-    let count = bed.engine.counters().stalled_resets;
+    assert!(stalled.len() < COUNT.into(), "the pool is drained: {}", pinned(&fx));
+    let until = fx.now + 6 * SECOND;
+    advance_to(&mut fx, until);
+    assert_eq!(fx.engine.counters().stalled_resets, 0, "nobody is in want");
+    expect_next_client_served(&mut fx, 20_000, lkey);
+    let count = fx.engine.counters().stalled_resets;
     assert!((1..64).contains(&count), "{count}");
     // The first that stalled.
-    assert!(bed.engine.connection_count() < stalled.len() + 1);
-    bed.engine.device().outbound.borrow_mut().clear();
-    stalled[0].put(&bed, Flags::ACK, Options::default(), stalled[0].seq, &[]);
-    bed.pass();
-    stalled[0].listen(&bed);
-    assert!(stalled[0].reset);
+    assert!(fx.engine.connection_count() < stalled.len() + 1);
+    fx.engine.device().outbound.borrow_mut().clear();
+    stalled[0].send_segment(&fx, Flags::ACK, Options::default(), stalled[0].snd_nxt, &[]);
+    fx.poll();
+    stalled[0].receive(&fx);
+    assert!(stalled[0].rst_received);
 }

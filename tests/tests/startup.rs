@@ -39,7 +39,7 @@ fn established(world: &mut World, end: usize) -> ConnInfo {
 }
 
 /// Both ends have begun: the request is accepted.
-fn begin(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -> [QpId; 2] {
+fn connect_and_accept(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -> [QpId; 2] {
     let listener = &mut world.ends[1].engine;
     let opened = if ours.start == Start::Frames {
         listener.listen(PORT, 8)
@@ -80,7 +80,7 @@ fn completion(world: &mut World, end: usize) -> Wc {
 }
 
 /// A Send of `octets` from one end, which the other gets into its oldest buffer.
-fn speaks(world: &mut World, from: usize, qps: [QpId; 2], wr_id: u64, octets: &[u8]) {
+fn expect_send(world: &mut World, from: usize, qps: [QpId; 2], wr_id: u64, octets: &[u8]) {
     post_send(world, from, qps[from], octets);
     let wc = completion(world, 1 - from);
     assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, WcStatus::Success, WcOpcode::Recv));
@@ -89,7 +89,7 @@ fn speaks(world: &mut World, from: usize, qps: [QpId; 2], wr_id: u64, octets: &[
 }
 
 #[test]
-fn a_responder_may_speak_first_with_each_kind_of_ready() {
+fn responder_sends_first_with_each_rtr_kind() {
     let kinds = [
         RtrKinds { send: true, ..NONE },
         RtrKinds { write: true, ..NONE },
@@ -109,18 +109,22 @@ fn a_responder_may_speak_first_with_each_kind_of_ready() {
                     ord: reads,
                     ..ConnParam::default()
                 };
-                let qps = begin(&mut world, &ours, &ConnParam { markers, ..ConnParam::default() });
+                let qps = connect_and_accept(
+                    &mut world,
+                    &ours,
+                    &ConnParam { markers, ..ConnParam::default() },
+                );
                 for (end, &qp) in qps.iter().enumerate() {
                     assert!(established(&mut world, end).extensions);
                     for wr_id in 0..3 {
                         post_receive(&mut world, end, qp, wr_id);
                     }
                 }
-                speaks(&mut world, 1, qps, 0, b"the responder speaks first");
+                expect_send(&mut world, 1, qps, 0, b"the responder speaks first");
                 // What said ready has used up nothing: no buffer, no completion, no Read.
-                speaks(&mut world, 0, qps, 0, b"");
-                speaks(&mut world, 0, qps, 1, b"and the initiator");
-                speaks(&mut world, 1, qps, 1, b"");
+                expect_send(&mut world, 0, qps, 0, b"");
+                expect_send(&mut world, 0, qps, 1, b"and the initiator");
+                expect_send(&mut world, 1, qps, 1, b"");
                 assert_eq!(world.ends[0].queues.poll(CQ), None);
                 assert_eq!(world.ends[1].queues.poll(CQ), None);
             }
@@ -129,9 +133,9 @@ fn a_responder_may_speak_first_with_each_kind_of_ready() {
 }
 
 #[test]
-fn without_peer_to_peer_the_responder_waits_for_the_first_fpdu() {
+fn responder_waits_for_the_first_fpdu_without_peer_to_peer() {
     let mut world = World::new(&WorldOptions::new(3));
-    let qps = begin(&mut world, &ConnParam::default(), &ConnParam::default());
+    let qps = connect_and_accept(&mut world, &ConnParam::default(), &ConnParam::default());
     for (end, &qp) in qps.iter().enumerate() {
         established(&mut world, end);
         post_receive(&mut world, end, qp, 0);
@@ -139,12 +143,12 @@ fn without_peer_to_peer_the_responder_waits_for_the_first_fpdu() {
     post_send(&mut world, 1, qps[1], b"too early");
     let heard = world.run_until(SECOND, |world| world.ends[0].queues.poll(CQ).is_some());
     assert!(!heard, "the responder spoke first");
-    speaks(&mut world, 0, qps, 0, b"go on");
+    expect_send(&mut world, 0, qps, 0, b"go on");
     assert_eq!(completion(&mut world, 0).byte_len, 9);
 }
 
 #[test]
-fn ends_without_a_common_kind_of_ready_say_so() {
+fn no_common_rtr_kind_fails_the_connect() {
     for (ours, theirs) in [
         (RtrKinds { send: true, ..NONE }, RtrKinds { read: true, ..NONE }),
         (RtrKinds { write: true, ..NONE }, RtrKinds { send: true, read: true, write: false }),
@@ -153,7 +157,7 @@ fn ends_without_a_common_kind_of_ready_say_so() {
             let mut world = World::new(&WorldOptions::new(4));
             let ours = ConnParam { peer_to_peer: true, rtr: ours, ..ConnParam::default() };
             let theirs = ConnParam { rtr: theirs, markers, ..ConnParam::default() };
-            begin(&mut world, &ours, &theirs);
+            connect_and_accept(&mut world, &ours, &theirs);
             match event(&mut world, 0) {
                 Event::ConnectFailed { error: ConnectError::NoCommonRtr, .. } => {}
                 other => panic!("{other:?}"),
@@ -175,10 +179,10 @@ fn ends_without_a_common_kind_of_ready_say_so() {
 
 // req-test: MPA-042
 #[test]
-fn fpdus_with_the_first_octet() {
+fn immediate_start() {
     let mut world = World::new(&WorldOptions::new(5));
     let param = ConnParam { start: Start::Immediate, ..ConnParam::default() };
-    let qps = begin(&mut world, &param, &param);
+    let qps = connect_and_accept(&mut world, &param, &param);
     for (end, &qp) in qps.iter().enumerate() {
         let agreed = established(&mut world, end);
         assert_eq!((agreed.revision, agreed.markers_in, agreed.markers_out), (0, true, true));
@@ -194,9 +198,9 @@ fn fpdus_with_the_first_octet() {
         assert_eq!(world.ends[end].engine.mulpdu(qp), Some(1430));
     }
     // Each direction begins by itself.
-    speaks(&mut world, 1, qps, 0, b"the passive end speaks first");
-    speaks(&mut world, 0, qps, 0, b"and the active one");
-    speaks(&mut world, 0, qps, 1, &[7; 90]);
+    expect_send(&mut world, 1, qps, 0, b"the passive end speaks first");
+    expect_send(&mut world, 0, qps, 0, b"and the active one");
+    expect_send(&mut world, 0, qps, 1, &[7; 90]);
     let data = ConnParam { private_data: [1].into_iter().collect(), ..param };
     let (now, remote) = (world.now, world.socket(1, PORT));
     let qp = queue_pair(&mut world, 0);
@@ -205,11 +209,11 @@ fn fpdus_with_the_first_octet() {
 }
 
 #[test]
-fn fpdus_after_octets_of_the_applications() {
+fn streaming_start() {
     for first in 0..2 {
         let mut world = World::new(&WorldOptions::new(6));
         let param = ConnParam { start: Start::Streaming, ..ConnParam::default() };
-        let qps = begin(&mut world, &param, &param);
+        let qps = connect_and_accept(&mut world, &param, &param);
         for (end, &qp) in qps.iter().enumerate() {
             assert_eq!(event(&mut world, end), Event::Streaming { qp });
         }
@@ -243,7 +247,7 @@ fn fpdus_after_octets_of_the_applications() {
         assert_eq!(completion(&mut world, 1 - first).byte_len, 5);
         for wr_id in 0..2 {
             post_receive(&mut world, first, qps[first], wr_id);
-            speaks(&mut world, 1 - first, qps, wr_id, &[9; 80]);
+            expect_send(&mut world, 1 - first, qps, wr_id, &[9; 80]);
         }
         let again = world.ends[0].engine.stream_send(qps[0], b"x");
         assert_eq!(again, Err(CmError::WrongState), "the time for that is over");
@@ -251,7 +255,7 @@ fn fpdus_after_octets_of_the_applications() {
 }
 
 #[test]
-fn a_request_without_frames_can_be_rejected() {
+fn unframed_request_can_be_rejected() {
     let mut world = World::new(&WorldOptions::new(7));
     world.ends[1].engine.listen_unframed(PORT, 8).unwrap();
     let param = ConnParam { start: Start::Streaming, ..ConnParam::default() };
@@ -271,89 +275,89 @@ fn a_request_without_frames_can_be_rejected() {
 }
 
 /// FPDUs that an end has sent.
-fn sent(world: &World, end: usize) -> u64 {
+fn fpdus_sent(world: &World, end: usize) -> u64 {
     world.ends[end].engine.counters().fpdus_out
 }
 
 /// Nudges of an initiator that hears nothing.
-const NUDGES: u64 = 5;
+const WAKEUPS: u64 = 5;
 
 /// Lets half a second go by.
-fn wait(world: &mut World) {
+fn wait_half_a_second(world: &mut World) {
     world.run_until(SECOND / 2, |_| false);
 }
 
 #[test]
-fn an_initiator_that_fell_silent_after_its_first_message_nudges() {
+fn silent_initiator_sends_siw_wakeups() {
     let quiet = ConnParam::default();
     let marked = ConnParam { markers: true, ..ConnParam::default() };
-    for (theirs, nudges) in [(&quiet, NUDGES), (&marked, 0)] {
+    for (theirs, nudges) in [(&quiet, WAKEUPS), (&marked, 0)] {
         let mut world = World::new(&WorldOptions::new(8));
-        let qps = begin(&mut world, &marked, theirs);
+        let qps = connect_and_accept(&mut world, &marked, theirs);
         for (end, &qp) in qps.iter().enumerate() {
             established(&mut world, end);
             post_receive(&mut world, end, qp, 0);
             post_receive(&mut world, end, qp, 1);
         }
-        speaks(&mut world, 0, qps, 0, b"is anybody there?");
-        assert_eq!(sent(&world, 0), 1);
-        wait(&mut world);
-        assert_eq!(sent(&world, 0), 1 + nudges);
+        expect_send(&mut world, 0, qps, 0, b"is anybody there?");
+        assert_eq!(fpdus_sent(&world, 0), 1);
+        wait_half_a_second(&mut world);
+        assert_eq!(fpdus_sent(&world, 0), 1 + nudges);
         // It has come, and was nothing to anybody.
         assert_eq!(world.ends[1].engine.counters().fpdus_in, 1 + nudges);
         assert_eq!(world.ends[1].queues.poll(CQ), None);
-        speaks(&mut world, 0, qps, 1, b"I see");
-        speaks(&mut world, 1, qps, 0, b"yes");
-        wait(&mut world);
-        assert_eq!((sent(&world, 0), sent(&world, 1)), (2 + nudges, 1), "never again");
+        expect_send(&mut world, 0, qps, 1, b"I see");
+        expect_send(&mut world, 1, qps, 0, b"yes");
+        wait_half_a_second(&mut world);
+        assert_eq!((fpdus_sent(&world, 0), fpdus_sent(&world, 1)), (2 + nudges, 1), "never again");
     }
 }
 
 #[test]
-fn a_nudge_waits_for_the_acknowledgement_of_what_was_overlooked() {
+fn siw_wakeup_waits_for_the_ack_of_the_first_message() {
     let mut options = WorldOptions::new(10);
     options.faults.delay_ns = 15 * MILLISECOND;
     let mut world = World::new(&options);
-    let qps = begin(&mut world, &ConnParam::default(), &ConnParam::default());
+    let qps = connect_and_accept(&mut world, &ConnParam::default(), &ConnParam::default());
     for (end, &qp) in qps.iter().enumerate() {
         established(&mut world, end);
         post_receive(&mut world, end, qp, 0);
     }
     // On its way when the time for the first nudge has come.
-    speaks(&mut world, 0, qps, 0, b"is anybody there?");
-    assert_eq!(sent(&world, 0), 1);
-    wait(&mut world);
+    expect_send(&mut world, 0, qps, 0, b"is anybody there?");
+    assert_eq!(fpdus_sent(&world, 0), 1);
+    wait_half_a_second(&mut world);
     let heard = world.ends[1].engine.counters().fpdus_in;
-    assert_eq!((sent(&world, 0), heard), (1 + NUDGES, 1 + NUDGES));
+    assert_eq!((fpdus_sent(&world, 0), heard), (1 + WAKEUPS, 1 + WAKEUPS));
 }
 
 #[test]
-fn nobody_nudges_a_peer_that_answers_twice() {
+fn no_siw_wakeup_to_a_peer_that_answers() {
     let mut world = World::new(&WorldOptions::new(11));
-    let qps = begin(&mut world, &ConnParam::default(), &ConnParam::default());
+    let qps = connect_and_accept(&mut world, &ConnParam::default(), &ConnParam::default());
     for (end, &qp) in qps.iter().enumerate() {
         established(&mut world, end);
         post_receive(&mut world, end, qp, 0);
     }
-    speaks(&mut world, 0, qps, 0, b"is anybody there?");
-    speaks(&mut world, 1, qps, 0, b"yes");
-    wait(&mut world);
-    assert_eq!((sent(&world, 0), sent(&world, 1)), (2, 1));
+    expect_send(&mut world, 0, qps, 0, b"is anybody there?");
+    expect_send(&mut world, 1, qps, 0, b"yes");
+    wait_half_a_second(&mut world);
+    assert_eq!((fpdus_sent(&world, 0), fpdus_sent(&world, 1)), (2, 1));
 }
 
 #[test]
-fn who_has_said_nothing_or_said_it_late_does_not_nudge() {
+fn no_siw_wakeup_without_an_early_first_message() {
     for markers in [false, true] {
         let mut world = World::new(&WorldOptions::new(9));
         let param = ConnParam { markers, ..ConnParam::default() };
-        let qps = begin(&mut world, &param, &param);
+        let qps = connect_and_accept(&mut world, &param, &param);
         for (end, &qp) in qps.iter().enumerate() {
             established(&mut world, end);
             post_receive(&mut world, end, qp, 0);
         }
-        wait(&mut world);
-        speaks(&mut world, 0, qps, 0, b"late");
-        wait(&mut world);
-        assert_eq!((sent(&world, 0), sent(&world, 1)), (1, 0));
+        wait_half_a_second(&mut world);
+        expect_send(&mut world, 0, qps, 0, b"late");
+        wait_half_a_second(&mut world);
+        assert_eq!((fpdus_sent(&world, 0), fpdus_sent(&world, 1)), (1, 0));
     }
 }

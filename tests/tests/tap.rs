@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use ferrowarp::{Access, ConnParam, ConnectError, EndReason, Event, Payload, WcStatus};
 use ferrowarp_tests::capture::{self, Capture};
-use ferrowarp_tests::link::{Link, MEMORY_LEN, pattern};
-use ferrowarp_tests::peer::{self, Chop, PEER_STAG, Peer, Role, Startup, opcode};
+use ferrowarp_tests::connection::{MEMORY_LEN, TestConnection, pattern};
+use ferrowarp_tests::peer::{self, PEER_STAG, Peer, Role, Segmentation, Startup, opcode};
 use ferrowarp_tests::process::{self, TempDir};
 use ferrowarp_tests::stack::{
-    KERNEL, KERNEL_V6, PATIENCE, STACK, STACK_V6, Stack, post_recv, post_send, post_write,
+    KERNEL, KERNEL_V6, STACK, STACK_V6, Stack, TIMEOUT, post_recv, post_send, post_write,
 };
 use ferrowarp_tests::{netns, skip, skip_without};
 
 const INTERFACE: &str = "fw0";
 const PORT: u16 = 4791;
 /// Another port, for connections that a capture is not asked about.
-const PORT_BESIDE: u16 = 4792;
+const UNCAPTURED_PORT: u16 = 4792;
 
 /// True inside a namespace with all that is needed.
 fn ready(name: &str) -> bool {
@@ -58,32 +58,32 @@ fn variants() -> Vec<(ConnParam, Startup)> {
 }
 
 #[test]
-fn stack_accepts() {
-    if !ready("stack_accepts") {
+fn stack_accepts_the_kernel_peer() {
+    if !ready("stack_accepts_the_kernel_peer") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
     for (param, startup) in variants() {
-        let port = if param.crc { PORT } else { PORT_BESIDE };
+        let port = if param.crc { PORT } else { UNCAPTURED_PORT };
         let listener = stack.context.listen(port, 4).unwrap();
         for by_peer in [false, true] {
-            let mut link = Link::accepted(&stack, &listener, &param, &startup);
+            let mut link = TestConnection::accepted(&stack, &listener, &param, &startup);
             for len in [0, 1, 3, 1429, 20_000] {
-                link.peer_speaks(len);
-                link.stack_speaks(len);
+                link.check_peer_transfers(len);
+                link.check_stack_transfers(len);
             }
             if by_peer {
-                link.peer_closes()
+                link.close_from_peer()
             } else {
-                link.stack_closes()
+                link.close_from_stack()
             };
         }
     }
 }
 
 #[test]
-fn stack_connects() {
-    if !ready("stack_connects") {
+fn stack_connects_to_the_kernel_peer() {
+    if !ready("stack_connects_to_the_kernel_peer") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -91,31 +91,31 @@ fn stack_connects() {
         for by_peer in [false, true] {
             // A fresh port each time: the kernel keeps the last one waiting for a while.
             let port = 5000 + u16::try_from(index * 2 + usize::from(by_peer)).unwrap();
-            let mut link = Link::connected(&stack, port, &param, &startup);
+            let mut link = TestConnection::connected(&stack, port, &param, &startup);
             for len in [0, 1, 3, 1429, 20_000] {
                 // The initiator speaks first.
-                link.stack_speaks(len);
-                link.peer_speaks(len);
+                link.check_stack_transfers(len);
+                link.check_peer_transfers(len);
             }
             if by_peer {
-                link.peer_closes()
+                link.close_from_peer()
             } else {
-                link.stack_closes()
+                link.close_from_stack()
             };
         }
     }
 }
 
 #[test]
-fn both_families_of_addresses() {
-    if ready("both_families_of_addresses") {
-        over_both_families(None);
+fn ipv4_and_ipv6() {
+    if ready("ipv4_and_ipv6") {
+        check_both_families(None);
     }
 }
 
 #[test]
-fn both_families_in_a_vlan() {
-    if !ready("both_families_in_a_vlan") {
+fn ipv4_and_ipv6_in_a_vlan() {
+    if !ready("ipv4_and_ipv6_in_a_vlan") {
         return;
     }
     // In this namespace, which goes with the test.
@@ -123,26 +123,26 @@ fn both_families_in_a_vlan() {
         skip_without("VLAN interfaces");
         return;
     }
-    over_both_families(Some(42));
+    check_both_families(Some(42));
 }
 
 /// Connections both ways over IPv4 and IPv6, and pings.
-fn over_both_families(vlan: Option<u16>) {
+fn check_both_families(vlan: Option<u16>) {
     let (param, startup) = (ConnParam::default(), Startup::default());
-    let stack = Stack::on_tap_v6(INTERFACE, vlan);
+    let stack = Stack::on_tap_dual_stack(INTERFACE, vlan);
     let listener = stack.context.listen(PORT, 4).unwrap();
     let families: [[IpAddr; 2]; 2] =
         [[STACK.into(), KERNEL.into()], [STACK_V6.into(), KERNEL_V6.into()]];
     for both in families {
-        let mut link = Link::accepted_at(&stack, both, &listener, &param, &startup);
-        link.peer_speaks(20_000);
-        link.stack_speaks(20_000);
-        link.stack_closes();
+        let mut link = TestConnection::accepted_at(&stack, both, &listener, &param, &startup);
+        link.check_peer_transfers(20_000);
+        link.check_stack_transfers(20_000);
+        link.close_from_stack();
         let remote = SocketAddr::new(both[1], 5000);
-        let mut link = Link::connected_to(&stack, remote, &param, &startup);
-        link.stack_speaks(20_000);
-        link.peer_speaks(20_000);
-        link.peer_closes();
+        let mut link = TestConnection::connected_to(&stack, remote, &param, &startup);
+        link.check_stack_transfers(20_000);
+        link.check_peer_transfers(20_000);
+        link.close_from_peer();
         ping(both[0]);
     }
     let counters = stack.context.counters().engine;
@@ -153,56 +153,56 @@ fn over_both_families(vlan: Option<u16>) {
 /// The kernel pings an address, with little and with more than fits a packet: then the stack puts
 /// fragments together, and its answer, which would not fit, is not sent.
 fn ping(address: IpAddr) {
-    if !process::exists("ping") {
+    if !process::is_installed("ping") {
         return;
     }
     let pings = |size: &str| {
         let mut command = Command::new("ping");
         command.args(["-c", "2", "-i", "0.2", "-W", "2", "-s", size, &address.to_string()]);
-        process::run(&mut command, PATIENCE).unwrap().success()
+        process::run(&mut command, TIMEOUT).unwrap().success()
     };
     assert!(pings("56") && pings("1400"), "ping {address}");
     assert!(!pings("3000"), "no answer longer than a packet");
 }
 
 #[test]
-fn pieces_and_sizes_of_the_peer_make_no_difference() {
-    if !ready("pieces_and_sizes_of_the_peer_make_no_difference") {
+fn any_segmentation_and_ulpdu_length_of_the_peer() {
+    if !ready("any_segmentation_and_ulpdu_length_of_the_peer") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
     let listener = stack.context.listen(PORT, 4).unwrap();
     let cases = [
-        (Chop::Dribble(1), 1442, 6_000),
-        (Chop::Dribble(2), 64, 1_000),
-        (Chop::Every(100), 1442, 20_000),
-        (Chop::Every(1447), 1442, 100_000),
-        (Chop::Whole, 64, 5_000),
-        (Chop::Whole, 9_000, 100_000),
-        (Chop::Whole, peer::ULPDU_LEN_MAX, 200_000),
-        (Chop::Every(3_001), peer::ULPDU_LEN_MAX, 200_000),
+        (Segmentation::RandomSmall(1), 1442, 6_000),
+        (Segmentation::RandomSmall(2), 64, 1_000),
+        (Segmentation::FixedSize(100), 1442, 20_000),
+        (Segmentation::FixedSize(1447), 1442, 100_000),
+        (Segmentation::PerFpdu, 64, 5_000),
+        (Segmentation::PerFpdu, 9_000, 100_000),
+        (Segmentation::PerFpdu, peer::ULPDU_LEN_MAX, 200_000),
+        (Segmentation::FixedSize(3_001), peer::ULPDU_LEN_MAX, 200_000),
     ];
     for (chop, ulpdu_len_max, len) in cases {
         for markers in [false, true] {
             let param = ConnParam { markers, ..ConnParam::default() };
             let startup = Startup { markers, ..Startup::default() };
-            let mut link = Link::accepted(&stack, &listener, &param, &startup);
-            link.peer.set_chop(chop);
+            let mut link = TestConnection::accepted(&stack, &listener, &param, &startup);
+            link.peer.set_segmentation(chop);
             link.peer.ulpdu_len_max = ulpdu_len_max;
-            link.peer_speaks(len);
-            link.stack_speaks(len);
-            link.stack_closes();
+            link.check_peer_transfers(len);
+            link.check_stack_transfers(len);
+            link.close_from_stack();
         }
     }
     assert!(stack.context.counters().engine.fpdus_assembled > 0);
 }
 
 #[test]
-fn captures_are_clean() {
-    if let Some(reason) = capture::missing() {
+fn tshark_accepts_the_stack() {
+    if let Some(reason) = capture::missing_prerequisite() {
         return skip(reason);
     }
-    if !ready("captures_are_clean") {
+    if !ready("tshark_accepts_the_stack") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -218,27 +218,27 @@ fn captures_are_clean() {
         let startup = Startup { markers, revision, ..Startup::default() };
         let mut link = if stack_accepts {
             let listener = stack.context.listen(PORT, 4).unwrap();
-            Link::accepted(&stack, &listener, &param, &startup)
+            TestConnection::accepted(&stack, &listener, &param, &startup)
         } else {
-            Link::connected(&stack, PORT, &param, &startup)
+            TestConnection::connected(&stack, PORT, &param, &startup)
         };
         for len in [1, 2, 1428, 1429, 50_000] {
             if stack_accepts {
-                link.peer_speaks(len);
-                link.stack_speaks(len);
+                link.check_peer_transfers(len);
+                link.check_stack_transfers(len);
             } else {
-                link.stack_speaks(len);
-                link.peer_speaks(len);
+                link.check_stack_transfers(len);
+                link.check_peer_transfers(len);
             }
         }
-        link.peer.put_ulpdu(&[0x42; 30]).unwrap();
+        link.peer.send_ulpdu(&[0x42; 30]).unwrap();
         link.peer.serve_until(|peer| peer.terminate.is_some()).unwrap();
         while link.peer.serve_one().unwrap() {}
         let fpdus = link.peer.fpdus;
         drop(link);
 
-        let verdict = capture::judge(&capture.stop().unwrap(), IpAddr::V4(STACK), true).unwrap();
-        assert!(verdict.clean(), "{stack_accepts} {markers} {revision}: {verdict:?}");
+        let verdict = capture::dissect(&capture.stop().unwrap(), IpAddr::V4(STACK), true).unwrap();
+        assert!(verdict.is_clean(), "{stack_accepts} {markers} {revision}: {verdict:?}");
         assert_eq!(verdict.startup_frames, 1);
         // With markers the dissector sees the first FPDU of a segment only, and how many share one
         // is a matter of time.
@@ -252,15 +252,15 @@ fn captures_are_clean() {
 }
 
 #[test]
-fn a_responder_may_speak_at_once() {
-    if !ready("a_responder_may_speak_at_once") {
+fn fpdu_in_the_segment_of_the_mpa_reply_is_delivered() {
+    if !ready("fpdu_in_the_segment_of_the_mpa_reply_is_delivered") {
         return;
     }
     // Linux siw does so: its first FPDU can lie in the segment of the Reply.
     let stack = Stack::on_tap(INTERFACE);
     let kernel = TcpListener::bind((KERNEL, PORT)).unwrap();
-    let inbox = stack.memory(100, Access::LOCAL_WRITE);
-    let qp = stack.qp();
+    let inbox = stack.alloc_mr(100, Access::LOCAL_WRITE);
+    let qp = stack.create_qp();
     post_recv(&qp, 1, inbox.sge(0, 100));
     qp.connect(SocketAddr::from((KERNEL, PORT)), ConnParam::default()).unwrap();
     let mut peer = Peer::new(kernel.accept().unwrap().0).unwrap();
@@ -273,32 +273,32 @@ fn a_responder_may_speak_at_once() {
         mo: 0,
     };
     let reply = Startup::default().encode(Role::Responder);
-    peer.put(&[reply, peer::fpdu(&early.encode(b"early"), true)].concat()).unwrap();
-    qp.wait_established(PATIENCE).unwrap();
-    assert_eq!(stack.completed().byte_len, 5);
+    peer.write_raw(&[reply, peer::fpdu(&early.encode(b"early"), true)].concat()).unwrap();
+    qp.wait_established(TIMEOUT).unwrap();
+    assert_eq!(stack.expect_success().byte_len, 5);
     let mut found = [0; 5];
     inbox.read(0, &mut found);
     assert_eq!(&found, b"early");
 }
 
 #[test]
-fn connecting_fails_for_a_reason() {
-    if !ready("connecting_fails_for_a_reason") {
+fn failed_connect_reports_its_cause() {
+    if !ready("failed_connect_reports_its_cause") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
     let attempt = |port: u16| {
-        let qp = stack.qp();
+        let qp = stack.create_qp();
         qp.connect(SocketAddr::from((KERNEL, port)), ConnParam::default()).unwrap();
         qp
     };
-    assert_eq!(attempt(4000).wait_established(PATIENCE), Err(ConnectError::Refused));
+    assert_eq!(attempt(4000).wait_established(TIMEOUT), Err(ConnectError::Refused));
 
     let kernel = TcpListener::bind((KERNEL, PORT)).unwrap();
     let reject = Startup { reject: true, private_data: b"busy".to_vec(), ..Startup::default() };
     let qp = attempt(PORT);
     Peer::respond(kernel.accept().unwrap().0, &reject).unwrap();
-    match qp.wait_event(PATIENCE) {
+    match qp.wait_event(TIMEOUT) {
         Some(Event::ConnectFailed { error: ConnectError::Rejected, private_data, .. }) => {
             assert_eq!(private_data.as_slice(), b"busy");
         }
@@ -313,22 +313,22 @@ fn connecting_fails_for_a_reason() {
     ] {
         let qp = attempt(PORT);
         let mut peer = Peer::new(kernel.accept().unwrap().0).unwrap();
-        peer.put(&octets).unwrap();
-        assert_eq!(qp.wait_established(PATIENCE), Err(ConnectError::Protocol), "{octets:02x?}");
+        peer.write_raw(&octets).unwrap();
+        assert_eq!(qp.wait_established(TIMEOUT), Err(ConnectError::Protocol), "{octets:02x?}");
         assert!(peer.is_closed());
     }
 
     let qp = attempt(PORT);
     drop(kernel.accept().unwrap());
     assert!(matches!(
-        qp.wait_established(PATIENCE),
+        qp.wait_established(TIMEOUT),
         Err(ConnectError::Reset | ConnectError::Protocol)
     ));
 }
 
 #[test]
-fn no_start_up_frame_is_no_connection() {
-    if !ready("no_start_up_frame_is_no_connection") {
+fn invalid_mpa_request_makes_no_connection() {
+    if !ready("invalid_mpa_request_makes_no_connection") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -351,63 +351,65 @@ fn no_start_up_frame_is_no_connection() {
     ];
     for octets in cases {
         let mut peer = Peer::new(TcpStream::connect((STACK, PORT)).unwrap()).unwrap();
-        peer.put(&octets).unwrap();
+        peer.write_raw(&octets).unwrap();
         assert!(peer.is_closed(), "{octets:02x?}");
     }
     for part in [&good[..0], &good[..7], &good[..20]] {
         let mut peer = Peer::new(TcpStream::connect((STACK, PORT)).unwrap()).unwrap();
-        peer.put(part).unwrap();
-        peer.finish().unwrap();
+        peer.write_raw(part).unwrap();
+        peer.shutdown_write().unwrap();
         assert!(peer.is_closed(), "{part:02x?}");
     }
     assert!(listener.poll().is_none(), "the application hears of none of them");
-    let mut link = Link::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
-    link.peer_speaks(1000);
-    link.stack_speaks(1000);
-    link.stack_closes();
+    let mut link =
+        TestConnection::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
+    link.check_peer_transfers(1000);
+    link.check_stack_transfers(1000);
+    link.close_from_stack();
 }
 
 #[test]
-fn a_peer_that_vanishes() {
-    if !ready("a_peer_that_vanishes") {
+fn peer_rst_flushes_receives() {
+    if !ready("peer_rst_flushes_receives") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
     let listener = stack.context.listen(PORT, 4).unwrap();
     let (param, startup) = (ConnParam::default(), Startup::default());
-    let mut link = Link::accepted(&stack, &listener, &param, &startup);
-    link.peer_speaks(10);
+    let mut link = TestConnection::accepted(&stack, &listener, &param, &startup);
+    link.check_peer_transfers(10);
     for wr_id in 0..5 {
-        post_recv(&link.qp, wr_id, link.inbox.sge(0, 10));
+        post_recv(&link.qp, wr_id, link.recv_mr.sge(0, 10));
     }
     // Octets that the peer never reads: closing its socket then resets the connection.
     post_send(&link.qp, 9, Payload::Inline(b"unread".iter().copied().collect()));
-    assert_eq!(stack.completed().wr_id, 9);
+    assert_eq!(stack.expect_success().wr_id, 9);
     std::thread::sleep(Duration::from_millis(200));
-    let Link { qp, peer, .. } = link;
+    let TestConnection { qp, peer, .. } = link;
     drop(peer);
-    match qp.wait_event(PATIENCE) {
+    match qp.wait_event(TIMEOUT) {
         Some(Event::Disconnected { reason: EndReason::Reset, .. }) => {}
         other => panic!("{other:?}"),
     }
     let flushed = stack.completions(5);
     assert!(flushed.iter().all(|wc| wc.status == WcStatus::Flushed));
     assert_eq!(flushed.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-    Link::accepted(&stack, &listener, &param, &startup).peer_speaks(10);
+    TestConnection::accepted(&stack, &listener, &param, &startup).check_peer_transfers(10);
 }
 
 #[test]
-fn a_terminate_from_the_peer() {
-    if !ready("a_terminate_from_the_peer") {
+fn peer_terminate_ends_the_connection() {
+    if !ready("peer_terminate_ends_the_connection") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
     let listener = stack.context.listen(PORT, 4).unwrap();
-    let mut link = Link::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
-    link.peer_speaks(10);
-    post_recv(&link.qp, 1, link.inbox.sge(0, 10));
+    let mut link =
+        TestConnection::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
+    link.check_peer_transfers(10);
+    post_recv(&link.qp, 1, link.recv_mr.sge(0, 10));
     link.peer.send_terminate(1, 1, 0).unwrap();
-    match link.qp.wait_event(PATIENCE) {
+    match link.qp.wait_event(TIMEOUT) {
         Some(Event::Disconnected { reason: EndReason::TerminateReceived(told), .. }) => {
             assert_eq!((told.layer, told.error_type, told.code), (1, 1, 0));
         }
@@ -420,18 +422,19 @@ fn a_terminate_from_the_peer() {
 
 // req-test: RDMAP-206
 #[test]
-fn reads_of_memory_that_changes() {
-    if !ready("reads_of_memory_that_changes") {
+fn read_of_changing_memory_has_a_valid_crc() {
+    if !ready("read_of_changing_memory_has_a_valid_crc") {
         return;
     }
     // The CRC covers what was sent, whatever the application does meanwhile: the peer checks it.
     let stack = Stack::on_tap(INTERFACE);
     let listener = stack.context.listen(PORT, 4).unwrap();
-    let mut link = Link::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
-    link.peer_speaks(10);
+    let mut link =
+        TestConnection::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
+    link.check_peer_transfers(10);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let Link { shared, peer, .. } = &mut link;
+        let TestConnection { shared_mr: shared, peer, .. } = &mut link;
         let (shared, done) = (&*shared, &done);
         scope.spawn(move || {
             let mut octet = 0_u8;
@@ -450,25 +453,26 @@ fn reads_of_memory_that_changes() {
         }
         done.store(true, Ordering::Relaxed);
     });
-    link.stack_speaks(10);
-    link.stack_closes();
+    link.check_stack_transfers(10);
+    link.close_from_stack();
 }
 
 #[test]
-fn a_peer_that_reads_slowly() {
-    if !ready("a_peer_that_reads_slowly") {
+fn zero_window_of_a_slow_peer_is_survived() {
+    if !ready("zero_window_of_a_slow_peer_is_survived") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
     let listener = stack.context.listen(PORT, 4).unwrap();
-    let mut link = Link::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
-    link.peer_speaks(10);
+    let mut link =
+        TestConnection::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
+    link.check_peer_transfers(10);
     // 12 MB, more than the kernel's buffers take: its window closes, and opens again.
     let octets = pattern(MEMORY_LEN, 4);
-    link.shared.write(0, &octets);
+    link.shared_mr.write(0, &octets);
     let len = u32::try_from(MEMORY_LEN).unwrap();
     for wr_id in 0..40 {
-        post_write(&link.qp, wr_id, link.shared.sge(0, len), PEER_STAG, 0);
+        post_write(&link.qp, wr_id, link.shared_mr.sge(0, len), PEER_STAG, 0);
     }
     std::thread::sleep(Duration::from_millis(1500));
     let writes = link.peer.writes;
@@ -478,26 +482,26 @@ fn a_peer_that_reads_slowly() {
     assert!(
         wcs.iter().map(|wc| (wc.wr_id, wc.status)).eq((0..40).map(|id| (id, WcStatus::Success)))
     );
-    link.stack_closes();
+    link.close_from_stack();
 }
 
 #[test]
-fn many_connections_at_a_time() {
-    if !ready("many_connections_at_a_time") {
+fn fifty_connections_at_a_time() {
+    if !ready("fifty_connections_at_a_time") {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
     let listener = stack.context.listen(PORT, 8).unwrap();
     let (param, startup) = (ConnParam::default(), Startup::default());
     let mut links: Vec<_> =
-        (0..50).map(|_| Link::accepted(&stack, &listener, &param, &startup)).collect();
+        (0..50).map(|_| TestConnection::accepted(&stack, &listener, &param, &startup)).collect();
     for round in 0..3 {
         for link in &mut links {
-            link.peer_speaks(2_000 + round);
-            link.stack_speaks(2_000 + round);
+            link.check_peer_transfers(2_000 + round);
+            link.check_stack_transfers(2_000 + round);
         }
     }
     for link in links {
-        link.peer_closes();
+        link.close_from_peer();
     }
 }

@@ -10,7 +10,9 @@ use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged};
 use ferrowarp_proto::wire::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
-use ferrowarp_tests::raw::{Bed, CQ, PD, Peer, framed, inbox, nothing, untagged};
+use ferrowarp_tests::raw::{
+    CQ, Fixture, PD, Peer, build_fpdu, empty_write_fpdu, recv_wr, untagged_fpdu,
+};
 
 const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
 /// Where the peer may write.
@@ -18,58 +20,58 @@ const SHARED: u64 = 8192;
 /// An STag that names nothing.
 const UNKNOWN: u32 = 0x1234_5600;
 /// What the peer says when it ends a stream: base or bounds, of a tagged segment of 15 octets.
-const LAST_WORD: [u8; 20] =
+const PEER_TERMINATE: [u8; 20] =
     [0x11, 1, 0xc0, 0, 0, 15, 0xc1, 0x40, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9];
 
 /// One connection, its gate open.
-struct Live {
-    bed: Bed,
+struct Connection {
+    fx: Fixture,
     peer: Peer,
     qp: QpId,
     stag: u32,
 }
 
-fn live() -> Live {
-    live_of(1)
+fn connected() -> Connection {
+    connected_with_buffers(1)
 }
 
 /// With so many buffers for FPDUs that come in pieces.
-fn live_of(partial_fpdus: usize) -> Live {
+fn connected_with_buffers(partial_fpdus: usize) -> Connection {
     // 2 KiB each. A single one is scarce: streams that go on have the first claim.
-    let mut bed = Bed::new(|config| config.partial_octets_max = partial_fpdus / 2 * 4096);
-    let mut peer = Peer::connect(&mut bed, 5000, 1460);
-    let qp = peer.set_up(&mut bed);
-    let stag = bed.arena.register(SHARED, 4096, Access::ALL, PD);
-    Live { bed, peer, qp, stag }
+    let mut fx = Fixture::new(|config| config.partial_octets_max = partial_fpdus / 2 * 4096);
+    let mut peer = Peer::connect(&mut fx, 5000, 1460);
+    let qp = peer.start_mpa(&mut fx);
+    let stag = fx.arena.register(SHARED, 4096, Access::ALL, PD);
+    Connection { fx, peer, qp, stag }
 }
 
-/// As [`Live::work`], with so many buffers for FPDUs that come in pieces.
-fn work(partial_fpdus: usize) -> Live {
-    live_of(partial_fpdus).at_work()
+/// As [`Connection::work`], with so many buffers for FPDUs that come in pieces.
+fn connected_with_work_and_buffers(partial_fpdus: usize) -> Connection {
+    connected_with_buffers(partial_fpdus).post_work()
 }
 
 /// Short buffers of this number are as much memory as one long FPDU takes, and not two.
-const MEMORY_OF_ONE: usize = 40;
+const BUFFERS_OF_ONE_LONG_FPDU: usize = 40;
 
 /// The connection is in the middle of a long FPDU for longer than it may be, and another one wants
 /// the memory: this end fails it.
-fn evict(live: &mut Live) {
-    let mut other = Peer::connect(&mut live.bed, 5001, 1460);
-    other.set_up(&mut live.bed);
-    let begin = |peer: &mut Peer, bed: &mut Bed| {
-        peer.send(bed, &[&20_000u16.to_be_bytes()[..], &[0; 1398]].concat());
-        peer.send(bed, &[0; 1400]);
+fn evict_partial_fpdu(live: &mut Connection) {
+    let mut other = Peer::connect(&mut live.fx, 5001, 1460);
+    other.start_mpa(&mut live.fx);
+    let begin = |peer: &mut Peer, fx: &mut Fixture| {
+        peer.send(fx, &[&20_000u16.to_be_bytes()[..], &[0; 1398]].concat());
+        peer.send(fx, &[0; 1400]);
     };
-    begin(&mut live.peer, &mut live.bed);
-    live.bed.now = live.bed.now + 11 * SECOND;
-    live.bed.pass();
-    begin(&mut other, &mut live.bed);
-    assert_eq!(live.bed.engine.counters().partials_evicted, 1);
+    begin(&mut live.peer, &mut live.fx);
+    live.fx.now = live.fx.now + 11 * SECOND;
+    live.fx.poll();
+    begin(&mut other, &mut live.fx);
+    assert_eq!(live.fx.engine.counters().partials_evicted, 1);
 }
 
 /// How this end comes to end a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum EndCause {
     /// Over a tagged segment that may not be placed.
     Placement,
     /// Over an opcode that RDMAP does not know.
@@ -82,25 +84,25 @@ enum End {
     Disconnected,
 }
 
-impl End {
+impl EndCause {
     /// Terminates that this end sends.
-    const fn says(self) -> u64 {
+    const fn terminates_sent(self) -> u64 {
         if matches!(self, Self::Disconnected) { 0 } else { 1 }
     }
 }
 
-impl Live {
+impl Connection {
     /// Receives 1 to 3; Reads 4 and 5, which the peer never answers; a Write behind them.
-    fn work() -> Self {
-        live().at_work()
+    fn with_work() -> Self {
+        connected().post_work()
     }
 
-    fn at_work(self) -> Self {
+    fn post_work(self) -> Self {
         let mut live = self;
-        live.peer.send(&mut live.bed, &nothing());
+        live.peer.send(&mut live.fx, &empty_write_fpdu());
         for wr_id in 1..=3 {
-            let wr = inbox(&live.bed, wr_id);
-            live.bed.engine.post_recv(live.qp, wr).unwrap();
+            let wr = recv_wr(&live.fx, wr_id);
+            live.fx.engine.post_recv(live.qp, wr).unwrap();
         }
         let sink = Sge { addr: SHARED, len: 64, lkey: live.stag };
         let read = Operation::Read { sink, rkey: 1, remote: 0 };
@@ -108,24 +110,24 @@ impl Live {
         live.post(4, read.clone());
         live.post(5, read);
         live.post(6, Operation::Write { payload, rkey: 1, remote: 0 });
-        live.peer.settle(&mut live.bed);
+        live.peer.settle(&mut live.fx);
         live
     }
 
     fn post(&mut self, wr_id: u64, operation: Operation) {
         let wr = SendWr { wr_id, operation, signaled: true, fence: false };
-        self.bed.engine.post_send(self.qp, wr).unwrap();
+        self.fx.engine.post_send(self.qp, wr).unwrap();
     }
 
-    fn say(&mut self, octets: &[u8]) {
-        self.peer.send(&mut self.bed, octets);
+    fn inject(&mut self, octets: &[u8]) {
+        self.peer.send(&mut self.fx, octets);
     }
 
     /// ULPDUs that the engine sent, and took no word back.
-    fn heard(&mut self) -> Vec<Vec<u8>> {
-        self.peer.settle(&mut self.bed);
+    fn sent_ulpdus(&mut self) -> Vec<Vec<u8>> {
+        self.peer.settle(&mut self.fx);
         let mut found = Vec::new();
-        let mut rest = &self.peer.heard[..];
+        let mut rest = &self.peer.received[..];
         while let Some((ulpdu, used)) = fpdu::parse(rest, true).unwrap() {
             found.push(ulpdu.to_vec());
             rest = &rest[used..];
@@ -135,8 +137,8 @@ impl Live {
     }
 
     /// The Terminates among them: the last word, or none.
-    fn told(&mut self) -> Option<Terminate> {
-        let heard = self.heard();
+    fn sent_terminate(&mut self) -> Option<Terminate> {
+        let heard = self.sent_ulpdus();
         let is_terminate = |ulpdu: &Vec<u8>| ulpdu[1] & 0x0f == 7;
         let (last, others) = heard.split_last()?;
         assert!(!others.iter().any(is_terminate), "it is the last word");
@@ -144,167 +146,185 @@ impl Live {
     }
 
     /// Why the stream ended, which is said once.
-    fn reason(&mut self) -> EndReason {
-        self.reason_and(|event| assert_eq!(event, None))
+    fn disconnect_reason(&mut self) -> EndReason {
+        self.disconnect_reason_then(|event| assert_eq!(event, None))
     }
 
     /// The same, and what is said after it.
-    fn reason_and(&mut self, check: impl FnOnce(Option<Event>)) -> EndReason {
-        assert_eq!(self.bed.engine.qp_state(self.qp), QpState::Error);
-        let event = self.bed.engine.next_event();
+    fn disconnect_reason_then(&mut self, check: impl FnOnce(Option<Event>)) -> EndReason {
+        assert_eq!(self.fx.engine.qp_state(self.qp), QpState::Error);
+        let event = self.fx.engine.next_event();
         let Some(Event::Disconnected { qp, reason }) = event else { panic!("{event:?}") };
         assert_eq!(qp, self.qp);
-        check(self.bed.engine.next_event());
-        assert_eq!(self.bed.engine.next_event(), None);
+        check(self.fx.engine.next_event());
+        assert_eq!(self.fx.engine.next_event(), None);
         reason
     }
 
     /// Has this end end the stream, says `pieces`, the first of them in the same segment as what
     /// is wrong, if anything is. The Terminate that this end sent.
-    fn end_with(&mut self, end: End, pieces: &[&[u8]]) -> Option<Terminate> {
+    fn end_stream(&mut self, end: EndCause, pieces: &[&[u8]]) -> Option<Terminate> {
         let bad = match end {
-            End::Placement => self.write_to(UNKNOWN, b"x"),
-            End::Opcode => framed(14, |out| out[..2].copy_from_slice(&[0xc1, 0x4d]), b""),
-            End::Crc => {
-                let mut damaged = nothing();
+            EndCause::Placement => self.write_to(UNKNOWN, b"x"),
+            EndCause::Opcode => build_fpdu(14, |out| out[..2].copy_from_slice(&[0xc1, 0x4d]), b""),
+            EndCause::Crc => {
+                let mut damaged = empty_write_fpdu();
                 *damaged.last_mut().unwrap() ^= 1;
                 damaged
             }
-            End::Forced | End::Disconnected => Vec::new(),
+            EndCause::Forced | EndCause::Disconnected => Vec::new(),
         };
-        let (now, qp, engine) = (self.bed.now, self.qp, &mut self.bed.engine);
+        let (now, qp, engine) = (self.fx.now, self.qp, &mut self.fx.engine);
         match end {
-            End::Forced => engine.terminate(now, qp, Abort::Stream).unwrap(),
-            End::Disconnected => engine.disconnect(now, qp).unwrap(),
+            EndCause::Forced => engine.terminate(now, qp, Abort::Stream).unwrap(),
+            EndCause::Disconnected => engine.disconnect(now, qp).unwrap(),
             _ => {}
         }
         let first = pieces.first().copied().unwrap_or_default();
-        self.say(&[&bad, first].concat());
+        self.inject(&[&bad, first].concat());
         for piece in pieces.iter().skip(1) {
-            self.say(piece);
+            self.inject(piece);
         }
-        self.told()
+        self.sent_terminate()
     }
 
     fn completions(&self) -> Vec<(u64, WcStatus)> {
-        let found = std::iter::from_fn(|| self.bed.queues.poll(CQ));
+        let found = std::iter::from_fn(|| self.fx.queues.poll(CQ));
         found.map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
     /// The connection closes in good order, and is gone.
-    fn closes(&mut self) {
-        self.peer.settle(&mut self.bed);
-        assert!(self.peer.finished && !self.peer.reset);
-        self.peer.put(&self.bed, Flags::ACK | Flags::FIN, Options::default(), self.peer.seq, &[]);
-        self.peer.settle(&mut self.bed);
-        assert_eq!(self.bed.engine.unfinished_count(), 0);
+    fn expect_graceful_close(&mut self) {
+        self.peer.settle(&mut self.fx);
+        assert!(self.peer.fin_received && !self.peer.rst_received);
+        self.peer.send_segment(
+            &self.fx,
+            Flags::ACK | Flags::FIN,
+            Options::default(),
+            self.peer.snd_nxt,
+            &[],
+        );
+        self.peer.settle(&mut self.fx);
+        assert_eq!(self.fx.engine.unfinished_count(), 0);
     }
 
     fn write_to(&self, stag: u32, octets: &[u8]) -> Vec<u8> {
         let rsvd_ulp = Opcode::Write.control(Version::Ietf);
         let header = Tagged { last: true, rsvd_ulp, stag, to: SHARED };
-        framed(14, |out| header.emit(Version::Ietf, out), octets)
+        build_fpdu(14, |out| header.emit(Version::Ietf, out), octets)
     }
 
     fn shared(&self) -> Vec<u8> {
-        self.bed.arena.read(usize::try_from(SHARED).unwrap(), 8)
+        self.fx.arena.read(usize::try_from(SHARED).unwrap(), 8)
     }
 }
 
-fn last_word() -> Vec<u8> {
-    untagged(Opcode::Terminate, 2, 1, &LAST_WORD)
+fn peer_terminate_fpdu() -> Vec<u8> {
+    untagged_fpdu(Opcode::Terminate, 2, 1, &PEER_TERMINATE)
 }
 
 const FLUSHED: WcStatus = WcStatus::Flushed;
 
-/// All of [`Live::work`]: none succeeds behind one that was flushed, not even the Write, whose
+/// All of [`Connection::work`]: none succeeds behind one that was flushed, not even the Write, whose
 /// octets had left.
 const ALL_FLUSHED: [(u64, WcStatus); 6] =
     [(4, FLUSHED), (5, FLUSHED), (6, FLUSHED), (1, FLUSHED), (2, FLUSHED), (3, FLUSHED)];
 
 // req-test: DDP-164, DDP-139, DDP-028, DDP-162, RDMAP-253
 #[test]
-fn behind_an_error_nothing_is_placed_and_work_is_flushed_once() {
-    let mut live = Live::work();
+fn nothing_is_placed_after_an_error_and_work_is_flushed_once() {
+    let mut live = Connection::with_work();
     let bad = live.write_to(UNKNOWN, b"x");
     let good = live.write_to(live.stag, b"late");
-    let send = untagged(SEND, 0, 1, b"late");
+    let send = untagged_fpdu(SEND, 0, 1, b"late");
     // In the same segment, and in later ones.
-    live.say(&[&bad[..], &good, &send, &bad].concat());
-    live.say(&good);
-    let told = live.told().expect("a Terminate");
+    live.inject(&[&bad[..], &good, &send, &bad].concat());
+    live.inject(&good);
+    let told = live.sent_terminate().expect("a Terminate");
     assert_eq!((told.cause(), told.segment_len), ((1, 1, 0), Some(15)));
     assert_eq!(told.ddp_header(), &bad[2..16]);
     assert_eq!(live.shared(), [0; 8]);
-    assert_eq!(live.reason(), EndReason::TerminateSent(told));
+    assert_eq!(live.disconnect_reason(), EndReason::TerminateSent(told));
     assert_eq!(live.completions(), ALL_FLUSHED);
-    let counters = live.bed.engine.counters();
+    let counters = live.fx.engine.counters();
     assert_eq!((counters.terminates_out, counters.terminates_in), (1, 0));
-    live.closes();
+    live.expect_graceful_close();
 }
 
 // req-test: RDMAP-249, RDMAP-254, DDP-032, DDP-165, DDP-140
 #[test]
-fn the_terminate_arrives_before_the_end_of_the_connection() {
-    let mut live = Live::work();
+fn terminate_precedes_fin() {
+    let mut live = Connection::with_work();
     let bad = live.write_to(UNKNOWN, b"x");
-    live.say(&bad);
+    live.inject(&bad);
     // What the peer says meanwhile is acknowledged, so that no reset overtakes the Terminate.
     for _ in 0..5 {
-        live.say(&bad);
+        live.inject(&bad);
     }
-    assert!(live.told().is_some());
-    live.closes();
+    assert!(live.sent_terminate().is_some());
+    live.expect_graceful_close();
 }
 
 /// The Terminate arrives with `octets` (and FIN, if `fin`): it is reported in full, nothing is
 /// answered, nothing more is placed, and the connection closes.
-fn is_told(mut live: Live, pieces: &[Vec<u8>], expected: &[(u64, WcStatus)], what: &str) {
-    let before = live.heard();
+fn expect_terminate_reported(
+    mut live: Connection,
+    pieces: &[Vec<u8>],
+    expected: &[(u64, WcStatus)],
+    what: &str,
+) {
+    let before = live.sent_ulpdus();
     for piece in pieces {
-        live.say(piece);
+        live.inject(piece);
     }
-    assert_eq!(live.heard(), before, "{what}: nothing is answered");
-    let told = Terminate::parse(&LAST_WORD).unwrap();
-    let reason = live.reason();
+    assert_eq!(live.sent_ulpdus(), before, "{what}: nothing is answered");
+    let told = Terminate::parse(&PEER_TERMINATE).unwrap();
+    let reason = live.disconnect_reason();
     assert_eq!(reason, EndReason::TerminateReceived(told), "{what}");
     assert_eq!(reason.error(), Some((1, 1, 1)));
     let EndReason::TerminateReceived(told) = reason else { unreachable!() };
-    assert_eq!((told.segment_len, told.ddp_header()), (Some(15), &LAST_WORD[6..]), "{what}");
+    assert_eq!((told.segment_len, told.ddp_header()), (Some(15), &PEER_TERMINATE[6..]), "{what}");
     assert_eq!(live.completions(), expected, "{what}");
     assert_eq!(live.shared(), [0; 8], "{what}");
-    assert_eq!(live.bed.engine.counters().terminates_out, 0, "{what}");
-    live.closes();
+    assert_eq!(live.fx.engine.counters().terminates_out, 0, "{what}");
+    live.expect_graceful_close();
 }
 
 // req-test: RDMAP-192, RDMAP-044, RDMAP-196, RDMAP-247, RDMAP-186
 #[test]
-fn a_terminate_may_arrive_at_any_moment() {
+fn terminate_is_accepted_at_any_point() {
     // The Terminate names a Write that is none of these.
     let all = ALL_FLUSHED;
-    is_told(Live::work(), &[last_word()], &all, "alone");
-    is_told(live(), &[last_word()], &[], "as the first FPDU");
-    let bytes: Vec<_> = last_word().iter().map(|&octet| vec![octet]).collect();
-    is_told(Live::work(), &bytes, &all, "octet by octet");
-    let work = Live::work();
-    let late = [&last_word()[..], &work.write_to(work.stag, b"late"), &last_word()].concat();
-    is_told(work, &[late], &all, "before data");
+    expect_terminate_reported(Connection::with_work(), &[peer_terminate_fpdu()], &all, "alone");
+    expect_terminate_reported(connected(), &[peer_terminate_fpdu()], &[], "as the first FPDU");
+    let bytes: Vec<_> = peer_terminate_fpdu().iter().map(|&octet| vec![octet]).collect();
+    expect_terminate_reported(Connection::with_work(), &bytes, &all, "octet by octet");
+    let work = Connection::with_work();
+    let late =
+        [&peer_terminate_fpdu()[..], &work.write_to(work.stag, b"late"), &peer_terminate_fpdu()]
+            .concat();
+    expect_terminate_reported(work, &[late], &all, "before data");
 
     // Behind data, whose message is delivered first, then amid a message, which is not.
-    let data = [untagged(SEND, 0, 1, b"data"), last_word()].concat();
+    let data = [untagged_fpdu(SEND, 0, 1, b"data"), peer_terminate_fpdu()].concat();
     let done = [&all[..3], &[(2, FLUSHED), (3, FLUSHED)]].concat();
     let done = [&[(1, WcStatus::Success)][..], &done].concat();
-    is_told(Live::work(), &[data], &done, "behind data");
+    expect_terminate_reported(Connection::with_work(), &[data], &done, "behind data");
     let rsvd_ulp = SEND.control(Version::Ietf);
     let part = Untagged { last: false, rsvd_ulp, rsvd_ulp_rest: 0, qn: 0, msn: 1, mo: 0 };
-    let part = framed(18, |out| part.emit(Version::Ietf, out), b"part");
-    is_told(Live::work(), &[part, last_word()], &all, "amid a message");
+    let part = build_fpdu(18, |out| part.emit(Version::Ietf, out), b"part");
+    expect_terminate_reported(
+        Connection::with_work(),
+        &[part, peer_terminate_fpdu()],
+        &all,
+        "amid a message",
+    );
 }
 
 /// The copy of the header says which message was refused: a Read by its number, a Write by its
 /// place. What is done already cannot be, and nothing else is marked in its stead.
 #[test]
-fn a_terminate_marks_the_request_that_it_names_and_no_other() {
+fn terminate_fails_only_the_request_it_names() {
     let read = |msn: u8| {
         let header = [0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, msn, 0, 0, 0, 0];
         [&[0x01, 1, 0xc0, 0, 0, 46][..], &header].concat()
@@ -324,10 +344,10 @@ fn a_terminate_marks_the_request_that_it_names_and_no_other() {
         ("a tagged segment of which no more is known", vec![0x11, 0, 0, 0], None),
     ];
     for (name, octets, marked) in cases {
-        let mut live = Live::work();
-        live.heard();
-        live.say(&untagged(Opcode::Terminate, 2, 1, &octets));
-        assert!(matches!(live.reason(), EndReason::TerminateReceived(_)), "{name}");
+        let mut live = Connection::with_work();
+        live.sent_ulpdus();
+        live.inject(&untagged_fpdu(Opcode::Terminate, 2, 1, &octets));
+        assert!(matches!(live.disconnect_reason(), EndReason::TerminateReceived(_)), "{name}");
         let expected = ALL_FLUSHED.map(|(wr_id, status)| {
             (wr_id, if marked == Some(wr_id) { WcStatus::RemoteAccess } else { status })
         });
@@ -336,152 +356,182 @@ fn a_terminate_marks_the_request_that_it_names_and_no_other() {
 }
 
 #[test]
-fn a_terminate_with_fin_or_ahead_of_its_turn() {
-    let told = Terminate::parse(&LAST_WORD).unwrap();
-    let mut live = Live::work();
-    let (seq, octets) = (live.peer.seq, last_word());
-    live.peer.put(&live.bed, Flags::ACK | Flags::FIN, Options::default(), seq, &octets);
-    live.bed.settle();
-    assert_eq!(live.reason(), EndReason::TerminateReceived(told));
+fn terminate_with_fin_or_out_of_order_is_accepted() {
+    let told = Terminate::parse(&PEER_TERMINATE).unwrap();
+    let mut live = Connection::with_work();
+    let (seq, octets) = (live.peer.snd_nxt, peer_terminate_fpdu());
+    live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, Options::default(), seq, &octets);
+    live.fx.settle();
+    assert_eq!(live.disconnect_reason(), EndReason::TerminateReceived(told));
 
-    let mut live = Live::work();
-    let (first, seq) = (nothing(), live.peer.seq);
+    let mut live = Connection::with_work();
+    let (first, seq) = (empty_write_fpdu(), live.peer.snd_nxt);
     let next = seq + u32::try_from(first.len()).unwrap();
-    live.peer.put(&live.bed, Flags::ACK, Options::default(), next, &last_word());
-    live.bed.settle();
-    assert_eq!(live.bed.engine.qp_state(live.qp), QpState::Rts);
-    live.say(&first);
-    live.bed.settle();
-    assert_eq!(live.reason(), EndReason::TerminateReceived(told));
+    live.peer.send_segment(&live.fx, Flags::ACK, Options::default(), next, &peer_terminate_fpdu());
+    live.fx.settle();
+    assert_eq!(live.fx.engine.qp_state(live.qp), QpState::Rts);
+    live.inject(&first);
+    live.fx.settle();
+    assert_eq!(live.disconnect_reason(), EndReason::TerminateReceived(told));
 }
 
 /// Ends the stream at this end, says `pieces`, and expects the peer's Terminate to be told, once,
 /// besides this end's own error; but for that, what comes behind the end changes nothing.
-fn is_told_too(mut live: Live, end: End, pieces: &[&[u8]], what: &str) {
-    let told = live.end_with(end, pieces);
-    let reason = live.reason_and(|event| {
+fn expect_crossing_terminate_reported(
+    mut live: Connection,
+    end: EndCause,
+    pieces: &[&[u8]],
+    what: &str,
+) {
+    let told = live.end_stream(end, pieces);
+    let reason = live.disconnect_reason_then(|event| {
         let Some(Event::TerminateReceived { qp: _, terminate: Some(told) }) = event else {
             panic!("{what}: {event:?}")
         };
         assert_eq!((told.cause(), told.segment_len), ((1, 1, 1), Some(15)), "{what}");
-        assert_eq!(told.ddp_header(), &LAST_WORD[6..], "{what}");
+        assert_eq!(told.ddp_header(), &PEER_TERMINATE[6..], "{what}");
     });
     match told {
-        Some(told) if end != End::Forced => {
+        Some(told) if end != EndCause::Forced => {
             assert_eq!(reason, EndReason::TerminateSent(told), "{what}");
         }
         _ => assert_eq!(reason, EndReason::Local, "{what}"),
     }
     assert_eq!(live.completions(), ALL_FLUSHED, "{what}");
     assert_eq!(live.shared(), [0; 8], "{what}");
-    let counters = live.bed.engine.counters();
-    assert_eq!((counters.terminates_out, counters.terminates_in), (end.says(), 1), "{what}");
-    live.closes();
+    let counters = live.fx.engine.counters();
+    assert_eq!(
+        (counters.terminates_out, counters.terminates_in),
+        (end.terminates_sent(), 1),
+        "{what}"
+    );
+    live.expect_graceful_close();
 }
 
 // req-test: RDMAP-192, RDMAP-044
 #[test]
-fn of_terminates_that_cross_the_peers_is_told_too() {
-    for end in [End::Placement, End::Opcode, End::Forced, End::Disconnected] {
-        let live = Live::work();
+fn crossing_terminate_of_the_peer_is_reported() {
+    for end in [EndCause::Placement, EndCause::Opcode, EndCause::Forced, EndCause::Disconnected] {
+        let live = Connection::with_work();
         let bad = live.write_to(UNKNOWN, b"x");
-        let good = [live.write_to(live.stag, b"late"), untagged(SEND, 0, 1, b"late")].concat();
-        let last = last_word();
+        let good = [live.write_to(live.stag, b"late"), untagged_fpdu(SEND, 0, 1, b"late")].concat();
+        let last = peer_terminate_fpdu();
         let both = [&good[..], &bad, &last].concat();
         // More than one is not told, and nothing that follows matters.
         let twice = [&last[..], &last, &good, &[0xff; 9]].concat();
-        is_told_too(live, end, &[&last], "alone");
-        is_told_too(Live::work(), end, &[&twice, &last, &bad], "twice");
-        is_told_too(work(64), end, &[&both], "behind what would be placed, and what is wrong");
+        expect_crossing_terminate_reported(live, end, &[&last], "alone");
+        expect_crossing_terminate_reported(
+            Connection::with_work(),
+            end,
+            &[&twice, &last, &bad],
+            "twice",
+        );
+        expect_crossing_terminate_reported(
+            connected_with_work_and_buffers(64),
+            end,
+            &[&both],
+            "behind what would be placed, and what is wrong",
+        );
         let octets: Vec<_> = both.chunks(1).collect();
-        is_told_too(work(64), end, &octets, "octet by octet");
+        expect_crossing_terminate_reported(
+            connected_with_work_and_buffers(64),
+            end,
+            &octets,
+            "octet by octet",
+        );
     }
 }
 
 #[test]
-fn a_terminate_that_crosses_may_come_ahead_of_its_turn_or_with_fin() {
-    let mut live = Live::work();
-    live.end_with(End::Placement, &[]);
-    let (first, seq) = (nothing(), live.peer.seq);
+fn crossing_terminate_with_fin_or_out_of_order_is_reported() {
+    let mut live = Connection::with_work();
+    live.end_stream(EndCause::Placement, &[]);
+    let (first, seq) = (empty_write_fpdu(), live.peer.snd_nxt);
     let next = seq + u32::try_from(first.len()).unwrap();
-    live.peer.put(&live.bed, Flags::ACK | Flags::FIN, Options::default(), next, &last_word());
-    live.peer.settle(&mut live.bed);
-    live.reason();
-    live.say(&first);
-    live.peer.settle(&mut live.bed);
-    let event = live.bed.engine.next_event();
+    live.peer.send_segment(
+        &live.fx,
+        Flags::ACK | Flags::FIN,
+        Options::default(),
+        next,
+        &peer_terminate_fpdu(),
+    );
+    live.peer.settle(&mut live.fx);
+    live.disconnect_reason();
+    live.inject(&first);
+    live.peer.settle(&mut live.fx);
+    let event = live.fx.engine.next_event();
     assert!(
         matches!(event, Some(Event::TerminateReceived { terminate: Some(_), .. })),
         "{event:?}"
     );
-    assert_eq!(live.bed.engine.unfinished_count(), 0);
+    assert_eq!(live.fx.engine.unfinished_count(), 0);
 }
 
 #[test]
-fn a_terminate_that_crosses_and_breaks_the_rules_is_told_as_such() {
-    for (msn, octets) in [(1, &LAST_WORD[..3]), (2, &LAST_WORD)] {
-        let mut live = Live::work();
-        live.end_with(End::Placement, &[&untagged(Opcode::Terminate, 2, msn, octets)]);
-        live.reason_and(|event| {
+fn malformed_crossing_terminate_is_reported() {
+    for (msn, octets) in [(1, &PEER_TERMINATE[..3]), (2, &PEER_TERMINATE)] {
+        let mut live = Connection::with_work();
+        live.end_stream(EndCause::Placement, &[&untagged_fpdu(Opcode::Terminate, 2, msn, octets)]);
+        live.disconnect_reason_then(|event| {
             let Some(Event::TerminateReceived { terminate: None, .. }) = event else {
                 panic!("{event:?}")
             };
         });
         assert_eq!(live.completions(), ALL_FLUSHED);
-        live.closes();
+        live.expect_graceful_close();
     }
 }
 
 /// What cannot be told from any octets is none.
 #[test]
-fn behind_our_terminate_damage_ends_the_search_for_the_peers() {
-    let last = last_word();
+fn bad_crc_after_our_terminate_stops_the_drain() {
+    let last = peer_terminate_fpdu();
     let mut bad = last.clone();
     *bad.last_mut().unwrap() ^= 1;
     let behind = [&bad[..], &last].concat();
-    let spoiled = [&LAST_WORD[..], &last].concat();
+    let spoiled = [&PEER_TERMINATE[..], &last].concat();
     for (end, octets) in [
-        (End::Placement, &behind),
-        (End::Forced, &spoiled),
+        (EndCause::Placement, &behind),
+        (EndCause::Forced, &spoiled),
         // This end's error was one of MPA: no FPDU is found any more (RFC 5044 section 8).
-        (End::Crc, &last),
+        (EndCause::Crc, &last),
     ] {
-        let mut live = Live::work();
-        let told = live.end_with(end, &[octets, &last]);
+        let mut live = Connection::with_work();
+        let told = live.end_stream(end, &[octets, &last]);
         assert!(told.is_some());
-        live.reason();
+        live.disconnect_reason();
         assert_eq!(live.completions(), ALL_FLUSHED);
-        assert_eq!(live.bed.engine.counters().terminates_in, 0);
-        live.closes();
+        assert_eq!(live.fx.engine.counters().terminates_in, 0);
+        live.expect_graceful_close();
     }
 }
 
 #[test]
-fn buffers_for_what_is_cut_are_for_streams_that_go_on() {
-    let mut live = work(4);
+fn partial_fpdu_buffers_prefer_live_streams() {
+    let mut live = connected_with_work_and_buffers(4);
     let mut others: Vec<_> =
-        (1..=5).map(|at| Peer::connect(&mut live.bed, 5000 + at, 1460)).collect();
-    let qps: Vec<_> = others.iter_mut().map(|peer| peer.set_up(&mut live.bed)).collect();
+        (1..=5).map(|at| Peer::connect(&mut live.fx, 5000 + at, 1460)).collect();
+    let qps: Vec<_> = others.iter_mut().map(|peer| peer.start_mpa(&mut live.fx)).collect();
     // All of them have ended here and wait in the middle of an FPDU: two may have a buffer.
     for (peer, qp) in others.iter_mut().zip(&qps).take(3) {
-        peer.send(&mut live.bed, &nothing());
-        live.bed.engine.disconnect(live.bed.now, *qp).unwrap();
-        peer.send(&mut live.bed, &last_word()[..9]);
+        peer.send(&mut live.fx, &empty_write_fpdu());
+        live.fx.engine.disconnect(live.fx.now, *qp).unwrap();
+        peer.send(&mut live.fx, &peer_terminate_fpdu()[..9]);
     }
     // One that was in the middle when its end came gives its buffer up: there are too few.
-    others[3].send(&mut live.bed, &last_word()[..9]);
-    live.bed.engine.disconnect(live.bed.now, qps[3]).unwrap();
+    others[3].send(&mut live.fx, &peer_terminate_fpdu()[..9]);
+    live.fx.engine.disconnect(live.fx.now, qps[3]).unwrap();
     // Two streams that go on find buffers.
-    others[4].send(&mut live.bed, &nothing()[..9]);
-    live.say(&nothing()[..9]);
+    others[4].send(&mut live.fx, &empty_write_fpdu()[..9]);
+    live.inject(&empty_write_fpdu()[..9]);
     for (peer, qp) in [(&mut others[4], qps[4]), (&mut live.peer, live.qp)] {
-        peer.send(&mut live.bed, &nothing()[9..]);
-        assert_eq!(live.bed.engine.qp_state(qp), QpState::Rts);
+        peer.send(&mut live.fx, &empty_write_fpdu()[9..]);
+        assert_eq!(live.fx.engine.qp_state(qp), QpState::Rts);
     }
     for peer in &mut others[..4] {
-        peer.send(&mut live.bed, &last_word()[9..]);
+        peer.send(&mut live.fx, &peer_terminate_fpdu()[9..]);
     }
-    let ends = std::iter::from_fn(|| live.bed.engine.next_event());
+    let ends = std::iter::from_fn(|| live.fx.engine.next_event());
     let told: Vec<_> = ends
         .filter_map(|event| match event {
             Event::TerminateReceived { qp, .. } => Some(qp),
@@ -489,73 +539,73 @@ fn buffers_for_what_is_cut_are_for_streams_that_go_on() {
         })
         .collect();
     assert_eq!(told, qps[..2]);
-    assert_eq!(live.bed.engine.counters().assembly_exhausted, 0);
+    assert_eq!(live.fx.engine.counters().assembly_exhausted, 0);
 }
 
 #[test]
-fn a_terminate_that_came_first_is_the_end() {
-    let mut live = Live::work();
+fn received_terminate_suppresses_ours() {
+    let mut live = Connection::with_work();
     let bad = live.write_to(UNKNOWN, b"x");
-    live.say(&[last_word(), bad].concat());
-    assert!(live.told().is_none(), "the peer's was first");
-    assert!(matches!(live.reason(), EndReason::TerminateReceived(_)));
-    live.closes();
+    live.inject(&[peer_terminate_fpdu(), bad].concat());
+    assert!(live.sent_terminate().is_none(), "the peer's was first");
+    assert!(matches!(live.disconnect_reason(), EndReason::TerminateReceived(_)));
+    live.expect_graceful_close();
 }
 
 #[test]
-fn an_error_right_before_the_peers_fin_is_told() {
-    let mut live = Live::work();
-    let (seq, bad) = (live.peer.seq, live.write_to(UNKNOWN, b"x"));
-    live.peer.put(&live.bed, Flags::ACK | Flags::FIN, Options::default(), seq, &bad);
-    live.peer.seq += u32::try_from(bad.len() + 1).unwrap();
-    let told = live.told().expect("through the half that is open");
-    assert_eq!(live.reason(), EndReason::TerminateSent(told));
-    assert!(live.peer.finished && !live.peer.reset);
-    assert_eq!(live.bed.engine.unfinished_count(), 0);
+fn error_before_peer_fin_sends_terminate() {
+    let mut live = Connection::with_work();
+    let (seq, bad) = (live.peer.snd_nxt, live.write_to(UNKNOWN, b"x"));
+    live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, Options::default(), seq, &bad);
+    live.peer.snd_nxt += u32::try_from(bad.len() + 1).unwrap();
+    let told = live.sent_terminate().expect("through the half that is open");
+    assert_eq!(live.disconnect_reason(), EndReason::TerminateSent(told));
+    assert!(live.peer.fin_received && !live.peer.rst_received);
+    assert_eq!(live.fx.engine.unfinished_count(), 0);
 }
 
 #[test]
-fn what_arrives_behind_our_own_end_changes_nothing() {
-    for octets in [untagged(SEND, 0, 1, b"late"), live().write_to(UNKNOWN, b"x")] {
-        let mut live = Live::work();
-        live.bed.engine.disconnect(live.bed.now, live.qp).unwrap();
-        live.say(&octets);
-        assert!(live.told().is_none());
-        assert_eq!(live.reason(), EndReason::Local);
+fn data_after_disconnect_is_ignored() {
+    for octets in [untagged_fpdu(SEND, 0, 1, b"late"), connected().write_to(UNKNOWN, b"x")] {
+        let mut live = Connection::with_work();
+        live.fx.engine.disconnect(live.fx.now, live.qp).unwrap();
+        live.inject(&octets);
+        assert!(live.sent_terminate().is_none());
+        assert_eq!(live.disconnect_reason(), EndReason::Local);
         assert_eq!(live.completions(), ALL_FLUSHED);
-        live.closes();
+        live.expect_graceful_close();
     }
 }
 
 #[test]
-fn a_terminate_that_breaks_the_rules_is_reported_and_not_answered() {
-    for (msn, octets) in [(1, &LAST_WORD[..3]), (1, &[]), (2, &LAST_WORD)] {
-        let mut live = Live::work();
-        live.say(&untagged(Opcode::Terminate, 2, msn, octets));
-        assert!(live.told().is_none());
-        assert_eq!(live.reason(), EndReason::BadTerminate);
+fn malformed_terminate_is_reported_and_not_answered() {
+    for (msn, octets) in [(1, &PEER_TERMINATE[..3]), (1, &[]), (2, &PEER_TERMINATE)] {
+        let mut live = Connection::with_work();
+        live.inject(&untagged_fpdu(Opcode::Terminate, 2, msn, octets));
+        assert!(live.sent_terminate().is_none());
+        assert_eq!(live.disconnect_reason(), EndReason::BadTerminate);
         assert_eq!(live.completions(), ALL_FLUSHED);
-        live.closes();
+        live.expect_graceful_close();
     }
 }
 
 /// RFC 5044 section 7.1.2: the responder sends no FPDU before it has a valid one of the initiator.
 #[test]
-fn before_the_first_valid_fpdu_nothing_is_said() {
-    let mut crc = live();
-    let mut bad = nothing();
+fn no_terminate_before_the_first_valid_fpdu() {
+    let mut crc = connected();
+    let mut bad = empty_write_fpdu();
     *bad.last_mut().unwrap() ^= 1;
-    crc.say(&bad);
-    let mut overrun = live();
-    let mut beside = Peer::connect(&mut overrun.bed, 5001, 1460);
-    let other = beside.set_up(&mut overrun.bed);
-    overrun.bed.engine.post_recv(other, inbox(&overrun.bed, 1)).unwrap();
-    overrun.bed.answers.borrow_mut().push_back(false);
-    beside.send(&mut overrun.bed, &untagged(SEND, 0, 1, b"x"));
-    let mut force = live();
-    force.bed.engine.terminate(force.bed.now, force.qp, Abort::Stream).unwrap();
-    let mut partial = live_of(MEMORY_OF_ONE);
-    evict(&mut partial);
+    crc.inject(&bad);
+    let mut overrun = connected();
+    let mut beside = Peer::connect(&mut overrun.fx, 5001, 1460);
+    let other = beside.start_mpa(&mut overrun.fx);
+    overrun.fx.engine.post_recv(other, recv_wr(&overrun.fx, 1)).unwrap();
+    overrun.fx.push_results.borrow_mut().push_back(false);
+    beside.send(&mut overrun.fx, &untagged_fpdu(SEND, 0, 1, b"x"));
+    let mut force = connected();
+    force.fx.engine.terminate(force.fx.now, force.qp, Abort::Stream).unwrap();
+    let mut partial = connected_with_buffers(BUFFERS_OF_ONE_LONG_FPDU);
+    evict_partial_fpdu(&mut partial);
 
     let unsent = EndReason::TerminateUnsent(Terminate::new(2, 0, 2));
     assert_eq!(unsent.error(), Some((2, 0, 2)));
@@ -566,11 +616,11 @@ fn before_the_first_valid_fpdu_nothing_is_said() {
         (partial, EndReason::LocalError),
     ] {
         let qp = live.qp;
-        live.peer.settle(&mut live.bed);
-        assert!(live.peer.heard.is_empty() && !live.peer.finished, "{reason:?}");
+        live.peer.settle(&mut live.fx);
+        assert!(live.peer.received.is_empty() && !live.peer.fin_received, "{reason:?}");
         // It is no end in good order, so it does not look like one.
-        assert!(live.peer.reset, "{reason:?}");
-        let ends = std::iter::from_fn(|| live.bed.engine.next_event());
+        assert!(live.peer.rst_received, "{reason:?}");
+        let ends = std::iter::from_fn(|| live.fx.engine.next_event());
         let ours = ends.filter(|event| {
             matches!(event, Event::Disconnected { qp: ended, reason: why }
                 if *ended == qp && *why == reason)
@@ -580,90 +630,90 @@ fn before_the_first_valid_fpdu_nothing_is_said() {
 }
 
 #[test]
-fn a_failure_of_this_end_is_told_as_local() {
-    let mut live = work(MEMORY_OF_ONE);
-    evict(&mut live);
-    assert_eq!(live.told(), Some(Terminate::new(0, 0, 0)));
-    let reason = live.reason();
+fn local_failure_sends_a_local_terminate() {
+    let mut live = connected_with_work_and_buffers(BUFFERS_OF_ONE_LONG_FPDU);
+    evict_partial_fpdu(&mut live);
+    assert_eq!(live.sent_terminate(), Some(Terminate::new(0, 0, 0)));
+    let reason = live.disconnect_reason();
     assert_eq!((reason, reason.error()), (EndReason::LocalError, Some((0, 0, 0))));
     assert_eq!(live.completions(), ALL_FLUSHED);
-    assert!(live.peer.finished && !live.peer.reset);
+    assert!(live.peer.fin_received && !live.peer.rst_received);
 }
 
 // req-test: RDMAP-240, RDMAP-243, RDMAP-104, RDMAP-110
 #[test]
-fn a_stream_ended_by_force_says_why_and_nothing_else() {
+fn forced_terminate_sends_only_its_cause() {
     for (cause, expected) in [
         (Abort::Stream, (0, 2, 7)),
         (Abort::Global, (0, 2, 8)),
         (Abort::Protection, (0, 1, 0xff)),
         (Abort::Operation, (0, 2, 0xff)),
     ] {
-        let mut live = Live::work();
-        let before = live.heard().len();
+        let mut live = Connection::with_work();
+        let before = live.sent_ulpdus().len();
         let sge = Sge { addr: SHARED, len: 4000, lkey: live.stag };
         let payload = Payload::Gather([sge].into_iter().collect());
         live.post(7, Operation::Send { payload, solicited: false, invalidate: None });
-        live.bed.engine.terminate(live.bed.now, live.qp, cause).unwrap();
+        live.fx.engine.terminate(live.fx.now, live.qp, cause).unwrap();
         let (layer, error_type, code) = expected;
-        assert_eq!(live.told(), Some(Terminate::new(layer, error_type, code)));
-        assert_eq!(live.heard().len(), before + 1, "nothing that waited is sent");
-        assert_eq!(live.reason(), EndReason::Local);
+        assert_eq!(live.sent_terminate(), Some(Terminate::new(layer, error_type, code)));
+        assert_eq!(live.sent_ulpdus().len(), before + 1, "nothing that waited is sent");
+        assert_eq!(live.disconnect_reason(), EndReason::Local);
         let seen = live.completions();
         assert_eq!(seen[3], (7, FLUSHED));
         assert_eq!(seen.len(), 7);
-        live.closes();
+        live.expect_graceful_close();
     }
 }
 
 // req-test: DDP-134, DDP-138, DDP-143, RDMAP-244
 #[test]
-fn a_connection_that_is_lost_is_an_error_of_mpa() {
-    let mut live = Live::work();
-    live.peer.put(&live.bed, Flags::RST, Options::default(), live.peer.seq, &[]);
-    live.bed.settle();
-    let reason = live.reason();
+fn lost_connection_is_an_mpa_error() {
+    let mut live = Connection::with_work();
+    live.peer.send_segment(&live.fx, Flags::RST, Options::default(), live.peer.snd_nxt, &[]);
+    live.fx.settle();
+    let reason = live.disconnect_reason();
     assert_eq!((reason, reason.error()), (EndReason::Reset, Some((2, 0, 1))));
     assert_eq!(live.completions(), ALL_FLUSHED);
-    assert_eq!(live.bed.engine.connection_count(), 0);
+    assert_eq!(live.fx.engine.connection_count(), 0);
 }
 
 // req-test: DDP-025, DDP-135, RDMAP-095
 #[test]
-fn a_crc_mismatch_is_an_error_of_mpa() {
-    let mut live = live();
+fn crc_mismatch_is_an_mpa_error() {
+    let mut live = connected();
     let mut bad = live.write_to(live.stag, b"wrong");
     bad[18] ^= 1;
-    live.say(&[nothing(), bad].concat());
-    assert_eq!(live.told(), Some(Terminate::new(2, 0, 2)));
-    assert_eq!(live.reason().error(), Some((2, 0, 2)));
+    live.inject(&[empty_write_fpdu(), bad].concat());
+    assert_eq!(live.sent_terminate(), Some(Terminate::new(2, 0, 2)));
+    assert_eq!(live.disconnect_reason().error(), Some((2, 0, 2)));
     assert_eq!(live.shared(), [0; 8]);
-    live.closes();
+    live.expect_graceful_close();
 }
 
 /// What a Read asked for goes away before its turn, and the window then has room for the answer
 /// but not for the Terminate in its place.
 #[test]
-fn a_terminate_waits_for_more_room_than_the_answer_it_replaces() {
-    let Live { mut bed, mut peer, stag, .. } = live();
-    peer.send(&mut bed, &nothing());
-    peer.settle(&mut bed);
-    peer.offers = 0;
+fn terminate_waits_for_more_window_than_the_response() {
+    let Connection { mut fx, mut peer, stag, .. } = connected();
+    peer.send(&mut fx, &empty_write_fpdu());
+    peer.settle(&mut fx);
+    peer.rcv_wnd = 0;
     let request =
         ReadRequest { sink_stag: 1, sink_to: 0, len: 8, source_stag: stag, source_to: SHARED };
     let mut payload = [0; READ_REQUEST_LEN];
     request.emit(&mut payload);
-    peer.send(&mut bed, &untagged(Opcode::ReadRequest, 1, 1, &payload));
-    assert!(bed.arena.regions().invalidate(stag));
+    peer.send(&mut fx, &untagged_fpdu(Opcode::ReadRequest, 1, 1, &payload));
+    assert!(fx.arena.regions().invalidate(stag));
     // The answer would have as many octets.
-    peer.offers = 28;
-    peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &[]);
-    peer.settle(&mut bed);
-    peer.offers = 0xffff;
-    peer.put(&bed, Flags::ACK, Options::default(), peer.seq, &[]);
-    peer.settle(&mut bed);
+    peer.rcv_wnd = 28;
+    peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+    peer.settle(&mut fx);
+    peer.rcv_wnd = 0xffff;
+    peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+    peer.settle(&mut fx);
     // Opcode, layer and type, code, and the whole request.
-    assert_eq!((peer.heard[3], &peer.heard[20..24]), (0x47, &[0x01, 0, 0xe0, 0][..]));
-    assert_eq!(peer.heard.len(), fpdu::fpdu_len(18 + 4 + 2 + 18 + READ_REQUEST_LEN));
-    assert!(peer.finished);
+    assert_eq!((peer.received[3], &peer.received[20..24]), (0x47, &[0x01, 0, 0xe0, 0][..]));
+    assert_eq!(peer.received.len(), fpdu::fpdu_len(18 + 4 + 2 + 18 + READ_REQUEST_LEN));
+    assert!(peer.fin_received);
 }

@@ -162,7 +162,7 @@ fn no_private_paths() {
 }
 
 #[test]
-fn unsafe_stays_where_it_belongs() {
+fn unsafe_only_in_allowed_files() {
     let mut complaints = Vec::new();
     let mut needed = BTreeSet::new();
     for file in rust_files() {
@@ -188,7 +188,7 @@ fn unsafe_stays_where_it_belongs() {
 }
 
 #[test]
-fn the_protocols_know_no_device() {
+fn proto_does_not_depend_on_dpdk() {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--prefix", "none", "-p", "ferrowarp-proto"])
         .args(["-e", "normal,build"])
@@ -222,7 +222,7 @@ fn crate_imports(text: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn imports_point_downwards() {
+fn layers_import_downwards() {
     let rank = |name: &str| LAYERS.iter().find(|(layer, _)| *layer == name).map(|(_, rank)| *rank);
     let mut complaints = Vec::new();
     let mut seen = 0;
@@ -293,7 +293,7 @@ fn packages_share_lints_and_version() {
 }
 
 #[test]
-fn comments_are_told_from_code() {
+fn code_is_separated_from_comments() {
     assert_eq!(code("let a = 1; // unsafe"), "let a = 1; ");
     assert_eq!(code("x(\"unsafe\") + 1"), "x(\"\") + 1".replace('"', ""));
     let imports = crate_imports("use crate::{a::B, c};\nfn x() -> crate::d::E // crate::f\n");

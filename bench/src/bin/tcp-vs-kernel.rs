@@ -68,7 +68,7 @@ struct Options {
 
 fn main() -> Result<ExitCode> {
     let options = Options::parse();
-    if let Some(reason) = netns::missing() {
+    if let Some(reason) = netns::missing_prerequisite() {
         bail!("{reason}");
     }
     let plan = plan(&options)?;

@@ -92,7 +92,7 @@ fn netns_command(namespace: &Namespace, program: &Path, place: Option<CoreRole>)
 #[must_use]
 pub fn cores() -> Option<[usize; 2]> {
     static CORES: LazyLock<Option<[usize; 2]>> = LazyLock::new(|| {
-        let ids = core_affinity::get_core_ids().filter(|_| process::exists("taskset"))?;
+        let ids = core_affinity::get_core_ids().filter(|_| process::is_installed("taskset"))?;
         let [ends, wire, ..] = ids[..] else { return None };
         Some([ends.id, wire.id])
     });
@@ -269,7 +269,7 @@ impl OffloadCommand {
 /// All ways there are on this machine.
 fn offload_commands(namespace: &Namespace, name: &str) -> Vec<OffloadCommand> {
     let mut ways = Vec::new();
-    if process::exists("ethtool") {
+    if process::is_installed("ethtool") {
         let mut command = netns_command(namespace, Path::new("ethtool"), None);
         command.args(["-K", name, "tso", "off", "gso", "off", "gro", "off"]);
         ways.push(OffloadCommand { command });
@@ -283,7 +283,7 @@ fn offload_commands(namespace: &Namespace, name: &str) -> Vec<OffloadCommand> {
 /// How offloads are turned off, for the report.
 #[must_use]
 pub fn offload_description() -> &'static str {
-    if process::exists("ethtool") {
+    if process::is_installed("ethtool") {
         "off (ethtool: tso, gso, gro; gso_max_segs 1)"
     } else {
         "gso_max_segs 1 (ethtool is absent; a tap offers no TSO, and makes no GRO)"

@@ -1,9 +1,9 @@
 //! The rules of the specifications: how they stand, the tests that guard them, and whether these
 //! notice when a line that obeys is broken. `scripts/conformance` runs it.
 
-mod campaign;
+mod mutant_tree;
+mod mutation_run;
 mod pool;
-mod workshop;
 
 use std::io;
 use std::path::PathBuf;
@@ -12,19 +12,19 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use ferrowarp_tests::compliance::cargo;
-use ferrowarp_tests::compliance::ledger::Ledger;
 use ferrowarp_tests::compliance::mutate::Mutant;
+use ferrowarp_tests::compliance::report::TraceReport;
 use ferrowarp_tests::compliance::root;
 use ferrowarp_tests::process;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::campaign::{Campaign, Outcome, Verdict};
+use crate::mutation_run::{MutationRun, Outcome, RuleResult};
 use crate::pool::Pool;
 
 /// How long the tests of a target may take.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Parser)]
 struct Options {
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
 }
 
 fn table() -> io::Result<bool> {
-    print!("{}", Ledger::read(root())?.summary());
+    print!("{}", TraceReport::read(root())?.summary());
     Ok(true)
 }
 
@@ -92,7 +92,7 @@ fn progress(len: usize) -> ProgressBar {
 }
 
 fn test(device: bool) -> io::Result<bool> {
-    let ledger = Ledger::read(root())?;
+    let ledger = TraceReport::read(root())?;
     let targets = cargo::by_target(root(), ledger.tags.iter());
     let bar = progress(targets.len());
     let mut is_good = true;
@@ -103,7 +103,7 @@ fn test(device: bool) -> io::Result<bool> {
             continue;
         }
         let mut command = target.command(root());
-        let ended = process::run(command.arg("--").args(names), PATIENCE)?;
+        let ended = process::run(command.arg("--").args(names), TEST_TIMEOUT)?;
         let passed = cargo::passed(&ended.output);
         let is_whole = ended.success() && passed >= names.len();
         is_good &= is_whole;
@@ -122,17 +122,15 @@ fn test(device: bool) -> io::Result<bool> {
 }
 
 fn mutate(what: &Mutate) -> io::Result<bool> {
-    let ledger = Ledger::read(root())?;
+    let ledger = TraceReport::read(root())?;
     let (seed, all) = (what.seed.unwrap_or(0), what.seed.is_none());
     let count = if all { usize::MAX } else { what.count };
-    let mut chance = SmallRng::seed_from_u64(seed);
+    let mut rng = SmallRng::seed_from_u64(seed);
     let pool = Pool { ledger: &ledger, dpdk: what.dpdk };
-    let drawn = pool.draw(count, &what.only, &mut chance);
-    let mut campaign = Campaign::new(pool, &what.folder)?;
-    let cases = drawn
-        .iter()
-        .map(|id| campaign.case(id, all, &mut chance))
-        .collect::<io::Result<Vec<_>>>()?;
+    let drawn = pool.draw(count, &what.only, &mut rng);
+    let mut campaign = MutationRun::new(pool, &what.folder)?;
+    let cases =
+        drawn.iter().map(|id| campaign.case(id, all, &mut rng)).collect::<io::Result<Vec<_>>>()?;
     let bar = progress(cases.len());
     bar.enable_steady_tick(Duration::from_secs(1));
     campaign.prepare(&cases, &bar)?;
@@ -144,7 +142,7 @@ fn mutate(what: &Mutate) -> io::Result<bool> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    for (hindrance, count) in pool.census(&what.only) {
+    for (hindrance, count) in pool.count_by_exclusion(&what.only) {
         match hindrance {
             "" => println!("{count} rules can be drawn, {} were", drawn.len()),
             _ => println!("{count} cannot: {hindrance}"),
@@ -170,12 +168,12 @@ struct Tally {
 }
 
 impl Tally {
-    fn tell(&mut self, id: &str, verdict: &Verdict<'_>) {
+    fn tell(&mut self, id: &str, verdict: &RuleResult<'_>) {
         let with = |wanted| {
             verdict.outcomes.iter().filter(move |(outcome, _)| *outcome == wanted).map(|(_, m)| m)
         };
         self.mutants += verdict.outcomes.len();
-        let place = |mutant: &Mutant| format!("line {}: {}", mutant.start + 1, mutant.what);
+        let place = |mutant: &Mutant| format!("line {}: {}", mutant.start + 1, mutant.description);
         for mutant in with(Outcome::Survived) {
             println!("SURVIVED  {id}  {}", place(mutant));
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ferrowarp_tests::compliance::cargo::Target;
 use ferrowarp_tests::compliance::catalogue::CATALOGUES;
-use ferrowarp_tests::compliance::ledger::{Ledger, Standing};
+use ferrowarp_tests::compliance::report::{RuleStatus, TraceReport};
 use ferrowarp_tests::compliance::root;
 use ferrowarp_tests::compliance::scan::{Kind, Tag};
 use rand::rngs::SmallRng;
@@ -20,7 +20,7 @@ const RUNTIME: &str = "ferrowarp";
 #[derive(Clone, Copy)]
 pub(crate) struct Pool<'a> {
     /// The rules.
-    pub(crate) ledger: &'a Ledger,
+    pub(crate) ledger: &'a TraceReport,
     /// There is libdpdk.
     pub(crate) dpdk: bool,
 }
@@ -48,12 +48,12 @@ impl<'a> Pool<'a> {
     }
 
     /// Why a rule is never drawn; `None` if it may be.
-    fn hindrance(self, id: &'a str) -> Option<&'static str> {
+    fn exclusion_reason(self, id: &'a str) -> Option<&'static str> {
         let ledger = self.ledger;
-        match ledger.standing(id) {
-            Standing::Excepted => return Some("excepted, each with its reason"),
-            Standing::Open => return Some("without a test yet"),
-            Standing::Tested => {}
+        match ledger.status(id) {
+            RuleStatus::Excepted => return Some("excepted, each with its reason"),
+            RuleStatus::Open => return Some("without a test yet"),
+            RuleStatus::Tested => {}
         }
         if ledger.tagged(id, Kind::Code).next().is_none() {
             Some("obeyed by no line in particular: their tests look at the whole")
@@ -67,28 +67,31 @@ impl<'a> Pool<'a> {
     }
 
     /// The rules that bind the stack and begin with one of `only`, counted by what hinders them.
-    pub(crate) fn census(self, only: &[String]) -> BTreeMap<&'static str, usize> {
+    pub(crate) fn count_by_exclusion(self, only: &[String]) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
-        for row in self.ledger.rows.iter().filter(|row| row.binds() && begins(&row.id, only)) {
-            *counts.entry(self.hindrance(&row.id).unwrap_or_default()).or_default() += 1;
+        for row in self.ledger.rules.iter().filter(|row| row.is_binding() && begins(&row.id, only))
+        {
+            *counts.entry(self.exclusion_reason(&row.id).unwrap_or_default()).or_default() += 1;
         }
         counts
     }
 
     /// Rules that can be drawn, in the order of chance and as evenly as may be over the catalogues.
-    pub(crate) fn draw(self, count: usize, only: &[String], chance: &mut SmallRng) -> Vec<&'a str> {
+    pub(crate) fn draw(self, count: usize, only: &[String], rng: &mut SmallRng) -> Vec<&'a str> {
         let mut piles: Vec<Vec<&str>> = CATALOGUES
             .iter()
             .map(|(document, _)| {
                 let mut ids: Vec<_> = self
                     .ledger
-                    .rows
+                    .rules
                     .iter()
-                    .filter(|row| row.binds() && row.document == *document && begins(&row.id, only))
+                    .filter(|row| {
+                        row.is_binding() && row.document == *document && begins(&row.id, only)
+                    })
                     .map(|row| row.id.as_str())
-                    .filter(|id| self.hindrance(id).is_none())
+                    .filter(|id| self.exclusion_reason(id).is_none())
                     .collect();
-                ids.shuffle(chance);
+                ids.shuffle(rng);
                 ids
             })
             .collect();

@@ -164,13 +164,13 @@ impl<'a> Exchange<'a> {
         if self.is_initiator {
             self.send_note(&offer)?;
             self.peer = self.take_note()?;
-            self.act()?;
-            self.watch()?;
+            self.run_active()?;
+            self.run_passive()?;
         } else {
             self.peer = self.take_note()?;
             self.send_note(&offer)?;
-            self.watch()?;
-            self.act()?;
+            self.run_passive()?;
+            self.run_active()?;
         }
         self.finish()?;
         println!("result: steps={} octets={}", self.steps, self.octets);
@@ -251,7 +251,7 @@ impl<'a> Exchange<'a> {
 
     /// Messages of `by` for which there is a receive behind all steps: the responder's last note,
     /// which says that all is over, or the Send whose fault is the STag.
-    fn behind(&self, by: Role) -> u64 {
+    fn trailing_messages(&self, by: Role) -> u64 {
         u64::from(match self.options.fault {
             None => by == Role::Responder,
             Some(Fault::Invalidate) => by == self.options.fault_by,
@@ -259,15 +259,15 @@ impl<'a> Exchange<'a> {
         })
     }
 
-    fn act(&mut self) -> anyhow::Result<()> {
+    fn run_active(&mut self) -> anyhow::Result<()> {
         let all = steps(self.options);
         for step in &all {
             let ready = self.take_note()?;
             if step.number as usize + 1 == all.len() && !self.is_initiator {
-                self.expect_notes(self.behind(Role::Initiator))?;
+                self.expect_notes(self.trailing_messages(Role::Initiator))?;
             }
             ensure!(ready.step == step.number, "the other end is ready for step {}", ready.step);
-            self.act_step(step, &ready)?;
+            self.run_active_step(step, &ready)?;
             let checked = self.take_note()?;
             let (errors, number) = (checked.errors, step.number);
             ensure!(errors == 0, "the other end found {errors} errors in step {number}");
@@ -277,7 +277,7 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    fn act_step(&mut self, step: &Step, ready: &Note) -> anyhow::Result<()> {
+    fn run_active_step(&mut self, step: &Step, ready: &Note) -> anyhow::Result<()> {
         fill(&self.tx, step.source, step.size, step, self.is_initiator);
         let payload = gather(sge_at(&self.tx, step.source as u64, u32::try_from(step.size)?));
         match step.kind {
@@ -321,16 +321,16 @@ impl<'a> Exchange<'a> {
 
     // The passive end.
 
-    fn watch(&mut self) -> anyhow::Result<()> {
+    fn run_passive(&mut self) -> anyhow::Result<()> {
         let all = steps(self.options);
         for step in &all {
             let is_last = step.number as usize + 1 == all.len();
-            self.watch_step(step, is_last)?;
+            self.run_passive_step(step, is_last)?;
         }
         Ok(())
     }
 
-    fn watch_step(&mut self, step: &Step, is_last: bool) -> anyhow::Result<()> {
+    fn run_passive_step(&mut self, step: &Step, is_last: bool) -> anyhow::Result<()> {
         let mut ready = Note { step: step.number, ..Note::default() };
         if let Kind::Send { invalidates: true, .. } = step.kind {
             // Only what belongs to one connection can be invalidated over it.
@@ -362,7 +362,7 @@ impl<'a> Exchange<'a> {
         if is_last {
             let count = 2 * steps(self.options).len() as u64;
             self.expect_notes(if self.is_initiator {
-                self.behind(Role::Responder)
+                self.trailing_messages(Role::Responder)
             } else {
                 count
             })?;
@@ -390,7 +390,7 @@ impl<'a> Exchange<'a> {
 
     // The fault, and the end.
 
-    fn commit(&self, fault: Fault) -> anyhow::Result<()> {
+    fn inject_fault(&self, fault: Fault) -> anyhow::Result<()> {
         let Note { rx_address, tx_address, len, rx_stag, .. } = self.peer;
         // Another slot than any of the STags that are in use.
         let wrong = rx_stag ^ 0x00FF_FF00;
@@ -421,7 +421,7 @@ impl<'a> Exchange<'a> {
                 self.qp.disconnect()?;
             }
             None => self.send_note(&Note::default())?,
-            Some(fault) if is_ours => self.commit(fault)?,
+            Some(fault) if is_ours => self.inject_fault(fault)?,
             Some(_) => {}
         }
         self.wait_end()
@@ -432,7 +432,7 @@ impl<'a> Exchange<'a> {
         loop {
             let event = self.qp.wait_event(WAIT_MAX).context("the connection does not end")?;
             if let Event::Disconnected { reason, .. } = event {
-                println!("ended: {}", told(&reason));
+                println!("ended: {}", describe_end(&reason));
                 return Ok(());
             }
         }
@@ -440,7 +440,7 @@ impl<'a> Exchange<'a> {
 }
 
 /// A reason in words, with all that a Terminate says.
-fn told(reason: &EndReason) -> String {
+fn describe_end(reason: &EndReason) -> String {
     let (name, terminate) = match reason {
         EndReason::TerminateSent(terminate) => ("terminate-sent", terminate),
         EndReason::TerminateUnsent(terminate) => ("terminate-unsent", terminate),

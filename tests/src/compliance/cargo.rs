@@ -82,7 +82,7 @@ pub fn library(file: &str) -> Option<(&'static str, String)> {
 
 /// What selects `targets` on the command line of cargo.
 #[must_use]
-pub fn selection(targets: &BTreeSet<Target>) -> Vec<&str> {
+pub fn cargo_args(targets: &BTreeSet<Target>) -> Vec<&str> {
     let packages: BTreeSet<_> = targets.iter().map(|target| target.package).collect();
     let mut words: Vec<_> = packages.into_iter().flat_map(|package| ["-p", package]).collect();
     if targets.iter().any(|target| target.name == "--lib") {
@@ -99,7 +99,7 @@ pub fn selection(targets: &BTreeSet<Target>) -> Vec<&str> {
 
 /// Where cargo says that it has put the programs of `targets`.
 #[must_use]
-pub fn programs(output: &str, targets: &BTreeSet<Target>) -> BTreeMap<Target, PathBuf> {
+pub fn test_binaries(output: &str, targets: &BTreeSet<Target>) -> BTreeMap<Target, PathBuf> {
     let mut found = BTreeMap::new();
     for line in output.lines() {
         let Some(rest) = line.trim_start().strip_prefix("Executable ") else { continue };
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_belongs_to_a_target() {
+    fn source_maps_to_its_target() {
         let name = |file| Target::of(root(), file).map(|target| (target.package, target.name));
         let lib = || "--lib".to_owned();
         assert_eq!(name("stack/proto/src/mpa/fpdu.rs"), Some(("ferrowarp-proto", lib())));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_by_what_cargo_says() {
+    fn test_binaries_are_parsed_from_cargo_output() {
         let target = |package, name: &str| Target { package, name: name.to_owned(), device: false };
         let targets = BTreeSet::from([
             target("ferrowarp-link", "--lib"),
@@ -176,7 +176,7 @@ mod tests {
             target("ferrowarp-tests", "golden"),
         ]);
         let words = "-p ferrowarp-link -p ferrowarp-proto -p ferrowarp-tests --lib --test golden";
-        assert_eq!(selection(&targets).join(" "), words);
+        assert_eq!(cargo_args(&targets).join(" "), words);
         let output = [
             "   Compiling x",
             "  Executable unittests src/lib.rs (/t/deps/ferrowarp_proto-1a)",
@@ -184,7 +184,7 @@ mod tests {
             "  Executable tests/golden.rs (/t/deps/golden-3c)",
         ]
         .join("\n");
-        let found = programs(&output, &targets);
+        let found = test_binaries(&output, &targets);
         let paths: Vec<_> = found.values().map(|path| path.to_str().unwrap()).collect();
         assert_eq!(paths, ["/t/deps/ferrowarp_proto-1a", "/t/deps/golden-3c"]);
         let lib = library("stack/proto/src/mpa/fpdu.rs").unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_are_counted_over_targets() {
+    fn passed_tests_are_summed_over_targets() {
         let output = "running\ntest result: ok. 3 passed; 0 failed\n\ntest result: ok. 4 passed; 0";
         assert_eq!(passed(output), 7);
         assert_eq!(passed("test result: FAILED. 3 passed; 1 failed"), 0);

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::peer::broken;
+use crate::peer::invalid_data;
 
 /// The catalogues, by the document whose rules they hold.
 pub const CATALOGUES: [(&str, &str); 3] =
@@ -15,7 +15,7 @@ const TITLES: &str = "id\tdoc\tsection\tlevel\tside\tstatement\tcheck\tscope";
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct Rule {
     /// `MPA-001` and so on.
     pub id: String,
     /// The catalogue it is in: `MPA`, `DDP` or `RDMAP`.
@@ -26,10 +26,10 @@ pub struct Row {
     pub scope: String,
 }
 
-impl Row {
+impl Rule {
     /// The stack has to obey it.
     #[must_use]
-    pub fn binds(&self) -> bool {
+    pub fn is_binding(&self) -> bool {
         self.scope == "stack"
     }
 }
@@ -39,25 +39,27 @@ impl Row {
 /// # Errors
 /// I/O errors; `InvalidData` if a row has not eight columns, an ID is not the next one of its
 /// catalogue, or a scope is unknown.
-pub fn read(root: &Path) -> io::Result<Vec<Row>> {
+pub fn read(root: &Path) -> io::Result<Vec<Rule>> {
     let mut rows = Vec::new();
     for (document, file) in CATALOGUES {
         let text = fs::read_to_string(root.join("tests/compliance/catalogue").join(file))?;
         let mut lines = text.lines();
         if lines.next() != Some(TITLES) {
-            return Err(broken(format!("{file}: the first line does not name the columns")));
+            return Err(invalid_data(format!("{file}: the first line does not name the columns")));
         }
         for (index, line) in lines.enumerate() {
             let columns: Vec<_> = line.split('\t').collect();
             let expected = format!("{document}-{:03}", index + 1);
             let [id, _, _, level, _, _, _, scope] = columns[..] else {
-                return Err(broken(format!("{file}: {expected} has not eight columns")));
+                return Err(invalid_data(format!("{file}: {expected} has not eight columns")));
             };
             if id != expected || !["stack", "ulp", "info"].contains(&scope) {
-                return Err(broken(format!("{file}: {id} of scope {scope} is not {expected}")));
+                return Err(invalid_data(format!(
+                    "{file}: {id} of scope {scope} is not {expected}"
+                )));
             }
             let (level, scope) = (level.to_owned(), scope.to_owned());
-            rows.push(Row { id: id.to_owned(), document, level, scope });
+            rows.push(Rule { id: id.to_owned(), document, level, scope });
         }
     }
     Ok(rows)

@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::peer::broken;
+use crate::peer::invalid_data;
 
 /// A step of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,14 +20,14 @@ pub enum Step {
     /// The application does or sees something: words of the line after `stack`.
     Stack(Vec<String>),
     /// Octets that the peer sends in one segment.
-    Peer(Octets),
+    Peer(BytesTemplate),
     /// Octets that the stack has to have sent, and no others.
-    Answer(Octets),
+    Expect(BytesTemplate),
 }
 
 /// A piece of a block of octets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum TemplatePart {
     Plain(Vec<u8>),
     Stag(String),
     Crc,
@@ -35,15 +35,15 @@ enum Piece {
 
 /// A block of octets, with names in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Octets(Vec<Piece>);
+pub struct BytesTemplate(Vec<TemplatePart>);
 
-impl Octets {
+impl BytesTemplate {
     fn extend(&mut self, line: &str) -> io::Result<()> {
         for word in line.split_whitespace() {
             self.0.push(match word {
-                "CRC" => Piece::Crc,
-                _ if word.starts_with('S') => Piece::Stag(word.to_owned()),
-                _ => Piece::Plain(plain(word)?),
+                "CRC" => TemplatePart::Crc,
+                _ if word.starts_with('S') => TemplatePart::Stag(word.to_owned()),
+                _ => TemplatePart::Plain(parse_hex_word(word)?),
             });
         }
         Ok(())
@@ -57,13 +57,13 @@ impl Octets {
         let (mut out, mut covered) = (Vec::new(), 0);
         for piece in &self.0 {
             match piece {
-                Piece::Plain(octets) => out.extend_from_slice(octets),
-                Piece::Stag(name) => {
+                TemplatePart::Plain(octets) => out.extend_from_slice(octets),
+                TemplatePart::Stag(name) => {
                     let stag =
-                        stags.get(name).ok_or_else(|| broken(format!("no region {name}")))?;
+                        stags.get(name).ok_or_else(|| invalid_data(format!("no region {name}")))?;
                     out.extend_from_slice(&stag.to_be_bytes());
                 }
-                Piece::Crc => {
+                TemplatePart::Crc => {
                     let sum = crc32c::crc32c(&out[covered..]);
                     out.extend_from_slice(&sum.to_le_bytes());
                     covered = out.len();
@@ -78,9 +78,9 @@ impl Octets {
 ///
 /// # Errors
 /// `InvalidData` if they are none.
-pub fn plain(word: &str) -> io::Result<Vec<u8>> {
+pub fn parse_hex_word(word: &str) -> io::Result<Vec<u8>> {
     let Some((octet, count)) = word.split_once('*') else { return hex(word) };
-    let count = count.parse().map_err(|_| broken(format!("{word}: no count")))?;
+    let count = count.parse().map_err(|_| invalid_data(format!("{word}: no count")))?;
     Ok(hex(octet)?.repeat(count))
 }
 
@@ -90,7 +90,7 @@ fn hex(digits: &str) -> io::Result<Vec<u8>> {
         u8::from_str_radix(digits, 16).ok()
     };
     let octets: Option<Vec<_>> = digits.as_bytes().chunks(2).map(octet).collect();
-    octets.ok_or_else(|| broken(format!("{digits}: not hexadecimal")))
+    octets.ok_or_else(|| invalid_data(format!("{digits}: not hexadecimal")))
 }
 
 fn folder(root: &Path) -> PathBuf {
@@ -98,7 +98,7 @@ fn folder(root: &Path) -> PathBuf {
 }
 
 /// A line without its comment.
-fn content(line: &str) -> &str {
+fn without_comment(line: &str) -> &str {
     line.split('#').next().unwrap_or_default().trim_end()
 }
 
@@ -112,26 +112,26 @@ pub fn exchanges(root: &Path) -> io::Result<BTreeMap<String, Vec<Step>>> {
         let path = entry?.path();
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if name != "headers" {
-            let steps = steps(&fs::read_to_string(&path)?)
-                .map_err(|error| broken(format!("{name}: {error}")))?;
+            let steps = parse_steps(&fs::read_to_string(&path)?)
+                .map_err(|error| invalid_data(format!("{name}: {error}")))?;
             found.insert(name, steps);
         }
     }
     Ok(found)
 }
 
-fn steps(text: &str) -> io::Result<Vec<Step>> {
+fn parse_steps(text: &str) -> io::Result<Vec<Step>> {
     let mut steps = Vec::new();
-    for line in text.lines().map(content).filter(|line| !line.is_empty()) {
+    for line in text.lines().map(without_comment).filter(|line| !line.is_empty()) {
         let mut words = line.split_whitespace().map(str::to_owned);
         match (line.starts_with(' '), steps.last_mut()) {
-            (true, Some(Step::Peer(octets) | Step::Answer(octets))) => octets.extend(line)?,
-            (true, _) => return Err(broken("octets of nobody")),
+            (true, Some(Step::Peer(octets) | Step::Expect(octets))) => octets.extend(line)?,
+            (true, _) => return Err(invalid_data("octets of nobody")),
             (false, _) => steps.push(match words.next().as_deref() {
                 Some("stack") => Step::Stack(words.collect()),
-                Some("peer") => Step::Peer(Octets::default()),
-                Some("answer") => Step::Answer(Octets::default()),
-                _ => return Err(broken(format!("{line}: who does this?"))),
+                Some("peer") => Step::Peer(BytesTemplate::default()),
+                Some("answer") => Step::Expect(BytesTemplate::default()),
+                _ => return Err(invalid_data(format!("{line}: who does this?"))),
             }),
         }
     }
@@ -146,15 +146,16 @@ pub fn headers(root: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
     let text = fs::read_to_string(folder(root).join("headers.txt"))?;
     let mut found: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     let mut name = String::new();
-    for line in text.lines().map(content).filter(|line| !line.is_empty()) {
+    for line in text.lines().map(without_comment).filter(|line| !line.is_empty()) {
         if let Some(title) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
             title.clone_into(&mut name);
             found.insert(name.clone(), Vec::new());
         } else {
-            let mut octets = Octets::default();
+            let mut octets = BytesTemplate::default();
             octets.extend(line)?;
             let octets = octets.resolve(&BTreeMap::new())?;
-            let header = found.get_mut(&name).ok_or_else(|| broken("octets before a name"))?;
+            let header =
+                found.get_mut(&name).ok_or_else(|| invalid_data("octets before a name"))?;
             header.extend(octets);
         }
     }
@@ -166,9 +167,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_read_with_its_names() {
+    fn template_resolves_stags_and_crc() {
         let text = "# nothing\nstack region S1 0 9\npeer\n  0001 S1 ff*2  # there\n  CRC 07 CRC\n";
-        let steps = steps(text).unwrap();
+        let steps = parse_steps(text).unwrap();
         assert_eq!(steps.len(), 2);
         let Step::Peer(octets) = &steps[1] else { panic!("{steps:?}") };
         let found = octets.resolve(&[("S1".to_owned(), 0x0a0b_0c0d)].into()).unwrap();
@@ -179,9 +180,9 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_exchange_is_refused() {
         for text in ["peer\n  0g\n", "peer\n  000\n", "  00\n", "nobody\n", "peer\n  00*x\n"] {
-            assert!(steps(text).is_err(), "{text}");
+            assert!(parse_steps(text).is_err(), "{text}");
         }
     }
 }

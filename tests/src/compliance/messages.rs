@@ -2,16 +2,16 @@
 
 use ferrowarp_proto::verbs::wc::WcStatus;
 
-use super::bed::Bed;
+use super::fixture::Fixture;
 use crate::peer::{Header, ReadRequest, opcode};
 
 /// STag of the peer's memory.
-pub const THEIRS: u32 = 0x00c0_ffee;
+pub const PEER_STAG: u32 = 0x00c0_ffee;
 
 /// An engine under test, connected: segments of 1460 octets, four Reads each way.
 #[must_use]
-pub fn bed() -> Bed {
-    Bed::started(1460, 4, 4)
+pub fn connected() -> Fixture {
+    Fixture::connected(1460, 4, 4)
 }
 
 /// A whole Send.
@@ -34,23 +34,23 @@ pub fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
 
 /// A segment of a Read Response.
 #[must_use]
-pub fn response(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
+pub fn read_response(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::Tagged { opcode: opcode::READ_RESPONSE, last, stag, to }.encode(payload)
 }
 
 /// A Read Request for `len` octets, answered at `sink_to`.
 #[must_use]
-pub fn read(msn: u32, source_stag: u32, source_to: u64, len: u32, sink_to: u64) -> Vec<u8> {
-    let request = ReadRequest { sink_stag: THEIRS, sink_to, len, source_stag, source_to };
+pub fn read_request(msn: u32, source_stag: u32, source_to: u64, len: u32, sink_to: u64) -> Vec<u8> {
+    let request = ReadRequest { sink_stag: PEER_STAG, sink_to, len, source_stag, source_to };
     Header::read(msn).encode(&request.encode())
 }
 
 /// Opcodes of what the engine has sent since this was asked last.
-pub fn opcodes(bed: &mut Bed) -> Vec<u8> {
-    bed.ulpdus().iter().map(|ulpdu| ulpdu[1] & 0x0f).collect()
+pub fn sent_opcodes(fx: &mut Fixture) -> Vec<u8> {
+    fx.sent_ulpdus().iter().map(|ulpdu| ulpdu[1] & 0x0f).collect()
 }
 
 /// What has completed since this was asked last.
-pub fn statuses(bed: &mut Bed) -> Vec<(u64, WcStatus)> {
-    bed.done().iter().map(|wc| (wc.wr_id, wc.status)).collect()
+pub fn wc_statuses(fx: &mut Fixture) -> Vec<(u64, WcStatus)> {
+    fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }

@@ -2,26 +2,26 @@
 //!
 //! - [`catalogue`]: the rules.
 //! - [`scan`]: tags in the sources.
-//! - [`ledger`]: rules, tags, exceptions and what is open, joined and judged.
+//! - [`report`]: rules, tags, exceptions and what is open, joined and judged.
 //! - [`cargo`]: running the tests that guard a rule.
 //! - [`mutate`]: ways to break a tagged line.
-//! - [`switch`]: many mutants in one build.
+//! - [`schemata`]: many mutants in one build.
 //! - [`golden`]: headers and exchanges written down octet by octet.
-//! - [`bed`]: the stack and a peer of a test's making.
+//! - [`fixture`]: the stack and a peer that sends arbitrary FPDUs.
 //! - [`replay`]: the stack against such an exchange.
 
 use std::path::Path;
 
-pub mod bed;
 pub mod cargo;
 pub mod catalogue;
+pub mod fixture;
 pub mod golden;
-pub mod ledger;
 pub mod messages;
 pub mod mutate;
 pub mod replay;
+pub mod report;
 pub mod scan;
-pub mod switch;
+pub mod schemata;
 
 /// The root of the workspace.
 ///

@@ -57,7 +57,7 @@ const SWAPS: [(&str, &str); 38] = [
 /// than obey one rule: it is broken as a whole, and by its lines only if that does not compile.
 const BODY_LINES_MAX: usize = 4;
 /// Lines of a body beyond which its tag stands too far from what obeys.
-const SPARE_LINES_MAX: usize = 30;
+const FALLBACK_LINES_MAX: usize = 30;
 
 /// A value of many types.
 const DEFAULT: &str = "Default::default()";
@@ -70,12 +70,12 @@ pub struct Mutant {
     /// Index of the first line behind these.
     pub end: usize,
     /// What stands there instead.
-    pub with: String,
+    pub replacement: String,
     /// The lines before, and what became of them.
-    pub what: String,
+    pub description: String,
     /// It may change nothing, or something else than what the tag is about: to be tried only if no
     /// other mutant of the rule compiles.
-    pub spare: bool,
+    pub is_fallback: bool,
 }
 
 impl Mutant {
@@ -84,7 +84,7 @@ impl Mutant {
     pub fn text(&self, source: &str) -> String {
         let lines: Vec<_> = source.lines().collect();
         let mut broken: Vec<&str> = lines[..self.start].to_vec();
-        broken.extend(self.with.lines());
+        broken.extend(self.replacement.lines());
         broken.extend(&lines[self.end..]);
         broken.join("\n") + "\n"
     }
@@ -93,22 +93,22 @@ impl Mutant {
 /// All mutants of what begins at line `target` of `text`, in the order of its lines.
 #[must_use]
 pub fn mutants(text: &str, target: usize) -> Vec<Mutant> {
-    let mut bench = Bench::new(text);
+    let mut bench = MutantBuilder::new(text);
     if target >= bench.lines.len() {
         return Vec::new();
     }
     let region = bench.region(target);
     let first = bench.masked[target].trim_start().to_owned();
-    let heading = scan::heading(&first);
+    let heading = scan::item_head(&first);
     if heading.is_some_and(|heading| heading.is_function) {
         let body = bench.body(&region);
         bench.replace_body(&region, &body);
-        if body.len() <= SPARE_LINES_MAX {
-            bench.spare = body.len() > BODY_LINES_MAX;
+        if body.len() <= FALLBACK_LINES_MAX {
+            bench.is_fallback = body.len() > BODY_LINES_MAX;
             for line in body {
                 bench.swap_words(line);
                 bench.change_numbers(line);
-                bench.condition(&(line..line + 1));
+                bench.negate_condition(&(line..line + 1));
             }
         }
     } else if first.contains("struct ") && first.ends_with('{') {
@@ -117,34 +117,34 @@ pub fn mutants(text: &str, target: usize) -> Vec<Mutant> {
             bench.swap_fields(&region);
         }
     } else {
-        bench.condition(&region);
-        bench.delete(&region);
+        bench.negate_condition(&region);
+        bench.delete_statement(&region);
         bench.invert_value(&region);
         for line in region {
             bench.swap_words(line);
             bench.change_numbers(line);
-            bench.field(line);
-            bench.arm(line);
+            bench.change_field(line);
+            bench.disable_arm(line);
         }
     }
     bench.found
 }
 
 /// A source on the way to its mutants.
-struct Bench<'a> {
+struct MutantBuilder<'a> {
     lines: Vec<&'a str>,
     /// The same without strings and comments, octet for octet.
     masked: Vec<String>,
     found: Vec<Mutant>,
     /// What is made now is to spare.
-    spare: bool,
+    is_fallback: bool,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> MutantBuilder<'a> {
     fn new(text: &'a str) -> Self {
         let lines: Vec<_> = text.lines().collect();
         let masked = lines.iter().map(|line| mask(line)).collect();
-        Self { lines, masked, found: Vec::new(), spare: false }
+        Self { lines, masked, found: Vec::new(), is_fallback: false }
     }
 
     /// The lines of what begins at `target`: of a block only its head, else to the last bracket.
@@ -153,7 +153,7 @@ impl<'a> Bench<'a> {
         let is_block = ["if ", "} else if ", "match ", "while ", "for ", "loop "]
             .iter()
             .any(|word| first.starts_with(word))
-            || scan::heading(first).is_some_and(|heading| heading.is_function);
+            || scan::item_head(first).is_some_and(|heading| heading.is_function);
         let mut depth = 0i32;
         for (index, line) in self.masked.iter().enumerate().skip(target) {
             for octet in line.bytes() {
@@ -164,7 +164,7 @@ impl<'a> Bench<'a> {
                 };
             }
             let ends_head = is_block && line.ends_with('{');
-            if ends_head || (!is_block && depth <= 0 && !self.goes_on(index)) {
+            if ends_head || (!is_block && depth <= 0 && !self.continues_after(index)) {
                 return target..index + 1;
             }
         }
@@ -172,7 +172,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The line after `index` goes on with the same statement.
-    fn goes_on(&self, index: usize) -> bool {
+    fn continues_after(&self, index: usize) -> bool {
         let next = self.masked.get(index + 1).map_or("", |line| line.trim_start());
         let line = self.masked[index].trim_end();
         let ends = line.ends_with([';', ',', '}', '{']);
@@ -195,7 +195,7 @@ impl<'a> Bench<'a> {
         let before = self.lines[range.clone()].iter().map(|line| line.trim());
         let before = before.collect::<Vec<_>>().join(" ");
         let is_known = |mutant: &Mutant| {
-            (mutant.start..mutant.end) == range && mutant.with.lines().eq(with.lines())
+            (mutant.start..mutant.end) == range && mutant.replacement.lines().eq(with.lines())
         };
         if self.lines[range.clone()].iter().copied().eq(with.lines())
             || self.found.iter().any(is_known)
@@ -204,8 +204,14 @@ impl<'a> Bench<'a> {
         }
         let what = format!("{before}  =>  {what}");
         let Range { start, end } = range;
-        let (with, spare) = (with.to_owned(), self.spare);
-        self.found.push(Mutant { start, end, with, what, spare });
+        let (with, spare) = (with.to_owned(), self.is_fallback);
+        self.found.push(Mutant {
+            start,
+            end,
+            replacement: with,
+            description: what,
+            is_fallback: spare,
+        });
     }
 
     fn replace_line(&mut self, line: usize, with: &str) {
@@ -255,7 +261,7 @@ impl<'a> Bench<'a> {
     }
 
     /// A condition becomes its contrary, or is never met.
-    fn condition(&mut self, head: &Range<usize>) {
+    fn negate_condition(&mut self, head: &Range<usize>) {
         let first = self.masked[head.start].clone();
         let last = self.masked[head.end - 1].clone();
         let Some(at) = first.find("if ").filter(|_| last.ends_with('{')) else { return };
@@ -279,7 +285,7 @@ impl<'a> Bench<'a> {
     }
 
     /// A statement is left out.
-    fn delete(&mut self, region: &Range<usize>) {
+    fn delete_statement(&mut self, region: &Range<usize>) {
         let first = self.masked[region.start].trim_start().to_owned();
         let last = self.masked[region.end - 1].trim_end();
         let binds = ["let ", "use ", "const ", "static ", "pub ", "type "];
@@ -314,7 +320,7 @@ impl<'a> Bench<'a> {
     }
 
     /// A field of a value gets another value.
-    fn field(&mut self, line: usize) {
+    fn change_field(&mut self, line: usize) {
         let masked = self.masked[line].clone();
         let indent = &self.lines[line][..masked.len() - masked.trim_start().len()];
         let Some(content) = self.lines[line].trim_start().strip_suffix(',') else { return };
@@ -327,17 +333,17 @@ impl<'a> Bench<'a> {
         if !is_name(name) || masked.contains(" => ") {
             return;
         }
-        let spare = self.spare;
+        let spare = self.is_fallback;
         for (with, may_be_the_same) in [(format!("!({value})"), false), (DEFAULT.to_owned(), true)]
         {
-            self.spare = spare || may_be_the_same;
+            self.is_fallback = spare || may_be_the_same;
             self.replace_line(line, &format!("{indent}{name}: {with},"));
         }
-        self.spare = spare;
+        self.is_fallback = spare;
     }
 
     /// An arm of a match is never taken.
-    fn arm(&mut self, line: usize) {
+    fn disable_arm(&mut self, line: usize) {
         let masked = self.masked[line].clone();
         if let Some(at) = masked.find(" => ").filter(|&at| !masked[..at].contains(" if ")) {
             let text = self.lines[line];
@@ -399,19 +405,19 @@ impl<'a> Bench<'a> {
 mod tests {
     use super::*;
 
-    fn whats(text: &str, target: usize) -> Vec<String> {
+    fn descriptions(text: &str, target: usize) -> Vec<String> {
         let made = mutants(text, target);
         for mutant in &made {
             assert_ne!(mutant.text(text), text);
             assert!(mutant.text(text).ends_with('\n'));
         }
         made.into_iter()
-            .map(|mutant| mutant.what.split_once("  =>  ").unwrap().1.to_owned())
+            .map(|mutant| mutant.description.split_once("  =>  ").unwrap().1.to_owned())
             .collect()
     }
 
     #[test]
-    fn a_condition_is_turned() {
+    fn conditions_are_negated() {
         let text = "fn f() {\n    if a < 2 {\n        g(\"<\"); // <\n    }\n}\n";
         let expected = [
             "!(condition)",
@@ -421,40 +427,40 @@ mod tests {
             "if a > 2 {",
             "if a < 3 {",
         ];
-        assert_eq!(whats(text, 1), expected);
+        assert_eq!(descriptions(text, 1), expected);
         assert!(mutants(text, 1)[0].text(text).contains("    if !(a < 2) {\n"));
     }
 
     #[test]
-    fn a_statement_is_left_out_or_changed() {
+    fn statements_are_deleted_or_changed() {
         let text = "fn f() {\n    self.x(\n        0x80,\n    );\n    h();\n}\n";
-        let found = whats(text, 1);
+        let found = descriptions(text, 1);
         assert_eq!(found, ["left out", "0x81,"]);
         assert_eq!(mutants(text, 1)[0].text(text), "fn f() {\n    h();\n}\n");
         let text = "fn f() {\n    let x = a\n        .b();\n    x\n}\n";
-        assert_eq!(whats(text, 1), ["!(value)"]);
+        assert_eq!(descriptions(text, 1), ["!(value)"]);
         assert!(mutants(text, 1)[0].text(text).contains("let x = !(a\n        .b());"));
     }
 
     #[test]
-    fn items_are_broken_as_a_whole() {
+    fn functions_and_structs_are_mutated_whole() {
         let text = "impl A {\n    fn f(&self) -> bool {\n        self.a\n    }\n}\n";
-        assert_eq!(whats(text, 1), ["nothing but { true }", "nothing but { false }"]);
+        assert_eq!(descriptions(text, 1), ["nothing but { true }", "nothing but { false }"]);
         let text = "#[repr(C)]\nstruct A {\n    a: u32,\n    b: u32,\n    c: u8,\n}\n";
-        assert_eq!(whats(text, 1), ["changed places"]);
+        assert_eq!(descriptions(text, 1), ["changed places"]);
         assert!(mutants(text, 1)[0].text(text).contains("struct A {\n    b: u32,\n    a: u32,\n"));
         assert_eq!(mutants(&text[11..], 0), []);
-        assert_eq!(whats("const A: u8 = 7;\n", 0), ["const A: u8 = 8;"]);
+        assert_eq!(descriptions("const A: u8 = 7;\n", 0), ["const A: u8 = 8;"]);
     }
 
     #[test]
-    fn fields_and_arms_are_broken() {
+    fn fields_and_match_arms_are_mutated() {
         let text = "f(\n    A {\n        msn: self.msn.0,\n        last,\n    }\n)\n";
-        let found = whats(text, 2);
+        let found = descriptions(text, 2);
         assert_eq!(found, ["msn: !(self.msn.0),", "msn: Default::default(),"]);
-        let found = whats(text, 3);
+        let found = descriptions(text, 3);
         assert_eq!(found, ["last: !(last),", "last: Default::default(),"]);
         let text = "match a {\n    A::B => 3,\n    _ => 4,\n}\n";
-        assert_eq!(whats(text, 1), ["A::B => 4,", "A::B if false => 3,"]);
+        assert_eq!(descriptions(text, 1), ["A::B => 4,", "A::B if false => 3,"]);
     }
 }

@@ -16,11 +16,11 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wr::{AtomicOp, ImmediateData, Operation, Payload, RecvWr, Sge};
 
-use super::bed::{Bed, CQ, PORT};
-use super::golden::{Step, plain};
+use super::fixture::{CQ, Fixture, PORT};
+use super::golden::{Step, parse_hex_word};
 use crate::sim::world::address;
 
-impl Bed {
+impl Fixture {
     /// Runs an exchange.
     ///
     /// # Panics
@@ -31,16 +31,16 @@ impl Bed {
             match step {
                 Step::Stack(words) => {
                     let words: Vec<_> = words.iter().map(String::as_str).collect();
-                    self.act(&place, &words);
+                    self.run_app_step(&place, &words);
                 }
                 Step::Peer(octets) => {
                     let octets = octets.resolve(&self.stags).expect(&place);
-                    self.say(&octets);
+                    self.inject(&octets);
                 }
-                Step::Answer(octets) => {
+                Step::Expect(octets) => {
                     let expected = octets.resolve(&self.stags).expect(&place);
                     self.settle();
-                    let heard = std::mem::take(&mut self.heard);
+                    let heard = std::mem::take(&mut self.received);
                     assert!(
                         heard == expected,
                         "{place}:\nheard    {heard:02x?}\nexpected {expected:02x?}"
@@ -50,13 +50,13 @@ impl Bed {
         }
     }
 
-    fn act(&mut self, place: &str, words: &[&str]) {
+    fn run_app_step(&mut self, place: &str, words: &[&str]) {
         let number = |word: &str| -> u32 {
             let digits = word.strip_prefix("0x");
             let value = digits.map_or_else(|| word.parse(), |hex| u32::from_str_radix(hex, 16));
             value.unwrap_or_else(|_| panic!("{place}: {word} is no number"))
         };
-        let octets = |word: &str| plain(word).expect(place);
+        let octets = |word: &str| parse_hex_word(word).expect(place);
         let inline = |word: &str| Payload::Inline(octets(word).into_iter().collect());
         match *words {
             ["mss", mss] => self.mss = u16::try_from(number(mss)).expect(place),
@@ -66,15 +66,15 @@ impl Bed {
             }
             ["accept", ref options @ ..] => {
                 self.settle();
-                let qp = self.new_qp();
+                let qp = self.create_qp();
                 let request = self.request.take().expect(place);
-                let param = param(place, options);
+                let param = conn_param(place, options);
                 self.engine.accept(self.now, request, qp, &param).expect(place);
             }
             ["connect", ref options @ ..] => {
-                let qp = self.new_qp();
+                let qp = self.create_qp();
                 let remote = SocketAddr::new(address(0), PORT);
-                let param = param(place, options);
+                let param = conn_param(place, options);
                 self.engine.connect(self.now, qp, remote, &param).expect(place);
             }
             ["region", name, at, len, rights] => {
@@ -88,7 +88,7 @@ impl Bed {
                 }
                 let (at, len) = (u64::from(number(at)), u64::from(number(len)));
                 let stag = if rights.contains('i') {
-                    self.register_own(at, len, access)
+                    self.register_for_stream(at, len, access)
                 } else {
                     self.register(at, len, access, rights.contains('f'))
                 };
@@ -110,24 +110,24 @@ impl Bed {
                 let invalidate = stag.map(&number);
                 let payload = if word == "-" { Payload::empty() } else { inline(word) };
                 let solicited = flags.contains(&"se");
-                self.post(place, number(id), Operation::Send { payload, solicited, invalidate });
+                self.post_wr(place, number(id), Operation::Send { payload, solicited, invalidate });
             }
             ["sendfrom", id, at, len] => {
                 let list = [self.sge(number(at), number(len))].into_iter().collect();
                 let payload = Payload::Gather(list);
                 let operation = Operation::Send { payload, solicited: false, invalidate: None };
-                self.post(place, number(id), operation);
+                self.post_wr(place, number(id), operation);
             }
             ["write", id, stag, to, word] => {
                 let (rkey, remote) = (number(stag), u64::from(number(to)));
                 let payload = if word == "-" { Payload::empty() } else { inline(word) };
-                self.post(place, number(id), Operation::Write { payload, rkey, remote });
+                self.post_wr(place, number(id), Operation::Write { payload, rkey, remote });
             }
             ["read", id, stag, to, len, sink, at] => {
                 let lkey = self.stags[sink];
                 let sink = Sge { addr: u64::from(number(at)), len: number(len), lkey };
                 let (rkey, remote) = (number(stag), u64::from(number(to)));
-                self.post(place, number(id), Operation::Read { sink, rkey, remote });
+                self.post_wr(place, number(id), Operation::Read { sink, rkey, remote });
             }
             ["atomic", id, stag, to, sink, at, ref op @ ..] => {
                 let sink = Sge { addr: u64::from(number(at)), len: 8, lkey: self.stags[sink] };
@@ -138,18 +138,18 @@ impl Bed {
                     _ => panic!("{place}: {op:?} is no atomic operation"),
                 };
                 let (rkey, remote) = (number(stag), u64::from(number(to)));
-                self.post(place, number(id), Operation::Atomic { op, sink, rkey, remote });
+                self.post_wr(place, number(id), Operation::Atomic { op, sink, rkey, remote });
             }
             ["immediate", id, data, ref flags @ ..] => {
-                let (data, solicited) = (immediate(place, data), flags.contains(&"se"));
-                self.post(place, number(id), Operation::Immediate { data, solicited });
+                let (data, solicited) = (immediate_data(place, data), flags.contains(&"se"));
+                self.post_wr(place, number(id), Operation::Immediate { data, solicited });
             }
             ["writeimm", id, stag, to, word, data] => {
                 let (rkey, remote, payload) = (number(stag), u64::from(number(to)), inline(word));
-                let (data, solicited) = (immediate(place, data), false);
+                let (data, solicited) = (immediate_data(place, data), false);
                 let operation =
                     Operation::WriteImmediate { payload, rkey, remote, data, solicited };
-                self.post(place, number(id), operation);
+                self.post_wr(place, number(id), operation);
             }
             ["close"] => self.engine.disconnect(self.now, self.qp.expect(place)).expect(place),
             ["established"] => {
@@ -201,12 +201,12 @@ impl Bed {
     }
 }
 
-fn immediate(place: &str, word: &str) -> ImmediateData {
-    plain(word).expect(place).try_into().expect(place)
+fn immediate_data(place: &str, word: &str) -> ImmediateData {
+    parse_hex_word(word).expect(place).try_into().expect(place)
 }
 
 /// What an end brings to the set-up.
-fn param(place: &str, options: &[&str]) -> ConnParam {
+fn conn_param(place: &str, options: &[&str]) -> ConnParam {
     let mut param = ConnParam { ird: 4, ord: 4, ..ConnParam::default() };
     for option in options {
         let (name, value) = option.split_once('=').expect(place);
@@ -217,7 +217,9 @@ fn param(place: &str, options: &[&str]) -> ConnParam {
             "crc" => param.crc = value == "on",
             "markers" => param.markers = value == "on",
             "rdmap" => param.rdmap_draft00 = value == "draft00",
-            "data" => param.private_data = plain(value).expect(place).into_iter().collect(),
+            "data" => {
+                param.private_data = parse_hex_word(value).expect(place).into_iter().collect()
+            }
             _ => panic!("{place}: {name} is no option"),
         }
     }

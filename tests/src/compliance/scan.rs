@@ -38,7 +38,7 @@ pub struct Tag {
 impl Tag {
     /// The place as the table of coverage shows it.
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         format!("{}:{}", self.file, self.item)
     }
 }
@@ -49,7 +49,7 @@ pub struct Tags {
     /// In the order of files and lines.
     pub tags: Vec<Tag>,
     /// Tags that are not in the form they should have.
-    pub complaints: Vec<String>,
+    pub errors: Vec<String>,
 }
 
 impl Tags {
@@ -74,34 +74,35 @@ impl Tags {
         let mut tags = Self::default();
         for path in files {
             let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-            tags.take(&name, &fs::read_to_string(&path)?);
+            tags.scan_file(&name, &fs::read_to_string(&path)?);
         }
         Ok(tags)
     }
 
     /// Reads one source.
-    pub fn take(&mut self, file: &str, text: &str) {
+    pub fn scan_file(&mut self, file: &str, text: &str) {
         let lines: Vec<_> = text.lines().collect();
         for (index, line) in lines.iter().enumerate() {
             let complain = |what: &str| format!("{file}:{}: {what}", index + 1);
             let Some((kind, list)) = parse(line) else {
                 if is_misplaced(line) {
                     let what = "a tag is a comment line of its own: // req: ID[, ID]";
-                    self.complaints.push(complain(what));
+                    self.errors.push(complain(what));
                 }
                 continue;
             };
             let ids: Vec<_> = list.split(", ").map(str::to_owned).collect();
             if !ids.iter().all(|id| is_id(id)) {
-                self.complaints.push(complain("a tag names rules, ID[, ID], and nothing else"));
+                self.errors.push(complain("a tag names rules, ID[, ID], and nothing else"));
                 continue;
             }
-            let Some(target) = target(&lines, index + 1) else {
-                self.complaints.push(complain("a tag stands directly above what it is about"));
+            let Some(target) = tagged_line(&lines, index + 1) else {
+                self.errors.push(complain("a tag stands directly above what it is about"));
                 continue;
             };
-            if kind == Kind::Test && !heading(lines[target]).is_some_and(|item| item.is_function) {
-                self.complaints.push(complain("a test's tag stands directly above the test"));
+            if kind == Kind::Test && !item_head(lines[target]).is_some_and(|item| item.is_function)
+            {
+                self.errors.push(complain("a test's tag stands directly above the test"));
                 continue;
             }
             let item = item_at(&lines, target);
@@ -142,7 +143,7 @@ fn is_misplaced(line: &str) -> bool {
 }
 
 /// The first line of code from `start` on, past comments and attributes.
-fn target(lines: &[&str], start: usize) -> Option<usize> {
+fn tagged_line(lines: &[&str], start: usize) -> Option<usize> {
     let mut open_brackets = 0;
     for (index, line) in lines.iter().enumerate().skip(start) {
         let code = line.trim_start();
@@ -159,7 +160,7 @@ fn target(lines: &[&str], start: usize) -> Option<usize> {
 
 /// What a line begins.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Heading<'a> {
+pub(super) struct ItemHead<'a> {
     /// Its name.
     pub(super) name: &'a str,
     /// A function.
@@ -167,7 +168,7 @@ pub(super) struct Heading<'a> {
 }
 
 /// The item that `line` begins, if it does.
-pub(super) fn heading(line: &str) -> Option<Heading<'_>> {
+pub(super) fn item_head(line: &str) -> Option<ItemHead<'_>> {
     let mut rest = line.trim_start();
     if let Some(after) = rest.strip_prefix("pub") {
         rest = match after.strip_prefix('(') {
@@ -199,7 +200,7 @@ pub(super) fn heading(line: &str) -> Option<Heading<'_>> {
         _ => return None,
     };
     let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
-    (end > 0).then(|| Heading { name: &name[..end], is_function: word == "fn" })
+    (end > 0).then(|| ItemHead { name: &name[..end], is_function: word == "fn" })
 }
 
 /// The item that line `target` belongs to or begins, with those around it.
@@ -207,7 +208,7 @@ fn item_at(lines: &[&str], target: usize) -> String {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut names = Vec::new();
     let mut depth = indent(lines[target]);
-    if let Some(own) = heading(lines[target]) {
+    if let Some(own) = item_head(lines[target]) {
         names.push(own.name);
     }
     for line in lines[..target].iter().rev() {
@@ -218,7 +219,7 @@ fn item_at(lines: &[&str], target: usize) -> String {
         let is_whole = line.ends_with([';', '}']) || line.trim_start().starts_with("//");
         if indent(line) < depth
             && !is_whole
-            && let Some(outer) = heading(line)
+            && let Some(outer) = item_head(line)
         {
             names.push(outer.name);
             depth = indent(line);
@@ -235,7 +236,7 @@ mod tests {
     /// Reads a source in which tags are written with `@`, so that they are none here.
     fn scan(source: &str) -> Tags {
         let mut tags = Tags::default();
-        tags.take("a.rs", &source.replace('@', "// req"));
+        tags.scan_file("a.rs", &source.replace('@', "// req"));
         tags
     }
 
@@ -275,7 +276,7 @@ mod tests {
 }
 ";
         let tags = scan(source);
-        assert_eq!(tags.complaints, [""; 0]);
+        assert_eq!(tags.errors, [""; 0]);
         let seen: Vec<_> =
             tags.tags.iter().map(|tag| (tag.ids.join(" "), tag.item.as_str())).collect();
         let expected = [
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_the_form_is_told() {
+    fn malformed_tags_are_reported() {
         for source in [
             "let x = 1; @: MPA-001\n",
             "@: MPA-001 (in part)\nlet x = 1;\n",
@@ -302,8 +303,8 @@ mod tests {
             "/@: MPA-001\nlet x = 1;\n",
         ] {
             let tags = scan(source);
-            assert_eq!((tags.tags.len(), tags.complaints.len()), (0, 1), "{source}");
+            assert_eq!((tags.tags.len(), tags.errors.len()), (0, 1), "{source}");
         }
-        assert_eq!(scan("let prereq: u8 = 1; // the req: none\n").complaints, [""; 0]);
+        assert_eq!(scan("let prereq: u8 = 1; // the req: none\n").errors, [""; 0]);
     }
 }

@@ -4,10 +4,10 @@
 use std::io;
 use std::time::Duration;
 
-use crate::interop::case::{Case, PATIENCE, Route, Version, failure};
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
 use crate::interop::faults::RECOVERING;
-use crate::interop::lab::{Lab, failed};
-use crate::interop::ping::ended_well;
+use crate::interop::ping::expect_exit_ok;
+use crate::interop::testbed::{Testbed, program_error};
 
 /// Port of iwperf.
 const PORT: u16 = 18515;
@@ -19,18 +19,18 @@ const MESSAGES: std::ops::RangeInclusive<u64> = 8..=1000;
 /// Octets that the slots of a case may take of a region: the guest has 512 MiB, and two regions.
 const SLOTS: u64 = 128 << 20;
 /// How long a case may take: the emulated guest moves 50 to 500 Mb/s.
-const BULK_PATIENCE: Duration = Duration::from_secs(300);
+const BULK_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Who connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
     /// iwperf to `siw_peer perf-server`.
-    Ours,
+    Iwperf,
     /// `siw_peer perf-client` to `iwperf server`.
-    Theirs,
+    SiwPeer,
 }
 
-const CLIENTS: [(Client, &str); 2] = [(Client::Ours, "by-us"), (Client::Theirs, "by-siw")];
+const CLIENTS: [(Client, &str); 2] = [(Client::Iwperf, "by-us"), (Client::SiwPeer, "by-siw")];
 
 /// A run.
 #[derive(Clone, Copy, Debug)]
@@ -40,14 +40,14 @@ struct Bulk {
     size: u64,
     messages: u64,
     qps: u64,
-    both: bool,
+    bidirectional: bool,
 }
 
 impl Bulk {
     /// As many messages as make up `octets` over all queue pairs.
     fn new(client: Client, test: &'static str, size: u64, qps: u64, octets: u64) -> Self {
         let messages = (octets / size / qps).clamp(*MESSAGES.start(), *MESSAGES.end());
-        Self { client, test, size, messages, qps, both: false }
+        Self { client, test, size, messages, qps, bidirectional: false }
     }
 
     /// Octets in one direction.
@@ -61,10 +61,10 @@ impl Bulk {
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |name: String, route: Route, quick: bool, run: Bulk| {
-        let case = Case::new(name, route, move |lab| bulk(lab, run)).quick(quick);
+        let case = Case::new(name, route, move |testbed| bulk(testbed, run)).quick(quick);
         // The queue of the guest's interface overflows, and so does its window: it is slower than
         // we are.
-        cases.push(case.explained(&RECOVERING).explained(&["window_full"]));
+        cases.push(case.expects_analysis(&RECOVERING).expects_analysis(&["window_full"]));
     };
     for (client, role) in CLIENTS {
         for test in ["write-bw", "read-bw", "send-bw"] {
@@ -77,13 +77,15 @@ pub fn cases() -> Vec<Case> {
             for (qps, size, quick) in [(16, 100_001, true), (4, 4_194_304, false), (16, 777, false)]
             {
                 let octets = if quick { OCTETS_QUICK } else { 2 * OCTETS };
-                let run = Bulk { both: true, ..Bulk::new(client, test, size, qps, octets) };
+                let run =
+                    Bulk { bidirectional: true, ..Bulk::new(client, test, size, qps, octets) };
                 let name = format!("bulk/{test}/{role}/{qps}-queue-pairs-both-ways/{size}");
                 add(name, Route::PLAIN, quick && test == "write-bw", run);
             }
             for route in [Route::PLAIN.mtu(576), Route::PLAIN.v6(), Route::PLAIN.v6().mtu(9000)] {
                 let path = route.to_string().replace(' ', "-").to_lowercase();
-                let run = Bulk { both: true, ..Bulk::new(client, test, 250_001, 2, OCTETS) };
+                let run =
+                    Bulk { bidirectional: true, ..Bulk::new(client, test, 250_001, 2, OCTETS) };
                 add(format!("bulk/{test}/{role}/{path}"), route, false, run);
             }
         }
@@ -96,34 +98,35 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-fn bulk(lab: &mut Lab, run: Bulk) -> io::Result<String> {
+fn bulk(testbed: &mut Testbed, run: Bulk) -> io::Result<String> {
     let told = match run.client {
-        Client::Ours => by_us(lab, &run)?,
-        Client::Theirs => by_siw(lab, &run)?,
+        Client::Iwperf => by_us(testbed, &run)?,
+        Client::SiwPeer => by_siw(testbed, &run)?,
     };
-    let (ways, qps) = (if run.both { 2 } else { 1 }, run.qps);
+    let (ways, qps) = (if run.bidirectional { 2 } else { 1 }, run.qps);
     Ok(format!("{} octets over {qps} queue pairs verified{told}", run.octets() * ways))
 }
 
-fn by_us(lab: &mut Lab, run: &Bulk) -> io::Result<String> {
-    let family = if lab.route().version == Version::V6 { "--ipv6" } else { "" };
-    let server = lab.guest.start(&format!("siw_peer perf-server --sessions 1 {family}"))?;
-    lab.guest.does(&format!("listening {PORT}"))?;
+fn by_us(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {
+    let family = if testbed.route().version == Version::V6 { "--ipv6" } else { "" };
+    let server = testbed.guest.start(&format!("siw_peer perf-server --sessions 1 {family}"))?;
+    testbed.guest.run_ok(&format!("listening {PORT}"))?;
     let Bulk { test, size, messages, .. } = run;
     let depth = (SLOTS / size / run.qps).clamp(1, 16);
-    let mut line = format!("{test} {} --verify -s {size} -n {messages} -t {depth}", lab.theirs());
+    let mut line =
+        format!("{test} {} --verify -s {size} -n {messages} -t {depth}", testbed.guest_addr());
     if run.qps > 1 {
         line += &format!(" -q {}", run.qps);
     }
-    if run.both {
+    if run.bidirectional {
         line += " -b";
     }
-    lab.does("iwperf", &line, BULK_PATIENCE)?;
-    let server = server.finish(PATIENCE);
-    ended_well("siw_peer", &server)?;
+    testbed.run_ok("iwperf", &line, BULK_TIMEOUT)?;
+    let server = server.finish(CASE_TIMEOUT);
+    expect_exit_ok("siw_peer", &server)?;
     // iwperf has checked what came to it, and says so by its exit status.
     let is_fetch = test.starts_with("read");
-    let expected = if is_fetch && !run.both { 0 } else { run.octets() };
+    let expected = if is_fetch && !run.bidirectional { 0 } else { run.octets() };
     let verified = value(&server.output, "verified")?;
     if verified != expected {
         return Err(failure(format!("siw_peer verified {verified} octets, not {expected}")));
@@ -131,24 +134,24 @@ fn by_us(lab: &mut Lab, run: &Bulk) -> io::Result<String> {
     Ok(String::new())
 }
 
-fn by_siw(lab: &mut Lab, run: &Bulk) -> io::Result<String> {
-    let server = lab.serve("iwperf", "server --once", "waiting for clients")?;
+fn by_siw(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {
+    let server = testbed.serve("iwperf", "server --once", "waiting for clients")?;
     let Bulk { test, size, messages, qps, .. } = run;
-    let mut line = format!("siw_peer perf-client {} {test} --verify", lab.ours());
+    let mut line = format!("siw_peer perf-client {} {test} --verify", testbed.stack_addr());
     line += &format!(" --size {size} --iters {messages} --qps {qps} --tx-depth 16");
-    if run.both {
+    if run.bidirectional {
         line += " --bidirectional";
     }
-    let client = lab.guest.run(&line, BULK_PATIENCE)?;
-    let client_ended = ended_well("siw_peer", &client);
+    let client = testbed.guest.run(&line, BULK_TIMEOUT)?;
+    let client_ended = expect_exit_ok("siw_peer", &client);
     // Our own last words tell more, if we failed.
-    let server = server.finish(PATIENCE)?;
+    let server = server.finish(CASE_TIMEOUT)?;
     if !server.success() {
-        return Err(failed("iwperf", &server));
+        return Err(program_error("iwperf", &server));
     }
     client_ended?;
     // Pings and pongs are verified at their own sinks.
-    let both = run.both || matches!(*test, "write-lat" | "send-lat");
+    let both = run.bidirectional || matches!(*test, "write-lat" | "send-lat");
     let expected = run.octets() * if both { 2 } else { 1 };
     let verified = value(&client.output, "verified")?;
     if verified != expected {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::interop::lab::Lab;
+use crate::interop::testbed::Testbed;
 
 /// Version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl fmt::Display for Route {
 }
 
 /// What both ends do: what came of it in a few words, or why it failed.
-pub type Body = Box<dyn Fn(&mut Lab) -> io::Result<String>>;
+pub type Body = Box<dyn Fn(&mut Testbed) -> io::Result<String>>;
 
 /// One case of the matrix.
 pub struct Case {
@@ -69,7 +69,7 @@ pub struct Case {
     pub route: Route,
     /// What Wireshark's analysis may say of our segments, because this case brings it about: the
     /// ends of names such as `tcp.analysis.retransmission`.
-    pub explained: Vec<&'static str>,
+    pub expected_analysis: Vec<&'static str>,
     /// Packets that are captured, from the first on.
     pub packets_max: u32,
     /// An FPDU of ours has to be in the capture, and all of them have to have a good CRC. Without,
@@ -85,13 +85,13 @@ impl Case {
     pub fn new(
         name: impl Into<String>,
         route: Route,
-        body: impl Fn(&mut Lab) -> io::Result<String> + 'static,
+        body: impl Fn(&mut Testbed) -> io::Result<String> + 'static,
     ) -> Self {
         Self {
             name: name.into(),
             is_quick: false,
             route,
-            explained: Vec::new(),
+            expected_analysis: Vec::new(),
             packets_max: 8000,
             has_fpdus: true,
             body: Box::new(body),
@@ -106,8 +106,8 @@ impl Case {
 
     /// What the case brings about, too, in the analysis of our segments.
     #[must_use]
-    pub fn explained(mut self, flags: &[&'static str]) -> Self {
-        self.explained.extend(flags);
+    pub fn expects_analysis(mut self, flags: &[&'static str]) -> Self {
+        self.expected_analysis.extend(flags);
         self
     }
 
@@ -119,7 +119,7 @@ impl Case {
 }
 
 /// How long a case waits for anything that takes no time on a quiet machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const CASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An error in words.
 pub fn failure(reason: impl Into<String>) -> io::Error {

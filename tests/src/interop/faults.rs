@@ -1,7 +1,7 @@
 //! The same runs over a bad path: netem in the guest, on what leaves it.
 
 use crate::interop::case::{Case, Route};
-use crate::interop::ping::{Server, rounds_of};
+use crate::interop::ping::{Server, run_rounds};
 
 /// What netem does, in tc's words, and what it makes of our own segments in Wireshark's analysis.
 ///
@@ -32,17 +32,17 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (fault, netem, explained) in FAULTS {
         for (server, name) in
-            [(Server::Ours, "rping-to-iwping"), (Server::Theirs, "iwping-to-rping")]
+            [(Server::Iwping, "rping-to-iwping"), (Server::Rping, "iwping-to-rping")]
         {
             for (size, rounds) in [(64, 1000), (65535, 200)] {
-                let v6 = (server == Server::Ours) == (size == 64);
+                let v6 = (server == Server::Iwping) == (size == 64);
                 let route = if v6 { Route::PLAIN.v6() } else { Route::PLAIN }.netem(netem);
-                let quick = fault == "loss" && server == Server::Ours && size == 65535
-                    || fault == "reorder" && server == Server::Theirs && size == 65535;
+                let quick = fault == "loss" && server == Server::Iwping && size == 65535
+                    || fault == "reorder" && server == Server::Rping && size == 65535;
                 let rounds = if quick { 100 } else { rounds };
-                let body = move |lab: &mut _| rounds_of(lab, server, size, rounds);
+                let body = move |testbed: &mut _| run_rounds(testbed, server, size, rounds);
                 let case = Case::new(format!("faults/{fault}/{name}/{size}"), route, body);
-                cases.push(case.quick(quick).explained(explained));
+                cases.push(case.quick(quick).expects_analysis(explained));
             }
         }
     }

@@ -10,28 +10,28 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::interop::case::{PATIENCE, failure};
+use crate::interop::case::{CASE_TIMEOUT, failure};
 
 /// How long a guest may take to come up.
-const BOOT_PATIENCE: Duration = Duration::from_secs(90);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A guest and its network; both go when the value does.
 pub struct Guest {
     script: Child,
-    shared: Arc<Shared>,
+    shared: Arc<GuestShared>,
     reader: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct GuestShared {
     /// `None` once there is nothing more to order.
-    orders: Mutex<Option<ChildStdin>>,
-    answers: Mutex<Answers>,
+    commands_in: Mutex<Option<ChildStdin>>,
+    state: Mutex<GuestState>,
     changed: Condvar,
     next: AtomicU64,
 }
 
 #[derive(Default)]
-struct Answers {
+struct GuestState {
     /// What the last line `ready` told; `None` while the guest is not up.
     ready: Option<BTreeMap<String, String>>,
     is_over: bool,
@@ -46,7 +46,7 @@ struct Output {
 
 /// How a command in the guest ended.
 #[derive(Clone, Debug)]
-pub struct GuestEnded {
+pub struct GuestResult {
     /// Exit code; `None` if it had to be killed because time ran out, or went with the guest.
     pub code: Option<i32>,
     /// What it wrote.
@@ -55,17 +55,17 @@ pub struct GuestEnded {
 
 /// A command in the guest; it is killed when the value goes.
 pub struct GuestCommand {
-    shared: Arc<Shared>,
+    shared: Arc<GuestShared>,
     id: u64,
 }
 
-impl Shared {
-    fn answers(&self) -> MutexGuard<'_, Answers> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+impl GuestShared {
+    fn lock_state(&self) -> MutexGuard<'_, GuestState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn order(&self, line: &str) -> io::Result<()> {
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+    fn send_command(&self, line: &str) -> io::Result<()> {
+        let mut orders = self.commands_in.lock().unwrap_or_else(PoisonError::into_inner);
         let orders = orders.as_mut().ok_or_else(|| failure("the guest is gone"))?;
         writeln!(orders, "{line}")?;
         orders.flush()
@@ -74,11 +74,11 @@ impl Shared {
     /// Waits until `found` gives something.
     fn wait<T>(
         &self,
-        patience: Duration,
-        mut found: impl FnMut(&mut Answers) -> Option<T>,
+        timeout: Duration,
+        mut found: impl FnMut(&mut GuestState) -> Option<T>,
     ) -> Option<T> {
-        let deadline = Instant::now() + patience;
-        let mut answers = self.answers();
+        let deadline = Instant::now() + timeout;
+        let mut answers = self.lock_state();
         loop {
             if let Some(value) = found(&mut answers) {
                 return Some(value);
@@ -91,16 +91,16 @@ impl Shared {
 
     fn read(&self, from: ChildStdout) {
         for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
-            self.answers().take(&String::from_utf8_lossy(&line));
+            self.lock_state().on_line(&String::from_utf8_lossy(&line));
             self.changed.notify_all();
         }
-        self.answers().is_over = true;
+        self.lock_state().is_over = true;
         self.changed.notify_all();
     }
 }
 
-impl Answers {
-    fn take(&mut self, line: &str) {
+impl GuestState {
+    fn on_line(&mut self, line: &str) {
         if let Some(told) = line.strip_prefix("ready ") {
             let pairs = told.split(' ').filter_map(|word| word.split_once('='));
             self.ready = Some(pairs.map(|(key, value)| (key.into(), value.into())).collect());
@@ -138,9 +138,9 @@ impl Guest {
         let mut script = command.stderr(File::create(log)?).spawn()?;
         let (orders, answers) = (script.stdin.take(), script.stdout.take());
         let answers = answers.ok_or_else(|| failure("no pipe"))?;
-        let shared = Arc::new(Shared {
-            orders: Mutex::new(orders),
-            answers: Mutex::default(),
+        let shared = Arc::new(GuestShared {
+            commands_in: Mutex::new(orders),
+            state: Mutex::default(),
             changed: Condvar::new(),
             next: AtomicU64::new(1),
         });
@@ -155,10 +155,10 @@ impl Guest {
     }
 
     fn await_ready(&self) -> io::Result<()> {
-        let up = |answers: &mut Answers| {
+        let up = |answers: &mut GuestState| {
             if answers.ready.is_some() { Some(true) } else { answers.is_over.then_some(false) }
         };
-        match self.shared.wait(BOOT_PATIENCE, up) {
+        match self.shared.wait(BOOT_TIMEOUT, up) {
             Some(true) => Ok(()),
             Some(false) => Err(failure("scripts/siw-guest has ended")),
             None => Err(failure("the guest does not come up")),
@@ -168,33 +168,33 @@ impl Guest {
     /// What is known of it: `namespace`, `interface` (the host's end of its wire), `qemu` (the
     /// process), `kernel`, `accel`; empty for anything else, and while it is not up.
     #[must_use]
-    pub fn fact(&self, key: &str) -> String {
-        let answers = self.shared.answers();
+    pub fn property(&self, key: &str) -> String {
+        let answers = self.shared.lock_state();
         answers.ready.as_ref().and_then(|facts| facts.get(key)).cloned().unwrap_or_default()
     }
 
     /// True while it is up.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.shared.answers().ready.is_some()
+        self.shared.lock_state().ready.is_some()
     }
 
     /// Takes its power away; returns once it is gone. The network stays.
     ///
     /// # Errors
     /// If it does not go.
-    pub fn cut(&self) -> io::Result<()> {
-        self.shared.order("cut")?;
-        let gone = self.shared.wait(PATIENCE, |answers| answers.ready.is_none().then_some(()));
+    pub fn power_off(&self) -> io::Result<()> {
+        self.shared.send_command("cut")?;
+        let gone = self.shared.wait(CASE_TIMEOUT, |answers| answers.ready.is_none().then_some(()));
         gone.ok_or_else(|| failure("the guest does not go"))
     }
 
-    /// Boots a new one in the same network, after [`Guest::cut`].
+    /// Boots a new one in the same network, after [`Guest::power_off`].
     ///
     /// # Errors
     /// If it does not come up.
-    pub fn boot_again(&self) -> io::Result<()> {
-        self.shared.order("boot")?;
+    pub fn reboot(&self) -> io::Result<()> {
+        self.shared.send_command("boot")?;
         self.await_ready()
     }
 
@@ -204,9 +204,9 @@ impl Guest {
     /// If the guest is gone.
     pub fn start(&self, command: &str) -> io::Result<GuestCommand> {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        self.shared.answers().commands.insert(id, Output::default());
+        self.shared.lock_state().commands.insert(id, Output::default());
         let started = GuestCommand { shared: Arc::clone(&self.shared), id };
-        self.shared.order(&format!("run {id} {command}"))?;
+        self.shared.send_command(&format!("run {id} {command}"))?;
         Ok(started)
     }
 
@@ -214,16 +214,16 @@ impl Guest {
     ///
     /// # Errors
     /// If the guest is gone.
-    pub fn run(&self, command: &str, patience: Duration) -> io::Result<GuestEnded> {
-        Ok(self.start(command)?.finish(patience))
+    pub fn run(&self, command: &str, timeout: Duration) -> io::Result<GuestResult> {
+        Ok(self.start(command)?.finish(timeout))
     }
 
     /// Runs a command line that has to succeed.
     ///
     /// # Errors
     /// With what it wrote, unless it ended with code 0.
-    pub fn does(&self, command: &str) -> io::Result<String> {
-        let ended = self.run(command, PATIENCE)?;
+    pub fn run_ok(&self, command: &str) -> io::Result<String> {
+        let ended = self.run(command, CASE_TIMEOUT)?;
         if ended.code == Some(0) {
             return Ok(ended.output);
         }
@@ -234,7 +234,7 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         // The script ends with its standard input, and removes everything.
-        *self.shared.orders.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.shared.commands_in.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let _ = self.script.wait();
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
@@ -244,7 +244,7 @@ impl Drop for Guest {
 
 impl GuestCommand {
     fn output_now(&self) -> Output {
-        self.shared.answers().commands.get(&self.id).cloned().unwrap_or_default()
+        self.shared.lock_state().commands.get(&self.id).cloned().unwrap_or_default()
     }
 
     /// What it has written so far.
@@ -257,8 +257,8 @@ impl GuestCommand {
     ///
     /// # Errors
     /// With the output so far, if it does not come or the command ends without it.
-    pub fn wait_for(&self, text: &str, patience: Duration) -> io::Result<()> {
-        let found = self.shared.wait(patience, |answers| {
+    pub fn wait_for(&self, text: &str, timeout: Duration) -> io::Result<()> {
+        let found = self.shared.wait(timeout, |answers| {
             let is_up = answers.ready.is_some();
             let output = answers.commands.get(&self.id)?;
             let contains = output.text.contains(text);
@@ -275,25 +275,25 @@ impl GuestCommand {
     /// # Errors
     /// If the guest is gone.
     pub fn kill(&self) -> io::Result<()> {
-        self.shared.order(&format!("kill {}", self.id))
+        self.shared.send_command(&format!("kill {}", self.id))
     }
 
     /// Waits for the end; past `patience` it is killed.
     #[must_use]
-    pub fn finish(self, patience: Duration) -> GuestEnded {
-        let code = self.shared.wait(patience, |answers| {
+    pub fn finish(self, timeout: Duration) -> GuestResult {
+        let code = self.shared.wait(timeout, |answers| {
             let is_up = answers.ready.is_some();
             let code = answers.commands.get(&self.id)?.code;
             (code.is_some() || !is_up).then_some(code)
         });
-        GuestEnded { code: code.flatten(), output: self.output() }
+        GuestResult { code: code.flatten(), output: self.output() }
     }
 }
 
 impl Drop for GuestCommand {
     fn drop(&mut self) {
         let runs = {
-            let answers = self.shared.answers();
+            let answers = self.shared.lock_state();
             answers.ready.is_some()
                 && answers.commands.get(&self.id).is_some_and(|output| output.code.is_none())
         };
@@ -305,6 +305,6 @@ impl Drop for GuestCommand {
                 (output.code.is_some() || !is_up).then_some(())
             });
         }
-        self.shared.answers().commands.remove(&self.id);
+        self.shared.lock_state().commands.remove(&self.id);
     }
 }

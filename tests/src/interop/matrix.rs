@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::interop::case::Case;
-use crate::interop::{bulk, deaths, faults, ping, startup};
+use crate::interop::{bulk, faults, peer_failure, ping, startup};
 
 /// All of them, in the order in which they run.
 ///
@@ -11,7 +11,8 @@ use crate::interop::{bulk, deaths, faults, ping, startup};
 /// If two have the same name.
 #[must_use]
 pub fn all() -> Vec<Case> {
-    let groups = [ping::cases(), startup::cases(), bulk::cases(), faults::cases(), deaths::cases()];
+    let groups =
+        [ping::cases(), startup::cases(), bulk::cases(), faults::cases(), peer_failure::cases()];
     let cases: Vec<_> = groups.into_iter().flatten().collect();
     let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "every case has a name of its own");
@@ -21,10 +22,10 @@ pub fn all() -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interop::verdict::FLAGS;
+    use crate::interop::tcp_analysis::FLAGS;
 
     #[test]
-    fn the_small_matrix_has_something_of_each_group() {
+    fn quick_matrix_covers_each_group() {
         let group = |case: &Case| case.name.split('/').next().unwrap_or_default().to_owned();
         let all = all();
         let groups: BTreeSet<_> = all.iter().map(group).collect();
@@ -33,9 +34,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_explained_exists() {
+    fn expected_analysis_flags_exist() {
         for case in all() {
-            for flag in &case.explained {
+            for flag in &case.expected_analysis {
                 assert!(FLAGS.contains(flag), "{}: {flag}", case.name);
             }
         }

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use crate::interop::case::{Case, PATIENCE, Route, Version, failure};
-use crate::interop::guest::GuestEnded;
-use crate::interop::lab::{Lab, failed, last_line};
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
+use crate::interop::guest::GuestResult;
+use crate::interop::testbed::{Testbed, last_line, program_error};
 
 /// What rping and iwping take, about: 64 KiB less one octet is the most.
 const SIZES: [u32; 4] = [64, 1461, 4096, 65535];
@@ -13,7 +13,7 @@ const SIZES: [u32; 4] = [64, 1461, 4096, 65535];
 const ROUNDS: u32 = 1000;
 /// How long a case may take: a round of 64 KiB takes 20 ms in the emulated guest, and far more
 /// over a bad path.
-const ROUNDS_PATIENCE: Duration = Duration::from_secs(240);
+const ROUNDS_TIMEOUT: Duration = Duration::from_secs(240);
 /// Port of rping.
 const PORT: u16 = 7174;
 
@@ -21,11 +21,11 @@ const PORT: u16 = 7174;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     /// `iwping server`.
-    Ours,
+    Iwping,
     /// `rping -s`.
-    Theirs,
+    Rping,
     /// `rping -s -P`.
-    TheirsPersistent,
+    RpingPersistent,
 }
 
 /// Every server, size, version of IP and MTU, and what else pings are good for.
@@ -33,9 +33,9 @@ pub enum Server {
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (server, name) in [
-        (Server::Ours, "rping-to-iwping"),
-        (Server::Theirs, "iwping-to-rping"),
-        (Server::TheirsPersistent, "iwping-to-rping-P"),
+        (Server::Iwping, "rping-to-iwping"),
+        (Server::Rping, "iwping-to-rping"),
+        (Server::RpingPersistent, "iwping-to-rping-P"),
     ] {
         for route in routes() {
             for size in SIZES {
@@ -43,16 +43,22 @@ pub fn cases() -> Vec<Case> {
                 let full = format!("ping/{name}/{path}/{size}");
                 let is_quick = is_quick(server, route, size);
                 let rounds = if is_quick && size > 4096 { ROUNDS / 4 } else { ROUNDS };
-                let case = Case::new(full, route, move |lab| rounds_of(lab, server, size, rounds));
+                let case = Case::new(full, route, move |testbed| {
+                    run_rounds(testbed, server, size, rounds)
+                });
                 cases.push(case.quick(is_quick));
             }
         }
     }
-    cases.push(Case::new("ping/reconnect/50", Route::PLAIN, |lab| reconnect(lab, 50)));
-    cases.push(Case::new("ping/reconnect/8", Route::PLAIN, |lab| reconnect(lab, 8)).quick(true));
+    cases.push(Case::new("ping/reconnect/50", Route::PLAIN, |testbed| reconnect(testbed, 50)));
+    cases.push(
+        Case::new("ping/reconnect/8", Route::PLAIN, |testbed| reconnect(testbed, 8)).quick(true),
+    );
     cases.push(Case::new("ping/two-clients", Route::PLAIN, two_clients).quick(true));
     cases.push(
-        Case::new("ping/markers-wanted", Route::PLAIN, markers_wanted).quick(true).without_fpdus(),
+        Case::new("ping/markers-wanted", Route::PLAIN, markers_are_refused)
+            .quick(true)
+            .without_fpdus(),
     );
     cases
 }
@@ -65,11 +71,11 @@ fn routes() -> [Route; 6] {
 /// One of each server, size, version and MTU, not every combination.
 fn is_quick(server: Server, route: Route, size: u32) -> bool {
     let chosen = [
-        (Server::Ours, Version::V4, 576, 4096),
-        (Server::Ours, Version::V6, 1500, 65535),
-        (Server::Theirs, Version::V4, 1500, 65535),
-        (Server::Theirs, Version::V6, 1280, 1461),
-        (Server::TheirsPersistent, Version::V4, 9000, 64),
+        (Server::Iwping, Version::V4, 576, 4096),
+        (Server::Iwping, Version::V6, 1500, 65535),
+        (Server::Rping, Version::V4, 1500, 65535),
+        (Server::Rping, Version::V6, 1280, 1461),
+        (Server::RpingPersistent, Version::V4, 9000, 64),
     ];
     chosen.contains(&(server, route.version, route.mtu, size))
 }
@@ -78,20 +84,25 @@ fn is_quick(server: Server, route: Route, size: u32) -> bool {
 ///
 /// # Errors
 /// If a round fails at either end, or some are missing.
-pub fn rounds_of(lab: &mut Lab, server: Server, size: u32, rounds: u32) -> io::Result<String> {
+pub fn run_rounds(
+    testbed: &mut Testbed,
+    server: Server,
+    size: u32,
+    rounds: u32,
+) -> io::Result<String> {
     match server {
-        Server::Ours => served_by_us(lab, size, rounds),
-        Server::Theirs => served_by_them(lab, "", size, rounds),
-        Server::TheirsPersistent => served_by_them(lab, "-P", size, rounds),
+        Server::Iwping => iwping_serves(testbed, size, rounds),
+        Server::Rping => rping_serves(testbed, "", size, rounds),
+        Server::RpingPersistent => rping_serves(testbed, "-P", size, rounds),
     }
 }
 
-fn served_by_us(lab: &mut Lab, size: u32, rounds: u32) -> io::Result<String> {
-    let server = lab.serve("iwping", "server -v", "waiting for clients")?;
-    let client = lab.guest.run(&rping_client(lab, size, rounds), ROUNDS_PATIENCE)?;
-    let client = ended_well("rping", &client);
-    let server = server.finish(PATIENCE)?;
-    let ended = if server.success() { Ok(()) } else { Err(failed("iwping", &server)) };
+fn iwping_serves(testbed: &mut Testbed, size: u32, rounds: u32) -> io::Result<String> {
+    let server = testbed.serve("iwping", "server -v", "waiting for clients")?;
+    let client = testbed.guest.run(&rping_client(testbed, size, rounds), ROUNDS_TIMEOUT)?;
+    let client = expect_exit_ok("rping", &client);
+    let server = server.finish(CASE_TIMEOUT)?;
+    let ended = if server.success() { Ok(()) } else { Err(program_error("iwping", &server)) };
     match (ended, client) {
         // Either may be the cause of the other.
         (Err(server), Err(client)) => return Err(failure(format!("{server}; {client}"))),
@@ -104,12 +115,12 @@ fn served_by_us(lab: &mut Lab, size: u32, rounds: u32) -> io::Result<String> {
     Ok(format!("{rounds} rounds of {size}"))
 }
 
-fn served_by_them(lab: &mut Lab, how: &str, size: u32, rounds: u32) -> io::Result<String> {
-    let server = lab.guest.start(&rping_server(lab, how, size))?;
-    lab.guest.does(&format!("listening {PORT}"))?;
-    let told = our_client(lab, size, rounds)?;
+fn rping_serves(testbed: &mut Testbed, how: &str, size: u32, rounds: u32) -> io::Result<String> {
+    let server = testbed.guest.start(&rping_server(testbed, how, size))?;
+    testbed.guest.run_ok(&format!("listening {PORT}"))?;
+    let told = run_iwping_client(testbed, size, rounds)?;
     if how.is_empty() {
-        ended_well("rping", &server.finish(PATIENCE))?;
+        expect_exit_ok("rping", &server.finish(CASE_TIMEOUT))?;
     }
     if !told.contains(&format!("{rounds} rounds of {size} octets, every octet verified")) {
         return Err(failure(format!("iwping says: {}", last_line(&told))));
@@ -120,28 +131,28 @@ fn served_by_them(lab: &mut Lab, how: &str, size: u32, rounds: u32) -> io::Resul
 
 /// The command line of a client in the guest.
 #[must_use]
-pub fn rping_client(lab: &Lab, size: u32, rounds: u32) -> String {
-    format!("rping -c -V -a {} -S {size} -C {rounds}", lab.ours())
+pub fn rping_client(testbed: &Testbed, size: u32, rounds: u32) -> String {
+    format!("rping -c -V -a {} -S {size} -C {rounds}", testbed.stack_addr())
 }
 
 /// The command line of a server in the guest.
 #[must_use]
-pub fn rping_server(lab: &Lab, how: &str, size: u32) -> String {
-    format!("rping -s {how} -a {} -S {size}", lab.theirs())
+pub fn rping_server(testbed: &Testbed, how: &str, size: u32) -> String {
+    format!("rping -s {how} -a {} -S {size}", testbed.guest_addr())
 }
 
 /// Runs a client of ours; its output.
 ///
 /// # Errors
 /// Unless all rounds succeeded.
-pub fn our_client(lab: &mut Lab, size: u32, rounds: u32) -> io::Result<String> {
-    let line = format!("client {} -V -S {size} -C {rounds}", lab.theirs());
-    lab.does("iwping", &line, ROUNDS_PATIENCE)
+pub fn run_iwping_client(testbed: &mut Testbed, size: u32, rounds: u32) -> io::Result<String> {
+    let line = format!("client {} -V -S {size} -C {rounds}", testbed.guest_addr());
+    testbed.run_ok("iwping", &line, ROUNDS_TIMEOUT)
 }
 
 /// # Errors
 /// With the last words of a command in the guest, unless it ended with code 0.
-pub fn ended_well(name: &str, ended: &GuestEnded) -> io::Result<()> {
+pub fn expect_exit_ok(name: &str, ended: &GuestResult) -> io::Result<()> {
     if ended.code == Some(0) {
         return Ok(());
     }
@@ -150,12 +161,12 @@ pub fn ended_well(name: &str, ended: &GuestEnded) -> io::Result<()> {
 }
 
 /// Connections one after the other, each by a program of its own, with one round each.
-fn reconnect(lab: &mut Lab, count: u32) -> io::Result<String> {
-    let _server = lab.guest.start(&rping_server(lab, "-P", 64))?;
-    lab.guest.does(&format!("listening {PORT}"))?;
+fn reconnect(testbed: &mut Testbed, count: u32) -> io::Result<String> {
+    let _server = testbed.guest.start(&rping_server(testbed, "-P", 64))?;
+    testbed.guest.run_ok(&format!("listening {PORT}"))?;
     let mut complaints = Vec::new();
     for number in 0..count {
-        if let Err(error) = our_client(lab, 64, 1) {
+        if let Err(error) = run_iwping_client(testbed, 64, 1) {
             complaints.push(format!("connection {number}: {error}"));
         }
     }
@@ -166,17 +177,17 @@ fn reconnect(lab: &mut Lab, count: u32) -> io::Result<String> {
 }
 
 /// Two clients in the guest at the same time.
-fn two_clients(lab: &mut Lab) -> io::Result<String> {
-    let server = lab.serve("iwping", "server -P -v", "waiting for clients")?;
-    let line = rping_client(lab, 1000, ROUNDS / 4);
-    let clients = [lab.guest.start(&line)?, lab.guest.start(&line)?];
+fn two_clients(testbed: &mut Testbed) -> io::Result<String> {
+    let server = testbed.serve("iwping", "server -P -v", "waiting for clients")?;
+    let line = rping_client(testbed, 1000, ROUNDS / 4);
+    let clients = [testbed.guest.start(&line)?, testbed.guest.start(&line)?];
     for client in clients {
-        ended_well("rping", &client.finish(ROUNDS_PATIENCE))?;
+        expect_exit_ok("rping", &client.finish(ROUNDS_TIMEOUT))?;
     }
     let told = server.output()?;
     let served = told.lines().filter(|line| line.starts_with("server ping")).count();
     server.interrupt()?;
-    server.finish(PATIENCE)?;
+    server.finish(CASE_TIMEOUT)?;
     if served != 500 {
         return Err(failure(format!("{served} of 500 rounds: {}", last_line(&told))));
     }
@@ -184,15 +195,15 @@ fn two_clients(lab: &mut Lab) -> io::Result<String> {
 }
 
 /// siw refuses markers, and we say so.
-fn markers_wanted(lab: &mut Lab) -> io::Result<String> {
-    let _server = lab.guest.start(&rping_server(lab, "-P", 64))?;
-    lab.guest.does(&format!("listening {PORT}"))?;
-    let line = format!("client {} -C 1 --markers", lab.theirs());
-    let ended = lab.run("iwping", &line, PATIENCE)?;
+fn markers_are_refused(testbed: &mut Testbed) -> io::Result<String> {
+    let _server = testbed.guest.start(&rping_server(testbed, "-P", 64))?;
+    testbed.guest.run_ok(&format!("listening {PORT}"))?;
+    let line = format!("client {} -C 1 --markers", testbed.guest_addr());
+    let ended = testbed.run("iwping", &line, CASE_TIMEOUT)?;
     if ended.status.is_none_or(|status| status.success()) || !ended.output.contains("siw refuses") {
-        return Err(failed("iwping", &ended));
+        return Err(program_error("iwping", &ended));
     }
     // The next connection, without them, is none the worse.
-    our_client(lab, 64, 10)?;
+    run_iwping_client(testbed, 64, 10)?;
     Ok(format!("siw refuses; iwping says: {}", last_line(&ended.output)))
 }

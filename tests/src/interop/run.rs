@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::capture::{self, Capture};
 use crate::interop::case::Case;
-use crate::interop::lab::Lab;
-use crate::interop::verdict;
+use crate::interop::tcp_analysis;
+use crate::interop::testbed::Testbed;
 
 /// Name of a case's capture.
 const WIRE: &str = "wire.pcap";
@@ -31,22 +31,26 @@ pub struct Row {
 /// # Errors
 /// If the guest does not come up, or nothing can be printed.
 pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
-    let mut lab = Lab::open(folder)?;
-    println!("siw of Linux {} ({})", lab.guest.fact("kernel"), lab.guest.fact("accel"));
+    let mut testbed = Testbed::open(folder)?;
+    println!(
+        "siw of Linux {} ({})",
+        testbed.guest.property("kernel"),
+        testbed.guest.property("accel")
+    );
     let width = cases.iter().map(|case| case.name.len()).max().unwrap_or_default();
     let mut rows = Vec::new();
     for (index, case) in cases.iter().enumerate() {
         let own = folder.join(case.name.replace('/', "."));
         fs::create_dir_all(&own)?;
         let began = Instant::now();
-        let mut outcome = run_case(case, &mut lab, &own);
-        if outcome.as_ref().is_err_and(|error| error.kind() == capture::GAPS) {
+        let mut outcome = run_case(case, &mut testbed, &own);
+        if outcome.as_ref().is_err_and(|error| error.kind() == capture::DROPPED_PACKETS) {
             // Nothing is known then of what was on the wire.
-            outcome = run_case(case, &mut lab, &own);
+            outcome = run_case(case, &mut testbed, &own);
         }
-        if outcome.is_err() && has_wrong_crc(&own.join(WIRE), lab.theirs()) {
+        if outcome.is_err() && has_wrong_crc(&own.join(WIRE), testbed.guest_addr()) {
             // No end can go on then.
-            outcome = run_case(case, &mut lab, &own)
+            outcome = run_case(case, &mut testbed, &own)
                 .map(|told| format!("{told}; run again: siw had sent an FPDU with a wrong CRC"));
         }
         let outcome = outcome.map_err(|error| error.to_string());
@@ -65,18 +69,18 @@ pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
 
 /// True if tshark finds an FPDU with a wrong CRC in what `sender` sent.
 fn has_wrong_crc(file: &Path, sender: IpAddr) -> bool {
-    capture::judge(file, sender, false).is_ok_and(|verdict| verdict.bad_crc > 0)
+    capture::dissect(file, sender, false).is_ok_and(|analysis| analysis.bad_crc > 0)
 }
 
-fn run_case(case: &Case, lab: &mut Lab, folder: &Path) -> io::Result<String> {
-    lab.set_up(case.route, folder)?;
+fn run_case(case: &Case, testbed: &mut Testbed, folder: &Path) -> io::Result<String> {
+    testbed.configure_route(case.route, folder)?;
     let file = folder.join(WIRE);
-    let (namespace, interface) = (lab.namespace(), lab.guest.fact("interface"));
-    let capture = Capture::within(&namespace, &interface, case.packets_max, file)?;
-    let told = (case.body)(lab);
+    let (namespace, interface) = (testbed.namespace(), testbed.guest.property("interface"));
+    let capture = Capture::start_in_namespace(&namespace, &interface, case.packets_max, file)?;
+    let told = (case.body)(testbed);
     let file = capture.stop()?;
     let told = told?;
-    let judged = verdict::judge(case, &file, lab.ours())?;
+    let judged = tcp_analysis::check_capture(case, &file, testbed.stack_addr())?;
     Ok(format!("{told}; {judged}"))
 }
 

@@ -3,9 +3,9 @@
 
 use std::io;
 
-use crate::interop::case::{Case, PATIENCE, Route, Version, failure};
-use crate::interop::lab::{Lab, failed, last_line};
-use crate::interop::ping::ended_well;
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
+use crate::interop::ping::expect_exit_ok;
+use crate::interop::testbed::{Testbed, last_line, program_error};
 
 /// Port of exchanges.
 const PORT: u16 = 4796;
@@ -18,11 +18,11 @@ const ALL_SIZES: &str = "--sizes 0,1,2,3,1000,1461,65535,1000001,4194304";
 /// Who connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
-    Ours,
-    Theirs,
+    Stack,
+    Siw,
 }
 
-const CLIENTS: [(Client, &str); 2] = [(Client::Ours, "by-us"), (Client::Theirs, "by-siw")];
+const CLIENTS: [(Client, &str); 2] = [(Client::Stack, "by-us"), (Client::Siw, "by-siw")];
 
 /// What the ends of an exchange are told, and what ours has to say.
 #[derive(Clone)]
@@ -61,7 +61,8 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |name: String, exchange: Exchange, quick: bool| {
         let is_rejected = exchange.both.contains("--reject");
-        let case = Case::new(name, Route::PLAIN, move |lab| run(lab, &exchange)).quick(quick);
+        let case =
+            Case::new(name, Route::PLAIN, move |testbed| run(testbed, &exchange)).quick(quick);
         cases.push(if is_rejected { case.without_fpdus() } else { case });
     };
     for (client, role) in CLIENTS {
@@ -79,28 +80,31 @@ pub fn cases() -> Vec<Case> {
         add(format!("startup/no-crc-wanted/{role}"), no_crc.expects("agreed: "), false);
         terminates(client, role, &mut add);
     }
-    let by_us = || Exchange::new(Client::Ours, SHORT);
-    let old = Exchange::new(Client::Ours, "--no-reads --sizes 1,65535").ours("--mpa-revision 1");
+    let by_us = || Exchange::new(Client::Stack, SHORT);
+    let old = Exchange::new(Client::Stack, "--no-reads --sizes 1,65535").ours("--mpa-revision 1");
     add("startup/revision-1".into(), old.expects("agreed: MPA revision 1, "), true);
     for kind in ["write", "read"] {
         let ready = by_us().ours(format!("--peer-to-peer {kind}"));
         add(format!("startup/peer-to-peer-{kind}"), ready, kind == "write");
     }
-    cases.push(Case::new("startup/peer-to-peer-send", Route::PLAIN, ready_by_send).without_fpdus());
+    cases.push(
+        Case::new("startup/peer-to-peer-send", Route::PLAIN, rtr_by_send_is_refused)
+            .without_fpdus(),
+    );
     cases
 }
 
 /// siw knows no ready-to-receive message that is a Send, and we say so. It never serves another
 /// connection after that, and goes with its guest.
-fn ready_by_send(lab: &mut Lab) -> io::Result<String> {
-    let _server = lab.guest.start(&format!("siw_peer exchange {SHORT}"))?;
-    lab.guest.does(&format!("listening {PORT}"))?;
-    let line = format!("{} {SHORT} --peer-to-peer send", lab.theirs());
-    let ended = lab.run(END, &line, PATIENCE)?;
+fn rtr_by_send_is_refused(testbed: &mut Testbed) -> io::Result<String> {
+    let _server = testbed.guest.start(&format!("siw_peer exchange {SHORT}"))?;
+    testbed.guest.run_ok(&format!("listening {PORT}"))?;
+    let line = format!("{} {SHORT} --peer-to-peer send", testbed.guest_addr());
+    let ended = testbed.run(END, &line, CASE_TIMEOUT)?;
     if ended.success() || !ended.output.contains("no ready-to-receive message") {
-        return Err(failed("interop_end", &ended));
+        return Err(program_error("interop_end", &ended));
     }
-    lab.guest.cut()?;
+    testbed.guest.power_off()?;
     Ok(last_line(&ended.output).to_owned())
 }
 
@@ -131,44 +135,44 @@ fn terminates(client: Client, role: &str, add: &mut impl FnMut(String, Exchange,
         ("stale", "1/1/00"),
     ] {
         for fault_by in ["initiator", "responder"] {
-            let is_ours = (client == Client::Ours) == (fault_by == "initiator");
+            let is_ours = (client == Client::Stack) == (fault_by == "initiator");
             if is_ours && fault == "invalidate" {
                 continue;
             }
             let end = if is_ours { "received" } else { "sent" };
             let both = format!("{SHORT} --fault {fault} --fault-by {fault_by}");
             let exchange = Exchange::new(client, both).expects(format!("terminate-{end} {code}"));
-            let quick = fault == "write" && client == Client::Ours;
+            let quick = fault == "write" && client == Client::Stack;
             let whose = if is_ours { "ours" } else { "theirs" };
             add(format!("terminate/{fault}-{whose}/{role}"), exchange, quick);
         }
     }
 }
 
-fn run(lab: &mut Lab, exchange: &Exchange) -> io::Result<String> {
+fn run(testbed: &mut Testbed, exchange: &Exchange) -> io::Result<String> {
     let Exchange { client, both, ours, theirs, expected } = exchange;
     let (output, theirs) = match client {
-        Client::Ours => {
-            let family = if lab.route().version == Version::V6 { "--ipv6" } else { "" };
+        Client::Stack => {
+            let family = if testbed.route().version == Version::V6 { "--ipv6" } else { "" };
             let line = format!("siw_peer exchange {family} {both} {theirs}");
-            let server = lab.guest.start(&line)?;
-            lab.guest.does(&format!("listening {PORT}"))?;
-            let line = format!("{} {both} {ours}", lab.theirs());
-            let client = lab.run(END, &line, PATIENCE)?;
-            (client, server.finish(PATIENCE))
+            let server = testbed.guest.start(&line)?;
+            testbed.guest.run_ok(&format!("listening {PORT}"))?;
+            let line = format!("{} {both} {ours}", testbed.guest_addr());
+            let client = testbed.run(END, &line, CASE_TIMEOUT)?;
+            (client, server.finish(CASE_TIMEOUT))
         }
-        Client::Theirs => {
-            let server = lab.serve(END, &format!("{both} {ours}"), "listening on port")?;
-            let line = format!("siw_peer exchange {} {both} {theirs}", lab.ours());
-            let client = lab.guest.run(&line, PATIENCE)?;
-            (server.finish(PATIENCE)?, client)
+        Client::Siw => {
+            let server = testbed.serve(END, &format!("{both} {ours}"), "listening on port")?;
+            let line = format!("siw_peer exchange {} {both} {theirs}", testbed.stack_addr());
+            let client = testbed.guest.run(&line, CASE_TIMEOUT)?;
+            (server.finish(CASE_TIMEOUT)?, client)
         }
     };
     if !output.success() {
-        let (ours, theirs) = (failed("interop_end", &output), last_line(&theirs.output));
+        let (ours, theirs) = (program_error("interop_end", &output), last_line(&theirs.output));
         return Err(failure(format!("{ours}; siw_peer says: {theirs}")));
     }
-    ended_well("siw_peer", &theirs)?;
+    expect_exit_ok("siw_peer", &theirs)?;
     if !output.output.contains(expected) {
         return Err(failure(format!("no '{expected}' in: {}", output.output.trim())));
     }

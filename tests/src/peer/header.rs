@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::broken;
+use super::invalid_data;
 
 /// Octets of a tagged header.
 pub(super) const TAGGED_LEN: usize = 14;
@@ -39,7 +39,7 @@ pub mod opcode {
 
 /// Turns a ULPDU's versions of DDP and RDMAP from those of the IETF (DV 1, RV 1) to those of the
 /// RDMA Consortium (DV 0, RV 0), or back.
-pub fn turn_versions(ulpdu: &mut [u8]) {
+pub fn toggle_versions(ulpdu: &mut [u8]) {
     for (octet, bits) in ulpdu.iter_mut().zip([0x01, 0x40]) {
         *octet ^= bits;
     }
@@ -96,7 +96,7 @@ impl Header {
         Self::Untagged { opcode, last: true, invalidate: 0, qn: 1, msn, mo: 0 }
     }
 
-    /// Header and payload as one ULPDU, versions 1 (IETF); see [`turn_versions`].
+    /// Header and payload as one ULPDU, versions 1 (IETF); see [`toggle_versions`].
     #[must_use]
     pub fn encode(&self, payload: &[u8]) -> Vec<u8> {
         let mut octets = Vec::with_capacity(UNTAGGED_LEN + payload.len());
@@ -125,32 +125,33 @@ impl Header {
     /// # Errors
     /// `InvalidData` naming the rule that was broken.
     pub fn decode(ulpdu: &[u8]) -> io::Result<(Self, &[u8])> {
-        let (&[ddp, rdmap], _) =
-            ulpdu.split_first_chunk().ok_or_else(|| broken("a ULPDU without control octets"))?;
+        let (&[ddp, rdmap], _) = ulpdu
+            .split_first_chunk()
+            .ok_or_else(|| invalid_data("a ULPDU without control octets"))?;
         if ddp & 0x3F != 0x01 {
-            return Err(broken(format!("DDP control octet {ddp:#04x}")));
+            return Err(invalid_data(format!("DDP control octet {ddp:#04x}")));
         }
         if rdmap & 0xF0 != 0x40 {
-            return Err(broken(format!("RDMAP control octet {rdmap:#04x}")));
+            return Err(invalid_data(format!("RDMAP control octet {rdmap:#04x}")));
         }
         let last = ddp & 0x40 != 0;
         let opcode = rdmap & 0x0F;
         if ddp & 0x80 != 0 {
             let (header, payload) = ulpdu
                 .split_first_chunk::<TAGGED_LEN>()
-                .ok_or_else(|| broken("a tagged header cut short"))?;
+                .ok_or_else(|| invalid_data("a tagged header cut short"))?;
             if opcode != opcode::WRITE && opcode != opcode::READ_RESPONSE {
-                return Err(broken(format!("opcode {opcode} in a tagged segment")));
+                return Err(invalid_data(format!("opcode {opcode} in a tagged segment")));
             }
             if payload.is_empty() && !last {
-                return Err(broken("an empty segment that is not the last"));
+                return Err(invalid_data("an empty segment that is not the last"));
             }
             let to = u64::from_be_bytes(header[6..14].try_into().expect("eight octets"));
             return Ok((Self::Tagged { opcode, last, stag: be32(header, 2), to }, payload));
         }
         let (header, payload) = ulpdu
             .split_first_chunk::<UNTAGGED_LEN>()
-            .ok_or_else(|| broken("an untagged header cut short"))?;
+            .ok_or_else(|| invalid_data("an untagged header cut short"))?;
         let (invalidate, qn) = (be32(header, 2), be32(header, 6));
         let expected_qn = match opcode {
             opcode::SEND..=opcode::SEND_SOLICITED_INVALIDATE
@@ -159,15 +160,15 @@ impl Header {
             opcode::READ_REQUEST | opcode::ATOMIC_REQUEST => 1,
             opcode::TERMINATE => 2,
             opcode::ATOMIC_RESPONSE => 3,
-            _ => return Err(broken(format!("opcode {opcode} in an untagged segment"))),
+            _ => return Err(invalid_data(format!("opcode {opcode} in an untagged segment"))),
         };
         if qn != expected_qn {
-            return Err(broken(format!("opcode {opcode} on queue {qn}")));
+            return Err(invalid_data(format!("opcode {opcode} on queue {qn}")));
         }
         let names_stag =
             matches!(opcode, opcode::SEND_INVALIDATE | opcode::SEND_SOLICITED_INVALIDATE);
         if !names_stag && invalidate != 0 {
-            return Err(broken(format!("opcode {opcode} with an STag to invalidate")));
+            return Err(invalid_data(format!("opcode {opcode} with an STag to invalidate")));
         }
         let (msn, mo) = (be32(header, 10), be32(header, 14));
         Ok((Self::Untagged { opcode, last, invalidate, qn, msn, mo }, payload))
@@ -203,10 +204,11 @@ impl ReadRequest {
     }
 
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
-        let octets: &[u8; 28] =
-            payload.try_into().map_err(|_| broken("a Read Request that has not 28 octets"))?;
+        let octets: &[u8; 28] = payload
+            .try_into()
+            .map_err(|_| invalid_data("a Read Request that has not 28 octets"))?;
         if !last || mo != 0 {
-            return Err(broken("a Read Request in more than one segment"));
+            return Err(invalid_data("a Read Request in more than one segment"));
         }
         Ok(Self {
             sink_stag: be32(octets, 0),
@@ -248,13 +250,14 @@ impl AtomicRequest {
     }
 
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
-        let octets: &[u8; 52] =
-            payload.try_into().map_err(|_| broken("an Atomic Request that has not 52 octets"))?;
+        let octets: &[u8; 52] = payload
+            .try_into()
+            .map_err(|_| invalid_data("an Atomic Request that has not 52 octets"))?;
         if !last || mo != 0 {
-            return Err(broken("an Atomic Request in more than one segment"));
+            return Err(invalid_data("an Atomic Request in more than one segment"));
         }
         if octets[..3] != [0; 3] || octets[3] > 2 {
-            return Err(broken(format!("atomic operation {:02x?}", &octets[..4])));
+            return Err(invalid_data(format!("atomic operation {:02x?}", &octets[..4])));
         }
         Ok(Self {
             operation: octets[3],
@@ -286,10 +289,11 @@ impl AtomicResponse {
     }
 
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
-        let octets: &[u8; 12] =
-            payload.try_into().map_err(|_| broken("an Atomic Response that has not 12 octets"))?;
+        let octets: &[u8; 12] = payload
+            .try_into()
+            .map_err(|_| invalid_data("an Atomic Response that has not 12 octets"))?;
         if !last || mo != 0 {
-            return Err(broken("an Atomic Response in more than one segment"));
+            return Err(invalid_data("an Atomic Response in more than one segment"));
         }
         Ok(Self { id: be32(octets, 0), original: be64(octets, 4) })
     }
@@ -325,9 +329,9 @@ impl Terminate {
     /// `InvalidData` naming the rule that was broken.
     pub fn decode(payload: &[u8]) -> io::Result<Self> {
         let (&[kind, code, control, reserved], rest) =
-            payload.split_first_chunk().ok_or_else(|| broken("a Terminate cut short"))?;
+            payload.split_first_chunk().ok_or_else(|| invalid_data("a Terminate cut short"))?;
         if control & 0x1F != 0 || reserved != 0 {
-            return Err(broken("reserved bits of a Terminate are set"));
+            return Err(invalid_data("reserved bits of a Terminate are set"));
         }
         let (has_len, has_ddp, has_rdma) =
             (control & 0x80 != 0, control & 0x40 != 0, control & 0x20 != 0);
@@ -335,7 +339,7 @@ impl Terminate {
         let (mut rest, mut segment_len) = (rest, None);
         if has_len || has_ddp {
             let (len, after) =
-                rest.split_first_chunk().ok_or_else(|| broken("no DDP Segment Length"))?;
+                rest.split_first_chunk().ok_or_else(|| invalid_data("no DDP Segment Length"))?;
             segment_len = has_len.then_some(u16::from_be_bytes(*len));
             rest = after;
         }
@@ -343,18 +347,18 @@ impl Terminate {
             let tagged = rest.first().is_some_and(|octet| octet & 0x80 != 0);
             let len = if tagged { TAGGED_LEN } else { UNTAGGED_LEN };
             let (header, after) =
-                rest.split_at_checked(len).ok_or_else(|| broken("no DDP header"))?;
+                rest.split_at_checked(len).ok_or_else(|| invalid_data("no DDP header"))?;
             ddp_header = header.to_vec();
             rest = after;
         }
         if has_rdma {
             let (header, after) =
-                rest.split_at_checked(28).ok_or_else(|| broken("no RDMA header"))?;
+                rest.split_at_checked(28).ok_or_else(|| invalid_data("no RDMA header"))?;
             rdma_header = header.to_vec();
             rest = after;
         }
         if !rest.is_empty() {
-            return Err(broken("a Terminate with octets to spare"));
+            return Err(invalid_data("a Terminate with octets to spare"));
         }
         let (layer, error_type) = (kind >> 4, kind & 0x0F);
         Ok(Self { layer, error_type, code, segment_len, ddp_header, rdma_header })

@@ -36,9 +36,9 @@ pub fn marked_fpdu(ulpdu: &[u8], crc: bool, sent: u64) -> Vec<u8> {
 
 /// Takes the markers, if there are any, out of one FPDU as its octets arrive.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct MarkedReader {
     /// Octets of the direction before this FPDU, if there are markers in it.
-    before: Option<u64>,
+    stream_pos: Option<u64>,
     /// All octets so far, markers included.
     raw: Vec<u8>,
     /// The same without markers.
@@ -46,14 +46,15 @@ pub(super) struct Reader {
     length_at: usize,
 }
 
-impl Reader {
+impl MarkedReader {
     pub(super) const fn new(before: Option<u64>) -> Self {
-        Self { before, raw: Vec::new(), content: Vec::new(), length_at: 0 }
+        Self { stream_pos: before, raw: Vec::new(), content: Vec::new(), length_at: 0 }
     }
 
     /// True if the next octet of the direction begins a marker.
     fn at_marker(&self) -> bool {
-        self.before.is_some_and(|before| (before + self.raw.len() as u64).is_multiple_of(PERIOD))
+        self.stream_pos
+            .is_some_and(|before| (before + self.raw.len() as u64).is_multiple_of(PERIOD))
     }
 
     /// How many octets to read next on the way to `wanted` octets of content: a whole marker, or
@@ -66,16 +67,16 @@ impl Reader {
         if self.at_marker() {
             return 4;
         }
-        let Some(before) = self.before else { return missing };
+        let Some(before) = self.stream_pos else { return missing };
         let to_marker = PERIOD - (before + self.raw.len() as u64) % PERIOD;
         missing.min(usize::try_from(to_marker).expect("at most a period"))
     }
 
-    /// Takes the octets that [`Reader::next_len`] asked for.
+    /// Takes the octets that [`MarkedReader::next_len`] asked for.
     ///
     /// # Errors
     /// What is wrong with a marker.
-    pub(super) fn take(&mut self, octets: &[u8]) -> Result<(), String> {
+    pub(super) fn push(&mut self, octets: &[u8]) -> Result<(), String> {
         if self.at_marker() {
             let told = u32::from_be_bytes(octets.try_into().expect("a whole marker"));
             let at = self.raw.len();

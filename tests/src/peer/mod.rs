@@ -18,29 +18,29 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 pub use header::{
-    AtomicRequest, AtomicResponse, Header, ReadRequest, Terminate, opcode, turn_versions,
+    AtomicRequest, AtomicResponse, Header, ReadRequest, Terminate, opcode, toggle_versions,
 };
-use markers::Reader;
+use markers::MarkedReader;
 pub use markers::marked_fpdu;
-pub use startup::{Frame, Role, Startup};
+pub use startup::{Role, Startup, StartupFrame};
 
 /// STag under which the peer offers its buffer.
 pub const PEER_STAG: u32 = 0x00C0_FFEE;
 /// Largest ULPDU of an FPDU (RFC 5044 section 5.1).
 pub const ULPDU_LEN_MAX: usize = 64_768;
 /// How long any single wait of the peer lasts before it is an error.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How octets are handed to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chop {
+pub enum Segmentation {
     /// One write per FPDU.
-    Whole,
+    PerFpdu,
     /// Writes of 1 to 40 octets, drawn from this seed, with a pause after each: with `TCP_NODELAY`
     /// most become segments of their own.
-    Dribble(u64),
+    RandomSmall(u64),
     /// Writes of exactly this many octets, whatever the boundaries of FPDUs.
-    Every(usize),
+    FixedSize(usize),
 }
 
 /// A peer in full operation, with one tagged buffer that the other end may read and write.
@@ -49,11 +49,11 @@ pub struct Peer {
     stream: TcpStream,
     crc: bool,
     /// Octets sent since full operation began, if the other end asked for markers.
-    marked_out: Option<u64>,
+    tx_marker_pos: Option<u64>,
     /// Octets received since then, if this end did.
-    marked_in: Option<u64>,
-    chop: Chop,
-    chance: SmallRng,
+    rx_marker_pos: Option<u64>,
+    segmentation: Segmentation,
+    rng: SmallRng,
     /// Versions of DDP and RDMAP are those of the RDMA Consortium, in both directions.
     pub rdmac: bool,
     /// Largest ULPDU that [`Peer::write`], [`Peer::send`] and Read Responses use.
@@ -69,9 +69,9 @@ pub struct Peer {
     /// Read Requests served.
     pub reads_served: usize,
     /// Atomic Requests that arrived. They are not answered.
-    pub atomics: Vec<AtomicRequest>,
+    pub atomic_requests: Vec<AtomicRequest>,
     /// Atomic Responses that arrived.
-    pub originals: Vec<AtomicResponse>,
+    pub atomic_responses: Vec<AtomicResponse>,
     /// The Terminate that arrived, if one did.
     pub terminate: Option<Terminate>,
     /// FPDUs that arrived.
@@ -81,7 +81,7 @@ pub struct Peer {
     open_send: Option<Received>,
     next_msn_out: [u32; 4],
     next_msn_in: [u32; 4],
-    finished: bool,
+    fin_received: bool,
 }
 
 /// A Send that arrived.
@@ -96,7 +96,7 @@ pub struct Received {
 }
 
 /// A violation found by the peer.
-pub(crate) fn broken(what: impl Into<String>) -> io::Error {
+pub(crate) fn invalid_data(what: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.into())
 }
 
@@ -122,17 +122,17 @@ impl Peer {
     ///
     /// # Errors
     /// I/O errors; `ConnectionRefused` if the Reply rejects; `InvalidData` if it is malformed.
-    pub fn initiate(stream: TcpStream, startup: &Startup) -> io::Result<(Self, Frame)> {
+    pub fn initiate(stream: TcpStream, startup: &Startup) -> io::Result<(Self, StartupFrame)> {
         let mut peer = Self::new(stream)?;
-        peer.put(&startup.encode(Role::Initiator))?;
-        let reply = Frame::read(&mut peer.stream, Role::Responder)?;
-        if reply.rejected() {
+        peer.write_raw(&startup.encode(Role::Initiator))?;
+        let reply = StartupFrame::read(&mut peer.stream, Role::Responder)?;
+        if reply.is_rejected() {
             let text = String::from_utf8_lossy(reply.application_data()).into_owned();
             return Err(io::Error::new(ErrorKind::ConnectionRefused, text));
         }
         peer.crc = startup.crc || reply.wants_crc();
-        peer.marked_in = startup.markers.then_some(0);
-        peer.marked_out = reply.wants_markers().then_some(0);
+        peer.rx_marker_pos = startup.markers.then_some(0);
+        peer.tx_marker_pos = reply.wants_markers().then_some(0);
         Ok((peer, reply))
     }
 
@@ -140,14 +140,14 @@ impl Peer {
     ///
     /// # Errors
     /// I/O errors; `InvalidData` if the Request is malformed.
-    pub fn respond(stream: TcpStream, startup: &Startup) -> io::Result<(Self, Frame)> {
+    pub fn respond(stream: TcpStream, startup: &Startup) -> io::Result<(Self, StartupFrame)> {
         let mut peer = Self::new(stream)?;
-        let request = Frame::read(&mut peer.stream, Role::Initiator)?;
+        let request = StartupFrame::read(&mut peer.stream, Role::Initiator)?;
         let revision = startup.revision.min(request.revision);
-        peer.put(&Startup { revision, ..startup.clone() }.encode(Role::Responder))?;
+        peer.write_raw(&Startup { revision, ..startup.clone() }.encode(Role::Responder))?;
         peer.crc = startup.crc || request.wants_crc();
-        peer.marked_in = startup.markers.then_some(0);
-        peer.marked_out = request.wants_markers().then_some(0);
+        peer.rx_marker_pos = startup.markers.then_some(0);
+        peer.tx_marker_pos = request.wants_markers().then_some(0);
         Ok((peer, request))
     }
 
@@ -157,15 +157,15 @@ impl Peer {
     /// If socket options cannot be set.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self {
             stream,
             crc: true,
-            marked_out: None,
-            marked_in: None,
-            chop: Chop::Whole,
-            chance: SmallRng::seed_from_u64(0),
+            tx_marker_pos: None,
+            rx_marker_pos: None,
+            segmentation: Segmentation::PerFpdu,
+            rng: SmallRng::seed_from_u64(0),
             rdmac: false,
             ulpdu_len_max: 1442,
             memory: Vec::new(),
@@ -173,24 +173,24 @@ impl Peer {
             writes: 0,
             responses: 0,
             reads_served: 0,
-            atomics: Vec::new(),
-            originals: Vec::new(),
+            atomic_requests: Vec::new(),
+            atomic_responses: Vec::new(),
             terminate: None,
             fpdus: 0,
             largest_ulpdu: 0,
             open_send: None,
             next_msn_out: [1; 4],
             next_msn_in: [1; 4],
-            finished: false,
+            fin_received: false,
         })
     }
 
     /// Chooses how octets are handed to TCP from here on.
-    pub fn set_chop(&mut self, chop: Chop) {
-        if let Chop::Dribble(seed) = chop {
-            self.chance = SmallRng::seed_from_u64(seed);
+    pub fn set_segmentation(&mut self, chop: Segmentation) {
+        if let Segmentation::RandomSmall(seed) = chop {
+            self.rng = SmallRng::seed_from_u64(seed);
         }
-        self.chop = chop;
+        self.segmentation = chop;
     }
 
     /// Whether CRCs were agreed.
@@ -202,24 +202,24 @@ impl Peer {
     /// Whether there are markers in what arrives, and in what is sent.
     #[must_use]
     pub const fn markers(&self) -> (bool, bool) {
-        (self.marked_in.is_some(), self.marked_out.is_some())
+        (self.rx_marker_pos.is_some(), self.tx_marker_pos.is_some())
     }
 
     /// Hands raw octets to TCP in the chosen pieces.
     ///
     /// # Errors
     /// Those of the socket.
-    pub fn put(&mut self, octets: &[u8]) -> io::Result<()> {
+    pub fn write_raw(&mut self, octets: &[u8]) -> io::Result<()> {
         let mut rest = octets;
         while !rest.is_empty() {
-            let len = match self.chop {
-                Chop::Whole => rest.len(),
-                Chop::Dribble(_) => self.chance.random_range(1..=40),
-                Chop::Every(len) => len.max(1),
+            let len = match self.segmentation {
+                Segmentation::PerFpdu => rest.len(),
+                Segmentation::RandomSmall(_) => self.rng.random_range(1..=40),
+                Segmentation::FixedSize(len) => len.max(1),
             };
             let (piece, after) = rest.split_at(len.min(rest.len()));
             self.stream.write_all(piece)?;
-            if matches!(self.chop, Chop::Dribble(_)) {
+            if matches!(self.segmentation, Segmentation::RandomSmall(_)) {
                 std::thread::sleep(Duration::from_micros(30));
             }
             rest = after;
@@ -231,18 +231,18 @@ impl Peer {
     ///
     /// # Errors
     /// Those of the socket.
-    pub fn put_ulpdu(&mut self, ulpdu: &[u8]) -> io::Result<()> {
+    pub fn send_ulpdu(&mut self, ulpdu: &[u8]) -> io::Result<()> {
         let mut ulpdu = ulpdu.to_vec();
         if self.rdmac {
-            turn_versions(&mut ulpdu);
+            toggle_versions(&mut ulpdu);
         }
         let octets = self.next_fpdu(&ulpdu);
-        self.put(&octets)
+        self.write_raw(&octets)
     }
 
     /// An FPDU as the next of its direction; it counts as sent.
     pub fn next_fpdu(&mut self, ulpdu: &[u8]) -> Vec<u8> {
-        let Some(sent) = &mut self.marked_out else { return fpdu(ulpdu, self.crc) };
+        let Some(sent) = &mut self.tx_marker_pos else { return fpdu(ulpdu, self.crc) };
         let octets = marked_fpdu(ulpdu, self.crc, *sent);
         *sent += octets.len() as u64;
         octets
@@ -253,7 +253,7 @@ impl Peer {
     /// # Errors
     /// Those of the socket.
     pub fn write(&mut self, stag: u32, to: u64, octets: &[u8]) -> io::Result<()> {
-        self.tagged(opcode::WRITE, stag, to, octets)
+        self.send_tagged(opcode::WRITE, stag, to, octets)
     }
 
     /// A Send of any form on queue 0.
@@ -264,7 +264,7 @@ impl Peer {
     /// # Panics
     /// If the message is longer than 2^32-1 octets.
     pub fn send(&mut self, opcode: u8, invalidate: u32, octets: &[u8]) -> io::Result<()> {
-        let msn = self.take_msn(0);
+        let msn = self.alloc_msn(0);
         let room = self.ulpdu_len_max - header::UNTAGGED_LEN;
         let mut offset = 0;
         loop {
@@ -273,7 +273,7 @@ impl Peer {
             let header =
                 Header::Untagged { opcode, last: end == octets.len(), invalidate, qn: 0, msn, mo };
             let ulpdu = header.encode(&octets[offset..end]);
-            self.put_ulpdu(&ulpdu)?;
+            self.send_ulpdu(&ulpdu)?;
             offset = end;
             if offset == octets.len() {
                 return Ok(());
@@ -288,7 +288,7 @@ impl Peer {
     pub fn read(&mut self, stag: u32, to: u64, len: u32, sink_to: u64) -> io::Result<()> {
         let request =
             ReadRequest { sink_stag: PEER_STAG, sink_to, len, source_stag: stag, source_to: to };
-        let msn = self.take_msn(1);
+        let msn = self.alloc_msn(1);
         let header = Header::Untagged {
             opcode: opcode::READ_REQUEST,
             last: true,
@@ -297,7 +297,7 @@ impl Peer {
             msn,
             mo: 0,
         };
-        self.put_ulpdu(&header.encode(&request.encode()))
+        self.send_ulpdu(&header.encode(&request.encode()))
     }
 
     /// A Terminate without copies of headers.
@@ -305,7 +305,7 @@ impl Peer {
     /// # Errors
     /// Those of the socket.
     pub fn send_terminate(&mut self, layer: u8, error_type: u8, code: u8) -> io::Result<()> {
-        let msn = self.take_msn(2);
+        let msn = self.alloc_msn(2);
         let header = Header::Untagged {
             opcode: opcode::TERMINATE,
             last: true,
@@ -314,10 +314,10 @@ impl Peer {
             msn,
             mo: 0,
         };
-        self.put_ulpdu(&header.encode(&[layer << 4 | error_type, code, 0, 0]))
+        self.send_ulpdu(&header.encode(&[layer << 4 | error_type, code, 0, 0]))
     }
 
-    /// Reads until the other end closes: true if it did, by FIN or RST, within [`PATIENCE`].
+    /// Reads until the other end closes: true if it did, by FIN or RST, within [`TIMEOUT`].
     pub fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -330,25 +330,25 @@ impl Peer {
     ///
     /// # Errors
     /// Those of the socket.
-    pub fn finish(&mut self) -> io::Result<()> {
+    pub fn shutdown_write(&mut self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)
     }
 
     /// True once the other end's FIN has arrived at an FPDU boundary.
     #[must_use]
-    pub const fn finished(&self) -> bool {
-        self.finished
+    pub const fn has_received_fin(&self) -> bool {
+        self.fin_received
     }
 
     /// Serves the other end until `done` says so.
     ///
     /// # Errors
-    /// I/O errors, rule violations (`InvalidData`), `TimedOut` after [`PATIENCE`], and
+    /// I/O errors, rule violations (`InvalidData`), `TimedOut` after [`TIMEOUT`], and
     /// `UnexpectedEof` if the other end finished first.
     pub fn serve_until(&mut self, mut done: impl FnMut(&Self) -> bool) -> io::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !done(self) {
-            if self.finished {
+            if self.fin_received {
                 return Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end finished"));
             }
             if Instant::now() > deadline {
@@ -364,15 +364,15 @@ impl Peer {
     /// # Errors
     /// I/O errors and rule violations (`InvalidData`).
     pub fn serve_one(&mut self) -> io::Result<bool> {
-        let Some(mut ulpdu) = self.take_ulpdu()? else {
-            self.finished = true;
+        let Some(mut ulpdu) = self.recv_ulpdu()? else {
+            self.fin_received = true;
             return Ok(false);
         };
         if self.rdmac {
-            turn_versions(&mut ulpdu);
+            toggle_versions(&mut ulpdu);
         }
         if self.terminate.is_some() {
-            return Err(broken("an FPDU after a Terminate"));
+            return Err(invalid_data("an FPDU after a Terminate"));
         }
         self.fpdus += 1;
         self.largest_ulpdu = self.largest_ulpdu.max(ulpdu.len());
@@ -389,21 +389,23 @@ impl Peer {
             Header::Untagged { opcode, last, invalidate, qn, msn, mo } => {
                 let queue = usize::try_from(qn).expect("checked by decode");
                 if msn != self.next_msn_in[queue] {
-                    return Err(broken(format!("MSN {msn} on queue {qn} is out of turn")));
+                    return Err(invalid_data(format!("MSN {msn} on queue {qn} is out of turn")));
                 }
                 if last {
                     self.next_msn_in[queue] = msn.wrapping_add(1);
                 }
                 match opcode {
-                    opcode::READ_REQUEST => self.answer(ReadRequest::decode(payload, last, mo)?)?,
+                    opcode::READ_REQUEST => {
+                        self.serve_read(ReadRequest::decode(payload, last, mo)?)?
+                    }
                     opcode::ATOMIC_REQUEST => {
-                        self.atomics.push(AtomicRequest::decode(payload, last, mo)?);
+                        self.atomic_requests.push(AtomicRequest::decode(payload, last, mo)?);
                     }
                     opcode::ATOMIC_RESPONSE => {
-                        self.originals.push(AtomicResponse::decode(payload, last, mo)?);
+                        self.atomic_responses.push(AtomicResponse::decode(payload, last, mo)?);
                     }
                     opcode::TERMINATE => self.terminate = Some(Terminate::decode(payload)?),
-                    _ => self.collect(opcode, last, invalidate, mo, payload)?,
+                    _ => self.append_send(opcode, last, invalidate, mo, payload)?,
                 }
             }
         }
@@ -414,7 +416,7 @@ impl Peer {
     ///
     /// # Errors
     /// I/O errors and `InvalidData` for bad framing.
-    pub fn take_ulpdu(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub fn recv_ulpdu(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut first = [0];
         // `read_exact` goes on after a signal, such as those that DPDK's tap driver asks for.
         match self.stream.read_exact(&mut first) {
@@ -422,31 +424,31 @@ impl Peer {
             outcome => outcome?,
         }
         let mut lead = Some(first[0]);
-        let mut reader = Reader::new(self.marked_in);
-        self.fill(&mut reader, 2, &mut lead)?;
+        let mut reader = MarkedReader::new(self.rx_marker_pos);
+        self.read_content(&mut reader, 2, &mut lead)?;
         let len = usize::from(u16::from_be_bytes([reader.content()[0], reader.content()[1]]));
         if len > ULPDU_LEN_MAX {
-            return Err(broken(format!("a ULPDU of {len} octets")));
+            return Err(invalid_data(format!("a ULPDU of {len} octets")));
         }
         let padded = (2 + len).next_multiple_of(4);
-        self.fill(&mut reader, padded + 4, &mut lead)?;
+        self.read_content(&mut reader, padded + 4, &mut lead)?;
         let (covered, check) = reader.raw().split_at(reader.raw().len() - 4);
         if self.crc && crc32c::crc32c(covered).to_le_bytes() != check {
-            return Err(broken("CRC mismatch"));
+            return Err(invalid_data("CRC mismatch"));
         }
         if reader.content()[2 + len..padded].iter().any(|octet| *octet != 0) {
-            return Err(broken("padding is not zero"));
+            return Err(invalid_data("padding is not zero"));
         }
-        if let Some(received) = &mut self.marked_in {
+        if let Some(received) = &mut self.rx_marker_pos {
             *received += reader.raw().len() as u64;
         }
         Ok(Some(reader.content()[2..2 + len].to_vec()))
     }
 
     /// Reads until there are `wanted` octets of content; `lead` was read before.
-    fn fill(
+    fn read_content(
         &mut self,
-        reader: &mut Reader,
+        reader: &mut MarkedReader,
         wanted: usize,
         lead: &mut Option<u8>,
     ) -> io::Result<()> {
@@ -458,17 +460,17 @@ impl Peer {
                 None => self.stream.read_exact(std::slice::from_mut(first))?,
             }
             self.stream.read_exact(rest)?;
-            reader.take(&octets).map_err(broken)?;
+            reader.push(&octets).map_err(invalid_data)?;
         }
     }
 
-    fn take_msn(&mut self, queue: usize) -> u32 {
+    fn alloc_msn(&mut self, queue: usize) -> u32 {
         let msn = self.next_msn_out[queue];
         self.next_msn_out[queue] = msn.wrapping_add(1);
         msn
     }
 
-    fn tagged(&mut self, opcode: u8, stag: u32, to: u64, octets: &[u8]) -> io::Result<()> {
+    fn send_tagged(&mut self, opcode: u8, stag: u32, to: u64, octets: &[u8]) -> io::Result<()> {
         let room = self.ulpdu_len_max - header::TAGGED_LEN;
         let mut offset = 0;
         loop {
@@ -480,7 +482,7 @@ impl Peer {
                 to: to.wrapping_add(offset as u64),
             };
             let ulpdu = header.encode(&octets[offset..end]);
-            self.put_ulpdu(&ulpdu)?;
+            self.send_ulpdu(&ulpdu)?;
             offset = end;
             if offset == octets.len() {
                 return Ok(());
@@ -488,14 +490,14 @@ impl Peer {
         }
     }
 
-    fn answer(&mut self, request: ReadRequest) -> io::Result<()> {
+    fn serve_read(&mut self, request: ReadRequest) -> io::Result<()> {
         let octets = if request.len == 0 {
             Vec::new()
         } else {
             let range = self.range(request.source_stag, request.source_to, request.len as usize)?;
             self.memory[range].to_vec()
         };
-        self.tagged(opcode::READ_RESPONSE, request.sink_stag, request.sink_to, &octets)?;
+        self.send_tagged(opcode::READ_RESPONSE, request.sink_stag, request.sink_to, &octets)?;
         self.reads_served += 1;
         Ok(())
     }
@@ -507,7 +509,9 @@ impl Peer {
             (Some(start), Some(end)) if stag == PEER_STAG && end <= self.memory.len() => {
                 Ok(start..end)
             }
-            _ => Err(broken(format!("STag {stag:#x}, offset {to}, length {len}: not offered"))),
+            _ => {
+                Err(invalid_data(format!("STag {stag:#x}, offset {to}, length {len}: not offered")))
+            }
         }
     }
 
@@ -519,7 +523,7 @@ impl Peer {
         Ok(())
     }
 
-    fn collect(
+    fn append_send(
         &mut self,
         opcode: u8,
         last: bool,
@@ -534,10 +538,10 @@ impl Peer {
         });
         let is_immediate = matches!(opcode, opcode::IMMEDIATE | opcode::IMMEDIATE_SOLICITED);
         if is_immediate && (!last || payload.len() != 8) {
-            return Err(broken("immediate data that are not 8 octets"));
+            return Err(invalid_data("immediate data that are not 8 octets"));
         }
         if message.octets.len() != mo as usize || message.opcode != opcode {
-            return Err(broken(format!("Send segment at {mo} is out of turn")));
+            return Err(invalid_data(format!("Send segment at {mo} is out of turn")));
         }
         message.octets.extend_from_slice(payload);
         if last {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::broken;
+use super::invalid_data;
 
 /// Who sends a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Startup {
 
 /// A start-up frame that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct StartupFrame {
     /// The octet with M, C, R and S.
     pub flags: u8,
     /// Revision.
@@ -95,7 +95,7 @@ pub struct Frame {
     pub private_data: Vec<u8>,
 }
 
-impl Frame {
+impl StartupFrame {
     /// Reads exactly one frame sent by `role`.
     ///
     /// # Errors
@@ -104,20 +104,20 @@ impl Frame {
         let mut head = [0; 20];
         stream.read_exact(&mut head)?;
         if head[..16] != role.key()[..] {
-            return Err(broken("not the key of a start-up frame"));
+            return Err(invalid_data("not the key of a start-up frame"));
         }
         let len = usize::from(u16::from_be_bytes([head[18], head[19]]));
         if len > 512 {
-            return Err(broken(format!("{len} octets of private data")));
+            return Err(invalid_data(format!("{len} octets of private data")));
         }
         let mut private_data = vec![0; len];
         stream.read_exact(&mut private_data)?;
         let frame = Self { flags: head[16], revision: head[17], private_data };
         if frame.flags & 0x0F != 0 {
-            return Err(broken("reserved bits of a start-up frame are set"));
+            return Err(invalid_data("reserved bits of a start-up frame are set"));
         }
-        if frame.enhanced() && (len < 4 || frame.revision < 2) {
-            return Err(broken("flag S without the block it announces"));
+        if frame.is_enhanced() && (len < 4 || frame.revision < 2) {
+            return Err(invalid_data("flag S without the block it announces"));
         }
         Ok(frame)
     }
@@ -136,20 +136,20 @@ impl Frame {
 
     /// Rejects.
     #[must_use]
-    pub const fn rejected(&self) -> bool {
+    pub const fn is_rejected(&self) -> bool {
         self.flags & 0x20 != 0
     }
 
     /// Has the block of RFC 6581.
     #[must_use]
-    pub const fn enhanced(&self) -> bool {
+    pub const fn is_enhanced(&self) -> bool {
         self.flags & 0x10 != 0
     }
 
     /// The block of RFC 6581 as two numbers: IRD below flags A and B, ORD below C and D.
     #[must_use]
     pub fn block(&self) -> Option<(u16, u16)> {
-        let block = self.private_data.first_chunk::<4>().filter(|_| self.enhanced())?;
+        let block = self.private_data.first_chunk::<4>().filter(|_| self.is_enhanced())?;
         let [ird_high, ird_low, ord_high, ord_low] = *block;
         let number = |high, low| u16::from_be_bytes([high, low]);
         Some((number(ird_high, ird_low), number(ord_high, ord_low)))
@@ -164,6 +164,6 @@ impl Frame {
     /// What the application sent.
     #[must_use]
     pub fn application_data(&self) -> &[u8] {
-        if self.enhanced() { &self.private_data[4..] } else { &self.private_data }
+        if self.is_enhanced() { &self.private_data[4..] } else { &self.private_data }
     }
 }

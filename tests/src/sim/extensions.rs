@@ -16,16 +16,16 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId, WcOpcode};
 use ferrowarp_proto::verbs::wr::ImmediateData;
 use rand::Rng;
 
-use self::contests::Contests;
-use self::setup::{connect, take_events};
-use super::closing::check_nothing_left;
-use super::words::{SHARED_COUNT, word};
+use self::setup::{connect, handle_events};
+use self::shared_words::SharedWords;
+use super::atomic_oracle::{SHARED_COUNT, load_word};
+use super::end_checks::check_nothing_left;
 use super::world::World;
 
 mod completions;
-mod contests;
 mod requests;
 mod setup;
+mod shared_words;
 
 /// Port of the first connection; each has its own.
 const PORT: u16 = 20_049;
@@ -35,13 +35,13 @@ const DEPTH: usize = 8;
 /// Octets of a Send, and of a receive buffer.
 const MESSAGE_LEN: usize = 16;
 /// Octets of what is read beside the words: more than a segment holds.
-const LIBRARY_LEN: usize = 4000;
+const READ_SOURCE_LEN: usize = 4000;
 /// Octets of what is the same for all connections.
-const COMMON_LEN: usize = ATOMIC_LEN * SHARED_COUNT + LIBRARY_LEN;
+const COMMON_LEN: usize = ATOMIC_LEN * SHARED_COUNT + READ_SOURCE_LEN;
 /// Octets of what a connection has for itself: see [`Area`].
-const OWN_LEN: usize = DEPTH * (LIBRARY_LEN + 2 * ATOMIC_LEN + MESSAGE_LEN);
+const OWN_LEN: usize = DEPTH * (READ_SOURCE_LEN + 2 * ATOMIC_LEN + MESSAGE_LEN);
 /// Connections that are replaced, at most, until one goes well.
-const LIVES_MAX: usize = 60;
+const ATTEMPTS_MAX: usize = 60;
 
 /// What a connection has for itself.
 #[derive(Clone, Copy)]
@@ -54,12 +54,12 @@ enum Area {
     Receive,
 }
 
-fn place(conn: usize, area: Area, number: u64) -> usize {
+fn addr_of(conn: usize, area: Area, number: u64) -> usize {
     let (before, len, count) = match area {
-        Area::Sink => (0, LIBRARY_LEN, DEPTH),
+        Area::Sink => (0, READ_SOURCE_LEN, DEPTH),
         // The sender does not know yet which of its latest Writes were noticed.
-        Area::Target => (LIBRARY_LEN, ATOMIC_LEN, 2 * DEPTH),
-        Area::Receive => (LIBRARY_LEN + 2 * ATOMIC_LEN, MESSAGE_LEN, DEPTH),
+        Area::Target => (READ_SOURCE_LEN, ATOMIC_LEN, 2 * DEPTH),
+        Area::Receive => (READ_SOURCE_LEN + 2 * ATOMIC_LEN, MESSAGE_LEN, DEPTH),
     };
     let slot = usize::try_from(number).expect("small") % count;
     COMMON_LEN + conn * OWN_LEN + DEPTH * before + slot * len
@@ -71,21 +71,21 @@ pub const fn arena_len(conns: usize) -> usize {
     COMMON_LEN + conns * OWN_LEN
 }
 
-fn library() -> Vec<u8> {
-    (0..LIBRARY_LEN).map(|at| u8::try_from(at % 251).expect("an octet")).collect()
+fn read_source() -> Vec<u8> {
+    (0..READ_SOURCE_LEN).map(|at| u8::try_from(at % 251).expect("an octet")).collect()
 }
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]
 enum Task {
     /// To a word; `None` is a Read.
-    Touch { word: usize, op: Option<AtomicOp> },
+    AccessWord { word: usize, op: Option<AtomicOp> },
     /// A Read of the first octets of the library.
-    Browse { len: u32 },
+    ReadBlock { len: u32 },
     /// To tell the peer something.
     Message,
     /// What the peer has to refuse.
-    Offence,
+    InvalidAtomic,
 }
 
 struct Posted {
@@ -120,40 +120,40 @@ struct Side {
     is_up: bool,
     has_ended: bool,
     /// An operation on a word, or a Read, did not complete: none does behind it.
-    is_broken: bool,
+    has_failed: bool,
     /// A request was refused.
-    is_shut: bool,
+    post_refused: bool,
 }
 
 /// What is to become of a connection.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum EndPlan {
     /// It is not up yet.
-    Unknown,
+    NotUp,
     /// Its end comes.
-    Dies(Instant),
+    EndAt(Instant),
     /// Its end was made, and is to be known by then.
-    Ends(Instant),
+    EndBy(Instant),
     /// It is to do all its work.
-    Lives,
+    RunToCompletion,
 }
 
-impl Fate {
-    const fn date(self) -> Option<Instant> {
+impl EndPlan {
+    const fn deadline(self) -> Option<Instant> {
         match self {
-            Self::Dies(date) | Self::Ends(date) => Some(date),
-            Self::Unknown | Self::Lives => None,
+            Self::EndAt(date) | Self::EndBy(date) => Some(date),
+            Self::NotUp | Self::RunToCompletion => None,
         }
     }
 }
 
 /// A connection, and those before it in its place.
-struct Seat {
+struct ConnSlot {
     sides: [Side; 2],
     /// Those that are still to end in mid-flight.
-    deaths: usize,
-    lives: usize,
-    fate: Fate,
+    ends_left: usize,
+    attempts: usize,
+    end_plan: EndPlan,
     is_over: bool,
 }
 
@@ -174,45 +174,45 @@ pub struct Report {
 /// # Panics
 /// When an oracle objects.
 pub fn run(world: &mut World, conns: usize, deaths: usize, per_side: u64, lasts_ns: u64) -> Report {
-    let mut contests = Contests::new();
+    let mut contests = SharedWords::new();
     let mut report = Report::default();
     for end in 0..2 {
-        world.ends[end].arena.write(ATOMIC_LEN * SHARED_COUNT, &library());
+        world.ends[end].arena.write(ATOMIC_LEN * SHARED_COUNT, &read_source());
     }
     let mut seats = Vec::new();
     for conn in 0..conns {
         world.ends[1].engine.listen(port(conn), 4).expect("the port is free");
-        seats.push(Seat::new(world, &mut contests, conn, deaths));
+        seats.push(ConnSlot::new(world, &mut contests, conn, deaths));
     }
     let heals = world.now + lasts_ns;
     let done = world.run_until(4000 * SECOND, |world| {
         if world.now >= heals {
-            world.heal();
+            world.clear_faults();
         }
-        contests.watch(world);
-        if world.chance.random_bool(0.1) {
-            let end = world.chance.random_range(0..2);
-            contests.act(world, end);
+        contests.observe_changes(world);
+        if world.rng.random_bool(0.1) {
+            let end = world.rng.random_range(0..2);
+            contests.local_op(world, end);
         }
-        take_events(world, &mut seats, &mut contests);
+        handle_events(world, &mut seats, &mut contests);
         for (conn, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| !seat.is_over) {
-            seat.work(world, &mut contests, conn, per_side, &mut report);
+            seat.step(world, &mut contests, conn, per_side, &mut report);
         }
         // What has passed wakes nobody.
-        let dates = seats.iter().filter_map(|seat| seat.fate.date()).chain([heals]);
-        world.wakes[0] = dates.filter(|&date| date > world.now).min();
+        let dates = seats.iter().filter_map(|seat| seat.end_plan.deadline()).chain([heals]);
+        world.app_wakeups[0] = dates.filter(|&date| date > world.now).min();
         seats.iter().all(|seat| seat.is_over)
     });
     assert!(done, "neither complete nor over");
-    world.wakes = [None; 2];
-    world.heal();
+    world.app_wakeups = [None; 2];
+    world.clear_faults();
     let gone = world.run_until(200 * SECOND, |world| {
         world.ends.iter().all(|end| end.engine.connection_count() == 0)
     });
     assert!(gone, "connections stay after the end");
     for (end, words) in contests.words.iter().enumerate() {
         for (number, contest) in words.iter().enumerate() {
-            contest.conclude(word(world, end, ATOMIC_LEN * number));
+            contest.check_history(load_word(world, end, ATOMIC_LEN * number));
             let (asked, completed) = contest.len();
             report.asked += asked;
             report.completed += completed;
@@ -226,17 +226,17 @@ fn port(conn: usize) -> u16 {
     PORT + u16::try_from(conn).expect("few connections")
 }
 
-impl Seat {
-    fn new(world: &mut World, contests: &mut Contests, conn: usize, deaths: usize) -> Self {
+impl ConnSlot {
+    fn new(world: &mut World, contests: &mut SharedWords, conn: usize, deaths: usize) -> Self {
         let sides = connect(world, contests, conn);
-        Self { sides, deaths, lives: 1, fate: Fate::Unknown, is_over: false }
+        Self { sides, ends_left: deaths, attempts: 1, end_plan: EndPlan::NotUp, is_over: false }
     }
 
     /// Posts, polls, and sees to its end and to the next one.
-    fn work(
+    fn step(
         &mut self,
         world: &mut World,
-        contests: &mut Contests,
+        contests: &mut SharedWords,
         conn: usize,
         per_side: u64,
         report: &mut Report,
@@ -250,53 +250,53 @@ impl Seat {
         let is_up = self.sides.iter().all(|side| side.is_up);
         if is_told && self.sides.iter().all(|side| side.posted.is_empty()) {
             let is_complete = self.is_complete(per_side);
-            self.bury(world, report);
-            if self.deaths == 0 && is_complete {
+            self.destroy(world, report);
+            if self.ends_left == 0 && is_complete {
                 self.is_over = true;
                 return;
             }
-            self.deaths = self.deaths.saturating_sub(usize::from(is_up));
-            self.lives += 1;
-            assert!(self.lives < LIVES_MAX, "no connection goes well");
+            self.ends_left = self.ends_left.saturating_sub(usize::from(is_up));
+            self.attempts += 1;
+            assert!(self.attempts < ATTEMPTS_MAX, "no connection goes well");
             self.sides = connect(world, contests, conn);
-            self.fate = Fate::Unknown;
+            self.end_plan = EndPlan::NotUp;
         } else if is_up {
-            self.see_to_its_end(world, conn, per_side);
+            self.advance_end_plan(world, conn, per_side);
         }
     }
 
-    fn see_to_its_end(&mut self, world: &mut World, conn: usize, per_side: u64) {
+    fn advance_end_plan(&mut self, world: &mut World, conn: usize, per_side: u64) {
         let now = world.now;
-        match self.fate {
-            Fate::Unknown if self.deaths == 0 => self.fate = Fate::Lives,
-            Fate::Unknown => {
-                let patience = world.chance.random_range(0..5 * MILLISECOND);
-                self.fate = Fate::Dies(now + patience);
+        match self.end_plan {
+            EndPlan::NotUp if self.ends_left == 0 => self.end_plan = EndPlan::RunToCompletion,
+            EndPlan::NotUp => {
+                let timeout = world.rng.random_range(0..5 * MILLISECOND);
+                self.end_plan = EndPlan::EndAt(now + timeout);
             }
-            Fate::Dies(date) if now >= date => {
-                self.fate = Fate::Ends(now + 5 * SECOND);
-                let end = world.chance.random_range(0..2);
-                self.make_an_end(world, end, conn);
+            EndPlan::EndAt(date) if now >= date => {
+                self.end_plan = EndPlan::EndBy(now + 5 * SECOND);
+                let end = world.rng.random_range(0..2);
+                self.end_connection(world, end, conn);
             }
-            Fate::Ends(date) if now >= date => self.disconnect(world),
-            Fate::Lives if self.is_complete(per_side) => self.disconnect(world),
+            EndPlan::EndBy(date) if now >= date => self.disconnect(world),
+            EndPlan::RunToCompletion if self.is_complete(per_side) => self.disconnect(world),
             _ => {}
         }
     }
 
     /// Ends the connection in one of many ways.
-    fn make_an_end(&mut self, world: &mut World, end: usize, conn: usize) {
+    fn end_connection(&mut self, world: &mut World, end: usize, conn: usize) {
         let (now, qp) = (world.now, self.sides[end].qp);
         let engine = &mut world.ends[end].engine;
         // It may have ended already.
-        let _ = match world.chance.random_range(0..5) {
+        let _ = match world.rng.random_range(0..5) {
             0 => engine.disconnect(now, qp),
             1 => engine.close(now, qp),
             2 => {
                 world.ends[end].arena.regions().invalidate(self.sides[end].common);
                 Ok(())
             }
-            3 if self.offend(world, end, conn) => Ok(()),
+            3 if self.post_invalid_atomic(world, end, conn) => Ok(()),
             _ => world.ends[end].engine.terminate(now, qp, Abort::Operation),
         };
     }
@@ -313,14 +313,14 @@ impl Seat {
             let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
             let is_done = side.posted_count == per_side && side.posted.is_empty();
             is_done
-                && !side.is_shut
-                && !side.is_broken
+                && !side.post_refused
+                && !side.has_failed
                 && peer.received == side.messages.len() as u64
         })
     }
 
     /// Forgets a connection that has ended at both ends.
-    fn bury(&self, world: &mut World, report: &mut Report) {
+    fn destroy(&self, world: &mut World, report: &mut Report) {
         for (end, side) in self.sides.iter().enumerate() {
             report.received += side.received;
             world.ends[end].engine.destroy_qp(world.now, side.qp);

@@ -35,17 +35,17 @@ impl RxFrame for HeapRx {
 }
 
 /// Buffers of one pool that are out.
-type Lent = Rc<Cell<usize>>;
+type InUse = Rc<Cell<usize>>;
 
 /// A buffer that counts itself as lent while it lives.
 struct Buffer {
     octets: Vec<u8>,
-    lent: Lent,
+    in_use: InUse,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.lent.set(self.lent.get() - 1);
+        self.in_use.set(self.in_use.get() - 1);
     }
 }
 
@@ -101,22 +101,22 @@ pub struct PoolSizes {
 }
 
 /// Frames on their way from or to a port.
-pub type Queue = Rc<RefCell<VecDeque<Vec<u8>>>>;
+pub type FrameQueue = Rc<RefCell<VecDeque<Vec<u8>>>>;
 
 /// A port of the simulation.
 pub struct HeapDevice {
     capabilities: Capabilities,
     sizes: PoolSizes,
-    lent_data: Lent,
-    lent_control: Lent,
+    data_in_use: InUse,
+    control_in_use: InUse,
     /// Data and control pools that give nothing at present.
-    drained: Cell<[bool; 2]>,
+    exhausted: Cell<[bool; 2]>,
     /// Received frames are split into a head of this length and the rest.
     head_len: usize,
     /// From the wire.
-    pub inbound: Queue,
+    pub inbound: FrameQueue,
     /// To the wire.
-    pub outbound: Queue,
+    pub outbound: FrameQueue,
 }
 
 impl HeapDevice {
@@ -131,22 +131,22 @@ impl HeapDevice {
                 checksum: ChecksumMode::Software,
             },
             sizes,
-            lent_data: Lent::default(),
-            lent_control: Lent::default(),
-            drained: Cell::default(),
+            data_in_use: InUse::default(),
+            control_in_use: InUse::default(),
+            exhausted: Cell::default(),
             head_len,
-            inbound: Queue::default(),
-            outbound: Queue::default(),
+            inbound: FrameQueue::default(),
+            outbound: FrameQueue::default(),
         }
     }
 
     /// Packets of more octets are not sent, whatever is received.
-    pub fn send_at_most(&mut self, octets: u16) {
+    pub fn set_send_mtu(&mut self, octets: u16) {
         self.capabilities.send_mtu = self.capabilities.mtu.min(octets);
     }
 
     /// Checksums are neither made nor checked.
-    pub const fn trust_the_wire(&mut self) {
+    pub const fn skip_checksums(&mut self) {
         self.capabilities.checksum = ChecksumMode::NotNeeded;
     }
 
@@ -156,14 +156,14 @@ impl HeapDevice {
     }
 
     /// Whether data and control pools give nothing: somebody else has all their buffers.
-    pub fn drain(&self, pools: [bool; 2]) {
-        self.drained.set(pools);
+    pub fn set_exhausted(&self, pools: [bool; 2]) {
+        self.exhausted.set(pools);
     }
 
     /// Buffers that are out, over all pools.
     #[must_use]
-    pub fn lent(&self) -> usize {
-        self.lent_data.get() + self.lent_control.get()
+    pub fn frames_in_use(&self) -> usize {
+        self.data_in_use.get() + self.control_in_use.get()
     }
 }
 
@@ -212,11 +212,11 @@ impl Device for HeapDevice {
 
     fn allocate(&mut self, pool: TxClass) -> Option<HeapTx> {
         let (lent, limit) = match pool {
-            TxClass::Data => (&self.lent_data, self.sizes.data),
-            TxClass::Retransmit => (&self.lent_data, self.sizes.data + self.sizes.reserve),
-            TxClass::Control => (&self.lent_control, self.sizes.control),
+            TxClass::Data => (&self.data_in_use, self.sizes.data),
+            TxClass::Retransmit => (&self.data_in_use, self.sizes.data + self.sizes.reserve),
+            TxClass::Control => (&self.control_in_use, self.sizes.control),
         };
-        let [data, control] = self.drained.get();
+        let [data, control] = self.exhausted.get();
         let is_drained = if pool == TxClass::Control { control } else { data };
         if is_drained || lent.get() >= limit {
             return None;
@@ -224,13 +224,13 @@ impl Device for HeapDevice {
         lent.set(lent.get() + 1);
         let octets = vec![0xa5; frame_capacity(self.capabilities.mtu)];
         let can_offload = self.capabilities.checksum == ChecksumMode::Offload;
-        let buffer = Rc::new(Buffer { octets, lent: Rc::clone(lent) });
+        let buffer = Rc::new(Buffer { octets, in_use: Rc::clone(lent) });
         Some(HeapTx { buffer, requested: None, can_offload })
     }
 
     fn data_avail_count(&self) -> usize {
-        let [data, _] = self.drained.get();
-        if data { 0 } else { self.sizes.data.saturating_sub(self.lent_data.get()) }
+        let [data, _] = self.exhausted.get();
+        if data { 0 } else { self.sizes.data.saturating_sub(self.data_in_use.get()) }
     }
 
     fn tx_free_count(&self) -> usize {

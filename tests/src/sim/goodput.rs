@@ -41,7 +41,7 @@ pub struct Row {
     /// Octets of messages, in parts of what the wire could carry.
     pub goodput: f64,
     /// Octets sent again, in parts of all payload sent.
-    pub resent: f64,
+    pub retransmitted: f64,
     /// Octets sent again for no reason: the receiver had them. In parts of all payload sent.
     pub spurious: f64,
     /// Retransmission timeouts per second.
@@ -173,7 +173,7 @@ pub fn measure(case: &Case, seed: u64) -> Row {
     let sent = (after.1.0.segments_out - before.1.0.segments_out).max(1) as f64;
     Row {
         goodput: octets * 1e9 / (span as f64 * RATE as f64),
-        resent: (after.1.0.retransmits - before.1.0.retransmits) as f64 / sent,
+        retransmitted: (after.1.0.retransmits - before.1.0.retransmits) as f64 / sent,
         spurious: (after.1.1.duplicates_in - before.1.1.duplicates_in) as f64 / sent,
         timeouts: (after.1.0.timeouts - before.1.0.timeouts) as f64 * 1e9 / span as f64,
     }
@@ -206,7 +206,7 @@ pub fn median(case: &Case, seeds: u64) -> Row {
     };
     Row {
         goodput: of(|row| row.goodput),
-        resent: of(|row| row.resent),
+        retransmitted: of(|row| row.retransmitted),
         spurious: of(|row| row.spurious),
         timeouts: of(|row| row.timeouts),
     }
@@ -214,7 +214,7 @@ pub fn median(case: &Case, seeds: u64) -> Row {
 
 /// How lost tails were repaired.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tail {
+pub struct TailLoss {
     /// Microseconds from the loss until the last octet has arrived: median and 99th percentile.
     pub p50_us: f64,
     /// See `p50_us`.
@@ -233,14 +233,14 @@ const LOSS_EVERY: u64 = 5;
 /// # Panics
 /// If a burst does not arrive.
 #[must_use]
-pub fn tail(rtt_us: u64, bursts: u64) -> Tail {
+pub fn measure_tail_loss(rtt_us: u64, bursts: u64) -> TailLoss {
     let mut options = WorldOptions { arena_len: 1 << 20, ..WorldOptions::new(rtt_us) };
     options.faults = Faults { delay_ns: rtt_us * MICROSECOND / 2, ..Faults::NONE };
     let mut pair = Pair::connect(&options);
     // The peer's delay of ACKs is known after a while.
     for _ in 0..50 {
         pair.write(10_000, true);
-        settle(&mut pair);
+        run_until_delivered(&mut pair);
     }
     let before = stats(&pair).0;
     let mut times = Vec::new();
@@ -249,11 +249,11 @@ pub fn tail(rtt_us: u64, bursts: u64) -> Tail {
         pair.write(len, true);
         let is_lost = burst.is_multiple_of(LOSS_EVERY);
         if is_lost {
-            pair.world.lose_last();
+            pair.world.drop_next_tail();
         }
-        let arrived = settle(&mut pair);
+        let arrived = run_until_delivered(&mut pair);
         // Where the window is small, a burst takes round trips: the tail's departure counts.
-        if let Some(lost_at) = pair.world.lost_at.take().filter(|_| is_lost) {
+        if let Some(lost_at) = pair.world.tail_dropped_at.take().filter(|_| is_lost) {
             times.push(arrived.since(lost_at) as f64 / 1000.0);
         }
         // Not in step with anything.
@@ -267,7 +267,7 @@ pub fn tail(rtt_us: u64, bursts: u64) -> Tail {
     let after = stats(&pair).0;
     times.sort_by(f64::total_cmp);
     let at = |share: usize| times[(times.len() - 1) * share / 100];
-    Tail {
+    TailLoss {
         p50_us: at(50),
         p99_us: at(99),
         by_probe: u64::from(after.tlp_repairs - before.tlp_repairs),
@@ -276,7 +276,7 @@ pub fn tail(rtt_us: u64, bursts: u64) -> Tail {
 }
 
 /// Until all has arrived; returns when. (A Write completes once TCP has accepted its octets.)
-fn settle(pair: &mut Pair) -> Instant {
+fn run_until_delivered(pair: &mut Pair) -> Instant {
     let limit = pair.world.now + 10 * SECOND;
     loop {
         let now = pair.world.now;
@@ -292,7 +292,7 @@ fn settle(pair: &mut Pair) -> Instant {
 
 /// The table as it is committed.
 #[must_use]
-pub fn render(rows: &[(Case, Row)], tails: &[(u64, Tail)]) -> String {
+pub fn render(rows: &[(Case, Row)], tails: &[(u64, TailLoss)]) -> String {
     let mut out =
         String::from("# algorithm\tRTT us\tloss %\tgoodput %\tresent %\tspurious %\ttimeouts/s\n");
     for (case, row) in rows {
@@ -304,7 +304,7 @@ pub fn render(rows: &[(Case, Row)], tails: &[(u64, Tail)]) -> String {
             case.rtt_us,
             case.loss,
             percent(row.goodput),
-            percent(row.resent),
+            percent(row.retransmitted),
             percent(row.spurious),
             row.timeouts
         )
@@ -312,7 +312,7 @@ pub fn render(rows: &[(Case, Row)], tails: &[(u64, Tail)]) -> String {
     }
     out.push_str("# tail\tRTT us\tp50 us\tp99 us\tby probe\tby timeout\n");
     for (rtt_us, tail) in tails {
-        let Tail { p50_us, p99_us, by_probe, by_timeout } = tail;
+        let TailLoss { p50_us, p99_us, by_probe, by_timeout } = tail;
         writeln!(out, "tail\t{rtt_us}\t{p50_us:.0}\t{p99_us:.0}\t{by_probe}\t{by_timeout}")
             .expect("a string takes all");
     }

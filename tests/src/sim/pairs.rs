@@ -40,7 +40,7 @@ pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] 
     }
     // Until the initiator's first FPDU the responder may not send.
     let hello =
-        request_of(u64::MAX, Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 });
+        signaled_wr(u64::MAX, Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 });
     post(world, 0, qps[0], hello);
     completions(world, 0, cq, 1);
     world.run_until(SECOND, |world| world.ends[1].engine.counters().fpdus_in > 0);
@@ -65,7 +65,7 @@ pub fn event(world: &mut World, end: usize) -> Event {
 ///
 /// # Panics
 /// If something else happens.
-pub fn end_of(world: &mut World, end: usize) -> (QpId, Option<(u8, u8, u8)>) {
+pub fn disconnect_cause(world: &mut World, end: usize) -> (QpId, Option<(u8, u8, u8)>) {
     let Event::Disconnected { qp, reason } = event(world, end) else {
         panic!("something else happened");
     };
@@ -110,7 +110,7 @@ pub fn post(world: &mut World, end: usize, qp: QpId, wr: SendWr) {
 
 /// A signaled request.
 #[must_use]
-pub const fn request_of(wr_id: u64, operation: Operation) -> SendWr {
+pub const fn signaled_wr(wr_id: u64, operation: Operation) -> SendWr {
     SendWr { wr_id, operation, signaled: true, fence: false }
 }
 
@@ -118,14 +118,14 @@ pub const fn request_of(wr_id: u64, operation: Operation) -> SendWr {
 #[must_use]
 pub fn send(wr_id: u64, octets: &[u8], invalidate: Option<u32>) -> SendWr {
     let payload = Payload::Inline(octets.iter().copied().collect());
-    request_of(wr_id, Operation::Send { payload, solicited: false, invalidate })
+    signaled_wr(wr_id, Operation::Send { payload, solicited: false, invalidate })
 }
 
 /// A Write of `octets`.
 #[must_use]
 pub fn write(wr_id: u64, octets: &[u8], rkey: u32, remote: u64) -> SendWr {
     let payload = Payload::Inline(octets.iter().copied().collect());
-    request_of(wr_id, Operation::Write { payload, rkey, remote })
+    signaled_wr(wr_id, Operation::Write { payload, rkey, remote })
 }
 
 /// A receive buffer of one piece.

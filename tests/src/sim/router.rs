@@ -12,13 +12,13 @@ const SEQ_AT: usize = 5;
 
 /// What comes back for a packet too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum IcmpReply {
     /// Nothing: a black hole.
-    Nothing,
+    Silent,
     /// An ICMP error with the size that passes.
-    Size,
+    WithMtu,
     /// Over IPv4, an ICMP error of a router older than RFC 1191.
-    NoSize,
+    WithoutMtu,
 }
 
 /// The narrow place.
@@ -27,32 +27,32 @@ pub struct Router {
     /// Octets of IP packet that pass, by turns.
     pub mtus: [usize; 4],
     /// Length of a turn in nanoseconds.
-    pub turn_ns: u64,
+    pub phase_ns: u64,
     /// What it says of the others.
-    pub answer: Answer,
+    pub icmp_reply: IcmpReply,
     /// With every answer comes a forged one, which names a segment that is not under way.
     pub forged: bool,
 }
 
 impl Router {
     fn mtu(&self, now: Instant) -> usize {
-        let turn = now.as_nanos() / self.turn_ns % self.mtus.len() as u64;
+        let turn = now.as_nanos() / self.phase_ns % self.mtus.len() as u64;
         self.mtus[usize::try_from(turn).expect("four turns")]
     }
 
     /// What goes back for a frame; `None` if it passes.
     #[must_use]
-    pub fn refuse(&self, now: Instant, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
+    pub fn filter(&self, now: Instant, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
         let mtu = self.mtu(now);
         let tagged = frame[12..14] == ETHERTYPE_VLAN.to_be_bytes();
         let l3 = if tagged { VLAN_ETHERNET_LEN } else { ETHERNET_LEN };
         if frame.len() - l3 <= mtu {
             return None;
         }
-        let told = match self.answer {
-            Answer::Nothing => return Some(Vec::new()),
-            Answer::NoSize if frame[l3] >> 4 == 4 => 0,
-            Answer::Size | Answer::NoSize => mtu,
+        let told = match self.icmp_reply {
+            IcmpReply::Silent => return Some(Vec::new()),
+            IcmpReply::WithoutMtu if frame[l3] >> 4 == 4 => 0,
+            IcmpReply::WithMtu | IcmpReply::WithoutMtu => mtu,
         };
         let mut answers = vec![too_big(frame, l3, told)];
         if self.forged {
@@ -67,13 +67,13 @@ impl Router {
 
 fn too_big(frame: &[u8], l3: usize, mtu: usize) -> Vec<u8> {
     let kind = if frame[l3] >> 4 == 4 { (3, 4) } else { (2, 0) };
-    error_about(frame, l3, kind, u32::try_from(mtu).expect("a packet is short"))
+    icmp_error_for(frame, l3, kind, u32::try_from(mtu).expect("a packet is short"))
 }
 
 /// The ICMP error about the packet at `l3` of `frame`, back to its sender: type and code, and the
 /// word behind the checksum. It quotes as much as is usual.
 #[must_use]
-pub fn error_about(frame: &[u8], l3: usize, kind: (u8, u8), word: u32) -> Vec<u8> {
+pub fn icmp_error_for(frame: &[u8], l3: usize, kind: (u8, u8), word: u32) -> Vec<u8> {
     let (header, packet) = frame.split_at(l3);
     let is_v4 = packet[0] >> 4 == 4;
     let quoted = if is_v4 { IPV4_LEN + 8 } else { packet.len().min(QUOTED_MAX) };

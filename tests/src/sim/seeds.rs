@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number from the environment.
 #[must_use]
-pub fn number(name: &str, default: u64) -> u64 {
+pub fn env_u64(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
 /// What a panic said.
 #[must_use]
-pub fn reason(cause: &(dyn Any + Send)) -> &str {
+pub fn panic_message(cause: &(dyn Any + Send)) -> &str {
     let text = cause.downcast_ref::<&str>().copied();
     text.or_else(|| cause.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
@@ -25,14 +25,14 @@ pub fn reason(cause: &(dyn Any + Send)) -> &str {
 ///
 /// # Panics
 /// If a seed failed: names it, its reason and the capture.
-pub fn each(
+pub fn for_each_seed(
     name: &str,
     folder: &str,
     default_count: u64,
     run: impl Fn(u64, Option<PathBuf>) + Sync,
 ) {
-    let first = number("FERROWARP_SEED", 1);
-    let count = number("FERROWARP_SEEDS", default_count);
+    let first = env_u64("FERROWARP_SEED", 1);
+    let count = env_u64("FERROWARP_SEEDS", default_count);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicU64::new(first);
     let failed = Mutex::new(Vec::new());
@@ -65,6 +65,6 @@ pub fn each(
     panic!(
         "{name}: seed {seed} failed: {}{see}\nagain with FERROWARP_SEED={seed} \
          FERROWARP_SEEDS=1",
-        reason(cause.as_ref())
+        panic_message(cause.as_ref())
     );
 }

@@ -14,11 +14,11 @@ use rand::Rng;
 use self::completions::poll;
 use self::requests::post;
 
-use super::closing::{check_ended, check_stats, close};
-use super::incident::Incident;
+use super::atomic_oracle::{AtomicOracle, Expected, WORDS_LEN};
+use super::end_checks::{check_byte_counters, check_disconnects, disconnect_all};
+use super::fault_schedule::ScheduledFault;
 use super::link::Faults;
-use super::pane::Pane;
-use super::words::{Expected, WORDS_LEN, Words};
+use super::mw_workload::MemoryWindow;
 use super::world::World;
 
 mod completions;
@@ -47,10 +47,10 @@ enum Area {
     /// Sinks of Reads.
     Sink,
     /// What the peer Reads; never changes.
-    Library,
+    ReadSource,
 }
 
-fn place(conn: usize, area: Area, slot: usize) -> usize {
+fn addr_of(conn: usize, area: Area, slot: usize) -> usize {
     WORDS_LEN + ((conn * 5 + area as usize) * SLOT_COUNT * 2 + slot) * SLOT_LEN
 }
 
@@ -78,8 +78,8 @@ struct Posted {
     opcode: WcOpcode,
     len: usize,
     slot: usize,
-    library_slot: usize,
-    library_offset: usize,
+    read_slot: usize,
+    read_offset: usize,
     /// What an operation on a word has to fetch.
     word: Option<Expected>,
 }
@@ -107,14 +107,14 @@ pub(super) struct Side {
     /// Receive buffers posted in all.
     pub(super) receives: usize,
     /// Receive buffers that were used and are to be posted again.
-    used: usize,
+    to_repost: usize,
     pub(super) received: usize,
     /// Receive buffers that were flushed.
     pub(super) flushed: usize,
     /// Number of its latest message that was delivered, plus one.
     delivered: usize,
     /// Shows the targets to the peer, in runs with windows.
-    pane: Option<Pane>,
+    window: Option<MemoryWindow>,
 }
 
 /// What a run did.
@@ -144,12 +144,13 @@ pub fn run(world: &mut World, conns: usize, per_side: usize) -> Report {
 ///
 /// # Panics
 /// When an oracle objects.
-pub fn run_with_windows(world: &mut World, conns: usize, per_side: usize) -> Report {
+pub fn run_with_mws(world: &mut World, conns: usize, per_side: usize) -> Report {
     let mut sides = connect(world, conns);
     for (conn, pair) in sides.iter_mut().enumerate() {
         for (end, side) in pair.iter_mut().enumerate() {
-            let targets = (place(conn, Area::Target, 0) as u64, (SLOT_COUNT * SLOT_LEN) as u64);
-            side.pane = Some(Pane::new(&world.ends[end], PD, side.qp, side.stag, targets));
+            let targets = (addr_of(conn, Area::Target, 0) as u64, (SLOT_COUNT * SLOT_LEN) as u64);
+            side.window =
+                Some(MemoryWindow::new(&world.ends[end], PD, side.qp, side.stag, targets));
         }
     }
     run_on(world, sides, per_side)
@@ -157,21 +158,21 @@ pub fn run_with_windows(world: &mut World, conns: usize, per_side: usize) -> Rep
 
 fn run_on(world: &mut World, mut sides: Vec<[Side; 2]>, per_side: usize) -> Report {
     let conns = sides.len();
-    let mut words = Words::new(conns);
+    let mut words = AtomicOracle::new(conns);
     let mut report = Report::default();
     let start = world.now;
     let done = world.run_until(600 * SECOND, |world| {
-        let is_up = [0, 1].map(|end| !is_busy(world, end) && has_rested(world, end));
+        let is_up = [0, 1].map(|end| !app_is_busy(world, end) && app_is_due(world, end));
         for (conn, pair) in sides.iter_mut().enumerate() {
             for end in (0..2).filter(|&end| is_up[end]) {
                 post(world, pair, &mut words, (end, conn), per_side);
-                let again = if world.slowness().is_some() {
-                    world.chance.random_range(0..=pair[end].used)
+                let again = if world.app_delay_max_ns().is_some() {
+                    world.rng.random_range(0..=pair[end].to_repost)
                 } else {
-                    pair[end].used
+                    pair[end].to_repost
                 };
                 for _ in 0..again {
-                    pair[end].used -= 1;
+                    pair[end].to_repost -= 1;
                     post_receive(world, &mut pair[end], end, conn);
                 }
             }
@@ -193,23 +194,28 @@ fn run_on(world: &mut World, mut sides: Vec<[Side; 2]>, per_side: usize) -> Repo
     );
     report.elapsed_ns = world.now.since(start);
     report.frames = world.frames;
-    world.wakes = [None; 2];
-    check_stats(world, &sides);
-    words.conclude(world);
-    if world.chance.random_bool(0.5) {
-        finish(world, &mut sides, &mut words, per_side);
+    world.app_wakeups = [None; 2];
+    check_byte_counters(world, &sides);
+    words.check_final(world);
+    if world.rng.random_bool(0.5) {
+        close_under_load(world, &mut sides, &mut words, per_side);
     } else {
-        close(world, &sides);
+        disconnect_all(world, &sides);
     }
     report
 }
 
 /// Ends every connection with work under way: what was posted before arrives and completes. The
 /// other end has none, and closes in turn.
-fn finish(world: &mut World, sides: &mut [[Side; 2]], words: &mut Words, per_side: usize) {
-    world.heal();
+fn close_under_load(
+    world: &mut World,
+    sides: &mut [[Side; 2]],
+    words: &mut AtomicOracle,
+    per_side: usize,
+) {
+    world.clear_faults();
     // Not so bad that nothing moves for the linger time.
-    world.damage(Faults { loss: 0.02, delay_ns: 10_000, ..Faults::NONE });
+    world.set_faults(Faults { loss: 0.02, delay_ns: 10_000, ..Faults::NONE });
     let mut report = Report::default();
     for (conn, pair) in sides.iter_mut().enumerate() {
         post(world, pair, words, (0, conn), per_side + DEPTH);
@@ -224,22 +230,22 @@ fn finish(world: &mut World, sides: &mut [[Side; 2]], words: &mut Words, per_sid
     });
     let left: usize = sides.iter().map(|[side, _]| side.posted.len() + side.sends.len()).sum();
     assert_eq!(left, 0, "requests posted before the end, or their messages, were lost");
-    world.heal();
-    check_ended(world, sides);
-    words.conclude(world);
+    world.clear_faults();
+    check_disconnects(world, sides);
+    words.check_final(world);
 }
 
-fn is_busy(world: &World, end: usize) -> bool {
-    world.schedule.is_on(world.now, Incident::Busy { end })
+fn app_is_busy(world: &World, end: usize) -> bool {
+    world.schedule.is_active(world.now, ScheduledFault::AppBusy { end })
 }
 
 /// True if a slow application looks at its queues now; then it does something else for a while.
-fn has_rested(world: &mut World, end: usize) -> bool {
-    if world.wakes[end].is_some_and(|wake| world.now < wake) {
+fn app_is_due(world: &mut World, end: usize) -> bool {
+    if world.app_wakeups[end].is_some_and(|wake| world.now < wake) {
         return false;
     }
-    let rest = world.slowness().map(|longest_ns| world.chance.random_range(0..longest_ns));
-    world.wakes[end] = rest.map(|rest| world.now + rest);
+    let rest = world.app_delay_max_ns().map(|longest_ns| world.rng.random_range(0..longest_ns));
+    world.app_wakeups[end] = rest.map(|rest| world.now + rest);
     true
 }
 
@@ -300,11 +306,11 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
             sends: VecDeque::new(),
             writes: [None; SLOT_COUNT],
             receives: 0,
-            used: 0,
+            to_repost: 0,
             received: 0,
             flushed: 0,
             delivered: 0,
-            pane: None,
+            window: None,
         };
         pairs.push([side(0, active), side(1, passive)]);
     }
@@ -312,7 +318,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
         for (end, side) in pair.iter_mut().enumerate() {
             for slot in 0..SLOT_COUNT {
                 let octets = pattern(end, conn, 1_000_000 + slot, SLOT_LEN);
-                world.ends[end].arena.write(place(conn, Area::Library, slot), &octets);
+                world.ends[end].arena.write(addr_of(conn, Area::ReadSource, slot), &octets);
             }
             for _ in 0..DEPTH {
                 post_receive(world, side, end, conn);
@@ -324,9 +330,9 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
 
 fn post_receive(world: &mut World, side: &mut Side, end: usize, conn: usize) {
     let slot = side.receives % DEPTH;
-    let start = place(conn, Area::Receive, slot);
+    let start = addr_of(conn, Area::Receive, slot);
     // In two pieces, so that scattering is exercised.
-    let cut = world.chance.random_range(0..=SLOT_LEN);
+    let cut = world.rng.random_range(0..=SLOT_LEN);
     let piece = |addr: usize, len: usize| Sge {
         addr: addr as u64,
         len: u32::try_from(len).expect("a slot"),

@@ -20,25 +20,25 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::cut::cut;
+use super::fault_schedule::{FaultSchedule, ScheduledFault};
+use super::fragmenter::fragment;
 use super::frames::{HeapDevice, PoolSizes};
-use super::incident::{Incident, Schedule};
 use super::link::{Faults, LinkEmulator};
-use super::mutate::Mutator;
 use super::router::Router;
-use super::watch::Watch;
+use super::segment_mutator::SegmentMutator;
+use super::wire_invariants::WireChecker;
 
 /// Frames that a port's receive ring takes; what comes beyond is lost.
 const RING_LEN: usize = 1024;
 
 /// Completion queues of bounded length.
 #[derive(Clone)]
-pub struct Queues {
+pub struct CompletionQueues {
     queues: Rc<RefCell<Vec<VecDeque<Wc>>>>,
     len_max: usize,
 }
 
-impl Queues {
+impl CompletionQueues {
     /// `count` queues of `len_max` completions each.
     #[must_use]
     pub fn new(count: usize, len_max: usize) -> Self {
@@ -51,7 +51,7 @@ impl Queues {
     }
 }
 
-impl Completions for Queues {
+impl Completions for CompletionQueues {
     fn push(&mut self, cq: CqId, wc: Wc) -> bool {
         let queue = &mut self.queues.borrow_mut()[cq.0 as usize];
         let fits = queue.len() < self.len_max;
@@ -63,7 +63,7 @@ impl Completions for Queues {
 }
 
 /// An engine of the simulation.
-pub type SimEngine = Engine<HeapDevice, Rc<VecMemory>, Queues>;
+pub type SimEngine = Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>;
 
 /// One end.
 pub struct End {
@@ -72,7 +72,7 @@ pub struct End {
     /// Its registered memory.
     pub arena: Rc<VecMemory>,
     /// Its completion queues.
-    pub queues: Queues,
+    pub queues: CompletionQueues,
 }
 
 /// Settings of TCP that an end has for itself.
@@ -123,7 +123,7 @@ pub struct WorldOptions {
     /// Received frames come as a head of this length and the rest.
     pub head_len: usize,
     /// Frames, and octets of copies, that an end may hold out of order.
-    pub holds: (usize, usize),
+    pub ooo_limits: (usize, usize),
     /// Octets by which the receive windows of an end may have grown.
     pub window_growth_max: u64,
     /// Octets of registered memory at each end.
@@ -133,14 +133,14 @@ pub struct WorldOptions {
     /// Settings of TCP of each end.
     pub tcp: [EndOptions; 2],
     /// What happens, drawn anew for each seed: so many things, within so many nanoseconds.
-    pub incidents: Option<(usize, u64)>,
+    pub scheduled_faults: Option<(usize, u64)>,
     /// Applications look at their queues now and then, with rests of up to so many nanoseconds, and
     /// post receive buffers late; `None`: whenever they might.
-    pub slow_ns: Option<u64>,
+    pub app_delay_max_ns: Option<u64>,
     /// A silent peer is probed after so many nanoseconds.
     pub keepalive_ns: Option<u64>,
     /// No octet leaves but from the start of an FPDU on: windows and segments are large.
-    pub aligned: bool,
+    pub fpdu_aligned: bool,
     /// Both ends have IPv6 addresses, else IPv4.
     pub ipv6: bool,
     /// The VLAN that all frames belong to.
@@ -148,7 +148,7 @@ pub struct WorldOptions {
     /// A switch adds tags of VLAN 0, which tell a priority, to frames without one.
     pub priority_tags: bool,
     /// The wire cuts packets into fragments of so many octets.
-    pub cut_at: Option<usize>,
+    pub fragment_mtu: Option<usize>,
     /// The path's MTU is another than the ports', and changes.
     pub router: Option<Router>,
     /// Damage goes unnoticed by TCP, as if a router had repaired the checksums.
@@ -173,19 +173,19 @@ impl WorldOptions {
             faults,
             pools: PoolSizes { data: 1024, reserve: 16, control: 64 },
             head_len: usize::MAX,
-            holds: (512, 16 << 20),
+            ooo_limits: (512, 16 << 20),
             window_growth_max: 1 << 30,
             arena_len: 4 << 20,
             cq_len: 4096,
             tcp: [EndOptions::DEFAULT; 2],
-            incidents: None,
-            slow_ns: None,
+            scheduled_faults: None,
+            app_delay_max_ns: None,
             keepalive_ns: None,
-            aligned: false,
+            fpdu_aligned: false,
             ipv6: false,
             vlan: None,
             priority_tags: false,
-            cut_at: None,
+            fragment_mtu: None,
             router: None,
             repair_checksums: false,
             offload: false,
@@ -199,9 +199,9 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     let host = u8::try_from(index + 1).expect("two ends");
     let mac = [2, 0, 0, 0, 0, host];
     let mut device = HeapDevice::new(mac, options.mtu, options.pools, options.head_len);
-    device.send_at_most(options.send_mtu);
+    device.set_send_mtu(options.send_mtu);
     if options.repair_checksums {
-        device.trust_the_wire();
+        device.skip_checksums();
     } else if options.offload {
         device.offload_checksums();
     }
@@ -210,7 +210,7 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
         if options.ipv6 { (address_v6(index), 64) } else { (address(index), 24) };
     let mut config = EngineConfig::new(ip, prefix_len, seed);
     config.vlan = options.vlan;
-    (config.ooo_frames_max, config.ooo_bytes_max) = options.holds;
+    (config.ooo_frames_max, config.ooo_bytes_max) = options.ooo_limits;
     config.window_growth_max = options.window_growth_max;
     // A burst may take every SYN of the first ten seconds.
     config.startup_timeout_ns = 90 * SECOND;
@@ -225,11 +225,11 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     if let Some(router) = options.router {
         let least = router.mtus.iter().copied().min().unwrap_or(usize::MAX);
         let path_mtu = &mut config.tcp.path_mtu;
-        path_mtu.raise_ns = router.turn_ns / 4;
+        path_mtu.raise_ns = router.phase_ns / 4;
         path_mtu.floor_v4 = u16::try_from(least).unwrap_or(u16::MAX).min(path_mtu.floor_v4);
     }
     let arena = Rc::new(VecMemory::new(options.arena_len));
-    let queues = Queues::new(16, options.cq_len);
+    let queues = CompletionQueues::new(16, options.cq_len);
     let engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
     End { engine, arena, queues }
 }
@@ -249,25 +249,25 @@ pub struct World {
     /// Virtual time.
     pub now: Instant,
     /// When an application wants to do something.
-    pub wakes: [Option<Instant>; 2],
+    pub app_wakeups: [Option<Instant>; 2],
     ipv6: bool,
-    cut_at: Option<usize>,
+    fragment_mtu: Option<usize>,
     router: Option<Router>,
     /// All chance that is not an engine's.
-    pub chance: SmallRng,
+    pub rng: SmallRng,
     /// Frames sent, both ways.
     pub frames: u64,
     /// What happens when.
-    pub schedule: Schedule,
+    pub schedule: FaultSchedule,
     /// Looks at every segment.
-    pub watch: Option<Watch>,
+    pub invariants: Option<WireChecker>,
     /// Forges segments.
-    pub mutator: Option<Mutator>,
+    pub mutator: Option<SegmentMutator>,
     options: WorldOptions,
-    /// See [`World::lose_last`].
-    loses_last: bool,
+    /// See [`World::drop_next_tail`].
+    drops_tail: bool,
     /// When that was lost.
-    pub lost_at: Option<Instant>,
+    pub tail_dropped_at: Option<Instant>,
     /// Engines made so far.
     engines: u64,
     capture: Option<PcapWriter<File>>,
@@ -292,32 +292,32 @@ impl World {
     #[must_use]
     pub fn new(options: &WorldOptions) -> Self {
         let link = |salt: u64| LinkEmulator::new(Faults::NONE, options.seed ^ salt);
-        let mut chance = SmallRng::seed_from_u64(options.seed);
-        let schedule = match options.incidents {
-            Some((count, span_ns)) => Schedule::draw(&mut chance, count, span_ns),
-            None => Schedule::default(),
+        let mut rng = SmallRng::seed_from_u64(options.seed);
+        let schedule = match options.scheduled_faults {
+            Some((count, span_ns)) => FaultSchedule::draw(&mut rng, count, span_ns),
+            None => FaultSchedule::default(),
         };
         let mut world = Self {
             ends: [make_end(options, 0, 0), make_end(options, 1, 0)],
             links: [link(0x1e47), link(0x419b)],
             repair_checksums: options.repair_checksums,
             now: Instant::from_nanos(1000),
-            wakes: [None; 2],
+            app_wakeups: [None; 2],
             ipv6: options.ipv6,
-            cut_at: options.cut_at,
+            fragment_mtu: options.fragment_mtu,
             router: options.router,
-            chance,
+            rng: rng,
             frames: 0,
             schedule,
-            watch: None,
+            invariants: None,
             mutator: None,
             options: *options,
-            loses_last: false,
-            lost_at: None,
+            drops_tail: false,
+            tail_dropped_at: None,
             engines: 0,
             capture: None,
         };
-        world.damage(options.faults);
+        world.set_faults(options.faults);
         world
     }
 
@@ -330,28 +330,28 @@ impl World {
 
     /// RDMA Writes may be placed ahead of their turn.
     #[must_use]
-    pub const fn places_early(&self) -> bool {
+    pub const fn allows_ooo_placement(&self) -> bool {
         self.options.place_early
     }
 
     /// How long an application may rest between two looks at its queues, in nanoseconds.
     #[must_use]
-    pub const fn slowness(&self) -> Option<u64> {
-        self.options.slow_ns
+    pub const fn app_delay_max_ns(&self) -> Option<u64> {
+        self.options.app_delay_max_ns
     }
 
     /// Looks at every segment from now on, and objects.
-    pub fn watch(&mut self) {
-        self.watch = Some(Watch::new(self.options.aligned));
+    pub fn check_invariants(&mut self) {
+        self.invariants = Some(WireChecker::new(self.options.fpdu_aligned));
     }
 
     /// The engine of an end is gone without a word, and another one is at its address: another
     /// port, memory and seed. What is on the wire stays there.
-    pub fn rebirth(&mut self, index: usize) {
+    pub fn restart_end(&mut self, index: usize) {
         self.engines += 1;
         self.ends[index] = make_end(&self.options, index, self.engines);
-        if let Some(watch) = &mut self.watch {
-            watch.forget();
+        if let Some(watch) = &mut self.invariants {
+            watch.reset();
         }
     }
 
@@ -377,7 +377,7 @@ impl World {
     }
 
     /// Repairs the wire in both directions: what is sent from now on arrives.
-    pub fn heal(&mut self) {
+    pub fn clear_faults(&mut self) {
         self.schedule.clear();
         self.mutator = None;
         self.router = None;
@@ -387,7 +387,7 @@ impl World {
     }
 
     /// From now on the wire has these faults in both directions.
-    pub fn damage(&mut self, faults: Faults) {
+    pub fn set_faults(&mut self, faults: Faults) {
         // Damage that TCP cannot see must not touch the headers that only TCP checks.
         let spare_headers = faults.payload_only || self.repair_checksums;
         for link in &mut self.links {
@@ -396,13 +396,13 @@ impl World {
     }
 
     /// The next segment of end 0 behind which nothing is ready is lost. For IPv4 without a VLAN.
-    pub const fn lose_last(&mut self) {
-        self.loses_last = true;
+    pub const fn drop_next_tail(&mut self) {
+        self.drops_tail = true;
     }
 
     /// Cuts the wire: nothing arrives any more.
-    pub fn cut(&mut self) {
-        self.damage(Faults { loss: 1.0, ..Faults::NONE });
+    pub fn partition(&mut self) {
+        self.set_faults(Faults { loss: 1.0, ..Faults::NONE });
     }
 
     /// Socket address of an end's port.
@@ -421,13 +421,13 @@ impl World {
         for _ in 0..64 {
             let mut worked = false;
             for index in 0..2 {
-                self.apply(index);
-                self.take_arrivals(index);
-                if self.schedule.is_on(self.now, Incident::Pause { end: index }) {
+                self.apply_pool_faults(index);
+                self.deliver_arrivals(index);
+                if self.schedule.is_active(self.now, ScheduledFault::EnginePaused { end: index }) {
                     continue;
                 }
                 worked |= self.ends[index].engine.drive(self.now);
-                self.put_departures(index);
+                self.transmit_departures(index);
             }
             // A pass costs time, as it does on a core.
             self.now = self.now + 500;
@@ -440,11 +440,13 @@ impl World {
             .iter()
             .map(|link| link.next_arrival_ns().map(Instant::from_nanos))
             .chain((0..2).map(|index| {
-                let pause = self.schedule.end_of(self.now, Incident::Pause { end: index });
+                let pause = self
+                    .schedule
+                    .active_until(self.now, ScheduledFault::EnginePaused { end: index });
                 pause.or_else(|| self.ends[index].engine.deadline())
             }))
-            .chain([self.schedule.next(self.now)])
-            .chain(self.wakes)
+            .chain([self.schedule.next_change(self.now)])
+            .chain(self.app_wakeups)
             .flatten()
             .min();
         match next {
@@ -459,24 +461,24 @@ impl World {
     }
 
     /// What the schedule has for the port of an end.
-    fn apply(&mut self, index: usize) {
+    fn apply_pool_faults(&mut self, index: usize) {
         let drained = [
-            self.schedule.is_on(self.now, Incident::NoData { end: index }),
-            self.schedule.is_on(self.now, Incident::NoControl { end: index }),
+            self.schedule.is_active(self.now, ScheduledFault::DataPoolEmpty { end: index }),
+            self.schedule.is_active(self.now, ScheduledFault::ControlPoolEmpty { end: index }),
         ];
-        self.ends[index].engine.device().drain(drained);
+        self.ends[index].engine.device().set_exhausted(drained);
     }
 
-    fn take_arrivals(&mut self, index: usize) {
-        let is_deaf = self.schedule.is_on(self.now, Incident::Deaf { end: index });
+    fn deliver_arrivals(&mut self, index: usize) {
+        let is_deaf = self.schedule.is_active(self.now, ScheduledFault::NoRxBuffers { end: index });
         let device = self.ends[index].engine.device();
         while let Some(mut frame) = self.links[1 - index].receive(self.now.as_nanos()) {
             let mut inbound = device.inbound.borrow_mut();
             if is_deaf || inbound.len() >= RING_LEN {
                 continue;
             }
-            if let Some(watch) = self.watch.as_mut().filter(|_| self.cut_at.is_none()) {
-                watch.arrived(index, &frame, !self.repair_checksums);
+            if let Some(watch) = self.invariants.as_mut().filter(|_| self.fragment_mtu.is_none()) {
+                watch.on_received(index, &frame, !self.repair_checksums);
             }
             if self.options.priority_tags && self.options.vlan.is_none() && frame.len() > 12 {
                 // Priority 5.
@@ -486,32 +488,32 @@ impl World {
         }
     }
 
-    fn put_departures(&mut self, index: usize) {
-        let is_cut = self.schedule.is_on(self.now, Incident::Cut);
+    fn transmit_departures(&mut self, index: usize) {
+        let is_cut = self.schedule.is_active(self.now, ScheduledFault::LinkDown);
         let outbound = Rc::clone(&self.ends[index].engine.device().outbound);
-        if index == 0 && self.loses_last {
+        if index == 0 && self.drops_tail {
             let mut outbound = outbound.borrow_mut();
             if let Some(last) = outbound.iter().position(|frame| is_pushed(frame)) {
                 outbound.remove(last);
                 self.frames += 1;
-                self.loses_last = false;
-                self.lost_at = Some(self.now);
+                self.drops_tail = false;
+                self.tail_dropped_at = Some(self.now);
             }
         }
         for frame in outbound.borrow_mut().drain(..) {
             self.frames += 1;
             self.capture(&frame);
-            if let Some(watch) = &mut self.watch {
-                watch.sent(index, &frame);
-                if self.cut_at.is_some() {
+            if let Some(watch) = &mut self.invariants {
+                watch.on_sent(index, &frame);
+                if self.fragment_mtu.is_some() {
                     // What arrives are pieces: what was sent has to do.
-                    watch.arrived(1 - index, &frame, false);
+                    watch.on_received(1 - index, &frame, false);
                 }
             }
             if is_cut {
                 continue;
             }
-            let refused = self.router.and_then(|router| router.refuse(self.now, &frame));
+            let refused = self.router.and_then(|router| router.filter(self.now, &frame));
             if let Some(answers) = refused {
                 for answer in answers {
                     self.capture(&answer);
@@ -521,14 +523,14 @@ impl World {
                 continue;
             }
             let id = u32::try_from(self.frames & 0xffff).expect("masked");
-            let parts = match (self.cut_at, &mut self.mutator) {
-                (Some(mtu), _) => cut(frame, mtu, id),
+            let parts = match (self.fragment_mtu, &mut self.mutator) {
+                (Some(mtu), _) => fragment(frame, mtu, id),
                 (None, Some(mutator)) => {
                     let mutated = mutator.mutate(frame);
-                    for part in mutated.back {
+                    for part in mutated.reverse {
                         self.links[1 - index].send(self.now.as_nanos(), part, |_| None);
                     }
-                    mutated.onward
+                    mutated.forward
                 }
                 (None, None) => vec![frame],
             };

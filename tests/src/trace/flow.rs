@@ -2,7 +2,7 @@
 //! segment of it that goes out, whether or not a line says so.
 
 use super::packet::{self, Packet};
-use super::script::{Num, Shape};
+use super::script::{Num, SegmentSpec};
 
 /// See the [module's documentation](self).
 #[derive(Clone, Debug, Default)]
@@ -26,14 +26,14 @@ pub struct Flow {
     /// The window field the peer gave last.
     pub window: u16,
     /// What the peer admits.
-    peer_edge: Option<u32>,
+    snd_limit: Option<u32>,
     /// Our latest acknowledgment, and the right edge offered.
-    acked: Option<(u32, u32)>,
+    last_ack_and_edge: Option<(u32, u32)>,
     /// End of what went out.
     pub sent_end: Option<u32>,
 }
 
-const fn ahead(a: u32, b: u32) -> i64 {
+const fn seq_diff(a: u32, b: u32) -> i64 {
     a.wrapping_sub(b).cast_signed() as i64
 }
 
@@ -61,14 +61,14 @@ impl Flow {
     /// The segments that a line describes, at `micros` since the start.
     pub fn incoming(
         &mut self,
-        shape: &Shape,
+        shape: &SegmentSpec,
         mut base: Packet,
         micros: u64,
     ) -> Result<Vec<Packet>, String> {
         let Num::Is(seq) = shape.seq else { return Err("a segment in needs numbers".to_owned()) };
         let is_syn = shape.flags & packet::SYN != 0;
         let octets = shape.end.map_or(0, |end| end - seq);
-        let part = octets / i64::from(shape.copies);
+        let part = octets / i64::from(shape.repeat);
         base.flags = shape.flags;
         base.ack = match shape.ack {
             Some(Num::Is(ack)) => from_base(self.iss(), ack),
@@ -95,7 +95,7 @@ impl Flow {
             self.peer_mss = base.mss.unwrap_or(536);
         }
         let mut packets = Vec::new();
-        for copy in 0..i64::from(shape.copies) {
+        for copy in 0..i64::from(shape.repeat) {
             let mut packet = base.clone();
             let start = seq + copy * part;
             packet.seq = from_base(self.irs, start);
@@ -103,13 +103,13 @@ impl Flow {
             let octets = (0..u32::try_from(part).map_err(|_| "too long")?)
                 .map(|at| packet::pattern(false, first.wrapping_add(at)));
             packet.payload = octets.collect();
-            self.note_incoming(&packet);
+            self.on_incoming(&packet);
             packets.push(packet);
         }
         Ok(packets)
     }
 
-    fn incoming_ts(&self, shape: &Shape, micros: u64) -> Result<Option<(u32, u32)>, String> {
+    fn incoming_ts(&self, shape: &SegmentSpec, micros: u64) -> Result<Option<(u32, u32)>, String> {
         let clock = self.peer_tsval_base.wrapping_add(wrap(micros));
         let echo =
             if shape.flags & packet::ACK == 0 { 0 } else { self.tsval.map_or(0, |(val, _)| val) };
@@ -133,7 +133,7 @@ impl Flow {
         })
     }
 
-    fn note_incoming(&mut self, packet: &Packet) {
+    fn on_incoming(&mut self, packet: &Packet) {
         if packet.flags & packet::ACK == 0 {
             return;
         }
@@ -142,13 +142,13 @@ impl Flow {
             _ => 0,
         };
         let edge = packet.ack.wrapping_add(u32::from(packet.window) << scale.min(14));
-        if self.peer_edge.is_none_or(|known| ahead(edge, known) > 0) {
-            self.peer_edge = Some(edge);
+        if self.snd_limit.is_none_or(|known| seq_diff(edge, known) > 0) {
+            self.snd_limit = Some(edge);
         }
     }
 
     /// Takes note of a segment that goes out, and says what is wrong with it in any trace.
-    pub fn note_outgoing(&mut self, packet: &Packet, micros: u64) -> Vec<String> {
+    pub fn on_outgoing(&mut self, packet: &Packet, micros: u64) -> Vec<String> {
         let mut wrong = Vec::new();
         if packet.flags & packet::RST != 0 {
             return wrong;
@@ -156,12 +156,12 @@ impl Flow {
         if packet.flags & packet::SYN != 0 {
             self.iss.get_or_insert(packet.seq);
             self.scales.0 = packet.wscale;
-            self.acked = None;
+            self.last_ack_and_edge = None;
         }
         if let Some((val, _)) = packet.ts {
             self.tsval_base.get_or_insert(val.wrapping_sub(wrap(micros)));
             let last = self.tsval.filter(|(_, at)| micros - at < 1 << 31);
-            if last.is_some_and(|(last, _)| ahead(val, last) < 0) {
+            if last.is_some_and(|(last, _)| seq_diff(val, last) < 0) {
                 wrong.push("TSval went back (RFC 7323 section 4.1)".to_owned());
             }
             self.tsval = Some((val, micros));
@@ -172,16 +172,16 @@ impl Flow {
                 _ => 0,
             };
             let edge = packet.ack.wrapping_add(u32::from(packet.window) << scale);
-            let (last_ack, last_edge) = self.acked.unwrap_or((packet.ack, edge));
-            if ahead(packet.ack, last_ack) < 0 {
+            let (last_ack, last_edge) = self.last_ack_and_edge.unwrap_or((packet.ack, edge));
+            if seq_diff(packet.ack, last_ack) < 0 {
                 wrong.push("the acknowledgment went back".to_owned());
             }
             // Scaling may round it down by less than its unit (RFC 7323 section 2.4).
-            let by = ahead(last_edge, edge);
+            let by = seq_diff(last_edge, edge);
             if by >= 1 << scale {
                 wrong.push(format!("the window was taken back by {by} (RFC 9293 section 3.8.6)"));
             }
-            self.acked = Some((packet.ack, if by > 0 { last_edge } else { edge }));
+            self.last_ack_and_edge = Some((packet.ack, if by > 0 { last_edge } else { edge }));
         }
         let options = packet.ts.map_or(0, |_| 12);
         if packet.payload.len() + options > usize::from(self.peer_mss) {
@@ -197,11 +197,12 @@ impl Flow {
         }
         let end = packet.seq.wrapping_add(packet.seq_len());
         let data_end = end.wrapping_sub(u32::from(packet.flags & packet::FIN != 0));
-        if !packet.payload.is_empty() && self.peer_edge.is_none_or(|edge| ahead(data_end, edge) > 0)
+        if !packet.payload.is_empty()
+            && self.snd_limit.is_none_or(|edge| seq_diff(data_end, edge) > 0)
         {
             wrong.push("beyond the peer's window".to_owned());
         }
-        if self.sent_end.is_none_or(|sent| ahead(end, sent) > 0) {
+        if self.sent_end.is_none_or(|sent| seq_diff(end, sent) > 0) {
             self.sent_end = Some(end);
         }
         wrong
@@ -209,7 +210,7 @@ impl Flow {
 
     /// Whether a segment that went out is the part `copy` of what a line describes: what differs.
     #[must_use]
-    pub fn differences(&self, shape: &Shape, copy: u32, packet: &Packet) -> Vec<String> {
+    pub fn mismatches(&self, shape: &SegmentSpec, copy: u32, packet: &Packet) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut check = |name: &str, seen: String, expected: String| {
             if seen != expected {
@@ -225,15 +226,15 @@ impl Flow {
         let len = packet.payload.len();
         if let Num::Is(seq) = shape.seq {
             let octets = shape.end.map_or(0, |end| end - seq);
-            let part = octets / i64::from(shape.copies);
+            let part = octets / i64::from(shape.repeat);
             let start = seq + i64::from(copy) * part;
-            let seen = ahead(packet.seq, self.iss());
-            check("seq", seen.to_string(), ahead(from_base(0, start), 0).to_string());
+            let seen = seq_diff(packet.seq, self.iss());
+            check("seq", seen.to_string(), seq_diff(from_base(0, start), 0).to_string());
             check("length", len.to_string(), part.to_string());
         }
         if let Some(Num::Is(ack)) = shape.ack {
-            let seen = ahead(packet.ack, self.irs);
-            check("ack", seen.to_string(), ahead(from_base(0, ack), 0).to_string());
+            let seen = seq_diff(packet.ack, self.irs);
+            check("ack", seen.to_string(), seq_diff(from_base(0, ack), 0).to_string());
         }
         if let Some(win) = shape.win {
             check("win", packet.window.to_string(), win.to_string());
@@ -257,11 +258,11 @@ impl Flow {
             }
             (Some(Some((val, ecr))), Some(seen)) => {
                 if let Num::Is(val) = val {
-                    let seen = ahead(seen.0, self.tsval_base.unwrap_or(0));
+                    let seen = seq_diff(seen.0, self.tsval_base.unwrap_or(0));
                     check("TSval", seen.to_string(), val.to_string());
                 }
                 if let Num::Is(ecr) = ecr {
-                    let seen = ahead(seen.1, self.peer_tsval_base);
+                    let seen = seq_diff(seen.1, self.peer_tsval_base);
                     check("TSecr", seen.to_string(), ecr.to_string());
                 }
             }
@@ -275,20 +276,20 @@ impl Flow {
     }
 
     fn blocks(&self, packet: &Packet) -> Vec<(i64, i64)> {
-        packet.sack.iter().map(|b| (ahead(b.0, self.irs), ahead(b.1, self.irs))).collect()
+        packet.sack.iter().map(|b| (seq_diff(b.0, self.irs), seq_diff(b.1, self.irs))).collect()
     }
 
     /// A segment in the words of a trace.
     #[must_use]
     pub fn describe(&self, packet: &Packet, outgoing: bool) -> String {
         let (near, far) = if outgoing { (self.iss(), self.irs) } else { (self.irs, self.iss()) };
-        let seq = ahead(packet.seq, near);
+        let seq = seq_diff(packet.seq, near);
         let mut text = format!("{} {seq}", packet::letters(packet.flags));
         if !packet.payload.is_empty() {
             text += &format!(":{}", seq + i64::try_from(packet.payload.len()).unwrap_or(0));
         }
         if packet.flags & packet::ACK != 0 {
-            text += &format!(" ack {}", ahead(packet.ack, far));
+            text += &format!(" ack {}", seq_diff(packet.ack, far));
         }
         text += &format!(" win {}", packet.window);
         if let Some(mss) = packet.mss {
@@ -304,12 +305,12 @@ impl Flow {
             let ours = self.tsval_base.unwrap_or(0);
             let theirs = self.peer_tsval_base;
             let (val_base, ecr_base) = if outgoing { (ours, theirs) } else { (theirs, ours) };
-            text += &format!(" ts {} {}", ahead(val, val_base), ahead(ecr, ecr_base));
+            text += &format!(" ts {} {}", seq_diff(val, val_base), seq_diff(ecr, ecr_base));
         }
         if !packet.sack.is_empty() {
             text += " sack";
             for (from, to) in &packet.sack {
-                text += &format!(" {}:{}", ahead(*from, far), ahead(*to, far));
+                text += &format!(" {}:{}", seq_diff(*from, far), seq_diff(*to, far));
             }
         }
         text + ["", " ect1", " ect0", " ce"][usize::from(packet.ecn)]

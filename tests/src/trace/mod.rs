@@ -2,23 +2,23 @@
 //!
 //! The files lie in `tests/traces`; `tests/traces/README.md` describes their form.
 
-mod calls;
-pub mod endpoint;
+mod actions;
+pub mod engine_under_test;
 pub mod flow;
-pub mod host;
 pub mod packet;
 pub mod runner;
 pub mod script;
 pub mod settings;
+pub mod tcb_under_test;
 
 use std::net::SocketAddr;
 
 use ferrowarp_proto::wire::tcp::FourTuple;
 
-use endpoint::Endpoint;
-use host::Host;
-use runner::{OUR_PORT, PEER_PORT, Subject, address};
+use engine_under_test::EngineUnderTest;
+use runner::{OUR_PORT, PEER_PORT, SystemUnderTest, address};
 use settings::Settings;
+use tcb_under_test::TcbUnderTest;
 
 /// Runs the text of a trace.
 ///
@@ -29,15 +29,15 @@ pub fn run(text: &str) -> Result<(), String> {
 }
 
 /// What the settings ask to test.
-fn subject(settings: &Settings) -> Box<dyn Subject> {
+fn system_under_test(settings: &Settings) -> Box<dyn SystemUnderTest> {
     if settings.engine {
-        return Box::new(Host::new(settings));
+        return Box::new(EngineUnderTest::new(settings));
     }
     let tuple = FourTuple {
         local: SocketAddr::new(address(settings, 0), OUR_PORT),
         remote: SocketAddr::new(address(settings, 1), PEER_PORT),
     };
-    Box::new(Endpoint::new(settings, tuple))
+    Box::new(TcbUnderTest::new(settings, tuple))
 }
 
 #[cfg(test)]
@@ -50,14 +50,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_passes() {
+    fn matching_trace_passes() {
         let lines =
             "  ! write 100\n  > P. 1:101 ack 1\n+10ms < . 1:51 ack 101\n+50us > . 101 ack 51";
         assert_eq!(after_open(lines), Ok(()));
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn mismatch_is_reported() {
         for (lines, what) in [
             ("  ! write 100\n  > . 2:102 ack 1", "seq is 1, expected 2"),
             ("  ! write 100\n  > . 1:100 ack 1", "length is 100, expected 99"),
@@ -71,7 +71,7 @@ mod tests {
             ("  ! write 100\n  > . 1:101 ack 1 port 7", "another port"),
             ("  = state Closed", "state is `Established`, expected `Closed`"),
             ("  = cwnd 1..9", "cwnd is `10000`, expected `1..9`"),
-            ("  = notices Reset", "notices is ``, expected `Reset`"),
+            ("  = events Reset", "events is ``, expected `Reset`"),
             ("  = speed 5", "nothing is called `speed`"),
             ("  ! fly", "there is no call `fly`"),
         ] {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_early_late_or_missing_fails() {
+    fn early_late_or_missing_segment_fails() {
         for (lines, what) in [
             ("  < . 1:101 ack 1\n  > . 1 ack 101", "nothing went out until @10ms"),
             ("  < . 1:101 ack 1\n+100us > . 1 ack 101", "seen @10.05ms"),
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_tells_the_line_and_what_was_on_the_wire() {
+    fn failure_reports_the_line_and_the_log() {
         let error = after_open("  ! write 100\n  > . 2:102 ack 1").unwrap_err();
         assert!(error.starts_with("5: > . 2:102 ack 1\n"), "{error}");
         assert!(error.contains("@10ms > P. 1:101 ack 1 win 65535"), "{error}");
     }
 
     #[test]
-    fn settings_have_to_exist() {
+    fn unknown_setting_is_refused() {
         let error = run("# clause: X\n# Shows.\nconfig: colour red\n  ! connect").unwrap_err();
         assert_eq!(error, "3: there is no setting `colour`");
     }

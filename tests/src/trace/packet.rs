@@ -326,7 +326,7 @@ mod tests {
     use super::{ACK, PSH, Packet, flags, letters};
 
     #[test]
-    fn what_is_written_is_read() {
+    fn packet_round_trip() {
         for family in ["198.18.0.1:7", "[fd00::1]:7"] {
             let end = family.parse().unwrap();
             let mut packet = Packet::new(end, end);

@@ -8,7 +8,7 @@ use ferrowarp_proto::time::Instant;
 
 use super::flow::Flow;
 use super::packet::Packet;
-use super::script::{Action, Line, Script, Shape, Time};
+use super::script::{Action, Line, Script, SegmentSpec, Time};
 use super::settings::Settings;
 
 /// Hardware addresses: ours and the peer's.
@@ -20,12 +20,12 @@ pub const PEER_PORT: u16 = 40_000;
 /// Where time starts.
 pub const START: Instant = Instant::from_nanos(10_000_000_000);
 /// Times that one timer may fire at one moment.
-const FIRES_MAX: u32 = 64;
+const TIMER_RUNS_MAX: u32 = 64;
 /// Segments shown when a trace fails.
-const SHOWN: usize = 12;
+const LOG_LINES_SHOWN: usize = 12;
 
 /// What a trace is about: something that takes frames and gives frames.
-pub trait Subject {
+pub trait SystemUnderTest {
     /// Takes a burst of frames.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ pub trait Subject {
     ///
     /// # Errors
     /// What it did wrong.
-    fn pump(&mut self, now: Instant) -> Result<Vec<Vec<u8>>, String>;
+    fn poll_transmit(&mut self, now: Instant) -> Result<Vec<Vec<u8>>, String>;
 
     /// A call of the application.
     ///
@@ -51,10 +51,10 @@ pub trait Subject {
     fn state(&self) -> String;
 
     /// A number by its name.
-    fn number(&self, name: &str) -> Option<u64>;
+    fn counter(&self, name: &str) -> Option<u64>;
 
     /// What the application was told since it was last asked for.
-    fn take_notices(&mut self) -> Vec<String>;
+    fn take_events(&mut self) -> Vec<String>;
 }
 
 /// The address of an end: 0 is ours.
@@ -68,9 +68,9 @@ pub fn address(settings: &Settings, end: u8) -> IpAddr {
 }
 
 /// A run of one trace.
-pub(super) struct Run {
+pub(super) struct TraceRun {
     pub(super) settings: Settings,
-    pub(super) subject: Box<dyn Subject>,
+    pub(super) sut: Box<dyn SystemUnderTest>,
     pub(super) now: Instant,
     /// Seen and not yet expected.
     pub(super) queue: VecDeque<(Instant, Packet)>,
@@ -91,32 +91,32 @@ pub fn run(script: &Script) -> Result<(), String> {
     for (number, name, value) in &script.settings {
         settings.set(name, value).map_err(|what| format!("{number}: {what}"))?;
     }
-    let mut run = Run::new(settings);
+    let mut run = TraceRun::new(settings);
     let mut lines = script.lines.as_slice();
     while let [line, rest @ ..] = lines {
-        let joined = rest.iter().take_while(|line| is_joined(line)).count();
+        let joined = rest.iter().take_while(|line| is_same_burst(line)).count();
         let joined = if matches!(line.action, Action::In { .. }) { joined } else { 0 };
         lines = &rest[joined..];
         run.line(line, &rest[..joined]).map_err(|what| run.report(line, &what))?;
     }
     let Some(last) = script.lines.last() else { return Ok(()) };
-    run.nothing_left().map_err(|what| run.report(last, &format!("after this line: {what}")))
+    run.expect_no_output().map_err(|what| run.report(last, &format!("after this line: {what}")))
 }
 
-fn is_joined(line: &Line) -> bool {
+fn is_same_burst(line: &Line) -> bool {
     let now = Time { relative: true, from: 0, to: 0 };
-    matches!(line.action, Action::In { joined: true, .. }) && line.time == now
+    matches!(line.action, Action::In { same_burst: true, .. }) && line.time == now
 }
 
-impl Run {
+impl TraceRun {
     fn new(settings: Settings) -> Self {
         let mut flows = HashMap::new();
         let iss = (!settings.engine).then_some(settings.iss);
         flows.insert((PEER_PORT, OUR_PORT), Flow::new(iss, settings.irs, settings.peer_tsval));
-        let subject = super::subject(&settings);
+        let subject = super::system_under_test(&settings);
         Self {
             settings,
-            subject,
+            sut: subject,
             now: START,
             queue: VecDeque::new(),
             flows,
@@ -130,7 +130,7 @@ impl Run {
         for part in what.lines() {
             let _ = writeln!(text, "      {part}");
         }
-        let skipped = self.log.len().saturating_sub(SHOWN);
+        let skipped = self.log.len().saturating_sub(LOG_LINES_SHOWN);
         let _ = writeln!(text, "    on the wire{}:", if skipped > 0 { ", at last" } else { "" });
         for entry in &self.log[skipped..] {
             let _ = writeln!(text, "      {entry}");
@@ -157,14 +157,14 @@ impl Run {
         match &line.action {
             Action::Out(shape) => return self.expect_out(from, to, shape),
             Action::Expect(words) if from == self.now => return self.expect(words),
-            _ => self.silent_until(from)?,
+            _ => self.expect_silence_until(from)?,
         }
         match &line.action {
-            Action::In { shape, joined: at_once } => {
-                let mut bursts = vec![self.frames(shape)?];
+            Action::In { shape, same_burst: at_once } => {
+                let mut bursts = vec![self.build_frames(shape)?];
                 for line in joined {
                     if let Action::In { shape, .. } = &line.action {
-                        bursts.push(self.frames(shape)?);
+                        bursts.push(self.build_frames(shape)?);
                     }
                 }
                 if *at_once || bursts.len() > 1 {
@@ -186,43 +186,42 @@ impl Run {
     }
 
     /// Lets time pass up to `until`, timers due before it firing; nothing may go out.
-    pub(super) fn silent_until(&mut self, until: Instant) -> Result<(), String> {
-        self.nothing_left()?;
+    pub(super) fn expect_silence_until(&mut self, until: Instant) -> Result<(), String> {
+        self.expect_no_output()?;
         if until < self.now {
             return Err(format!("it is {} already", self.since_start(self.now)));
         }
         // At this very moment a timer can only be overdue after a stall: what waits to be
         // received comes first.
         let passes = self.now < until;
-        while let Some(at) = self.subject.deadline().filter(|at| passes && *at < until) {
-            self.fire(at)?;
-            self.nothing_left()?;
+        while let Some(at) = self.sut.deadline().filter(|at| passes && *at < until) {
+            self.fire_timers(at)?;
+            self.expect_no_output()?;
         }
         self.now = until;
         Ok(())
     }
 
-    pub(super) fn nothing_left(&mut self) -> Result<(), String> {
+    pub(super) fn expect_no_output(&mut self) -> Result<(), String> {
         let Some((at, packet)) = self.queue.pop_front() else { return Ok(()) };
         let text = self.text(&packet, true);
         Err(format!("not expected: {} > {text}", self.since_start(at)))
     }
 
     /// Fires the timer that is due at `at`, and others with it.
-    fn fire(&mut self, at: Instant) -> Result<(), String> {
+    fn fire_timers(&mut self, at: Instant) -> Result<(), String> {
         self.now = self.now.max(at);
-        for _ in 0..FIRES_MAX {
-            self.pump()?;
-            if !self.queue.is_empty() || self.subject.deadline().is_none_or(|next| next > self.now)
-            {
+        for _ in 0..TIMER_RUNS_MAX {
+            self.collect_output()?;
+            if !self.queue.is_empty() || self.sut.deadline().is_none_or(|next| next > self.now) {
                 return Ok(());
             }
         }
         Err("a timer fires and fires".to_owned())
     }
 
-    pub(super) fn pump(&mut self) -> Result<(), String> {
-        for frame in self.subject.pump(self.now)? {
+    pub(super) fn collect_output(&mut self) -> Result<(), String> {
+        for frame in self.sut.poll_transmit(self.now)? {
             let packet = Packet::read(&frame)?;
             if packet.source.ip() != address(&self.settings, 0)
                 || packet.target.ip() != address(&self.settings, 1)
@@ -233,7 +232,7 @@ impl Run {
             }
             let micros = self.micros();
             let ports = (packet.target.port(), packet.source.port());
-            let wrong = self.flow(ports.0, ports.1).note_outgoing(&packet, micros);
+            let wrong = self.flow(ports.0, ports.1).on_outgoing(&packet, micros);
             let text = self.text(&packet, true);
             self.log.push(format!("{} > {text}", self.since_start(self.now)));
             if !wrong.is_empty() && !self.settings.engine {
@@ -263,7 +262,7 @@ impl Run {
     }
 
     /// The frames of a line that come in.
-    pub(super) fn frames(&mut self, shape: &Shape) -> Result<Vec<Vec<u8>>, String> {
+    pub(super) fn build_frames(&mut self, shape: &SegmentSpec) -> Result<Vec<Vec<u8>>, String> {
         let ours = shape.our_port.unwrap_or(self.our_port);
         let theirs = shape.peer_port.unwrap_or(PEER_PORT);
         let base = Packet::new(
@@ -278,7 +277,7 @@ impl Run {
         }
         let mut frames: Vec<Vec<u8>> =
             packets.iter().map(|packet| packet.frame(MACS[1], MACS[0])).collect();
-        if shape.damaged {
+        if shape.bad_checksum {
             for octet in frames.iter_mut().filter_map(|frame| frame.last_mut()) {
                 *octet ^= 1;
             }
@@ -287,16 +286,16 @@ impl Run {
     }
 
     pub(super) fn receive(&mut self, burst: &[Vec<u8>]) -> Result<(), String> {
-        self.subject.receive(self.now, burst)?;
-        self.pump()
+        self.sut.receive(self.now, burst)?;
+        self.collect_output()
     }
 
     /// The next segment of those that went out, waited for until `to`.
     fn next_out(&mut self, from: Instant, to: Instant) -> Result<Packet, String> {
-        let latest = to + self.settings.tick_ns;
+        let latest = to + self.settings.timer_slack_ns;
         while self.queue.is_empty() {
-            match self.subject.deadline() {
-                Some(at) if at.max(self.now) <= latest => self.fire(at)?,
+            match self.sut.deadline() {
+                Some(at) if at.max(self.now) <= latest => self.fire_timers(at)?,
                 next => {
                     let next = next.map_or("none".to_owned(), |at| self.since_start(at));
                     let to = self.since_start(to);
@@ -317,9 +316,9 @@ impl Run {
         &mut self,
         from: Instant,
         to: Instant,
-        shape: &Shape,
+        shape: &SegmentSpec,
     ) -> Result<(), String> {
-        for copy in 0..shape.copies {
+        for copy in 0..shape.repeat {
             let packet = self.next_out(from, to)?;
             let ports = (packet.target.port(), packet.source.port());
             let expected =
@@ -328,10 +327,10 @@ impl Run {
             if ports.0 != expected.0 || ports.1 != expected.1 {
                 return Err(format!("seen: {text}\nit goes to another port"));
             }
-            let wrong = self.flow(ports.0, ports.1).differences(shape, copy, &packet);
+            let wrong = self.flow(ports.0, ports.1).mismatches(shape, copy, &packet);
             if !wrong.is_empty() {
-                let nth = if shape.copies > 1 {
-                    format!(" ({} of {})", copy + 1, shape.copies)
+                let nth = if shape.repeat > 1 {
+                    format!(" ({} of {})", copy + 1, shape.repeat)
                 } else {
                     String::new()
                 };

@@ -8,7 +8,7 @@ pub struct Script {
     /// The rules shown, as `document section`.
     pub clauses: Vec<String>,
     /// What is shown, in a sentence.
-    pub shows: String,
+    pub summary: String,
     /// Settings: line, name and value.
     pub settings: Vec<(usize, String, String)>,
     /// What happens.
@@ -45,12 +45,12 @@ pub enum Action {
     /// `<`: segments come in.
     In {
         /// What they are.
-        shape: Shape,
+        shape: SegmentSpec,
         /// In one burst with those of the line before (`<&`).
-        joined: bool,
+        same_burst: bool,
     },
     /// `>`: segments go out.
-    Out(Shape),
+    Out(SegmentSpec),
     /// `none until`: nothing goes out before the line's time.
     Silence,
     /// `!`: a call.
@@ -70,7 +70,7 @@ pub enum Num {
 
 /// A segment as a line describes it. For `>`, what is not said is not compared.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct SegmentSpec {
     /// Control bits.
     pub flags: u8,
     /// PSH must not be set.
@@ -99,9 +99,9 @@ pub struct Shape {
     /// Octets of options, as they are.
     pub raw_options: Vec<u8>,
     /// The checksum is wrong.
-    pub damaged: bool,
+    pub bad_checksum: bool,
     /// Such segments in a row, equal parts of the octets.
-    pub copies: u32,
+    pub repeat: u32,
     /// Port of the peer, where it is not the usual.
     pub peer_port: Option<u16>,
     /// Port of this end, where it is not the usual.
@@ -121,7 +121,7 @@ pub fn parse(text: &str) -> Result<Script, String> {
             if let Some(clause) = comment.trim().strip_prefix("clause:") {
                 script.clauses.push(clause.trim().to_owned());
             } else if script.lines.is_empty() {
-                script.shows = format!("{} {}", script.shows, comment.trim()).trim().to_owned();
+                script.summary = format!("{} {}", script.summary, comment.trim()).trim().to_owned();
             }
             continue;
         }
@@ -140,7 +140,7 @@ pub fn parse(text: &str) -> Result<Script, String> {
         let (time, action) = action(line).map_err(fail)?;
         script.lines.push(Line { number, text: line.to_owned(), time, action });
     }
-    if script.clauses.is_empty() || script.shows.is_empty() {
+    if script.clauses.is_empty() || script.summary.is_empty() {
         return Err("1: a trace begins with `# clause: ...` and a sentence".to_owned());
     }
     Ok(script)
@@ -156,9 +156,9 @@ fn action(line: &str) -> Result<(Time, Action), String> {
     let rest: Vec<&str> = words.collect();
     let owned = || rest.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let action = match kind {
-        "<" => Action::In { shape: shape(&rest)?, joined: false },
-        "<&" => Action::In { shape: shape(&rest)?, joined: true },
-        ">" => Action::Out(shape(&rest)?),
+        "<" => Action::In { shape: parse_segment(&rest)?, same_burst: false },
+        "<&" => Action::In { shape: parse_segment(&rest)?, same_burst: true },
+        ">" => Action::Out(parse_segment(&rest)?),
         "!" if !rest.is_empty() => Action::Call(owned()),
         "=" if !rest.is_empty() => Action::Expect(owned()),
         "none" => {
@@ -178,8 +178,8 @@ fn action(line: &str) -> Result<(Time, Action), String> {
 ///
 /// # Errors
 /// If it is none.
-pub fn segment(text: &str) -> Result<Shape, String> {
-    shape(&text.split_whitespace().collect::<Vec<_>>())
+pub fn segment(text: &str) -> Result<SegmentSpec, String> {
+    parse_segment(&text.split_whitespace().collect::<Vec<_>>())
 }
 
 fn time(word: &str) -> Result<Time, String> {
@@ -233,7 +233,7 @@ fn num(word: &str) -> Result<Num, String> {
     if word == "*" { Ok(Num::Any) } else { number(word).map(Num::Is) }
 }
 
-fn small<T: TryFrom<i64>>(word: &str) -> Result<T, String> {
+fn parse_int<T: TryFrom<i64>>(word: &str) -> Result<T, String> {
     T::try_from(number(word)?).map_err(|_| format!("`{word}` does not fit"))
 }
 
@@ -241,12 +241,12 @@ fn is_number(word: &str) -> bool {
     num(word).is_ok()
 }
 
-fn shape(words: &[&str]) -> Result<Shape, String> {
+fn parse_segment(words: &[&str]) -> Result<SegmentSpec, String> {
     let [letters, range, rest @ ..] = words else {
         return Err("a segment is `FLAGS SEQ[:END] [ack N] [win N] ...`".to_owned());
     };
     let (seq, end) = range.split_once(':').map_or((*range, None), |(seq, end)| (seq, Some(end)));
-    let mut shape = Shape {
+    let mut shape = SegmentSpec {
         flags: packet::flags(letters).ok_or_else(|| format!("`{letters}` are no flags"))?,
         no_push: false,
         seq: num(seq)?,
@@ -260,8 +260,8 @@ fn shape(words: &[&str]) -> Result<Shape, String> {
         ts: None,
         sack: Some(Vec::new()),
         raw_options: Vec::new(),
-        damaged: false,
-        copies: 1,
+        bad_checksum: false,
+        repeat: 1,
         peer_port: None,
         our_port: None,
     };
@@ -271,10 +271,10 @@ fn shape(words: &[&str]) -> Result<Shape, String> {
         match word {
             "ack" => shape.ack = Some(num(value()?)?),
             "win" => shape.win = Some(number(value()?)?),
-            "damaged" => shape.damaged = true,
+            "damaged" => shape.bad_checksum = true,
             "no-push" => shape.no_push = true,
-            "mss" => shape.mss = Some(Some(small(value()?)?)),
-            "ws" => shape.wscale = Some(Some(small(value()?)?)),
+            "mss" => shape.mss = Some(Some(parse_int(value()?)?)),
+            "ws" => shape.wscale = Some(Some(parse_int(value()?)?)),
             "no-mss" => shape.mss = Some(None),
             "no-ws" => shape.wscale = Some(None),
             "sackok" => shape.sack_permitted = Some(true),
@@ -299,10 +299,10 @@ fn shape(words: &[&str]) -> Result<Shape, String> {
             "ect1" => shape.ecn = Some(1),
             "ect0" => shape.ecn = Some(2),
             "ce" => shape.ecn = Some(3),
-            "peer-port" => shape.peer_port = Some(small(value()?)?),
-            "port" => shape.our_port = Some(small(value()?)?),
+            "peer-port" => shape.peer_port = Some(parse_int(value()?)?),
+            "port" => shape.our_port = Some(parse_int(value()?)?),
             word => match word.strip_prefix('x').map(str::parse) {
-                Some(Ok(copies)) => shape.copies = copies,
+                Some(Ok(copies)) => shape.repeat = copies,
                 _ => return Err(format!("`{word}` says nothing of a segment")),
             },
         }
@@ -311,7 +311,7 @@ fn shape(words: &[&str]) -> Result<Shape, String> {
         return Err("a segment with `.` needs `ack N`".to_owned());
     }
     if let (Num::Is(seq), Some(end)) = (shape.seq, shape.end)
-        && (end - seq < 0 || (end - seq) % i64::from(shape.copies.max(1)) != 0)
+        && (end - seq < 0 || (end - seq) % i64::from(shape.repeat.max(1)) != 0)
     {
         return Err("the octets do not divide so".to_owned());
     }
@@ -348,7 +348,7 @@ mod tests {
         let Ok(Action::Out(shape)) = one("+1ms > P. 1:2001 ack 5 win 0x10 sack 7:9 ts 3 x2") else {
             panic!()
         };
-        assert_eq!((shape.seq, shape.end, shape.copies), (Num::Is(1), Some(2001), 2));
+        assert_eq!((shape.seq, shape.end, shape.repeat), (Num::Is(1), Some(2001), 2));
         assert_eq!((shape.ack, shape.win), (Some(Num::Is(5)), Some(16)));
         assert_eq!(shape.sack, Some(vec![(7, 9)]));
         assert_eq!(shape.ts, Some(Some((Num::Is(3), Num::Any))));

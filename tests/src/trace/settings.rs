@@ -6,7 +6,7 @@ use ferrowarp_proto::tcp::{Algorithm, Config, EcnMode};
 use super::script::{duration, number};
 
 /// How late an engine's timers may be: a tick of its wheel, and a little.
-const ENGINE_TICK_NS: u64 = 20_000;
+const ENGINE_TIMER_SLACK_NS: u64 = 20_000;
 
 /// Settings of a run.
 #[derive(Clone, Debug)]
@@ -28,11 +28,11 @@ pub struct Settings {
     /// The application passes whole records also where less is admitted.
     pub whole_records: bool,
     /// Patience of the engine with start-up and with the end.
-    pub patience_ns: u64,
+    pub engine_timeout_ns: u64,
     /// Half-open connections an engine admits.
     pub half_open: Option<usize>,
     /// How late something may be seen.
-    pub tick_ns: u64,
+    pub timer_slack_ns: u64,
 }
 
 impl Default for Settings {
@@ -57,8 +57,8 @@ impl Default for Settings {
             ipv6: false,
             whole_records: false,
             half_open: None,
-            patience_ns: 3_600_000_000_000,
-            tick_ns: 1_000,
+            engine_timeout_ns: 3_600_000_000_000,
+            timer_slack_ns: 1_000,
         }
     }
 }
@@ -66,8 +66,8 @@ impl Default for Settings {
 impl Settings {
     /// What is set for the engine beyond TCP.
     pub fn set_engine(&self, config: &mut EngineConfig) {
-        config.startup_timeout_ns = self.patience_ns;
-        config.linger_ns = self.patience_ns;
+        config.startup_timeout_ns = self.engine_timeout_ns;
+        config.linger_ns = self.engine_timeout_ns;
         if let Some(half_open) = self.half_open {
             config.half_open_max = half_open;
             config.half_open_per_listener_max = half_open;
@@ -82,46 +82,46 @@ impl Settings {
         let tcp = &mut self.tcp;
         match name {
             "engine" => {
-                self.engine = switch(value)?;
-                self.tick_ns = ENGINE_TICK_NS;
+                self.engine = parse_on_off(value)?;
+                self.timer_slack_ns = ENGINE_TIMER_SLACK_NS;
             }
-            "iss" => self.iss = small(value)?,
-            "irs" => self.irs = small(value)?,
-            "tsval" => self.tsval = small(value)?,
-            "peer-tsval" => self.peer_tsval = small(value)?,
-            "ipv6" => self.ipv6 = switch(value)?,
-            "whole-records" => self.whole_records = switch(value)?,
-            "patience" => self.patience_ns = duration(value)?,
-            "half-open" => self.half_open = Some(small(value)?),
-            "late" => self.tick_ns = duration(value)?,
-            "mss" => tcp.mss = small(value)?,
+            "iss" => self.iss = parse_int(value)?,
+            "irs" => self.irs = parse_int(value)?,
+            "tsval" => self.tsval = parse_int(value)?,
+            "peer-tsval" => self.peer_tsval = parse_int(value)?,
+            "ipv6" => self.ipv6 = parse_on_off(value)?,
+            "whole-records" => self.whole_records = parse_on_off(value)?,
+            "engine-timeout" => self.engine_timeout_ns = duration(value)?,
+            "half-open" => self.half_open = Some(parse_int(value)?),
+            "late" => self.timer_slack_ns = duration(value)?,
+            "mss" => tcp.mss = parse_int(value)?,
             "window" => {
-                tcp.recv_window = small(value)?;
+                tcp.recv_window = parse_int(value)?;
                 tcp.startup_window = tcp.recv_window;
                 tcp.recv_window_max = tcp.recv_window;
             }
-            "window-max" => tcp.recv_window_max = small(value)?,
-            "startup-window" => tcp.startup_window = small(value)?,
-            "timestamps" => tcp.timestamps = switch(value)?,
-            "sack" => tcp.sack = switch(value)?,
+            "window-max" => tcp.recv_window_max = parse_int(value)?,
+            "startup-window" => tcp.startup_window = parse_int(value)?,
+            "timestamps" => tcp.timestamps = parse_on_off(value)?,
+            "sack" => tcp.sack = parse_on_off(value)?,
             "rto-min" => tcp.rto_min_ns = duration(value)?,
             "rto-initial" => tcp.rto_initial_ns = duration(value)?,
             "rto-max" => tcp.rto_max_ns = duration(value)?,
-            "syn-ack-retries" => tcp.syn_ack_retries = small(value)?,
-            "syn-retries" => tcp.syn_retries = small(value)?,
-            "data-retries" => tcp.data_retries = small(value)?,
+            "syn-ack-retries" => tcp.syn_ack_retries = parse_int(value)?,
+            "syn-retries" => tcp.syn_retries = parse_int(value)?,
+            "data-retries" => tcp.data_retries = parse_int(value)?,
             "user-timeout" => tcp.user_timeout_ns = duration(value)?,
             "delayed-ack" => tcp.delayed_ack_ns = duration(value)?,
             "time-wait" => tcp.time_wait_ns = duration(value)?,
             "fin-wait" => tcp.fin_wait_ns = duration(value)?,
             "keepalive-interval" => tcp.keepalive_interval_ns = duration(value)?,
-            "keepalive-count" => tcp.keepalive_count = small(value)?,
-            "challenge-acks" => tcp.challenge_acks = small(value)?,
+            "keepalive-count" => tcp.keepalive_count = parse_int(value)?,
+            "challenge-acks" => tcp.challenge_acks = parse_int(value)?,
             "keepalive" => tcp.keepalive_ns = Some(duration(value)?),
-            "tick" => tcp.timer_overrun_ns = duration(value)?,
-            "held-frames" => tcp.max_ooo_segments = small(value)?,
-            "records" => tcp.max_records = small(value)?,
-            "idle-restart" => tcp.idle_restart = switch(value)?,
+            "timer-overrun" => tcp.timer_overrun_ns = duration(value)?,
+            "ooo-segments" => tcp.max_ooo_segments = parse_int(value)?,
+            "records" => tcp.max_records = parse_int(value)?,
+            "idle-restart" => tcp.idle_restart = parse_on_off(value)?,
             "ecn" => {
                 tcp.ecn = match value {
                     "off" => EcnMode::Off,
@@ -138,15 +138,15 @@ impl Settings {
                     _ => return Err(format!("there is no algorithm `{value}`")),
                 }
             }
-            "pacing" => tcp.pacing = switch(value)?,
-            "tail-loss-probe" => tcp.tail_loss_probe = switch(value)?,
+            "pacing" => tcp.pacing = parse_on_off(value)?,
+            "tail-loss-probe" => tcp.tail_loss_probe = parse_on_off(value)?,
             _ => return Err(format!("there is no setting `{name}`")),
         }
         Ok(())
     }
 }
 
-fn switch(value: &str) -> Result<bool, String> {
+fn parse_on_off(value: &str) -> Result<bool, String> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
@@ -154,6 +154,6 @@ fn switch(value: &str) -> Result<bool, String> {
     }
 }
 
-fn small<T: TryFrom<i64>>(value: &str) -> Result<T, String> {
+fn parse_int<T: TryFrom<i64>>(value: &str) -> Result<T, String> {
     T::try_from(number(value)?).map_err(|_| format!("`{value}` does not fit"))
 }

@@ -12,10 +12,10 @@ const REMOTE: (u32, u64) = (peer::PEER_STAG, 64);
 
 /// An addition of 5 on queue 1.
 fn atomic(stag: u32, to: u64) -> Vec<u8> {
-    adding(5, stag, to, 1)
+    fetch_add_request(5, stag, to, 1)
 }
 
-fn adding(add: u64, stag: u32, to: u64, msn: u32) -> Vec<u8> {
+fn fetch_add_request(add: u64, stag: u32, to: u64, msn: u32) -> Vec<u8> {
     let request = AtomicRequest { id: 77, stag, to, data: [add, 0], ..AtomicRequest::default() };
     untagged(opcode::ATOMIC_REQUEST, 1, msn, 0, &request.encode())
 }
@@ -48,7 +48,7 @@ fn unfinished(ulpdu: Vec<u8>) -> Vec<u8> {
 }
 
 /// At another offset of its message.
-fn moved(ulpdu: Vec<u8>) -> Vec<u8> {
+fn at_offset(ulpdu: Vec<u8>) -> Vec<u8> {
     changed(ulpdu, 17, 8)
 }
 
@@ -67,7 +67,7 @@ fn atomic_cases(stags: &Stags, plain: u32) -> Vec<Case> {
     let end = base + u64::from(LEN);
     let good = atomic(open, base);
     // Leaves the word as it is.
-    let none = |msn| adding(0, open, base, msn);
+    let none = |msn| fetch_add_request(0, open, base, msn);
     vec![
         ("an operation that is none", vec![], operation(3, open, base), (0, 2, 6)),
         ("the last operation", vec![], operation(15, open, base), (0, 2, 6)),
@@ -82,12 +82,17 @@ fn atomic_cases(stags: &Stags, plain: u32) -> Vec<Case> {
         ("a word: another domain", vec![], atomic(foreign, base), (0, 1, 3)),
         ("a word: around the end of all offsets", vec![], atomic(open, u64::MAX - 6), (0, 1, 4)),
         ("a word across two", vec![], atomic(open, base + 4), (0, 2, 0xFF)),
-        ("a word one octet on", vec![none(1)], adding(5, open, base + 9, 2), (0, 2, 0xFF)),
+        (
+            "a word one octet on",
+            vec![none(1)],
+            fetch_add_request(5, open, base + 9, 2),
+            (0, 2, 0xFF),
+        ),
         ("an Atomic Request with a tail", vec![], longer(good.clone()), (1, 2, 5)),
         ("an Atomic Request in two segments", vec![], unfinished(good.clone()), (1, 2, 5)),
         ("an Atomic Request cut short", vec![], shorter(good.clone()), (0, 2, 7)),
-        ("an Atomic Request at an offset", vec![], moved(good.clone()), (1, 2, 4)),
-        ("an Atomic Request left out", vec![], adding(5, open, base, 2), (1, 2, 3)),
+        ("an Atomic Request at an offset", vec![], at_offset(good.clone()), (1, 2, 4)),
+        ("an Atomic Request left out", vec![], fetch_add_request(5, open, base, 2), (1, 2, 3)),
         ("an Atomic Request twice", vec![none(1)], none(1), (1, 2, 3)),
         ("a Read with an Atomic Request's number", vec![none(1)], read(open, base, 5), (1, 2, 3)),
         ("an Atomic Request on queue 0", vec![], on_queue(good.clone(), 0), (0, 2, 6)),
@@ -117,7 +122,7 @@ fn immediate_cases(stags: &Stags) -> Vec<Case> {
         ("immediate data with a tail", vec![], longer(good()), (1, 2, 5)),
         ("immediate data like a Send", vec![], solicited(1, &[7; 1000]), (1, 2, 5)),
         ("immediate data in two segments", vec![], unfinished(good()), (1, 2, 5)),
-        ("immediate data at an offset", vec![], moved(good()), (1, 2, 4)),
+        ("immediate data at an offset", vec![], at_offset(good()), (1, 2, 4)),
         ("immediate data left out", vec![], immediate(2, b"8 octets"), (1, 2, 3)),
         ("no immediate data's number", vec![], immediate(0, b"8 octets"), (1, 2, 3)),
         ("immediate data twice", vec![good()], good(), (1, 2, 3)),
@@ -166,7 +171,7 @@ fn answer_cases(id: u32) -> Vec<(bool, Case)> {
         ("one response more", vec![good()], response(id, 2), (1, 2, 2)),
         ("no response's number", vec![], response(id, 0), (1, 2, 3)),
         ("a response left out", vec![], response(id, 2), (1, 2, 2)),
-        ("a response at an offset", vec![], moved(good()), (1, 2, 4)),
+        ("a response at an offset", vec![], at_offset(good()), (1, 2, 4)),
         ("a response with a tail", vec![], longer(good()), (1, 2, 5)),
         ("a response in two segments", vec![], unfinished(good()), (1, 2, 5)),
         ("a response cut short", vec![], shorter(good()), (0, 2, 7)),
@@ -178,17 +183,17 @@ fn answer_cases(id: u32) -> Vec<(bool, Case)> {
 }
 
 /// Sends what a case has, and checks all that comes of it.
-fn check(bed: &Bed, version: Version, case: Case, answered: &mut u64) {
+fn check(fx: &Fixture, version: Version, case: Case, answered: &mut u64) {
     let (name, earlier, ulpdu, expected) = case;
-    let (qp, mut peer) = bed.connect(version);
+    let (qp, mut peer) = fx.connect(version);
     for ulpdu in earlier {
-        peer.put_ulpdu(&ulpdu).unwrap();
+        peer.send_ulpdu(&ulpdu).unwrap();
     }
-    peer.put_ulpdu(&ulpdu).unwrap();
+    peer.send_ulpdu(&ulpdu).unwrap();
     check_answer(&qp, &mut peer, name, ulpdu, expected);
-    bed.check_receives(name);
+    fx.check_receives(name);
     *answered += 1;
-    assert_eq!(bed.stack.context.counters().engine.terminates_out, *answered, "{name}");
+    assert_eq!(fx.stack.context.counters().engine.terminates_out, *answered, "{name}");
 }
 
 fn check_answer(qp: &Qp, peer: &mut Peer, name: &str, mut ulpdu: Vec<u8>, expected: (u8, u8, u8)) {
@@ -197,10 +202,10 @@ fn check_answer(qp: &Qp, peer: &mut Peer, name: &str, mut ulpdu: Vec<u8>, expect
     let told = peer.terminate.clone().unwrap();
     assert_eq!(told.cause(), expected, "{name}");
     if peer.rdmac {
-        peer::turn_versions(&mut ulpdu);
+        peer::toggle_versions(&mut ulpdu);
     }
-    check_copies(name, &told, &ulpdu);
-    match qp.wait_event(PATIENCE) {
+    check_terminate_headers(name, &told, &ulpdu);
+    match qp.wait_event(TIMEOUT) {
         Some(Event::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
             assert_eq!(sent.cause(), expected, "{name}");
         }
@@ -216,101 +221,102 @@ fn is_zero(mr: &Mr) -> bool {
 }
 
 #[test]
-fn each_broken_rule_of_the_extensions_has_its_answer() {
+fn each_rfc7306_violation_gets_its_terminate() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("extensions::each_broken_rule_of_the_extensions_has_its_answer") {
+    if !netns::inside("extensions::each_rfc7306_violation_gets_its_terminate") {
         return;
     }
-    let bed = Bed::new();
+    let fx = Fixture::new();
     let rights = Access::ALL.bits() & !Access::REMOTE_ATOMIC.bits();
-    let plain = bed.stack.memory(LEN as usize, Access::from_bits(rights));
-    let stags = bed.stags();
+    let plain = fx.stack.alloc_mr(LEN as usize, Access::from_bits(rights));
+    let stags = fx.stags();
     let mut answered = 0;
     for case in atomic_cases(&stags, plain.rkey()).into_iter().chain(immediate_cases(&stags)) {
-        check(&bed, Version::Ietf, case, &mut answered);
+        check(&fx, Version::Ietf, case, &mut answered);
     }
     // The Consortium's version has nothing of it.
     for case in unknown_cases(&stags, Version::Rdmac) {
-        check(&bed, Version::Rdmac, case, &mut answered);
+        check(&fx, Version::Rdmac, case, &mut answered);
     }
 
     // More requests than IRD, which is 2, in one segment: there is no time to answer the first.
-    let requests: Vec<_> = (1..5).map(|msn| adding(5, stags.open, stags.base, msn)).collect();
-    let (qp, mut peer) = bed.connect(Version::Ietf);
+    let requests: Vec<_> =
+        (1..5).map(|msn| fetch_add_request(5, stags.open, stags.base, msn)).collect();
+    let (qp, mut peer) = fx.connect(Version::Ietf);
     let octets: Vec<u8> = requests.iter().flat_map(|ulpdu| peer.next_fpdu(ulpdu)).collect();
-    peer.put(&octets).unwrap();
+    peer.write_raw(&octets).unwrap();
     check_answer(&qp, &mut peer, "more than IRD", requests[2].clone(), (1, 2, 2));
-    assert_eq!(peer.originals, [], "nothing is answered any more");
-    bed.check_receives("more than IRD");
+    assert_eq!(peer.atomic_responses, [], "nothing is answered any more");
+    fx.check_receives("more than IRD");
 
     // After all of that nothing was changed, and the next connection works.
-    assert!(is_zero(&bed.open) && is_zero(&plain) && is_zero(&bed.foreign));
-    let (_qp, mut peer) = bed.connect(Version::Ietf);
+    assert!(is_zero(&fx.open) && is_zero(&plain) && is_zero(&fx.foreign));
+    let (_qp, mut peer) = fx.connect(Version::Ietf);
     for msn in 1..3 {
-        peer.put_ulpdu(&adding(5, stags.open, stags.base, msn)).unwrap();
+        peer.send_ulpdu(&fetch_add_request(5, stags.open, stags.base, msn)).unwrap();
     }
-    peer.serve_until(|peer| peer.originals.len() == 2).unwrap();
-    assert_eq!(peer.originals, [0, 5].map(|original| AtomicResponse { id: 77, original }));
-    assert_eq!(bed.open.load_word(0), 10);
+    peer.serve_until(|peer| peer.atomic_responses.len() == 2).unwrap();
+    assert_eq!(peer.atomic_responses, [0, 5].map(|original| AtomicResponse { id: 77, original }));
+    assert_eq!(fx.open.load_word(0), 10);
     for (msn, message) in [(1, immediate(1, b"8 octets")), (2, solicited(2, b"and more"))] {
-        peer.put_ulpdu(&message).unwrap();
-        let wc = bed.stack.completed();
+        peer.send_ulpdu(&message).unwrap();
+        let wc = fx.stack.expect_success();
         assert_eq!((wc.wr_id, wc.opcode), (msn - 1, WcOpcode::RecvImmediate));
         assert_eq!((wc.immediate, wc.solicited), (message[18..].try_into().ok(), msn == 2));
     }
 }
 
 #[test]
-fn a_connection_without_the_extensions_knows_none_of_them() {
+fn connection_without_rfc7306_refuses_its_opcodes() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("extensions::a_connection_without_the_extensions_knows_none_of_them") {
+    if !netns::inside("extensions::connection_without_rfc7306_refuses_its_opcodes") {
         return;
     }
-    let bed = Bed::with(|config| config.extensions = false);
+    let fx = Fixture::with_config(|config| config.extensions = false);
     let mut answered = 0;
-    for case in unknown_cases(&bed.stags(), Version::Ietf) {
-        check(&bed, Version::Ietf, case, &mut answered);
+    for case in unknown_cases(&fx.stags(), Version::Ietf) {
+        check(&fx, Version::Ietf, case, &mut answered);
     }
-    assert!(is_zero(&bed.open));
+    assert!(is_zero(&fx.open));
 }
 
 #[test]
-fn each_wrong_answer_to_an_atomic_operation_has_its_own() {
+fn each_invalid_atomic_response_gets_its_terminate() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("extensions::each_wrong_answer_to_an_atomic_operation_has_its_own") {
+    if !netns::inside("extensions::each_invalid_atomic_response_gets_its_terminate") {
         return;
     }
-    let bed = Bed::new();
-    let sink = bed.stack.memory(16, Access::LOCAL_WRITE);
+    let fx = Fixture::new();
+    let sink = fx.stack.alloc_mr(16, Access::LOCAL_WRITE);
     for index in 0..answer_cases(0).len() {
-        let (qp, mut peer) = bed.connect(Version::Ietf);
+        let (qp, mut peer) = fx.connect(Version::Ietf);
         // Until the initiator's first FPDU the responder may not send.
-        peer.put_ulpdu(&write(0, 0, 0)).unwrap();
+        peer.send_ulpdu(&write(0, 0, 0)).unwrap();
         let (is_behind_read, _) = answer_cases(0)[index];
         let (rkey, remote) = REMOTE;
         if is_behind_read {
             post_read(&qp, 10, sink.sge(8, 8), rkey, remote);
             // Not answered.
-            assert_eq!(peer.take_ulpdu().unwrap().unwrap()[1], 0x40 | opcode::READ_REQUEST);
+            assert_eq!(peer.recv_ulpdu().unwrap().unwrap()[1], 0x40 | opcode::READ_REQUEST);
         }
         let op = AtomicOp::fetch_add(3);
         post(&qp, 11, Operation::Atomic { op, sink: sink.sge(0, 8), rkey, remote });
-        let request = peer.take_ulpdu().unwrap().unwrap();
+        let request = peer.recv_ulpdu().unwrap().unwrap();
         assert_eq!(request[1], 0x40 | opcode::ATOMIC_REQUEST);
         let id = u32::from_be_bytes(request[22..26].try_into().unwrap());
         let (_, (name, earlier, ulpdu, expected)) = answer_cases(id).swap_remove(index);
         let is_answered = !earlier.is_empty();
         for ulpdu in earlier.iter().chain([&ulpdu]) {
-            peer.put_ulpdu(ulpdu).unwrap();
+            peer.send_ulpdu(ulpdu).unwrap();
         }
         if is_answered {
-            let wc = bed.stack.completed();
+            let wc = fx.stack.expect_success();
             assert_eq!((wc.wr_id, wc.opcode, sink.load_word(0)), (11, WcOpcode::FetchAdd, 9));
         }
         check_answer(&qp, &mut peer, name, ulpdu, expected);
@@ -319,7 +325,7 @@ fn each_wrong_answer_to_an_atomic_operation_has_its_own() {
             (false, true) => &[10, 11],
             (false, false) => &[11],
         };
-        let ended = bed.stack.completions(3 + open.len());
+        let ended = fx.stack.completions(3 + open.len());
         let is_flushed = ended.iter().all(|wc| wc.status == WcStatus::Flushed);
         let requests = ended.iter().filter(|wc| !wc.opcode.is_receive());
         assert!(is_flushed && requests.map(|wc| wc.wr_id).eq(open.iter().copied()), "{name}");

@@ -19,7 +19,7 @@ const IN_FLIGHT: u32 = 64 << 10;
 const HOLES: usize = 4096;
 
 /// What a row of the table and its function have in common.
-pub(crate) struct Scene<'a> {
+pub(crate) struct AttackContext<'a> {
     /// Connections.
     pub(crate) count: usize,
     /// STag and address of what may be read.
@@ -30,32 +30,36 @@ pub(crate) struct Scene<'a> {
     pub(crate) is_over: &'a AtomicBool,
 }
 
-impl Scene<'_> {
+impl AttackContext<'_> {
     /// From here on the clients come; true until they have been.
-    fn goes_on(&self) -> bool {
+    fn signal_and_continue(&self) -> bool {
         self.is_set.store(true, Ordering::Relaxed);
         !self.is_over.load(Ordering::Relaxed)
     }
 }
 
 /// Connects all, does `first` once for each that is up, and begins again with what was reset.
-fn besiege(host: &mut Host, scene: &Scene<'_>, first: impl Fn(&mut Host, usize)) {
+fn connect_and_hold(
+    host: &mut Host,
+    context: &AttackContext<'_>,
+    first: impl Fn(&mut Host, usize),
+) {
     let mut limit = CONNECTING;
     loop {
-        host.connect(scene.count, limit);
+        host.connect(context.count, limit);
         for index in host.up() {
             if host.conns[index].step == 0 {
                 host.conns[index].step = 1;
                 first(host, index);
             }
         }
-        if !scene.goes_on() {
+        if !context.signal_and_continue() {
             return;
         }
         host.idle(Duration::from_millis(100));
         for index in 0..host.conns.len() {
             if host.conns[index].state == State::Reset {
-                host.renew(index);
+                host.reopen(index);
             }
         }
         limit = Duration::from_millis(100);
@@ -63,32 +67,32 @@ fn besiege(host: &mut Host, scene: &Scene<'_>, first: impl Fn(&mut Host, usize))
 }
 
 /// (a) Connections that never speak after the handshake.
-pub(crate) fn silent(host: &mut Host, scene: &Scene<'_>) {
-    besiege(host, scene, |_, _| {});
+pub(crate) fn silent(host: &mut Host, context: &AttackContext<'_>) {
+    connect_and_hold(host, context, |_, _| {});
 }
 
 /// (b) Connections that stop in the middle of the start-up frame.
-pub(crate) fn half_a_request(host: &mut Host, scene: &Scene<'_>) {
+pub(crate) fn partial_request(host: &mut Host, context: &AttackContext<'_>) {
     let request = Startup::default().encode(Role::Initiator);
-    besiege(host, scene, |host, index| host.send(index, &request[..13]));
+    connect_and_hold(host, context, |host, index| host.send(index, &request[..13]));
 }
 
 /// Connections that have started; all of the host's, if the stack takes that many.
-fn started(host: &mut Host, scene: &Scene<'_>) -> Vec<usize> {
+fn started(host: &mut Host, context: &AttackContext<'_>) -> Vec<usize> {
     // In batches: the application accepts one after the other.
     let mut found = Vec::new();
-    while host.conns.len() < scene.count {
+    while host.conns.len() < context.count {
         let before = host.conns.len();
-        host.connect((before + 64).min(scene.count), CONNECTING);
+        host.connect((before + 64).min(context.count), CONNECTING);
         found.extend(host.start_from(before, EXCHANGE));
     }
-    assert_eq!(found.len(), scene.count, "of an idle stack all get their reply");
+    assert_eq!(found.len(), context.count, "of an idle stack all get their reply");
     found
 }
 
 /// Keeps all connections alive until the clients have been.
-fn linger(host: &mut Host, scene: &Scene<'_>) {
-    while scene.goes_on() {
+fn hold_until_over(host: &mut Host, context: &AttackContext<'_>) {
+    while context.signal_and_continue() {
         host.idle(Duration::from_millis(20));
     }
 }
@@ -98,40 +102,40 @@ fn send_fpdu(len: usize) -> Vec<u8> {
 }
 
 /// (c) Connections that stop in the middle of an FPDU.
-pub(crate) fn half_an_fpdu(host: &mut Host, scene: &Scene<'_>) {
+pub(crate) fn partial_fpdu(host: &mut Host, context: &AttackContext<'_>) {
     let octets = send_fpdu(1000);
-    for index in started(host, scene) {
+    for index in started(host, context) {
         host.send(index, &octets[..500]);
         host.poll();
     }
-    linger(host, scene);
+    hold_until_over(host, context);
 }
 
 /// A Read Request for the first octets of the region.
-fn read_fpdu(scene: &Scene<'_>, msn: u32) -> Vec<u8> {
-    let (source_stag, source_to) = scene.shared;
+fn read_fpdu(context: &AttackContext<'_>, msn: u32) -> Vec<u8> {
+    let (source_stag, source_to) = context.shared;
     let request =
         ReadRequest { sink_stag: PEER_STAG, sink_to: 0, len: IN_FLIGHT, source_stag, source_to };
     fpdu(&Header::read(msn).encode(&request.encode()), true)
 }
 
 /// Has 64 KiB under way on every connection, of which nothing is acknowledged.
-fn fill_flights(host: &mut Host, scene: &Scene<'_>) {
-    let [first, second] = [1, 2].map(|msn| read_fpdu(scene, msn));
-    let started = started(host, scene);
+fn fill_send_windows(host: &mut Host, context: &AttackContext<'_>) {
+    let [first, second] = [1, 2].map(|msn| read_fpdu(context, msn));
+    let started = started(host, context);
     // Acknowledged once, so that the congestion window takes them all the second time.
     for &index in &started {
-        let wanted = host.conns[index].heard + u64::from(IN_FLIGHT);
+        let wanted = host.conns[index].received_len + u64::from(IN_FLIGHT);
         host.send(index, &first);
         let since = Instant::now();
-        while host.conns[index].heard < wanted {
+        while host.conns[index].received_len < wanted {
             assert!(since.elapsed() < EXCHANGE, "an idle stack sends what was asked for");
             host.poll();
         }
         host.idle(Duration::from_micros(200));
     }
     for index in started {
-        host.conns[index].acknowledges = false;
+        host.conns[index].acks_data = false;
         host.send(index, &second);
         host.poll();
     }
@@ -139,15 +143,15 @@ fn fill_flights(host: &mut Host, scene: &Scene<'_>) {
 }
 
 /// (d) Connections that stop acknowledging with 64 KiB in flight.
-pub(crate) fn deaf(host: &mut Host, scene: &Scene<'_>) {
-    fill_flights(host, scene);
-    linger(host, scene);
+pub(crate) fn never_ack(host: &mut Host, context: &AttackContext<'_>) {
+    fill_send_windows(host, context);
+    hold_until_over(host, context);
 }
 
 /// (e) Connections that close their window for ever, with 64 KiB in flight: they say so again and
 /// again, and acknowledge nothing.
-pub(crate) fn closed_window(host: &mut Host, scene: &Scene<'_>) {
-    fill_flights(host, scene);
+pub(crate) fn zero_window(host: &mut Host, context: &AttackContext<'_>) {
+    fill_send_windows(host, context);
     for conn in &mut host.conns {
         conn.window = 0;
     }
@@ -156,7 +160,7 @@ pub(crate) fn closed_window(host: &mut Host, scene: &Scene<'_>) {
             let seq = host.conns[index].seq;
             host.segment(index, Flags::ACK, seq, &[]);
         }
-        if !scene.goes_on() {
+        if !context.signal_and_continue() {
             return;
         }
         host.idle(Duration::from_millis(500));
@@ -165,14 +169,14 @@ pub(crate) fn closed_window(host: &mut Host, scene: &Scene<'_>) {
 
 /// (f) Connections that send an octet per second: half of them of the start-up frame, the others of
 /// an FPDU.
-pub(crate) fn dribbling(host: &mut Host, scene: &Scene<'_>) {
-    let fpdus = Scene { count: scene.count / 2, ..*scene };
+pub(crate) fn one_byte_per_second(host: &mut Host, context: &AttackContext<'_>) {
+    let fpdus = AttackContext { count: context.count / 2, ..*context };
     let started = started(host, &fpdus);
     let fpdu = send_fpdu(1000);
     let request = Startup::default().encode(Role::Initiator);
     loop {
         let since = Instant::now();
-        host.connect(scene.count, CONNECTING);
+        host.connect(context.count, CONNECTING);
         for index in host.up() {
             let octets = if index < started.len() { &fpdu } else { &request };
             let at = host.conns[index].step % octets.len();
@@ -180,7 +184,7 @@ pub(crate) fn dribbling(host: &mut Host, scene: &Scene<'_>) {
             host.send(index, &octets[at..=at]);
             host.poll();
         }
-        if !scene.goes_on() {
+        if !context.signal_and_continue() {
             return;
         }
         host.idle(Duration::from_secs(1).saturating_sub(since.elapsed()));
@@ -188,9 +192,9 @@ pub(crate) fn dribbling(host: &mut Host, scene: &Scene<'_>) {
 }
 
 /// (g) Connections that open 4,096 holes of one octet, and send again what lies between them.
-pub(crate) fn holes(host: &mut Host, scene: &Scene<'_>) {
+pub(crate) fn ooo_holes(host: &mut Host, context: &AttackContext<'_>) {
     let octets = send_fpdu(2 * HOLES);
-    let started = started(host, scene);
+    let started = started(host, context);
     loop {
         for at in 0..HOLES {
             for &index in &started {
@@ -199,7 +203,7 @@ pub(crate) fn holes(host: &mut Host, scene: &Scene<'_>) {
                 host.segment(index, Flags::ACK, seq, &octets[offset..=offset]);
             }
             host.poll();
-            if host.conns[0].step > 0 && !scene.goes_on() {
+            if host.conns[0].step > 0 && !context.signal_and_continue() {
                 return;
             }
         }
@@ -208,7 +212,7 @@ pub(crate) fn holes(host: &mut Host, scene: &Scene<'_>) {
 }
 
 /// (h) Connections that ask and reset, one batch after the other.
-pub(crate) fn ask_and_reset(host: &mut Host, scene: &Scene<'_>) {
+pub(crate) fn request_and_reset(host: &mut Host, context: &AttackContext<'_>) {
     let request = Startup::default().encode(Role::Initiator);
     let mut asked = 0;
     loop {
@@ -221,26 +225,26 @@ pub(crate) fn ask_and_reset(host: &mut Host, scene: &Scene<'_>) {
         }
         for index in 0..host.conns.len() {
             if host.conns[index].state != State::SynSent {
-                host.renew(index);
+                host.reopen(index);
             }
         }
-        if asked >= scene.count && !scene.goes_on() {
+        if asked >= context.count && !context.signal_and_continue() {
             return;
         }
     }
 }
 
 /// (i) Junk of all kinds at the rate the link takes.
-pub(crate) fn junk(host: &mut Host, scene: &Scene<'_>) {
+pub(crate) fn junk(host: &mut Host, context: &AttackContext<'_>) {
     let mut junk = Junk::new(host.macs());
-    for _ in 0..scene.count {
+    for _ in 0..context.count {
         let frame = junk.next();
-        host.put(&frame);
+        host.send_frame(&frame);
     }
-    while scene.goes_on() {
+    while context.signal_and_continue() {
         for _ in 0..64 {
             let frame = junk.next();
-            host.put(&frame);
+            host.send_frame(&frame);
         }
         host.poll();
     }

@@ -23,7 +23,7 @@ use smoltcp::phy::{Device, Medium, RawSocket, RxToken, TxToken};
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 7, 66);
 const MAC: [u8; 6] = [2, 0, 0, 0, 7, 66];
 /// Frames under way towards the stack at a time; the interface's queue takes 500.
-const UNDER_WAY_MAX: u64 = 128;
+const IN_FLIGHT_MAX: u64 = 128;
 /// What is not received for so long is lost: the interface was down, or its queue full.
 const LOST_AFTER: Duration = Duration::from_millis(200);
 /// Time between SYNs of one connection.
@@ -56,9 +56,9 @@ pub(crate) struct Conn {
     /// The first octets that came: the MPA Reply.
     head: Vec<u8>,
     /// Octets that came in order.
-    pub(crate) heard: u64,
+    pub(crate) received_len: u64,
     /// Acknowledges what comes.
-    pub(crate) acknowledges: bool,
+    pub(crate) acks_data: bool,
     /// The window that it offers, not scaled.
     pub(crate) window: u16,
     syn_at: Option<Instant>,
@@ -75,8 +75,8 @@ impl Conn {
             seq: Seq(0xffff_ff00),
             ack: Seq(0),
             head: Vec::new(),
-            heard: 0,
-            acknowledges: true,
+            received_len: 0,
+            acks_data: true,
             window: 0xffff,
             syn_at: None,
             step: 0,
@@ -97,7 +97,7 @@ pub(crate) struct Host {
     received: Box<dyn Fn() -> u64>,
     /// What it told last, and what it tells when all that was sent has come.
     seen: u64,
-    due: u64,
+    expected: u64,
     /// Frames sent.
     pub(crate) sent: u64,
     stack_mac: [u8; 6],
@@ -118,7 +118,7 @@ impl Host {
             socket,
             received,
             seen,
-            due: seen,
+            expected: seen,
             sent: 0,
             stack_mac: [0; 6],
             conns: Vec::new(),
@@ -132,7 +132,7 @@ impl Host {
             assert!(Instant::now() < deadline, "the stack answers ARP");
             let mut frame = vec![0; 64];
             let len = arp::write_request(link, HOST, STACK, None, &mut frame);
-            host.put(&frame[..len]);
+            host.send_frame(&frame[..len]);
             std::thread::sleep(Duration::from_millis(20));
             host.poll();
         }
@@ -140,15 +140,15 @@ impl Host {
     }
 
     /// Hands a frame to the link, when it takes one.
-    pub(crate) fn put(&mut self, frame: &[u8]) {
+    pub(crate) fn send_frame(&mut self, frame: &[u8]) {
         let mut since = Instant::now();
-        while self.due.saturating_sub(self.seen) >= UNDER_WAY_MAX {
+        while self.expected.saturating_sub(self.seen) >= IN_FLIGHT_MAX {
             let now = (self.received)();
             if now != self.seen {
                 (self.seen, since) = (now, Instant::now());
             } else if since.elapsed() > LOST_AFTER {
                 // Whatever is still awaited will not come.
-                self.due = now;
+                self.expected = now;
             } else {
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -160,13 +160,13 @@ impl Host {
         let token = self.socket.transmit(smoltcp::time::Instant::ZERO).expect("always room");
         token.consume(frame.len(), |out| out.copy_from_slice(frame));
         self.sent += 1;
-        self.due += 1;
+        self.expected += 1;
     }
 
     /// Puts one segment of a connection on the link.
     pub(crate) fn segment(&mut self, index: usize, flags: Flags, seq: Seq, payload: &[u8]) {
         let frame = self.frame_of(index, flags, seq, payload);
-        self.put(&frame);
+        self.send_frame(&frame);
     }
 
     fn frame_of(&self, index: usize, flags: Flags, seq: Seq, payload: &[u8]) -> Vec<u8> {
@@ -223,7 +223,7 @@ impl Host {
     }
 
     /// Gives a connection that is over another port, for another try.
-    pub(crate) fn renew(&mut self, index: usize) {
+    pub(crate) fn reopen(&mut self, index: usize) {
         let (template, port) = self.next_template();
         self.by_port.remove(&self.conns[index].port);
         self.by_port.insert(port, index);
@@ -256,7 +256,7 @@ impl Host {
                 let seq = conn.seq;
                 self.segment(index, Flags::SYN, seq, &[]);
             }
-            self.breathe();
+            self.poll_and_sleep();
         }
         self.up().len()
     }
@@ -282,7 +282,7 @@ impl Host {
             conn.state != State::Up || conn.is_started()
         };
         while Instant::now() < deadline && !up.iter().all(|&index| done(self, index)) {
-            self.breathe();
+            self.poll_and_sleep();
         }
         let started = |&index: &usize| {
             let conn = &self.conns[index];
@@ -292,16 +292,16 @@ impl Host {
     }
 
     /// Handles what is there, and sleeps a little.
-    pub(crate) fn breathe(&mut self) {
+    pub(crate) fn poll_and_sleep(&mut self) {
         self.poll();
         std::thread::sleep(Duration::from_micros(200));
     }
 
-    /// As [`Host::breathe`], for a while.
+    /// As [`Host::poll_and_sleep`], for a while.
     pub(crate) fn idle(&mut self, time: Duration) {
         let since = Instant::now();
         while since.elapsed() < time {
-            self.breathe();
+            self.poll_and_sleep();
         }
     }
 
@@ -313,14 +313,14 @@ impl Host {
                 return;
             };
             let frame = token.consume(<[u8]>::to_vec);
-            self.take(frame);
+            self.on_frame(frame);
         }
     }
 
-    fn take(&mut self, octets: Vec<u8>) {
+    fn on_frame(&mut self, octets: Vec<u8>) {
         let is_arp = octets.get(12..14) == Some(&[0x08, 0x06]);
         if is_arp {
-            self.take_arp(&octets);
+            self.on_arp(&octets);
             return;
         }
         let frame = Frame::from(octets);
@@ -329,7 +329,7 @@ impl Host {
             return;
         }
         let Some(&index) = self.by_port.get(&segment.tuple.local.port()) else { return };
-        if let Some(answer) = self.conns[index].take(&segment, &frame.0)
+        if let Some(answer) = self.conns[index].on_segment(&segment, &frame.0)
             && answer
         {
             // Clocked by what the stack sends, so not paced.
@@ -339,7 +339,7 @@ impl Host {
         }
     }
 
-    fn take_arp(&mut self, octets: &[u8]) {
+    fn on_arp(&mut self, octets: &[u8]) {
         let Some(packet) = octets.get(14..).and_then(arp::parse) else { return };
         let (sender, mac) = packet.sender;
         if packet.target != HOST {
@@ -359,7 +359,7 @@ impl Host {
 
 impl Conn {
     /// Takes a segment; `Some(true)` if it is to be acknowledged.
-    fn take(&mut self, segment: &Segment, frame: &[u8]) -> Option<bool> {
+    fn on_segment(&mut self, segment: &Segment, frame: &[u8]) -> Option<bool> {
         if segment.flags.has(Flags::RST) {
             self.state = State::Reset;
             return None;
@@ -377,14 +377,14 @@ impl Conn {
         }
         let octets = &frame[segment.payload.clone()];
         let is_next = segment.seq == self.ack;
-        if is_next && self.acknowledges {
+        if is_next && self.acks_data {
             self.ack += segment.seq_len();
-            self.heard += octets.len() as u64;
+            self.received_len += octets.len() as u64;
             if self.head.len() < 64 {
                 self.head.extend(octets);
             }
         }
         // A probe of an idle connection is answered too, as are octets that came before.
-        Some(self.acknowledges && (segment.seq_len() > 0 || !is_next))
+        Some(self.acks_data && (segment.seq_len() > 0 || !is_next))
     }
 }

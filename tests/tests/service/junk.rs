@@ -19,7 +19,7 @@ const MORE: u16 = 0x2000;
 
 /// Makes them, the same ones each time.
 pub(crate) struct Junk {
-    chance: SmallRng,
+    rng: SmallRng,
     /// Of the host and of the stack.
     macs: [[u8; 6]; 2],
     count: u16,
@@ -40,7 +40,7 @@ fn checksum(octets: &[u8]) -> u16 {
 impl Junk {
     /// Between these MAC addresses.
     pub(crate) fn new(macs: [[u8; 6]; 2]) -> Self {
-        Self { chance: SmallRng::seed_from_u64(7), macs, count: 0 }
+        Self { rng: SmallRng::seed_from_u64(7), macs, count: 0 }
     }
 
     /// The next one.
@@ -53,7 +53,7 @@ impl Junk {
             3 => self.segment(Flags::ACK, HOST, PORT),
             4 => self.fragment(),
             _ => {
-                let port = self.chance.random();
+                let port = self.rng.random();
                 self.segment(Flags::SYN, HOST, port)
             }
         }
@@ -61,19 +61,19 @@ impl Junk {
 
     /// A SYN to the listener from a host that there may or may not be.
     fn spoofed_syn(&mut self) -> Vec<u8> {
-        let host = Ipv4Addr::new(198, 18, 7, self.chance.random_range(100..250));
+        let host = Ipv4Addr::new(198, 18, 7, self.rng.random_range(100..250));
         self.segment(Flags::SYN, host, PORT)
     }
 
     /// A segment of no connection.
     fn segment(&mut self, flags: Flags, from: Ipv4Addr, to: u16) -> Vec<u8> {
-        let port: u16 = self.chance.random_range(1..=u16::MAX);
+        let port: u16 = self.rng.random_range(1..=u16::MAX);
         let tuple = FourTuple { local: (from, port).into(), remote: (STACK, to).into() };
         let fields = Fields {
-            seq: Seq(self.chance.random()),
-            ack: Seq(self.chance.random()),
+            seq: Seq(self.rng.random()),
+            ack: Seq(self.rng.random()),
             flags,
-            window: self.chance.random(),
+            window: self.rng.random(),
             options: Options::default(),
             ..Fields::default()
         };
@@ -90,12 +90,12 @@ impl Junk {
     /// An ICMP error about a segment that the stack never sent.
     fn icmp(&mut self) -> Vec<u8> {
         // Unreachable in all its codes, "too big" among them.
-        let mut message = vec![3, self.chance.random_range(0..16), 0, 0, 0, 0, 5, 0];
+        let mut message = vec![3, self.rng.random_range(0..16), 0, 0, 0, 0, 5, 0];
         let mut quoted = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, TCP, 0, 0];
         quoted.extend(STACK.octets());
         quoted.extend(HOST.octets());
         quoted.extend(PORT.to_be_bytes());
-        quoted.extend(self.chance.random::<[u8; 6]>());
+        quoted.extend(self.rng.random::<[u8; 6]>());
         message.extend(quoted);
         let sum = checksum(&message).to_be_bytes();
         message[2..4].copy_from_slice(&sum);
@@ -104,7 +104,7 @@ impl Junk {
 
     /// A fragment of a packet of which no other comes.
     fn fragment(&mut self) -> Vec<u8> {
-        let offset = self.chance.random_range(0..1000);
+        let offset = self.rng.random_range(0..1000);
         let payload = [0xA5; 256];
         self.packet(TCP, MORE | offset, &payload)
     }
@@ -113,7 +113,7 @@ impl Junk {
         let len = u16::try_from(20 + payload.len()).expect("a short packet");
         let mut header = vec![0x45, 0];
         header.extend(len.to_be_bytes());
-        header.extend(self.chance.random::<[u8; 2]>());
+        header.extend(self.rng.random::<[u8; 2]>());
         header.extend(fragment.to_be_bytes());
         header.extend([64, protocol, 0, 0]);
         header.extend(HOST.octets());

@@ -11,8 +11,8 @@ use ferrowarp::{
     Access, Config, ConnParam, ConnRequest, Context, Cq, Listener, Mr, Operation, Qp, QpOptions,
     QpState, RecvWr, SendWr, WcOpcode, WcStatus,
 };
-use ferrowarp_tests::link::pattern;
-use ferrowarp_tests::peer::{Chop, Peer, Startup, opcode};
+use ferrowarp_tests::connection::pattern;
+use ferrowarp_tests::peer::{Peer, Segmentation, Startup, opcode};
 use ferrowarp_tests::stack::{STACK, Stack, gather};
 
 /// Port that it listens on.
@@ -29,7 +29,7 @@ pub(crate) const SHARED_LEN: usize = 96 << 10;
 const SHARED: usize = 7;
 const SENT: usize = 9;
 /// How long a client waits for any one thing.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What serves the clients, on one thread.
 struct Server {
@@ -38,7 +38,7 @@ struct Server {
     cq: Cq,
     inbox: Mr,
     /// What each client is told when it is accepted: STag and address of the region.
-    told: Vec<u8>,
+    private_data: Vec<u8>,
     qps: Vec<Option<Qp>>,
     free: Vec<usize>,
 }
@@ -59,15 +59,15 @@ impl Running {
         let stack = Stack::on_tap_with(interface, change);
         let listener = stack.context.listen(PORT, BACKLOG).expect("the port is free");
         let cq = stack.context.create_cq(4 * SLOTS).expect("within the limits");
-        let inbox = stack.memory(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
-        let region = stack.memory(SHARED_LEN, Access::REMOTE_READ);
+        let inbox = stack.alloc_mr(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
+        let region = stack.alloc_mr(SHARED_LEN, Access::REMOTE_READ);
         region.write(0, &pattern(SHARED_LEN, SHARED));
         let shared = (region.rkey(), region.addr());
         let told = [&shared.0.to_be_bytes()[..], &shared.1.to_be_bytes()].concat();
         let context = stack.context.clone();
         let qps = (0..SLOTS).map(|_| None).collect();
         let free = (0..SLOTS).rev().collect();
-        let server = Server { stack, listener, cq, inbox, told, qps, free };
+        let server = Server { stack, listener, cq, inbox, private_data: told, qps, free };
         let stop = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -103,7 +103,7 @@ impl Server {
             }
             if swept.elapsed() > Duration::from_millis(50) {
                 swept = Instant::now();
-                self.sweep();
+                self.drop_ended_qps();
             }
             if !busy {
                 std::thread::sleep(Duration::from_micros(50));
@@ -118,7 +118,7 @@ impl Server {
             QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr: 2, max_recv_wr: 1 };
         let qp = self.stack.pd.create_qp(&self.stack.context, &options).expect("a queue pair");
         self.post_recv(&qp, slot);
-        let private_data = self.told.iter().copied().collect();
+        let private_data = self.private_data.iter().copied().collect();
         let param = ConnParam { private_data, ..ConnParam::default() };
         match request.accept(&qp, param) {
             Ok(()) => self.qps[slot] = Some(qp),
@@ -153,7 +153,7 @@ impl Server {
     }
 
     /// Lets go of the queue pairs whose connection is over.
-    fn sweep(&mut self) {
+    fn drop_ended_qps(&mut self) {
         for (slot, qp) in self.qps.iter_mut().enumerate() {
             if qp.as_ref().is_some_and(|qp| qp.state() == QpState::Error) {
                 *qp = None;
@@ -168,14 +168,14 @@ impl Server {
 pub(crate) fn client() -> std::io::Result<Duration> {
     let began = Instant::now();
     let to = (STACK, PORT).into();
-    let stream = TcpStream::connect_timeout(&to, CLIENT_PATIENCE)?;
+    let stream = TcpStream::connect_timeout(&to, CLIENT_TIMEOUT)?;
     let (mut peer, reply) = Peer::initiate(stream, &Startup::default())?;
     let (stag, addr) = reply.application_data().split_at(4);
     let stag = u32::from_be_bytes(stag.try_into().expect("four octets"));
     let addr = u64::from_be_bytes(addr.try_into().expect("eight octets"));
     peer.memory = vec![0; SHARED_LEN];
     // FPDUs that end within segments have to be put together.
-    peer.set_chop(Chop::Every(1000));
+    peer.set_segmentation(Segmentation::FixedSize(1000));
     let message = pattern(3000, SENT);
     peer.send(opcode::SEND, 0, &message)?;
     peer.serve_until(|peer| !peer.sends.is_empty())?;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{Config, ConnParam, Context, Cq, Event, Listener, Pd, Qp, QpOptions};
 use ferrowarp_tests::netns;
-use ferrowarp_tests::peer::{Frame, Peer, Role, Startup};
+use ferrowarp_tests::peer::{Peer, Role, Startup, StartupFrame};
 
 use crate::verbs_end;
 
@@ -117,7 +117,7 @@ fn kernel_connects(address: SocketAddrV4, count: usize, batch: usize) -> Result<
             stream.write_all(&request)?;
         }
         for stream in &mut streams {
-            Frame::read(stream, Role::Responder)?;
+            StartupFrame::read(stream, Role::Responder)?;
         }
         left -= streams.len();
     }

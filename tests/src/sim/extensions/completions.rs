@@ -3,15 +3,15 @@
 use ferrowarp_proto::verbs::wc::{Wc, WcOpcode, WcStatus};
 
 use super::setup::post_receive;
-use super::{Area, Contests, MESSAGE_LEN, Seat, Task, cq, library, place};
-use crate::sim::words::word;
+use super::{Area, ConnSlot, MESSAGE_LEN, SharedWords, Task, addr_of, cq, read_source};
+use crate::sim::atomic_oracle::load_word;
 use crate::sim::world::World;
 
-impl Seat {
+impl ConnSlot {
     pub(super) fn poll(
         &mut self,
         world: &mut World,
-        contests: &mut Contests,
+        contests: &mut SharedWords,
         end: usize,
         conn: usize,
     ) {
@@ -30,7 +30,7 @@ impl Seat {
     fn check_request(
         &mut self,
         world: &World,
-        contests: &mut Contests,
+        contests: &mut SharedWords,
         end: usize,
         conn: usize,
         wc: &Wc,
@@ -40,23 +40,23 @@ impl Seat {
         assert_eq!((posted.number, posted.opcode), (wc.wr_id, wc.opcode), "out of order");
         let is_answered = !matches!(posted.task, Task::Message);
         if wc.status != WcStatus::Success {
-            side.is_broken |= is_answered;
+            side.has_failed |= is_answered;
             return;
         }
-        let sink = place(conn, Area::Sink, posted.number);
-        assert!(!is_answered || !side.is_broken, "request {} overtook one", posted.number);
+        let sink = addr_of(conn, Area::Sink, posted.number);
+        assert!(!is_answered || !side.has_failed, "request {} overtook one", posted.number);
         match posted.task {
-            Task::Touch { word: number, op } => {
-                let fetched = word(world, end, sink);
+            Task::AccessWord { word: number, op } => {
+                let fetched = load_word(world, end, sink);
                 contests.words[1 - end][number].complete(side.users[number], op, fetched);
             }
-            Task::Browse { len } => {
+            Task::ReadBlock { len } => {
                 let len = len as usize;
                 let got = world.ends[end].arena.read(sink, len);
-                assert!(got == library()[..len], "octets of Read {} differ", posted.number);
+                assert!(got == read_source()[..len], "octets of Read {} differ", posted.number);
             }
             Task::Message => {}
-            Task::Offence => panic!("request {} asked for what is not there", posted.number),
+            Task::InvalidAtomic => panic!("request {} asked for what is not there", posted.number),
         }
     }
 
@@ -81,7 +81,7 @@ impl Seat {
             _ => (Area::Target, 0),
         };
         let expected = sent.data.repeat(copies);
-        let got = world.ends[end].arena.read(place(conn, area, number), expected.len());
+        let got = world.ends[end].arena.read(addr_of(conn, area, number), expected.len());
         assert_eq!(got, expected, "octets of message {number}");
         let side = &mut self.sides[end];
         side.received += 1;

@@ -5,13 +5,13 @@ use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_proto::verbs::wr::{ImmediateData, Operation, Payload, SendWr, Sge};
 use rand::Rng;
 
-use super::{Area, Contests, DEPTH, LIBRARY_LEN, Message, Posted, Seat, Task, place};
-use crate::sim::words::SHARED_COUNT;
+use super::{Area, ConnSlot, DEPTH, Message, Posted, READ_SOURCE_LEN, SharedWords, Task, addr_of};
+use crate::sim::atomic_oracle::SHARED_COUNT;
 use crate::sim::world::World;
 
-impl Seat {
+impl ConnSlot {
     fn sink(&self, end: usize, conn: usize, number: u64, len: usize) -> Sge {
-        let addr = place(conn, Area::Sink, number) as u64;
+        let addr = addr_of(conn, Area::Sink, number) as u64;
         Sge { addr, len: u32::try_from(len).expect("short"), lkey: self.sides[end].own }
     }
 
@@ -19,54 +19,54 @@ impl Seat {
     pub(super) fn post(
         &mut self,
         world: &mut World,
-        contests: &mut Contests,
+        contests: &mut SharedWords,
         (end, conn): (usize, usize),
         per_side: u64,
     ) -> bool {
         let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
         let number = side.posted_count;
-        if !side.is_up || side.is_shut || number >= per_side || side.posted.len() == DEPTH {
+        if !side.is_up || side.post_refused || number >= per_side || side.posted.len() == DEPTH {
             return false;
         }
-        let kind = world.chance.random_range(0..10);
+        let kind = world.rng.random_range(0..10);
         let may_tell = peer.receives > side.messages.len() as u64;
         let (operation, task) = match kind {
             0..5 => {
-                let word = world.chance.random_range(0..SHARED_COUNT);
+                let word = world.rng.random_range(0..SHARED_COUNT);
                 let contest = &mut contests.words[1 - end][word];
-                let op = contest.draw(&mut world.chance, word, side.users[word]);
+                let op = contest.draw(&mut world.rng, word, side.users[word]);
                 let sink = self.sink(end, conn, number, ATOMIC_LEN);
                 let (rkey, remote) = (peer.common, (ATOMIC_LEN * word) as u64);
                 let operation = match op {
                     Some(op) => Operation::Atomic { op, sink, rkey, remote },
                     None => Operation::Read { sink, rkey, remote },
                 };
-                (operation, Task::Touch { word, op })
+                (operation, Task::AccessWord { word, op })
             }
             5 => {
-                let len = world.chance.random_range(0..=LIBRARY_LEN);
+                let len = world.rng.random_range(0..=READ_SOURCE_LEN);
                 let sink = self.sink(end, conn, number, len);
                 let (rkey, remote) = (peer.common, (ATOMIC_LEN * SHARED_COUNT) as u64);
-                (Operation::Read { sink, rkey, remote }, Task::Browse { len: sink.len })
+                (Operation::Read { sink, rkey, remote }, Task::ReadBlock { len: sink.len })
             }
             _ if !may_tell => return false,
-            _ => (self.tell(world, end, conn, kind), Task::Message),
+            _ => (self.draw_message(world, end, conn, kind), Task::Message),
         };
         self.submit(world, end, operation, task)
     }
 
     /// The next message of an end.
-    fn tell(&self, world: &mut World, end: usize, conn: usize, kind: u32) -> Operation {
+    fn draw_message(&self, world: &mut World, end: usize, conn: usize, kind: u32) -> Operation {
         let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
-        let data: ImmediateData = world.chance.random();
-        let solicited = world.chance.random_bool(0.5);
+        let data: ImmediateData = world.rng.random();
+        let solicited = world.rng.random_bool(0.5);
         match kind {
             6 => {
                 let payload = Payload::Inline(data.into_iter().chain(data).collect());
                 Operation::Send { payload, solicited, invalidate: None }
             }
             7 => {
-                let remote = place(conn, Area::Target, side.messages.len() as u64) as u64;
+                let remote = addr_of(conn, Area::Target, side.messages.len() as u64) as u64;
                 let payload = Payload::Inline(data.into_iter().collect());
                 Operation::WriteImmediate { payload, rkey: peer.own, remote, data, solicited }
             }
@@ -86,10 +86,10 @@ impl Seat {
             | Operation::Immediate { data, solicited } => Some((*data, *solicited)),
             _ => None,
         };
-        let fence = world.chance.random_bool(0.1);
+        let fence = world.rng.random_bool(0.1);
         let wr = SendWr { wr_id: number, operation, signaled: true, fence };
         if world.ends[end].engine.post_send(side.qp, wr).is_err() {
-            side.is_shut = true;
+            side.post_refused = true;
             return false;
         }
         if let Some((data, solicited)) = told {
@@ -101,13 +101,18 @@ impl Seat {
     }
 
     /// Asks for a word that is not there. False if the queue is full, or there is none.
-    pub(super) fn offend(&mut self, world: &mut World, end: usize, conn: usize) -> bool {
+    pub(super) fn post_invalid_atomic(
+        &mut self,
+        world: &mut World,
+        end: usize,
+        conn: usize,
+    ) -> bool {
         let number = self.sides[end].posted_count;
         let sink = self.sink(end, conn, number, ATOMIC_LEN);
         // The same slot with another key.
         let rkey = self.sides[1 - end].common ^ 1;
         let op = AtomicOp::fetch_add(1);
         let operation = Operation::Atomic { op, sink, rkey, remote: 0 };
-        self.submit(world, end, operation, Task::Offence)
+        self.submit(world, end, operation, Task::InvalidAtomic)
     }
 }

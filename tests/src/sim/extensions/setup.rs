@@ -9,13 +9,14 @@ use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{RecvWr, Sge};
 
 use super::{
-    Area, COMMON_LEN, Contests, DEPTH, MESSAGE_LEN, OWN_LEN, PD, PORT, Seat, Side, cq, place, port,
+    Area, COMMON_LEN, ConnSlot, DEPTH, MESSAGE_LEN, OWN_LEN, PD, PORT, SharedWords, Side, addr_of,
+    cq, port,
 };
-use crate::sim::words::{Contest, SHARED_COUNT};
+use crate::sim::atomic_oracle::{SHARED_COUNT, SharedWord};
 use crate::sim::world::World;
 
 /// Takes the events of both ends.
-pub(super) fn take_events(world: &mut World, seats: &mut [Seat], contests: &mut Contests) {
+pub(super) fn handle_events(world: &mut World, seats: &mut [ConnSlot], contests: &mut SharedWords) {
     for end in 0..2 {
         while let Some(event) = world.ends[end].engine.next_event() {
             let find = |qp| seats.iter().position(|seat| seat.sides[end].qp == qp);
@@ -72,20 +73,20 @@ impl Side {
             accepted: false,
             is_up: false,
             has_ended: false,
-            is_broken: false,
-            is_shut: false,
+            has_failed: false,
+            post_refused: false,
         }
     }
 }
 
 /// Makes two queue pairs and has the first one connect to the second.
-pub(super) fn connect(world: &mut World, contests: &mut Contests, conn: usize) -> [Side; 2] {
+pub(super) fn connect(world: &mut World, contests: &mut SharedWords, conn: usize) -> [Side; 2] {
     let cq = cq(conn);
     let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };
     let sides = [0, 1].map(|end: usize| {
         let qp = world.ends[end].engine.create_qp(init).expect("room");
         let mut side = Side::new(world, end, conn, qp);
-        side.users = contests.words[1 - end].each_mut().map(Contest::user);
+        side.users = contests.words[1 - end].each_mut().map(SharedWord::add_user);
         for _ in 0..DEPTH {
             post_receive(world, &mut side, end, conn);
         }
@@ -98,7 +99,7 @@ pub(super) fn connect(world: &mut World, contests: &mut Contests, conn: usize) -
 }
 
 pub(super) fn post_receive(world: &mut World, side: &mut Side, end: usize, conn: usize) {
-    let addr = place(conn, Area::Receive, side.receives) as u64;
+    let addr = addr_of(conn, Area::Receive, side.receives) as u64;
     let len = u32::try_from(MESSAGE_LEN).expect("short");
     let sg_list = [Sge { addr, len, lkey: side.own }].into_iter().collect();
     let wr = RecvWr { wr_id: side.receives, sg_list };

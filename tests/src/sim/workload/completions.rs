@@ -2,15 +2,15 @@
 
 use ferrowarp_proto::verbs::wc::{CqId, Wc, WcOpcode, WcStatus};
 
-use super::{Area, DEPTH, Posted, Report, SLOT_LEN, Side, pattern, place};
-use crate::sim::words::{Words, word};
+use super::{Area, DEPTH, Posted, Report, SLOT_LEN, Side, addr_of, pattern};
+use crate::sim::atomic_oracle::{AtomicOracle, load_word};
 use crate::sim::world::World;
 
 /// Takes what completed at an end, and checks it.
 pub(super) fn poll(
     world: &mut World,
     sides: &mut [[Side; 2]],
-    words: &mut Words,
+    words: &mut AtomicOracle,
     end: usize,
     report: &mut Report,
 ) {
@@ -38,11 +38,11 @@ pub(super) fn poll(
                     check_read(world, end, conn, &posted);
                 }
                 if let WcOpcode::Bind | WcOpcode::Invalidate = posted.opcode {
-                    let pane = side.pane.as_mut().expect("a run with windows");
-                    pane.posted_done(&world.ends[end]);
+                    let pane = side.window.as_mut().expect("a run with windows");
+                    pane.on_completion(&world.ends[end]);
                 }
                 if let Some(expected) = posted.word {
-                    let fetched = word(world, end, place(conn, Area::Sink, posted.slot));
+                    let fetched = load_word(world, end, addr_of(conn, Area::Sink, posted.slot));
                     words.check(end, conn, expected, fetched);
                 }
                 if posted.number as u64 == wc.wr_id {
@@ -72,29 +72,29 @@ fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usiz
     // Immediate Data leave the buffer as it is.
     let len = if sent.immediate.is_some() { 0 } else { sent.len };
     assert_eq!(wc.byte_len as usize, len, "length of message {number}");
-    if let Some(pane) = &mut pair[end].pane {
-        pane.received(&world.ends[end], number, wc, sent.invalidate);
+    if let Some(pane) = &mut pair[end].window {
+        pane.on_receive(&world.ends[end], number, wc, sent.invalidate);
     }
     let slot = usize::try_from(wr_id).expect("small") % DEPTH;
-    let got = world.ends[end].arena.read(place(conn, Area::Receive, slot), len);
+    let got = world.ends[end].arena.read(addr_of(conn, Area::Receive, slot), len);
     assert!(got == pattern(from, conn, number, len), "octets of message {number} differ");
     for (slot, write) in pair[from].writes.iter().enumerate() {
         let Some((written, len)) = *write else { continue };
         // The Write of one with immediate data has its number.
         if written <= number {
-            let got = world.ends[end].arena.read(place(conn, Area::Target, slot), len);
+            let got = world.ends[end].arena.read(addr_of(conn, Area::Target, slot), len);
             assert!(
                 got == pattern(from, conn, written, len),
                 "Write {written} is not in memory when message {number} is delivered"
             );
         }
     }
-    pair[end].used += 1;
+    pair[end].to_repost += 1;
 }
 
 fn check_read(world: &World, end: usize, conn: usize, posted: &Posted) {
-    let whole = pattern(1 - end, conn, 1_000_000 + posted.library_slot, SLOT_LEN);
-    let expected = &whole[posted.library_offset..posted.library_offset + posted.len];
-    let got = world.ends[end].arena.read(place(conn, Area::Sink, posted.slot), posted.len);
+    let whole = pattern(1 - end, conn, 1_000_000 + posted.read_slot, SLOT_LEN);
+    let expected = &whole[posted.read_offset..posted.read_offset + posted.len];
+    let got = world.ends[end].arena.read(addr_of(conn, Area::Sink, posted.slot), posted.len);
     assert!(got == expected, "octets of Read {} differ", posted.number);
 }

@@ -4,9 +4,9 @@ use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use rand::Rng;
 
-use super::{Area, DEPTH, Message, Posted, SLOT_COUNT, SLOT_LEN, Side, pattern, place};
-use crate::sim::pane::Pane;
-use crate::sim::words::{Touch, Words};
+use super::{Area, DEPTH, Message, Posted, SLOT_COUNT, SLOT_LEN, Side, addr_of, pattern};
+use crate::sim::atomic_oracle::{AtomicOracle, WordAccess};
+use crate::sim::mw_workload::MemoryWindow;
 use crate::sim::world::World;
 
 /// What to post next.
@@ -16,36 +16,36 @@ enum Kind {
     Read,
     Write,
     /// Never inline.
-    GatherWrite,
+    SgWrite,
     /// Atomic operations, and what else is done to words.
     Word,
     Immediate,
     WriteImmediate,
     /// About its own window.
-    Own,
+    WindowOp,
 }
 
 impl Kind {
     fn draw(world: &mut World) -> Self {
         // What RFC 7306 added is of the IETF's version alone.
         let count = if world.param(0).revision == 0 { 8 } else { 11 };
-        match world.chance.random_range(0..count) {
+        match world.rng.random_range(0..count) {
             0 | 1 => Self::Send,
             2 | 3 => Self::Read,
             4 | 5 => Self::Write,
-            6 | 7 => Self::GatherWrite,
+            6 | 7 => Self::SgWrite,
             8 | 9 => Self::Word,
-            _ if world.chance.random_bool(0.5) => Self::Immediate,
+            _ if world.rng.random_bool(0.5) => Self::Immediate,
             _ => Self::WriteImmediate,
         }
     }
 
-    const fn uses_receive(self) -> bool {
+    const fn consumes_recv(self) -> bool {
         matches!(self, Self::Send | Self::Immediate | Self::WriteImmediate)
     }
 
     const fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::GatherWrite | Self::WriteImmediate)
+        matches!(self, Self::Write | Self::SgWrite | Self::WriteImmediate)
     }
 }
 
@@ -53,7 +53,7 @@ impl Kind {
 pub(super) fn post(
     world: &mut World,
     pair: &mut [Side; 2],
-    words: &mut Words,
+    words: &mut AtomicOracle,
     (end, conn): (usize, usize),
     per_side: usize,
 ) {
@@ -62,32 +62,32 @@ pub(super) fn post(
         let mut kind = Kind::draw(world);
         // Of Writes to one place that are under way together the older one may win.
         let is_settled = pair[end].writes[slot].is_none_or(|(last, _)| last < pair[end].delivered);
-        if kind.writes() && world.places_early() && !is_settled {
+        if kind.writes() && world.allows_ooo_placement() && !is_settled {
             kind = Kind::Send;
         }
-        let has_pane = pair[end].pane.is_some();
-        let own = pair[end].pane.as_mut().filter(|_| world.chance.random_bool(0.2));
-        let own = own.and_then(Pane::wants);
+        let has_pane = pair[end].window.is_some();
+        let own = pair[end].window.as_mut().filter(|_| world.rng.random_bool(0.2));
+        let own = own.and_then(MemoryWindow::next_request);
         if own.is_some() {
-            kind = Kind::Own;
+            kind = Kind::WindowOp;
         }
         // A receive buffer must be there: the peer's posted ones minus those under way.
         let peer = &pair[1 - end];
         let credit = peer.receives - peer.received > pair[end].sends.len();
-        if kind.uses_receive() && !credit {
+        if kind.consumes_recv() && !credit {
             return;
         }
-        let len = match world.chance.random_range(0..4) {
-            0 => world.chance.random_range(0..64),
-            1 => world.chance.random_range(0..2_000),
-            _ => world.chance.random_range(0..=SLOT_LEN),
+        let len = match world.rng.random_range(0..4) {
+            0 => world.rng.random_range(0..64),
+            1 => world.rng.random_range(0..2_000),
+            _ => world.rng.random_range(0..=SLOT_LEN),
         };
         let source_slot = number % DEPTH;
-        let source = place(conn, Area::Source, source_slot);
+        let source = addr_of(conn, Area::Source, source_slot);
         let octets = pattern(end, conn, number, len);
         let len32 = u32::try_from(len).expect("a slot");
         let stag = pair[end].stag;
-        let payload = if len <= 64 && kind != Kind::GatherWrite && world.chance.random_bool(0.5) {
+        let payload = if len <= 64 && kind != Kind::SgWrite && world.rng.random_bool(0.5) {
             Payload::Inline(octets.iter().copied().collect())
         } else {
             world.ends[end].arena.write(source, &octets);
@@ -101,33 +101,34 @@ pub(super) fn post(
                 .collect(),
             )
         };
-        let library_slot = world.chance.random_range(0..SLOT_COUNT);
-        let library_offset = world.chance.random_range(0..=SLOT_LEN - len);
+        let library_slot = world.rng.random_range(0..SLOT_COUNT);
+        let library_offset = world.rng.random_range(0..=SLOT_LEN - len);
         let rkey = pair[1 - end].stag;
         let sink = |len| {
-            let start = place(conn, Area::Sink, number % DEPTH);
+            let start = addr_of(conn, Area::Sink, number % DEPTH);
             Sge { addr: start as u64, len, lkey: stag }
         };
-        let target = place(conn, Area::Target, slot) as u64;
+        let target = addr_of(conn, Area::Target, slot) as u64;
         let data = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-        let solicited = world.chance.random_bool(0.5);
-        let mut fence = world.chance.random_bool(0.1);
+        let solicited = world.rng.random_bool(0.5);
+        let mut fence = world.rng.random_bool(0.1);
         let mut touched = None;
         let mut operation = match kind {
-            Kind::Own => own.expect("just seen"),
+            Kind::WindowOp => own.expect("just seen"),
             Kind::Send => Operation::Send { payload, solicited, invalidate: None },
             Kind::Read => {
-                let remote = (place(conn, Area::Library, library_slot) + library_offset) as u64;
+                let remote =
+                    (addr_of(conn, Area::ReadSource, library_slot) + library_offset) as u64;
                 Operation::Read { sink: sink(len32), rkey, remote }
             }
-            Kind::Write | Kind::GatherWrite => Operation::Write { payload, rkey, remote: target },
+            Kind::Write | Kind::SgWrite => Operation::Write { payload, rkey, remote: target },
             Kind::Word => {
-                let (touch, remote, expected) = words.draw(&mut world.chance, end, conn);
+                let (touch, remote, expected) = words.draw(&mut world.rng, end, conn);
                 touched = Some(expected);
                 match touch {
-                    Touch::Atomic(op) => Operation::Atomic { op, sink: sink(8), rkey, remote },
-                    Touch::Look => Operation::Read { sink: sink(8), rkey, remote },
-                    Touch::Set(word) => {
+                    WordAccess::Atomic(op) => Operation::Atomic { op, sink: sink(8), rkey, remote },
+                    WordAccess::Read => Operation::Read { sink: sink(8), rkey, remote },
+                    WordAccess::Write(word) => {
                         fence = true;
                         let payload = Payload::Inline(word.to_ne_bytes().into_iter().collect());
                         Operation::Write { payload, rkey, remote }
@@ -141,14 +142,14 @@ pub(super) fn post(
         };
         if has_pane
             && touched.is_none()
-            && world.chance.random_bool(0.3)
-            && let Some(pane) = &mut pair[1 - end].pane
+            && world.rng.random_bool(0.3)
+            && let Some(pane) = &mut pair[1 - end].window
         {
-            pane.lend(&mut operation, number, slot * SLOT_LEN);
+            pane.use_for(&mut operation, number, slot * SLOT_LEN);
         }
         let (opcode, len) = (WcOpcode::from(&operation), operation.len());
         let len = usize::try_from(len).expect("a slot");
-        if kind.uses_receive() {
+        if kind.consumes_recv() {
             let immediate = (kind != Kind::Send).then_some(data);
             let invalidate = match operation {
                 Operation::Send { invalidate, .. } => invalidate,
@@ -159,7 +160,7 @@ pub(super) fn post(
         if kind.writes() {
             pair[end].writes[slot] = Some((number, len));
         }
-        let signaled = world.chance.random_bool(0.7) || number + 1 == per_side;
+        let signaled = world.rng.random_bool(0.7) || number + 1 == per_side;
         let wr = SendWr { wr_id: number as u64, operation, signaled, fence };
         let qp = pair[end].qp;
         if world.ends[end].engine.post_send(qp, wr).is_err() {
@@ -172,8 +173,8 @@ pub(super) fn post(
             opcode,
             len,
             slot: number % DEPTH,
-            library_slot,
-            library_offset,
+            read_slot: library_slot,
+            read_offset: library_offset,
             word: touched,
         });
     }

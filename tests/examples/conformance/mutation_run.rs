@@ -1,0 +1,391 @@
+//! Breaking the lines that obey rules, and looking whether the tests that guard them notice.
+//!
+//! Nearly all mutants sleep in one build and are woken one at a time; what must be known to the
+//! compiler is built by itself. A mutant that does not compile proves nothing and is dropped. One
+//! that also fails the sanity test breaks more than its rule, and counts only where a rule has no
+//! finer one.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ferrowarp_tests::compliance::cargo::{self, Target};
+use ferrowarp_tests::compliance::mutate::{self, Mutant};
+use ferrowarp_tests::compliance::root;
+use ferrowarp_tests::compliance::schemata::{self, MetaMutant};
+use indicatif::ProgressBar;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+
+use crate::mutant_tree::{CompileError, Guards, MutantTree};
+use crate::pool::Pool;
+
+/// Mutants of a rule that are tried until one compiles and is no coarse one.
+const TRIES_MAX: usize = 12;
+/// Rounds of leaving out what does not compile.
+const ROUNDS_MAX: usize = 60;
+/// How much longer than without mutants tests may take over one, which may not end.
+const SLOWDOWN_MAX: u32 = 10;
+/// And how long at least.
+const TIMEOUT_MIN: Duration = Duration::from_secs(10);
+/// The target of the tests that a mutant must leave alone.
+const SANITY: &str = "sanity";
+
+/// What became of a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// A test that guards the rule failed, and the rest works.
+    Caught,
+    /// A test failed, and so did what has nothing to do with the rule.
+    Coarse,
+    /// No test noticed.
+    Survived,
+}
+
+/// A rule, and the mutants of the lines that obey it.
+pub(crate) struct Case<'a> {
+    /// The rule.
+    pub(crate) id: &'a str,
+    /// Numbers of mutants, in the order in which they are tried.
+    numbers: Vec<u32>,
+}
+
+/// What the campaign found out about a rule.
+pub(crate) struct RuleResult<'a> {
+    /// The mutants that were judged.
+    pub(crate) outcomes: Vec<(Outcome, &'a Mutant)>,
+}
+
+/// A mutant where it lives.
+struct Site {
+    file: String,
+    mutant: Mutant,
+}
+
+/// Everything that is needed to judge.
+pub(crate) struct MutationRun<'a> {
+    pool: Pool<'a>,
+    /// By number, which counts from 1.
+    sites: Vec<Site>,
+    schemata_tree: MutantTree,
+    standalone_tree: MutantTree,
+    /// Those that sleep in the programs.
+    in_schemata: BTreeSet<u32>,
+    /// Those that have to be built alone.
+    standalone: BTreeSet<u32>,
+    programs: BTreeMap<Target, PathBuf>,
+    timeout: BTreeMap<(Target, String), Duration>,
+    is_coarse: RefCell<BTreeMap<u32, bool>>,
+    sanity: Target,
+}
+
+impl<'a> MutationRun<'a> {
+    /// Nothing is built yet.
+    pub(crate) fn new(pool: Pool<'a>, folder: &Path) -> io::Result<Self> {
+        let sanity = Target::of(root(), &format!("tests/tests/{SANITY}.rs"))
+            .ok_or_else(|| io::Error::other("there are no sanity tests"))?;
+        Ok(Self {
+            pool,
+            sites: Vec::new(),
+            schemata_tree: MutantTree::new(folder, "asleep")?,
+            standalone_tree: MutantTree::new(folder, "alone")?,
+            in_schemata: BTreeSet::new(),
+            standalone: BTreeSet::new(),
+            programs: BTreeMap::new(),
+            timeout: BTreeMap::new(),
+            is_coarse: RefCell::default(),
+            sanity,
+        })
+    }
+
+    /// The mutants of a rule, all of them or the first few that chance brings.
+    pub(crate) fn case(
+        &mut self,
+        id: &'a str,
+        all: bool,
+        rng: &mut SmallRng,
+    ) -> io::Result<Case<'a>> {
+        let mut places: Vec<_> = self.pool.places(id).collect();
+        places.shuffle(rng);
+        let (mut numbers, mut spare) = (Vec::new(), Vec::new());
+        for place in places {
+            let text = fs::read_to_string(root().join(&place.file))?;
+            let mut mutants = mutate::mutants(&text, place.line);
+            mutants.shuffle(rng);
+            for mutant in mutants {
+                let known = self
+                    .sites
+                    .iter()
+                    .position(|site| site.file == place.file && site.mutant == mutant);
+                let index = known.unwrap_or_else(|| {
+                    self.sites.push(Site { file: place.file.clone(), mutant });
+                    self.sites.len() - 1
+                });
+                let number = u32::try_from(index + 1).expect("there are not that many");
+                let is_spare = self.sites[index].mutant.is_fallback;
+                if is_spare { spare.push(number) } else { numbers.push(number) }
+            }
+        }
+        if !all {
+            numbers.truncate(TRIES_MAX);
+            spare.truncate(TRIES_MAX);
+        }
+        numbers.append(&mut spare);
+        Ok(Case { id, numbers })
+    }
+
+    fn site(&self, number: u32) -> &Site {
+        &self.sites[number as usize - 1]
+    }
+
+    /// Builds all mutants of `cases` into the tests that guard their rules, and runs these without
+    /// waking any.
+    pub(crate) fn prepare(&mut self, cases: &[Case<'_>], bar: &ProgressBar) -> io::Result<()> {
+        let mut targets = BTreeSet::from([self.sanity.clone()]);
+        for case in cases {
+            targets.extend(self.guards(case.id).into_keys());
+        }
+        let (mut dropped, mut kept) = (BTreeSet::new(), BTreeSet::new());
+        for round in 1..=ROUNDS_MAX {
+            bar.set_message(format!(
+                "building {} mutants, round {round}",
+                self.sites.len() - dropped.len()
+            ));
+            let sources = self.write_schemata(&dropped, &kept)?;
+            match self.schemata_tree.build(&targets)? {
+                Ok(programs) => {
+                    self.programs = programs;
+                    break;
+                }
+                Err(complaints) => exclude(&complaints, &sources, &mut dropped, &mut kept)?,
+            }
+        }
+        if self.programs.is_empty() {
+            return Err(io::Error::other("the mutants cannot be built together"));
+        }
+        let numbers = 1..=u32::try_from(self.sites.len()).expect("there are not that many");
+        self.in_schemata = numbers
+            .filter(|number| !dropped.contains(number) && !self.standalone.contains(number))
+            .collect();
+        bar.set_message("the tests as they are");
+        for case in cases {
+            for (target, names) in self.guards(case.id) {
+                self.measure(&target, &names)?;
+            }
+        }
+        self.measure(&self.sanity.clone(), &BTreeSet::new())
+    }
+
+    /// Writes the sources with the mutants that are not `dropped`.
+    fn write_schemata(
+        &mut self,
+        dropped: &BTreeSet<u32>,
+        kept: &BTreeSet<String>,
+    ) -> io::Result<BTreeMap<String, MetaMutant>> {
+        let mut by_file: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        let mut libraries = BTreeMap::new();
+        for (number, site) in (1..).zip(&self.sites) {
+            libraries.extend(cargo::library(&site.file));
+            if !dropped.contains(&number) {
+                by_file.entry(site.file.clone()).or_default().push(number);
+            }
+        }
+        let mut sources = BTreeMap::new();
+        for (folder, library) in libraries {
+            for file in rust_files(&root().join(folder).join("src"))? {
+                let file =
+                    file.strip_prefix(root()).unwrap_or(&file).to_string_lossy().into_owned();
+                let text = fs::read_to_string(root().join(&file))?;
+                let text = schemata::without_const(&text, kept);
+                let numbers = by_file.remove(&file).unwrap_or_default();
+                let mutants: Vec<_> =
+                    numbers.iter().map(|&number| (number, &self.site(number).mutant)).collect();
+                let mut source = MetaMutant::new(&text, &mutants);
+                if file == library {
+                    source.text.push_str(schemata::PRELUDE);
+                }
+                self.standalone.extend(&source.standalone);
+                self.schemata_tree.write_if_changed(&file, source.text.as_bytes())?;
+                sources.insert(file, source);
+            }
+        }
+        self.standalone.extend(by_file.into_values().flatten());
+        Ok(sources)
+    }
+
+    fn guards(&self, id: &'a str) -> Guards<'a> {
+        cargo::by_target(root(), self.pool.guards(id))
+    }
+
+    /// How long these tests take when they have nothing to complain of.
+    fn measure(&mut self, target: &Target, names: &BTreeSet<&str>) -> io::Result<()> {
+        let key = (target.clone(), key(names));
+        if self.timeout.contains_key(&key) {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let program = &self.programs[target];
+        if !self.schemata_tree.run(target, program, names, 0, crate::mutant_tree::BUILD_TIMEOUT)? {
+            let what = format!("{} {} {names:?} fails as it is", target.package, target.name);
+            return Err(io::Error::other(what));
+        }
+        self.timeout.insert(key, TIMEOUT_MIN + start.elapsed() * SLOWDOWN_MAX);
+        Ok(())
+    }
+
+    /// Judges the mutants of a rule: each, or until one tells.
+    pub(crate) fn judge(&self, case: &Case<'a>, all: bool) -> io::Result<RuleResult<'_>> {
+        let guards = self.guards(case.id);
+        let decides = |(outcome, _): &(Outcome, u32)| *outcome != Outcome::Coarse;
+        let mut found: Vec<(Outcome, u32)> = Vec::new();
+        // Those to spare only after all others, and those that are built alone after the rest.
+        for (spare, alone) in [(false, false), (false, true), (true, false), (true, true)] {
+            if found.iter().any(decides) || (spare && !found.is_empty()) {
+                break;
+            }
+            let pile = if alone { &self.standalone } else { &self.in_schemata };
+            let is_next = |&number: &u32| {
+                pile.contains(&number) && self.site(number).mutant.is_fallback == spare
+            };
+            for number in case.numbers.iter().copied().filter(is_next) {
+                let judged = if alone {
+                    self.judge_standalone(&guards, number)?
+                } else {
+                    Some(self.judge_in_schemata(&guards, number)?)
+                };
+                let Some(outcome) = judged else { continue };
+                found.push((outcome, number));
+                if !all && outcome != Outcome::Coarse {
+                    break;
+                }
+            }
+        }
+        if !all && found.iter().any(decides) {
+            found.retain(decides);
+        }
+        let outcomes = found
+            .into_iter()
+            .map(|(outcome, number)| (outcome, &self.site(number).mutant))
+            .collect();
+        Ok(RuleResult { outcomes })
+    }
+
+    fn judge_in_schemata(&self, guards: &Guards<'_>, number: u32) -> io::Result<Outcome> {
+        Ok(match self.is_caught(guards, number)? {
+            false => Outcome::Survived,
+            true if self.is_coarse(number)? => Outcome::Coarse,
+            true => Outcome::Caught,
+        })
+    }
+
+    fn is_caught(&self, guards: &Guards<'_>, number: u32) -> io::Result<bool> {
+        let mut guards: Vec<_> = guards
+            .iter()
+            .map(|(target, names)| (self.timeout[&(target.clone(), key(names))], target, names))
+            .collect();
+        guards.sort_unstable();
+        for (timeout, target, names) in guards {
+            if !self.schemata_tree.run(target, &self.programs[target], names, number, timeout)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn is_coarse(&self, number: u32) -> io::Result<bool> {
+        if let Some(&known) = self.is_coarse.borrow().get(&number) {
+            return Ok(known);
+        }
+        let names = BTreeSet::new();
+        let timeout = self.timeout[&(self.sanity.clone(), key(&names))];
+        let program = &self.programs[&self.sanity];
+        let is_coarse = !self.schemata_tree.run(&self.sanity, program, &names, number, timeout)?;
+        self.is_coarse.borrow_mut().insert(number, is_coarse);
+        Ok(is_coarse)
+    }
+
+    /// Judges a mutant in a build of its own; `None` if it does not compile.
+    fn judge_standalone(&self, guards: &Guards<'_>, number: u32) -> io::Result<Option<Outcome>> {
+        let Site { file, mutant } = self.site(number);
+        let text = fs::read_to_string(root().join(file))?;
+        self.standalone_tree.write_if_changed(file, mutant.text(&text).as_bytes())?;
+        let outcome = self.standalone_outcome(guards);
+        self.standalone_tree.write_if_changed(file, text.as_bytes())?;
+        outcome
+    }
+
+    fn standalone_outcome(&self, guards: &Guards<'_>) -> io::Result<Option<Outcome>> {
+        let passes = |target: &Target, names: &BTreeSet<&str>| {
+            let Ok(programs) = self.standalone_tree.build(&BTreeSet::from([target.clone()]))?
+            else {
+                return Ok::<_, io::Error>(None);
+            };
+            let timeout = self.timeout[&(target.clone(), key(names))];
+            self.standalone_tree.run(target, &programs[target], names, 0, timeout).map(Some)
+        };
+        for (target, names) in guards {
+            match passes(target, names)? {
+                None => return Ok(None),
+                Some(true) => {}
+                Some(false) => {
+                    let is_sane = passes(&self.sanity, &BTreeSet::new())? == Some(true);
+                    return Ok(Some(if is_sane { Outcome::Caught } else { Outcome::Coarse }));
+                }
+            }
+        }
+        Ok(Some(Outcome::Survived))
+    }
+}
+
+fn key(names: &BTreeSet<&str>) -> String {
+    names.iter().copied().collect::<Vec<_>>().join(" ")
+}
+
+/// Leaves out what the compiler complains of: a mutant, or that a function became one of run time
+/// only, which `kept` ones do not.
+fn exclude(
+    complaints: &[CompileError],
+    sources: &BTreeMap<String, MetaMutant>,
+    dropped: &mut BTreeSet<u32>,
+    kept: &mut BTreeSet<String>,
+) -> io::Result<()> {
+    let mut is_news = false;
+    for complaint in complaints {
+        if complaint.text.contains("error[E0015]")
+            && let Some(name) = complaint.text.split('`').nth(1)
+        {
+            let name = name.rsplit("::").next().unwrap_or(name);
+            is_news |= kept.insert(name.to_owned());
+        } else if let Some(number) =
+            sources.get(&complaint.file).and_then(|source| source.mutant_at(complaint.line))
+        {
+            is_news |= dropped.insert(number);
+        }
+    }
+    if is_news {
+        return Ok(());
+    }
+    let texts: Vec<_> = complaints.iter().map(|complaint| complaint.text.as_str()).collect();
+    Err(io::Error::other(format!("the mutants cannot be built together:\n{}", texts.join("\n"))))
+}
+
+/// All Rust sources under `folder`.
+fn rust_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,669 @@
+//! One engine, and a peer of a test's making: its TCP keeps the rules, what it says need not.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
+use ferrowarp_proto::device::ChecksumMode;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::time::{Instant, MICROSECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, RequestId};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+
+use crate::frame::Frame;
+use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
+use crate::sim::frames::{HeapDevice, PoolSizes};
+use crate::sim::world::{CompletionQueues, address};
+
+/// Port of whoever listens.
+pub const PORT: u16 = 7174;
+/// Port of a peer that connects, unless told otherwise.
+const PEER_PORT: u16 = 5000;
+pub(super) const PD: u32 = 3;
+pub(super) const CQ: CqId = CqId(0);
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const ARENA_LEN: usize = 1 << 16;
+/// What the peer's first octet of the stream follows.
+const PEER_ISS: Seq = Seq(0xffff_ff00);
+
+/// The engine and what the peer knows of it.
+pub struct Fixture {
+    /// The stack.
+    pub engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
+    /// Its memory.
+    pub arena: Rc<VecMemory>,
+    pub(super) queues: CompletionQueues,
+    /// Time, which moves on while the engine works.
+    pub now: Instant,
+    pub(super) stags: BTreeMap<String, u32>,
+    /// STag of the whole memory, with every right.
+    pub mem_stag: u32,
+    pub(super) mss: u16,
+    /// Port of the peer, if it connects.
+    pub peer_port: u16,
+    /// What the peer offers.
+    peer_rcv_wnd: u16,
+    /// The peer acknowledges nothing.
+    acks_stopped: bool,
+    /// Nothing that the stack sends reaches the peer.
+    pub drop_tx: bool,
+    pub(super) qp: Option<QpId>,
+    pub(super) request: Option<RequestId>,
+    peer: Option<Peer>,
+    pub(super) received: Vec<u8>,
+    /// Payloads of the stack's segments, as they came.
+    pub segments: Vec<Vec<u8>>,
+    /// The stack has sent its FIN.
+    pub fin_sent: bool,
+    /// The stack has sent a RST.
+    pub rst_sent: bool,
+    /// All frames of TCP, as they passed.
+    pub frames: Vec<Vec<u8>>,
+}
+
+/// The peer's TCP.
+struct Peer {
+    template: HeaderTemplate,
+    tuple: FourTuple,
+    seq: Seq,
+    ack: Seq,
+}
+
+impl Fixture {
+    /// An engine that listens, and nobody there yet.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_mtu(1500)
+    }
+
+    /// The same over a device with this MTU.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    #[must_use]
+    pub fn with_mtu(mtu: u16) -> Self {
+        Self::with_config(mtu, |_| {})
+    }
+
+    /// The same with another configuration.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    #[must_use]
+    pub fn with_config(mtu: u16, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
+        let device = HeapDevice::new(MACS[1], mtu, pools, usize::MAX);
+        let arena = Rc::new(VecMemory::new(ARENA_LEN));
+        let local = arena.register(0, ARENA_LEN as u64, Access::ALL, PD);
+        let queues = CompletionQueues::new(2, 64);
+        let mut config = EngineConfig::new(address(1), 24, 7);
+        change(&mut config);
+        let mut engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
+        engine.listen(PORT, 8).expect("nobody else listens");
+        Self {
+            engine,
+            arena,
+            queues,
+            now: Instant::from_nanos(1000),
+            stags: BTreeMap::new(),
+            mem_stag: local,
+            mss: 1460,
+            peer_port: PEER_PORT,
+            peer_rcv_wnd: 0xffff,
+            acks_stopped: false,
+            drop_tx: false,
+            qp: None,
+            request: None,
+            peer: None,
+            received: Vec::new(),
+            segments: Vec::new(),
+            fin_sent: false,
+            rst_sent: false,
+            frames: Vec::new(),
+        }
+    }
+
+    pub(super) fn sge(&self, addr: u32, len: u32) -> Sge {
+        Sge { addr: u64::from(addr), len, lkey: self.mem_stag }
+    }
+
+    pub(super) fn create_qp(&mut self) -> QpId {
+        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 };
+        let qp = self.engine.create_qp(init).expect("room for a queue pair");
+        self.qp = Some(qp);
+        qp
+    }
+
+    pub(super) fn post_wr(&mut self, place: &str, wr_id: u32, operation: Operation) {
+        let wr = SendWr { wr_id: u64::from(wr_id), operation, signaled: true, fence: false };
+        self.engine.post_send(self.qp.expect(place), wr).expect(place);
+    }
+
+    /// The peer sends octets, connecting first if it is to be the one that does.
+    ///
+    /// # Panics
+    /// If they are more than 4 GiB.
+    pub fn inject(&mut self, octets: &[u8]) {
+        if self.peer.is_none() {
+            let tuple = FourTuple {
+                local: (address(0), self.peer_port).into(),
+                remote: (address(1), PORT).into(),
+            };
+            let template = HeaderTemplate::new(MACS[0], MACS[1], tuple);
+            self.peer = Some(Peer { template, tuple, seq: PEER_ISS, ack: Seq(0) });
+            self.inject_segment(Flags::SYN, &[]);
+            self.settle();
+        }
+        self.inject_segment(Flags::ACK | Flags::PSH, octets);
+        self.settle();
+    }
+
+    /// A segment of the peer's.
+    fn inject_segment(&mut self, flags: Flags, payload: &[u8]) {
+        let Some(peer) = &mut self.peer else { return };
+        let mut options = Options::default();
+        if flags.has(Flags::SYN) {
+            options.mss = Some(self.mss);
+        }
+        let (seq, ack) = (peer.seq, peer.ack);
+        let fields =
+            Fields { seq, ack, flags, window: self.peer_rcv_wnd, options, ..Fields::default() };
+        let at = 54 + fields.options.wire_len();
+        let mut frame = vec![0; at + payload.len()];
+        frame[at..].copy_from_slice(payload);
+        peer.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
+        let len = u32::try_from(payload.len()).expect("short");
+        peer.seq += len + u32::from(flags.has(Flags::SYN));
+        self.frames.push(frame.clone());
+        self.engine.device().inbound.borrow_mut().push_back(frame);
+    }
+
+    /// Lets the engine work, and acknowledges, until there is nothing more.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..200 {
+            self.engine.drive(self.now);
+            self.now = self.now + 10 * MICROSECOND;
+            let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
+            for frame in frames {
+                self.on_frame(frame);
+            }
+            if self.request.is_none()
+                && self.qp.is_none()
+                && let Some(Event::ConnectRequest { request, .. }) = self.engine.next_event()
+            {
+                self.request = Some(request);
+            }
+        }
+    }
+
+    fn on_frame(&mut self, octets: Vec<u8>) {
+        if let Some(answer) = arp_reply(&octets) {
+            self.engine.device().inbound.borrow_mut().push_back(answer);
+            return;
+        }
+        let frame = Frame::from(octets.clone());
+        let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return };
+        self.frames.push(octets);
+        if self.drop_tx {
+            return;
+        }
+        if segment.flags.has(Flags::SYN) && self.peer.is_none() {
+            let FourTuple { local, remote } = segment.tuple;
+            let template = HeaderTemplate::new(MACS[0], MACS[1], FourTuple { local, remote });
+            let tuple = FourTuple { local, remote };
+            self.peer = Some(Peer { template, tuple, seq: PEER_ISS, ack: segment.seq + 1 });
+            self.inject_segment(Flags::SYN | Flags::ACK, &[]);
+            return;
+        }
+        let Some(peer) = &mut self.peer else { return };
+        if segment.tuple != peer.tuple {
+            return;
+        }
+        self.rst_sent |= segment.flags.has(Flags::RST);
+        if segment.flags.has(Flags::SYN) {
+            peer.ack = segment.seq + 1;
+        } else if segment.seq == peer.ack && segment.seq_len() > 0 {
+            let payload = &frame.0[segment.payload.clone()];
+            self.received.extend(payload);
+            if !payload.is_empty() {
+                self.segments.push(payload.to_vec());
+            }
+            self.fin_sent |= segment.flags.has(Flags::FIN);
+            peer.ack += segment.seq_len();
+        } else {
+            return;
+        }
+        if !self.acks_stopped {
+            self.inject_segment(Flags::ACK, &[]);
+        }
+    }
+}
+
+/// What tests do that are not written down as exchanges.
+impl Fixture {
+    /// A connection in full operation, opened by the peer with revision 2: `ird` Reads served and
+    /// `ord` issued by the stack, segments of `mss` octets.
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn connected(mss: u16, ird: u8, ord: u8) -> Self {
+        let mut fx = Self::new();
+        fx.mss = mss;
+        fx.connect(ird, ord);
+        fx
+    }
+
+    fn connect(&mut self, ird: u8, ord: u8) {
+        let block = [0, ord, 0, ird];
+        self.inject(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4][..], &block].concat());
+        let (ird, ord) = (u16::from(ird), u16::from(ord));
+        self.accept(&ConnParam { ird, ord, ..ConnParam::default() });
+        let event = self.engine.next_event();
+        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        self.inject_ulpdu(&Header::write(0, 0, true).encode(&[]));
+        self.received.clear();
+        self.segments.clear();
+    }
+
+    /// Leaves the connection as it is, and opens another one of the kind of [`Fixture::connected`].
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn connect_another(&mut self, ird: u8, ord: u8) -> ParkedConnection {
+        let aside = self.park_connection();
+        self.connect(ird, ord);
+        aside
+    }
+
+    /// Leaves the connection as it is; the peer may open another one.
+    #[must_use]
+    pub const fn park_connection(&mut self) -> ParkedConnection {
+        self.peer_port += 1;
+        ParkedConnection { peer: self.peer.take(), qp: self.qp.take() }
+    }
+
+    /// Leaves the connection for the one that was left before.
+    pub const fn swap_connection(&mut self, to: &mut ParkedConnection) {
+        std::mem::swap(&mut self.peer, &mut to.peer);
+        std::mem::swap(&mut self.qp, &mut to.qp);
+    }
+
+    /// A connection with revision 1 and markers both ways: RDMA Writes ahead of their turn are
+    /// placed at once. The stack has sent nothing since, and the peer an FPDU of 24 octets.
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn connected_with_markers(mss: u16) -> Self {
+        Self::new().connect_with_markers(mss)
+    }
+
+    /// The same with a bed that nobody is there for yet.
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn connect_with_markers(self, mss: u16) -> Self {
+        let mut fx = self;
+        fx.mss = mss;
+        fx.inject(b"MPA ID Req Frame\xc0\x01\0\0");
+        let param = ConnParam { markers: true, place_early: true, ..ConnParam::default() };
+        fx.accept(&param);
+        let event = fx.engine.next_event();
+        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        fx.inject(&marked_fpdu(&Header::write(0, 0, true).encode(&[]), true, 0));
+        assert_eq!(fx.received.split_off(20), [], "the reply and no more");
+        fx.received.clear();
+        fx.segments.clear();
+        fx
+    }
+
+    /// The stack accepts what the peer asked for.
+    ///
+    /// # Panics
+    /// If the peer has not asked.
+    pub fn accept(&mut self, param: &ConnParam) {
+        self.settle();
+        let request = self.request.take().expect("the peer asked");
+        let qp = self.create_qp();
+        self.engine.accept(self.now, request, qp, param).expect("it can be met");
+    }
+
+    /// The peer sends an FPDU.
+    pub fn inject_ulpdu(&mut self, ulpdu: &[u8]) {
+        self.inject(&fpdu(ulpdu, true));
+    }
+
+    /// Octets that the peer has begun to send and that got lost: what it says next follows them.
+    ///
+    /// # Panics
+    /// If nobody is connected.
+    pub fn drop_segment(&mut self, octets: &[u8]) -> DroppedSegment {
+        let peer = self.peer.as_mut().expect("somebody is connected");
+        let lost = DroppedSegment { seq: peer.seq, octets: octets.to_vec() };
+        peer.seq += u32::try_from(octets.len()).expect("short");
+        lost
+    }
+
+    /// The peer sends octets again, or at last.
+    ///
+    /// # Panics
+    /// If nobody is connected.
+    pub fn retransmit(&mut self, lost: &DroppedSegment) {
+        let peer = self.peer.as_mut().expect("somebody is connected");
+        let next = std::mem::replace(&mut peer.seq, lost.seq);
+        self.inject_segment(Flags::ACK, &lost.octets);
+        if let Some(peer) = &mut self.peer {
+            peer.seq = next;
+        }
+        self.settle();
+    }
+
+    /// From now on the peer offers a window of so many segments and acknowledges nothing.
+    pub const fn stop_acks(&mut self, segments: u16) {
+        self.peer_rcv_wnd = segments * self.mss;
+        self.acks_stopped = true;
+    }
+
+    /// The peer acknowledges again, and offers a window of `octets`.
+    pub fn resume_acks(&mut self, octets: u16) {
+        self.peer_rcv_wnd = octets;
+        self.acks_stopped = false;
+        self.inject_segment(Flags::ACK, &[]);
+        self.settle();
+    }
+
+    /// A segment of the peer's with other fields than it should have, or with other octets; not
+    /// sent yet.
+    ///
+    /// # Panics
+    /// If nobody is connected.
+    #[must_use]
+    pub fn build_frame(&self, change: impl FnOnce(&mut Fields), payload: &[u8]) -> Vec<u8> {
+        let peer = self.peer.as_ref().expect("somebody is connected");
+        let (seq, ack, flags) = (peer.seq, peer.ack, Flags::ACK);
+        let mut fields = Fields { seq, ack, flags, window: self.peer_rcv_wnd, ..Fields::default() };
+        change(&mut fields);
+        let mut frame = vec![0; 54 + payload.len()];
+        frame[54..].copy_from_slice(payload);
+        peer.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
+        frame
+    }
+
+    /// A router tells the stack that the longest of its latest frames is too long for a link of
+    /// `mtu`.
+    ///
+    /// # Panics
+    /// If the stack has sent nothing.
+    pub fn inject_packet_too_big(&mut self, mtu: u16) {
+        let sent = self.frames.iter().rev().filter(|frame| frame[6..12] == MACS[1]);
+        let frame = sent.take(8).max_by_key(|frame| frame.len()).expect("a frame");
+        // What was too long: its IP header and eight octets more.
+        let quoted = &frame[14..42];
+        let mut icmp = vec![3, 4, 0, 0, 0, 0];
+        icmp.extend(mtu.to_be_bytes());
+        icmp.extend(quoted);
+        let sum = checksum(&icmp);
+        icmp[2..4].copy_from_slice(&sum);
+        let mut ip = vec![0x45, 0, 0, 56, 0, 0, 0, 0, 64, 1, 0, 0, 198, 18, 0, 77];
+        ip.extend(&quoted[12..16]);
+        let sum = checksum(&ip);
+        ip[10..12].copy_from_slice(&sum);
+        self.inject_frame([&MACS[1][..], &MACS[0], &[8, 0], &ip, &icmp].concat());
+    }
+
+    /// A frame arrives as it is.
+    pub fn inject_frame(&mut self, frame: Vec<u8>) {
+        self.engine.device().inbound.borrow_mut().push_back(frame);
+        self.settle();
+    }
+
+    /// A segment of the peer's without octets.
+    pub fn inject_flags(&mut self, flags: Flags) {
+        self.inject_segment(flags, &[]);
+        if let Some(peer) = self.peer.as_mut().filter(|_| flags.has(Flags::FIN)) {
+            peer.seq += 1;
+        }
+        self.settle();
+    }
+
+    /// The octets that the stack has said since the last time.
+    pub fn take_sent(&mut self) -> Vec<u8> {
+        self.settle();
+        std::mem::take(&mut self.received)
+    }
+
+    /// What the stack has said since the last time, FPDU by FPDU: CRC and padding are right.
+    ///
+    /// # Panics
+    /// If it is no row of whole FPDUs.
+    pub fn sent_ulpdus(&mut self) -> Vec<Vec<u8>> {
+        let heard = self.take_sent();
+        let (ulpdus, rest) = parse_fpdus(&heard);
+        assert!(rest.is_empty(), "{rest:02x?} is no whole FPDU");
+        ulpdus
+    }
+
+    /// The same, one message of `len` octets behind headers of `header_len` octets.
+    ///
+    /// # Panics
+    /// If it is not whole, or goes on.
+    pub fn sent_ulpdus_of(&mut self, len: usize, header_len: usize) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        let mut left = len;
+        for ulpdu in self.sent_ulpdus() {
+            if left > 0 {
+                left -= ulpdu.len() - header_len;
+                found.push(ulpdu);
+            } else {
+                self.received.extend(fpdu(&ulpdu, true));
+            }
+        }
+        assert_eq!(left, 0, "the message is not whole");
+        found
+    }
+
+    /// The same with the headers apart.
+    ///
+    /// # Panics
+    /// If a header breaks a rule.
+    pub fn sent_messages(&mut self) -> Vec<(Header, Vec<u8>)> {
+        let apart = |ulpdu: Vec<u8>| {
+            let (header, payload) = Header::decode(&ulpdu).expect("a right header");
+            (header, payload.to_vec())
+        };
+        self.sent_ulpdus().into_iter().map(apart).collect()
+    }
+
+    /// The Terminate, which is all that the stack has to say.
+    ///
+    /// # Panics
+    /// If it says anything else.
+    pub fn sent_terminate(&mut self) -> Terminate {
+        let messages = self.sent_messages();
+        let [(Header::Untagged { opcode: opcode::TERMINATE, qn: 2, msn: 1, mo: 0, .. }, payload)] =
+            &messages[..]
+        else {
+            panic!("{messages:02x?} is no Terminate")
+        };
+        Terminate::decode(payload).expect("a right Terminate")
+    }
+
+    /// Posts an operation.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn post_op(&mut self, wr_id: u32, operation: Operation) {
+        self.post_wr("ask", wr_id, operation);
+    }
+
+    /// Posts a Send of `len` octets at `at`.
+    pub fn post_send(&mut self, wr_id: u32, at: u32, len: u32) {
+        let payload = Payload::Gather([self.sge(at, len)].into_iter().collect());
+        self.post_op(wr_id, Operation::Send { payload, solicited: false, invalidate: None });
+    }
+
+    /// Posts a Write of `len` octets at `at`.
+    pub fn post_write(&mut self, wr_id: u32, at: u32, len: u32, rkey: u32, remote: u64) {
+        let payload = Payload::Gather([self.sge(at, len)].into_iter().collect());
+        self.post_op(wr_id, Operation::Write { payload, rkey, remote });
+    }
+
+    /// Posts a Read of `len` octets to `at`.
+    pub fn post_read(&mut self, wr_id: u32, at: u32, len: u32, rkey: u32, remote: u64) {
+        let sink = self.sge(at, len);
+        self.post_op(wr_id, Operation::Read { sink, rkey, remote });
+    }
+
+    /// Posts a buffer.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn post_recv(&mut self, wr_id: u32, at: u32, len: u32) {
+        let sg_list = [self.sge(at, len)].into_iter().collect();
+        let wr = RecvWr { wr_id: u64::from(wr_id), sg_list };
+        let qp = self.qp.expect("somebody is connected");
+        self.engine.post_recv(qp, wr).expect("there is room");
+    }
+
+    /// Registers memory of the connection's protection domain, or of another.
+    #[must_use]
+    pub fn register(&self, at: u64, len: u64, access: Access, foreign: bool) -> u32 {
+        self.arena.register(at, len, access, PD + u32::from(foreign))
+    }
+
+    /// Registers memory for this stream alone: the peer may invalidate it.
+    ///
+    /// # Panics
+    /// If nobody is connected.
+    #[must_use]
+    pub fn register_for_stream(&self, at: u64, len: u64, access: Access) -> u32 {
+        let reach = self.engine.qp_access_scope(self.qp()).expect("its queue pair is there");
+        self.arena.register_for(at, len, access, PD, reach.stream)
+    }
+
+    /// What has completed since the last time.
+    pub fn poll_cq(&mut self) -> Vec<Wc> {
+        self.settle();
+        std::iter::from_fn(|| self.queues.poll(CQ)).collect()
+    }
+
+    /// How the connection ended, once.
+    ///
+    /// # Panics
+    /// If something else happened.
+    pub fn end_reason(&mut self) -> Option<EndReason> {
+        self.settle();
+        match self.engine.next_event()? {
+            Event::Disconnected { reason, .. } => {
+                assert_eq!(self.engine.next_event(), None, "it is told once");
+                Some(reason)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The protection domain of everything.
+    #[must_use]
+    pub const fn pd(&self) -> u32 {
+        PD
+    }
+
+    /// The queue pair.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn qp(&self) -> QpId {
+        self.qp.expect("somebody is connected")
+    }
+}
+
+/// A connection that nobody attends to at the moment.
+pub struct ParkedConnection {
+    peer: Option<Peer>,
+    qp: Option<QpId>,
+}
+
+/// Octets that did not arrive when they were sent.
+#[derive(Clone, Debug)]
+pub struct DroppedSegment {
+    seq: Seq,
+    octets: Vec<u8>,
+}
+
+impl DroppedSegment {
+    /// The octets.
+    #[must_use]
+    pub fn octets(&self) -> &[u8] {
+        &self.octets
+    }
+
+    /// Other octets, that begin `len` octets before these.
+    #[must_use]
+    pub fn shifted_back(&self, len: u32, octets: &[u8]) -> Self {
+        Self { seq: self.seq - len, octets: octets.to_vec() }
+    }
+}
+
+/// Whole FPDUs, their CRC and padding checked, and what is left.
+///
+/// # Panics
+/// If a CRC or padding is wrong.
+#[must_use]
+pub fn parse_fpdus(mut octets: &[u8]) -> (Vec<Vec<u8>>, &[u8]) {
+    let mut ulpdus = Vec::new();
+    while let Some(length) = octets.first_chunk() {
+        let len = usize::from(u16::from_be_bytes(*length));
+        let padded = (2 + len).next_multiple_of(4);
+        let Some((fpdu, rest)) = octets.split_at_checked(padded + 4) else { break };
+        assert_eq!(crc32c::crc32c(&fpdu[..padded]).to_le_bytes(), fpdu[padded..], "CRC");
+        assert!(fpdu[2 + len..padded].iter().all(|&octet| octet == 0), "padding");
+        ulpdus.push(fpdu[2..2 + len].to_vec());
+        octets = rest;
+    }
+    (ulpdus, octets)
+}
+
+/// The checksum of IP and ICMP over an even number of octets.
+fn checksum(octets: &[u8]) -> [u8; 2] {
+    let words =
+        octets.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    let [.., high, low] = (!((sum & 0xffff) + (sum >> 16))).to_be_bytes();
+    [high, low]
+}
+
+impl Default for Fixture {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The peer's answer to a question for its address.
+fn arp_reply(question: &[u8]) -> Option<Vec<u8>> {
+    if question.get(12..14)? != [0x08, 0x06] || question.get(20..22)? != [0, 1] {
+        return None;
+    }
+    if question.get(28..32)? == question.get(38..42)? {
+        return None;
+    }
+    let mut answer = Vec::new();
+    answer.extend_from_slice(&question[6..12]);
+    answer.extend_from_slice(&MACS[0]);
+    answer.extend_from_slice(&[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2]);
+    answer.extend_from_slice(&MACS[0]);
+    answer.extend_from_slice(&question[38..42]);
+    answer.extend_from_slice(&question[22..32]);
+    Some(answer)
+}

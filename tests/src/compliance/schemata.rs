@@ -1,0 +1,213 @@
+//! Many mutants in one build: each function that some of them are in gets a body for each, and a
+//! number that the process is told at its start says which of them is awake.
+//!
+//! Building is what takes time, not running a test. So all mutants of a function become arms of a
+//! `match`, the last of which is the function as it is. What is outside of functions, or must be
+//! known to the compiler, cannot be chosen at run time: such mutants are built one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::mutate::{Mutant, mask};
+use super::scan;
+
+/// What tells the process its mutant.
+pub const ACTIVE_MUTANT_ENV: &str = "FERROWARP_MUTANT";
+
+/// What a crate with sleeping mutants needs at its end.
+pub const PRELUDE: &str = "
+/// Which mutant is awake.
+pub mod mutants {
+    /// Its number; 0 for none.
+    #[inline(never)]
+    pub fn awake() -> u32 {
+        static NUMBER: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+        *NUMBER.get_or_init(|| {
+            let told = std::env::var(\"FERROWARP_MUTANT\").ok();
+            told.and_then(|text| text.parse().ok()).unwrap_or(0)
+        })
+    }
+}
+";
+
+/// A source with mutants asleep in it.
+#[derive(Debug, Default)]
+pub struct MetaMutant {
+    /// The source.
+    pub text: String,
+    /// Which lines of it are whose.
+    line_ranges: Vec<(Range<usize>, u32)>,
+    /// The mutants that cannot sleep in it.
+    pub standalone: Vec<u32>,
+}
+
+impl MetaMutant {
+    /// Puts numbered mutants of `source` into it.
+    #[must_use]
+    pub fn new(source: &str, mutants: &[(u32, &Mutant)]) -> Self {
+        let lines: Vec<_> = source.lines().collect();
+        let masked: Vec<_> = lines.iter().map(|line| mask(line)).collect();
+        let mut switched = Self::default();
+        let mut bodies: BTreeMap<(usize, usize), Vec<(u32, &Mutant)>> = BTreeMap::new();
+        for &(number, mutant) in mutants {
+            match enclosing_body(&lines, &masked, mutant) {
+                Some(body) if is_balanced(mutant, &masked) => {
+                    bodies.entry((body.start, body.end)).or_default().push((number, mutant));
+                }
+                _ => switched.standalone.push(number),
+            }
+        }
+        let mut out: Vec<&str> = Vec::new();
+        let mut heads = Vec::new();
+        for mutants in bodies.values() {
+            heads.extend(mutants.iter().map(|(number, _)| format!("{number} => {{")));
+        }
+        let mut heads = heads.iter();
+        let mut at = 0;
+        for (&(start, end), mutants) in &bodies {
+            out.extend(&lines[at..start]);
+            out.push("match crate::mutants::awake() {");
+            for (number, mutant) in mutants {
+                let first = out.len();
+                out.extend(heads.next().map(String::as_str));
+                out.extend(&lines[start..mutant.start]);
+                out.extend(mutant.replacement.lines());
+                out.extend(&lines[mutant.end..end]);
+                out.push("}");
+                switched.line_ranges.push((first..out.len(), *number));
+            }
+            out.push("_ => {");
+            out.extend(&lines[start..end]);
+            out.extend(["}", "}"]);
+            at = end;
+        }
+        out.extend(&lines[at..]);
+        switched.text = out.join("\n") + "\n";
+        switched
+    }
+
+    /// Whose line this is, from zero.
+    #[must_use]
+    pub fn mutant_at(&self, line: usize) -> Option<u32> {
+        self.line_ranges.iter().find(|(lines, _)| lines.contains(&line)).map(|&(_, number)| number)
+    }
+}
+
+/// The source with functions that are evaluated at run time only, except those `kept`.
+#[must_use]
+pub fn without_const(source: &str, kept: &BTreeSet<String>) -> String {
+    let mut text = String::with_capacity(source.len());
+    for line in source.lines() {
+        let keeps = scan::item_head(line)
+            .is_none_or(|heading| !heading.is_function || kept.contains(heading.name));
+        let line = if keeps { line.to_owned() } else { line.replacen("const fn ", "fn ", 1) };
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+/// The lines inside the outermost function around a mutant; `None` if there is none that could
+/// have several bodies.
+fn enclosing_body(lines: &[&str], masked: &[String], mutant: &Mutant) -> Option<Range<usize>> {
+    let indent = |index: usize| lines[index].len() - lines[index].trim_start().len();
+    let mut found = None;
+    let mut depth = usize::MAX;
+    for index in (0..mutant.start).rev() {
+        if lines[index].is_empty() || indent(index) >= depth {
+            continue;
+        }
+        let Some(heading) = scan::item_head(&masked[index]) else { continue };
+        if heading.is_function {
+            let head_end = (index..lines.len()).find(|&end| masked[end].ends_with('{'))? + 1;
+            let end = (head_end..lines.len())
+                .find(|&end| indent(end) == indent(index) && masked[end].trim() == "}")?;
+            let head = masked[index..head_end].join(" ");
+            let is_plain = !head.contains("const fn ") && !head.contains("-> impl ");
+            if head_end <= mutant.start && mutant.end <= end {
+                found = is_plain.then_some(head_end..end);
+            }
+        }
+        depth = indent(index);
+        if depth == 0 {
+            break;
+        }
+    }
+    found
+}
+
+/// The mutant closes as many brackets as what it replaces, so that it breaks nothing around it.
+fn is_balanced(mutant: &Mutant, masked: &[String]) -> bool {
+    let depths = |lines: &mut dyn Iterator<Item = String>| {
+        let mut depths = [0i32; 3];
+        for line in lines {
+            for octet in line.bytes() {
+                match octet {
+                    b'(' => depths[0] += 1,
+                    b')' => depths[0] -= 1,
+                    b'[' => depths[1] += 1,
+                    b']' => depths[1] -= 1,
+                    b'{' => depths[2] += 1,
+                    b'}' => depths[2] -= 1,
+                    _ => {}
+                }
+            }
+        }
+        depths
+    };
+    let before = depths(&mut masked[mutant.start..mutant.end].iter().cloned());
+    before == depths(&mut mutant.replacement.lines().map(mask))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mutate::mutants;
+    use super::*;
+
+    const SOURCE: &str = "\
+const A: u8 = 1;
+impl X {
+    pub const fn f(
+        &self,
+    ) -> bool {
+        if self.a < 2 {
+            self.b()
+        } else {
+            false
+        }
+    }
+
+    fn g(&self) {}
+}
+";
+
+    #[test]
+    fn mutants_become_match_arms() {
+        let source = without_const(SOURCE, &BTreeSet::new());
+        assert!(source.contains("    pub fn f(\n") && source.starts_with("const A: u8 = 1;\n"));
+        let made = mutants(&source, 5);
+        let outside = mutants(&source, 0);
+        let numbered = [(7, &made[0]), (8, &made[3]), (9, &outside[0])];
+        let switched = MetaMutant::new(&source, &numbered);
+        assert_eq!(switched.standalone, [9]);
+        let lines: Vec<_> = switched.text.lines().collect();
+        assert_eq!(
+            lines[5..8],
+            ["match crate::mutants::awake() {", "7 => {", "        if !(self.a < 2) {"]
+        );
+        assert_eq!(lines[14], "        if self.a <= 2 {");
+        let whose = [5, 6, 12, 13, 19, 20].map(|line| switched.mutant_at(line));
+        assert_eq!(whose, [None, Some(7), Some(7), Some(8), Some(8), None]);
+        // The function as it is comes last.
+        assert_eq!(lines[20..22], ["_ => {", "        if self.a < 2 {"]);
+        assert!(switched.text.ends_with("}\n}\n    }\n\n    fn g(&self) {}\n}\n"));
+    }
+
+    #[test]
+    fn const_mutants_are_built_standalone() {
+        let made = mutants(SOURCE, 5);
+        assert_eq!(MetaMutant::new(SOURCE, &[(1, &made[0])]).standalone, [1]);
+        let kept = BTreeSet::from(["f".to_owned()]);
+        assert_eq!(without_const(SOURCE, &kept), SOURCE);
+    }
+}

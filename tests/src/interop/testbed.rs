@@ -1,0 +1,207 @@
+//! The guest, our programs and the wire between them, as a case sees them.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::interop::case::{CASE_TIMEOUT, Route, Version, failure};
+use crate::interop::guest::Guest;
+use crate::netns;
+use crate::process::{ProcessResult, Running, program};
+
+const STACK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const STACK_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
+const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
+
+/// What a case has at hand.
+pub struct Testbed {
+    /// The peer.
+    pub guest: Guest,
+    route: Route,
+    folder: PathBuf,
+    /// Programs started so far: each has an interface and a log of its own.
+    count: u32,
+}
+
+impl Testbed {
+    /// Boots the guest, with logs in `folder`.
+    ///
+    /// # Errors
+    /// If it does not come up.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        let guest = Guest::boot(&folder.join("guest.log"))?;
+        Ok(Self { guest, route: Route::PLAIN, folder: folder.to_path_buf(), count: 0 })
+    }
+
+    /// Makes the path between both ends what `route` says, with logs in `folder` from now on. A
+    /// guest that is gone is replaced.
+    ///
+    /// # Errors
+    /// If the guest refuses.
+    pub fn configure_route(&mut self, route: Route, folder: &Path) -> io::Result<()> {
+        self.folder = folder.to_path_buf();
+        self.route = route;
+        if !self.guest.is_up() {
+            self.guest.reboot()?;
+        }
+        self.set_link(true)?;
+        // Without faults, whatever the guest had before; there may be none to take away.
+        self.guest.run("tc qdisc del dev eth0 root", CASE_TIMEOUT)?;
+        self.guest.run_ok(&format!("mtu {}", route.mtu))?;
+        if !route.netem.is_empty() {
+            self.guest.run_ok(&format!("tc qdisc replace dev eth0 root netem {}", route.netem))?;
+        }
+        Ok(())
+    }
+
+    /// The path between both ends.
+    #[must_use]
+    pub fn route(&self) -> Route {
+        self.route
+    }
+
+    /// The stack's address.
+    #[must_use]
+    pub fn stack_addr(&self) -> IpAddr {
+        match self.route.version {
+            Version::V4 => STACK.into(),
+            Version::V6 => STACK_V6.into(),
+        }
+    }
+
+    /// The guest's address.
+    #[must_use]
+    pub fn guest_addr(&self) -> IpAddr {
+        match self.route.version {
+            Version::V4 => GUEST.into(),
+            Version::V6 => GUEST_V6.into(),
+        }
+    }
+
+    /// The network namespace of the wire.
+    #[must_use]
+    pub fn namespace(&self) -> String {
+        self.guest.property("namespace")
+    }
+
+    /// Takes the guest's link away, or gives it back.
+    ///
+    /// # Errors
+    /// If the guest is gone.
+    pub fn set_link(&self, up: bool) -> io::Result<()> {
+        let (namespace, interface) = (self.namespace(), self.guest.property("interface"));
+        netns::ip(&["-n", &namespace, "link", "set", &interface, if up { "up" } else { "down" }])
+    }
+
+    /// A command of ours on the wire: `arguments`, in which blanks part the words, and then where.
+    fn command(&mut self, name: &str, arguments: &str) -> io::Result<(Command, String)> {
+        let path = program(name).ok_or_else(|| failure(format!("{name} was not built")))?;
+        let interface = format!("fw{}", self.count);
+        self.count += 1;
+        let prefix_len = if self.route.version == Version::V4 { 24 } else { 64 };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace()]).arg(path);
+        command.args(arguments.split_whitespace());
+        command.args(["--dev", &format!("tap:{interface}"), "--mtu", &self.route.mtu.to_string()]);
+        command.args(["--address", &format!("{}/{prefix_len}", self.stack_addr())]);
+        Ok((command, interface))
+    }
+
+    /// Starts one of our programs on the wire.
+    ///
+    /// # Errors
+    /// If it was not built or cannot be started.
+    pub fn start(&mut self, name: &str, arguments: &str) -> io::Result<Running> {
+        let (mut command, _) = self.command(name, arguments)?;
+        Running::start(&mut command, self.log(name))
+    }
+
+    /// Starts one of our programs and waits until it says `ready` and the guest can reach it.
+    ///
+    /// # Errors
+    /// If that does not come to pass.
+    pub fn serve(&mut self, name: &str, arguments: &str, ready: &str) -> io::Result<Running> {
+        let (mut command, interface) = self.command(name, arguments)?;
+        let mut running = Running::start(&mut command, self.log(name))?;
+        running.wait_for(ready, CASE_TIMEOUT)?;
+        let namespace = self.namespace();
+        let joined = || {
+            let mut command = Command::new("ip");
+            let told = command.args(["-n", &namespace, "-o", "link", "show", &interface]).output();
+            told.is_ok_and(|told| String::from_utf8_lossy(&told.stdout).contains("master br0"))
+        };
+        let deadline = Instant::now() + CASE_TIMEOUT;
+        while !joined() {
+            if Instant::now() > deadline {
+                return Err(failure(format!("{interface} is not on the bridge")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Each of our programs has a link address of its own.
+        self.guest.run_ok("ip neigh flush dev eth0")?;
+        Ok(running)
+    }
+
+    /// Runs one of our programs to its end, at most for `patience`.
+    ///
+    /// # Errors
+    /// If it was not built or cannot be started.
+    pub fn run(
+        &mut self,
+        name: &str,
+        arguments: &str,
+        timeout: Duration,
+    ) -> io::Result<ProcessResult> {
+        self.start(name, arguments)?.finish(timeout)
+    }
+
+    /// Runs one of our programs, which has to succeed; its output.
+    ///
+    /// # Errors
+    /// With what it wrote, unless it ended with status 0 within `patience`.
+    pub fn run_ok(&mut self, name: &str, arguments: &str, timeout: Duration) -> io::Result<String> {
+        let ended = self.run(name, arguments, timeout)?;
+        if ended.success() {
+            return Ok(ended.output);
+        }
+        Err(program_error(name, &ended))
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        // An example's name has a folder before it.
+        let name = name.rsplit('/').next().unwrap_or(name);
+        self.folder.join(format!("{name}-{}.log", self.count))
+    }
+}
+
+/// Kills a program of ours as a crash would: nothing is closed, nobody is told.
+///
+/// # Errors
+/// If it has ended already.
+pub fn kill(running: Running) -> io::Result<()> {
+    let id = running.id();
+    if !Path::new(&format!("/proc/{id}/exe")).exists() {
+        return Err(failure("our program has ended already"));
+    }
+    drop(running);
+    // DPDK would have removed it.
+    let _ = fs::remove_dir_all(format!("/var/run/dpdk/ferrowarp-{id}"));
+    Ok(())
+}
+
+/// Why a program of ours failed: how it ended, and its last words.
+#[must_use]
+pub fn program_error(name: &str, ended: &ProcessResult) -> io::Error {
+    let status = ended.status.map_or("did not end".to_owned(), |status| status.to_string());
+    failure(format!("{name}: {status}: {}", last_line(&ended.output)))
+}
+
+/// The last line that says something.
+#[must_use]
+pub fn last_line(text: &str) -> &str {
+    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim()
+}

@@ -1,0 +1,398 @@
+//! Work on connections that may end at any time, because an end is reborn or segments are forged.
+//!
+//! Each request completes once and in order, whatever its status; each queue pair learns of its
+//! end once; what is reported as received, or as read, is right.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::time::SECOND;
+use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use rand::Rng;
+
+use super::end_checks::check_nothing_left;
+use super::segment_mutator::SegmentMutator;
+use super::world::{World, WorldOptions};
+
+const PORT: u16 = 18515;
+const PD: u32 = 7;
+const DEPTH: usize = 8;
+/// Octets of the longest message.
+const SLOT_LEN: usize = 12_000;
+
+/// Octets of arena that an end needs: sources, receive buffers, sinks, targets, and what is read.
+pub const ARENA_LEN: usize = 5 * DEPTH * SLOT_LEN;
+
+#[derive(Clone, Copy)]
+enum Area {
+    Source,
+    Receive,
+    Sink,
+    Target,
+    ReadSource,
+}
+
+fn addr_of(area: Area, number: u64) -> usize {
+    let slot = usize::try_from(number).expect("small") % DEPTH;
+    (area as usize * DEPTH + slot) * SLOT_LEN
+}
+
+/// The octets of message `number` of an end.
+fn pattern(end: usize, number: u64, len: usize) -> Vec<u8> {
+    let base = (number + 1) << 1 | end as u64;
+    let octet = |at: u64| (base << 16 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
+    (0..len as u64).map(octet).collect()
+}
+
+/// Number of what is read from a slot of an end's library.
+const READ_SOURCE: u64 = 1 << 20;
+
+struct Posted {
+    number: u64,
+    opcode: WcOpcode,
+    len: usize,
+}
+
+/// One end of the connection.
+struct Side {
+    qp: QpId,
+    stag: u32,
+    posted: VecDeque<Posted>,
+    posted_count: u64,
+    /// Number and length of each Send posted.
+    sends: Vec<(u64, usize)>,
+    /// Receive buffers posted and used.
+    receives: u64,
+    received: u64,
+    succeeded: u64,
+    accepted: bool,
+    is_up: bool,
+    has_ended: bool,
+    /// A request did not succeed: none does after it.
+    has_failed: bool,
+}
+
+/// One connection, and what its oracle knows.
+pub struct ChaosConnection {
+    sides: [Side; 2],
+    per_side: u64,
+}
+
+/// Registers memory at an end and fills what is read from it; returns the STag.
+#[must_use]
+pub fn register_memory(world: &World, end: usize) -> u32 {
+    let arena = &world.ends[end].arena;
+    for slot in 0..DEPTH as u64 {
+        arena.write(addr_of(Area::ReadSource, slot), &pattern(end, READ_SOURCE + slot, SLOT_LEN));
+    }
+    arena.register(0, ARENA_LEN as u64, Access::ALL, PD)
+}
+
+/// End 1 listens.
+///
+/// # Panics
+/// If it does already.
+pub fn listen(world: &mut World) {
+    world.ends[1].engine.listen(PORT, 4).expect("the port is free");
+}
+
+/// Options for work of this kind: silent peers are found out.
+#[must_use]
+pub const fn options(seed: u64) -> WorldOptions {
+    let mut options = WorldOptions::new(seed);
+    options.arena_len = ARENA_LEN;
+    options.keepalive_ns = Some(5 * SECOND);
+    options
+}
+
+/// One connection whose segments are forged for `lasts_ns`. With `keeps_seq` forgery it then
+/// completes, or both ends learn of its end; otherwise the ends may believe different things
+/// forever, and the application's own patience has to end it. True if it completed.
+///
+/// # Panics
+/// If an oracle objects.
+pub fn run_with_forged_segments(
+    options: &WorldOptions,
+    mutator: SegmentMutator,
+    keeps_seq: bool,
+    lasts_ns: u64,
+    per_side: u64,
+    capture: Option<PathBuf>,
+) -> bool {
+    let mut world = World::new(options);
+    if let Some(path) = capture {
+        eprintln!("keeps_seq: {keeps_seq}, for {lasts_ns} ns, {options:?}");
+        world.capture_to(path);
+    }
+    let stags = [register_memory(&world, 0), register_memory(&world, 1)];
+    listen(&mut world);
+    world.mutator = Some(mutator);
+    let mut work = ChaosConnection::connect(&mut world, stags, per_side);
+    let ends = world.now + lasts_ns;
+    world.run_until(lasts_ns, |world| work.step(world) || world.now >= ends);
+    world.clear_faults();
+    let done = world.run_until(400 * SECOND, |world| work.step(world));
+    assert!(done || !keeps_seq, "neither complete nor over");
+    let completed = work.is_complete();
+    work.finish(&mut world);
+    completed
+}
+
+impl ChaosConnection {
+    /// Begins to connect; each end will post `per_side` requests.
+    ///
+    /// # Panics
+    /// If there is no room for another queue pair.
+    #[must_use]
+    pub fn connect(world: &mut World, stags: [u32; 2], per_side: u64) -> Self {
+        let cq = CqId(0);
+        let init =
+            QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };
+        let sides = [0, 1].map(|end| Side {
+            qp: world.ends[end].engine.create_qp(init).expect("room"),
+            stag: stags[end],
+            posted: VecDeque::new(),
+            posted_count: 0,
+            sends: Vec::new(),
+            receives: 0,
+            received: 0,
+            succeeded: 0,
+            accepted: false,
+            is_up: false,
+            has_ended: false,
+            has_failed: false,
+        });
+        let mut rough = Self { sides, per_side };
+        for end in 0..2 {
+            for _ in 0..DEPTH {
+                rough.post_receive(world, end);
+            }
+        }
+        let (now, remote) = (world.now, world.socket(1, PORT));
+        let (qp, param) = (rough.sides[0].qp, world.param(0));
+        world.ends[0].engine.connect(now, qp, remote, &param).expect("idle");
+        rough
+    }
+
+    fn post_receive(&mut self, world: &mut World, end: usize) {
+        let side = &mut self.sides[end];
+        let addr = addr_of(Area::Receive, side.receives) as u64;
+        let len = u32::try_from(SLOT_LEN).expect("short");
+        let sg_list = [Sge { addr, len, lkey: side.stag }].into_iter().collect();
+        let wr = RecvWr { wr_id: side.receives, sg_list };
+        if world.ends[end].engine.post_recv(side.qp, wr).is_ok() {
+            side.receives += 1;
+        }
+    }
+
+    /// Posts, polls and looks at events. True once all is done, or both ends know that it is over.
+    ///
+    /// # Panics
+    /// If an oracle objects.
+    pub fn step(&mut self, world: &mut World) -> bool {
+        for end in 0..2 {
+            self.step_end(world, end);
+        }
+        self.is_complete() || self.is_over()
+    }
+
+    /// The same at one end alone.
+    ///
+    /// # Panics
+    /// If an oracle objects.
+    pub fn step_end(&mut self, world: &mut World, end: usize) {
+        self.handle_events(world, end);
+        self.poll(world, end);
+        while self.post(world, end) {}
+    }
+
+    /// All requests have succeeded, and all Sends were received.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        (0..2).all(|end| {
+            let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
+            side.succeeded == self.per_side && peer.received == side.sends.len() as u64
+        })
+    }
+
+    /// Both ends know that the connection has ended, or never had it.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.sides[0].has_ended && (self.sides[1].has_ended || !self.sides[1].accepted)
+    }
+
+    /// An end knows that the connection has ended.
+    #[must_use]
+    pub fn has_ended(&self, end: usize) -> bool {
+        self.sides[end].has_ended
+    }
+
+    fn handle_events(&mut self, world: &mut World, end: usize) {
+        let side = &mut self.sides[end];
+        while let Some(event) = world.ends[end].engine.next_event() {
+            match event {
+                Event::ConnectRequest { request, .. } => {
+                    let (now, param) = (world.now, world.param(end));
+                    // It may be gone again, or the second one from a forged SYN.
+                    let engine = &mut world.ends[end].engine;
+                    side.accepted |= engine.accept(now, request, side.qp, &param).is_ok();
+                }
+                Event::Established { qp, .. } => {
+                    assert_eq!(qp, side.qp);
+                    assert!(!side.is_up, "end {end} is told twice that the connection is up");
+                    side.is_up = true;
+                }
+                Event::Disconnected { qp, .. } | Event::ConnectFailed { qp, .. } => {
+                    assert_eq!(qp, side.qp);
+                    assert!(!side.has_ended, "end {end} is told twice of the end");
+                    side.has_ended = true;
+                }
+                Event::TerminateReceived { qp, terminate: told } => {
+                    assert_eq!((qp, side.has_ended), (side.qp, true));
+                    assert!(told.is_some(), "end {end}: a Terminate that breaks the rules");
+                }
+                event => panic!("nobody asked for {event:?}"),
+            }
+        }
+    }
+
+    /// Posts a request if there is room and, for a Send, a buffer at the peer.
+    fn post(&mut self, world: &mut World, end: usize) -> bool {
+        let peer = &self.sides[1 - end];
+        let (peer_stag, buffers) = (peer.stag, peer.receives);
+        let side = &mut self.sides[end];
+        if !side.is_up || side.has_ended || side.has_failed {
+            return false;
+        }
+        if side.posted_count == self.per_side || side.posted.len() == DEPTH {
+            return false;
+        }
+        let number = side.posted_count;
+        let len = world.rng.random_range(0..=SLOT_LEN);
+        let local = |area| Sge {
+            addr: addr_of(area, number) as u64,
+            len: u32::try_from(len).expect("short"),
+            lkey: side.stag,
+        };
+        let gather = Payload::Gather([local(Area::Source)].into_iter().collect());
+        let octets = pattern(end, number, len);
+        let (opcode, operation) = match world.rng.random_range(0..4) {
+            0 => {
+                let remote = addr_of(Area::ReadSource, number) as u64;
+                let sink = local(Area::Sink);
+                (WcOpcode::Read, Operation::Read { sink, rkey: peer_stag, remote })
+            }
+            1 => {
+                let remote = addr_of(Area::Target, number) as u64;
+                let payload = gather;
+                (WcOpcode::Write, Operation::Write { payload, rkey: peer_stag, remote })
+            }
+            _ if buffers > side.sends.len() as u64 => {
+                let payload = gather;
+                (WcOpcode::Send, Operation::Send { payload, solicited: false, invalidate: None })
+            }
+            _ => return false,
+        };
+        if opcode != WcOpcode::Read {
+            world.ends[end].arena.write(addr_of(Area::Source, number), &octets);
+        }
+        let wr = SendWr { wr_id: number, operation, signaled: true, fence: false };
+        if world.ends[end].engine.post_send(side.qp, wr).is_err() {
+            // It has ended, and the event is on its way.
+            return false;
+        }
+        if opcode == WcOpcode::Send {
+            side.sends.push((number, len));
+        }
+        side.posted_count += 1;
+        side.posted.push_back(Posted { number, opcode, len });
+        true
+    }
+
+    fn poll(&mut self, world: &mut World, end: usize) {
+        while let Some(wc) = world.ends[end].queues.poll(CqId(0)) {
+            if wc.qp != self.sides[end].qp {
+                continue;
+            }
+            if wc.opcode == WcOpcode::Recv {
+                self.check_receive(world, end, &wc);
+            } else {
+                self.check_request(world, end, &wc);
+            }
+        }
+    }
+
+    fn check_request(&mut self, world: &World, end: usize, wc: &Wc) {
+        let side = &mut self.sides[end];
+        let posted = side.posted.pop_front().expect("a completion without a request");
+        assert_eq!((posted.number, posted.opcode), (wc.wr_id, wc.opcode), "out of order");
+        if wc.status != WcStatus::Success {
+            side.has_failed = true;
+            return;
+        }
+        // What was done before the end is reported as done, also behind a Read that was not.
+        side.succeeded += 1;
+        if posted.opcode == WcOpcode::Read {
+            let slot = posted.number % DEPTH as u64;
+            let expected = pattern(1 - end, READ_SOURCE + slot, SLOT_LEN);
+            let got = world.ends[end].arena.read(addr_of(Area::Sink, posted.number), posted.len);
+            assert!(got == expected[..posted.len], "octets of Read {} differ", posted.number);
+        }
+    }
+
+    fn check_receive(&mut self, world: &mut World, end: usize, wc: &Wc) {
+        if wc.status != WcStatus::Success {
+            return;
+        }
+        let received = self.sides[end].received;
+        assert_eq!(wc.wr_id, received, "receive buffers complete in order");
+        let index = usize::try_from(received).expect("small");
+        let sent = self.sides[1 - end].sends.get(index);
+        let &(number, len) = sent.expect("a Send that nobody sent");
+        assert_eq!(wc.byte_len as usize, len, "length of message {number}");
+        let got = world.ends[end].arena.read(addr_of(Area::Receive, received), len);
+        assert!(got == pattern(1 - end, number, len), "octets of message {number} differ");
+        self.sides[end].received += 1;
+        self.post_receive(world, end);
+    }
+
+    /// Ends what is still there, and checks that nothing stays behind.
+    ///
+    /// # Panics
+    /// If something does, or a request has not completed.
+    pub fn finish(mut self, world: &mut World) {
+        world.clear_faults();
+        let now = world.now;
+        for (end, side) in self.sides.iter().enumerate() {
+            let _ = world.ends[end].engine.disconnect(now, side.qp);
+        }
+        let gone = world.run_until(200 * SECOND, |world| {
+            for end in 0..2 {
+                self.handle_events(world, end);
+                self.poll(world, end);
+            }
+            world.ends.iter().all(|end| end.engine.connection_count() == 0)
+        });
+        assert!(gone, "connections stay after the end");
+        for (end, side) in self.sides.iter().enumerate() {
+            assert!(side.has_ended || !side.is_up, "end {end} was not told of the end");
+            assert!(side.posted.is_empty(), "requests of end {end} never completed");
+            world.ends[end].engine.destroy_qp(world.now, side.qp);
+        }
+        check_nothing_left(world);
+    }
+
+    /// Forgets the queue pair of an end that lives on while the other one was reborn.
+    ///
+    /// # Panics
+    /// If it has requests that never completed.
+    pub fn destroy_survivor(mut self, world: &mut World, end: usize) {
+        self.poll(world, end);
+        assert!(self.sides[end].posted.is_empty(), "requests of end {end} never completed");
+        world.ends[end].engine.destroy_qp(world.now, self.sides[end].qp);
+    }
+}

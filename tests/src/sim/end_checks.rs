@@ -1,0 +1,84 @@
+//! The end of a run: what both ends counted agrees, and nothing stays.
+
+use ferrowarp_proto::engine::Usage;
+use ferrowarp_proto::time::SECOND;
+use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::wc::{CqId, WcOpcode, WcStatus};
+
+use super::workload::Side;
+use super::world::World;
+
+/// All that one end counts as sent the other one counts as received.
+pub(super) fn check_byte_counters(world: &mut World, sides: &[[Side; 2]]) {
+    let agreed = world.run_until(100 * SECOND, |world| {
+        sides.iter().all(|pair| {
+            let stats = |end: usize| {
+                world.ends[end].engine.tcp_stats(pair[end].qp).expect("still connected")
+            };
+            let (a, b) = (stats(0), stats(1));
+            (a.octets_out, b.octets_out) == (b.octets_in, a.octets_in)
+        })
+    });
+    assert!(agreed, "octets sent and octets received differ");
+    let counted: u64 = world.ends.iter().map(|end| end.engine.counters().frames_out).sum();
+    assert_eq!(counted, world.frames, "frames");
+}
+
+/// Ends every connection: nothing is lost, nothing stays, every frame comes home.
+pub(super) fn disconnect_all(world: &mut World, sides: &[[Side; 2]]) {
+    world.clear_faults();
+    let now = world.now;
+    for pair in sides {
+        world.ends[0].engine.disconnect(now, pair[0].qp).expect("connected");
+    }
+    check_disconnects(world, sides);
+}
+
+/// Every connection comes to its end: each queue pair and each buffer once.
+pub(super) fn check_disconnects(world: &mut World, sides: &[[Side; 2]]) {
+    let gone = world.run_until(100 * SECOND, |world| {
+        world.ends.iter().all(|end| end.engine.connection_count() == 0)
+    });
+    assert!(gone, "connections stay after the end");
+    for (index, end) in world.ends.iter_mut().enumerate() {
+        let mut ended = 0;
+        while let Some(event) = end.engine.next_event() {
+            assert!(matches!(event, Event::Disconnected { .. }), "unexpected {event:?}");
+            ended += 1;
+        }
+        assert_eq!(ended, sides.len(), "each queue pair of end {index} learns of its end once");
+        let mut flushed: usize = sides.iter().map(|pair| pair[index].flushed).sum();
+        for cq in 0..16 {
+            while let Some(wc) = end.queues.poll(CqId(cq)) {
+                assert_eq!((wc.status, wc.opcode), (WcStatus::Flushed, WcOpcode::Recv));
+                flushed += 1;
+            }
+        }
+        let open: usize =
+            sides.iter().map(|pair| pair[index].receives - pair[index].received).sum();
+        assert_eq!(flushed, open, "each buffer of end {index} is flushed once");
+    }
+    check_nothing_left(world);
+}
+
+/// With no connection left, nothing is in use.
+///
+/// # Panics
+/// If something is.
+pub fn check_nothing_left(world: &mut World) {
+    // Long enough for any timer.
+    let now = world.now + 700 * SECOND;
+    for (index, end) in world.ends.iter_mut().enumerate() {
+        assert_eq!(
+            end.engine.device().frames_in_use(),
+            0,
+            "frames of end {index} did not come home"
+        );
+        let usage = end.engine.usage();
+        assert_eq!(usage, Usage { timers: usage.timers, ..Usage::default() }, "end {index}");
+        for _ in 0..4 {
+            end.engine.drive(now);
+        }
+        assert_eq!(end.engine.usage(), Usage::default(), "end {index}");
+    }
+}

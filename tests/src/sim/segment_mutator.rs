@@ -1,0 +1,288 @@
+//! Segments forged on their way: fields of TCP's header changed with the checksums right again,
+//! segments dropped, repeated, replayed later, cut in two, in fragments, answered by errors.
+//!
+//! The payload is left alone, so that whatever is delivered has to be right.
+
+use std::collections::VecDeque;
+
+use ferrowarp_proto::wire::checksum;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::fragmenter::fragment;
+
+/// Segments kept to be replayed.
+const OLD_MAX: usize = 32;
+
+/// Where decisions come from.
+enum Source {
+    Seed(SmallRng),
+    /// Octets, each used once; then nothing is changed any more.
+    Octets(VecDeque<u8>),
+}
+
+/// What the wire makes of a frame.
+#[derive(Debug, Default)]
+pub struct Mutated {
+    /// Goes on to the receiver.
+    pub forward: Vec<Vec<u8>>,
+    /// Goes back to the sender.
+    pub reverse: Vec<Vec<u8>>,
+}
+
+/// Changes segments.
+pub struct SegmentMutator {
+    source: Source,
+    /// Of 256 frames so many are changed.
+    rate: u8,
+    /// Sequence and acknowledgment numbers stay, so that neither end believes something of the
+    /// other that nothing will ever put right.
+    keeps_seq: bool,
+    replayable: VecDeque<Vec<u8>>,
+    /// Frames changed.
+    pub changes: u64,
+}
+
+/// Where the parts of a TCP segment start.
+#[derive(Clone, Copy)]
+struct Parts {
+    is_v4: bool,
+    tcp: usize,
+    payload: usize,
+}
+
+/// The network header starts here: the mutator knows no VLAN.
+const L3: usize = 14;
+
+fn parts(frame: &[u8]) -> Option<Parts> {
+    let (is_v4, tcp, protocol) = match *frame.get(12..14)? {
+        [8, 0] => (true, L3 + 20, *frame.get(L3 + 9)?),
+        [0x86, 0xdd] => (false, L3 + 40, *frame.get(L3 + 6)?),
+        _ => return None,
+    };
+    let words = usize::from(*frame.get(tcp + 12)? >> 4);
+    let payload = tcp + words * 4;
+    (protocol == 6 && words >= 5 && payload <= frame.len()).then_some(Parts { is_v4, tcp, payload })
+}
+
+fn put16(frame: &mut [u8], at: usize, value: usize) {
+    let value = u16::try_from(value).expect("a packet is below 64 KiB");
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn add32(frame: &mut [u8], at: usize, delta: u32) {
+    let value = u32::from_be_bytes(frame[at..at + 4].try_into().expect("four octets"));
+    frame[at..at + 4].copy_from_slice(&value.wrapping_add(delta).to_be_bytes());
+}
+
+/// The checksum of `octets` behind a pseudo-header with these addresses.
+fn transport_sum(addresses: &[u8], protocol: u8, octets: &[u8]) -> u16 {
+    let mut whole = addresses.to_vec();
+    whole.extend([0, protocol]);
+    whole.extend(u16::try_from(octets.len()).expect("below 64 KiB").to_be_bytes());
+    whole.extend_from_slice(octets);
+    !checksum::sum(&whole)
+}
+
+/// Makes lengths and checksums of a TCP segment right.
+fn fix_lengths_and_checksums(frame: &mut [u8], at: Parts) {
+    let len = frame.len() - L3;
+    let addresses = if at.is_v4 {
+        put16(frame, L3 + 2, len);
+        frame[L3 + 10..L3 + 12].fill(0);
+        let sum = !checksum::sum(&frame[L3..L3 + 20]);
+        frame[L3 + 10..L3 + 12].copy_from_slice(&sum.to_be_bytes());
+        L3 + 12..L3 + 20
+    } else {
+        put16(frame, L3 + 4, len - 40);
+        L3 + 8..L3 + 40
+    };
+    frame[at.tcp + 16..at.tcp + 18].fill(0);
+    let sum = transport_sum(&frame[addresses], 6, &frame[at.tcp..]);
+    frame[at.tcp + 16..at.tcp + 18].copy_from_slice(&sum.to_be_bytes());
+}
+
+impl SegmentMutator {
+    /// Decides by `seed`.
+    #[must_use]
+    pub fn from_seed(seed: u64, rate: u8, keeps_seq: bool) -> Self {
+        let source = Source::Seed(SmallRng::seed_from_u64(seed));
+        Self { source, rate, keeps_seq: keeps_seq, replayable: VecDeque::new(), changes: 0 }
+    }
+
+    /// Decides by `octets`, one for each frame and more for each change.
+    #[must_use]
+    pub fn from_input(octets: &[u8], keeps_seq: bool) -> Self {
+        let source = Source::Octets(octets.iter().copied().collect());
+        Self { source, rate: 128, keeps_seq: keeps_seq, replayable: VecDeque::new(), changes: 0 }
+    }
+
+    fn octet(&mut self) -> u8 {
+        match &mut self.source {
+            Source::Seed(rng) => rng.random(),
+            // Above any rate.
+            Source::Octets(octets) => octets.pop_front().unwrap_or(u8::MAX),
+        }
+    }
+
+    fn word(&mut self) -> u32 {
+        u32::from_be_bytes([self.octet(), self.octet(), self.octet(), self.octet()])
+    }
+
+    /// A number below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        (usize::from(self.octet()) << 8 | usize::from(self.octet())) % end.max(1)
+    }
+
+    /// What becomes of a frame.
+    pub fn mutate(&mut self, frame: Vec<u8>) -> Mutated {
+        let Some(at) = parts(&frame) else {
+            return Mutated { forward: vec![frame], ..Mutated::default() };
+        };
+        if self.replayable.len() == OLD_MAX {
+            self.replayable.pop_front();
+        }
+        self.replayable.push_back(frame.clone());
+        if self.octet() >= self.rate {
+            return Mutated { forward: vec![frame], ..Mutated::default() };
+        }
+        self.changes += 1;
+        let kind = self.octet();
+        let mut out = Mutated::default();
+        match kind % 16 {
+            0 => {}
+            1 => out.forward = vec![frame.clone(), frame],
+            2 => {
+                let old = self.below(self.replayable.len());
+                out.forward = vec![frame, self.replayable[old].clone()];
+            }
+            3 => out.forward = self.fragments(frame),
+            4 => {
+                out.reverse.extend(self.icmp_error(&frame, at));
+                out.forward = vec![frame];
+            }
+            5 | 6 => out.forward = self.split(&frame, at),
+            7 => {
+                // In place of it, not beside it.
+                let old = self.below(self.replayable.len());
+                out.forward = vec![self.replayable[old].clone()];
+            }
+            _ => out.forward = vec![self.change(kind, frame, at)],
+        }
+        out
+    }
+
+    /// Changes a field of the header.
+    fn change(&mut self, kind: u8, mut frame: Vec<u8>, at: Parts) -> Vec<u8> {
+        let tcp = at.tcp;
+        let options = tcp + 20..at.payload;
+        match kind % 16 {
+            8 => frame[tcp + 13] ^= 1 << (self.octet() % 8),
+            9 => frame[tcp + 14..tcp + 16].copy_from_slice(&self.word().to_be_bytes()[..2]),
+            10 | 11 if !options.is_empty() => {
+                let at = options.start + self.below(options.len());
+                frame[at] = self.octet();
+            }
+            12 => {
+                // The header ends earlier or later than it did: options turn into payload, or
+                // payload into options. Gently: it ends behind the packet.
+                if !self.keeps_seq {
+                    frame[tcp + 12] = frame[tcp + 12] & 0x0f | self.octet() & 0xf0;
+                } else if at.payload == frame.len() {
+                    frame[tcp + 12] |= 0xf0;
+                }
+            }
+            13 => frame[tcp + 18..tcp + 20].copy_from_slice(&self.word().to_be_bytes()[..2]),
+            14 if !self.keeps_seq => {
+                // Never a multiple of four: FPDUs would be where others belong, and whole.
+                let delta = self.word() >> (self.octet() % 31) | 1;
+                add32(&mut frame, tcp + 4, delta);
+            }
+            15 if !self.keeps_seq => {
+                let delta = self.word() >> (self.octet() % 31);
+                add32(&mut frame, tcp + 8, delta);
+            }
+            _ => frame[tcp + 13] ^= 0xc0,
+        }
+        fix_lengths_and_checksums(&mut frame, at);
+        frame
+    }
+
+    /// Two segments of one.
+    fn split(&mut self, frame: &[u8], at: Parts) -> Vec<Vec<u8>> {
+        let len = frame.len() - at.payload;
+        // SYN and FIN stay where they are.
+        if len < 2 || frame[at.tcp + 13] & 3 != 0 {
+            return vec![frame.to_vec()];
+        }
+        let cut = 1 + self.below(len - 1);
+        let mut first = frame[..at.payload + cut].to_vec();
+        let mut second = frame[..at.payload].to_vec();
+        second.extend_from_slice(&frame[at.payload + cut..]);
+        add32(&mut second, at.tcp + 4, u32::try_from(cut).expect("short"));
+        fix_lengths_and_checksums(&mut first, at);
+        fix_lengths_and_checksums(&mut second, at);
+        match self.octet() % 4 {
+            0 => vec![first],
+            1 => vec![second, first],
+            _ => vec![first, second],
+        }
+    }
+
+    /// The packet in fragments, of which one may be lost or come twice.
+    fn fragments(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let mtu = 100 + self.below(1300);
+        let id = self.word();
+        let mut pieces = fragment(frame, mtu, id);
+        let index = self.below(pieces.len());
+        match self.octet() % 4 {
+            0 => drop(pieces.remove(index)),
+            1 => pieces.push(pieces[index].clone()),
+            2 => pieces.reverse(),
+            _ => {}
+        }
+        pieces
+    }
+
+    /// An error that a router might send about the packet: it does not fit, or is undeliverable.
+    fn icmp_error(&mut self, frame: &[u8], at: Parts) -> Option<Vec<u8>> {
+        let mtu = u16::try_from(self.below(1500)).expect("below 1500");
+        let is_too_big = self.octet().is_multiple_of(2);
+        let code = self.octet() % 16;
+        let quoted = &frame[L3..frame.len().min(at.tcp + 20)];
+        let mut out = Vec::new();
+        out.extend_from_slice(&frame[6..12]);
+        out.extend_from_slice(&frame[..6]);
+        out.extend_from_slice(&frame[12..14]);
+        let [high, low] = mtu.to_be_bytes();
+        if at.is_v4 {
+            let code = if is_too_big { 4 } else { code };
+            let mut message = vec![3, code, 0, 0, 0, 0, high, low];
+            message.extend_from_slice(quoted);
+            let sum = !checksum::sum(&message);
+            message[2..4].copy_from_slice(&sum.to_be_bytes());
+            let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 1, 0, 0];
+            ip.extend_from_slice(&frame[L3 + 16..L3 + 20]);
+            ip.extend_from_slice(&frame[L3 + 12..L3 + 16]);
+            put16(&mut ip, 2, 20 + message.len());
+            let sum = !checksum::sum(&ip);
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            out.extend(ip);
+            out.extend(message);
+        } else {
+            let (kind, code) = if is_too_big { (2, 0) } else { (1, code % 8) };
+            let mut message = vec![kind, code, 0, 0, 0, 0, high, low];
+            message.extend_from_slice(quoted);
+            let mut addresses = frame[L3 + 24..L3 + 40].to_vec();
+            addresses.extend_from_slice(&frame[L3 + 8..L3 + 24]);
+            let sum = transport_sum(&addresses, 58, &message);
+            message[2..4].copy_from_slice(&sum.to_be_bytes());
+            let mut ip = vec![0x60, 0, 0, 0, 0, 0, 58, 64];
+            put16(&mut ip, 4, message.len());
+            ip.extend(addresses);
+            out.extend(ip);
+            out.extend(message);
+        }
+        Some(out)
+    }
+}

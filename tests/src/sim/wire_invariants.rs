@@ -1,0 +1,292 @@
+//! What must hold for every segment on the wire, whatever becomes of it.
+//!
+//! - The window's right edge, the acknowledgment and both timestamps never go back.
+//! - Nothing is sent beyond the window that has reached the sender.
+//! - A segment starts where an FPDU does, unless records had to be cut.
+
+use std::collections::{HashMap, VecDeque};
+
+use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Segment};
+
+/// A frame on the wire.
+struct FrameRef<'a>(&'a [u8]);
+
+impl RxFrame for FrameRef<'_> {
+    fn head(&self) -> &[u8] {
+        self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        ChecksumState::Unknown
+    }
+}
+
+/// The segment in `frame`; `None` for what is no TCP, a fragment, or damaged.
+fn parse(frame: &[u8], verify: bool) -> Option<Segment> {
+    let mode = if verify { ChecksumMode::Software } else { ChecksumMode::NotNeeded };
+    let tagged = frame.get(12..14) == Some(&[0x81, 0]);
+    let parse = if tagged { Segment::parse_vlan } else { Segment::parse };
+    parse(&FrameRef(frame), mode).ok()
+}
+
+/// The start-up frame of either kind at the head of `octets`.
+fn startup(octets: &[u8]) -> Option<(Startup, usize)> {
+    let kinds = [FrameKind::Request, FrameKind::Reply];
+    kinds.into_iter().find_map(|kind| Startup::parse(octets, kind).ok().flatten())
+}
+
+/// Where the octets of one direction are cut into FPDUs.
+#[derive(Debug, Default)]
+struct FpduBoundaries {
+    /// The first octet that is not part of a known unit.
+    next: Option<Seq>,
+    /// Octets from `next` on, in order.
+    pending: Vec<u8>,
+    /// The start-up frame has passed; whether it asks for markers.
+    started: Option<bool>,
+    /// The other end's does.
+    marked: bool,
+    /// Octets since the start-up frame.
+    position: usize,
+    /// Starts of units, oldest first; those acknowledged are forgotten.
+    starts: VecDeque<Seq>,
+}
+
+impl FpduBoundaries {
+    /// Takes octets that follow all that were seen.
+    fn extend(&mut self, octets: &[u8]) {
+        self.pending.extend_from_slice(octets);
+        let mut used = 0;
+        while let Some(len) = self.unit_len(&self.pending[used..]) {
+            let start = self.next.expect("octets follow a SYN");
+            self.starts.push_back(start);
+            if self.started.is_some() {
+                self.position += len;
+            } else {
+                self.started = startup(&self.pending[used..]).map(|(frame, _)| frame.markers);
+            }
+            used += len;
+            // The octets of a unit are the subject of others; its length is all that counts here.
+            self.next = Some(start + u32::try_from(len).expect("short"));
+        }
+        self.pending.drain(..used);
+    }
+
+    /// Octets of the unit that `octets` begin with, once it is whole.
+    fn unit_len(&self, octets: &[u8]) -> Option<usize> {
+        let len = if self.started.is_some() {
+            let lead = if self.at_marker(0) { 4 } else { 0 };
+            let length = octets.get(lead..)?.first_chunk()?;
+            let content = (usize::from(u16::from_be_bytes(*length)) + 2).next_multiple_of(4) + 4;
+            self.with_markers(content)
+        } else {
+            startup(octets)?.1
+        };
+        (octets.len() >= len).then_some(len)
+    }
+
+    /// Whether a marker lies so many octets on.
+    const fn at_marker(&self, ahead: usize) -> bool {
+        self.marked && (self.position + ahead).is_multiple_of(512)
+    }
+
+    /// Octets of a unit that has `content` octets besides its markers.
+    fn with_markers(&self, content: usize) -> usize {
+        let mut len = 0;
+        for _ in 0..content {
+            len += if self.at_marker(len) { 5 } else { 1 };
+        }
+        len
+    }
+
+    /// Whether a unit starts at `seq`, or is about to.
+    fn starts_at(&self, seq: Seq) -> bool {
+        self.next == Some(seq) || {
+            let index = self.starts.partition_point(|&start| start < seq);
+            self.starts.get(index) == Some(&seq)
+        }
+    }
+
+    fn forget_below(&mut self, seq: Seq) {
+        while self.starts.front().is_some_and(|&start| start < seq) {
+            self.starts.pop_front();
+        }
+    }
+}
+
+/// One direction of a connection, as its sender shows it.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Shift of the window in what this end sends.
+    wscale: Option<u8>,
+    /// Whether it is shifted: known once the other end has answered.
+    scaling: Option<bool>,
+    rcv_adv: Option<Seq>,
+    ack: Option<Seq>,
+    ts: Option<(u32, u32)>,
+    /// End of what was sent.
+    snd_nxt: Option<Seq>,
+    /// The furthest edge of the peer's window that has reached this end.
+    snd_limit: Option<Seq>,
+    framing: FpduBoundaries,
+    /// Segments that did not start where an FPDU does.
+    misaligned: u64,
+}
+
+/// Looks at every segment.
+#[derive(Debug)]
+pub struct WireChecker {
+    /// By sender and four-tuple as the receiver of the segment sees it.
+    flows: HashMap<(usize, FourTuple), Flow>,
+    aligned: bool,
+    /// Segments seen.
+    pub segments: u64,
+    /// Octets of payload sent, and how many of them for the first time.
+    pub octets: (u64, u64),
+    /// Segments that did not start where an FPDU does.
+    pub misaligned: u64,
+}
+
+fn is_not_before(new: u32, old: u32) -> bool {
+    new.wrapping_sub(old).cast_signed() >= 0
+}
+
+impl WireChecker {
+    /// A watch that has seen nothing. `aligned`: records are never cut.
+    #[must_use]
+    pub fn new(aligned: bool) -> Self {
+        Self { flows: HashMap::new(), aligned, segments: 0, octets: (0, 0), misaligned: 0 }
+    }
+
+    /// An end starts anew: nothing is known of any connection.
+    pub fn reset(&mut self) {
+        self.flows.clear();
+    }
+
+    /// `end` sends `frame`.
+    ///
+    /// # Panics
+    /// If the segment breaks a rule.
+    pub fn on_sent(&mut self, end: usize, frame: &[u8]) {
+        let Some(seg) = parse(frame, false) else { return };
+        self.segments += 1;
+        if seg.flags.has(Flags::RST) {
+            // May answer anything; what follows is another connection.
+            self.flows.remove(&(end, seg.tuple));
+            return;
+        }
+        let back = (1 - end, FourTuple { local: seg.tuple.remote, remote: seg.tuple.local });
+        if seg.flags.has(Flags::SYN) {
+            let flow = self.flows.entry((end, seg.tuple)).or_default();
+            if flow.snd_nxt.is_none_or(|known| known != seg.seq + 1) {
+                *flow = Flow { snd_limit: flow.snd_limit, ..Flow::default() };
+            }
+            flow.snd_nxt = Some(seg.seq + 1);
+            flow.framing.next.get_or_insert(seg.seq + 1);
+            flow.wscale = seg.options.wscale;
+            return;
+        }
+        let other = self.flows.get(&back);
+        let scaling = other.is_some_and(|flow| flow.wscale.is_some());
+        let marked = other.is_some_and(|flow| flow.framing.started == Some(true));
+        let Some(flow) = self.flows.get_mut(&(end, seg.tuple)) else { return };
+        flow.framing.marked = marked;
+        flow.scaling.get_or_insert(scaling && flow.wscale.is_some());
+        flow.check_receiver(&seg);
+        let payload = &frame[seg.payload.clone()];
+        self.octets.0 += payload.len() as u64;
+        self.octets.1 += u64::from(flow.check_sender(&seg, payload, self.aligned));
+        self.misaligned += std::mem::take(&mut flow.misaligned);
+    }
+
+    /// `frame` has reached `end`. With `verify`, damaged segments are known by their checksum.
+    pub fn on_received(&mut self, end: usize, frame: &[u8], verify: bool) {
+        let Some(seg) = parse(frame, verify).filter(|seg| seg.flags.has(Flags::ACK)) else {
+            return;
+        };
+        let Some(sender) = self.flows.get(&(1 - end, seg.tuple)) else { return };
+        let syn = seg.flags.has(Flags::SYN);
+        let shift = if syn { 0 } else { sender.shift() };
+        let edge = seg.ack + (u32::from(seg.window) << shift);
+        let back = FourTuple { local: seg.tuple.remote, remote: seg.tuple.local };
+        let Some(flow) = self.flows.get_mut(&(end, back)) else { return };
+        // An old duplicate, of a connection between the same ports, may carry anything.
+        if flow.snd_nxt.is_some_and(|sent| seg.ack <= sent) {
+            flow.snd_limit = Some(flow.snd_limit.map_or(edge, |known| known.max(edge)));
+            flow.framing.forget_below(seg.ack);
+        }
+    }
+}
+
+impl Flow {
+    /// By how much the window of a segment that is no SYN is shifted.
+    fn shift(&self) -> u8 {
+        self.wscale.filter(|_| self.scaling == Some(true)).unwrap_or(0)
+    }
+
+    /// What a segment says of its sender's receive side.
+    fn check_receiver(&mut self, seg: &Segment) {
+        if !seg.flags.has(Flags::ACK) {
+            return;
+        }
+        assert!(self.ack.is_none_or(|ack| seg.ack >= ack), "the acknowledgment went back: {seg:?}");
+        self.ack = Some(seg.ack);
+        let shift = self.shift();
+        let edge = seg.ack + (u32::from(seg.window) << shift);
+        // The field counts in units; what lies in the last one is rounded off.
+        let unit = (1 << shift) - 1;
+        assert!(
+            self.rcv_adv.is_none_or(|known| edge + unit >= known),
+            "the window was retracted from {:?}: {seg:?}",
+            self.rcv_adv
+        );
+        self.rcv_adv = Some(self.rcv_adv.map_or(edge, |known| known.max(edge)));
+        if let Some((value, echo)) = seg.options.ts {
+            let ok = self.ts.is_none_or(|(v, e)| is_not_before(value, v) && is_not_before(echo, e));
+            assert!(ok, "timestamps went back from {:?}: {seg:?}", self.ts);
+            self.ts = Some((value, echo));
+        }
+    }
+
+    /// What a segment says of its sender's send side; octets sent for the first time.
+    fn check_sender(&mut self, seg: &Segment, payload: &[u8], aligned: bool) -> u32 {
+        let Some(sent) = self.snd_nxt else { return 0 };
+        let len = u32::try_from(payload.len()).expect("a segment is short");
+        let end = seg.seq + len;
+        if len == 0 {
+            let end = seg.seq + seg.seq_len();
+            if end > sent {
+                let edge = self.snd_limit.expect("a SYN-ACK was received");
+                assert!(end <= edge, "FIN beyond the window, whose edge is {edge:?}: {seg:?}");
+            }
+            self.snd_nxt = Some(sent.max(end));
+            return 0;
+        }
+        assert!(seg.seq <= sent, "octets were left out before {seg:?}");
+        let edge = self.snd_limit.expect("a SYN-ACK was received");
+        assert!(end <= edge, "beyond the window, whose edge is {edge:?}: {seg:?}");
+        let fresh = if end > sent { end - sent } else { 0 };
+        let new = &payload[payload.len() - fresh as usize..];
+        let is_aligned = self.framing.starts_at(seg.seq);
+        if !new.is_empty() {
+            self.framing.extend(new);
+        }
+        // Known once the octets are.
+        let is_aligned = is_aligned || self.framing.starts_at(seg.seq);
+        assert!(is_aligned || !aligned, "not the start of an FPDU: {seg:?}");
+        self.misaligned += u64::from(!is_aligned);
+        self.snd_nxt = Some(sent.max(seg.seq + seg.seq_len()));
+        fresh
+    }
+}

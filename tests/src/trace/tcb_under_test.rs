@@ -1,0 +1,354 @@
+//! One connection under test, with an application above and, below, what an engine does for it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ferrowarp_proto::device::{ChecksumMode, RxFrame};
+use ferrowarp_proto::tcp::{
+    Config, Contiguous, Delivered, Event, IssAndTsOffset, OooPool, State, Tcb, TooBig, Transmit,
+    TxDemand,
+};
+use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::wire::seq::Seq;
+use ferrowarp_proto::wire::tcp::{
+    Flags, FourTuple, HeaderTemplate, MAX_HEADER_LEN, Segment, rst_reply,
+};
+
+use super::packet::pattern;
+use super::runner::{MACS, START, SystemUnderTest};
+use super::script::number;
+use super::settings::Settings;
+use crate::frame::Frame;
+
+/// Frames that one poll may bring before it counts as endless.
+const FRAMES_MAX: usize = 10_000;
+
+/// How the application answers octets ahead of their turn.
+#[derive(Clone, Copy)]
+enum OooAnswer {
+    Buffer,
+    Consume,
+    Drop,
+}
+
+/// See the [module's documentation](self).
+pub struct TcbUnderTest {
+    settings: Settings,
+    tuple: FourTuple,
+    tcb: Option<Tcb<Frame, Frame>>,
+    listening: bool,
+    /// Lengths of what the application still has to write.
+    writes: VecDeque<usize>,
+    /// Octets written, and octets handed up.
+    written: u32,
+    read: u32,
+    /// The application keeps what it is handed instead of consuming it.
+    app_holds: bool,
+    app_held: u32,
+    pool: OooPool<Frame>,
+    ooo_answer: OooAnswer,
+    events: Vec<String>,
+    /// Frames the engine would have sent in answer to what is for no connection.
+    stateless_replies: Vec<Vec<u8>>,
+}
+
+impl TcbUnderTest {
+    /// An end with no connection.
+    #[must_use]
+    pub fn new(settings: &Settings, tuple: FourTuple) -> Self {
+        Self {
+            settings: settings.clone(),
+            tuple,
+            tcb: None,
+            listening: false,
+            writes: VecDeque::new(),
+            written: 0,
+            read: 0,
+            app_holds: false,
+            app_held: 0,
+            pool: OooPool::new(512, 16 << 20, settings.tcp.mss.into()),
+            ooo_answer: OooAnswer::Buffer,
+            events: Vec::new(),
+            stateless_replies: Vec::new(),
+        }
+    }
+
+    fn tcb_mut(&mut self) -> Result<&mut Tcb<Frame, Frame>, String> {
+        self.tcb.as_mut().ok_or_else(|| "there is no connection yet".to_owned())
+    }
+
+    fn config(&self) -> Arc<Config> {
+        Arc::new(self.settings.tcp.clone())
+    }
+
+    fn template(&self) -> HeaderTemplate {
+        HeaderTemplate::new(MACS[0], MACS[1], self.tuple)
+    }
+
+    fn iss_and_ts_offset(&self) -> IssAndTsOffset {
+        let start = u32::try_from(START.as_micros()).expect("time starts early");
+        let ts_offset = self.settings.tsval.wrapping_sub(start);
+        IssAndTsOffset { iss: Seq(self.settings.iss), ts_offset }
+    }
+
+    /// The octets of the stream at `position` are those of `frame`.
+    fn check(frame: &impl RxFrame, octets: &Range<usize>, position: u32) -> Result<(), String> {
+        if octets.is_empty() {
+            return Err("an empty piece was handed up".to_owned());
+        }
+        let mut found = vec![0; octets.len()];
+        frame.copy_out(octets.start, &mut found);
+        let mut at = position;
+        for octet in found {
+            if octet != pattern(false, at) {
+                return Err(format!("octet {} was handed up wrong", at.wrapping_add(1)));
+            }
+            at = at.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    fn deliver_in_order(
+        &mut self,
+        frame: &impl RxFrame,
+        octets: &Range<usize>,
+    ) -> Result<(), String> {
+        Self::check(frame, octets, self.read)?;
+        let len = u32::try_from(octets.len()).expect("a frame is short");
+        self.read = self.read.wrapping_add(len);
+        if self.app_holds {
+            self.app_held += len;
+            self.tcb_mut()?.add_unconsumed(len);
+        }
+        Ok(())
+    }
+
+    fn handle_ooo(&mut self, frame: Frame, seq: Seq, octets: Range<usize>) -> Result<(), String> {
+        let ahead = seq - self.tcb_mut()?.rcv_nxt();
+        Self::check(&frame, &octets, self.read.wrapping_add(ahead))?;
+        let Some(tcb) = &mut self.tcb else { return Ok(()) };
+        match self.ooo_answer {
+            OooAnswer::Buffer => drop(tcb.buffer_ooo(&mut self.pool, frame, octets)),
+            OooAnswer::Consume => tcb.consumed_ooo(&mut self.pool),
+            OooAnswer::Drop => tcb.drop_ooo(),
+        }
+        Ok(())
+    }
+
+    fn handle_frame(&mut self, now: Instant, octets: &[u8]) -> Result<(), String> {
+        let frame = Frame(octets.into());
+        // What does not parse is dropped by every engine.
+        let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return Ok(()) };
+        let live = self.tcb.as_mut().filter(|tcb| tcb.state() != State::Closed);
+        let is_open = self.listening;
+        let Some(tcb) = live.filter(|tcb| !(is_open && tcb.may_recycle(&segment))) else {
+            self.unmatched(now, &segment);
+            return Ok(());
+        };
+        match tcb.handle_segment(now, &segment, frame) {
+            Delivered::Nothing => {}
+            Delivered::InOrder { frame, octets } => self.deliver_in_order(&frame, &octets)?,
+            Delivered::OutOfOrder { frame, seq, octets } => self.handle_ooo(frame, seq, octets)?,
+        }
+        while let Some(next) = self.tcb_mut()?.next_contiguous() {
+            match next {
+                Contiguous::Buffered { segment: held, octets } => {
+                    self.deliver_in_order(&held, &octets)?;
+                    self.pool.release(held);
+                }
+                Contiguous::Consumed { len, .. } => self.read = self.read.wrapping_add(len),
+            }
+        }
+        if let Some(tcb) = &mut self.tcb {
+            tcb.release_ooo(&mut self.pool);
+        }
+        Ok(())
+    }
+
+    /// A segment of no connection, as an engine takes it.
+    fn unmatched(&mut self, now: Instant, segment: &Segment) {
+        let is_plain_syn =
+            segment.flags.has(Flags::SYN) && !segment.flags.any(Flags::ACK | Flags::RST);
+        if self.listening && is_plain_syn {
+            let template = self.template();
+            let origin = self.iss_and_ts_offset();
+            self.tcb = Some(Tcb::accept(now, &self.config(), template, segment, origin));
+            return;
+        }
+        let mut buf = vec![0; MAX_HEADER_LEN];
+        let mode = ChecksumMode::Software;
+        if let Some(fields) = rst_reply(segment) {
+            let template = HeaderTemplate::new(MACS[0], MACS[1], segment.tuple);
+            let len = template.emit(&mut buf, &fields, 0, mode);
+            buf.truncate(len);
+            self.stateless_replies.push(buf);
+        }
+    }
+
+    fn handle_events(&mut self) {
+        while let Some(tcb) = &mut self.tcb
+            && let Some(notice) = tcb.poll_event()
+        {
+            // An engine grants it within its budget; here there is no other connection.
+            if notice == Event::RcvWndLimited {
+                tcb.grow_window(tcb.window_wanted());
+            } else {
+                self.events.push(format!("{notice:?}"));
+            }
+        }
+    }
+
+    /// Writes what the connection asks for next; false when it is idle.
+    fn transmit_one(&mut self, now: Instant, out: &mut Vec<Vec<u8>>) -> Result<bool, String> {
+        let next_len = self.writes.front().copied();
+        let is_last = self.writes.len() == 1;
+        let (written, whole) = (self.written, self.settings.whole_records);
+        let tcb = self.tcb_mut()?;
+        let mut buf = vec![0xee; 70_000];
+        let len_of = |len| u32::try_from(len).unwrap_or(u32::MAX);
+        let ready = next_len.map_or(TxDemand::Nothing, |len| TxDemand::Record(len_of(len)));
+        let len = match tcb.next_transmit(now, ready) {
+            Transmit::Idle => return Ok(false),
+            Transmit::Control => tcb.write_control(now, &mut buf),
+            Transmit::Retransmit { payload_len } => {
+                let len = tcb.write_retransmit(now, &mut buf);
+                if len != tcb.header_len() + payload_len {
+                    return Err(format!("{payload_len} octets announced, another length written"));
+                }
+                len
+            }
+            Transmit::NewData { capacity: room } => {
+                let limit = if whole { room.max(tcb.emss()) } else { room };
+                let payload_len = next_len.ok_or("nothing waits to be sent")?.min(limit);
+                let start = tcb.header_len();
+                for (octet, at) in buf[start..start + payload_len].iter_mut().zip(written..) {
+                    *octet = pattern(true, at);
+                }
+                let push = is_last && next_len == Some(payload_len);
+                let len = tcb.write_new_data(now, &mut buf, payload_len, push);
+                let go = tcb.on_sent(now, Frame(buf[..len].into()), payload_len);
+                self.written += u32::try_from(payload_len).expect("a segment is short");
+                let left = self.writes.front_mut().expect("it was asked for");
+                *left -= payload_len;
+                if *left == 0 {
+                    self.writes.pop_front();
+                }
+                if !go {
+                    return Ok(true);
+                }
+                len
+            }
+        };
+        if len == 0 {
+            return Err("a frame was announced and not written".to_owned());
+        }
+        buf.truncate(len);
+        out.push(buf);
+        Ok(true)
+    }
+}
+
+impl SystemUnderTest for TcbUnderTest {
+    fn receive(&mut self, now: Instant, burst: &[Vec<u8>]) -> Result<(), String> {
+        for octets in burst {
+            self.handle_frame(now, octets)?;
+            self.handle_events();
+        }
+        Ok(())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.tcb.as_ref().and_then(Tcb::deadline)
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Result<Vec<Vec<u8>>, String> {
+        let mut out = std::mem::take(&mut self.stateless_replies);
+        if self.tcb.is_none() {
+            return Ok(out);
+        }
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.tcb_mut()?.handle_timeout(now);
+            self.handle_events();
+        }
+        while self.transmit_one(now, &mut out)? {
+            if out.len() > FRAMES_MAX {
+                return Err("output never ends".to_owned());
+            }
+        }
+        self.handle_events();
+        Ok(out)
+    }
+
+    fn call(&mut self, now: Instant, words: &[&str]) -> Result<(), String> {
+        match *words {
+            ["connect"] => {
+                let (template, origin) = (self.template(), self.iss_and_ts_offset());
+                self.tcb = Some(Tcb::connect(now, &self.config(), template, origin));
+            }
+            ["listen"] => self.listening = true,
+            ["unlisten"] => self.listening = false,
+            ["write", len] => {
+                let len = usize::try_from(number(len)?).map_err(|_| "a negative length")?;
+                self.writes.push_back(len);
+            }
+            ["hold", "on"] => self.app_holds = true,
+            ["hold", "off"] => self.app_holds = false,
+            ["release", len] => {
+                let len = u32::try_from(number(len)?).map_err(|_| "a negative length")?;
+                self.app_held = self.app_held.checked_sub(len).ok_or("so much is not held")?;
+                self.tcb_mut()?.consume(len);
+            }
+            ["close"] => self.tcb_mut()?.close(),
+            ["abort"] => self.tcb_mut()?.abort(),
+            ["shut-receive"] => self.tcb_mut()?.shut_receive(),
+            ["open-window"] => self.tcb_mut()?.open_window(),
+            ["too-big", mtu] => {
+                let mtu = u16::try_from(number(mtu)?).map_err(|_| "no size of a packet")?;
+                let tcb = self.tcb_mut()?;
+                let packet_len = tcb.path_mtu().into();
+                let error = TooBig { seq: tcb.snd_una(), ack: None, mtu: Some(mtu), packet_len };
+                tcb.packet_too_big(now, &error);
+            }
+            ["ooo", "buffer"] => self.ooo_answer = OooAnswer::Buffer,
+            ["ooo", "consume"] => self.ooo_answer = OooAnswer::Consume,
+            ["ooo", "drop"] => self.ooo_answer = OooAnswer::Drop,
+            _ => return Err(format!("there is no call `{}`", words.join(" "))),
+        }
+        self.handle_events();
+        Ok(())
+    }
+
+    fn state(&self) -> String {
+        self.tcb.as_ref().map_or("None".to_owned(), |tcb| format!("{:?}", tcb.state()))
+    }
+
+    fn counter(&self, name: &str) -> Option<u64> {
+        let tcb = self.tcb.as_ref()?;
+        Some(match name {
+            "cwnd" => tcb.cwnd().into(),
+            "emss" => tcb.emss() as u64,
+            "srtt-us" => tcb.srtt_ns() / 1000,
+            "ooo-segments" => tcb.ooo_segments() as u64,
+            "window-limit" => tcb.window_limit().into(),
+            "read" => self.read.into(),
+            "unsent" => self.writes.iter().map(|len| *len as u64).sum(),
+            "all-acked" => tcb.all_acked().into(),
+            "peer-finished" => tcb.peer_finished().into(),
+            "closed" => tcb.is_closed().into(),
+            _ => return counter_by_name(&format!("{:?}", tcb.stats()), name),
+        })
+    }
+
+    fn take_events(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+/// The value of a counter in the debug form of a structure of counters.
+pub fn counter_by_name(stats: &str, name: &str) -> Option<u64> {
+    let name = name.replace('-', "_");
+    let fields = stats.split_once('{')?.1.trim_end_matches('}').split(',');
+    let mut fields = fields.filter_map(|field| field.trim().split_once(": "));
+    fields.find(|(field, _)| *field == name).and_then(|(_, value)| value.trim().parse().ok())
+}
