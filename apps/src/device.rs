@@ -29,7 +29,7 @@ pub struct DeviceArgs {
     /// Where in the network.
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// Octets of the largest IP packet. Over tap it counts for what is received; DPDK sends 1500
+    /// Bytes of the largest IP packet. Over tap it counts for what is received; DPDK sends 1500
     /// there at most.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     pub mtu: u16,

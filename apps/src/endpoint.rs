@@ -16,7 +16,7 @@ use ferrowarp::{
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Messages that may wait for room in a send queue; more means that the other end is stuck.
 const TX_BACKLOG_MAX: usize = 4096;
-/// Private data of a connection request that every peer takes (siw keeps 256 octets).
+/// Private data of a connection request that every peer takes (siw keeps 256 bytes).
 pub const PRIVATE_LEN_MAX: usize = 128;
 
 /// What a work request was for; travels in its `wr_id`.
@@ -75,7 +75,7 @@ fn out_of_memory(len: usize) -> String {
     format!("no {len} octets of memory: use a smaller size or fewer slots")
 }
 
-/// `len` octets of memory, zeroed. Takes long if they are many.
+/// `len` bytes of memory, zeroed. Takes long if they are many.
 ///
 /// # Errors
 /// If there is no memory.
@@ -102,7 +102,7 @@ impl Endpoint {
         self.cq.poll(batch);
     }
 
-    /// Registers `len` octets of new memory, zeroed.
+    /// Registers `len` bytes of new memory, zeroed.
     ///
     /// # Errors
     /// If there is no memory.
@@ -175,8 +175,8 @@ pub fn poll_established(qp: &Qp) -> anyhow::Result<Option<ConnInfo>> {
 }
 
 /// Text of a peer as it may be shown on a terminal.
-fn printable(octets: &[u8]) -> String {
-    String::from_utf8_lossy(octets).chars().filter(|c| !c.is_control()).collect()
+fn printable(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect()
 }
 
 /// The reason for the end of a connection, if it has ended or could not be set up.
@@ -274,7 +274,7 @@ pub struct MessageChannel {
 }
 
 impl MessageChannel {
-    /// A channel that takes messages of at most `slot_len` octets, `slots` at a time; not yet
+    /// A channel that takes messages of at most `slot_len` bytes, `slots` at a time; not yet
     /// connected.
     ///
     /// # Errors
@@ -282,8 +282,8 @@ impl MessageChannel {
     pub fn new(end: &Endpoint, slots: u32, slot_len: u32) -> anyhow::Result<Self> {
         let count = usize::try_from(slots)?;
         let qp = end.create_qp(count, count)?;
-        let octets = count * usize::try_from(slot_len)?;
-        let inbox = end.alloc_mr(octets, Access::LOCAL_WRITE)?;
+        let bytes = count * usize::try_from(slot_len)?;
+        let inbox = end.alloc_mr(bytes, Access::LOCAL_WRITE)?;
         let channel = Self {
             qp,
             recv_mr: inbox,
@@ -306,14 +306,14 @@ impl MessageChannel {
         posted.context("cannot post a receive for a message")
     }
 
-    /// Sends a message of at most [`INLINE_LEN_MAX`] octets, or keeps it until there is room.
+    /// Sends a message of at most [`INLINE_LEN_MAX`] bytes, or keeps it until there is room.
     ///
     /// # Errors
     /// If the connection is down, or far too many messages wait.
-    pub fn send(&mut self, octets: &[u8]) -> anyhow::Result<()> {
-        assert!(octets.len() <= INLINE_LEN_MAX, "messages fit into a request");
+    pub fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        assert!(bytes.len() <= INLINE_LEN_MAX, "messages fit into a request");
         anyhow::ensure!(self.tx_backlog.len() < TX_BACKLOG_MAX, "the other end takes no messages");
-        self.tx_backlog.push_back(octets.to_vec());
+        self.tx_backlog.push_back(bytes.to_vec());
         self.flush()
     }
 
@@ -322,8 +322,8 @@ impl MessageChannel {
     /// # Errors
     /// If the connection is down.
     pub fn flush(&mut self) -> anyhow::Result<()> {
-        while let Some(octets) = self.tx_backlog.front() {
-            let payload = Payload::Inline(octets.iter().copied().collect());
+        while let Some(bytes) = self.tx_backlog.front() {
+            let payload = Payload::Inline(bytes.iter().copied().collect());
             let id = WrId { kind: WrId::CHANNEL_SEND, run: 0, index: 0, number: 0 };
             let request = SendWr {
                 wr_id: id.pack(),
@@ -369,14 +369,14 @@ impl MessageChannel {
             self.flush()?;
             return Ok(None);
         }
-        let mut octets = vec![0; usize::try_from(wc.byte_len.min(self.slot_len))?];
+        let mut bytes = vec![0; usize::try_from(wc.byte_len.min(self.slot_len))?];
         let offset = usize::try_from(id.number)? * usize::try_from(self.slot_len)?;
-        self.recv_mr.read(offset, &mut octets);
+        self.recv_mr.read(offset, &mut bytes);
         // The peer may close with its last message; then there is nothing more to receive.
         if self.qp.state() != QpState::Error {
             self.post_recv(id.number)?;
         }
-        Ok(Some(octets))
+        Ok(Some(bytes))
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Environment {
     pub processor: String,
     /// Processors that this program may use.
     pub processors: usize,
-    /// Octets of memory.
+    /// Bytes of memory.
     pub memory_bytes: u64,
     /// Hugepages of the default size that were free at the start.
     pub hugepages_free: u64,

@@ -37,11 +37,11 @@ impl IrdOrdArgs {
 /// A ready-to-receive message by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RtrKind {
-    /// A Send without octets.
+    /// A Send without bytes.
     Send,
-    /// An RDMA Write without octets.
+    /// An RDMA Write without bytes.
     Write,
-    /// An RDMA Read without octets; takes one of the RDMA Reads at a time.
+    /// An RDMA Read without bytes; takes one of the RDMA Reads at a time.
     Read,
 }
 

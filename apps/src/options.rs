@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// A number of octets, with an optional K or M, from 1 to `most`.
+/// A number of bytes, with an optional K or M, from 1 to `most`.
 ///
 /// # Errors
 /// A sentence that says what to give.
-pub fn octets(text: &str, most: u64) -> Result<u64, String> {
+pub fn bytes(text: &str, most: u64) -> Result<u64, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
         Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
@@ -14,7 +14,7 @@ pub fn octets(text: &str, most: u64) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| "give a number, such as 64, 4K or 1M")?;
     match number.checked_mul(unit) {
-        Some(octets) if (1..=most).contains(&octets) => Ok(octets),
+        Some(bytes) if (1..=most).contains(&bytes) => Ok(bytes),
         _ => Err(format!("give 1 to {most} octets")),
     }
 }
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn size_suffix_and_range_are_checked() {
-        let size = |text| octets(text, 1 << 30);
+        let size = |text| bytes(text, 1 << 30);
         assert_eq!(size("64"), Ok(64));
         assert_eq!(size("4K"), Ok(4096));
         assert_eq!(size("1m"), Ok(1 << 20));

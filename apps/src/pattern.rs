@@ -1,7 +1,7 @@
-//! The octets that `--verify` sends and checks: they depend on the message number, the stream and
+//! The bytes that `--verify` sends and checks: they depend on the message number, the stream and
 //! the place within the message, so a stale, shifted, swapped or missing piece is seen.
 //!
-//! A message is a sequence of 8-octet words, little-endian, the last one cut to the length:
+//! A message is a sequence of 8-byte words, little-endian, the last one cut to the length:
 //!
 //! ```text
 //! x       = (number * 0x9E3779B97F4A7C15 + stream * 0xD6E8FEB86659FD93 + k) * 0xBF58476D1CE4E5B9
@@ -15,7 +15,7 @@ const STREAM_FACTOR: u64 = 0xD6E8_FEB8_6659_FD93;
 const WORD_FACTOR: u64 = 0xBF58_476D_1CE4_E5B9;
 const WORD_LEN: usize = 8;
 
-/// The octets of one message.
+/// The bytes of one message.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     base: u64,
@@ -36,7 +36,7 @@ impl Pattern {
         x ^ (x >> 32)
     }
 
-    /// Writes the octets from `offset` of the message on. `offset` is a multiple of 8.
+    /// Writes the bytes from `offset` of the message on. `offset` is a multiple of 8.
     ///
     /// # Panics
     /// If `offset` is not a multiple of 8.
@@ -52,16 +52,16 @@ impl Pattern {
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
-    /// How many of `octets`, which start at `offset` of the message, are not as they should be.
+    /// How many of `bytes`, which start at `offset` of the message, are not as they should be.
     /// `offset` is a multiple of 8.
     ///
     /// # Panics
     /// If `offset` is not a multiple of 8.
     #[must_use]
-    pub fn mismatches(self, offset: usize, octets: &[u8]) -> u64 {
+    pub fn mismatches(self, offset: usize, bytes: &[u8]) -> u64 {
         assert!(offset.is_multiple_of(WORD_LEN), "pieces start at a word");
         let first = (offset / WORD_LEN) as u64;
-        let (words, rest) = octets.as_chunks::<WORD_LEN>();
+        let (words, rest) = bytes.as_chunks::<WORD_LEN>();
         let last = self.word(first + words.len() as u64).to_le_bytes();
         let differences = (first..)
             .zip(words)
@@ -69,15 +69,15 @@ impl Pattern {
         if differences == 0 && *rest == last[..rest.len()] {
             return 0;
         }
-        self.count_mismatches(offset, octets)
+        self.count_mismatches(offset, bytes)
     }
 
-    /// Octet by octet: only for what is known to be wrong.
+    /// Byte by byte: only for what is known to be wrong.
     #[cold]
-    fn count_mismatches(self, offset: usize, octets: &[u8]) -> u64 {
-        let mut expected = vec![0; octets.len()];
+    fn count_mismatches(self, offset: usize, bytes: &[u8]) -> u64 {
+        let mut expected = vec![0; bytes.len()];
         self.fill(offset, &mut expected);
-        octets.iter().zip(expected).filter(|&(&octet, right)| octet != right).count() as u64
+        bytes.iter().zip(expected).filter(|&(&byte, right)| byte != right).count() as u64
     }
 }
 
@@ -86,9 +86,9 @@ mod tests {
     use super::*;
 
     fn message(stream: u32, number: u64, len: usize) -> Vec<u8> {
-        let mut octets = vec![0; len];
-        Pattern::new(stream, number).fill(0, &mut octets);
-        octets
+        let mut bytes = vec![0; len];
+        Pattern::new(stream, number).fill(0, &mut bytes);
+        bytes
     }
 
     #[test]
@@ -116,18 +116,18 @@ mod tests {
 
     #[test]
     fn mismatches_counts_each_changed_byte() {
-        let mut octets = message(0, 1, 100);
-        octets[0] ^= 1;
-        octets[57] ^= 0x80;
-        octets[99] ^= 0xFF;
-        assert_eq!(Pattern::new(0, 1).mismatches(0, &octets), 3);
+        let mut bytes = message(0, 1, 100);
+        bytes[0] ^= 1;
+        bytes[57] ^= 0x80;
+        bytes[99] ^= 0xFF;
+        assert_eq!(Pattern::new(0, 1).mismatches(0, &bytes), 3);
     }
 
     #[test]
     fn patterns_differ_by_message_stream_and_offset() {
-        let octets = message(0, 1, 64);
+        let bytes = message(0, 1, 64);
         for other in [Pattern::new(0, 2), Pattern::new(1, 1), Pattern::new(0, 1 << 40)] {
-            assert!(other.mismatches(0, &octets) > 48);
+            assert!(other.mismatches(0, &bytes) > 48);
         }
         let mut shifted = message(0, 1, 72);
         shifted.rotate_left(8);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ferrowarp::{CongestionControl, EcnMode, TcpSettings};
 
-use crate::options::{octets, seconds};
+use crate::options::{bytes, seconds};
 
 /// Largest window that TCP can tell.
 const WINDOW_MAX: u64 = 1 << 30;
@@ -22,10 +22,10 @@ pub struct TcpArgs {
     /// Windows leave at once, and not spread over the round trip.
     #[arg(long, help_heading = "TCP")]
     pub no_pacing: bool,
-    /// Octets of the receive window, also as 64K or 1M [default: 256K, growing to 6M by need].
+    /// Bytes of the receive window, also as 64K or 1M [default: 256K, growing to 6M by need].
     #[arg(long, value_name = "OCTETS", value_parser = window, help_heading = "TCP")]
     pub recv_window: Option<u32>,
-    /// Octets that the receive window may grow to [default: 6M, or --recv-window if that is more].
+    /// Bytes that the receive window may grow to [default: 6M, or --recv-window if that is more].
     #[arg(long, value_name = "OCTETS", value_parser = window, help_heading = "TCP")]
     pub recv_window_max: Option<u32>,
     /// Seconds of silence after which the peer is probed, and between probes, at most 75 there. It
@@ -61,8 +61,8 @@ pub enum Ecn {
 }
 
 fn window(text: &str) -> Result<u32, String> {
-    let octets = octets(text, WINDOW_MAX)?;
-    u32::try_from(octets).map_err(|_| format!("give 1 to {WINDOW_MAX} octets"))
+    let bytes = bytes(text, WINDOW_MAX)?;
+    u32::try_from(bytes).map_err(|_| format!("give 1 to {WINDOW_MAX} octets"))
 }
 
 impl TcpArgs {

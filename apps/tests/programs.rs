@@ -260,14 +260,14 @@ fn iwcopy_preserves_file() {
     let stage = Fixture::new("copy");
     let file = stage.path("file");
     for len in [0, 1, (1 << 20) + 1, 9_000_001] {
-        let mut octets = vec![0; len];
-        ferrowarp_apps::pattern::Pattern::new(1, 2).fill(0, &mut octets);
-        std::fs::write(&file, &octets).unwrap();
+        let mut bytes = vec![0; len];
+        ferrowarp_apps::pattern::Pattern::new(1, 2).fill(0, &mut bytes);
+        std::fs::write(&file, &bytes).unwrap();
         for by in ["write", "read"] {
             let copy = stage.path("copy");
             let output = iwcopy(&file, &["--by", by, "--out", copy.to_str().unwrap()]);
             assert!(output.status.success(), "{output:?}");
-            assert!(std::fs::read(&copy).unwrap() == octets, "{len} octets by {by}");
+            assert!(std::fs::read(&copy).unwrap() == bytes, "{len} octets by {by}");
             std::fs::remove_file(copy).unwrap();
         }
     }

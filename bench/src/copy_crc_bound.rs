@@ -1,4 +1,4 @@
-//! The bound: what both ends have to do to every octet, and nothing else.
+//! The bound: what both ends have to do to every byte, and nothing else.
 //!
 //! For each piece the sender copies from the source to a frame and makes the CRC over the frame;
 //! the receiver makes the CRC again and copies to the sink. On one core both take turns; on two
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// Octets that all frames hold together: the window of a connection, which bounds what the stack
+/// Bytes that all frames hold together: the window of a connection, which bounds what the stack
 /// has under way. More would only spread over more of the caches.
 const WINDOW_LEN: usize = 256 * 1024;
 /// Pieces handed over at a time, at most.
 const BURST_LEN: usize = 16;
 /// Bursts between two looks at the clock.
 const BURSTS_PER_CLOCK_READ: usize = 32;
-/// Octets of the CRC, which follows the piece in its frame.
+/// Bytes of the CRC, which follows the piece in its frame.
 const CRC_LEN: usize = 4;
 
 /// Which implementation of CRC32C.
@@ -47,15 +47,15 @@ impl Crc {
     }
 
     #[inline]
-    fn of(self, octets: &[u8]) -> [u8; CRC_LEN] {
+    fn of(self, bytes: &[u8]) -> [u8; CRC_LEN] {
         match self {
             Self::Off => [0; CRC_LEN],
             Self::CrcFast => {
-                let wide = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, octets);
+                let wide = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
                 let [b0, b1, b2, b3, ..] = wide.to_le_bytes();
                 [b0, b1, b2, b3]
             }
-            Self::Crc32c => crc32c::crc32c(octets).to_le_bytes(),
+            Self::Crc32c => crc32c::crc32c(bytes).to_le_bytes(),
         }
     }
 }
@@ -63,9 +63,9 @@ impl Crc {
 /// What is moved.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyCrcParams {
-    /// Octets of a piece.
+    /// Bytes of a piece.
     pub segment_len: usize,
-    /// Octets of the message that is sent over and over; source and sink are as long.
+    /// Bytes of the message that is sent over and over; source and sink are as long.
     pub message_len: usize,
     /// Which CRC.
     pub crc: Crc,
@@ -116,8 +116,8 @@ impl Endpoint {
     }
 
     fn gbit_s(&self, elapsed: Duration) -> f64 {
-        let octets = self.segments as f64 * self.params.segment_len as f64;
-        octets * 8.0 / 1e9 / elapsed.as_secs_f64()
+        let bytes = self.segments as f64 * self.params.segment_len as f64;
+        bytes * 8.0 / 1e9 / elapsed.as_secs_f64()
     }
 }
 
@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn crc_implementations_agree() {
-        for octets in [&b"123456789"[..], &[0; 32]] {
-            assert_eq!(Crc::CrcFast.of(octets), Crc::Crc32c.of(octets));
+        for bytes in [&b"123456789"[..], &[0; 32]] {
+            assert_eq!(Crc::CrcFast.of(bytes), Crc::Crc32c.of(bytes));
         }
         assert_eq!(Crc::CrcFast.of(b"123456789"), 0xe306_9283_u32.to_le_bytes());
     }

@@ -19,7 +19,7 @@ use crate::loopback::{self, LoopDevice};
 
 const PORT: u16 = 18515;
 const PD: u32 = 1;
-/// Octets of registered memory at each end, unless one message needs more.
+/// Bytes of registered memory at each end, unless one message needs more.
 const ARENA_LEN: u32 = 1 << 20;
 /// Virtual time that a pass takes.
 const PASS_NS: u64 = MICROSECOND;
@@ -49,8 +49,8 @@ impl Memory for ProfiledMemory {
     }
 
     #[inline(never)]
-    fn place(&self, place: MemoryRange, octets: &[u8]) {
-        self.0.place(place, octets);
+    fn place(&self, place: MemoryRange, bytes: &[u8]) {
+        self.0.place(place, bytes);
     }
 
     #[inline(never)]
@@ -73,13 +73,13 @@ struct Endpoint {
 /// What is written, and over what.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// MTU of the wire in octets.
+    /// MTU of the wire in bytes.
     pub mtu: u16,
-    /// TCP timestamps: 12 octets less per segment.
+    /// TCP timestamps: 12 bytes less per segment.
     pub timestamps: bool,
     /// CRCs are made and checked.
     pub crc: bool,
-    /// Octets of an RDMA Write.
+    /// Bytes of an RDMA Write.
     pub size: u32,
     /// RDMA Writes outstanding.
     pub depth: usize,
@@ -120,9 +120,9 @@ impl EnginePair {
         let [left, right] = loopback::pair(workload.mtu);
         let source = Endpoint::new(1, left, &workload, arena_len);
         let sink = Endpoint::new(2, right, &workload, arena_len);
-        let octets: Vec<u8> =
+        let bytes: Vec<u8> =
             (0..arena_len).map(|at| at.wrapping_mul(0x9e37_79b1).to_be_bytes()[0]).collect();
-        source.arena.0.write(0, &octets);
+        source.arena.0.write(0, &bytes);
         let mut pair = Self {
             source,
             sink,
@@ -172,7 +172,7 @@ impl EnginePair {
         self.source.engine.device_mut().lose_every(count);
     }
 
-    /// Writes `count` messages, each confirmed: the sink has acknowledged every octet, and none of
+    /// Writes `count` messages, each confirmed: the sink has acknowledged every byte, and none of
     /// the frames is out any more.
     ///
     /// # Panics
@@ -239,7 +239,7 @@ impl EnginePair {
         (of(&self.source), of(&self.sink))
     }
 
-    /// CRC32C of the octets at the sink that were written so far, and whether they are those of
+    /// CRC32C of the bytes at the sink that were written so far, and whether they are those of
     /// the source.
     #[must_use]
     pub fn digest(&self) -> (u32, bool) {

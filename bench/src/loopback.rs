@@ -26,7 +26,7 @@ const QUEUE_LEN: usize = 256;
 type FreeList = RefCell<Vec<Rc<Buffer>>>;
 
 struct Buffer {
-    octets: Box<[u8]>,
+    bytes: Box<[u8]>,
     len: Cell<usize>,
     pool: Weak<FreeList>,
 }
@@ -40,9 +40,9 @@ impl FrameRef {
         self.0.as_ref().expect("taken only when dropped")
     }
 
-    fn octets(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         let buffer = self.buffer();
-        &buffer.octets[..buffer.len.get()]
+        &buffer.bytes[..buffer.len.get()]
     }
 }
 
@@ -64,7 +64,7 @@ pub struct LoopRx(FrameRef);
 impl RxFrame for LoopRx {
     #[inline]
     fn head(&self) -> &[u8] {
-        self.0.octets()
+        self.0.bytes()
     }
 
     #[inline]
@@ -73,7 +73,7 @@ impl RxFrame for LoopRx {
     }
 
     fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0.octets()[offset..offset + out.len()]);
+        out.copy_from_slice(&self.0.bytes()[offset..offset + out.len()]);
     }
 
     #[inline]
@@ -88,8 +88,8 @@ pub struct LoopRetained(FrameRef);
 
 impl Retained for LoopRetained {
     #[inline]
-    fn octets(&self) -> &[u8] {
-        self.0.octets()
+    fn bytes(&self) -> &[u8] {
+        self.0.bytes()
     }
 }
 
@@ -102,13 +102,13 @@ impl TxFrame for LoopTx {
     #[inline]
     fn buf_mut(&mut self) -> &mut [u8] {
         let buffer = self.0.0.as_mut().and_then(Rc::get_mut);
-        &mut buffer.expect("a retained frame never changes").octets
+        &mut buffer.expect("a retained frame never changes").bytes
     }
 
     #[inline]
     fn set_len(&mut self, len: usize) {
         let buffer = self.0.buffer();
-        assert!(len <= buffer.octets.len(), "longer than the room");
+        assert!(len <= buffer.bytes.len(), "longer than the room");
         buffer.len.set(len);
     }
 
@@ -162,8 +162,8 @@ pub fn pair(mtu: u16) -> [LoopDevice; 2] {
 fn free_list(count: usize, mtu: u16) -> Rc<FreeList> {
     let list = Rc::new(RefCell::new(Vec::with_capacity(count)));
     let buffers = (0..count).map(|_| {
-        let octets = vec![0; frame_capacity(mtu)].into_boxed_slice();
-        Rc::new(Buffer { octets, len: Cell::new(0), pool: Rc::downgrade(&list) })
+        let bytes = vec![0; frame_capacity(mtu)].into_boxed_slice();
+        Rc::new(Buffer { bytes, len: Cell::new(0), pool: Rc::downgrade(&list) })
     });
     let buffers: Vec<_> = buffers.collect();
     list.borrow_mut().extend(buffers);
@@ -256,7 +256,7 @@ mod tests {
         left.transmit(frame);
         let mut burst = Vec::new();
         assert_eq!(right.receive(&mut burst, 32), 1);
-        assert_eq!((burst[0].head(), retained.octets()), (&[1, 2, 3][..], &[1, 2, 3][..]));
+        assert_eq!((burst[0].head(), retained.bytes()), (&[1, 2, 3][..], &[1, 2, 3][..]));
         assert_eq!(left.frames_in_use(), 1);
         drop(retained);
         assert_eq!(left.frames_in_use(), 1);

@@ -39,7 +39,7 @@ fn segments_are_full_and_acks_are_coalesced() {
     let mut pair = EnginePair::connect(LARGE);
     pair.write(20);
     let moved = pair.write(100);
-    // 1428 octets of payload go into a segment of 1448.
+    // 1428 bytes of payload go into a segment of 1448.
     assert_eq!(moved.segments, 100 * 65_536_u64.div_ceil(1428));
     assert!(moved.acks * 8 < moved.segments, "{moved:?}");
 }

@@ -349,7 +349,7 @@ fn can_map_hugepages(mib: u32) -> bool {
 fn first_allowed_cpu() -> usize {
     let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
     let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: `set` is writable for `size` octets; 0 is the calling thread.
+    // SAFETY: `set` is writable for `size` bytes; 0 is the calling thread.
     let status = unsafe { libc::sched_getaffinity(0, size, set.as_mut_ptr()) };
     if status != 0 {
         return 0;

@@ -61,7 +61,7 @@ pub enum Error {
     PortConfigure(Errno),
     /// DPDK's log could not be listened to.
     Log(Errno),
-    /// The port carries at most this many octets of IP packet.
+    /// The port carries at most this many bytes of IP packet.
     MtuTooLarge {
         /// What the port can do.
         max: u16,
@@ -72,7 +72,7 @@ pub enum Error {
     TxQueue(Errno),
     /// The port did not start.
     PortStart(Errno),
-    /// A name holds a NUL octet or is too long.
+    /// A name holds a NUL byte or is too long.
     BadName,
 }
 

@@ -30,7 +30,7 @@ macro_rules! field {
     }};
 }
 
-/// The octets of one segment.
+/// The bytes of one segment.
 #[inline]
 fn segment<'a>(raw: Raw) -> &'a [u8] {
     let start = field!(raw, buf_addr).cast::<u8>();
@@ -38,7 +38,7 @@ fn segment<'a>(raw: Raw) -> &'a [u8] {
     let len = usize::from(field!(raw, data_len));
     // SAFETY: DPDK keeps `data_off` within the buffer.
     let start = unsafe { start.add(offset) };
-    // SAFETY: `data_len` octets from there lie in the buffer, which was zeroed or written, and
+    // SAFETY: `data_len` bytes from there lie in the buffer, which was zeroed or written, and
     // are not written while anybody but the one who builds the frame can see them.
     unsafe { core::slice::from_raw_parts(start, len) }
 }
@@ -93,11 +93,11 @@ impl TxMbuf {
         // SAFETY: `data_off` never exceeds `buf_len`.
         let start = unsafe { mbuf.buf_addr.cast::<u8>().add(offset) };
         // SAFETY: the rest of the buffer, exclusively ours; pool memory is mapped zeroed, so
-        // its octets are initialised.
+        // its bytes are initialised.
         unsafe { core::slice::from_raw_parts_mut(start, len) }
     }
 
-    /// Declares the frame to be the first `len` octets of the room.
+    /// Declares the frame to be the first `len` bytes of the room.
     ///
     /// # Panics
     /// If `len` exceeds the room, or while a retained reference exists.
@@ -113,14 +113,14 @@ impl TxMbuf {
 
     /// Asks the port to fill in the TCP checksum and, over IPv4, that of the IP header. The
     /// former's field already holds the sum of the pseudo-header. The frame's headers are written;
-    /// lengths are in octets.
+    /// lengths are in bytes.
     ///
     /// # Panics
     /// While a retained reference exists, or if a length does not fit its field (7, 9, 8 bits).
     pub fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize) {
         assert!(l2_len < 128 && l3_len < 512 && l4_len < 256, "header lengths fit their fields");
         // An IPv6 header has no checksum, and some drivers refuse to make one for it.
-        let is_v4 = self.octets().get(l2_len).is_some_and(|octet| octet >> 4 == 4);
+        let is_v4 = self.bytes().get(l2_len).is_some_and(|byte| byte >> 4 == 4);
         let ip_flags = if is_v4 {
             sys::RTE_MBUF_F_TX_IPV4 | sys::RTE_MBUF_F_TX_IP_CKSUM
         } else {
@@ -132,7 +132,7 @@ impl TxMbuf {
         mbuf.ol_flags |= ip_flags | sys::RTE_MBUF_F_TX_TCP_CKSUM;
     }
 
-    /// Asks the caches for the first `len` octets of the room, which will be written soon.
+    /// Asks the caches for the first `len` bytes of the room, which will be written soon.
     #[inline]
     pub fn prefetch_write(&self, len: u16) {
         // SAFETY: a live mbuf; a prefetch beyond the room has no effect.
@@ -159,7 +159,7 @@ impl TxMbuf {
 
     /// The frame as declared so far.
     #[must_use]
-    pub fn octets(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         segment(self.0)
     }
 
@@ -167,8 +167,8 @@ impl TxMbuf {
     ///
     /// # Panics
     /// While a retained reference exists.
-    pub fn octets_mut(&mut self) -> &mut [u8] {
-        let len = self.octets().len();
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.bytes().len();
         &mut self.buf_mut()[..len]
     }
 }
@@ -188,10 +188,10 @@ pub struct RetainedMbuf(Raw);
 unsafe impl Send for RetainedMbuf {}
 
 impl RetainedMbuf {
-    /// The frame's octets as they were sent.
+    /// The frame's bytes as they were sent.
     #[inline]
     #[must_use]
-    pub fn octets(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         segment(self.0)
     }
 }
@@ -247,14 +247,14 @@ impl Mbuf {
         segment(self.0)
     }
 
-    /// Octets over all segments.
+    /// Bytes over all segments.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         field!(self.0, pkt_len) as usize
     }
 
-    /// True if the frame has no octet.
+    /// True if the frame has no byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -272,7 +272,7 @@ impl Mbuf {
         })
     }
 
-    /// Copies octets `offset..offset + out.len()` to `out`.
+    /// Copies bytes `offset..offset + out.len()` to `out`.
     ///
     /// # Panics
     /// If the range ends beyond the frame.
@@ -329,7 +329,7 @@ impl TryFrom<Mbuf> for TxMbuf {
     type Error = Mbuf;
 
     /// A received frame as one to be sent on, without a copy. It comes back if it has more than
-    /// one segment, or if somebody else refers to its octets.
+    /// one segment, or if somebody else refers to its bytes.
     fn try_from(frame: Mbuf) -> Result<Self, Mbuf> {
         const NOT_DIRECT: u64 = sys::RTE_MBUF_F_INDIRECT | sys::RTE_MBUF_F_EXTERNAL;
         let raw = frame.0;

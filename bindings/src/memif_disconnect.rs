@@ -226,7 +226,7 @@ extern "C" fn on_resume_alarm(_: *mut c_void) {
 /// Takes a line of the log, in the thread that wrote it.
 ///
 /// # Safety
-/// `text` points to `len` octets.
+/// `text` points to `len` bytes.
 unsafe extern "C" fn on_log_line(text: *const libc::c_char, len: usize, level: u32, kind: u32) {
     let Some(Ok(listener)) = LOG_HOOK.get() else { return };
     let is_driver = kind == listener.logtype;

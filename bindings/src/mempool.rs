@@ -13,7 +13,7 @@ use crate::error::{Errno, Error};
 use crate::mbuf::TxMbuf;
 use crate::sys;
 
-/// Octets DPDK keeps free in front of the frame in each mbuf.
+/// Bytes DPDK keeps free in front of the frame in each mbuf.
 #[expect(clippy::cast_possible_truncation, reason = "128 in every build")]
 pub const HEADROOM: u16 = sys::RTE_PKTMBUF_HEADROOM as u16;
 
@@ -28,7 +28,7 @@ pub struct MempoolConfig {
     /// Mbufs each registered thread keeps for itself; it may keep half as many again. At most
     /// 512 and two thirds of `count`.
     pub cache: u32,
-    /// Octets of frame that fit, without the headroom.
+    /// Bytes of frame that fit, without the headroom.
     pub frame_capacity: u16,
 }
 

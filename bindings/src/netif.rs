@@ -24,8 +24,8 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     if name.is_empty() || name.len() >= request.ifr_name.len() {
         return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
     }
-    for (slot, octet) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *slot = octet.cast_signed();
+    for (slot, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *slot = byte.cast_signed();
     }
     Ok(request)
 }
@@ -37,7 +37,7 @@ pub fn exists(name: &str) -> bool {
     CString::new(name).is_ok_and(|name| unsafe { libc::if_nametoindex(name.as_ptr()) } != 0)
 }
 
-/// The interface's MTU in octets.
+/// The interface's MTU in bytes.
 ///
 /// # Errors
 /// `ENODEV` if it does not exist.
@@ -51,7 +51,7 @@ pub fn mtu(name: &str) -> io::Result<u32> {
     Ok(u32::try_from(mtu).unwrap_or(0))
 }
 
-/// Sets the interface's MTU in octets.
+/// Sets the interface's MTU in bytes.
 ///
 /// # Errors
 /// `EPERM` without CAP_NET_ADMIN, `EINVAL` beyond what it can do, `ENODEV`.

@@ -40,7 +40,7 @@ pub struct PortInfo {
     pub driver: String,
     /// Its hardware address.
     pub mac: [u8; 6],
-    /// Largest IP packet it can be set to, in octets.
+    /// Largest IP packet it can be set to, in bytes.
     pub max_mtu: u16,
     /// It can fill in IPv4 and TCP checksums.
     pub tx_checksum: bool,
@@ -57,7 +57,7 @@ pub struct PortConfig {
     pub tx_descriptors: u16,
     /// Where received frames go: a pool per queue, and so the number of queues.
     pub pools: Vec<Mempool>,
-    /// MTU to set, in octets; `None` leaves it, for ports that have no such call.
+    /// MTU to set, in bytes; `None` leaves it, for ports that have no such call.
     pub mtu: Option<u16>,
     /// Let a frame larger than a buffer arrive as a chain.
     pub scatter: bool,

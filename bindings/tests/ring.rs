@@ -109,7 +109,7 @@ fn frames_arrive_in_order_and_return_to_their_pool() {
     assert_eq!(got.len(), 40);
     for (fill, frame) in (0..).zip(&got) {
         assert_eq!(frame.len(), 60 + usize::from(fill));
-        assert!(frame.head().iter().all(|&octet| octet == fill));
+        assert!(frame.head().iter().all(|&byte| byte == fill));
     }
     drop(got);
     assert_eq!(a.pool.available(), 255);
@@ -122,7 +122,7 @@ fn full_ring_leaves_the_remaining_frames_in_order() {
     let mut out: Vec<TxMbuf> = (0..100_u8).map(|fill| frame(&a.pool, fill, 60)).collect();
     assert_eq!(a.tx.flush(&mut out), 63, "a ring of 64 holds one less");
     assert_eq!(out.len(), 37);
-    assert_eq!(out[0].octets()[0], 63);
+    assert_eq!(out[0].bytes()[0], 63);
     assert_eq!(b.rx.burst(5, drop), 5, "no more than asked for");
     assert_eq!(a.tx.flush(&mut out), 5);
     let mut expected = 5;
@@ -146,7 +146,7 @@ fn frame_returns_to_its_pool_after_its_last_reference() {
     assert_eq!(a.tx.flush(&mut vec![sent]), 1);
     assert_eq!(b.rx.burst(32, drop), 1);
     assert_eq!(a.pool.available(), 254);
-    assert_eq!(kept.octets(), [7; 100]);
+    assert_eq!(kept.bytes(), [7; 100]);
     drop(kept);
     assert_eq!(a.pool.available(), 254);
     drop(again);
@@ -197,7 +197,7 @@ fn refcnt_never_wraps() {
     }
     let written = core::panic::AssertUnwindSafe(|| frame.buf_mut()[0] = 2);
     assert!(std::panic::catch_unwind(written).is_err(), "somebody else refers to it");
-    assert_eq!(kept.octets(), [1; 64]);
+    assert_eq!(kept.bytes(), [1; 64]);
 }
 
 #[test]

@@ -53,16 +53,16 @@ impl Capture {
         Self::spawn(command, interface, 9216, file)
     }
 
-    /// With at most `octets_max` of each packet; 0: all that there can be.
+    /// With at most `bytes_max` of each packet; 0: all that there can be.
     fn spawn(
         mut command: Command,
         interface: &str,
-        octets_max: u32,
+        bytes_max: u32,
         file: PathBuf,
     ) -> io::Result<Self> {
         // 64 MiB of buffer: with the usual 2 MiB in slots of the largest packet it loses packets.
         command.args(["-i", interface, "-n", "-B", "65536", "--immediate-mode", "-U"]);
-        command.args(["-s", &octets_max.to_string()]);
+        command.args(["-s", &bytes_max.to_string()]);
         command.args(["-Z", "root", "-w"]).arg(&file);
         let mut tcpdump = Running::start(&mut command, file.with_extension("log"))?;
         tcpdump.wait_for("listening on", Duration::from_secs(20))?;

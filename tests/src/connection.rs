@@ -11,10 +11,10 @@ use crate::stack::{
     KERNEL, STACK, Stack, TIMEOUT, gather, post_read, post_recv, post_send, post_write,
 };
 
-/// Octets of each of a link's memories.
+/// Bytes of each of a link's memories.
 pub const MEMORY_LEN: usize = 300_000;
 
-/// `len` octets that depend on their place and on `salt`.
+/// `len` bytes that depend on their place and on `salt`.
 #[must_use]
 pub fn pattern(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|index| ((index * 7 + salt) % 251).to_le_bytes()[0]).collect()
@@ -131,50 +131,50 @@ impl<'a> TestConnection<'a> {
         wc
     }
 
-    /// The peer writes and sends `len` octets; then it reads them.
+    /// The peer writes and sends `len` bytes; then it reads them.
     ///
     /// # Panics
-    /// If an octet is not where it belongs.
+    /// If an byte is not where it belongs.
     pub fn check_peer_transfers(&mut self, len: usize) {
-        let octets = pattern(len, 1);
+        let bytes = pattern(len, 1);
         let count = u32::try_from(len).expect("a short message");
         self.shared_mr.fill(0, MEMORY_LEN, 0);
         post_recv(&self.qp, 11, self.recv_mr.sge(3, count.max(1)));
-        self.peer.write(self.shared_mr.rkey(), self.shared_mr.addr() + 5, &octets).expect("works");
-        self.peer.send(opcode::SEND_SOLICITED, 0, &octets).expect("works");
+        self.peer.write(self.shared_mr.rkey(), self.shared_mr.addr() + 5, &bytes).expect("works");
+        self.peer.send(opcode::SEND_SOLICITED, 0, &bytes).expect("works");
         let wc = self.expect_success();
         assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (11, WcOpcode::Recv, count));
         assert!(wc.solicited && wc.invalidated.is_none());
         let mut found = vec![0xEE; len];
         self.recv_mr.read(3, &mut found);
-        assert!(found == octets, "{len} octets sent");
+        assert!(found == bytes, "{len} octets sent");
         self.shared_mr.read(5, &mut found);
-        assert!(found == octets, "{len} octets written");
+        assert!(found == bytes, "{len} octets written");
         let mut around = vec![0; MEMORY_LEN];
         self.shared_mr.read(0, &mut around);
-        assert!(around[..5].iter().chain(&around[5 + len..]).all(|octet| *octet == 0));
+        assert!(around[..5].iter().chain(&around[5 + len..]).all(|byte| *byte == 0));
 
         let responses = self.peer.responses;
         self.peer.memory.fill(0);
         self.peer.read(self.shared_mr.rkey(), self.shared_mr.addr() + 5, count, 9).expect("works");
         self.peer.serve_until(|peer| peer.responses == responses + 1).expect("works");
-        assert!(self.peer.memory[9..9 + len] == octets, "{len} octets read by the peer");
+        assert!(self.peer.memory[9..9 + len] == bytes, "{len} octets read by the peer");
     }
 
-    /// The stack writes and sends `len` octets; then it reads them.
+    /// The stack writes and sends `len` bytes; then it reads them.
     ///
     /// # Panics
-    /// If an octet is not where it belongs.
+    /// If an byte is not where it belongs.
     pub fn check_stack_transfers(&mut self, len: usize) {
-        let octets = pattern(len, 2);
+        let bytes = pattern(len, 2);
         let count = u32::try_from(len).expect("a short message");
-        self.shared_mr.write(1, &octets);
+        self.shared_mr.write(1, &bytes);
         let sends = self.peer.sends.len();
         post_write(&self.qp, 21, self.shared_mr.sge(1, count), PEER_STAG, 13);
         post_send(&self.qp, 22, gather(self.shared_mr.sge(1, count)));
         self.peer.serve_until(|peer| peer.sends.len() == sends + 1).expect("works");
-        assert!(self.peer.sends[sends].octets == octets, "{len} octets sent");
-        assert!(self.peer.memory[13..13 + len] == octets, "{len} octets written");
+        assert!(self.peer.sends[sends].bytes == bytes, "{len} octets sent");
+        assert!(self.peer.memory[13..13 + len] == bytes, "{len} octets written");
         let wcs = self.stack.completions(2);
         let seen: Vec<_> = wcs.iter().map(|wc| (wc.wr_id, wc.status, wc.opcode)).collect();
         let success = WcStatus::Success;
@@ -188,7 +188,7 @@ impl<'a> TestConnection<'a> {
         assert_eq!((wc.wr_id, wc.opcode), (23, WcOpcode::Read));
         let mut found = vec![0; len];
         self.shared_mr.read(2, &mut found);
-        assert!(found == octets, "{len} octets read by the stack");
+        assert!(found == bytes, "{len} octets read by the stack");
     }
 
     /// The stack closes in good order, and the peer sees no more than a FIN.

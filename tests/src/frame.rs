@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use ferrowarp_proto::device::{ChecksumState, Retained, RxFrame};
 
-/// A frame in one run of octets, whose checksums nobody has looked at. A copy shares the octets.
+/// A frame in one run of bytes, whose checksums nobody has looked at. A copy shares the bytes.
 #[derive(Clone, Debug)]
 pub struct Frame(pub Rc<[u8]>);
 
 impl From<Vec<u8>> for Frame {
-    fn from(octets: Vec<u8>) -> Self {
-        Self(octets.into())
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
     }
 }
 
@@ -33,7 +33,7 @@ impl RxFrame for Frame {
 }
 
 impl Retained for Frame {
-    fn octets(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         &self.0
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets: what must hold for any octets at all.
+//! Bodies of the fuzz targets: what must hold for any bytes at all.
 //!
 //! `tests/fuzz` hands them to libFuzzer; `cargo test` runs them over a bounded, seeded corpus, so
 //! that they build and pass on a stable toolchain.
@@ -28,24 +28,24 @@ use crate::sim::chaos;
 use crate::sim::segment_mutator::SegmentMutator;
 use crate::sim::world::WorldOptions;
 
-/// A received frame whose first run is `head_len` octets long.
+/// A received frame whose first run is `head_len` bytes long.
 struct SplitFrame<'a> {
-    octets: &'a [u8],
+    bytes: &'a [u8],
     head_len: usize,
     checksum: ChecksumState,
 }
 
 impl RxFrame for SplitFrame<'_> {
     fn head(&self) -> &[u8] {
-        &self.octets[..self.head_len]
+        &self.bytes[..self.head_len]
     }
 
     fn len(&self) -> usize {
-        self.octets.len()
+        self.bytes.len()
     }
 
     fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.octets[offset..offset + out.len()]);
+        out.copy_from_slice(&self.bytes[offset..offset + out.len()]);
     }
 
     fn checksum(&self) -> ChecksumState {
@@ -53,29 +53,29 @@ impl RxFrame for SplitFrame<'_> {
     }
 }
 
-/// A frame, its checksum mode and where its first run ends (the first two octets).
+/// A frame, its checksum mode and where its first run ends (the first two bytes).
 ///
 /// # Panics
 /// If the parser does, or the payload it reports lies outside the frame.
 pub fn segment(data: &[u8]) {
-    let Some((&[choice, head], octets)) = data.split_first_chunk() else { return };
+    let Some((&[choice, head], bytes)) = data.split_first_chunk() else { return };
     let (mode, checksum) = match choice % 4 {
         0 => (ChecksumMode::NotNeeded, ChecksumState::Unknown),
         1 => (ChecksumMode::Software, ChecksumState::Unknown),
         2 => (ChecksumMode::Offload, ChecksumState::Good),
         _ => (ChecksumMode::Offload, ChecksumState::Bad),
     };
-    let whole = SplitFrame { octets, head_len: octets.len(), checksum };
+    let whole = SplitFrame { bytes, head_len: bytes.len(), checksum };
     let parsed = Segment::parse(&whole, mode);
     if let Ok(segment) = &parsed {
         assert!(segment.payload.start <= segment.payload.end);
-        assert!(segment.payload.end <= octets.len());
+        assert!(segment.payload.end <= bytes.len());
         assert!(segment.seq_len() as usize >= segment.payload.len());
         assert_ne!(checksum, ChecksumState::Bad);
     }
     // In two runs: the same segment, unless a header was cut.
-    let head_len = octets.len().min(usize::from(head));
-    let runs = SplitFrame { octets, head_len, checksum };
+    let head_len = bytes.len().min(usize::from(head));
+    let runs = SplitFrame { bytes, head_len, checksum };
     if let Ok(segment) = Segment::parse(&runs, mode) {
         assert_eq!(Ok(segment), parsed);
     }
@@ -134,7 +134,7 @@ pub fn fpdu_chain(data: &[u8]) {
     }
 }
 
-/// The octets from `start` on come ahead of their turn: what a marker locates in them is whole.
+/// The bytes from `start` on come ahead of their turn: what a marker locates in them is whole.
 fn place_ooo(stream: &[u8], start: usize, crc: bool, markers: Option<Markers>) {
     let Some((markers, run)) = markers.zip(stream.get(start..)) else { return };
     let mut pool = FpduPool::new(1);
@@ -142,19 +142,19 @@ fn place_ooo(stream: &[u8], start: usize, crc: bool, markers: Option<Markers>) {
     // The stream begins at the first marker; `choice` above is that sequence number.
     let seq = (0..512).map(Seq).find(|seq| markers.phase(*seq) == start % 512);
     let seq = seq.expect("each phase comes once in a period");
-    let (mut octets, mut count) = (0, 0);
+    let (mut bytes, mut count) = (0, 0);
     let foreseen = receiver.place_ooo(seq, run, crc, &mut pool, |ulpdu| {
-        (octets, count) = (octets + fpdu_len(ulpdu.len()), count + 1);
+        (bytes, count) = (bytes + fpdu_len(ulpdu.len()), count + 1);
         true
     });
-    assert!(octets <= run.len());
+    assert!(bytes <= run.len());
     if let OooPlacement::Placed(taken) = foreseen {
         assert_eq!(taken, count);
-        assert_eq!(wire_len(start % 512, octets), run.len());
+        assert_eq!(wire_len(start % 512, bytes), run.len());
     }
 }
 
-/// The ULPDUs of `stream` handed over in pieces of `piece` octets; `Err` after damage.
+/// The ULPDUs of `stream` handed over in pieces of `piece` bytes; `Err` after damage.
 fn deframe(
     stream: &[u8],
     piece: usize,
@@ -165,23 +165,23 @@ fn deframe(
     let mut receiver = Deframer::new(markers);
     let mut found = Vec::new();
     let result = (|| {
-        for mut octets in stream.chunks(piece) {
-            while !octets.is_empty() {
+        for mut bytes in stream.chunks(piece) {
+            while !bytes.is_empty() {
                 if receiver.needed().is_none() {
-                    if let Some((ulpdu, used)) = receiver.parse(octets, crc, pool)? {
+                    if let Some((ulpdu, used)) = receiver.parse(bytes, crc, pool)? {
                         let plain = fpdu_len(ulpdu.len());
                         assert!(used == plain || (markers.is_some() && used > plain));
                         found.push(ulpdu.to_vec());
-                        octets = &octets[used..];
+                        bytes = &bytes[used..];
                         continue;
                     }
                     receiver.start_partial(Instant::ZERO);
                 }
                 let missing = receiver.needed().expect("just begun");
                 assert!(missing > 0);
-                let (now, later) = octets.split_at(missing.min(octets.len()));
+                let (now, later) = bytes.split_at(missing.min(bytes.len()));
                 assert!(receiver.extend(pool, now.len(), true, |out| out.copy_from_slice(now)));
-                octets = later;
+                bytes = later;
                 if let Some(ulpdu) = receiver.complete(crc, pool)? {
                     found.push(ulpdu.to_vec());
                     receiver.reset(pool);
@@ -238,12 +238,12 @@ pub fn headers(data: &[u8]) {
     }
 }
 
-/// ULPDUs, each behind an octet of length, fed to a stream that has a receive buffer and a region
+/// ULPDUs, each behind an byte of length, fed to a stream that has a receive buffer and a region
 /// the peer may use in every way. With a choice from `0xA0` to `0xAF` the STag field of a Write,
 /// Send, Read Request or Atomic Request becomes a region's STag, which no fuzzer would guess.
 ///
 /// # Panics
-/// If the stream does, or an octet outside what the peer may write changes.
+/// If the stream does, or an byte outside what the peer may write changes.
 pub fn stream(data: &[u8]) {
     const PD: u32 = 7;
     let arena = VecMemory::new(4096);
@@ -288,7 +288,7 @@ pub fn stream(data: &[u8]) {
         }
         // A buffer leaves the queue only with a message that is reported.
         assert_eq!(stream.recv_queue.free_count(), received);
-        // A Read of the whole region is 1024 octets: two segments at most per request.
+        // A Read of the whole region is 1024 bytes: two segments at most per request.
         for _ in 0..8 {
             if !stream.can_build() {
                 break;
@@ -306,16 +306,16 @@ pub fn stream(data: &[u8]) {
     assert_eq!(arena.read(3072, 1024), [0; 1024]);
 }
 
-/// Two live ends between which segments are forged as the octets say; see [`SegmentMutator::from_input`]. The
-/// first octet chooses family, gentleness and seed.
+/// Two live ends between which segments are forged as the bytes say; see [`SegmentMutator::from_input`]. The
+/// first byte chooses family, gentleness and seed.
 ///
 /// # Panics
-/// If an end does, a wrong octet is delivered, a request completes twice or never, the connection
+/// If an end does, a wrong byte is delivered, a request completes twice or never, the connection
 /// neither completes nor is known to be over, or something stays behind.
 pub fn live(data: &[u8]) {
-    let Some((&choice, octets)) = data.split_first() else { return };
+    let Some((&choice, bytes)) = data.split_first() else { return };
     let options = WorldOptions { ipv6: choice & 1 != 0, ..chaos::options(u64::from(choice >> 2)) };
     let keeps_seq = choice & 2 != 0;
-    let mutator = SegmentMutator::from_input(octets, keeps_seq);
+    let mutator = SegmentMutator::from_input(bytes, keeps_seq);
     chaos::run_with_forged_segments(&options, mutator, keeps_seq, 20 * MILLISECOND, 6, None);
 }

@@ -38,7 +38,7 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         // Whatever is still in this namespace was started by the test that made it.
         let output = Command::new("ip").args(["netns", "pids", &self.0]).output();
-        for pid in output.iter().flat_map(|o| o.stdout.split(|octet| *octet == b'\n')) {
+        for pid in output.iter().flat_map(|o| o.stdout.split(|byte| *byte == b'\n')) {
             if let Ok(pid) = str::from_utf8(pid).unwrap_or_default().parse::<u32>() {
                 let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
             }

@@ -119,12 +119,12 @@ impl Fixture {
 pub struct Peer {
     template: HeaderTemplate,
     local: FourTuple,
-    /// Number of its next octet.
+    /// Number of its next byte.
     pub snd_nxt: Seq,
     rcv_nxt: Seq,
     /// What the engine has acknowledged.
     pub snd_una: Seq,
-    /// Stream octets of the engine, in order.
+    /// Stream bytes of the engine, in order.
     pub received: Vec<u8>,
     /// Payload lengths of its segments.
     pub payload_lens: Vec<usize>,
@@ -213,13 +213,13 @@ impl Peer {
         fx.engine.device().inbound.borrow_mut().push_back(frame);
     }
 
-    /// Sends octets in order.
+    /// Sends bytes in order.
     ///
     /// # Panics
     /// If they are more than a sequence number can count.
-    pub fn send(&mut self, fx: &mut Fixture, octets: &[u8]) {
-        self.send_segment(fx, Flags::ACK, Options::default(), self.snd_nxt, octets);
-        self.snd_nxt += u32::try_from(octets.len()).expect("works");
+    pub fn send(&mut self, fx: &mut Fixture, bytes: &[u8]) {
+        self.send_segment(fx, Flags::ACK, Options::default(), self.snd_nxt, bytes);
+        self.snd_nxt += u32::try_from(bytes.len()).expect("works");
         fx.poll();
     }
 
@@ -291,20 +291,20 @@ impl Peer {
 pub fn mpa_request() -> Vec<u8> {
     let request =
         startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
-    let mut octets = vec![0; request.wire_len()];
-    request.emit(&mut octets);
-    octets
+    let mut bytes = vec![0; request.wire_len()];
+    request.emit(&mut bytes);
+    bytes
 }
 
 /// An FPDU with `payload` behind a header that `emit` writes.
 #[must_use]
 pub fn build_fpdu(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -> Vec<u8> {
     let len = header_len + payload.len();
-    let mut octets = vec![0; fpdu::fpdu_len(len)];
-    emit(&mut octets[2..]);
-    octets[2 + header_len..2 + len].copy_from_slice(payload);
-    fpdu::finalize(&mut octets, len, true);
-    octets
+    let mut bytes = vec![0; fpdu::fpdu_len(len)];
+    emit(&mut bytes[2..]);
+    bytes[2 + header_len..2 + len].copy_from_slice(payload);
+    fpdu::finalize(&mut bytes, len, true);
+    bytes
 }
 
 /// An FPDU with a whole untagged message.
@@ -315,7 +315,7 @@ pub fn untagged_fpdu(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Ve
     build_fpdu(18, |out| header.emit(Version::Ietf, out), payload)
 }
 
-/// An RDMA Write of no octets: opens the responder's gate.
+/// An RDMA Write of no bytes: opens the responder's gate.
 #[must_use]
 pub fn empty_write_fpdu() -> Vec<u8> {
     let rsvd_ulp = Opcode::Write.control(Version::Ietf);
@@ -323,7 +323,7 @@ pub fn empty_write_fpdu() -> Vec<u8> {
     build_fpdu(14, |out| header.emit(Version::Ietf, out), &[])
 }
 
-/// A receive buffer of 4,096 octets at the start of the arena.
+/// A receive buffer of 4,096 bytes at the start of the arena.
 ///
 /// # Panics
 /// If the table of regions is full.

@@ -107,7 +107,7 @@ impl Stack {
         Self { context, pd, cq }
     }
 
-    /// `len` zero octets, registered.
+    /// `len` zero bytes, registered.
     ///
     /// # Panics
     /// If there is no memory.
@@ -116,7 +116,7 @@ impl Stack {
         self.alloc_mr_in(&self.pd, len, access)
     }
 
-    /// `len` zero octets, registered in another protection domain.
+    /// `len` zero bytes, registered in another protection domain.
     ///
     /// # Panics
     /// If there is no memory.

@@ -148,7 +148,7 @@ fn window_growth_of_idle_connections_is_reclaimed() {
     assert!(growth(&world) <= BUDGET);
 }
 
-/// A message comes octet by octet, the first one last: what that makes contiguous is handed up over
+/// A message comes byte by byte, the first one last: what that makes contiguous is handed up over
 /// several passes, and nobody waits for all of it.
 #[test]
 fn filled_gap_is_delivered_over_several_polls() {

@@ -74,8 +74,8 @@ fn close_sends_all_posted_work_before_fin() {
         done.extend(wc_statuses(&mut fx));
     }
     assert_eq!(done, (0..16).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>());
-    let octets: usize = fx.sent_messages().iter().map(|(_, payload)| payload.len()).sum();
-    assert_eq!((octets, fx.fin_sent, fx.rst_sent), (16 << 16, true, false));
+    let bytes: usize = fx.sent_messages().iter().map(|(_, payload)| payload.len()).sum();
+    assert_eq!((bytes, fx.fin_sent, fx.rst_sent), (16 << 16, true, false));
     // The end is told when the peer has closed as well.
     assert_eq!(fx.end_reason(), None);
     fx.inject_flags(FIN);
@@ -149,10 +149,10 @@ fn half_close_keeps_receiving() {
     for msn in 1..=100 {
         advance_seconds(&mut fx, 1);
         fx.post_recv(msn, 0, 64);
-        let octets = [u8::try_from(msn).unwrap(); 64];
-        fx.inject_ulpdu(&send(msn, &octets));
+        let bytes = [u8::try_from(msn).unwrap(); 64];
+        fx.inject_ulpdu(&send(msn, &bytes));
         assert_eq!(wc_statuses(&mut fx), [(u64::from(msn), WcStatus::Success)]);
-        assert_eq!(fx.arena.read(0, 64), octets);
+        assert_eq!(fx.arena.read(0, 64), bytes);
     }
     assert_eq!((fx.end_reason(), fx.rst_sent), (None, false));
     // What only an answer could serve is not served any more, and no fault.

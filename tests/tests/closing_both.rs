@@ -14,7 +14,7 @@ const PD: u32 = 3;
 const CQ: CqId = CqId(0);
 /// Requests of an end.
 const COUNT: u32 = 50;
-/// Octets of each.
+/// Bytes of each.
 const LEN: u32 = 3000;
 /// Where the peer's Sends and Writes, and the answers to Reads go.
 const RECEIVED: usize = 1 << 20;

@@ -11,14 +11,14 @@ use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 /// STag of the peer's memory.
 const PEER_STAG: u32 = 0x00c0_ffee;
-/// Octets of a tagged header, and of an untagged one.
+/// Bytes of a tagged header, and of an untagged one.
 const HEADER_LENS: (usize, usize) = (14, 18);
 
 fn connected() -> Fixture {
     Fixture::connected(1460, 4, 4)
 }
 
-/// Octets that tell their place.
+/// Bytes that tell their place.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| ((at * 7 + at / 256) % 251).to_le_bytes()[0]).collect()
 }
@@ -52,7 +52,7 @@ fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::write(stag, to, last).encode(payload)
 }
 
-/// The segments of a Send of `len` octets: last, queue, MSN, offset and payload of each.
+/// The segments of a Send of `len` bytes: last, queue, MSN, offset and payload of each.
 fn segments_of_send(emss: u16, len: usize) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
     let mut fx = Fixture::connected(emss, 4, 4);
     fx.arena.write(0, &pattern(len));
@@ -73,15 +73,15 @@ fn segments_of_send(emss: u16, len: usize) -> Vec<(bool, u32, u32, u32, Vec<u8>)
 fn send_segments_cover_the_message_once_in_order() {
     for emss in [200u16, 537, 1460] {
         for len in message_lens(emss.into()) {
-            let mut octets = Vec::new();
+            let mut bytes = Vec::new();
             let segments = segments_of_send(emss, len);
             let room = mulpdu(emss.into()) - HEADER_LENS.1;
             assert_eq!(segments.len(), len.div_ceil(room).max(1), "EMSS {emss}, {len} octets");
             for (_, _, _, mo, payload) in segments {
-                assert_eq!(mo as usize, octets.len(), "EMSS {emss}, {len} octets");
-                octets.extend(payload);
+                assert_eq!(mo as usize, bytes.len(), "EMSS {emss}, {len} octets");
+                bytes.extend(payload);
             }
-            assert!(octets == pattern(len), "EMSS {emss}, {len} octets");
+            assert!(bytes == pattern(len), "EMSS {emss}, {len} octets");
         }
     }
 }
@@ -178,14 +178,14 @@ fn segments_of_a_write_share_the_stag_and_advance_to() {
         let mut fx = Fixture::connected(537, 4, 4);
         fx.arena.write(0, &pattern(2048));
         fx.post_write(1, 0, 2048, stag, to);
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         for (header, payload) in fx.sent_messages() {
-            let last = octets.len() + payload.len() == 2048;
-            let expected = Header::write(stag, to + octets.len() as u64, last);
+            let last = bytes.len() + payload.len() == 2048;
+            let expected = Header::write(stag, to + bytes.len() as u64, last);
             assert_eq!(header, expected);
-            octets.extend(payload);
+            bytes.extend(payload);
         }
-        assert!(octets == pattern(2048));
+        assert!(bytes == pattern(2048));
     }
 }
 
@@ -342,12 +342,12 @@ fn tagged_buffer_takes_any_number_of_writes_at_any_to() {
     let mut fx = connected();
     let stag = fx.register(1000, 100, Access::REMOTE_WRITE, false);
     let mut expected = vec![0; 102];
-    for (to, octets) in
+    for (to, bytes) in
         [(1000u64, &b"first"[..]), (1001, b"odd"), (1099, b"!"), (1000, b"again"), (1050, b"mid")]
     {
-        fx.inject_ulpdu(&write_segment(stag, to, true, octets));
+        fx.inject_ulpdu(&write_segment(stag, to, true, bytes));
         let at = usize::try_from(to).unwrap() - 999;
-        expected[at..at + octets.len()].copy_from_slice(octets);
+        expected[at..at + bytes.len()].copy_from_slice(bytes);
     }
     assert_eq!(fx.arena.read(999, 102), expected);
     assert_eq!(fx.end_reason(), None);
@@ -361,17 +361,17 @@ fn tagged_buffer_takes_any_number_of_writes_at_any_to() {
 fn message_is_reassembled_from_any_segmentation() {
     for (len, step) in [(1usize, 1usize), (5000, 13), (5000, 1000), (12_000, 1442)] {
         let mut fx = connected();
-        let octets = pattern(len);
+        let bytes = pattern(len);
         let stag = fx.register(20_000, 20_000, Access::REMOTE_WRITE, false);
         fx.post_recv(1, 0, 20_000);
-        for (index, piece) in octets.chunks(step).enumerate() {
+        for (index, piece) in bytes.chunks(step).enumerate() {
             let (at, last) = (index * step, index * step + piece.len() == len);
             let mo = u32::try_from(at).unwrap();
             fx.inject_ulpdu(&send_segment(1, mo, last, piece));
             fx.inject_ulpdu(&write_segment(stag, 20_000 + at as u64, last, piece));
         }
         assert_eq!(fx.poll_cq()[0].byte_len as usize, len);
-        assert!(fx.arena.read(0, len) == octets && fx.arena.read(20_000, len) == octets);
+        assert!(fx.arena.read(0, len) == bytes && fx.arena.read(20_000, len) == bytes);
         assert_eq!(fx.arena.read(len, 8), [0; 8]);
     }
 }
@@ -390,15 +390,15 @@ fn zero_length_write_ignores_stag_and_to() {
     assert_eq!(fx.sent_ulpdus(), [write_segment(0xdead_beef, u64::MAX, true, b"")]);
     let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(2, WcStatus::Success)]);
-    // With an octet it is.
+    // With an byte it is.
     fx.inject_ulpdu(&write_segment(0xdead_beef, 0, true, b"x"));
     assert_eq!(fx.sent_terminate().cause(), (1, 1, 0));
-    // What has to be right of it still: the version, and RDMAP's octet.
+    // What has to be right of it still: the version, and RDMAP's byte.
     let nothing = write_segment(0xdead_beef, u64::MAX, true, b"");
-    for (at, octet, cause) in [(0, nothing[0] ^ 1, (1, 1, 4)), (1, 0x43, (0, 2, 6))] {
+    for (at, byte, cause) in [(0, nothing[0] ^ 1, (1, 1, 4)), (1, 0x43, (0, 2, 6))] {
         let mut fx = self::connected();
         let mut bad = nothing.clone();
-        bad[at] = octet;
+        bad[at] = byte;
         fx.inject_ulpdu(&bad);
         assert_eq!(fx.sent_terminate().cause(), cause);
     }
@@ -481,7 +481,7 @@ fn duplicate_segments_are_placed_once() {
     let before = fx.engine.counters().fpdus_in;
     fx.retransmit(&send);
     fx.retransmit(&write);
-    // With other octets of the same length, rightly summed: the first copy stays.
+    // With other bytes of the same length, rightly summed: the first copy stays.
     let end = fx.drop_segment(&[]);
     let other = fpdu(&write_segment(stag, 1024, true, b"again"), true);
     let len = u32::try_from(other.len()).unwrap();
@@ -527,13 +527,13 @@ fn only_the_first_error_is_reported_and_nothing_is_placed_after_it() {
     }
     let stag = fx.register(1024, 64, Access::REMOTE_WRITE, false);
     let bad = write_segment(stag, 1080, true, b"too far out");
-    let mut octets = fpdu(&bad, true);
+    let mut bytes = fpdu(&bad, true);
     for msn in 1..=3 {
-        octets.extend(fpdu(&send_segment(msn, 0, true, b"late"), true));
-        octets.extend(fpdu(&write_segment(stag, 1024, true, b"late"), true));
-        octets.extend(fpdu(&write_segment(0, 0, true, b"worse"), true));
+        bytes.extend(fpdu(&send_segment(msn, 0, true, b"late"), true));
+        bytes.extend(fpdu(&write_segment(stag, 1024, true, b"late"), true));
+        bytes.extend(fpdu(&write_segment(0, 0, true, b"worse"), true));
     }
-    fx.inject(&octets);
+    fx.inject(&bytes);
     fx.inject_ulpdu(&send_segment(4, 0, true, b"later still"));
     assert_eq!(fx.arena.read(0, 2048), [0; 2048]);
     let told = fx.sent_terminate();
@@ -624,9 +624,9 @@ fn fpdu_with_bad_crc_is_not_placed_and_terminates() {
     for bit in [0, 13, 100, 8 * 19, 8 * 31] {
         let mut fx = connected();
         let stag = fx.register(0, 64, Access::REMOTE_WRITE, false);
-        let mut octets = fpdu(&write_segment(stag, 0, true, b"guarded octets"), true);
-        octets[2 + bit / 8] ^= 1 << (bit % 8);
-        fx.inject(&octets);
+        let mut bytes = fpdu(&write_segment(stag, 0, true, b"guarded octets"), true);
+        bytes[2 + bit / 8] ^= 1 << (bit % 8);
+        fx.inject(&bytes);
         assert_eq!(fx.arena.read(0, 64), [0; 64]);
         assert_eq!(fx.sent_terminate().cause(), (2, 0, 2), "bit {bit}");
         assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));

@@ -6,7 +6,7 @@ use ferrowarp_tests::compliance::fixture::{DroppedSegment, Fixture};
 use ferrowarp_tests::compliance::messages::{PEER_STAG, read_request, read_response, sent_opcodes};
 use ferrowarp_tests::peer::{Header, marked_fpdu};
 
-/// A stack that asked for markers and places early, and how many octets of FPDUs the peer has sent.
+/// A stack that asked for markers and places early, and how many bytes of FPDUs the peer has sent.
 struct MarkedConnection {
     fx: Fixture,
     sent: u64,
@@ -41,17 +41,17 @@ impl MarkedConnection {
 
     /// FPDUs of the peer's, all in one segment, that got lost.
     fn drop_ulpdus(&mut self, ulpdus: &[&[u8]]) -> DroppedSegment {
-        let octets = marked_fpdus(ulpdus, self.sent);
-        self.sent += octets.len() as u64;
-        self.fx.drop_segment(&octets)
+        let bytes = marked_fpdus(ulpdus, self.sent);
+        self.sent += bytes.len() as u64;
+        self.fx.drop_segment(&bytes)
     }
 
-    fn write(&mut self, to: u64, octets: &[u8]) -> DroppedSegment {
-        self.drop_ulpdu(&Header::write(self.stag, to, true).encode(octets))
+    fn write(&mut self, to: u64, bytes: &[u8]) -> DroppedSegment {
+        self.drop_ulpdu(&Header::write(self.stag, to, true).encode(bytes))
     }
 
-    fn send(&mut self, msn: u32, octets: &[u8]) -> DroppedSegment {
-        self.drop_ulpdu(&Header::send(msn, 0, true).encode(octets))
+    fn send(&mut self, msn: u32, bytes: &[u8]) -> DroppedSegment {
+        self.drop_ulpdu(&Header::send(msn, 0, true).encode(bytes))
     }
 
     /// Numbers of the buffers that were filled.
@@ -60,13 +60,13 @@ impl MarkedConnection {
     }
 }
 
-/// FPDUs behind `sent` octets of others.
+/// FPDUs behind `sent` bytes of others.
 fn marked_fpdus(ulpdus: &[&[u8]], sent: u64) -> Vec<u8> {
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     for ulpdu in ulpdus {
-        octets.extend(marked_fpdu(ulpdu, true, sent + octets.len() as u64));
+        bytes.extend(marked_fpdu(ulpdu, true, sent + bytes.len() as u64));
     }
-    octets
+    bytes
 }
 
 // req-test: MPA-007, MPA-022, MPA-037, MPA-133, RDMAP-012
@@ -200,8 +200,8 @@ fn mpa_sees_only_ooo_segments_that_tcp_buffers() {
         // What TCP has committed to stays as it is, whatever comes for the same place later.
         let other = Header::write(marked.stag, 2000, true).encode(&[3; 600]);
         let others = Header::send(1, 0, true).encode(b"lost");
-        let forged = marked_fpdus(&[&other, &others], marked.sent - both.octets().len() as u64);
-        assert_eq!(forged.len(), both.octets().len());
+        let forged = marked_fpdus(&[&other, &others], marked.sent - both.bytes().len() as u64);
+        assert_eq!(forged.len(), both.bytes().len());
         if has_room {
             marked.fx.retransmit(&both.shifted_back(0, &forged));
         }
@@ -226,7 +226,7 @@ fn no_fpdu_of_a_dropped_ooo_segment_is_placed() {
     let first = Header::write(marked.stag, 2000, true).encode(&[2; 600]);
     let second = Header::write(marked.stag, 4000, true).encode(&[3; 600]);
     let both = marked.drop_ulpdus(&[&first, &second]);
-    let mut damaged = both.octets().to_vec();
+    let mut damaged = both.bytes().to_vec();
     let len = damaged.len();
     damaged[len - 40] ^= 4;
     marked.fx.retransmit(&both.shifted_back(0, &damaged));
@@ -248,14 +248,14 @@ fn wrong_fpduptr_in_ooo_segment_is_found_when_the_gap_is_filled() {
     let gap = marked.write(0, &[1; 100]);
     // Rightly summed, and its marker points elsewhere.
     let ulpdu = Header::write(marked.stag, 2000, true).encode(&[2; 700]);
-    let mut octets = marked_fpdu(&ulpdu, true, marked.sent);
+    let mut bytes = marked_fpdu(&ulpdu, true, marked.sent);
     let at = usize::try_from(512 - marked.sent % 512).unwrap();
-    octets[at + 3] ^= 8;
-    let crc_at = octets.len() - 4;
-    let sum = crc32c::crc32c(&octets[..crc_at]).to_le_bytes();
-    octets[crc_at..].copy_from_slice(&sum);
-    marked.sent += octets.len() as u64;
-    let astray = marked.fx.drop_segment(&octets);
+    bytes[at + 3] ^= 8;
+    let crc_at = bytes.len() - 4;
+    let sum = crc32c::crc32c(&bytes[..crc_at]).to_le_bytes();
+    bytes[crc_at..].copy_from_slice(&sum);
+    marked.sent += bytes.len() as u64;
+    let astray = marked.fx.drop_segment(&bytes);
     let later = marked.write(4000, &[3; 100]);
     marked.fx.retransmit(&astray);
     marked.fx.retransmit(&later);

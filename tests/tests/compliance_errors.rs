@@ -69,7 +69,7 @@ fn read_of_unknown_stag_is_refused() {
     assert!(is_terminate_sent(&mut fx));
 }
 
-/// A Read from a region of 64 octets at 4096 with the rights of `access`, refused with a code.
+/// A Read from a region of 64 bytes at 4096 with the rights of `access`, refused with a code.
 fn expect_read_refused(access: Access, foreign: bool, to: u64, len: u32, code: u8) {
     let mut fx = connected();
     let stag = fx.register(4096, 64, access, foreign);
@@ -317,10 +317,10 @@ fn read_request_must_be_28_bytes_in_one_segment() {
     assert_eq!(fx.sent_terminate().cause(), (1, 2, 3), "it has been there");
 }
 
-/// A Terminate of the peer's with `octets` behind the header.
-fn terminate_ulpdu(octets: &[u8]) -> Vec<u8> {
+/// A Terminate of the peer's with `bytes` behind the header.
+fn terminate_ulpdu(bytes: &[u8]) -> Vec<u8> {
     let opcode = opcode::TERMINATE;
-    Header::Untagged { opcode, last: true, invalidate: 0, qn: 2, msn: 1, mo: 0 }.encode(octets)
+    Header::Untagged { opcode, last: true, invalidate: 0, qn: 2, msn: 1, mo: 0 }.encode(bytes)
 }
 
 fn received_cause(fx: &mut Fixture) -> (u8, u8, u8) {
@@ -362,10 +362,10 @@ fn terminate_with_unknown_code_or_reserved_bits_is_accepted() {
 // req-test: RDMAP-193, RDMAP-196, RDMAP-248
 #[test]
 fn malformed_terminate_ends_the_stream() {
-    for octets in [&b""[..], &[0x11], &[0x11, 0, 0xe0]] {
+    for bytes in [&b""[..], &[0x11], &[0x11, 0, 0xe0]] {
         let mut fx = connected();
         fx.post_recv(1, 0, 64);
-        fx.inject_ulpdu(&terminate_ulpdu(octets));
+        fx.inject_ulpdu(&terminate_ulpdu(bytes));
         assert!(fx.end_reason().is_some());
         assert_eq!(wc_statuses(&mut fx), [(1, WcStatus::Flushed)]);
         fx.inject_ulpdu(&send(1, b"x"));
@@ -390,7 +390,7 @@ fn terminate_is_last_and_reports_the_first_error() {
     fx.post_send(9, 0, 1000);
     assert_eq!(sent_opcodes(&mut fx), [1; 4]);
     let stag = fx.register(1024, 64, Access::REMOTE_WRITE, false);
-    let octets: Vec<_> = [
+    let bytes: Vec<_> = [
         write(stag, 1020, b"first error"),
         send(1, b"second error"),
         write(stag, 1024, b"nothing wrong"),
@@ -398,7 +398,7 @@ fn terminate_is_last_and_reports_the_first_error() {
     .iter()
     .flat_map(|ulpdu| fpdu(ulpdu, true))
     .collect();
-    fx.inject(&octets);
+    fx.inject(&bytes);
     assert_eq!(fx.sent_terminate().cause(), (1, 1, 1));
     assert_eq!(fx.arena.read(1024, 64), [0; 64]);
     let expected: Vec<_> = (1..=9).map(|wr_id| (wr_id, WcStatus::Flushed)).collect();
@@ -452,12 +452,12 @@ fn application_sees_the_sent_terminate() {
 fn terminate_for_mpa_error_has_no_headers() {
     let mut fx = connected();
     fx.post_recv(1, 0, 64);
-    let mut octets = fpdu(&send(1, b"x"), true);
-    octets[21] ^= 1;
+    let mut bytes = fpdu(&send(1, b"x"), true);
+    bytes[21] ^= 1;
     for msn in 1..100 {
-        octets.extend(fpdu(&send(msn, b"x"), true));
+        bytes.extend(fpdu(&send(msn, b"x"), true));
     }
-    fx.inject(&octets);
+    fx.inject(&bytes);
     let ulpdus = fx.sent_ulpdus();
     assert_eq!(ulpdus.len(), 1);
     assert_eq!(ulpdus[0][18..], [0x20, 2, 0, 0]);

@@ -10,7 +10,7 @@ use ferrowarp_tests::peer::{Header, marked_fpdu};
 /// STag of the peer's memory.
 const PEER_STAG: u32 = 0x00c0_ffee;
 
-/// A connection with markers both ways, and how many octets the peer has put into FPDUs.
+/// A connection with markers both ways, and how many bytes the peer has put into FPDUs.
 struct MarkedConnection {
     fx: Fixture,
     sent: u64,
@@ -23,9 +23,9 @@ impl MarkedConnection {
 
     /// The peer's next FPDU, not sent yet.
     fn fpdu(&mut self, ulpdu: &[u8]) -> Vec<u8> {
-        let octets = marked_fpdu(ulpdu, true, self.sent);
-        self.sent += octets.len() as u64;
-        octets
+        let bytes = marked_fpdu(ulpdu, true, self.sent);
+        self.sent += bytes.len() as u64;
+        bytes
     }
 
     /// The error that the stack has told by a Terminate, its last FPDU.
@@ -37,7 +37,7 @@ impl MarkedConnection {
     }
 }
 
-/// The ULPDUs of a stream with markers: put together again, each octet is what it was.
+/// The ULPDUs of a stream with markers: put together again, each byte is what it was.
 fn strip_markers(stream: &[u8]) -> Vec<Vec<u8>> {
     let content: Vec<u8> = stream
         .chunks(512)
@@ -63,7 +63,7 @@ fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect()
 }
 
-/// Sets the pointer of the marker that lies `at` octets behind the start of an FPDU, and its CRC.
+/// Sets the pointer of the marker that lies `at` bytes behind the start of an FPDU, and its CRC.
 fn set_fpduptr(fpdu: &mut [u8], at: usize, pointer: u16) {
     fpdu[at + 2..at + 4].copy_from_slice(&pointer.to_be_bytes());
     let end = fpdu.len() - 4;
@@ -139,7 +139,7 @@ fn ooo_fpdu_located_by_marker_is_placed_and_delivered_in_order() {
     let mut end = MarkedConnection::new(1460);
     let stag = end.fx.register(4096, 8192, Access::ALL, false);
     end.fx.post_recv(9, 0, 100);
-    let write = |to: u64, octets: &[u8]| Header::write(stag, to, true).encode(octets);
+    let write = |to: u64, bytes: &[u8]| Header::write(stag, to, true).encode(bytes);
     let first = end.fpdu(&write(4096, &pattern(700)));
     let second = end.fpdu(&write(6000, &pattern(1200)));
     let third = end.fpdu(&write(8000, &pattern(1000)));
@@ -259,17 +259,17 @@ fn fpdu_longer_than_the_mtu_spans_segments() {
     let mut end =
         MarkedConnection { fx: Fixture::with_mtu(104).connect_with_markers(64), sent: 24 };
     let stag = end.fx.register(4096, 4096, Access::ALL, false);
-    // The first is of 140 octets, the second has more of them and two markers.
+    // The first is of 140 bytes, the second has more of them and two markers.
     for (to, len) in [(4096, 120), (5000u16, 1000)] {
-        let octets = pattern(len);
-        let whole = end.fpdu(&Header::write(stag, to.into(), true).encode(&octets));
+        let bytes = pattern(len);
+        let whole = end.fpdu(&Header::write(stag, to.into(), true).encode(&bytes));
         assert_eq!(whole.len(), if len == 120 { 140 } else { 1028 });
         let fx = &mut end.fx;
         let pieces: Vec<_> = whole.chunks(64).map(|piece| fx.drop_segment(piece)).collect();
         for piece in pieces.iter().rev() {
             fx.retransmit(piece);
         }
-        assert_eq!(fx.arena.read(to.into(), octets.len()), octets);
+        assert_eq!(fx.arena.read(to.into(), bytes.len()), bytes);
     }
     // The stack's are cut as well.
     end.fx.arena.write(0, &pattern(3000));
@@ -292,7 +292,7 @@ fn accept_unframed(start: Start, first: &[u8]) -> (Fixture, Option<Event>) {
     (fx, event)
 }
 
-/// Figure 5 of draft-02: a Send of 24 octets, versions 0, at the start of its direction.
+/// Figure 5 of draft-02: a Send of 24 bytes, versions 0, at the start of its direction.
 fn figure_5() -> Vec<u8> {
     let mut ulpdu = vec![0; 42];
     ulpdu[..2].copy_from_slice(&[0x40, 3]);

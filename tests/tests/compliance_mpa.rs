@@ -71,14 +71,14 @@ fn final_fpdu_shares_its_segment_with_the_next_message() {
     fx.post_send(2, 0, 42);
     let lens: Vec<Vec<_>> =
         segments(&mut fx).iter().map(|segment| segment.iter().map(Vec::len).collect()).collect();
-    // The tail's FPDU has 1,324 octets, which leaves 136, and then 68.
+    // The tail's FPDU has 1,324 bytes, which leaves 136, and then 68.
     assert_eq!(lens, [vec![1454], vec![1318, 60]]);
 }
 
 // req-test: MPA-121
 #[test]
 fn message_does_not_start_in_a_short_remainder() {
-    // The first leaves 136 octets, what an FPDU of the least MULPDU takes; the others leave less.
+    // The first leaves 136 bytes, what an FPDU of the least MULPDU takes; the others leave less.
     for first in [1300, 1310, 1400] {
         let mut fx = connected();
         fx.post_send(1, 0, first);
@@ -105,7 +105,7 @@ fn small_fpdus_are_not_delayed_by_nagle() {
 
 /// A stream of Sends, and how it is cut.
 struct SendScript {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     messages: Vec<Vec<u8>>,
 }
 
@@ -116,17 +116,17 @@ fn random_script(rng: &mut SmallRng) -> SendScript {
             (0..len).map(|at: usize| at.to_le_bytes()[0] ^ number).collect()
         })
         .collect();
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     for (msn, message) in (1..).zip(&messages) {
         let mut mo = 0;
         for piece in message.chunks(1000).chain(message.is_empty().then_some(&[][..])) {
             let last = mo + piece.len() == message.len();
             let header = Header::send(msn, u32::try_from(mo).unwrap(), last);
-            octets.extend(fpdu(&header.encode(piece), true));
+            bytes.extend(fpdu(&header.encode(piece), true));
             mo += piece.len();
         }
     }
-    SendScript { octets, messages }
+    SendScript { bytes, messages }
 }
 
 /// Sends `script` in pieces cut at `cuts`, in the order that `shuffle` makes.
@@ -137,9 +137,9 @@ fn deliver_pieces(script: &SendScript, cuts: &[usize], shuffle: impl FnOnce(&mut
     }
     let mut pieces = Vec::new();
     let mut start = 0;
-    for &cut in cuts.iter().chain([&script.octets.len()]) {
+    for &cut in cuts.iter().chain([&script.bytes.len()]) {
         // TCP takes no segment above its size.
-        for piece in script.octets[start..cut.max(start)].chunks(1400) {
+        for piece in script.bytes[start..cut.max(start)].chunks(1400) {
             pieces.push(fx.drop_segment(piece));
         }
         start = cut.max(start);
@@ -164,7 +164,7 @@ fn ulpdus_survive_any_segment_order() {
     let mut rng = SmallRng::seed_from_u64(5);
     for _ in 0..60 {
         let script = random_script(&mut rng);
-        let mut cuts: Vec<_> = (0..20).map(|_| rng.random_range(0..script.octets.len())).collect();
+        let mut cuts: Vec<_> = (0..20).map(|_| rng.random_range(0..script.bytes.len())).collect();
         cuts.sort_unstable();
         deliver_pieces(&script, &cuts, |order| order.shuffle(&mut rng));
     }
@@ -174,7 +174,7 @@ fn ulpdus_survive_any_segment_order() {
 #[test]
 fn fpdu_split_at_any_byte_is_reassembled() {
     let script = random_script(&mut SmallRng::seed_from_u64(6));
-    for cut in (1..200).chain([script.octets.len() - 1]) {
+    for cut in (1..200).chain([script.bytes.len() - 1]) {
         // Both orders: the head first, and the tail first.
         deliver_pieces(&script, &[cut], |_| {});
         deliver_pieces(&script, &[cut], |order| order.reverse());
@@ -204,8 +204,8 @@ fn segment_with_partial_and_whole_fpdus_is_deframed() {
 fn segments_rejected_by_tcp_never_reach_mpa() {
     let mut fx = connected();
     fx.post_recv(1, 0, 64);
-    let octets = send(1, b"x");
-    let good = fx.build_frame(|_| {}, &octets);
+    let bytes = send(1, b"x");
+    let good = fx.build_frame(|_| {}, &bytes);
     let flipped = |at: usize| {
         let mut frame = good.clone();
         frame[at] ^= 1;
@@ -217,20 +217,20 @@ fn segments_rejected_by_tcp_never_reach_mpa() {
         flipped(60),
         flipped(22),
         // No ACK; an ACK of what was never sent; a SYN.
-        fx.build_frame(|fields| fields.flags = Flags::PSH, &octets),
-        fx.build_frame(|fields| fields.ack += 1_000_000, &octets),
-        fx.build_frame(|fields| fields.flags = Flags::ACK | Flags::SYN, &octets),
+        fx.build_frame(|fields| fields.flags = Flags::PSH, &bytes),
+        fx.build_frame(|fields| fields.ack += 1_000_000, &bytes),
+        fx.build_frame(|fields| fields.flags = Flags::ACK | Flags::SYN, &bytes),
     ];
     // Left of the window, and right of it.
     for far in [1 << 30, 0u32.wrapping_sub(1 << 30)] {
-        frames.push(fx.build_frame(|fields| fields.seq += far, &octets));
+        frames.push(fx.build_frame(|fields| fields.seq += far, &bytes));
     }
     let before = fx.engine.counters().fpdus_in;
     for frame in frames {
         fx.inject_frame(frame);
         assert_eq!((fx.poll_cq(), fx.engine.counters().fpdus_in), (vec![], before));
     }
-    fx.inject(&octets);
+    fx.inject(&bytes);
     assert_eq!(fx.poll_cq()[0].status, WcStatus::Success);
 }
 
@@ -239,17 +239,17 @@ fn segments_rejected_by_tcp_never_reach_mpa() {
 fn nothing_is_placed_before_the_crc_check() {
     let mut fx = connected();
     let stag = fx.register(0, 64, Access::REMOTE_WRITE, false);
-    let octets = fpdu(&Header::write(stag, 0, true).encode(b"guarded"), true);
-    for octet in &octets[..octets.len() - 1] {
-        fx.inject(&[*octet]);
+    let bytes = fpdu(&Header::write(stag, 0, true).encode(b"guarded"), true);
+    for byte in &bytes[..bytes.len() - 1] {
+        fx.inject(&[*byte]);
         assert_eq!(fx.arena.read(0, 8), [0; 8]);
     }
-    fx.inject(&octets[octets.len() - 1..]);
+    fx.inject(&bytes[bytes.len() - 1..]);
     assert_eq!(fx.arena.read(0, 8), b"guarded\0");
-    // A wrong last octet, and nothing is placed.
-    let mut octets = fpdu(&Header::write(stag, 8, true).encode(b"guarded"), true);
-    *octets.last_mut().unwrap() ^= 0x80;
-    fx.inject(&octets);
+    // A wrong last byte, and nothing is placed.
+    let mut bytes = fpdu(&Header::write(stag, 8, true).encode(b"guarded"), true);
+    *bytes.last_mut().unwrap() ^= 0x80;
+    fx.inject(&bytes);
     assert_eq!(fx.arena.read(8, 8), [0; 8]);
     assert_eq!(fx.sent_terminate().cause(), (2, 0, 2));
 }
@@ -274,7 +274,7 @@ fn in_window_garbage_terminates_without_placement() {
         rng.fill(&mut garbage[..]);
         garbage[..2].copy_from_slice(&[0, 100]);
         fx.inject(&garbage);
-        assert!(fx.arena.read(0, 1 << 16).iter().all(|&octet| octet == 0));
+        assert!(fx.arena.read(0, 1 << 16).iter().all(|&byte| byte == 0));
         assert_eq!(fx.sent_terminate().cause(), (2, 0, 2));
         assert!(!fx.rst_sent);
         let ended = fx.end_reason();
@@ -327,8 +327,8 @@ fn fpdu_larger_than_the_window_is_split() {
     let ulpdus = fx.sent_ulpdus();
     // None is smaller than the least MULPDU, but the last of a message.
     assert!(ulpdus.iter().all(|ulpdu| ulpdu.len() >= 128 || ulpdu[0] & 0x40 != 0));
-    let octets: usize = ulpdus.iter().map(|ulpdu| ulpdu.len() - 18).sum();
-    assert_eq!(octets, 1408);
+    let bytes: usize = ulpdus.iter().map(|ulpdu| ulpdu.len() - 18).sum();
+    assert_eq!(bytes, 1408);
 }
 
 // req-test: MPA-008, MPA-010, MPA-016, MPA-118, DDP-018
@@ -395,18 +395,18 @@ fn padding_is_covered_by_the_crc_and_ignored() {
     let mut fx = connected();
     fx.post_recv(1, 0, 64);
     fx.post_recv(2, 64, 64);
-    let mut octets = send(1, b"three");
-    let crc_at = octets.len() - 4;
-    octets[crc_at - 1] = 0x77;
-    let sum = crc32c::crc32c(&octets[..crc_at]).to_le_bytes();
-    octets[crc_at..].copy_from_slice(&sum);
-    fx.inject(&octets);
+    let mut bytes = send(1, b"three");
+    let crc_at = bytes.len() - 4;
+    bytes[crc_at - 1] = 0x77;
+    let sum = crc32c::crc32c(&bytes[..crc_at]).to_le_bytes();
+    bytes[crc_at..].copy_from_slice(&sum);
+    fx.inject(&bytes);
     assert_eq!(fx.poll_cq()[0].byte_len, 5);
     assert_eq!(fx.arena.read(0, 6), b"three\0");
     // The same padding with the sum of zeros.
-    let mut octets = send(2, b"three");
-    octets[crc_at - 1] = 0x77;
-    fx.inject(&octets);
+    let mut bytes = send(2, b"three");
+    bytes[crc_at - 1] = 0x77;
+    fx.inject(&bytes);
     assert_eq!(fx.sent_terminate().cause(), (2, 0, 2));
 }
 
@@ -415,9 +415,9 @@ fn padding_is_covered_by_the_crc_and_ignored() {
 fn full_size_fpdu_is_reassembled_from_reversed_pieces() {
     let mut fx = connected();
     fx.post_recv(1, 0, 4096);
-    let octets = send(1, &[7; 1436]);
-    assert_eq!(octets.len(), 1460);
-    let pieces: Vec<_> = octets.chunks(64).map(|piece| fx.drop_segment(piece)).collect();
+    let bytes = send(1, &[7; 1436]);
+    assert_eq!(bytes.len(), 1460);
+    let pieces: Vec<_> = bytes.chunks(64).map(|piece| fx.drop_segment(piece)).collect();
     for piece in pieces.iter().rev() {
         assert_eq!(fx.poll_cq().len(), 0);
         fx.retransmit(piece);

@@ -8,7 +8,7 @@ use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::messages::read_request;
 use ferrowarp_tests::peer::{Header, ReadRequest, marked_fpdu};
 
-/// Octets of a tagged header, and of an untagged one.
+/// Bytes of a tagged header, and of an untagged one.
 const HEADER_LENS: (usize, usize) = (14, 18);
 
 fn connected() -> Fixture {
@@ -35,7 +35,7 @@ fn expect_refused(fx: &mut Fixture, ulpdu: &[u8], expected: (u8, u8, u8)) {
     assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
 }
 
-/// A fresh connection, and regions of it: 64 octets at 4096 that may be written, 64 at 4160 that
+/// A fresh connection, and regions of it: 64 bytes at 4096 that may be written, 64 at 4160 that
 /// may be read, and one of another protection domain.
 fn connected_with_regions() -> (Fixture, [u32; 3]) {
     let fx = connected();
@@ -168,9 +168,9 @@ fn write_without_valid_write_access_is_refused() {
 // req-test: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207
 #[test]
 fn write_one_byte_beyond_bounds_is_refused() {
-    for (to, octets) in [(4095u64, &b"x"[..]), (4160, b"x"), (4158, b"xyz"), (4095, b"xy")] {
+    for (to, bytes) in [(4095u64, &b"x"[..]), (4160, b"x"), (4158, b"xyz"), (4095, b"xy")] {
         let (mut fx, [own, ..]) = connected_with_regions();
-        expect_refused(&mut fx, &write_segment(own, to, true, octets), (1, 1, 1));
+        expect_refused(&mut fx, &write_segment(own, to, true, bytes), (1, 1, 1));
     }
     let (mut fx, [own, ..]) = connected_with_regions();
     fx.inject_ulpdu(&write_segment(own, 4158, true, b"yz"));
@@ -182,9 +182,9 @@ fn write_one_byte_beyond_bounds_is_refused() {
 // req-test: DDP-159, DDP-174, DDP-185
 #[test]
 fn write_with_to_wrap_is_refused() {
-    for (to, octets) in [(u64::MAX, &b"xy"[..]), (u64::MAX - 1, b"wxyz")] {
+    for (to, bytes) in [(u64::MAX, &b"xy"[..]), (u64::MAX - 1, b"wxyz")] {
         let (mut fx, [own, ..]) = connected_with_regions();
-        expect_refused(&mut fx, &write_segment(own, to, true, octets), (1, 1, 3));
+        expect_refused(&mut fx, &write_segment(own, to, true, bytes), (1, 1, 3));
     }
     let (mut fx, [own, ..]) = connected_with_regions();
     fx.inject_ulpdu(&write_segment(own, 4096, true, b"fits"));

@@ -11,8 +11,8 @@ use ferrowarp_tests::compliance::messages::{
 };
 use ferrowarp_tests::peer::{Header, ReadRequest, fpdu, opcode};
 
-fn inline(octets: &[u8]) -> Payload {
-    Payload::Inline(octets.iter().copied().collect())
+fn inline(bytes: &[u8]) -> Payload {
+    Payload::Inline(bytes.iter().copied().collect())
 }
 
 fn send_op(solicited: bool, invalidate: Option<u32>) -> Operation {
@@ -172,8 +172,8 @@ fn signaled_sends_and_writes_complete_once_with_their_wr_id() {
 #[test]
 fn read_is_one_request_and_a_segmented_response() {
     let mut fx = Fixture::connected(300, 4, 4);
-    let octets: Vec<u8> = (0..1000u32).map(|at| (at % 251).to_le_bytes()[0]).collect();
-    fx.arena.write(2000, &octets);
+    let bytes: Vec<u8> = (0..1000u32).map(|at| (at % 251).to_le_bytes()[0]).collect();
+    fx.arena.write(2000, &bytes);
     let (source_stag, source_to) = (fx.mem_stag, 2000);
     let (sink_stag, sink_to) = (0xf1c0_ffee, 0xffff_0000_0000_0123);
     let request = ReadRequest { sink_stag, sink_to, len: 1000, source_stag, source_to };
@@ -186,7 +186,7 @@ fn read_is_one_request_and_a_segmented_response() {
         assert_eq!(header, Header::Tagged { opcode, last, stag: sink_stag, to });
         found.extend(payload);
     }
-    assert_eq!(found, octets);
+    assert_eq!(found, bytes);
     // And the stack's own request.
     fx.post_read(1, 10, 1000, PEER_STAG, 77);
     let ulpdus = fx.sent_ulpdus();
@@ -262,14 +262,14 @@ fn zero_length_read_ignores_stag_and_to() {
 #[test]
 fn reads_use_any_offset_and_may_reuse_a_sink() {
     let mut fx = connected();
-    let octets: Vec<u8> = (0..100u8).collect();
-    fx.arena.write(4000, &octets);
+    let bytes: Vec<u8> = (0..100u8).collect();
+    fx.arena.write(4000, &bytes);
     let source = fx.register(4000, 100, Access::REMOTE_READ, false);
     for (msn, (at, len)) in (1..).zip([(0u64, 100u32), (0, 1), (99, 1), (1, 3), (33, 44)]) {
         let sink_to = u64::MAX - 200 + at;
         fx.inject_ulpdu(&read_request(msn, source, 4000 + at, len, sink_to));
         let at = usize::try_from(at).unwrap();
-        let expected = &octets[at..at + len as usize];
+        let expected = &bytes[at..at + len as usize];
         assert_eq!(fx.sent_ulpdus(), [read_response(PEER_STAG, sink_to, true, expected)]);
     }
     for (wr_id, at) in [(1u32, 1u32), (2, 3), (3, 1), (4, 4095)] {

@@ -109,9 +109,9 @@ fn completion_allows_the_buffer_to_be_reused() {
     assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Success)]);
     // What changes from now on changes nothing.
     fx.arena.write(0, &[2; 60_000]);
-    let octets: Vec<_> = fx.sent_messages().into_iter().flat_map(|(_, payload)| payload).collect();
-    assert_eq!(octets.len(), 60_004);
-    assert!(octets.iter().all(|&octet| octet < 2));
+    let bytes: Vec<_> = fx.sent_messages().into_iter().flat_map(|(_, payload)| payload).collect();
+    assert_eq!(bytes.len(), 60_004);
+    assert!(bytes.iter().all(|&byte| byte < 2));
 }
 
 // req-test: DDP-027, DDP-123, DDP-151, RDMAP-252

@@ -10,9 +10,9 @@ use ferrowarp_tests::compliance::messages::{
 };
 use ferrowarp_tests::peer::{Header, fpdu};
 
-/// T of a segment's control octet.
+/// T of a segment's control byte.
 const TAGGED: u8 = 0x80;
-/// L of a segment's control octet.
+/// L of a segment's control byte.
 const LAST: u8 = 0x40;
 
 fn is_tagged(ulpdu: &[u8]) -> bool {
@@ -28,7 +28,7 @@ fn queue_of(ulpdu: &[u8]) -> [u8; 4] {
     ulpdu[6..10].try_into().unwrap()
 }
 
-/// Each message that a stack sends, in segments of 300 octets: a Write, the four kinds of Send, a
+/// Each message that a stack sends, in segments of 300 bytes: a Write, the four kinds of Send, a
 /// Read Request, a Read Response and, at last, a Terminate.
 fn one_of_each() -> Vec<Vec<u8>> {
     let mut fx = Fixture::connected(300, 4, 4);
@@ -100,18 +100,18 @@ fn reads_complete_in_order_on_whole_responses() {
         fx.post_read(wr_id, 100 * wr_id, 6, PEER_STAG, 0);
     }
     assert_eq!(sent_opcodes(&mut fx), [1; 8]);
-    let segment = |fx: &Fixture, wr_id: u32, at: u64, last, octets: &[u8]| {
-        fpdu(&read_response(fx.mem_stag, u64::from(100 * wr_id) + at, last, octets), true)
+    let segment = |fx: &Fixture, wr_id: u32, at: u64, last, bytes: &[u8]| {
+        fpdu(&read_response(fx.mem_stag, u64::from(100 * wr_id) + at, last, bytes), true)
     };
     for wr_id in (1..=8).step_by(2) {
         // The head of one response gets lost; what follows it, up to the end of the next response,
         // is here and not delivered.
-        let octets = segment(&fx, wr_id, 0, false, b"abc");
-        let head = fx.drop_segment(&octets);
-        let octets = segment(&fx, wr_id, 3, true, b"def");
-        let tail = fx.drop_segment(&octets);
-        let octets = segment(&fx, wr_id + 1, 0, true, b"ghijkl");
-        fx.inject(&octets);
+        let bytes = segment(&fx, wr_id, 0, false, b"abc");
+        let head = fx.drop_segment(&bytes);
+        let bytes = segment(&fx, wr_id, 3, true, b"def");
+        let tail = fx.drop_segment(&bytes);
+        let bytes = segment(&fx, wr_id + 1, 0, true, b"ghijkl");
+        fx.inject(&bytes);
         assert_eq!(fx.poll_cq(), [], "Read {wr_id}");
         fx.retransmit(&head);
         assert_eq!(fx.poll_cq(), [], "Read {wr_id} has half of its response");
@@ -161,12 +161,12 @@ fn segmented_send_reports_its_total_length() {
     fx.post_recv(2, 20_000, 16_384);
     for (msn, cuts) in (1..).zip([&[1428usize; 7][..], &[1, 2, 3]]) {
         let len: usize = cuts.iter().sum();
-        let octets: Vec<u8> = (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect();
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect();
         let mut at = 0;
         for cut in cuts {
             let mo = u32::try_from(at).unwrap();
             let header = Header::send(msn, mo, at + cut == len);
-            fx.inject_ulpdu(&header.encode(&octets[at..at + cut]));
+            fx.inject_ulpdu(&header.encode(&bytes[at..at + cut]));
             at += cut;
         }
         let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.byte_len as usize)).collect();

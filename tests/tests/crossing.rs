@@ -9,7 +9,7 @@ use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::*;
 use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
 
-/// Octets of each Write.
+/// Bytes of each Write.
 const LEN: u32 = 10_000;
 /// Where Writes go that must not get there.
 const LATE: usize = 1 << 20;
@@ -27,8 +27,8 @@ impl Pair {
         let qps = connect(&mut world, 0, None);
         let stags = [0, 1].map(|end| register(&world, end, 0, 4 << 20));
         for end in 0..2 {
-            let octets: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8 + 1).collect();
-            world.ends[end].arena.write(0, &octets);
+            let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8 + 1).collect();
+            world.ends[end].arena.write(0, &bytes);
             for wr_id in 100..104 {
                 let wr = receive(wr_id, stags[end], 1 << 19, 4096);
                 world.ends[end].engine.post_recv(qps[end], wr).unwrap();
@@ -83,7 +83,7 @@ impl Pair {
         assert_eq!(wr_ids, [1, 2, 3, 100, 101, 102, 103]);
         assert!(seen[3..].iter().all(|(_, status)| *status == WcStatus::Flushed), "{seen:?}");
         let late = self.world.ends[end].arena.read(LATE, LEN as usize);
-        assert!(late.iter().all(|&octet| octet == 0), "placed behind an error");
+        assert!(late.iter().all(|&byte| byte == 0), "placed behind an error");
     }
 }
 

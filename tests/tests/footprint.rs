@@ -12,13 +12,13 @@ use ferrowarp_tests::sim::world::{World, WorldOptions};
 const CONNECTIONS: usize = 10_000;
 /// Connections that are set up at a time.
 const BATCH: usize = 50;
-/// Octets of an idle connection, besides what its queue pair asked for.
+/// Bytes of an idle connection, besides what its queue pair asked for.
 const BUDGET: usize = 1024;
 /// After so long a connection is idle.
 const IDLE_NS: u64 = 2 * SECOND;
 const PORT: u16 = 4420;
 
-/// Octets of memory in use.
+/// Bytes of memory in use.
 fn resident() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").expect("Linux tells");
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());

@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets over a bounded corpus: octets drawn at random, and well-formed
-//! input with a few octets changed.
+//! The bodies of the fuzz targets over a bounded corpus: bytes drawn at random, and well-formed
+//! input with a few bytes changed.
 
 use ferrowarp_tests::fuzz;
 use ferrowarp_tests::peer::{Header, ReadRequest, Role, Startup, fpdu, marked_fpdu, opcode};
@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 
 const ROUNDS: u64 = 200_000;
 
-/// Calls `target` with random octets and with mutations of the seeds.
+/// Calls `target` with random bytes and with mutations of the seeds.
 fn run(target: fn(&[u8]), seeds: &[Vec<u8>]) {
     run_rounds(target, seeds, ROUNDS);
 }
@@ -19,23 +19,23 @@ fn run_rounds(target: fn(&[u8]), seeds: &[Vec<u8>], rounds: u64) {
     }
     for round in 0..rounds {
         let mut rng = SmallRng::seed_from_u64(round);
-        let mut octets = if rng.random_ratio(1, 4) {
+        let mut bytes = if rng.random_ratio(1, 4) {
             (0..rng.random_range(0..200)).map(|_| rng.random()).collect()
         } else {
             seeds[rng.random_range(0..seeds.len())].clone()
         };
         for _ in 0..rng.random_range(0..4) {
             match rng.random_range(0..3) {
-                0 if !octets.is_empty() => {
-                    let at = rng.random_range(0..octets.len());
-                    octets[at] = rng.random();
+                0 if !bytes.is_empty() => {
+                    let at = rng.random_range(0..bytes.len());
+                    bytes[at] = rng.random();
                 }
-                1 => octets.truncate(rng.random_range(0..=octets.len())),
-                _ => octets.extend((0..rng.random_range(0..20)).map(|_| rng.random::<u8>())),
+                1 => bytes.truncate(rng.random_range(0..=bytes.len())),
+                _ => bytes.extend((0..rng.random_range(0..20)).map(|_| rng.random::<u8>())),
             }
         }
-        let outcome = std::panic::catch_unwind(|| target(&octets));
-        assert!(outcome.is_ok(), "round {round}: {octets:02x?}");
+        let outcome = std::panic::catch_unwind(|| target(&bytes));
+        assert!(outcome.is_ok(), "round {round}: {bytes:02x?}");
     }
 }
 
@@ -165,13 +165,13 @@ fn headers() {
 #[test]
 fn stream() {
     let lengths = |ulpdus: &[(u8, Vec<u8>)]| {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         for (choice, ulpdu) in ulpdus {
-            octets.push(u8::try_from(ulpdu.len()).unwrap());
-            octets.push(*choice);
-            octets.extend_from_slice(ulpdu);
+            bytes.push(u8::try_from(ulpdu.len()).unwrap());
+            bytes.push(*choice);
+            bytes.extend_from_slice(ulpdu);
         }
-        octets
+        bytes
     };
     let sends: Vec<_> = (1..5).map(|msn| (0, send(msn, 0, b"message"))).collect();
     let mut seeds = vec![lengths(&sends)];
@@ -197,10 +197,10 @@ fn live() {
     for choice in 0..4 {
         for kind in 0..16 {
             for calm in [2, 5, 20] {
-                let mut octets = vec![choice];
-                octets.resize(1 + calm, 255);
-                octets.extend([0, kind, 0, 3, 5, 7, 1, 9, 200, 0, kind, 77, 1, 2, 3, 4, 5, 6]);
-                seeds.push(octets);
+                let mut bytes = vec![choice];
+                bytes.resize(1 + calm, 255);
+                bytes.extend([0, kind, 0, 3, 5, 7, 1, 9, 200, 0, kind, 77, 1, 2, 3, 4, 5, 6]);
+                seeds.push(bytes);
             }
         }
     }

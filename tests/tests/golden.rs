@@ -81,7 +81,7 @@ fn untagged_headers() {
 
 // req-test: RDMAP-045, RDMAP-048, RDMAP-049, RDMAP-052, RDMAP-057
 #[test]
-fn control_octets() {
+fn control_bytes() {
     let send = |invalidate, solicited| Opcode::Send { invalidate, solicited };
     let opcodes = [
         Opcode::Write,
@@ -93,10 +93,10 @@ fn control_octets() {
         send(true, true),
         Opcode::Terminate,
     ];
-    let octets = golden("control octets 0 to 7, version 1");
-    for (opcode, octet) in opcodes.into_iter().zip(octets) {
-        assert_eq!(opcode.control(Version::Ietf), octet, "{opcode:?}");
-        assert_eq!(Opcode::parse(octet, Version::Ietf), Ok(opcode));
+    let bytes = golden("control octets 0 to 7, version 1");
+    for (opcode, byte) in opcodes.into_iter().zip(bytes) {
+        assert_eq!(opcode.control(Version::Ietf), byte, "{opcode:?}");
+        assert_eq!(Opcode::parse(byte, Version::Ietf), Ok(opcode));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Goodput and tail repair in virtual time against the committed table, `goodput.tsv`; requests
 //! and responses against another, `exchange.tsv`.
 //!
-//! 1 Gb/s, a queue of what the path holds; 94.14 % is all that a payload of 1,448 octets in 1,538
+//! 1 Gb/s, a queue of what the path holds; 94.14 % is all that a payload of 1,448 bytes in 1,538
 //! on the wire can make. The rows of 20 ms with little loss are those of a second, not of the long
 //! run: a window of a full pipe has not come down to what so few losses allow by then. At 100 us
 //! the time that a window takes on the wire adds to the round trip.
@@ -86,7 +86,7 @@ fn goodput_matches_the_committed_table() {
         [20, 100, 1000].map(|rtt_us| (rtt_us, measure_tail_loss(rtt_us, 1000))).into();
     let table = render(&rows, &tails);
     for (case, row) in &rows {
-        // Payload of 1,448 in 1,538 octets on the wire.
+        // Payload of 1,448 in 1,538 bytes on the wire.
         let most = 1448.0 / 1538.0;
         if case.loss == 0.0 {
             assert!(row.goodput > 0.9 * most, "{case:?}: {row:?}");

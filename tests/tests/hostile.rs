@@ -131,8 +131,8 @@ fn invalidate(opcode: u8, stag: u32) -> Vec<u8> {
     Header::Untagged { opcode, last: true, invalidate: stag, qn: 0, msn: 1, mo: 0 }.encode(b"bye")
 }
 
-fn changed(mut ulpdu: Vec<u8>, at: usize, octet: u8) -> Vec<u8> {
-    ulpdu[at] = octet;
+fn changed(mut ulpdu: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
+    ulpdu[at] = byte;
     ulpdu
 }
 
@@ -304,7 +304,7 @@ fn each_violation_gets_its_terminate() {
     // After all of that the next connection works, and nothing was placed.
     let mut found = vec![0xEE; LEN as usize];
     fx.open.read(0, &mut found);
-    assert!(found.iter().all(|octet| *octet == 0));
+    assert!(found.iter().all(|byte| *byte == 0));
     let (qp, mut peer) = fx.connect(Version::Ietf);
     peer.write(fx.open.rkey(), fx.open.addr(), b"still here").unwrap();
     peer.send(opcode::SEND, 0, b"done").unwrap();
@@ -333,9 +333,9 @@ fn terminates_for_local_causes_have_no_headers() {
     };
     let nothing = write(0, 0, 0);
     let damaged = || {
-        let mut octets = peer::fpdu(&nothing, true);
-        *octets.last_mut().unwrap() ^= 0x80;
-        octets
+        let mut bytes = peer::fpdu(&nothing, true);
+        *bytes.last_mut().unwrap() ^= 0x80;
+        bytes
     };
 
     // By force, for each reason.

@@ -66,7 +66,7 @@ impl Wire {
                     last = Instant::now();
                 }
                 port.receive(32, |frame| {
-                    arrived[1 - index].push(number(frame.octets()));
+                    arrived[1 - index].push(number(frame.bytes()));
                     last = Instant::now();
                 });
             }
@@ -91,15 +91,15 @@ impl Wire {
 
 /// UDP over IPv4, with a number at the end.
 fn frame(number: usize) -> Vec<u8> {
-    let mut octets = vec![0; 100];
-    octets[12..15].copy_from_slice(&[8, 0, 0x45]);
-    octets[23] = 17;
-    octets[92..].copy_from_slice(&number.to_be_bytes());
-    octets
+    let mut bytes = vec![0; 100];
+    bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
+    bytes[23] = 17;
+    bytes[92..].copy_from_slice(&number.to_be_bytes());
+    bytes
 }
 
-fn number(octets: &[u8]) -> usize {
-    usize::from_be_bytes(octets[92..].try_into().unwrap())
+fn number(bytes: &[u8]) -> usize {
+    usize::from_be_bytes(bytes[92..].try_into().unwrap())
 }
 
 fn program() -> Option<PathBuf> {
@@ -174,7 +174,7 @@ fn delay_duplication_and_reordering_are_as_configured() {
 fn rate_limit_queues_and_drops() {
     let Some(path) = program() else { return };
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // 100 frames of 124 octets on the wire each second: most do not fit.
+    // 100 frames of 124 bytes on the wire each second: most do not fit.
     let mut wire = Wire::open(&path, "--rate 99.2kbit --queue 1000");
     let arrived = wire.exchange(Duration::from_millis(300));
     let (_, counters) = wire.end();

@@ -1,5 +1,5 @@
 //! The stack against the kernel's TCP over a bad wire, in both roles, with the kernel's options on
-//! and off. Every octet is verified. Between the two stands `iwlink`.
+//! and off. Every byte is verified. Between the two stands `iwlink`.
 #![cfg(feature = "device")]
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use serde_json::Value;
 /// The kernel's interface.
 const INTERFACE: &str = "fwk0";
 const PORT: u16 = 4791;
-/// Octets of a message.
+/// Bytes of a message.
 const MESSAGE_LEN: usize = 250_000;
 /// Messages each way: no more than a queue pair of the helpers has buffers for.
 const MESSAGES: usize = 6;
@@ -98,8 +98,8 @@ impl Wire {
     }
 }
 
-/// Octets of message `number` of one end: all different, and telling.
-fn octets(salt: usize, number: usize) -> Vec<u8> {
+/// Bytes of message `number` of one end: all different, and telling.
+fn bytes(salt: usize, number: usize) -> Vec<u8> {
     (0..MESSAGE_LEN as u64)
         .map(|at| {
             let mixed = at << 20 | (salt * 1000 + number) as u64;
@@ -115,19 +115,19 @@ fn bulk(stack: &Stack, link: &mut TestConnection<'_>, salt: usize) {
     let count = u32::try_from(MESSAGE_LEN).unwrap();
     for number in 0..MESSAGES {
         let at = number * MESSAGE_LEN;
-        outbox.write(at, &octets(salt + 1, number));
+        outbox.write(at, &bytes(salt + 1, number));
         post_recv(&link.qp, number as u64, inbox.sge(at, count));
         post_send(&link.qp, 100 + number as u64, gather(outbox.sge(at, count)));
     }
     // The peer's sending must not wait for its receiving: the stack's window is open.
     for number in 0..MESSAGES {
-        link.peer.send(opcode::SEND, 0, &octets(salt, number)).unwrap();
+        link.peer.send(opcode::SEND, 0, &bytes(salt, number)).unwrap();
     }
     let before = link.peer.sends.len();
     link.peer.serve_until(|peer| peer.sends.len() == before + MESSAGES).unwrap();
     for number in 0..MESSAGES {
-        let sent = octets(salt + 1, number);
-        assert!(link.peer.sends[before + number].octets == sent, "message {number} of ours");
+        let sent = bytes(salt + 1, number);
+        assert!(link.peer.sends[before + number].bytes == sent, "message {number} of ours");
     }
     let wcs = stack.completions(2 * MESSAGES);
     assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success), "{wcs:?}");
@@ -136,7 +136,7 @@ fn bulk(stack: &Stack, link: &mut TestConnection<'_>, salt: usize) {
     let mut found = vec![0; MESSAGE_LEN];
     for number in 0..MESSAGES {
         inbox.read(number * MESSAGE_LEN, &mut found);
-        assert!(found == octets(salt, number), "message {number} of the peer");
+        assert!(found == bytes(salt, number), "message {number} of the peer");
     }
 }
 

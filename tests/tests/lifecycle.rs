@@ -87,8 +87,8 @@ fn sge(lkey: u32, addr: u64, len: u32) -> Sge {
     Sge { addr, len, lkey }
 }
 
-fn send(wr_id: u64, octets: &[u8]) -> SendWr {
-    let payload = Payload::Inline(octets.iter().copied().collect());
+fn send(wr_id: u64, bytes: &[u8]) -> SendWr {
+    let payload = Payload::Inline(bytes.iter().copied().collect());
     let operation = Operation::Send { payload, solicited: false, invalidate: None };
     SendWr { wr_id, operation, signaled: true, fence: false }
 }
@@ -314,7 +314,7 @@ fn linger_lasts_while_the_peer_acknowledges() {
         let ours = world.ends[0].arena.register(0, 1 << 20, Access::ALL, PD);
         let stag = world.ends[1].arena.register(0, 1 << 20, Access::ALL, PD);
         world.ends[0].arena.write(0, &[0x5a; LEN as usize]);
-        // Octets per second: 256 KiB take half a minute.
+        // Bytes per second: 256 KiB take half a minute.
         world.set_faults(Faults { rate: Some(8 * 1024), delay_ns: 1000, ..Faults::NONE });
         let mut accepted = 0;
         for wr_id in 0..8 {
@@ -347,7 +347,7 @@ fn linger_lasts_while_the_peer_acknowledges() {
         let Event::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
         assert_eq!(reason, EndReason::PeerClosed);
         let placed = world.ends[1].arena.read(0, 4 * LEN as usize);
-        assert!(placed.iter().all(|&octet| octet == 0x5a));
+        assert!(placed.iter().all(|&byte| byte == 0x5a));
     }
 }
 
@@ -505,7 +505,7 @@ fn corruption_missed_by_tcp_is_caught_by_the_mpa_crc() {
             false
         });
         let placed = world.ends[1].arena.read(0, 1 << 18);
-        assert!(placed.iter().all(|&octet| octet == 0x5a || octet == 0), "seed {seed}");
+        assert!(placed.iter().all(|&byte| byte == 0x5a || byte == 0), "seed {seed}");
     }
     assert!(caught.get() > 20, "only {} of 40 runs saw a damaged FPDU", caught.get());
 }

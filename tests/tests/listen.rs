@@ -172,7 +172,7 @@ impl Peer {
         answer
     }
 
-    /// Sends octets in order with an ACK.
+    /// Sends bytes in order with an ACK.
     fn send(&mut self, fx: &mut Fixture, flags: Flags, payload: &[u8]) -> Vec<Segment> {
         self.ts.0 += 1;
         let options = Options::timestamps(Some(self.ts));
@@ -226,9 +226,9 @@ impl Peer {
 fn mpa_request() -> Vec<u8> {
     let request =
         startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
-    let mut octets = vec![0; request.wire_len()];
-    request.emit(&mut octets);
-    octets
+    let mut bytes = vec![0; request.wire_len()];
+    request.emit(&mut bytes);
+    bytes
 }
 
 fn under_pressure() -> Fixture {

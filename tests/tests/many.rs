@@ -20,7 +20,7 @@ use ferrowarp_tests::skip;
 const PORT: u16 = 18515;
 const PD: u32 = 7;
 const COUNT: usize = 10_000;
-/// Octets of a Write, and Writes of a round.
+/// Bytes of a Write, and Writes of a round.
 const WRITE_LEN: u32 = 64 * 1024;
 const WRITES: u64 = 200;
 

@@ -20,9 +20,9 @@ const SOCKET: &str = "FERROWARP_TEST_SOCKET";
 const PORT: u16 = 4791;
 const LEN: usize = 3_000_000;
 
-/// Octets of a Send, in place.
-fn inline(octets: &[u8]) -> Payload {
-    Payload::Inline(octets.iter().copied().collect())
+/// Bytes of a Send, in place.
+fn inline(bytes: &[u8]) -> Payload {
+    Payload::Inline(bytes.iter().copied().collect())
 }
 
 #[test]
@@ -85,8 +85,8 @@ fn client(socket: &str) {
     let addr = u64::from_be_bytes(answer[..8].try_into().unwrap());
     let rkey = u32::from_be_bytes(answer[8..].try_into().unwrap());
 
-    let (octets, len) = (pattern(LEN, 7), u32::try_from(LEN).unwrap());
-    mine.write(0, &octets);
+    let (bytes, len) = (pattern(LEN, 7), u32::try_from(LEN).unwrap());
+    mine.write(0, &bytes);
     post_write(&qp, 2, mine.sge(0, len), rkey, addr);
     assert_eq!(stack.expect_success().wr_id, 2);
     mine.fill(0, LEN, 0);
@@ -94,7 +94,7 @@ fn client(socket: &str) {
     assert_eq!(stack.expect_success().wr_id, 3);
     let mut found = vec![0; LEN];
     mine.read(0, &mut found);
-    assert!(found == octets, "what comes back is what was written");
+    assert!(found == bytes, "what comes back is what was written");
     post_send(&qp, 4, gather(mine.sge(0, 10)));
     assert_eq!(stack.expect_success().wr_id, 4);
     qp.disconnect().unwrap();

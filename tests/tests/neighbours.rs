@@ -111,25 +111,25 @@ impl Fixture {
         fx
     }
 
-    fn put(&mut self, octets: Vec<u8>) {
-        self.engine.device().inbound.borrow_mut().push_back(octets);
+    fn put(&mut self, bytes: Vec<u8>) {
+        self.engine.device().inbound.borrow_mut().push_back(bytes);
     }
 
     /// A pass, and what it sent.
     fn sent(&mut self) -> Vec<Sent> {
         self.engine.drive(self.now);
         let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
-        let others = frames.into_iter().filter(|octets| !is_membership_report(octets));
-        others.map(|octets| self.read(octets)).collect()
+        let others = frames.into_iter().filter(|bytes| !is_membership_report(bytes));
+        others.map(|bytes| self.read(bytes)).collect()
     }
 
-    fn read(&self, octets: Vec<u8>) -> Sent {
-        let to = *octets.first_chunk().unwrap();
+    fn read(&self, bytes: Vec<u8>) -> Sent {
+        let to = *bytes.first_chunk().unwrap();
         let l3 = self.link.header_len();
-        assert_eq!(octets[6..12], MAC);
-        let ethertype = self.link.parse_header(&octets).expect("of our VLAN").0;
+        assert_eq!(bytes[6..12], MAC);
+        let ethertype = self.link.parse_header(&bytes).expect("of our VLAN").0;
         if ethertype == ETHERTYPE_ARP {
-            let packet = arp::parse(&octets[l3..]).unwrap();
+            let packet = arp::parse(&bytes[l3..]).unwrap();
             let is_question = packet.is_request && packet.target != packet.sender.0;
             return if is_question {
                 Sent::Solicit(packet.target.into(), to)
@@ -137,9 +137,9 @@ impl Fixture {
                 Sent::Advert(packet.sender.0.into(), to)
             };
         }
-        let packet = Packet::parse(&octets, octets.len(), l3, true).unwrap();
+        let packet = Packet::parse(&bytes, bytes.len(), l3, true).unwrap();
         if let (IpAddr::V6(src), IpAddr::V6(dst)) = (packet.src, packet.dst) {
-            match ndp::parse(src, dst, packet.hop_limit, &octets[packet.l4..packet.end]) {
+            match ndp::parse(src, dst, packet.hop_limit, &bytes[packet.l4..packet.end]) {
                 Some(ndp::Message::Solicitation { target, .. }) => {
                     return Sent::Solicit(target.into(), to);
                 }
@@ -149,7 +149,7 @@ impl Fixture {
                 None => {}
             }
         }
-        let frame = HeapFrame(octets);
+        let frame = HeapFrame(bytes);
         let parsed = match self.link.vlan {
             None => Segment::parse(&frame, ChecksumMode::Software),
             Some(_) => Segment::parse_vlan(&frame, ChecksumMode::Software),
@@ -316,7 +316,7 @@ struct Peer {
     tuple: FourTuple,
     mac: [u8; 6],
     fields: Fields,
-    /// A start-up frame, of which an octet goes at a time.
+    /// A start-up frame, of which an byte goes at a time.
     startup: Vec<u8>,
 }
 
@@ -353,10 +353,10 @@ impl Peer {
         Self { tuple, mac: PEER, fields, startup }
     }
 
-    /// Sends the next octet; what the engine sent then.
+    /// Sends the next byte; what the engine sent then.
     fn send_next(&mut self, fx: &mut Fixture) -> Vec<Sent> {
-        let octet = self.startup.pop().expect("enough octets");
-        fx.segment(self.tuple, self.mac, &self.fields, &[octet]);
+        let byte = self.startup.pop().expect("enough octets");
+        fx.segment(self.tuple, self.mac, &self.fields, &[byte]);
         self.fields.seq += 1;
         let mut sent = fx.sent();
         // An ACK waits for a while.
@@ -441,7 +441,7 @@ fn unreachable_neighbor_is_probed_and_connections_resume() {
         let (mut questions, mut answers) = (Vec::new(), 0);
         for _ in 0..80 {
             fx.advance(SECOND);
-            // An old octet is answered, and is no progress.
+            // An old byte is answered, and is no progress.
             let fields = Fields { seq: peer.fields.seq - 1, ..peer.fields.clone() };
             fx.segment(peer.tuple, PEER, &fields, &[0]);
             let sent = fx.sent();
@@ -595,10 +595,10 @@ fn echo_replies_are_rate_limited() {
     ping[12..14].copy_from_slice(&[8, 0]);
     ping.extend([0x45, 0, 0, 36, 0, 0, 0, 0, 64, 1, 0, 0, 198, 18, 0, 2, 198, 18, 0, 1]);
     ping.extend([8, 0, 0, 0, 0, 1, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]);
-    let fill = |octets: &mut [u8], at: usize| {
-        octets[at..at + 2].fill(0);
-        let sum = !ferrowarp_proto::wire::checksum::sum(octets);
-        octets[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    let fill = |bytes: &mut [u8], at: usize| {
+        bytes[at..at + 2].fill(0);
+        let sum = !ferrowarp_proto::wire::checksum::sum(bytes);
+        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     };
     fill(&mut ping[34..], 2);
     let seal = |ping: &mut Vec<u8>| fill(&mut ping[14..34], 10);
@@ -613,9 +613,9 @@ fn echo_replies_are_rate_limited() {
     assert_eq!(answered, 1000);
     fx.advance(SECOND);
     // To a group, or from one.
-    for (at, octets) in [(26, [224, 0, 0, 1]), (30, [198, 18, 0, 255]), (30, [224, 0, 0, 1])] {
+    for (at, bytes) in [(26, [224, 0, 0, 1]), (30, [198, 18, 0, 255]), (30, [224, 0, 0, 1])] {
         let mut bad = ping.clone();
-        bad[at..at + 4].copy_from_slice(&octets);
+        bad[at..at + 4].copy_from_slice(&bytes);
         seal(&mut bad);
         fx.put(bad);
     }
@@ -650,15 +650,15 @@ fn seeds(vlan: Option<u16>) -> Vec<Vec<u8>> {
         let tuple =
             FourTuple { local: (near(v6, 2), 5000).into(), remote: (ours(v6), PORT).into() };
         let template = HeaderTemplate::with_link(link, MAC, tuple);
-        let mut octets = vec![0; template.base_len() + 600];
+        let mut bytes = vec![0; template.base_len() + 600];
         let fields = Fields { flags: Flags::SYN, ..Fields::default() };
-        template.emit(&mut octets, &fields, 600, ChecksumMode::Software);
-        frames.extend(fragment(octets.clone(), 300, 7));
+        template.emit(&mut bytes, &fields, 600, ChecksumMode::Software);
+        frames.extend(fragment(bytes.clone(), 300, 7));
         let l3 = link.header_len();
         // The same as an echo request, whose checksum is wrong.
-        octets[l3 + if v6 { 6 } else { 9 }] = if v6 { 58 } else { 1 };
-        octets[template.base_len() - 20] = if v6 { 128 } else { 8 };
-        frames.push(octets);
+        bytes[l3 + if v6 { 6 } else { 9 }] = if v6 { 58 } else { 1 };
+        bytes[template.base_len() - 20] = if v6 { 128 } else { 8 };
+        frames.push(bytes);
     }
     frames
 }

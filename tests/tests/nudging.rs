@@ -30,7 +30,7 @@ fn opcodes(frames: &[Vec<u8>]) -> Vec<u8> {
     let opcode = |frame: &Vec<u8>| {
         let tcp = 14 + 20;
         let payload = tcp + usize::from(frame.get(tcp + 12)? >> 4) * 4;
-        // The FPDU's length and DDP's control octet stand before it.
+        // The FPDU's length and DDP's control byte stand before it.
         Some(frame.get(payload + 3)? & 0x0f)
     };
     frames.iter().filter_map(opcode).collect()
@@ -45,8 +45,8 @@ fn siw_wakeup_never_interleaves_with_a_response() {
     let qps = connect(&mut world, 0, None);
     let [source, sink] =
         [0, 1].map(|end| world.ends[end].arena.register(0, LEN.into(), Access::ALL, PD));
-    let octets: Vec<u8> = (0..LEN).map(|at| u8::try_from(at % 251).unwrap()).collect();
-    world.ends[0].arena.write(0, &octets);
+    let bytes: Vec<u8> = (0..LEN).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    world.ends[0].arena.write(0, &bytes);
     let sink = Sge { addr: 0, len: LEN, lkey: sink };
     let read = Operation::Read { sink, rkey: source, remote: 0 };
     post(&mut world, 1, qps[1], signaled_wr(1, read));
@@ -62,5 +62,5 @@ fn siw_wakeup_never_interleaves_with_a_response() {
     }
     let wc = &completions(&mut world, 1, CqId(0), 1)[0];
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Success));
-    assert_eq!(world.ends[1].arena.read(0, octets.len()), octets);
+    assert_eq!(world.ends[1].arena.read(0, bytes.len()), bytes);
 }

@@ -43,7 +43,7 @@ fn message(number: usize) -> Vec<u8> {
 fn expect_delivered(fx: &mut Fixture, number: usize) {
     let wc = fx.queues.poll(CQ).expect("a completion");
     assert_eq!((wc.status, wc.wr_id, wc.byte_len), (WcStatus::Success, number as u64, 1000));
-    assert!(fx.arena.read(0, 1000).iter().all(|&octet| usize::from(octet) == number % 251));
+    assert!(fx.arena.read(0, 1000).iter().all(|&byte| usize::from(byte) == number % 251));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn partial_fpdus_of_many_peers_end_no_stream() {
         assert_eq!((fx.engine.qp_state(*qp), peer.rst_received), (QpState::Rts, false));
     }
     let usage = fx.engine.usage();
-    assert_eq!((usage.partial_fpdus, usage.partial_octets), (0, 0));
+    assert_eq!((usage.partial_fpdus, usage.partial_bytes), (0, 0));
     let counters = fx.engine.counters();
     assert_eq!((counters.assembly_exhausted, counters.terminates_out), (0, 0));
 }
@@ -89,7 +89,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// One that writes `len` octets of `fill` to `to` with one FPDU.
+    /// One that writes `len` bytes of `fill` to `to` with one FPDU.
     fn new(fx: &mut Fixture, port: u16, stag: u32, to: u64, fill: u8, len: usize) -> Self {
         let (peer, qp) = connect(fx, port);
         let rsvd_ulp = Opcode::Write.control(Version::Ietf);
@@ -118,7 +118,7 @@ impl Writer {
     }
 }
 
-/// Two writers of 40,000 octets, of which the engine has memory for one.
+/// Two writers of 40,000 bytes, of which the engine has memory for one.
 fn competing_writers(fx: &mut Fixture) -> [Writer; 2] {
     let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
     let mut rivals = [1u8, 2].map(|at| {
@@ -133,17 +133,17 @@ fn competing_writers(fx: &mut Fixture) -> [Writer; 2] {
 
 fn expect_written(fx: &Fixture, fill: u8) {
     let at = usize::try_from(SHARED).unwrap() + usize::from(fill) * 100_000;
-    assert!(fx.arena.read(at, 40_000).iter().all(|&octet| octet == fill));
+    assert!(fx.arena.read(at, 40_000).iter().all(|&byte| byte == fill));
 }
 
 #[test]
 fn data_without_buffer_memory_is_not_acked_and_is_retransmitted() {
-    let mut fx = Fixture::new(|config| config.partial_octets_max = 70_000);
+    let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
     let mut rivals = competing_writers(&mut fx);
     // What fits the shortest buffer was kept, and nothing else acknowledged.
     assert_eq!(rivals[1].sent, usize::from(MSS));
     assert!(fx.engine.counters().assembly_exhausted > 0);
-    assert!(fx.engine.usage().partial_octets <= 70_000);
+    assert!(fx.engine.usage().partial_bytes <= 70_000);
     assert!(rivals[1].peer.snd_wnd >= 64 * 1024, "the window stays open");
     // Others go on whose FPDUs are of the ordinary length.
     let (mut other, qp) = connect(&mut fx, 5000);
@@ -160,14 +160,14 @@ fn data_without_buffer_memory_is_not_acked_and_is_retransmitted() {
         expect_written(&fx, fill);
         assert_eq!(fx.engine.qp_state(writer.qp), QpState::Rts);
     }
-    assert_eq!(fx.engine.usage().partial_octets, 0);
+    assert_eq!(fx.engine.usage().partial_bytes, 0);
 }
 
 #[test]
 fn stalled_partial_fpdu_is_evicted() {
-    let mut fx = Fixture::new(|config| config.partial_octets_max = 70_000);
+    let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
     let [mut first, mut second] = competing_writers(&mut fx);
-    // It goes on octet by octet, and that helps it nothing.
+    // It goes on byte by byte, and that helps it nothing.
     for _ in 0..11 {
         let next = first.sent + 1;
         first.send_to(&mut fx, next);
@@ -190,7 +190,7 @@ fn stalled_partial_fpdu_is_evicted() {
 
 #[test]
 fn fin_after_unbuffered_data_ends_the_stream() {
-    let mut fx = Fixture::new(|config| config.partial_octets_max = 70_000);
+    let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
     let [_, second] = competing_writers(&mut fx);
     let piece = second.stream[second.sent..second.sent + 1000].to_vec();
     second.peer.send_segment(

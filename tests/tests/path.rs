@@ -82,15 +82,15 @@ impl Fixture {
         (counters.icmp_errors_in, counters.icmp_errors_ignored)
     }
 
-    /// Posts a Write of so many octets.
+    /// Posts a Write of so many bytes.
     fn write(&mut self, len: usize) {
         let [left, right] = [0, 1].map(|end| {
             let arena = &self.world.ends[end].arena;
             arena.register(0, 1 << 16, Access::ALL, 1)
         });
-        let octets: Vec<u8> =
+        let bytes: Vec<u8> =
             (0..len).map(|at| u8::try_from((at * 7 + len) % 251).unwrap()).collect();
-        self.world.ends[0].arena.write(0, &octets);
+        self.world.ends[0].arena.write(0, &bytes);
         let source = Sge { addr: 0, len: u32::try_from(len).unwrap(), lkey: left };
         let payload = Payload::Gather([source].into_iter().collect());
         let operation = Operation::Write { payload, rkey: right, remote: 0 };
@@ -245,9 +245,9 @@ fn smaller_send_mtu_limits_emss_but_not_the_advertised_mss() {
         // No search for a larger path changes it.
         for len in [30_000, 30_001] {
             fx.write(len);
-            let octets = fx.world.ends[0].arena.read(0, len);
+            let bytes = fx.world.ends[0].arena.read(0, len);
             assert!(fx.world.run_until(120 * SECOND, |world| {
-                world.ends[1].arena.read(0, len) == octets && !world.step()
+                world.ends[1].arena.read(0, len) == bytes && !world.step()
             }));
             let emss = fx.world.ends[0].engine.emss(fx.qp);
             assert_eq!(emss, Some(if v6 { 1428 } else { 1448 }));
@@ -265,9 +265,9 @@ fn path_mtu_is_raised_after_ten_minutes_with_whole_fpdus() {
     assert_eq!(fx.inject_icmp(&frame, TOO_BIG, 600), None);
     let written = |fx: &mut Fixture, len: usize| {
         fx.write(len);
-        let octets = fx.world.ends[0].arena.read(0, len);
+        let bytes = fx.world.ends[0].arena.read(0, len);
         let done = fx.world.run_until(120 * SECOND, |world| {
-            world.ends[1].arena.read(0, len) == octets && !world.step()
+            world.ends[1].arena.read(0, len) == bytes && !world.step()
         });
         assert!(done);
         fx.world.ends[0].engine.emss(fx.qp)

@@ -47,17 +47,17 @@ fn pattern(len: usize) -> Vec<u8> {
 fn exchange(pair: &mut Pair) {
     let Pair { initiator, responder, .. } = pair;
     for (index, len) in [0, 1, 2, 3, 4, 1428, 1429, 5000].into_iter().enumerate() {
-        let octets = pattern(len);
-        initiator.write(PEER_STAG, 7, &octets).unwrap();
-        initiator.send(opcode::SEND_SOLICITED, 0, &octets).unwrap();
+        let bytes = pattern(len);
+        initiator.write(PEER_STAG, 7, &bytes).unwrap();
+        initiator.send(opcode::SEND_SOLICITED, 0, &bytes).unwrap();
         responder.serve_until(|peer| peer.sends.len() == index + 1).unwrap();
-        assert_eq!(responder.sends[index].octets, octets);
-        assert_eq!(responder.memory[7..7 + len], octets);
+        assert_eq!(responder.sends[index].bytes, bytes);
+        assert_eq!(responder.memory[7..7 + len], bytes);
         initiator.memory.fill(0);
         initiator.read(PEER_STAG, 7, u32::try_from(len).unwrap(), 11).unwrap();
         responder.serve_until(|peer| peer.reads_served == index + 1).unwrap();
         initiator.serve_until(|peer| peer.responses == index + 1).unwrap();
-        assert_eq!(initiator.memory[11..11 + len], octets);
+        assert_eq!(initiator.memory[11..11 + len], bytes);
     }
 }
 
@@ -99,9 +99,9 @@ fn marked_fpdus_match_the_figures_of_rfc5044() {
         let mut ulpdu = vec![0; 42];
         ulpdu[..2].copy_from_slice(&[0x41, 0x43]);
         ulpdu[13] = msn;
-        let octets = marked_fpdu(&ulpdu, true, sent);
-        assert_eq!((octets.len(), &octets[48..]), (52, &crc[..]));
-        assert_eq!(octets[marker_at..marker_at + 4], marker);
+        let bytes = marked_fpdu(&ulpdu, true, sent);
+        assert_eq!((bytes.len(), &bytes[48..]), (52, &crc[..]));
+        assert_eq!(bytes[marker_at..marker_at + 4], marker);
     }
 }
 
@@ -130,11 +130,11 @@ fn any_segmentation_is_understood() {
 fn fpdus_larger_than_a_segment_are_understood() {
     let mut pair = pair(&listener(), &Startup::default(), &Startup::default());
     pair.initiator.ulpdu_len_max = 64_768;
-    let octets = pattern(200_000);
-    pair.initiator.write(PEER_STAG, 0, &octets).unwrap();
+    let bytes = pattern(200_000);
+    pair.initiator.write(PEER_STAG, 0, &bytes).unwrap();
     pair.initiator.send(opcode::SEND, 0, &[]).unwrap();
     pair.responder.serve_until(|peer| peer.sends.len() == 1).unwrap();
-    assert_eq!(pair.responder.memory[..200_000], octets);
+    assert_eq!(pair.responder.memory[..200_000], bytes);
     assert_eq!(pair.responder.largest_ulpdu, 64_768);
 }
 
@@ -162,9 +162,9 @@ fn malformed_fpdus_are_detected() {
     let version = fpdu(&[&[0x42, 0x43][..], &[0; 16]].concat(), true);
     let cut_short = fpdu(&[0x41, 0x43, 0, 0], true);
     let out_of_turn = fpdu(&[&[0x41, 0x43][..], &[0; 15], &[9]].concat(), true);
-    for octets in [wrong_crc, wrong_pad, version, cut_short, out_of_turn] {
+    for bytes in [wrong_crc, wrong_pad, version, cut_short, out_of_turn] {
         let mut pair = pair(&listener(), &Startup::default(), &Startup::default());
-        pair.initiator.write_raw(&octets).unwrap();
+        pair.initiator.write_raw(&bytes).unwrap();
         assert_eq!(pair.responder.serve_one().unwrap_err().kind(), ErrorKind::InvalidData);
     }
 }
@@ -176,10 +176,10 @@ fn fpdus_match_the_figures_of_rfc5044() {
         let mut ulpdu = vec![0; 42];
         ulpdu[..2].copy_from_slice(&[0x41, 0x43]);
         ulpdu[13] = msn;
-        let octets = fpdu(&ulpdu, true);
-        assert_eq!(octets.len(), 48);
-        assert_eq!(octets[..2], [0, 0x2A]);
-        assert_eq!(octets[44..], crc);
+        let bytes = fpdu(&ulpdu, true);
+        assert_eq!(bytes.len(), 48);
+        assert_eq!(bytes[..2], [0, 0x2A]);
+        assert_eq!(bytes[44..], crc);
     }
 }
 
@@ -208,8 +208,8 @@ fn tshark_accepts_the_peer() {
     assert_eq!(verdict.startup_frames, 2);
     let expected = [
         ("Read Request", 8),
-        // One segment each, except 1429 octets (two) and 5000 octets (four); a Send of 1428
-        // octets takes two as well, since its header is longer.
+        // One segment each, except 1429 bytes (two) and 5000 bytes (four); a Send of 1428
+        // bytes takes two as well, since its header is longer.
         ("Read Response", 12),
         ("Send with SE", 13),
         ("Terminate", 1),
@@ -224,9 +224,9 @@ fn tshark_accepts_the_peer() {
     let verdict = captured(4792, |listener| {
         let mut pair = pair(listener, &Startup::default(), &Startup::default());
         pair.initiator.send(opcode::SEND, 0, b"right").unwrap();
-        let mut octets = fpdu(&[0x41; 30], true);
-        *octets.last_mut().unwrap() ^= 1;
-        pair.initiator.write_raw(&octets).unwrap();
+        let mut bytes = fpdu(&[0x41; 30], true);
+        *bytes.last_mut().unwrap() ^= 1;
+        pair.initiator.write_raw(&bytes).unwrap();
         pair.responder.serve_one().unwrap();
         pair.responder.serve_one().unwrap_err();
     });

@@ -47,7 +47,7 @@ fn tiny_mss_is_respected() {
     }
 }
 
-/// Five peers send every second octet of an FPDU, so that nothing can be handed up; then the first
+/// Five peers send every second byte of an FPDU, so that nothing can be handed up; then the first
 /// one goes away and the others send the rest.
 fn fill_ooo_limits(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize)) {
     let mut fx = Fixture::new(change);
@@ -117,12 +117,12 @@ fn ooo_frames_are_copied_when_scarce() {
     let qp = peer.start_mpa(&mut fx);
     fx.engine.post_recv(qp, recv_wr(&fx, 1)).unwrap();
     let send = Opcode::Send { invalidate: false, solicited: false };
-    let octets: Vec<u8> = (0..1400u16).map(|at| (at % 251) as u8).collect();
-    let first = untagged_fpdu(send, 0, 1, &octets);
+    let bytes: Vec<u8> = (0..1400u16).map(|at| (at % 251) as u8).collect();
+    let first = untagged_fpdu(send, 0, 1, &bytes);
     // The first of fifteen messages is lost, the others are held.
     let len = u32::try_from(first.len()).unwrap();
     for index in 1..15 {
-        let fpdu = untagged_fpdu(send, 0, index + 1, &octets);
+        let fpdu = untagged_fpdu(send, 0, index + 1, &bytes);
         let seq = peer.snd_nxt + index * len;
         peer.send_segment(&fx, Flags::ACK, Options::default(), seq, &fpdu);
         fx.engine.post_recv(qp, recv_wr(&fx, u64::from(index) + 1)).unwrap();
@@ -186,8 +186,8 @@ fn receive_windows_grow_within_the_shared_budget() {
     const BUDGET: u64 = 800_000;
     let mut fx = Fixture::new(|config| config.window_growth_max = BUDGET);
     let start = EngineConfig::new(address(1), 24, 7).tcp.recv_window;
-    let octets = empty_write_fpdu().repeat(70);
-    let len = u32::try_from(octets.len()).unwrap();
+    let bytes = empty_write_fpdu().repeat(70);
+    let len = u32::try_from(bytes.len()).unwrap();
     let mut grown = Vec::new();
     for index in 0..4 {
         let mut peer = Peer::connect(&mut fx, 5000 + index, 1460);
@@ -196,7 +196,7 @@ fn receive_windows_grow_within_the_shared_budget() {
         assert!(peer.snd_wnd <= start + 128, "{}", peer.snd_wnd);
         for _ in 0..40 {
             for _ in 0..30 {
-                peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &octets);
+                peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &bytes);
                 peer.snd_nxt += len;
             }
             fx.poll();
@@ -205,7 +205,7 @@ fn receive_windows_grow_within_the_shared_budget() {
         grown.push(u64::from(peer.snd_wnd - start));
     }
     let sum: u64 = grown.iter().sum();
-    // Windows are told in units of 128 octets.
+    // Windows are told in units of 128 bytes.
     assert!(sum > BUDGET / 2 && sum <= BUDGET + 4 * 128, "{grown:?}");
     assert!(grown.iter().all(|grown| *grown > 20_000), "there is some for each: {grown:?}");
 }
@@ -254,10 +254,10 @@ fn cq_overrun_keeps_order_and_is_reported_once() {
         fx.engine.post_recv(qp, recv_wr(&fx, wr_id)).unwrap();
     }
     let send = Opcode::Send { invalidate: false, solicited: false };
-    let octets: Vec<u8> = (1..=5).flat_map(|msn| untagged_fpdu(send, 0, msn, b"x")).collect();
+    let bytes: Vec<u8> = (1..=5).flat_map(|msn| untagged_fpdu(send, 0, msn, b"x")).collect();
     // There is room again while the pass goes on.
     *fx.push_results.borrow_mut() = [true, false, true, false, true].into();
-    peer.send(&mut fx, &octets);
+    peer.send(&mut fx, &bytes);
     peer.settle(&mut fx);
     let found: Vec<_> = std::iter::from_fn(|| fx.queues.poll(CQ)).collect();
     let seen: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -470,9 +470,9 @@ fn data_of_a_rejected_peer_is_discarded_until_fin() {
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let request =
         startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
-    let mut octets = vec![0; request.wire_len()];
-    request.emit(&mut octets);
-    peer.send(&mut fx, &octets);
+    let mut bytes = vec![0; request.wire_len()];
+    request.emit(&mut bytes);
+    peer.send(&mut fx, &bytes);
     let request = fx.connect_request();
     for _ in 0..16 {
         peer.send(&mut fx, &[0; 1000]);
@@ -497,9 +497,9 @@ fn data_of_a_rejected_peer_is_discarded_until_fin() {
     assert_eq!(fx.engine.connection_count(), 0);
 }
 
-/// A peer that has acknowledged our FIN goes on sending, an octet of an FPDU every four seconds, or
+/// A peer that has acknowledged our FIN goes on sending, an byte of an FPDU every four seconds, or
 /// whole FPDUs: how long the connection lasts, at most ten minutes, in seconds.
-fn seconds_alive_after_close(octets: &[u8]) -> u64 {
+fn seconds_alive_after_close(bytes: &[u8]) -> u64 {
     let mut fx = Fixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
@@ -509,7 +509,7 @@ fn seconds_alive_after_close(octets: &[u8]) -> u64 {
     assert!(peer.fin_received);
     let began = fx.now;
     while fx.now.since(began) < 600 * SECOND && fx.engine.connection_count() > 0 {
-        for part in octets.chunks(1400) {
+        for part in bytes.chunks(1400) {
             peer.send(&mut fx, part);
         }
         for _ in 0..40 {
@@ -524,16 +524,16 @@ fn seconds_alive_after_close(octets: &[u8]) -> u64 {
 
 #[test]
 fn partial_fpdus_do_not_keep_a_closed_connection() {
-    // Of the length field of an FPDU, and then of its octets: they are never whole.
+    // Of the length field of an FPDU, and then of its bytes: they are never whole.
     let seconds = seconds_alive_after_close(&[5]);
     assert!((60..90).contains(&seconds), "{seconds}");
 }
 
 #[test]
 fn whole_fpdus_keep_a_closed_connection() {
-    let octets: Vec<u8> = std::iter::repeat_n(empty_write_fpdu(), 300).flatten().collect();
-    assert!(octets.len() > 4096);
-    assert!(seconds_alive_after_close(&octets) >= 600);
+    let bytes: Vec<u8> = std::iter::repeat_n(empty_write_fpdu(), 300).flatten().collect();
+    assert!(bytes.len() > 4096);
+    assert!(seconds_alive_after_close(&bytes) >= 600);
 }
 
 #[test]

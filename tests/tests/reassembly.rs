@@ -4,7 +4,7 @@ use ferrowarp_proto::net::icmp_error::{IcmpError, IcmpErrorKind};
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
 
-/// Octets of a segment's first fragment, behind the IP header.
+/// Bytes of a segment's first fragment, behind the IP header.
 const FIRST_LEN: usize = 800;
 
 /// Part of a segment of the peer's, which is cut in two.
@@ -13,9 +13,9 @@ fn fragment(fx: &Fixture, id: u16, is_first: bool) -> Vec<u8> {
     let (headers, segment) = frame.split_at(34);
     let (first, rest) = segment.split_at(FIRST_LEN);
     let place = if is_first { 0x2000 } else { u16::try_from(FIRST_LEN / 8).unwrap() };
-    let octets = if is_first { first } else { rest };
-    let mut out = [headers, octets].concat();
-    out[16..18].copy_from_slice(&u16::try_from(20 + octets.len()).unwrap().to_be_bytes());
+    let bytes = if is_first { first } else { rest };
+    let mut out = [headers, bytes].concat();
+    out[16..18].copy_from_slice(&u16::try_from(20 + bytes.len()).unwrap().to_be_bytes());
     out[18..20].copy_from_slice(&id.to_be_bytes());
     out[20..22].copy_from_slice(&place.to_be_bytes());
     out[24..26].fill(0);

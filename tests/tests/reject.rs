@@ -13,9 +13,9 @@ fn rejected(hold_ms: u64) -> (Fixture, Peer) {
     let mut fx = Fixture::new(|config| config.siw_reject_fin_delay_ns = hold_ms * MILLISECOND);
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, b"");
-    let mut octets = vec![0; request.wire_len()];
-    request.emit(&mut octets);
-    peer.send(&mut fx, &octets);
+    let mut bytes = vec![0; request.wire_len()];
+    request.emit(&mut bytes);
+    peer.send(&mut fx, &bytes);
     let request = fx.connect_request();
     fx.engine.reject(fx.now, request, ReadDepths::default(), WHY).unwrap();
     fx.poll();

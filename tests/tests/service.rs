@@ -59,9 +59,9 @@ struct Bounds {
     half_open: usize,
     awaiting_request: usize,
     awaiting_decision: usize,
-    partial_octets: usize,
+    partial_bytes: usize,
     held_frames: usize,
-    held_octets: usize,
+    held_bytes: usize,
 }
 
 /// Bounds of a stack with default settings, and so of every row.
@@ -71,10 +71,10 @@ const BOUNDS: Bounds = Bounds {
     awaiting_request: 4096,
     // The backlog of the server.
     awaiting_decision: 64,
-    partial_octets: 128 << 20,
-    // Frames for 8 MiB in flight, of 1,460 octets.
+    partial_bytes: 128 << 20,
+    // Frames for 8 MiB in flight, of 1,460 bytes.
     held_frames: 5746,
-    held_octets: 16 << 20,
+    held_bytes: 16 << 20,
 };
 
 /// True inside a namespace with all that is needed.
@@ -204,9 +204,9 @@ impl Case {
             ("half-open connections", usage.half_open, bounds.half_open),
             ("without a request", usage.awaiting_request, bounds.awaiting_request),
             ("without a decision", usage.awaiting_decision, bounds.awaiting_decision),
-            ("octets of partial FPDUs", usage.partial_octets, bounds.partial_octets),
+            ("octets of partial FPDUs", usage.partial_bytes, bounds.partial_bytes),
             ("frames held", usage.ooo_frames, bounds.held_frames),
-            ("octets held", usage.ooo_bytes, bounds.held_octets),
+            ("octets held", usage.ooo_bytes, bounds.held_bytes),
         ] {
             println!("  {what}: {value}, at most {most}");
             assert!(value <= most, "{what}: {value}, at most {most}");
@@ -232,7 +232,7 @@ fn raise_to(peak: &mut Usage, usage: &Usage) {
         (&mut most.awaiting_request, now.awaiting_request),
         (&mut most.awaiting_decision, now.awaiting_decision),
         (&mut most.partial_fpdus, now.partial_fpdus),
-        (&mut most.partial_octets, now.partial_octets),
+        (&mut most.partial_bytes, now.partial_bytes),
         (&mut most.sent_copies, now.sent_copies),
         (&mut most.ooo_frames, now.ooo_frames),
         (&mut most.ooo_bytes, now.ooo_bytes),

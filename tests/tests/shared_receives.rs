@@ -9,7 +9,7 @@ use ferrowarp_tests::raw::{self, Fixture, Peer};
 use ferrowarp_tests::sim::pairs::*;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
-/// Octets of each buffer of the shared queue.
+/// Bytes of each buffer of the shared queue.
 const BUFFER_LEN: u32 = 8192;
 
 /// `count` connections whose queue pairs at end 1 share a queue of `buffers` buffers, named from 0.
@@ -30,7 +30,7 @@ fn refill(world: &mut World, srq: SrqId, region: u32, wr_id: u64) {
     world.ends[1].engine.post_srq_recv(srq, wr).unwrap();
 }
 
-/// A Send of `len` octets of a region of end 0.
+/// A Send of `len` bytes of a region of end 0.
 fn long_send(wr_id: u64, lkey: u32, len: u32) -> ferrowarp_proto::verbs::wr::SendWr {
     let payload = Payload::Gather([Sge { addr: 0, len, lkey }].into_iter().collect());
     signaled_wr(wr_id, Operation::Send { payload, solicited: false, invalidate: None })
@@ -40,18 +40,18 @@ fn long_send(wr_id: u64, lkey: u32, len: u32) -> ferrowarp_proto::verbs::wr::Sen
 #[test]
 fn srq_buffers_are_consumed_in_arrival_order() {
     let (mut world, qps, srq, _) = connected_with_srq(2, 6);
-    for (number, octets) in [(0, b"a1"), (1, b"b1"), (0, b"a2"), (0, b"a3"), (1, b"b2")] {
-        post(&mut world, 0, qps[number][0], send(1, octets, None));
+    for (number, bytes) in [(0, b"a1"), (1, b"b1"), (0, b"a2"), (0, b"a3"), (1, b"b2")] {
+        post(&mut world, 0, qps[number][0], send(1, bytes, None));
         settle(&mut world);
     }
     for (number, expected) in
         [(0, vec![(0, "a1"), (2, "a2"), (3, "a3")]), (1, vec![(1, "b1"), (4, "b2")])]
     {
         let wcs = completions(&mut world, 1, CqId(number), expected.len());
-        for (wc, (wr_id, octets)) in wcs.iter().zip(expected) {
+        for (wc, (wr_id, bytes)) in wcs.iter().zip(expected) {
             assert_eq!((wc.wr_id, wc.status, wc.byte_len), (wr_id, WcStatus::Success, 2));
             let at = usize::try_from(wr_id * u64::from(BUFFER_LEN)).unwrap();
-            assert_eq!(world.ends[1].arena.read(at, 2), octets.as_bytes());
+            assert_eq!(world.ends[1].arena.read(at, 2), bytes.as_bytes());
         }
     }
     let engine = &world.ends[1].engine;
@@ -63,8 +63,8 @@ fn srq_buffers_are_consumed_in_arrival_order() {
 fn segmented_send_keeps_its_srq_buffer() {
     let (mut world, qps, _, _) = connected_with_srq(2, 3);
     let source = register(&world, 0, 0, u64::from(BUFFER_LEN));
-    let octets: Vec<u8> = (0..BUFFER_LEN).map(|at| (at % 251) as u8).collect();
-    world.ends[0].arena.write(0, &octets);
+    let bytes: Vec<u8> = (0..BUFFER_LEN).map(|at| (at % 251) as u8).collect();
+    world.ends[0].arena.write(0, &bytes);
     for (number, [ours, _]) in qps.iter().enumerate() {
         post(&mut world, 0, *ours, long_send(number as u64, source, BUFFER_LEN));
     }
@@ -73,7 +73,7 @@ fn segmented_send_keeps_its_srq_buffer() {
         let wc = completions(&mut world, 1, CqId(number), 1)[0];
         assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, BUFFER_LEN));
         let at = usize::try_from(wc.wr_id).unwrap() * BUFFER_LEN as usize;
-        assert!(world.ends[1].arena.read(at, octets.len()) == octets, "buffer {}", wc.wr_id);
+        assert!(world.ends[1].arena.read(at, bytes.len()) == bytes, "buffer {}", wc.wr_id);
         taken.push(wc.wr_id);
     }
     taken.sort_unstable();

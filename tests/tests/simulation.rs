@@ -417,7 +417,7 @@ fn tiny_port_mtu() {
     });
 }
 
-/// A path that takes less than an FPDU now and then. What carries no octets always passes.
+/// A path that takes less than an FPDU now and then. What carries no bytes always passes.
 #[test]
 fn tiny_path_mtu() {
     over_seeds("tiny-path-mtu", 20, 10, |rng, options| {

@@ -1,5 +1,5 @@
 //! Our TCP against another implementation, smoltcp's, over a faulty wire in virtual time: both
-//! roles, octets both ways, closes in each order, every octet compared.
+//! roles, bytes both ways, closes in each order, every byte compared.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,14 +27,14 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
 const PORTS: [u16; 2] = [40_000, 4420];
-/// Octets in front of TCP's payload at most.
+/// Bytes in front of TCP's payload at most.
 const ROOM: usize = 100;
 
-fn octet(side: usize, at: u64) -> u8 {
+fn byte(side: usize, at: u64) -> u8 {
     (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ side as u64).to_be_bytes()[0]
 }
 
-/// Our end: plain octets in records.
+/// Our end: plain bytes in records.
 struct Ours {
     tcb: Option<Tcb<Frame, Frame>>,
     cfg: Arc<Config>,
@@ -43,7 +43,7 @@ struct Ours {
     written: u64,
     read: u64,
     record_len: usize,
-    /// Octets that a slow application has not taken yet, and how many it leaves.
+    /// Bytes that a slow application has not taken yet, and how many it leaves.
     app_held: u32,
     app_held_max: u32,
     peer_closed: bool,
@@ -51,14 +51,14 @@ struct Ours {
 }
 
 impl Ours {
-    fn check(&mut self, frame: &impl RxFrame, octets: &Range<usize>) {
-        let mut found = vec![0; octets.len()];
-        frame.copy_out(octets.start, &mut found);
+    fn check(&mut self, frame: &impl RxFrame, bytes: &Range<usize>) {
+        let mut found = vec![0; bytes.len()];
+        frame.copy_out(bytes.start, &mut found);
         for found in found {
-            assert_eq!(found, octet(1, self.read), "octet {} of theirs", self.read);
+            assert_eq!(found, byte(1, self.read), "octet {} of theirs", self.read);
             self.read += 1;
         }
-        let len = u32::try_from(octets.len()).expect("short");
+        let len = u32::try_from(bytes.len()).expect("short");
         if self.app_held + len <= self.app_held_max {
             self.app_held += len;
             self.tcb.as_mut().expect("connected").add_unconsumed(len);
@@ -76,20 +76,20 @@ impl Ours {
         let Some(tcb) = &mut self.tcb else { return };
         match tcb.handle_segment(now, &seg, frame) {
             Delivered::Nothing => {}
-            Delivered::InOrder { frame, octets } => {
-                self.check(&frame, &octets);
+            Delivered::InOrder { frame, bytes } => {
+                self.check(&frame, &bytes);
                 while let Some(next) = self.tcb.as_mut().expect("connected").next_contiguous() {
                     match next {
-                        Contiguous::Buffered { segment: held, octets } => {
-                            self.check(&held, &octets);
+                        Contiguous::Buffered { segment: held, bytes } => {
+                            self.check(&held, &bytes);
                             self.pool.release(held);
                         }
                         Contiguous::Consumed { .. } => unreachable!("nothing is taken early"),
                     }
                 }
             }
-            Delivered::OutOfOrder { frame, octets, .. } => {
-                let _ = tcb.buffer_ooo(&mut self.pool, frame, octets);
+            Delivered::OutOfOrder { frame, bytes, .. } => {
+                let _ = tcb.buffer_ooo(&mut self.pool, frame, bytes);
             }
         }
         let tcb = self.tcb.as_mut().expect("connected");
@@ -126,7 +126,7 @@ impl Ours {
                     let start = tcb.header_len();
                     let payload_len = len32 as usize;
                     for place in &mut buf[start..start + payload_len] {
-                        *place = octet(0, self.written);
+                        *place = byte(0, self.written);
                         self.written += 1;
                     }
                     self.to_write -= len;
@@ -208,7 +208,7 @@ struct Theirs {
     to_write: u64,
     written: u64,
     read: u64,
-    /// Octets taken in a step at most: a slow application's window closes.
+    /// Bytes taken in a step at most: a slow application's window closes.
     pace: usize,
 }
 
@@ -257,7 +257,7 @@ impl Theirs {
             let taken = socket.recv(|data| {
                 let len = data.len().min(pace);
                 for &found in &data[..len] {
-                    assert_eq!(found, octet(0, read), "octet {read} of ours");
+                    assert_eq!(found, byte(0, read), "octet {read} of ours");
                     read += 1;
                 }
                 (len, ())
@@ -268,7 +268,7 @@ impl Theirs {
             let sent = socket.send(|room| {
                 let len = room.len().min(usize::try_from(to_write).unwrap_or(usize::MAX));
                 for place in &mut room[..len] {
-                    *place = octet(1, written);
+                    *place = byte(1, written);
                     written += 1;
                 }
                 (len, len as u64)
@@ -316,13 +316,13 @@ struct Run {
     steps: u64,
     iss: u32,
     first: First,
-    octets: [u64; 2],
+    bytes: [u64; 2],
 }
 
 impl Run {
     fn new(seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let octets = [0, 1].map(|_| [0, 1000, 60_000, 200_000][rng.random_range(0..4)]);
+        let bytes = [0, 1].map(|_| [0, 1000, 60_000, 200_000][rng.random_range(0..4)]);
         let delay_ns = rng.random_range(1..2000) * MICROSECOND;
         let faults = Faults {
             loss: rng.random_range(0.0..0.04),
@@ -345,7 +345,7 @@ impl Run {
             tcb: None,
             cfg,
             pool: OooPool::new(40, 1 << 20, 1460),
-            to_write: octets[0],
+            to_write: bytes[0],
             written: 0,
             read: 0,
             record_len: [usize::MAX, 1000, 77][rng.random_range(0..3)],
@@ -359,13 +359,13 @@ impl Run {
         let first = [First::Ours, First::Theirs, First::Both][rng.random_range(0..3)];
         Self {
             ours,
-            theirs: Theirs::new(seed, buffer_len, octets[1], pace),
+            theirs: Theirs::new(seed, buffer_len, bytes[1], pace),
             links: [LinkEmulator::new(faults, seed), LinkEmulator::new(faults, !seed)],
             now: Instant::from_nanos(SECOND),
             steps: 0,
             iss: 0u32.wrapping_sub(rng.random_range(0..100_000)),
             first,
-            octets,
+            bytes,
         }
     }
 
@@ -462,8 +462,8 @@ impl Run {
         while self.theirs.socket().can_recv() {
             self.theirs.work(self.now);
         }
-        assert_eq!([self.theirs.read, self.ours.read], self.octets);
-        assert_eq!((self.ours.pool.frames(), self.ours.pool.octets()), (0, 0));
+        assert_eq!([self.theirs.read, self.ours.read], self.bytes);
+        assert_eq!((self.ours.pool.frames(), self.ours.pool.bytes()), (0, 0));
     }
 }
 

@@ -12,10 +12,10 @@ use ferrowarp_tests::raw::{CQ, Fixture, PD, Peer, empty_write_fpdu};
 
 /// Buffers of the data pool, see [`Fixture::new`].
 const POOL: usize = 256;
-/// Octets of each RDMA Write.
+/// Bytes of each RDMA Write.
 const LEN: u32 = 64 * 1024;
 
-/// Posts a Write of [`LEN`] octets.
+/// Posts a Write of [`LEN`] bytes.
 fn write(fx: &mut Fixture, qp: QpId, lkey: u32) {
     let sge = Sge { addr: 0, len: LEN, lkey };
     let payload = Payload::Gather([sge].into_iter().collect());
@@ -32,15 +32,15 @@ fn open(fx: &mut Fixture, port: u16) -> (Peer, QpId) {
     (peer, qp)
 }
 
-/// Octets of Writes in a stream of FPDUs, each of which is verified; what is behind the last whole
+/// Bytes of Writes in a stream of FPDUs, each of which is verified; what is behind the last whole
 /// one is left out.
 fn written(mut stream: &[u8]) -> usize {
-    let mut octets = 0;
+    let mut bytes = 0;
     while let Some((ulpdu, used)) = fpdu::parse(stream, true).unwrap() {
-        octets += ulpdu.len() - 14;
+        bytes += ulpdu.len() - 14;
         stream = &stream[used..];
     }
-    octets
+    bytes
 }
 
 /// A new client comes, and a whole Write is sent to it, within a second.
@@ -74,7 +74,7 @@ fn pinned(fx: &Fixture) -> String {
 /// the whole pool.
 #[test]
 fn stalled_peers_leave_tx_frames_to_new_clients() {
-    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_octets_max = 0);
+    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_bytes_max = 0);
     let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let mut stalled = Vec::new();
     for port in 0..8 {
@@ -103,15 +103,15 @@ fn stalled_peers_leave_tx_frames_to_new_clients() {
 }
 
 /// More peers than there are frames stop acknowledging. Their frames are copied out, and when they
-/// acknowledge again they get what they lack, octet by octet as it was.
+/// acknowledge again they get what they lack, byte by byte as it was.
 #[test]
 fn tx_frames_of_stalled_peers_are_copied_out() {
     const COUNT: u16 = 512;
     const { assert!(COUNT as usize == 2 * POOL) };
     let mut fx = Fixture::new(|_| {});
     let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
-    let octets: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
-    fx.arena.write(0, &octets);
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
+    fx.arena.write(0, &bytes);
     let mut stalled = Vec::new();
     for index in 0..COUNT {
         let (peer, qp) = open(&mut fx, 5000 + index);
@@ -135,7 +135,7 @@ fn tx_frames_of_stalled_peers_are_copied_out() {
         let mut rest = &peer.received[..];
         while let Some((ulpdu, used)) = fpdu::parse(rest, true).unwrap() {
             let at = u64::from_be_bytes(ulpdu[6..14].try_into().unwrap());
-            assert!((at..).zip(&ulpdu[14..]).all(|(at, octet)| u64::from(*octet) == at % 251));
+            assert!((at..).zip(&ulpdu[14..]).all(|(at, byte)| u64::from(*byte) == at % 251));
             rest = &rest[used..];
         }
     }
@@ -175,7 +175,7 @@ fn zero_window_peers_pin_no_tx_frames() {
 fn slowest_stalled_connection_is_reset_without_copy_memory() {
     const COUNT: u16 = 512;
     const { assert!(COUNT as usize == 2 * POOL) };
-    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_octets_max = 0);
+    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_bytes_max = 0);
     let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let mut stalled = Vec::new();
     for index in 0..COUNT {

@@ -1,5 +1,5 @@
 //! How connections become ones of FPDUs, between two engines in virtual time: peer-to-peer with
-//! each ready-to-receive message, with the first octet, and after octets of the applications' own.
+//! each ready-to-receive message, with the first byte, and after bytes of the applications' own.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
@@ -63,8 +63,8 @@ fn post_receive(world: &mut World, end: usize, qp: QpId, wr_id: u64) {
     world.ends[end].engine.post_recv(qp, RecvWr { wr_id, sg_list }).unwrap();
 }
 
-fn post_send(world: &mut World, end: usize, qp: QpId, octets: &[u8]) {
-    let payload = Payload::Inline(octets.iter().copied().collect());
+fn post_send(world: &mut World, end: usize, qp: QpId, bytes: &[u8]) {
+    let payload = Payload::Inline(bytes.iter().copied().collect());
     let operation = Operation::Send { payload, solicited: false, invalidate: None };
     let wr = SendWr { wr_id: 99, operation, signaled: false, fence: false };
     world.ends[end].engine.post_send(qp, wr).unwrap();
@@ -79,13 +79,13 @@ fn completion(world: &mut World, end: usize) -> Wc {
     found.expect("a completion within 30 s")
 }
 
-/// A Send of `octets` from one end, which the other gets into its oldest buffer.
-fn expect_send(world: &mut World, from: usize, qps: [QpId; 2], wr_id: u64, octets: &[u8]) {
-    post_send(world, from, qps[from], octets);
+/// A Send of `bytes` from one end, which the other gets into its oldest buffer.
+fn expect_send(world: &mut World, from: usize, qps: [QpId; 2], wr_id: u64, bytes: &[u8]) {
+    post_send(world, from, qps[from], bytes);
     let wc = completion(world, 1 - from);
     assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, WcStatus::Success, WcOpcode::Recv));
-    assert_eq!(wc.byte_len as usize, octets.len());
-    assert_eq!(world.ends[1 - from].arena.read(0, octets.len()), octets);
+    assert_eq!(wc.byte_len as usize, bytes.len());
+    assert_eq!(world.ends[1 - from].arena.read(0, bytes.len()), bytes);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn immediate_start() {
         assert_eq!(posted, Err(PostError::Unsupported));
         post_receive(&mut world, end, qp, 0);
         post_receive(&mut world, end, qp, 1);
-        // 1,460 octets less those of the timestamps: RFC 5044 section 4.5.
+        // 1,460 bytes less those of the timestamps: RFC 5044 section 4.5.
         assert_eq!(world.ends[end].engine.mulpdu(qp), Some(1430));
     }
     // Each direction begins by itself.
@@ -217,7 +217,7 @@ fn streaming_start() {
         for (end, &qp) in qps.iter().enumerate() {
             assert_eq!(event(&mut world, end), Event::Streaming { qp });
         }
-        // An odd number of octets, so that markers lie elsewhere than in a fresh connection.
+        // An odd number of bytes, so that markers lie elsewhere than in a fresh connection.
         let hello = [0x48; 777];
         assert_eq!(world.ends[0].engine.stream_send(qps[0], &hello), Ok(777));
         assert_eq!(world.ends[1].engine.stream_send(qps[1], b"me too"), Ok(6));

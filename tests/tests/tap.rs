@@ -306,15 +306,15 @@ fn failed_connect_reports_its_cause() {
     }
 
     let revision = Startup { revision: 1, ..Startup::default() };
-    for octets in [
+    for bytes in [
         b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
         Startup::default().encode(Role::Initiator),
         revision.encode(Role::Responder),
     ] {
         let qp = attempt(PORT);
         let mut peer = Peer::new(kernel.accept().unwrap().0).unwrap();
-        peer.write_raw(&octets).unwrap();
-        assert_eq!(qp.wait_established(TIMEOUT), Err(ConnectError::Protocol), "{octets:02x?}");
+        peer.write_raw(&bytes).unwrap();
+        assert_eq!(qp.wait_established(TIMEOUT), Err(ConnectError::Protocol), "{bytes:02x?}");
         assert!(peer.is_closed());
     }
 
@@ -334,25 +334,25 @@ fn invalid_mpa_request_makes_no_connection() {
     let stack = Stack::on_tap(INTERFACE);
     let listener = stack.context.listen(PORT, 4).unwrap();
     let good = Startup::default().encode(Role::Initiator);
-    let with = |at: usize, octet: u8| {
-        let mut octets = good.clone();
-        octets[at] = octet;
-        octets
+    let with = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
     };
     let cases = [
         b"GET / HTTP/1.1\r\nHost: 198.18.7.2\r\n\r\n".to_vec(),
         Startup::default().encode(Role::Responder),
         with(17, 0),
         with(17, 3),
-        // 516 octets of private data.
+        // 516 bytes of private data.
         with(18, 2),
         // Room for half the block that S announces.
         with(19, 2),
     ];
-    for octets in cases {
+    for bytes in cases {
         let mut peer = Peer::new(TcpStream::connect((STACK, PORT)).unwrap()).unwrap();
-        peer.write_raw(&octets).unwrap();
-        assert!(peer.is_closed(), "{octets:02x?}");
+        peer.write_raw(&bytes).unwrap();
+        assert!(peer.is_closed(), "{bytes:02x?}");
     }
     for part in [&good[..0], &good[..7], &good[..20]] {
         let mut peer = Peer::new(TcpStream::connect((STACK, PORT)).unwrap()).unwrap();
@@ -381,7 +381,7 @@ fn peer_rst_flushes_receives() {
     for wr_id in 0..5 {
         post_recv(&link.qp, wr_id, link.recv_mr.sge(0, 10));
     }
-    // Octets that the peer never reads: closing its socket then resets the connection.
+    // Bytes that the peer never reads: closing its socket then resets the connection.
     post_send(&link.qp, 9, Payload::Inline(b"unread".iter().copied().collect()));
     assert_eq!(stack.expect_success().wr_id, 9);
     std::thread::sleep(Duration::from_millis(200));
@@ -437,10 +437,10 @@ fn read_of_changing_memory_has_a_valid_crc() {
         let TestConnection { shared_mr: shared, peer, .. } = &mut link;
         let (shared, done) = (&*shared, &done);
         scope.spawn(move || {
-            let mut octet = 0_u8;
+            let mut byte = 0_u8;
             while !done.load(Ordering::Relaxed) {
-                octet = octet.wrapping_add(1);
-                shared.fill(0, MEMORY_LEN, octet);
+                byte = byte.wrapping_add(1);
+                shared.fill(0, MEMORY_LEN, byte);
             }
         });
         for round in 1..=20 {
@@ -468,8 +468,8 @@ fn zero_window_of_a_slow_peer_is_survived() {
         TestConnection::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
     link.check_peer_transfers(10);
     // 12 MB, more than the kernel's buffers take: its window closes, and opens again.
-    let octets = pattern(MEMORY_LEN, 4);
-    link.shared_mr.write(0, &octets);
+    let bytes = pattern(MEMORY_LEN, 4);
+    link.shared_mr.write(0, &bytes);
     let len = u32::try_from(MEMORY_LEN).unwrap();
     for wr_id in 0..40 {
         post_write(&link.qp, wr_id, link.shared_mr.sge(0, len), PEER_STAG, 0);
@@ -477,7 +477,7 @@ fn zero_window_of_a_slow_peer_is_survived() {
     std::thread::sleep(Duration::from_millis(1500));
     let writes = link.peer.writes;
     link.peer.serve_until(|peer| peer.writes == writes + 40).unwrap();
-    assert!(link.peer.memory == octets);
+    assert!(link.peer.memory == bytes);
     let wcs = stack.completions(40);
     assert!(
         wcs.iter().map(|wc| (wc.wr_id, wc.status)).eq((0..40).map(|id| (id, WcStatus::Success)))

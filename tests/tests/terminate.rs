@@ -19,7 +19,7 @@ const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
 const SHARED: u64 = 8192;
 /// An STag that names nothing.
 const UNKNOWN: u32 = 0x1234_5600;
-/// What the peer says when it ends a stream: base or bounds, of a tagged segment of 15 octets.
+/// What the peer says when it ends a stream: base or bounds, of a tagged segment of 15 bytes.
 const PEER_TERMINATE: [u8; 20] =
     [0x11, 1, 0xc0, 0, 0, 15, 0xc1, 0x40, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9];
 
@@ -38,7 +38,7 @@ fn connected() -> Connection {
 /// With so many buffers for FPDUs that come in pieces.
 fn connected_with_buffers(partial_fpdus: usize) -> Connection {
     // 2 KiB each. A single one is scarce: streams that go on have the first claim.
-    let mut fx = Fixture::new(|config| config.partial_octets_max = partial_fpdus / 2 * 4096);
+    let mut fx = Fixture::new(|config| config.partial_bytes_max = partial_fpdus / 2 * 4096);
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
     let stag = fx.arena.register(SHARED, 4096, Access::ALL, PD);
@@ -119,8 +119,8 @@ impl Connection {
         self.fx.engine.post_send(self.qp, wr).unwrap();
     }
 
-    fn inject(&mut self, octets: &[u8]) {
-        self.peer.send(&mut self.fx, octets);
+    fn inject(&mut self, bytes: &[u8]) {
+        self.peer.send(&mut self.fx, bytes);
     }
 
     /// ULPDUs that the engine sent, and took no word back.
@@ -208,10 +208,10 @@ impl Connection {
         assert_eq!(self.fx.engine.unfinished_count(), 0);
     }
 
-    fn write_to(&self, stag: u32, octets: &[u8]) -> Vec<u8> {
+    fn write_to(&self, stag: u32, bytes: &[u8]) -> Vec<u8> {
         let rsvd_ulp = Opcode::Write.control(Version::Ietf);
         let header = Tagged { last: true, rsvd_ulp, stag, to: SHARED };
-        build_fpdu(14, |out| header.emit(Version::Ietf, out), octets)
+        build_fpdu(14, |out| header.emit(Version::Ietf, out), bytes)
     }
 
     fn shared(&self) -> Vec<u8> {
@@ -226,7 +226,7 @@ fn peer_terminate_fpdu() -> Vec<u8> {
 const FLUSHED: WcStatus = WcStatus::Flushed;
 
 /// All of [`Connection::work`]: none succeeds behind one that was flushed, not even the Write, whose
-/// octets had left.
+/// bytes had left.
 const ALL_FLUSHED: [(u64, WcStatus); 6] =
     [(4, FLUSHED), (5, FLUSHED), (6, FLUSHED), (1, FLUSHED), (2, FLUSHED), (3, FLUSHED)];
 
@@ -265,7 +265,7 @@ fn terminate_precedes_fin() {
     live.expect_graceful_close();
 }
 
-/// The Terminate arrives with `octets` (and FIN, if `fin`): it is reported in full, nothing is
+/// The Terminate arrives with `bytes` (and FIN, if `fin`): it is reported in full, nothing is
 /// answered, nothing more is placed, and the connection closes.
 fn expect_terminate_reported(
     mut live: Connection,
@@ -297,7 +297,7 @@ fn terminate_is_accepted_at_any_point() {
     let all = ALL_FLUSHED;
     expect_terminate_reported(Connection::with_work(), &[peer_terminate_fpdu()], &all, "alone");
     expect_terminate_reported(connected(), &[peer_terminate_fpdu()], &[], "as the first FPDU");
-    let bytes: Vec<_> = peer_terminate_fpdu().iter().map(|&octet| vec![octet]).collect();
+    let bytes: Vec<_> = peer_terminate_fpdu().iter().map(|&byte| vec![byte]).collect();
     expect_terminate_reported(Connection::with_work(), &bytes, &all, "octet by octet");
     let work = Connection::with_work();
     let late =
@@ -343,10 +343,10 @@ fn terminate_fails_only_the_request_it_names() {
         ("nothing in particular", vec![0x01, 1, 0, 0], Some(4)),
         ("a tagged segment of which no more is known", vec![0x11, 0, 0, 0], None),
     ];
-    for (name, octets, marked) in cases {
+    for (name, bytes, marked) in cases {
         let mut live = Connection::with_work();
         live.sent_ulpdus();
-        live.inject(&untagged_fpdu(Opcode::Terminate, 2, 1, &octets));
+        live.inject(&untagged_fpdu(Opcode::Terminate, 2, 1, &bytes));
         assert!(matches!(live.disconnect_reason(), EndReason::TerminateReceived(_)), "{name}");
         let expected = ALL_FLUSHED.map(|(wr_id, status)| {
             (wr_id, if marked == Some(wr_id) { WcStatus::RemoteAccess } else { status })
@@ -359,8 +359,8 @@ fn terminate_fails_only_the_request_it_names() {
 fn terminate_with_fin_or_out_of_order_is_accepted() {
     let told = Terminate::parse(&PEER_TERMINATE).unwrap();
     let mut live = Connection::with_work();
-    let (seq, octets) = (live.peer.snd_nxt, peer_terminate_fpdu());
-    live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, Options::default(), seq, &octets);
+    let (seq, bytes) = (live.peer.snd_nxt, peer_terminate_fpdu());
+    live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, Options::default(), seq, &bytes);
     live.fx.settle();
     assert_eq!(live.disconnect_reason(), EndReason::TerminateReceived(told));
 
@@ -432,11 +432,11 @@ fn crossing_terminate_of_the_peer_is_reported() {
             &[&both],
             "behind what would be placed, and what is wrong",
         );
-        let octets: Vec<_> = both.chunks(1).collect();
+        let bytes: Vec<_> = both.chunks(1).collect();
         expect_crossing_terminate_reported(
             connected_with_work_and_buffers(64),
             end,
-            &octets,
+            &bytes,
             "octet by octet",
         );
     }
@@ -469,9 +469,9 @@ fn crossing_terminate_with_fin_or_out_of_order_is_reported() {
 
 #[test]
 fn malformed_crossing_terminate_is_reported() {
-    for (msn, octets) in [(1, &PEER_TERMINATE[..3]), (2, &PEER_TERMINATE)] {
+    for (msn, bytes) in [(1, &PEER_TERMINATE[..3]), (2, &PEER_TERMINATE)] {
         let mut live = Connection::with_work();
-        live.end_stream(EndCause::Placement, &[&untagged_fpdu(Opcode::Terminate, 2, msn, octets)]);
+        live.end_stream(EndCause::Placement, &[&untagged_fpdu(Opcode::Terminate, 2, msn, bytes)]);
         live.disconnect_reason_then(|event| {
             let Some(Event::TerminateReceived { terminate: None, .. }) = event else {
                 panic!("{event:?}")
@@ -482,7 +482,7 @@ fn malformed_crossing_terminate_is_reported() {
     }
 }
 
-/// What cannot be told from any octets is none.
+/// What cannot be told from any bytes is none.
 #[test]
 fn bad_crc_after_our_terminate_stops_the_drain() {
     let last = peer_terminate_fpdu();
@@ -490,14 +490,14 @@ fn bad_crc_after_our_terminate_stops_the_drain() {
     *bad.last_mut().unwrap() ^= 1;
     let behind = [&bad[..], &last].concat();
     let spoiled = [&PEER_TERMINATE[..], &last].concat();
-    for (end, octets) in [
+    for (end, bytes) in [
         (EndCause::Placement, &behind),
         (EndCause::Forced, &spoiled),
         // This end's error was one of MPA: no FPDU is found any more (RFC 5044 section 8).
         (EndCause::Crc, &last),
     ] {
         let mut live = Connection::with_work();
-        let told = live.end_stream(end, &[octets, &last]);
+        let told = live.end_stream(end, &[bytes, &last]);
         assert!(told.is_some());
         live.disconnect_reason();
         assert_eq!(live.completions(), ALL_FLUSHED);
@@ -566,10 +566,10 @@ fn error_before_peer_fin_sends_terminate() {
 
 #[test]
 fn data_after_disconnect_is_ignored() {
-    for octets in [untagged_fpdu(SEND, 0, 1, b"late"), connected().write_to(UNKNOWN, b"x")] {
+    for bytes in [untagged_fpdu(SEND, 0, 1, b"late"), connected().write_to(UNKNOWN, b"x")] {
         let mut live = Connection::with_work();
         live.fx.engine.disconnect(live.fx.now, live.qp).unwrap();
-        live.inject(&octets);
+        live.inject(&bytes);
         assert!(live.sent_terminate().is_none());
         assert_eq!(live.disconnect_reason(), EndReason::Local);
         assert_eq!(live.completions(), ALL_FLUSHED);
@@ -579,9 +579,9 @@ fn data_after_disconnect_is_ignored() {
 
 #[test]
 fn malformed_terminate_is_reported_and_not_answered() {
-    for (msn, octets) in [(1, &PEER_TERMINATE[..3]), (1, &[]), (2, &PEER_TERMINATE)] {
+    for (msn, bytes) in [(1, &PEER_TERMINATE[..3]), (1, &[]), (2, &PEER_TERMINATE)] {
         let mut live = Connection::with_work();
-        live.inject(&untagged_fpdu(Opcode::Terminate, 2, msn, octets));
+        live.inject(&untagged_fpdu(Opcode::Terminate, 2, msn, bytes));
         assert!(live.sent_terminate().is_none());
         assert_eq!(live.disconnect_reason(), EndReason::BadTerminate);
         assert_eq!(live.completions(), ALL_FLUSHED);
@@ -705,7 +705,7 @@ fn terminate_waits_for_more_window_than_the_response() {
     request.emit(&mut payload);
     peer.send(&mut fx, &untagged_fpdu(Opcode::ReadRequest, 1, 1, &payload));
     assert!(fx.arena.regions().invalidate(stag));
-    // The answer would have as many octets.
+    // The answer would have as many bytes.
     peer.rcv_wnd = 28;
     peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
     peer.settle(&mut fx);

@@ -89,12 +89,12 @@ fn text(file: &str) -> String {
 fn code(line: &str) -> String {
     let mut out = String::new();
     let mut in_string = false;
-    let mut octets = line.chars().peekable();
-    while let Some(c) = octets.next() {
+    let mut bytes = line.chars().peekable();
+    while let Some(c) = bytes.next() {
         match c {
-            '\\' if in_string => drop(octets.next()),
+            '\\' if in_string => drop(bytes.next()),
             '"' => in_string = !in_string,
-            '/' if !in_string && octets.peek() == Some(&'/') => break,
+            '/' if !in_string && bytes.peek() == Some(&'/') => break,
             _ if !in_string => out.push(c),
             _ => {}
         }

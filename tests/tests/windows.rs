@@ -15,7 +15,7 @@ const CQ: CqId = CqId(0);
 const AT: u64 = 1024;
 const LEN: u64 = 512;
 
-/// Octets of the windowed part.
+/// Bytes of the windowed part.
 fn window_bytes(world: &World, offset: usize, len: usize) -> Vec<u8> {
     let start = usize::try_from(AT).unwrap();
     world.ends[1].arena.read(start + offset, len)
@@ -38,7 +38,7 @@ fn bind_request(window: u32, region: u32) -> Bind {
     }
 }
 
-/// Whether a stream of end 1 reaches one octet by the STag.
+/// Whether a stream of end 1 reaches one byte by the STag.
 fn resolve_fault(world: &World, stag: u32, qp: QpId) -> Option<MemoryFault> {
     let reach = world.ends[1].engine.qp_access_scope(qp).expect("a queue pair of end 1");
     regions(world).resolve(stag, reach, Access::REMOTE_WRITE, 0, 1).err()
@@ -193,7 +193,7 @@ fn local_requests_keep_order_and_obey_the_fence() {
 }
 
 /// Under a flood of Writes and Reads on a bad wire, at a moment drawn by chance, the window is
-/// invalidated by a request of its owner, by the peer, or with its region: from then on no octet of
+/// invalidated by a request of its owner, by the peer, or with its region: from then on no byte of
 /// it changes, whatever still arrives.
 // req-test: DDP-197, DDP-210, RDMAP-281
 #[test]
@@ -214,8 +214,8 @@ fn nothing_is_placed_after_invalidation_completes() {
             let payload = Payload::Gather([sge].into_iter().collect());
             signaled_wr(number, Operation::Write { payload, rkey, remote: 0 })
         };
-        let octets: Vec<u8> = (0..4096).map(|at: u32| (at / 8).to_le_bytes()[0]).collect();
-        world.ends[0].arena.write(0, &octets);
+        let bytes: Vec<u8> = (0..4096).map(|at: u32| (at / 8).to_le_bytes()[0]).collect();
+        world.ends[0].arena.write(0, &bytes);
         let by_peer = seed.is_multiple_of(3);
         let before = world.rng.random_range(1..60);
         for number in 0..before {

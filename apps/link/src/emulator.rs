@@ -7,22 +7,22 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::faults::Faults;
-use crate::packet::{IpPacket, packet_len, wire_octets};
+use crate::packet::{IpPacket, packet_len, wire_bytes};
 
-/// Something with octets that travels: from the Ethernet header on, without the check sequence.
+/// Something with bytes that travels: from the Ethernet header on, without the check sequence.
 pub trait Frame {
     /// All of them.
-    fn octets(&self) -> &[u8];
+    fn bytes(&self) -> &[u8];
     /// All of them, to be changed.
-    fn octets_mut(&mut self) -> &mut [u8];
+    fn bytes_mut(&mut self) -> &mut [u8];
 }
 
 impl Frame for Vec<u8> {
-    fn octets(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         self
     }
 
-    fn octets_mut(&mut self) -> &mut [u8] {
+    fn bytes_mut(&mut self) -> &mut [u8] {
         self
     }
 }
@@ -32,8 +32,8 @@ impl Frame for Vec<u8> {
 pub struct LinkCounters {
     /// Handed to the link.
     pub sent: u64,
-    /// Their octets.
-    pub sent_octets: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
     /// Dropped because the packet was too long for the wire.
     pub too_long: u64,
     /// Dropped because the queue was full.
@@ -50,8 +50,8 @@ pub struct LinkCounters {
     pub reordered: u64,
     /// Given back.
     pub arrived: u64,
-    /// Their octets.
-    pub arrived_octets: u64,
+    /// Their bytes.
+    pub arrived_bytes: u64,
     /// Not the wire's doing: refused because [`LinkEmulator::frames_max`] were under way, or not repeated
     /// because there was no memory.
     pub no_buffer: u64,
@@ -207,11 +207,11 @@ impl<F: Frame> LinkEmulator<F> {
     /// twice. About 50 ns and what a heap costs; no allocation with [`LinkEmulator::frames_max`] set.
     pub fn send(&mut self, now_ns: u64, mut frame: F, copy: impl FnOnce(&F) -> Option<F>) {
         let fate = Draws::draw(&mut self.rng);
-        let len = frame.octets().len();
+        let len = frame.bytes().len();
         self.counters.sent += 1;
-        self.counters.sent_octets += len as u64;
+        self.counters.sent_bytes += len as u64;
         let is_lost = self.draw_loss(&fate);
-        if self.faults.mtu.is_some_and(|mtu| packet_len(frame.octets()) > usize::from(mtu)) {
+        if self.faults.mtu.is_some_and(|mtu| packet_len(frame.bytes()) > usize::from(mtu)) {
             self.counters.too_long += 1;
             return;
         }
@@ -249,7 +249,7 @@ impl<F: Frame> LinkEmulator<F> {
         }
         let frame = self.in_flight.pop()?.frame;
         self.counters.arrived += 1;
-        self.counters.arrived_octets += frame.octets().len() as u64;
+        self.counters.arrived_bytes += frame.bytes().len() as u64;
         Some(frame)
     }
 
@@ -268,45 +268,45 @@ impl<F: Frame> LinkEmulator<F> {
         self.in_bad_state && occurs(fate.loss, loss)
     }
 
-    /// Lets the frame wait for the wire and pass it: when its last octet is sent, or `None` if
+    /// Lets the frame wait for the wire and pass it: when its last byte is sent, or `None` if
     /// the queue has no room.
     fn serialize(&mut self, now_ns: u64, frame: &mut F) -> Option<u64> {
         let Some(rate) = self.faults.rate else { return Some(now_ns) };
-        let octets = wire_octets(frame.octets().len());
+        let bytes = wire_bytes(frame.bytes().len());
         let waiting_ns = self.wire_free_ns.saturating_sub(now_ns);
         let waiting = u128::from(waiting_ns) * u128::from(rate) / 1_000_000_000;
         let above = |bound: Option<u64>, more: u64| {
             bound.is_some_and(|bound| waiting + u128::from(more) > u128::from(bound))
         };
-        if above(self.faults.queue, octets) && waiting_ns > 0 {
+        if above(self.faults.queue, bytes) && waiting_ns > 0 {
             return None;
         }
         if above(self.faults.mark, 0)
-            && let Some(ip) = IpPacket::parse(frame.octets())
+            && let Some(ip) = IpPacket::parse(frame.bytes())
         {
-            self.counters.marked += u64::from(ip.set_ce(frame.octets_mut()));
+            self.counters.marked += u64::from(ip.set_ce(frame.bytes_mut()));
         }
-        let takes_ns = u128::from(octets) * 1_000_000_000 / u128::from(rate.max(1));
+        let takes_ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
         let takes_ns = u64::try_from(takes_ns).unwrap_or(u64::MAX);
         self.wire_free_ns = self.wire_free_ns.max(now_ns).saturating_add(takes_ns);
         Some(self.wire_free_ns)
     }
 
     fn flip_bit(&mut self, frame: &mut F, draw: u64) {
-        let octets = frame.octets_mut();
-        let Some(ip) = IpPacket::parse(octets) else { return };
+        let bytes = frame.bytes_mut();
+        let Some(ip) = IpPacket::parse(bytes) else { return };
         let start = if self.faults.payload_only {
-            ip.tcp_payload_offset(octets).unwrap_or(octets.len())
+            ip.tcp_payload_offset(bytes).unwrap_or(bytes.len())
         } else {
             ip.start
         };
-        if start >= octets.len() {
+        if start >= bytes.len() {
             return;
         }
-        let bits = (octets.len() - start) as u64 * 8;
+        let bits = (bytes.len() - start) as u64 * 8;
         let bit = scale(draw, bits - 1);
         let at = start + usize::try_from(bit / 8).expect("less than a frame has");
-        octets[at] ^= 1 << (bit % 8);
+        bytes[at] ^= 1 << (bit % 8);
         self.counters.corrupted += 1;
     }
 

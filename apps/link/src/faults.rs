@@ -32,14 +32,14 @@ pub struct Faults {
     pub delay_ns: u64,
     /// Added to the delay at random, up to this. Frames do not overtake for it.
     pub jitter_ns: u64,
-    /// Octets per second, those around a frame included ([`crate::wire_octets`]);
+    /// Bytes per second, those around a frame included ([`crate::wire_bytes`]);
     /// `None`: frames take no time.
     pub rate: Option<u64>,
-    /// Octets that may wait for the wire, and on it; a frame beyond is dropped. Only with a rate.
+    /// Bytes that may wait for the wire, and on it; a frame beyond is dropped. Only with a rate.
     pub queue: Option<u64>,
-    /// Waiting octets above which a packet that allows it is marked (RFC 3168: CE).
+    /// Waiting bytes above which a packet that allows it is marked (RFC 3168: CE).
     pub mark: Option<u64>,
-    /// Octets of the longest IP packet that passes.
+    /// Bytes of the longest IP packet that passes.
     pub mtu: Option<u16>,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A [`LinkEmulator`] takes frames and gives them back when they are due. It knows no clock and no
 //! device: time is an argument in nanoseconds, virtual or real, and a frame is anything that
-//! shows its octets ([`Frame`]). A frame passes, in this order:
+//! shows its bytes ([`Frame`]). A frame passes, in this order:
 //!
 //! 1. the MTU of the wire: what is longer is dropped;
 //! 2. the queue in front of it: bounded, with congestion marks above a threshold;
@@ -22,4 +22,4 @@ mod packet;
 
 pub use emulator::{Frame, LinkCounters, LinkEmulator};
 pub use faults::{Faults, GilbertElliott};
-pub use packet::wire_octets;
+pub use packet::wire_bytes;

@@ -1,17 +1,17 @@
 //! As much of a frame as the wire has to understand: where the packet is, and its ECN field.
 
-/// Octets around a frame on Ethernet: preamble 8, frame check sequence 4, gap 12 (IEEE 802.3).
+/// Bytes around a frame on Ethernet: preamble 8, frame check sequence 4, gap 12 (IEEE 802.3).
 const FRAME_OVERHEAD_LEN: u64 = 24;
 
-/// Octets of the shortest frame, without its check sequence.
+/// Bytes of the shortest frame, without its check sequence.
 const FRAME_LEN_MIN: u64 = 60;
 
-/// Octets of Ethernet's header.
+/// Bytes of Ethernet's header.
 const ETHERNET_HEADER_LEN: usize = 14;
 
-/// Octets of time that a frame of `len` octets, without its check sequence, takes on the wire.
+/// Bytes of time that a frame of `len` bytes, without its check sequence, takes on the wire.
 #[must_use]
-pub const fn wire_octets(len: usize) -> u64 {
+pub const fn wire_bytes(len: usize) -> u64 {
     let len = len as u64;
     FRAME_OVERHEAD_LEN + if len < FRAME_LEN_MIN { FRAME_LEN_MIN } else { len }
 }
@@ -63,7 +63,7 @@ impl IpPacket {
     /// Marks the packet as one that met congestion, if its sender allows that; else false.
     pub(crate) fn set_ce(self, frame: &mut [u8]) -> bool {
         let header = &mut frame[self.start..];
-        // The two bits are the lowest of an octet that IPv6 shifts by four.
+        // The two bits are the lowest of an byte that IPv6 shifts by four.
         let (at, shift) = if self.is_v6 { (1, 4) } else { (1, 0) };
         let bits = header[at] >> shift & 3;
         if bits == 0 {
@@ -82,7 +82,7 @@ impl IpPacket {
     }
 }
 
-/// Octets of what Ethernet carries: the IP packet, with whatever pads it.
+/// Bytes of what Ethernet carries: the IP packet, with whatever pads it.
 pub(crate) fn packet_len(frame: &[u8]) -> usize {
     find_ethertype(frame).map_or(0, |(start, _)| frame.len() - start)
 }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn short_frames_count_as_minimum_length() {
-        assert_eq!(wire_octets(54), 84);
-        assert_eq!(wire_octets(1514), 1538);
+        assert_eq!(wire_bytes(54), 84);
+        assert_eq!(wire_bytes(1514), 1538);
     }
 }

@@ -2,7 +2,7 @@
 //! taken at both ends.
 //!
 //! The file goes through slots of registered memory: the source fills one and announces it, the
-//! sink takes the octets (with RDMA Read it fetches them first) and gives the slot back.
+//! sink takes the bytes (with RDMA Read it fetches them first) and gives the slot back.
 
 pub mod options;
 pub mod program;
@@ -12,9 +12,9 @@ pub mod wire;
 
 /// Slots at each end.
 pub const SLOTS: u32 = 8;
-/// Octets per slot.
+/// Bytes per slot.
 pub const SLOT_LEN: u32 = 1 << 20;
-/// Octets between drives of the shard while a slot is filled, taken or digested.
+/// Bytes between drives of the shard while a slot is filled, taken or digested.
 pub const CHUNK_LEN: usize = 64 << 10;
 /// Messages each end can take at a time: one per slot, and the first and last ones.
 pub const CHANNEL_SLOTS: u16 = 32;
@@ -30,9 +30,9 @@ pub type Digest = [u8; 32];
 #[must_use]
 pub fn hex(digest: &Digest) -> String {
     use std::fmt::Write as _;
-    digest.iter().fold(String::new(), |mut text, octet| {
+    digest.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
-        let _ = write!(text, "{octet:02x}");
+        let _ = write!(text, "{byte:02x}");
         text
     })
 }

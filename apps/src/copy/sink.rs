@@ -29,7 +29,7 @@ pub struct Sink {
     timeout: Duration,
     incoming: Option<IncomingFile>,
     idle: IdleBackoff,
-    /// Octets and digest, once the file is complete.
+    /// Bytes and digest, once the file is complete.
     pub outcome: Option<(u64, Digest)>,
 }
 
@@ -43,7 +43,7 @@ struct IncomingFile {
     source: Option<(RdmaOp, SlotRegion)>,
     len: u64,
     received: u64,
-    /// Octets in slots that are being read, oldest first.
+    /// Bytes in slots that are being read, oldest first.
     reads_in_flight: VecDeque<u32>,
     requested: u64,
     consumed: u64,
@@ -166,8 +166,8 @@ impl IncomingFile {
                 check_wc(wc, &self.channel.qp)?;
                 let len = self.reads_in_flight.pop_front().context("a Read completed twice")?;
                 self.consume_slot(len)?;
-            } else if let Some(octets) = self.channel.on_completion(id, wc)? {
-                self.on_message(&octets)?;
+            } else if let Some(bytes) = self.channel.on_completion(id, wc)? {
+                self.on_message(&bytes)?;
             }
         }
         self.batch = batch;
@@ -180,8 +180,8 @@ impl IncomingFile {
         Ok(Step::Running)
     }
 
-    fn on_message(&mut self, octets: &[u8]) -> anyhow::Result<()> {
-        let message = Message::parse(octets).context("the other end does not speak as iwcopy")?;
+    fn on_message(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        let message = Message::parse(bytes).context("the other end does not speak as iwcopy")?;
         match (self.source, message) {
             (None, Message::Open { by, len, slots }) => {
                 ensure!(
@@ -231,7 +231,7 @@ impl IncomingFile {
         post(&self.channel, request)
     }
 
-    /// Takes the octets of the oldest slot, and gives it back.
+    /// Takes the bytes of the oldest slot, and gives it back.
     fn consume_slot(&mut self, len: u32) -> anyhow::Result<()> {
         let slot = usize::try_from(self.consumed % u64::from(SLOTS))?;
         let offset = slot * usize::try_from(SLOT_LEN)?;

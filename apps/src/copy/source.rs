@@ -30,9 +30,9 @@ enum State {
 /// What came of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Octets of the file.
+    /// Bytes of the file.
     pub len: u64,
-    /// From the first octet read to the sink's answer.
+    /// From the first byte read to the sink's answer.
     pub elapsed: Duration,
     /// At the source.
     pub source_digest: Digest,
@@ -120,14 +120,14 @@ impl Source {
             self.slots.write(offset + start, chunk);
             self.end.context.drive();
         }
-        let octets = u32::try_from(len)?;
+        let bytes = u32::try_from(len)?;
         if self.by == RdmaOp::Write {
-            self.post_write(u64::try_from(offset)?, slot, octets)?;
+            self.post_write(u64::try_from(offset)?, slot, bytes)?;
         }
-        self.remaining -= u64::from(octets);
+        self.remaining -= u64::from(bytes);
         self.filled += 1;
         // A Send is delivered after the Write before it is in place.
-        self.channel.send(&Message::Filled { len: octets }.emit())?;
+        self.channel.send(&Message::Filled { len: bytes }.emit())?;
         if self.remaining == 0 {
             self.send_end()?;
         }
@@ -152,8 +152,8 @@ impl Source {
         self.channel.send(&Message::End { digest: self.digest }.emit())
     }
 
-    fn on_message(&mut self, octets: &[u8]) -> anyhow::Result<()> {
-        let message = Message::parse(octets).context("the other end does not speak as iwcopy")?;
+    fn on_message(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        let message = Message::parse(bytes).context("the other end does not speak as iwcopy")?;
         match (self.state, message) {
             (State::Opening, Message::Ready { slots }) => {
                 ensure!(
@@ -201,8 +201,8 @@ impl Task for Source {
             let id = WrId::unpack(wc.wr_id);
             if id.kind == KIND_RDMA {
                 check_wc(wc, &self.channel.qp)?;
-            } else if let Some(octets) = self.channel.on_completion(id, wc)? {
-                self.on_message(&octets)?;
+            } else if let Some(bytes) = self.channel.on_completion(id, wc)? {
+                self.on_message(&bytes)?;
                 if matches!(self.state, State::Closing(_)) {
                     return Ok(Step::Running);
                 }

@@ -1,5 +1,5 @@
 //! What the ends of a copy say to each other: Sends on the connection that also moves the file.
-//! Big-endian; the first octet names the message.
+//! Big-endian; the first byte names the message.
 
 use crate::copy::Digest;
 
@@ -26,7 +26,7 @@ pub struct SlotRegion {
     pub rkey: u32,
     /// How many.
     pub count: u32,
-    /// Octets of each.
+    /// Bytes of each.
     pub len: u32,
 }
 
@@ -37,7 +37,7 @@ pub enum Message {
     Open {
         /// How.
         by: RdmaOp,
-        /// Octets of the file.
+        /// Bytes of the file.
         len: u64,
         /// The source's slots.
         slots: SlotRegion,
@@ -47,9 +47,9 @@ pub enum Message {
         /// The sink's slots.
         slots: SlotRegion,
     },
-    /// 3, source: the next slot holds so many octets (with RDMA Write: at the sink).
+    /// 3, source: the next slot holds so many bytes (with RDMA Write: at the sink).
     Filled {
-        /// Octets.
+        /// Bytes.
         len: u32,
     },
     /// 4, sink: so many slots have been taken since the start.
@@ -70,7 +70,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The octets.
+    /// The bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(48);
@@ -107,10 +107,10 @@ impl Message {
         out
     }
 
-    /// Reads a message; `None` for octets that are none.
+    /// Reads a message; `None` for bytes that are none.
     #[must_use]
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let (&code, rest) = octets.split_first()?;
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (&code, rest) = bytes.split_first()?;
         match code {
             1 => {
                 let (&[by, v0, v1], rest) = rest.split_first_chunk()?;
@@ -144,8 +144,8 @@ fn emit_slots(slots: &SlotRegion, out: &mut Vec<u8>) {
     out.extend_from_slice(&slots.len.to_be_bytes());
 }
 
-fn parse_slots(octets: &[u8]) -> Option<SlotRegion> {
-    let (addr, rest) = octets.split_first_chunk()?;
+fn parse_slots(bytes: &[u8]) -> Option<SlotRegion> {
+    let (addr, rest) = bytes.split_first_chunk()?;
     let (rkey, rest) = rest.split_first_chunk()?;
     let (count, rest) = rest.split_first_chunk()?;
     Some(SlotRegion {
@@ -172,13 +172,13 @@ mod tests {
             Message::End { digest: [7; 32] },
             Message::Done { digest: [9; 32] },
         ] {
-            let octets = message.emit();
-            assert!(octets.len() <= usize::try_from(LEN_MAX).unwrap());
-            assert_eq!(Message::parse(&octets), Some(message));
-            for len in 0..octets.len() {
-                assert_eq!(Message::parse(&octets[..len]), None);
+            let bytes = message.emit();
+            assert!(bytes.len() <= usize::try_from(LEN_MAX).unwrap());
+            assert_eq!(Message::parse(&bytes), Some(message));
+            for len in 0..bytes.len() {
+                assert_eq!(Message::parse(&bytes[..len]), None);
             }
-            let longer: Vec<u8> = octets.into_iter().chain([0]).collect();
+            let longer: Vec<u8> = bytes.into_iter().chain([0]).collect();
             assert_eq!(Message::parse(&longer), None);
         }
         let mut other = Message::Open { by: RdmaOp::Write, len: 1, slots }.emit();

@@ -17,12 +17,12 @@ const PORT_STALL_NS: u64 = 1_000_000;
 struct LinkFrame(RawFrame);
 
 impl Frame for LinkFrame {
-    fn octets(&self) -> &[u8] {
-        self.0.octets()
+    fn bytes(&self) -> &[u8] {
+        self.0.bytes()
     }
 
-    fn octets_mut(&mut self) -> &mut [u8] {
-        self.0.octets_mut()
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.bytes_mut()
     }
 }
 
@@ -131,7 +131,7 @@ impl Direction {
     fn rx_burst(&mut self, from: &mut RawPort, to: &mut RawPort, clock: Clock) -> usize {
         let now_ns = clock.now_ns();
         from.receive(RX_BURST, |frame| {
-            let copy = |frame: &LinkFrame| to.copy(frame.octets()).map(LinkFrame);
+            let copy = |frame: &LinkFrame| to.copy(frame.bytes()).map(LinkFrame);
             self.link.send(now_ns, LinkFrame(frame), copy);
         })
     }

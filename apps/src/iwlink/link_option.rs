@@ -2,9 +2,9 @@
 
 use ferrowarp_link::{Faults, GilbertElliott};
 
-use crate::options::octets;
+use crate::options::bytes;
 
-/// Largest queue that can be asked for, octets.
+/// Largest queue that can be asked for, bytes.
 const QUEUE_MAX: u64 = 1 << 30;
 
 /// One property of a wire.
@@ -28,11 +28,11 @@ pub enum LinkOption {
     Delay(u64),
     /// Added at random up to this, in nanoseconds.
     Jitter(u64),
-    /// Octets per second.
+    /// Bytes per second.
     Rate(u64),
-    /// Octets that may wait.
+    /// Bytes that may wait.
     Queue(u64),
-    /// Waiting octets above which packets are marked.
+    /// Waiting bytes above which packets are marked.
     Mark(u64),
     /// Longest IP packet that passes.
     Mtu(u16),
@@ -57,8 +57,8 @@ impl LinkOption {
             "delay" => Self::Delay(parse_time_ns(text)?),
             "jitter" => Self::Jitter(parse_time_ns(text)?),
             "rate" => Self::Rate(parse_rate(text)?),
-            "queue" => Self::Queue(octets(text, QUEUE_MAX)?),
-            "mark" => Self::Mark(octets(text, QUEUE_MAX)?),
+            "queue" => Self::Queue(bytes(text, QUEUE_MAX)?),
+            "mark" => Self::Mark(bytes(text, QUEUE_MAX)?),
             "path-mtu" => Self::Mtu(parse_mtu(text)?),
             _ => return Err(format!("`{name}` is nothing that a wire does")),
         })
@@ -78,9 +78,9 @@ impl LinkOption {
             Self::Delay(ns) => faults.delay_ns = ns,
             Self::Jitter(ns) => faults.jitter_ns = ns,
             Self::Rate(rate) => faults.rate = Some(rate),
-            Self::Queue(octets) => faults.queue = Some(octets),
-            Self::Mark(octets) => faults.mark = Some(octets),
-            Self::Mtu(octets) => faults.mtu = Some(octets),
+            Self::Queue(bytes) => faults.queue = Some(bytes),
+            Self::Mark(bytes) => faults.mark = Some(bytes),
+            Self::Mtu(bytes) => faults.mtu = Some(bytes),
         }
     }
 }
@@ -148,7 +148,7 @@ pub fn parse_time_ns(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "give a time with its unit, up to 60s, such as 10ms or 50us".to_owned())
 }
 
-/// A rate as octets per second: `1gbit`, `100mbit`.
+/// A rate as bytes per second: `1gbit`, `100mbit`.
 fn parse_rate(text: &str) -> Result<u64, String> {
     let units = [("bit", 0.125), ("kbit", 125.0), ("mbit", 125e3), ("gbit", 125e6)];
     parse_with_unit(text, &units, 125e9)

@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{anyhow, ensure};
 use clap::Parser;
 use ferrowarp::device::DeviceSpec;
-use ferrowarp_link::{Faults, wire_octets};
+use ferrowarp_link::{Faults, wire_bytes};
 
 use crate::iwlink::link_option::{LinkOption, LinkOptions, parse_time_ns};
 use crate::options::seconds;
 
-/// Queue in front of a wire with a rate, if none is asked for: octets.
+/// Queue in front of a wire with a rate, if none is asked for: bytes.
 const QUEUE_DEFAULT: u64 = 256 << 10;
 
 /// Fewest and most frames under way that are provided for by themselves.
@@ -75,11 +75,11 @@ pub struct Options {
     #[arg(long, value_name = "RATE", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("rate", text))]
     pub rate: Option<LinkOption>,
-    /// Octets that may wait for the wire; frames beyond are dropped [default with a rate: 256K].
+    /// Bytes that may wait for the wire; frames beyond are dropped [default with a rate: 256K].
     #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("queue", text))]
     pub queue: Option<LinkOption>,
-    /// Waiting octets above which packets that allow it are marked (ECN).
+    /// Waiting bytes above which packets that allow it are marked (ECN).
     #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("mark", text))]
     pub mark: Option<LinkOption>,
@@ -97,7 +97,7 @@ pub struct Options {
     #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "The wire")]
     pub seed: u64,
 
-    /// Octets of the largest IP packet that the devices take.
+    /// Bytes of the largest IP packet that the devices take.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     pub mtu: u16,
     /// Ends after so many seconds; else with SIGINT or SIGTERM.
@@ -203,7 +203,7 @@ impl Options {
             let flying = u128::from(rate) * u128::from(held_ns) / 1_000_000_000;
             let flying = u64::try_from(flying).unwrap_or(u64::MAX);
             // Frames of half the full length in the mean.
-            flying.saturating_add(faults.queue.unwrap_or(0)) / wire_octets(700)
+            flying.saturating_add(faults.queue.unwrap_or(0)) / wire_bytes(700)
         });
         let (least, most) = FRAMES_DEFAULT_RANGE;
         let needed = needs.into_iter().max().unwrap_or(0).clamp(least, most);

@@ -29,7 +29,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         pin(core);
     }
     let open = |name: &str, spec| -> anyhow::Result<RawPort> {
-        // A window of one octet is one frame.
+        // A window of one byte is one frame.
         let needs = PoolNeeds { window_bytes: 1, windows: frames, ..PoolNeeds::default() };
         let pools = PoolNeeds { tx_queue: PORT_TX_QUEUE_LEN, ..needs };
         let config = OpenConfig { mtu: options.mtu, pools, ..OpenConfig::default() };

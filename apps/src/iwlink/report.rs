@@ -15,12 +15,14 @@ pub struct DirectionReport {
     pub to: String,
     /// Frames that came.
     pub frames_in: u64,
-    /// Their octets.
-    pub octets_in: u64,
+    /// Their bytes.
+    #[serde(rename = "octets_in")]
+    pub bytes_in: u64,
     /// Frames that went on.
     pub frames_out: u64,
-    /// Their octets.
-    pub octets_out: u64,
+    /// Their bytes.
+    #[serde(rename = "octets_out")]
+    pub bytes_out: u64,
     /// Lost by chance.
     pub lost: u64,
     /// Dropped because the queue was full.
@@ -75,9 +77,9 @@ pub fn collect(forwarder: &Forwarder) -> [DirectionReport; 2] {
             from: from.name().to_owned(),
             to: to.name().to_owned(),
             frames_in: wire.sent,
-            octets_in: wire.sent_octets,
+            bytes_in: wire.sent_bytes,
             frames_out: wire.arrived,
-            octets_out: wire.arrived_octets,
+            bytes_out: wire.arrived_bytes,
             lost: wire.lost,
             overflowed: wire.overflowed,
             too_long: wire.too_long + to.counters().too_long,
@@ -108,7 +110,7 @@ pub fn table(ways: &[DirectionReport; 2], tolerated_ns: u64) -> String {
         let _ = writeln!(text, "{name:28}{:>16}{:>16}", value(&ways[0]), value(&ways[1]));
     };
     line("frames in", |way| way.frames_in);
-    line("octets in", |way| way.octets_in);
+    line("octets in", |way| way.bytes_in);
     line("lost", |way| way.lost);
     line("dropped, queue full", |way| way.overflowed);
     line("dropped, too long", |way| way.too_long);
@@ -117,7 +119,7 @@ pub fn table(ways: &[DirectionReport; 2], tolerated_ns: u64) -> String {
     line("repeated", |way| way.duplicated);
     line("held back", |way| way.reordered);
     line("frames out", |way| way.frames_out);
-    line("octets out", |way| way.octets_out);
+    line("octets out", |way| way.bytes_out);
     let tolerated = tolerated_ns / 1000;
     text.push_str("against its will\n");
     let mut line = |name: &str, value: fn(&EmulatorErrors) -> u64| {
@@ -152,7 +154,7 @@ pub fn line(
         let _ = write!(
             text,
             " |{:>8.1}{:>10.0}{:>8}{:>8}{:>8}",
-            per_second(before.octets_out, now.octets_out) * 8e-6,
+            per_second(before.bytes_out, now.bytes_out) * 8e-6,
             per_second(before.frames_out, now.frames_out),
             now.lost - before.lost,
             now.overflowed - before.overflowed,
@@ -170,7 +172,7 @@ mod tests {
     fn report_line_aligns_with_heading() {
         let before = [DirectionReport::default(), DirectionReport::default()];
         let mut now = before.clone();
-        now[0].octets_out = 125_000_000;
+        now[0].bytes_out = 125_000_000;
         now[0].lost = 7;
         now[1].own.late = 3;
         let line = line(2.0, 2.0, &before, &now);

@@ -17,7 +17,7 @@ use crate::perf::slots;
 /// At most this many messages are posted on one connection before the others get their turn.
 const POST_BURST: u64 = 64;
 
-/// At least one completion for so many octets, so that peaks are those of the connection.
+/// At least one completion for so many bytes, so that peaks are those of the connection.
 const SIGNAL_LEN_MAX: u64 = 1 << 20;
 
 /// Where one data connection stands.
@@ -46,7 +46,7 @@ pub struct Active {
     flows: Vec<Flow>,
     started: Instant,
     deadline: Option<Instant>,
-    /// When the last octet was confirmed.
+    /// When the last byte was confirmed.
     confirmed_at: Option<Instant>,
     /// The other end's count.
     counted: Option<Tally>,
@@ -241,10 +241,10 @@ impl Active {
         self.counted = Some(*tally);
         if self.transfer == Transfer::Send {
             ensure!(
-                tally.messages == self.posted() && tally.octets == self.posted() * self.run.size,
+                tally.messages == self.posted() && tally.bytes == self.posted() * self.run.size,
                 "the other end counted {} messages and {} octets, {} and {} were sent",
                 tally.messages,
-                tally.octets,
+                tally.bytes,
                 self.posted(),
                 self.posted() * self.run.size
             );
@@ -281,7 +281,7 @@ impl Active {
         let elapsed = self.confirmed_at.unwrap_or_else(Instant::now) - self.started;
         Tally {
             messages,
-            octets: messages * self.run.size,
+            bytes: messages * self.run.size,
             verified: self.verified,
             errors: self.errors,
             duration_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),

@@ -257,7 +257,7 @@ impl Client {
         let mut result = Measurement::new(&self.setting, run.size);
         result.set_rates(
             own.messages + report.messages,
-            own.octets + report.octets,
+            own.bytes + report.bytes,
             own.duration_ns.max(report.duration_ns),
         );
         result.bytes_verified = own.verified + report.verified;

@@ -1,4 +1,4 @@
-//! Fields of control messages, to octets and back.
+//! Fields of control messages, to bytes and back.
 
 use crate::perf::control::{ControlError, MAGIC, Region, Tally, VERSION};
 
@@ -70,7 +70,7 @@ impl Reader<'_> {
     pub(super) fn tally(&mut self) -> Result<Tally, ControlError> {
         Ok(Tally {
             messages: self.u64()?,
-            octets: self.u64()?,
+            bytes: self.u64()?,
             verified: self.u64()?,
             errors: self.u64()?,
             duration_ns: self.u64()?,

@@ -1,24 +1,24 @@
-//! The control exchange: what the two ends of a test say to each other, and its octets.
+//! The control exchange: what the two ends of a test say to each other, and its bytes.
 //!
-//! Fixed layouts, big-endian, at most [`RECEIVE_LEN`] octets, so that a program in another
+//! Fixed layouts, big-endian, at most [`RECEIVE_LEN`] bytes, so that a program in another
 //! language can be the other end. `CONTROL.md` beside this package describes the exchange; this
 //! file is its codec and nothing else.
 
 use crate::perf::codec::{Reader, Writer};
 use crate::perf::options::Test;
 
-/// First four octets of each message and of the private data: `FWPF`.
+/// First four bytes of each message and of the private data: `FWPF`.
 pub const MAGIC: u32 = 0x4657_5046;
 /// Version of the exchange.
 pub const VERSION: u16 = 1;
-/// Octets each end provides for a message.
+/// Bytes each end provides for a message.
 pub const RECEIVE_LEN: usize = 256;
-/// Octets of the longest message that this program sends: they fit into a request.
+/// Bytes of the longest message that this program sends: they fit into a request.
 pub const SEND_LEN_MAX: usize = 96;
 const HEADER_LEN: usize = 12;
 const TEXT_LEN_MAX: usize = SEND_LEN_MAX - HEADER_LEN - 4;
 
-/// The messages are verified: every octet, against `crate::pattern`.
+/// The messages are verified: every byte, against `crate::pattern`.
 pub const FLAG_VERIFY: u8 = 1;
 /// Both ends are active.
 pub const FLAG_BIDIRECTIONAL: u8 = 2;
@@ -29,12 +29,12 @@ pub const FLAG_CMP_SWAP: u8 = 8;
 /// RDMA Writes have immediate data, and use up receives.
 pub const FLAG_IMMEDIATE: u8 = 16;
 
-/// Why octets are no message.
+/// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlError {
-    /// Fewer octets than the type of message has.
+    /// Fewer bytes than the type of message has.
     Truncated,
-    /// The first four octets are not [`MAGIC`].
+    /// The first four bytes are not [`MAGIC`].
     NotControl,
     /// Another version of the exchange.
     Version(u16),
@@ -57,12 +57,12 @@ impl core::fmt::Display for ControlError {
 
 impl core::error::Error for ControlError {}
 
-/// A region of the other end: `len` octets from tagged offset `addr` under `rkey`.
+/// A region of the other end: `len` bytes from tagged offset `addr` under `rkey`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Region {
-    /// Tagged offset of the first octet.
+    /// Tagged offset of the first byte.
     pub addr: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u64,
     /// STag.
     pub rkey: u32,
@@ -83,7 +83,7 @@ pub struct Hello {
     pub rx_depth: u32,
     /// Names the session in the private data of its data connections.
     pub token: u32,
-    /// Octets of each region that belong to one data connection.
+    /// Bytes of each region that belong to one data connection.
     pub span: u64,
     /// Where the initiator's own messages are built; the other end reads them from here.
     pub tx: Region,
@@ -111,13 +111,13 @@ pub struct Welcome {
 /// One run: one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Octets per message.
+    /// Bytes per message.
     pub size: u64,
     /// Messages per data connection and direction; 0: until `duration_ms` is over.
     pub iterations: u64,
     /// Milliseconds to run when `iterations` is 0.
     pub duration_ms: u64,
-    /// Octets from one slot to the next.
+    /// Bytes from one slot to the next.
     pub stride: u64,
     /// Slots that messages use in turn.
     pub slots: u32,
@@ -130,11 +130,11 @@ pub struct Run {
 pub struct Tally {
     /// Messages.
     pub messages: u64,
-    /// Octets.
-    pub octets: u64,
-    /// Octets compared with the pattern.
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes compared with the pattern.
     pub verified: u64,
-    /// Octets that were not as the pattern says.
+    /// Bytes that were not as the pattern says.
     pub errors: u64,
     /// Nanoseconds on the clock of the end that says so.
     pub duration_ns: u64,
@@ -212,7 +212,7 @@ pub struct ControlFrame {
 }
 
 impl ControlFrame {
-    /// The octets, at most [`SEND_LEN_MAX`]. The text of a failure is cut to fit.
+    /// The bytes, at most [`SEND_LEN_MAX`]. The text of a failure is cut to fit.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let mut out = Writer(Vec::with_capacity(SEND_LEN_MAX));
@@ -234,7 +234,7 @@ impl ControlFrame {
                 out.u32(*qp).u32(0).u64(*count);
             }
             Message::Done(tally) | Message::Counted(tally) | Message::Report(tally) => {
-                out.u64(tally.messages).u64(tally.octets).u64(tally.verified);
+                out.u64(tally.messages).u64(tally.bytes).u64(tally.verified);
                 out.u64(tally.errors).u64(tally.duration_ns);
             }
             Message::Failure(text) => {
@@ -250,12 +250,12 @@ impl ControlFrame {
         out.0
     }
 
-    /// Reads a message. Octets behind its fields are ignored: later versions may add some.
+    /// Reads a message. Bytes behind its fields are ignored: later versions may add some.
     ///
     /// # Errors
-    /// [`ControlError`], for any octets whatever.
-    pub fn parse(octets: &[u8]) -> Result<Self, ControlError> {
-        let mut rest = Reader(octets);
+    /// [`ControlError`], for any bytes whatever.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ControlError> {
+        let mut rest = Reader(bytes);
         rest.preamble()?;
         let code = rest.u16()?;
         let run = rest.u32()?;

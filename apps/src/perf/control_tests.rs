@@ -4,7 +4,7 @@ use crate::perf::private_data::{ConnRole, PRIVATE_DATA_LEN};
 fn every_message() -> Vec<Message> {
     let region = |n: u64| Region { addr: n << 40 | 7, len: n * 4096, rkey: 0xA1B2_C3D4 };
     let tally =
-        Tally { messages: 1, octets: u64::MAX, verified: 3, errors: 4, duration_ns: 5_000_000_000 };
+        Tally { messages: 1, bytes: u64::MAX, verified: 3, errors: 4, duration_ns: 5_000_000_000 };
     vec![
         Message::Hello(Hello {
             test: Test::SendBw,
@@ -43,10 +43,10 @@ fn every_message() -> Vec<Message> {
 fn messages_round_trip_within_send_limit() {
     for (run, message) in (0..).zip(every_message()) {
         let frame = ControlFrame { run, message };
-        let octets = frame.emit();
-        assert!(octets.len() <= SEND_LEN_MAX, "{frame:?} has {} octets", octets.len());
-        assert_eq!(ControlFrame::parse(&octets), Ok(frame.clone()));
-        let mut longer = octets.clone();
+        let bytes = frame.emit();
+        assert!(bytes.len() <= SEND_LEN_MAX, "{frame:?} has {} octets", bytes.len());
+        assert_eq!(ControlFrame::parse(&bytes), Ok(frame.clone()));
+        let mut longer = bytes.clone();
         longer.resize(RECEIVE_LEN, 0xEE);
         assert_eq!(ControlFrame::parse(&longer), Ok(frame));
     }
@@ -55,23 +55,22 @@ fn messages_round_trip_within_send_limit() {
 #[test]
 fn short_message_parses_as_truncated() {
     for message in every_message() {
-        let octets = ControlFrame { run: 1, message }.emit();
-        for len in 0..octets.len() {
-            assert_eq!(ControlFrame::parse(&octets[..len]), Err(ControlError::Truncated));
+        let bytes = ControlFrame { run: 1, message }.emit();
+        for len in 0..bytes.len() {
+            assert_eq!(ControlFrame::parse(&bytes[..len]), Err(ControlError::Truncated));
         }
     }
 }
 
 #[test]
 fn credit_layout_matches_control_md() {
-    let octets =
-        ControlFrame { run: 2, message: Message::Consumed { qp: 1, count: 0x0102 } }.emit();
+    let bytes = ControlFrame { run: 2, message: Message::Consumed { qp: 1, count: 0x0102 } }.emit();
     let expected = [
         b'F', b'W', b'P', b'F', 0, 1, 0, 6, 0, 0, 0, 2, //
         0, 0, 0, 1, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 1, 2,
     ];
-    assert_eq!(octets, expected);
+    assert_eq!(bytes, expected);
 }
 
 #[test]
@@ -90,12 +89,12 @@ fn foreign_magic_version_and_type_are_rejected() {
 
 #[test]
 fn malformed_messages_never_panic() {
-    // Every single-octet change of every message, and text lengths that lie.
+    // Every single-byte change of every message, and text lengths that lie.
     for message in every_message() {
-        let octets = ControlFrame { run: 7, message }.emit();
-        for index in 0..octets.len() {
+        let bytes = ControlFrame { run: 7, message }.emit();
+        for index in 0..bytes.len() {
             for value in [0, 1, 0x7F, 0x80, 0xFF] {
-                let mut hostile = octets.clone();
+                let mut hostile = bytes.clone();
                 hostile[index] = value;
                 let _ = ControlFrame::parse(&hostile);
                 let _ = ConnRole::parse(&hostile);
@@ -110,12 +109,12 @@ fn malformed_messages_never_panic() {
 #[test]
 fn failure_text_is_truncated_at_char_and_sanitized() {
     let long = "ä".repeat(200);
-    let octets = ControlFrame { run: 0, message: Message::Failure(long.clone()) }.emit();
-    let Ok(ControlFrame { message: Message::Failure(text), .. }) = ControlFrame::parse(&octets)
+    let bytes = ControlFrame { run: 0, message: Message::Failure(long.clone()) }.emit();
+    let Ok(ControlFrame { message: Message::Failure(text), .. }) = ControlFrame::parse(&bytes)
     else {
         panic!("no failure");
     };
-    assert!(octets.len() <= SEND_LEN_MAX);
+    assert!(bytes.len() <= SEND_LEN_MAX);
     assert!(long.starts_with(&text) && text.len() > 70);
 
     let rude = ControlFrame { run: 0, message: Message::Failure("a\x1b[31m\nb".into()) }.emit();
@@ -129,10 +128,10 @@ fn private_data_round_trips() {
         ConnRole::Control { token: 9, qps: 4, tx_depth: 128, rx_depth: 256 },
         ConnRole::Data { token: 77, index: 1023 },
     ] {
-        let octets = purpose.emit();
-        assert_eq!(octets.len(), PRIVATE_DATA_LEN);
-        assert_eq!(ConnRole::parse(&octets), Ok(purpose));
-        assert_eq!(ConnRole::parse(&octets[..23]), Err(ControlError::Truncated));
+        let bytes = purpose.emit();
+        assert_eq!(bytes.len(), PRIVATE_DATA_LEN);
+        assert_eq!(ConnRole::parse(&bytes), Ok(purpose));
+        assert_eq!(ConnRole::parse(&bytes[..23]), Err(ControlError::Truncated));
     }
     assert_eq!(ConnRole::parse(b"hello, is it rping?"), Err(ControlError::NotControl));
 }

@@ -71,11 +71,11 @@ mod tests {
         };
         let path = std::env::temp_dir().join(format!("iwperf-hdr-{}", std::process::id()));
         write(&path, SystemTime::now(), &[interval]).unwrap();
-        let octets = std::fs::read(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
 
         let mut found = 0;
-        for entry in IntervalLogIterator::new(&octets) {
+        for entry in IntervalLogIterator::new(&bytes) {
             let LogEntry::Interval(entry) = entry.unwrap() else { continue };
             found += 1;
             assert_eq!(entry.tag().unwrap().as_str(), "write-lat-64");

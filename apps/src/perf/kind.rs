@@ -32,7 +32,7 @@ pub enum Transfer {
     Read,
     /// Send.
     Send,
-    /// Atomic operation on a word of eight octets, one for each queue pair.
+    /// Atomic operation on a word of eight bytes, one for each queue pair.
     Atomic,
 }
 

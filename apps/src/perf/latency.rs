@@ -1,6 +1,6 @@
 //! A latency run: a ping-pong in which each side acts on what was placed, or one Read at a time.
 //!
-//! The last octet of message `n` of a Write is `n / slots + 1` modulo 256, in place of the
+//! The last byte of message `n` of a Write is `n / slots + 1` modulo 256, in place of the
 //! pattern's: it differs from what the slot held before, so that the sink can spin on it.
 
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ pub struct Ponger {
     answer_pending: bool,
 }
 
-/// Clears the octets that the run spins on. Each end does so before the other may send.
+/// Clears the bytes that the run spins on. Each end does so before the other may send.
 fn clear_polled_bytes(session: &Session, run: &Run) -> anyhow::Result<()> {
     if session.test().transfer() == Transfer::Write {
         for number in 0..u64::from(run.slots) {
@@ -82,7 +82,7 @@ impl PingPong {
         (number / slots + 1) as u8
     }
 
-    /// Offset of the octet that message `number` is spun on.
+    /// Offset of the byte that message `number` is spun on.
     fn last_byte_offset(&self, session: &Session, number: u64) -> anyhow::Result<usize> {
         Ok(usize::try_from(session.offset(&self.run, 0, number) + self.run.size - 1)?)
     }
@@ -136,7 +136,7 @@ impl PingPong {
             let mut size = usize::try_from(self.run.size)?;
             self.verified += self.run.size;
             if self.transfer == Transfer::Write {
-                // The last octet is the mark; it was compared when the message was seen.
+                // The last byte is the mark; it was compared when the message was seen.
                 size -= 1;
             }
             self.errors += slots::check(&session.end, &session.rx, offset, size, pattern);
@@ -316,7 +316,7 @@ impl Pinger {
         let elapsed = self.finished_at.unwrap_or_else(Instant::now) - self.started;
         Tally {
             messages: self.ping_pong.received,
-            octets: self.ping_pong.received * self.ping_pong.run.size,
+            bytes: self.ping_pong.received * self.ping_pong.run.size,
             verified: self.ping_pong.verified,
             errors: self.ping_pong.errors,
             duration_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::device::DeviceArgs;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
-use crate::options::{octets, seconds};
+use crate::options::{bytes, seconds};
 use crate::perf::control::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_VERIFY, Run,
 };
@@ -24,14 +24,14 @@ pub const REGION_LEN_MAX: u64 = 4 << 30;
 /// Slots for verified messages may take this much of each region: 128 of 8 MiB. Beyond it there
 /// are fewer, and so many messages outstanding.
 const SLOT_MEMORY_MAX: u64 = 1 << 30;
-/// Octets of an atomic operation.
+/// Bytes of an atomic operation.
 pub const ATOMIC_LEN: u64 = 8;
 /// Messages start at multiples of this: a cache line.
 const STRIDE_ALIGN: u64 = 64;
 
 /// Measures bandwidth and latency of ferrowarp's RDMA Writes, Reads, Sends and atomic operations.
 ///
-/// Figures are honest: bandwidth counts octets that the sink has confirmed, latency is half a
+/// Figures are honest: bandwidth counts bytes that the sink has confirmed, latency is half a
 /// round trip in which each side acts on the data that were placed.
 #[derive(Debug, Parser)]
 #[command(name = "iwperf", version, max_term_width = 100)]
@@ -110,11 +110,11 @@ pub struct ClientArgs {
 /// How to test.
 #[derive(Clone, Debug, Args)]
 pub struct TestArgs {
-    /// Octets per message, also as 64K or 1M [default: 65536 for bandwidth, 2 for latency; atomic
+    /// Bytes per message, also as 64K or 1M [default: 65536 for bandwidth, 2 for latency; atomic
     /// operations always have 8].
     #[arg(short, long, value_parser = size, conflicts_with = "all")]
     pub size: Option<u64>,
-    /// All sizes from 2 octets to 8 MiB, by powers of two.
+    /// All sizes from 2 bytes to 8 MiB, by powers of two.
     #[arg(short, long)]
     pub all: bool,
     /// Messages per queue pair [default: 5000 for write-bw, 1000 otherwise].
@@ -160,7 +160,7 @@ pub struct TestArgs {
     /// How many RDMA Reads at a time.
     #[command(flatten)]
     pub reads: IrdOrdArgs,
-    /// Checks every octet of every message at its sink, in as many slots as --tx-depth says
+    /// Checks every byte of every message at its sink, in as many slots as --tx-depth says
     /// (fewer, and so many messages outstanding, where these would take more than 1 GiB).
     #[arg(long)]
     pub verify: bool,
@@ -258,7 +258,7 @@ impl TestArgs {
         }
     }
 
-    /// Octets of a region that one queue pair needs.
+    /// Bytes of a region that one queue pair needs.
     #[must_use]
     pub fn span(&self, test: Test) -> u64 {
         let spans = self.sizes(test).into_iter().map(|size| {
@@ -307,7 +307,7 @@ impl TestArgs {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    octets(text, SIZE_MAX)
+    bytes(text, SIZE_MAX)
 }
 
 #[cfg(test)]

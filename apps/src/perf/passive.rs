@@ -84,7 +84,7 @@ impl Passive {
         let number = intake.consumed;
         intake.consumed += 1;
         self.tally.messages += 1;
-        self.tally.octets += match session.test().transfer() {
+        self.tally.bytes += match session.test().transfer() {
             Transfer::Send => u64::from(wc.byte_len),
             Transfer::Write | Transfer::Read | Transfer::Atomic => self.run.size,
         };
@@ -101,7 +101,7 @@ impl Passive {
         Ok(Some(number))
     }
 
-    /// Checks every octet of a message.
+    /// Checks every byte of a message.
     ///
     /// # Errors
     /// Never for sizes that were checked.
@@ -205,7 +205,7 @@ impl Passive {
     /// Counts a message that was taken without a receive.
     pub const fn count_message(&mut self) {
         self.tally.messages += 1;
-        self.tally.octets += self.run.size;
+        self.tally.bytes += self.run.size;
     }
 
     /// Messages counted.

@@ -10,7 +10,7 @@ const WINDOW: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug)]
 pub struct Peak {
     window_start: Instant,
-    octets: u64,
+    bytes: u64,
     last_total: u64,
     best_gbit_s: f64,
 }
@@ -19,25 +19,25 @@ impl Peak {
     /// Begins the first stretch.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
-        Self { window_start: now, octets: 0, last_total: 0, best_gbit_s: 0.0 }
+        Self { window_start: now, bytes: 0, last_total: 0, best_gbit_s: 0.0 }
     }
 
-    /// Takes note that `octets` have gone through since the run began.
+    /// Takes note that `bytes` have gone through since the run began.
     #[inline]
-    pub fn record(&mut self, now: Instant, octets: u64) {
-        if octets == self.last_total {
+    pub fn record(&mut self, now: Instant, bytes: u64) {
+        if bytes == self.last_total {
             return;
         }
-        self.last_total = octets;
+        self.last_total = bytes;
         let elapsed = now - self.window_start;
         if elapsed < WINDOW {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
-        let bits = (octets - self.octets) as f64 * 8.0;
+        let bits = (bytes - self.bytes) as f64 * 8.0;
         self.best_gbit_s = self.best_gbit_s.max(bits / elapsed.as_secs_f64() / 1e9);
         self.window_start = now;
-        self.octets = octets;
+        self.bytes = bytes;
     }
 
     /// The highest rate, in gigabits per second; 0 if the run was shorter than a stretch.
@@ -59,15 +59,15 @@ mod tests {
         peak.record(at(5), 1 << 40);
         assert_eq!(peak.gbit_s(), 0.0);
         let mut peak = Peak::new(start);
-        for (ms, octets) in [(10, 1_250_000), (20, 3_750_000), (30, 5_000_000)] {
-            peak.record(at(ms), octets);
+        for (ms, bytes) in [(10, 1_250_000), (20, 3_750_000), (30, 5_000_000)] {
+            peak.record(at(ms), bytes);
         }
         assert!((peak.gbit_s() - 2.0).abs() < 1e-6);
 
         // A message of which nothing was seen for 100 ms took these 100 ms.
         let mut peak = Peak::new(start);
-        for (ms, octets) in [(50, 0), (99, 0), (100, 1_250_000)] {
-            peak.record(at(ms), octets);
+        for (ms, bytes) in [(50, 0), (99, 0), (100, 1_250_000)] {
+            peak.record(at(ms), bytes);
         }
         assert!((peak.gbit_s() - 0.1).abs() < 1e-6);
     }

@@ -3,7 +3,7 @@
 use crate::perf::codec::{Reader, Writer};
 use crate::perf::control::{ControlError, MAGIC, VERSION};
 
-/// Octets of the private data.
+/// Bytes of the private data.
 pub const PRIVATE_DATA_LEN: usize = 24;
 
 /// What a connection is for; travels in its private data.
@@ -50,9 +50,9 @@ impl ConnRole {
     /// Reads private data.
     ///
     /// # Errors
-    /// [`ControlError`], for any octets whatever.
-    pub fn parse(octets: &[u8]) -> Result<Self, ControlError> {
-        let mut rest = Reader(octets);
+    /// [`ControlError`], for any bytes whatever.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ControlError> {
+        let mut rest = Reader(bytes);
         rest.preamble()?;
         let role = rest.u16()?;
         let (token, count) = (rest.u32()?, rest.u32()?);

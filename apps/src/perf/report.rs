@@ -25,7 +25,7 @@ pub struct TestParams {
     pub qps: u16,
     /// Requests outstanding per queue pair.
     pub tx_depth: u32,
-    /// Octets of an IP packet.
+    /// Bytes of an IP packet.
     pub mtu: u16,
     /// MPA's CRC was agreed.
     pub crc: bool,
@@ -35,7 +35,7 @@ pub struct TestParams {
     pub checksum: String,
     /// Both ends are active.
     pub bidirectional: bool,
-    /// Every octet is checked.
+    /// Every byte is checked.
     pub verify: bool,
 }
 
@@ -44,13 +44,13 @@ pub struct TestParams {
 pub struct Measurement {
     /// Name of the test.
     pub test: &'static str,
-    /// Octets per message.
+    /// Bytes per message.
     pub size_bytes: u64,
     /// Messages, over all queue pairs and both directions.
     pub iterations: u64,
     /// Queue pairs.
     pub qps: u16,
-    /// Octets of an IP packet.
+    /// Bytes of an IP packet.
     pub mtu: u16,
     /// MPA's CRC was agreed.
     pub crc: bool,
@@ -58,17 +58,17 @@ pub struct Measurement {
     pub checksum: String,
     /// MPA's markers were agreed, in one direction at least.
     pub markers: bool,
-    /// Seconds from the first request to the confirmation of the last octet.
+    /// Seconds from the first request to the confirmation of the last byte.
     pub duration_s: f64,
-    /// Confirmed octets, in gigabits (10^9) per second.
+    /// Confirmed bytes, in gigabits (10^9) per second.
     pub bw_gbit_s: f64,
     /// Messages, in millions per second.
     pub msg_rate_mops: f64,
     /// Latencies in microseconds; `null` for bandwidth.
     pub lat_us: Option<Summary>,
-    /// Octets compared with the pattern at their sink.
+    /// Bytes compared with the pattern at their sink.
     pub bytes_verified: u64,
-    /// Octets that were not as the pattern says, and runs that ended early.
+    /// Bytes that were not as the pattern says, and runs that ended early.
     pub errors: u64,
     /// Best window of at least 10 ms, in gigabits per second; 0 if the run was shorter.
     #[serde(skip)]
@@ -98,13 +98,13 @@ impl Measurement {
         }
     }
 
-    /// Fills in what follows from messages, octets and time.
+    /// Fills in what follows from messages, bytes and time.
     #[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
-    pub fn set_rates(&mut self, messages: u64, octets: u64, nanoseconds: u64) {
+    pub fn set_rates(&mut self, messages: u64, bytes: u64, nanoseconds: u64) {
         self.iterations = messages;
         self.duration_s = nanoseconds as f64 / 1e9;
         let nanoseconds = nanoseconds.max(1) as f64;
-        self.bw_gbit_s = octets as f64 * 8.0 / nanoseconds;
+        self.bw_gbit_s = bytes as f64 * 8.0 / nanoseconds;
         self.msg_rate_mops = messages as f64 * 1e3 / nanoseconds;
     }
 

@@ -14,7 +14,7 @@ const ALLOCATION_TIME: Duration = Duration::from_millis(3500);
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// A session over a pair of rings with a server that gets its memory like this; what became of the
-/// client, and octets that were wrong.
+/// client, and bytes that were wrong.
 fn session(provide: AllocateRegions) -> anyhow::Result<u64> {
     let line = "iwperf loop write-bw -n 10 --verify --timeout 2.5";
     let Command::Loop { test, device, test_args } =

@@ -22,7 +22,7 @@ pub const KIND_CONFIRM: u8 = WrId::FIRST_APP_KIND + 2;
 
 /// Time between signs of life.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Octets of that Read.
+/// Bytes of that Read.
 const CONFIRM_LEN: u32 = 8;
 
 /// One end's side of a session.
@@ -69,7 +69,7 @@ fn send_depth(tx_depth: u32, rx_depth: u32) -> usize {
     usize::try_from(2 * tx_depth + rx_depth + 8).unwrap_or(usize::MAX)
 }
 
-/// Octets of the two regions of an end, `tx` and `rx`. One that the test does not use is small.
+/// Bytes of the two regions of an end, `tx` and `rx`. One that the test does not use is small.
 ///
 /// # Errors
 /// If they are more than this machine can count.
@@ -88,9 +88,9 @@ pub fn advertise(mr: &Mr) -> Region {
     Region { addr: mr.addr(), len: mr.len() as u64, rkey: mr.rkey() }
 }
 
-/// Octets of a word in memory that are not those of `expected`.
+/// Bytes of a word in memory that are not those of `expected`.
 fn mismatches(word: [u8; 8], expected: u64) -> u64 {
-    word.iter().zip(expected.to_ne_bytes()).map(|(octet, right)| u64::from(*octet != right)).sum()
+    word.iter().zip(expected.to_ne_bytes()).map(|(byte, right)| u64::from(*byte != right)).sum()
 }
 
 impl Session {
@@ -172,7 +172,7 @@ impl Session {
         qp * 2 + (self.initiator != built_here) as u32
     }
 
-    /// Where message `number` of data connection `qp` lies in a region, in octets.
+    /// Where message `number` of data connection `qp` lies in a region, in bytes.
     #[must_use]
     pub fn offset(&self, run: &Run, qp: u16, number: u64) -> u64 {
         u64::from(qp) * self.hello.span + number % u64::from(run.slots) * run.stride
@@ -309,7 +309,7 @@ impl Session {
         }
     }
 
-    /// Octets that are wrong in what atomic operation `number` of data connection `qp` fetched.
+    /// Bytes that are wrong in what atomic operation `number` of data connection `qp` fetched.
     #[must_use]
     pub fn check_atomic_result(&self, run: &Run, qp: u16, number: u64) -> u64 {
         let mut word = [0; 8];
@@ -318,7 +318,7 @@ impl Session {
         mismatches(word, number)
     }
 
-    /// Octets that are wrong in the sum of all connections' words after `count` operations.
+    /// Bytes that are wrong in the sum of all connections' words after `count` operations.
     #[must_use]
     pub fn check_atomic_sum(&self, run: &Run, count: u64) -> u64 {
         let word = |qp| {
@@ -329,7 +329,7 @@ impl Session {
         mismatches(sum.to_ne_bytes(), count)
     }
 
-    /// A Send without octets: says that the message before it is complete, or uses up a receive.
+    /// A Send without bytes: says that the message before it is complete, or uses up a receive.
     #[must_use]
     pub const fn empty_send() -> Operation {
         Operation::Send { payload: Payload::empty(), solicited: false, invalidate: None }
@@ -337,7 +337,7 @@ impl Session {
 
     /// A Read that says by its answer that the Writes of data connection `qp` before it have been
     /// placed. What it brings lands where these were built, which is of no use any more. It asks
-    /// for some octets, because siw answers one for none with octets of its last request.
+    /// for some bytes, because siw answers one for none with bytes of its last request.
     #[must_use]
     pub fn confirming_read(&self, qp: u16) -> Operation {
         Operation::Read {

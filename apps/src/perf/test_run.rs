@@ -310,8 +310,8 @@ impl SessionPoller {
         for wc in &self.batch {
             let id = WrId::unpack(wc.wr_id);
             if id.kind < WrId::FIRST_APP_KIND {
-                if let Some(octets) = session.control.on_completion(id, wc)? {
-                    self.rx_frames.push_back(ControlFrame::parse(&octets)?);
+                if let Some(bytes) = session.control.on_completion(id, wc)? {
+                    self.rx_frames.push_back(ControlFrame::parse(&bytes)?);
                 }
                 continue;
             }

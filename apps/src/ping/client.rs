@@ -130,8 +130,8 @@ impl Client {
         self.begin_round()
     }
 
-    fn on_go_ahead(&mut self, octets: &[u8]) -> anyhow::Result<()> {
-        ensure!(octets.len() == ADVERT_LEN, "the other end does not speak as rping does");
+    fn on_go_ahead(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        ensure!(bytes.len() == ADVERT_LEN, "the other end does not speak as rping does");
         match self.state {
             State::Reading => self.advertise(false),
             State::Writing => self.end_round(),
@@ -162,8 +162,8 @@ impl Client {
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
         for wc in core::mem::take(&mut self.batch) {
-            if let Some(octets) = self.channel.on_completion(WrId::unpack(wc.wr_id), &wc)? {
-                self.on_go_ahead(&octets)?;
+            if let Some(bytes) = self.channel.on_completion(WrId::unpack(wc.wr_id), &wc)? {
+                self.on_go_ahead(&bytes)?;
             }
         }
         if self.state == State::Connecting

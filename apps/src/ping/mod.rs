@@ -1,7 +1,7 @@
 //! iwping: rdma-core's rping, over this stack. Both sides can have rping as their peer.
 //!
 //! A round: the client advertises a source buffer by Send, the server fetches it by RDMA Read and
-//! says go ahead; the client advertises a sink, the server puts the same octets there by RDMA
+//! says go ahead; the client advertises a sink, the server puts the same bytes there by RDMA
 //! Write and says go ahead.
 
 pub mod client;

@@ -96,11 +96,11 @@ pub struct PingArgs {
     /// Rounds [default: 10 for loop, without end for client].
     #[arg(short = 'C', long, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Octets per ping.
+    /// Bytes per ping.
     #[arg(short = 'S', long, default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(i64::from(SIZE_MIN)..=i64::from(SIZE_MAX)))]
     pub size: u32,
-    /// Checks that every octet came back.
+    /// Checks that every byte came back.
     #[arg(short = 'V', long)]
     pub verify: bool,
     /// With MPA's markers in both directions: asks for them in what the server sends, and a server

@@ -62,7 +62,7 @@ struct Client {
     buffer: Option<Mr>,
     is_up: bool,
     state: State,
-    /// Octets of the present ping.
+    /// Bytes of the present ping.
     size: u32,
     rounds: u64,
     watchdog: Watchdog,
@@ -232,8 +232,8 @@ impl Client {
             return self.on_client_left(end_reason(&self.channel.qp));
         }
         if id.kind < WrId::FIRST_APP_KIND {
-            if let Some(octets) = self.channel.on_completion(id, wc)? {
-                self.on_advert(end, &octets)?;
+            if let Some(bytes) = self.channel.on_completion(id, wc)? {
+                self.on_advert(end, &bytes)?;
             }
             return Ok(Step::Running);
         }
@@ -285,8 +285,8 @@ impl Client {
         self.state == State::AwaitSource
     }
 
-    fn on_advert(&mut self, end: &Endpoint, octets: &[u8]) -> anyhow::Result<()> {
-        let advert = Advert::parse(octets).context("the client does not speak as rping does")?;
+    fn on_advert(&mut self, end: &Endpoint, bytes: &[u8]) -> anyhow::Result<()> {
+        let advert = Advert::parse(bytes).context("the client does not speak as rping does")?;
         ensure!(
             (1..=SIZE_MAX).contains(&advert.size),
             "the client pings with {} octets: at most {SIZE_MAX} are served",
@@ -324,9 +324,9 @@ impl Client {
 
     fn on_read_complete(&mut self, verbose: bool) -> anyhow::Result<()> {
         if verbose {
-            let mut octets = vec![0; usize::try_from(self.size)?];
-            self.buffer()?.read(0, &mut octets);
-            println!("server ping data: {}", printable_text(&octets));
+            let mut bytes = vec![0; usize::try_from(self.size)?];
+            self.buffer()?.read(0, &mut bytes);
+            println!("server ping data: {}", printable_text(&bytes));
         }
         self.state = State::AwaitSink;
         self.send_go_ahead()

@@ -1,6 +1,6 @@
-//! rping's messages and octets.
+//! rping's messages and bytes.
 
-/// Octets of a message.
+/// Bytes of a message.
 pub const ADVERT_LEN: usize = 16;
 /// Largest ping, as in rping.
 pub const SIZE_MAX: u32 = 64 * 1024 - 1;
@@ -12,11 +12,11 @@ const LAST_LETTER: u8 = b'z';
 /// A buffer that the other end may access; also, with whatever in it, "go ahead".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advert {
-    /// Tagged offset of the first octet.
+    /// Tagged offset of the first byte.
     pub addr: u64,
     /// STag.
     pub rkey: u32,
-    /// Octets.
+    /// Bytes.
     pub size: u32,
 }
 
@@ -33,16 +33,16 @@ impl Advert {
 
     /// Reads a message; `None` if it has another length.
     #[must_use]
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let octets: &[u8; ADVERT_LEN] = octets.try_into().ok()?;
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; ADVERT_LEN] = bytes.try_into().ok()?;
         let word =
-            |at| u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]);
+            |at| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let addr = u64::from(word(0)) << 32 | u64::from(word(4));
         Some(Self { addr, rkey: word(8), size: word(12) })
     }
 }
 
-/// The octets of ping `number`, as rping makes them: a text, letters that go round, a NUL.
+/// The bytes of ping `number`, as rping makes them: a text, letters that go round, a NUL.
 #[must_use]
 pub fn ping_data(number: u64, size: u32) -> Vec<u8> {
     let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -63,8 +63,8 @@ pub fn ping_data(number: u64, size: u32) -> Vec<u8> {
 
 /// The text of a ping for a terminal: up to its NUL.
 #[must_use]
-pub fn printable_text(octets: &[u8]) -> String {
-    let text = octets.split(|&octet| octet == 0).next().unwrap_or_default();
+pub fn printable_text(bytes: &[u8]) -> String {
+    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect()
 }
 
@@ -75,10 +75,10 @@ mod tests {
     #[test]
     fn advert_has_rpings_layout() {
         let advert = Advert { addr: 0x0102_0304_0506_0708, rkey: 0x1112_1314, size: 100 };
-        let octets = advert.emit();
-        assert_eq!(octets, [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 100]);
-        assert_eq!(Advert::parse(&octets), Some(advert));
-        assert_eq!(Advert::parse(&octets[..15]), None);
+        let bytes = advert.emit();
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 100]);
+        assert_eq!(Advert::parse(&bytes), Some(advert));
+        assert_eq!(Advert::parse(&bytes[..15]), None);
         assert_eq!(Advert::parse(&[0; 17]), None);
     }
 
@@ -93,6 +93,6 @@ mod tests {
         // Exactly one NUL, at the end: rping's server takes the length from it.
         let number = u64::MAX;
         let smallest = ping_data(number, SIZE_MIN);
-        assert_eq!(smallest.iter().position(|&octet| octet == 0), Some(31));
+        assert_eq!(smallest.iter().position(|&byte| byte == 0), Some(31));
     }
 }

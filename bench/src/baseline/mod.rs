@@ -44,7 +44,7 @@ impl Topology {
 pub struct Table {
     /// Where.
     pub topology: Topology,
-    /// MTU in octets.
+    /// MTU in bytes.
     pub mtu: u16,
     /// Figures, one row per test, one cell per size.
     pub rows: Vec<(&'static str, Vec<CellResult>)>,
@@ -74,9 +74,9 @@ pub struct Target {
     pub test: &'static str,
     /// Where.
     pub topology: Topology,
-    /// MTU in octets.
+    /// MTU in bytes.
     pub mtu: u16,
-    /// Octets per message.
+    /// Bytes per message.
     pub size: u64,
     /// At least so many Gb/s, or for latency at most so many microseconds in the median.
     pub threshold: f64,
@@ -108,7 +108,7 @@ pub fn targets(one: usize, two: Option<[usize; 2]>) -> Vec<Target> {
 pub struct Plan {
     /// Where, with which MTU.
     pub tables: Vec<(Topology, u16)>,
-    /// Octets per message.
+    /// Bytes per message.
     pub sizes: Vec<u64>,
     /// How often everything is done.
     pub rounds: usize,

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::runner::Sample;
 use super::{CellResult, Plan, Table, Target, median};
 
-/// Messages below so many octets are shown with their rate.
+/// Messages below so many bytes are shown with their rate.
 const SMALL: u64 = 1024;
 
 /// What the figures were measured on and with, one line each.

@@ -21,7 +21,7 @@ const STARTUP_TIMEOUT: Duration = Duration::from_secs(40);
 /// What one run says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Confirmed octets, in Gb/s.
+    /// Confirmed bytes, in Gb/s.
     pub gbit_s: f64,
     /// Messages, in millions per second.
     pub rate_mops: f64,

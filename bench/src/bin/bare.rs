@@ -9,10 +9,10 @@ use ferrowarp_bench::copy_crc_bound::{self, CopyCrcParams, Crc};
 #[derive(Parser)]
 #[command(about = "Bandwidth of copy and CRC at both ends, without any protocol, in Gb/s")]
 struct Options {
-    /// Octets of a piece
+    /// Bytes of a piece
     #[arg(long, value_delimiter = ',', default_values_t = [1460, 8960])]
     pieces: Vec<usize>,
-    /// Octets of the message that is sent over and over
+    /// Bytes of the message that is sent over and over
     #[arg(long, default_value_t = 65_536)]
     message: usize,
     /// Seconds for each figure

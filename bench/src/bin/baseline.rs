@@ -37,7 +37,7 @@ struct Options {
     /// Rounds; the figures are medians over them
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Octets per message
+    /// Bytes per message
     #[arg(long, value_delimiter = ',', default_values_t = [64, 4096, 65_536, 1_048_576])]
     sizes: Vec<u64>,
     /// Cores of the two ends; with one, the tables for two are left out

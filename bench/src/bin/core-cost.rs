@@ -14,16 +14,16 @@ struct Options {
     /// RDMA Writes in all
     #[arg(long, default_value_t = 20_000)]
     count: u64,
-    /// Octets of each
+    /// Bytes of each
     #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
     /// RDMA Writes outstanding
     #[arg(long, default_value_t = 64)]
     depth: usize,
-    /// MTU in octets
+    /// MTU in bytes
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..))]
     mtu: u16,
-    /// No TCP timestamps: 12 octets more per segment
+    /// No TCP timestamps: 12 bytes more per segment
     #[arg(long)]
     no_timestamps: bool,
     /// No CRC

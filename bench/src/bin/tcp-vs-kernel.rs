@@ -31,7 +31,7 @@ struct Options {
     /// Rate of the wire
     #[arg(long, default_value = "1gbit")]
     rate: String,
-    /// Octets that may wait in front of it
+    /// Bytes that may wait in front of it
     #[arg(long, default_value = "256K")]
     queue: String,
     /// Runs of each cell; the figures are their medians

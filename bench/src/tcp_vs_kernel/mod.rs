@@ -82,7 +82,7 @@ pub struct Plan {
     pub seconds: f64,
     /// Rate of the wire, as `iwlink` takes it.
     pub rate: String,
-    /// Octets that may wait in front of it, as `iwlink` takes them.
+    /// Bytes that may wait in front of it, as `iwlink` takes them.
     pub queue: String,
     /// Decides the faults; those of round n come from the n-th seed after it.
     pub seed: u64,
@@ -109,7 +109,7 @@ impl Plan {
 /// What one run says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Octets of messages that arrived, in Gb/s.
+    /// Bytes of messages that arrived, in Gb/s.
     pub gbit_s: f64,
     /// Frames that the wire should have passed on and dropped.
     pub dropped: u64,

@@ -299,9 +299,9 @@ fn last_json(output: &str) -> Result<Value> {
 
 fn sample(line: &Value, wire: Value) -> Result<Sample> {
     let number = |name: &str| line[name].as_f64().with_context(|| format!("no {name}"));
-    let (octets, seconds) = (number("octets")?, number("seconds")?);
+    let (bytes, seconds) = (number("octets")?, number("seconds")?);
     let EmulatorStats { dropped, late_fraction: late, latest_ms } = EmulatorStats::of(&wire);
-    Ok(Sample { gbit_s: octets * 8e-9 / seconds, dropped, late_fraction: late, latest_ms, wire })
+    Ok(Sample { gbit_s: bytes * 8e-9 / seconds, dropped, late_fraction: late, latest_ms, wire })
 }
 
 /// What the wire says of itself.

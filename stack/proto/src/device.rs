@@ -33,7 +33,7 @@ pub enum ChecksumState {
 pub struct Capabilities {
     /// The port's hardware address.
     pub mac: [u8; 6],
-    /// Largest IP packet in octets, IP header included; [`MTU_MIN`] at least.
+    /// Largest IP packet in bytes, IP header included; [`MTU_MIN`] at least.
     pub mtu: u16,
     /// The same for what is sent: `mtu`, unless the port receives larger packets than it sends.
     pub send_mtu: u16,
@@ -41,7 +41,7 @@ pub struct Capabilities {
     pub checksum: ChecksumMode,
 }
 
-/// Least MTU of a port, in octets of IP packet. Smaller ones work, as long as frames have the room
+/// Least MTU of a port, in bytes of IP packet. Smaller ones work, as long as frames have the room
 /// that [`frame_capacity`] says, but hardly carry more than headers.
 pub const MTU_MIN: u16 = 256;
 
@@ -56,14 +56,14 @@ pub enum TxClass {
     Data,
     /// Retransmissions: may use the reserve that `Data` leaves untouched.
     Retransmit,
-    /// ACK, SYN, RST, ARP, ICMP: never stream octets.
+    /// ACK, SYN, RST, ARP, ICMP: never stream bytes.
     Control,
 }
 
 /// A received frame. Never edited: over `ring` the sender still holds it.
 pub trait RxFrame {
-    /// The first contiguous run of octets. Link, network and transport headers lie in it whole;
-    /// a frame for which they do not is dropped. So it has the first 118 octets of any longer
+    /// The first contiguous run of bytes. Link, network and transport headers lie in it whole;
+    /// a frame for which they do not is dropped. So it has the first 118 bytes of any longer
     /// frame at least ([`MAX_HEADER_LEN`]: Ethernet, a tag, IPv6, TCP with all options); with less,
     /// segments with many options would be lost each time they are sent. IPv6 extension headers
     /// come on top.
@@ -71,15 +71,15 @@ pub trait RxFrame {
     /// [`MAX_HEADER_LEN`]: crate::wire::tcp::MAX_HEADER_LEN
     fn head(&self) -> &[u8];
 
-    /// Octets of the whole frame, over all runs.
+    /// Bytes of the whole frame, over all runs.
     fn len(&self) -> usize;
 
-    /// True if the frame has no octet.
+    /// True if the frame has no byte.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies octets `offset..offset + out.len()` of the frame, across runs, to `out`.
+    /// Copies bytes `offset..offset + out.len()` of the frame, across runs, to `out`.
     ///
     /// # Panics
     /// If the range ends beyond [`RxFrame::len`].
@@ -89,20 +89,20 @@ pub trait RxFrame {
     fn checksum(&self) -> ChecksumState;
 }
 
-/// A second reference to a frame that was sent, kept until its octets are acknowledged.
+/// A second reference to a frame that was sent, kept until its bytes are acknowledged.
 ///
-/// The octets are immutable: the same memory may be under transmission, or at the peer.
+/// The bytes are immutable: the same memory may be under transmission, or at the peer.
 pub trait Retained: Clone + 'static {
-    /// The frame's octets, headers as they were at first transmission.
-    fn octets(&self) -> &[u8];
+    /// The frame's bytes, headers as they were at first transmission.
+    fn bytes(&self) -> &[u8];
 }
 
-/// Octets of the longest packet that is built whole whatever the MTU: the smallest FPDU that
-/// messages are cut to (128 octets of ULPDU, length, CRC and a marker), with headers of IPv6 and
+/// Bytes of the longest packet that is built whole whatever the MTU: the smallest FPDU that
+/// messages are cut to (128 bytes of ULPDU, length, CRC and a marker), with headers of IPv6 and
 /// of TCP with all options. If it is longer than a packet of the link, TCP cuts it.
 pub const PACKET_CAPACITY_MIN: u16 = 140 + 40 + 60;
 
-/// Octets of room that a frame to be sent has at least, at a port of this MTU: an Ethernet header
+/// Bytes of room that a frame to be sent has at least, at a port of this MTU: an Ethernet header
 /// with a VLAN tag goes before the IP packet.
 #[must_use]
 pub const fn frame_capacity(mtu: u16) -> usize {
@@ -115,13 +115,13 @@ pub trait TxFrame: Sized {
     /// The handle that outlives transmission.
     type Retained: Retained;
 
-    /// The whole writable room: [`frame_capacity`] octets at least. The frame starts at index 0.
+    /// The whole writable room: [`frame_capacity`] bytes at least. The frame starts at index 0.
     ///
     /// # Panics
     /// After [`TxFrame::retain`]: a retained frame never changes.
     fn buf_mut(&mut self) -> &mut [u8];
 
-    /// Declares the frame to be the first `len` octets of the room. Call before `retain`.
+    /// Declares the frame to be the first `len` bytes of the room. Call before `retain`.
     fn set_len(&mut self, len: usize);
 
     /// Takes a second reference for retransmission; the frame is immutable from here on.

@@ -10,7 +10,7 @@
 //! | Here | Meaning | Source |
 //! |---|---|---|
 //! | segment | what TCP puts in one packet | RFC 9293 |
-//! | record | octets handed to TCP at once; boundaries survive retransmission | |
+//! | record | bytes handed to TCP at once; boundaries survive retransmission | |
 //! | EMSS | largest payload of a segment, options taken off | draft-culley-iwarp-mpa-02 |
 //! | FPDU | length, ULPDU, padding, CRC on the stream | RFC 5044 section 4 |
 //! | ULPDU | what MPA carries: one DDP segment | RFC 5044 |
@@ -19,9 +19,9 @@
 //! | tagged, untagged | addressed by STag and offset, or by queue | RFC 5041 section 4 |
 //! | STag, TO | names a region; offset in it (verbs: lkey and rkey; address) | RFC 5041 |
 //! | QN, MSN, MO | queue, message in it, offset in the message | RFC 5041 section 4.3 |
-//! | place | put octets into memory, in whatever order they come | RFC 5041 section 5 |
+//! | place | put bytes into memory, in whatever order they come | RFC 5041 section 5 |
 //! | deliver | tell the layer above, in order and once | RFC 5041 section 5 |
-//! | Data Source, Data Sink | where octets come from, where they go | RFC 5041 |
+//! | Data Source, Data Sink | where bytes come from, where they go | RFC 5041 |
 //! | IRD, ORD | Reads served, and issued, at a time | RFC 5040 section 6 |
 //! | Terminate | the message that ends a stream and says why | RFC 5040 section 4.8 |
 #![forbid(unsafe_code)]

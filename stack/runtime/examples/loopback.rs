@@ -2,7 +2,7 @@
 //!
 //! `loopback write [SIZE] [MTU]`: RDMA Writes, both ends driven by one thread on core 0.
 //! `loopback pingpong [SIZE] [MTU]`: Writes back and forth between threads pinned to cores 0 and 1,
-//! each spinning on the last octet.
+//! each spinning on the last byte.
 //! `loopback idle`: what polling costs.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -87,13 +87,13 @@ fn write(size: u32, mtu: u16) {
                 assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
             }
         }
-        let octets = (done - from) as f64 * f64::from(size);
+        let bytes = (done - from) as f64 * f64::from(size);
         let (wall, busy) = (start.elapsed().as_secs_f64(), core_seconds() - busy);
         let fpdus = right.context.counters().engine.fpdus_in - fpdus;
         println!(
             "round {round}: {:.2} Gb/s, {:.2} Gb per second of the core, {:.1} ns an FPDU",
-            octets * 8.0 / wall / 1e9,
-            octets * 8.0 / busy / 1e9,
+            bytes * 8.0 / wall / 1e9,
+            bytes * 8.0 / busy / 1e9,
             busy * 1e9 / fpdus as f64,
         );
     }

@@ -13,7 +13,7 @@ use crate::memory::Span;
 const HUGE_PAGE_LEN: usize = 2 << 20;
 const HUGE_PAGE_BITS: u8 = 21;
 /// Buffers start at multiples of this and never share a unit: a page, so that one region's
-/// octets are never in a page of another's.
+/// bytes are never in a page of another's.
 const PAGE_LEN: usize = 4096;
 
 /// A source of buffers.
@@ -31,7 +31,7 @@ struct State {
 /// One mapping.
 #[derive(Debug)]
 struct Mapping {
-    /// Keeps the memory mapped. Its octets are reached through `span` alone.
+    /// Keeps the memory mapped. Its bytes are reached through `span` alone.
     _map: MmapMut,
     span: Span,
     free: Mutex<FreeList>,
@@ -52,7 +52,7 @@ pub struct Buffer {
 }
 
 impl Arena {
-    /// A zeroed buffer of `len` octets, at least 1.
+    /// A zeroed buffer of `len` bytes, at least 1.
     ///
     /// # Errors
     /// What the operating system says when it maps no more memory.
@@ -81,7 +81,7 @@ impl Arena {
 }
 
 impl Mapping {
-    /// Maps at least `len` octets, all present.
+    /// Maps at least `len` bytes, all present.
     fn map(len: usize) -> io::Result<Self> {
         static WARNED: Once = Once::new();
         let len = len.checked_next_multiple_of(HUGE_PAGE_LEN).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -175,32 +175,32 @@ impl Buffer {
         Some(Self { mapping: chunk, offset, len })
     }
 
-    /// The octets as a span, valid while the buffer lives.
+    /// The bytes as a span, valid while the buffer lives.
     pub(crate) fn span(&self) -> Span {
         self.mapping.span.slice(self.offset, self.len)
     }
 
-    /// Octets asked for.
+    /// Bytes asked for.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True if no octet was asked for.
+    /// True if no byte was asked for.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies `octets` to `offset`.
+    /// Copies `bytes` to `offset`.
     ///
     /// # Panics
     /// If they leave the buffer.
-    pub fn write(&mut self, offset: usize, octets: &[u8]) {
-        self.span().slice(offset, octets.len()).write(octets);
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.span().slice(offset, bytes.len()).write(bytes);
     }
 
-    /// Copies the octets at `offset` to `out`.
+    /// Copies the bytes at `offset` to `out`.
     ///
     /// # Panics
     /// If they leave the buffer.

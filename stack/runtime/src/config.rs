@@ -47,7 +47,7 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// The VLAN (802.1Q) that all frames belong to, 1 to 4094; `None`: frames have no tag.
     pub vlan: Option<u16>,
-    /// Largest IP packet in octets, [`MTU_MIN`] at least, with an IPv6 address 1280; the device may
+    /// Largest IP packet in bytes, [`MTU_MIN`] at least, with an IPv6 address 1280; the device may
     /// allow less than [`MTU_MAX`].
     ///
     /// [`MTU_MIN`]: crate::device::MTU_MIN

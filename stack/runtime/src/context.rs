@@ -147,7 +147,7 @@ impl Context {
         engine_config.connections_max = config.limits.connections_max;
         engine_config.half_open_max = config.limits.half_open_max;
         engine_config.awaiting_request_max = config.limits.awaiting_request_max;
-        engine_config.partial_octets_max = config.limits.partial_octets_max;
+        engine_config.partial_bytes_max = config.limits.partial_bytes_max;
         engine_config.ooo_bytes_max = config.limits.ooo_bytes_max;
         let memory = HostMemory::new(Arc::clone(&regions));
         let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));
@@ -263,7 +263,7 @@ impl Context {
         self.inner.shard.control(|machine, _| machine.counters()).unwrap_or_default()
     }
 
-    /// What is in use at present: connections by what they wait for, frames and octets held out of
+    /// What is in use at present: connections by what they wait for, frames and bytes held out of
     /// order, segments retained until they are acknowledged, frames left. Zeros after closing. The
     /// shard stands still while its connections are visited: for reports, not for a loop.
     #[must_use]

@@ -75,18 +75,18 @@
 //!     }
 //!     assert!(here.iter().all(|wc| wc.status == WcStatus::Success));
 //!     assert_eq!((there[0].wr_id, there[0].byte_len), (9, 4));
-//!     let mut octets = [0; 5];
-//!     mr_l.read(100, &mut octets);
-//!     assert_eq!(&octets, b"hello");
+//!     let mut bytes = [0; 5];
+//!     mr_l.read(100, &mut bytes);
+//!     assert_eq!(&bytes, b"hello");
 //!     Ok(())
 //! }
 //! ```
 //!
 //! # Atomic operations and immediate data
 //!
-//! [`Operation::Atomic`] changes a word of eight octets at the peer and fetches what it was before;
+//! [`Operation::Atomic`] changes a word of eight bytes at the peer and fetches what it was before;
 //! [`Operation::Immediate`] and [`Operation::WriteImmediate`] use up a receive of the peer, whose
-//! completion carries eight octets ([`Wc::immediate`]) and says that everything written before is
+//! completion carries eight bytes ([`Wc::immediate`]) and says that everything written before is
 //! in place. Both are of RFC 7306, which a peer may not have: [`Config::extensions`].
 //!
 //! Atomic operations are carried out with the processor's own atomic instructions. No update is
@@ -168,15 +168,15 @@
 //!   connection. Post before the peer sends, or agree on credits; [`Srq::arm`] warns in time.
 //!   Queue pairs that share a receive queue may empty it for each other, unless [`Srq::cap`] says
 //!   how many buffers each may hold.
-//! - *When octets are there.* A receive buffer is defined from the completion of the receive on,
+//! - *When bytes are there.* A receive buffer is defined from the completion of the receive on,
 //!   the sink of an RDMA Read from the Read's completion on, and the target of an RDMA Write when a
-//!   Send posted after it completes at its receiver. Looking at the octets themselves is no proof,
-//!   but for the last octet of a Write that arrives in order ([`Mr::load_last`]).
+//!   Send posted after it completes at its receiver. Looking at the bytes themselves is no proof,
+//!   but for the last byte of a Write that arrives in order ([`Mr::load_last`]).
 //! - *Knowing that a Write has arrived.* Post a Send after it and wait for that at the other end,
 //!   or post an RDMA Read after it and wait for that here.
 //! - *Reads are overtaken.* A Send or Write posted after an RDMA Read may take effect before the
 //!   Read does. The fence of [`SendWr`] holds it back until all earlier Reads have completed.
-//! - *Overlaps.* Where operations under way write the same octets, or the application writes them
+//! - *Overlaps.* Where operations under way write the same bytes, or the application writes them
 //!   too, any of them may win.
 //! - *Read depths.* [`ConnParam`] says how many Reads this end serves and issues at a time; with
 //!   revision 2 of MPA the ends agree, else the application sees to it that neither issues more

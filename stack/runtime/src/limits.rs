@@ -14,8 +14,8 @@ use crate::error::LimitError;
 /// machine; who shares it with others sets them lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Octets registered at a time, in all regions together.
-    pub registered_octets_max: u64,
+    /// Bytes registered at a time, in all regions together.
+    pub registered_bytes_max: u64,
     /// Completions that all completion queues together can hold.
     // req: RDMAP-294
     pub cq_entries_max: u64,
@@ -32,8 +32,8 @@ pub struct Limits {
     pub awaiting_request_max: usize,
     /// Bytes of memory for FPDUs that have arrived in part, over all connections; taken as needed:
     /// 128 MiB. Beyond it each connection still keeps one of up to 2 KiB; longer ones wait.
-    pub partial_octets_max: usize,
-    /// Octets of memory for segments that came ahead of their turn, over all connections, beside
+    pub partial_bytes_max: usize,
+    /// Bytes of memory for segments that came ahead of their turn, over all connections, beside
     /// half of the port's spare frames; taken as needed, and kept: 16 MiB. Beyond it such segments
     /// are dropped.
     pub ooo_bytes_max: usize,
@@ -42,13 +42,13 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            registered_octets_max: 64 << 30,
+            registered_bytes_max: 64 << 30,
             cq_entries_max: 1 << 22,
             queue_entries_max: 1 << 22,
             connections_max: 16_384,
             half_open_max: 1024,
             awaiting_request_max: 4096,
-            partial_octets_max: 128 << 20,
+            partial_bytes_max: 128 << 20,
             ooo_bytes_max: 16 << 20,
         }
     }
@@ -57,7 +57,7 @@ impl Default for Limits {
 /// What can be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
-    RegisteredOctets,
+    RegisteredBytes,
     CqEntries,
     QueueEntries,
 }
@@ -66,7 +66,7 @@ impl Resource {
     /// What it is, and the setting that limits it.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::RegisteredOctets => ("registered octets", "limits.registered_octets_max"),
+            Self::RegisteredBytes => ("registered octets", "limits.registered_octets_max"),
             Self::CqEntries => ("completion queue entries", "limits.cq_entries_max"),
             Self::QueueEntries => ("work queue entries", "limits.queue_entries_max"),
         }
@@ -87,7 +87,7 @@ impl ResourceLimits {
 
     const fn limit(&self, what: Resource) -> u64 {
         match what {
-            Resource::RegisteredOctets => self.limits.registered_octets_max,
+            Resource::RegisteredBytes => self.limits.registered_bytes_max,
             Resource::CqEntries => self.limits.cq_entries_max,
             Resource::QueueEntries => self.limits.queue_entries_max,
         }

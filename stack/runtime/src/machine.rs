@@ -80,7 +80,7 @@ pub(crate) trait Machine: Send {
     /// likes.
     fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError>;
     fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError>;
-    fn stream_send(&mut self, qp: QpId, octets: &[u8]) -> Result<usize, CmError>;
+    fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError>;
     fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError>;
     fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError>;
     /// Ends every connection in good order and every listener.
@@ -408,8 +408,8 @@ where
         self.engine.reject(now, request, reads, data)
     }
 
-    fn stream_send(&mut self, qp: QpId, octets: &[u8]) -> Result<usize, CmError> {
-        self.engine.stream_send(qp, octets)
+    fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError> {
+        self.engine.stream_send(qp, bytes)
     }
 
     fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError> {

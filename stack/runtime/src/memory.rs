@@ -1,8 +1,8 @@
-//! Registered memory as raw octets, and the copies in and out of it.
+//! Registered memory as raw bytes, and the copies in and out of it.
 //!
 //! Nobody holds a reference to registered memory: the peer may write there at any moment, as a
-//! network adapter would. All access goes through bounds-checked copies of raw octets, for which
-//! any mixture of old and new octets is a valid result; why they may race is said in [`opaque`].
+//! network adapter would. All access goes through bounds-checked copies of raw bytes, for which
+//! any mixture of old and new bytes is a valid result; why they may race is said in [`opaque`].
 
 use std::ptr;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use ferrowarp_proto::ddp::regions::RegionTable;
 
 use crate::opaque;
 
-/// A run of raw octets that stays mapped as long as whoever made the span promised.
+/// A run of raw bytes that stays mapped as long as whoever made the span promised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: a span is an address and a length; the octets behind it are only copied, never
+// SAFETY: a span is an address and a length; the bytes behind it are only copied, never
 // borrowed, and the promise of `Span::new` is not tied to a thread.
 unsafe impl Send for Span {}
 // SAFETY: as above.
@@ -45,7 +45,7 @@ impl Span {
         self.start.expose_provenance() as u64
     }
 
-    /// The octets `offset..offset + len` of this span.
+    /// The bytes `offset..offset + len` of this span.
     ///
     /// # Panics
     /// If they leave the span.
@@ -60,11 +60,11 @@ impl Span {
         Self { start: self.start.wrapping_add(offset), len }
     }
 
-    /// Copies `octets` here; the last one becomes visible last.
+    /// Copies `bytes` here; the last one becomes visible last.
     #[inline]
-    pub(crate) fn write(self, octets: &[u8]) {
-        assert_eq!(self.len, octets.len(), "lengths differ");
-        let Some((last, rest)) = octets.split_last() else {
+    pub(crate) fn write(self, bytes: &[u8]) {
+        assert_eq!(self.len, bytes.len(), "lengths differ");
+        let Some((last, rest)) = bytes.split_last() else {
             return;
         };
         // SAFETY: `Span::new` promises the destination; the source is a slice that cannot
@@ -73,7 +73,7 @@ impl Span {
         self.slice(rest.len(), 1).store_release(*last);
     }
 
-    /// Copies the octets to `out`, reading each of them once.
+    /// Copies the bytes to `out`, reading each of them once.
     #[inline]
     pub(crate) fn read(self, out: &mut [u8]) {
         assert_eq!(self.len, out.len(), "lengths differ");
@@ -82,46 +82,46 @@ impl Span {
         unsafe { opaque::copy(self.start.cast_const(), out.as_mut_ptr(), self.len) };
     }
 
-    /// Sets every octet.
-    pub(crate) fn fill(self, octet: u8) {
+    /// Sets every byte.
+    pub(crate) fn fill(self, byte: u8) {
         // SAFETY: `Span::new` promises the destination.
-        unsafe { opaque::fill(self.start, octet, self.len) };
+        unsafe { opaque::fill(self.start, byte, self.len) };
     }
 
-    /// The first octet; what its writer wrote before it is visible after this.
+    /// The first byte; what its writer wrote before it is visible after this.
     ///
     /// # Panics
     /// If the span is empty.
     #[inline]
     pub(crate) fn load_acquire(self) -> u8 {
         assert!(self.len > 0, "an empty span has no octet");
-        // SAFETY: `Span::new` promises that the octet is readable while the span is used.
+        // SAFETY: `Span::new` promises that the byte is readable while the span is used.
         unsafe { opaque::load_acquire(self.start.cast_const()) }
     }
 
-    /// Stores the first octet; whoever sees it sees what was written before.
+    /// Stores the first byte; whoever sees it sees what was written before.
     ///
     /// # Panics
     /// If the span is empty.
     #[inline]
-    pub(crate) fn store_release(self, octet: u8) {
+    pub(crate) fn store_release(self, byte: u8) {
         assert!(self.len > 0, "an empty span has no octet");
-        // SAFETY: `Span::new` promises that the octet is writable while the span is used.
-        unsafe { opaque::store_release(self.start, octet) };
+        // SAFETY: `Span::new` promises that the byte is writable while the span is used.
+        unsafe { opaque::store_release(self.start, byte) };
     }
 
-    /// Carries out an atomic operation on the span's octets as one word, with the processor's
+    /// Carries out an atomic operation on the span's bytes as one word, with the processor's
     /// atomic instructions; returns the word before. `None` if it does not begin at a multiple of
     /// eight.
     ///
     /// # Panics
-    /// If the span has not eight octets.
+    /// If the span has not eight bytes.
     #[inline]
     pub(crate) fn atomic(self, op: AtomicOp) -> Option<u64> {
         self.word().map(|word| execute(op, word))
     }
 
-    /// The span's octets as one word; what its writer wrote before it is visible after this.
+    /// The span's bytes as one word; what its writer wrote before it is visible after this.
     /// `None` and panics as [`Span::atomic`].
     #[inline]
     pub(crate) fn load_word(self) -> Option<u64> {
@@ -135,7 +135,7 @@ impl Span {
         if !start.is_aligned() {
             return None;
         }
-        // SAFETY: `Span::new` promises that the octets are mapped and writable while the span is
+        // SAFETY: `Span::new` promises that the bytes are mapped and writable while the span is
         // used; there are eight, and they are aligned. Nothing but such words is accessed by other
         // means than machine code (see `opaque`).
         Some(unsafe { AtomicU64::from_ptr(start) })
@@ -174,8 +174,8 @@ impl Memory for HostMemory {
     }
 
     #[inline]
-    fn place(&self, place: MemoryRange, octets: &[u8]) {
-        Self::span(&place).write(octets);
+    fn place(&self, place: MemoryRange, bytes: &[u8]) {
+        Self::span(&place).write(bytes);
     }
 
     #[inline]
@@ -195,15 +195,15 @@ mod tests {
 
     use super::*;
 
-    fn span_of(octets: &mut [u8]) -> Span {
+    fn span_of(bytes: &mut [u8]) -> Span {
         // SAFETY: the tests use the span while the vector lives and look at it through the span.
-        unsafe { Span::new(octets.as_mut_ptr(), octets.len()) }
+        unsafe { Span::new(bytes.as_mut_ptr(), bytes.len()) }
     }
 
     #[test]
     fn copies_stay_inside_their_range() {
-        let mut octets = vec![0; 8];
-        let span = span_of(&mut octets);
+        let mut bytes = vec![0; 8];
+        let span = span_of(&mut bytes);
         span.slice(2, 3).write(&[1, 2, 3]);
         span.slice(8, 0).write(&[]);
         let mut out = [9; 8];
@@ -217,18 +217,18 @@ mod tests {
         let from: Vec<u8> = (1..=100).collect();
         for offset in 0..9 {
             for len in 0..from.len() {
-                let mut octets = vec![0xee; offset + len + 3];
-                let span = span_of(&mut octets).slice(offset, len);
+                let mut bytes = vec![0xee; offset + len + 3];
+                let span = span_of(&mut bytes).slice(offset, len);
                 span.write(&from[..len]);
                 let mut out = vec![0xdd; len];
                 span.read(&mut out);
                 assert_eq!(out, from[..len]);
-                let (before, rest) = octets.split_at(offset);
-                assert!(before.iter().chain(&rest[len..]).all(|&octet| octet == 0xee));
-                span_of(&mut octets).slice(offset, len).fill(7);
-                let (before, rest) = octets.split_at(offset);
-                assert!(rest[..len].iter().all(|&octet| octet == 7));
-                assert!(before.iter().chain(&rest[len..]).all(|&octet| octet == 0xee));
+                let (before, rest) = bytes.split_at(offset);
+                assert!(before.iter().chain(&rest[len..]).all(|&byte| byte == 0xee));
+                span_of(&mut bytes).slice(offset, len).fill(7);
+                let (before, rest) = bytes.split_at(offset);
+                assert!(rest[..len].iter().all(|&byte| byte == 7));
+                assert!(before.iter().chain(&rest[len..]).all(|&byte| byte == 0xee));
             }
         }
     }
@@ -262,7 +262,7 @@ mod tests {
                 }
                 let mut out = [0; LEN];
                 span.read(&mut out);
-                assert!(out[32..].iter().all(|&octet| octet == round), "round {round}: {out:?}");
+                assert!(out[32..].iter().all(|&byte| byte == round), "round {round}: {out:?}");
                 span.slice(0, 1).store_release(0);
             }
         });
@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn place_and_fetch_reach_registered_memory() {
-        let mut octets = vec![0; 64];
-        let span = span_of(&mut octets);
+        let mut bytes = vec![0; 64];
+        let span = span_of(&mut bytes);
         let regions = Arc::new(RegionTable::new(2, 1));
         let memory = HostMemory::new(Arc::clone(&regions));
         let what = Registration {

@@ -20,8 +20,8 @@ const UNALIGNED: &str = "a word's address is a multiple of eight";
 
 /// A registered memory region.
 ///
-/// Its octets are copied in and out; no reference to them exists, because the peer may write
-/// there at any moment, and so may other threads: a copy that meets another has old and new octets
+/// Its bytes are copied in and out; no reference to them exists, because the peer may write
+/// there at any moment, and so may other threads: a copy that meets another has old and new bytes
 /// in any mixture. Dropping it invalidates the STag and every window bound to it, waits until
 /// no pass uses the memory any more (at most two passes and the beginning of the next of the
 /// slowest shard), and frees it.
@@ -48,7 +48,7 @@ impl Mr {
         span: Span,
         access: Access,
     ) -> Result<Self, MemoryError> {
-        let grant = context.limits.acquire(Resource::RegisteredOctets, span.len())?;
+        let grant = context.limits.acquire(Resource::RegisteredBytes, span.len())?;
         let stag = context.regions.register(&Registration {
             pd: reach.pd,
             stream: (reach.stream != StreamId::NONE).then_some(reach.stream),
@@ -67,19 +67,19 @@ impl Mr {
         kept
     }
 
-    /// Address of the first octet; peers count from here, too.
+    /// Address of the first byte; peers count from here, too.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.span.addr()
     }
 
-    /// Octets.
+    /// Bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.span.len()
     }
 
-    /// True if the region has no octet.
+    /// True if the region has no byte.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.span.len() == 0
@@ -97,12 +97,12 @@ impl Mr {
         self.stag
     }
 
-    /// The address of octets `offset..offset + len`.
+    /// The address of bytes `offset..offset + len`.
     pub(crate) fn addr_of(&self, offset: usize, len: usize) -> u64 {
         self.span.slice(offset, len).addr()
     }
 
-    /// Octets `offset..offset + len` as an element of a request.
+    /// Bytes `offset..offset + len` as an element of a request.
     ///
     /// # Panics
     /// If they leave the region.
@@ -112,15 +112,15 @@ impl Mr {
         Sge { addr: piece.addr(), len, lkey: self.stag }
     }
 
-    /// Copies `octets` to `offset`; the last one becomes visible last.
+    /// Copies `bytes` to `offset`; the last one becomes visible last.
     ///
     /// # Panics
     /// If they leave the region.
-    pub fn write(&self, offset: usize, octets: &[u8]) {
-        self.span.slice(offset, octets.len()).write(octets);
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.span.slice(offset, bytes.len()).write(bytes);
     }
 
-    /// Copies the octets at `offset` to `out`.
+    /// Copies the bytes at `offset` to `out`.
     ///
     /// # Panics
     /// If they leave the region.
@@ -128,16 +128,16 @@ impl Mr {
         self.span.slice(offset, out.len()).read(out);
     }
 
-    /// Sets `len` octets at `offset`.
+    /// Sets `len` bytes at `offset`.
     ///
     /// # Panics
     /// If they leave the region.
-    pub fn fill(&self, offset: usize, len: usize, octet: u8) {
-        self.span.slice(offset, len).fill(octet);
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) {
+        self.span.slice(offset, len).fill(byte);
     }
 
-    /// The octet at `offset`, with acquire: if it is the last octet of a Write that the peer made,
-    /// the octets before it are there, too.
+    /// The byte at `offset`, with acquire: if it is the last byte of a Write that the peer made,
+    /// the bytes before it are there, too.
     ///
     /// # Panics
     /// If it is outside the region.
@@ -147,16 +147,16 @@ impl Mr {
         self.span.slice(offset, 1).load_acquire()
     }
 
-    /// Stores the octet at `offset`, with release.
+    /// Stores the byte at `offset`, with release.
     ///
     /// # Panics
     /// If it is outside the region.
     #[inline]
-    pub fn store_release(&self, offset: usize, octet: u8) {
-        self.span.slice(offset, 1).store_release(octet);
+    pub fn store_release(&self, offset: usize, byte: u8) {
+        self.span.slice(offset, 1).store_release(byte);
     }
 
-    /// Carries out an atomic operation on the word of eight octets at `offset`, in the byte order
+    /// Carries out an atomic operation on the word of eight bytes at `offset`, in the byte order
     /// of this machine, and returns what the word was before.
     ///
     /// Atomic towards everything that uses atomic instructions on the word: this method on other
@@ -170,7 +170,7 @@ impl Mr {
         self.span.slice(offset, ATOMIC_LEN).atomic(op).expect(UNALIGNED)
     }
 
-    /// The word of eight octets at `offset`, read at once, with acquire: what a thread or a peer
+    /// The word of eight bytes at `offset`, read at once, with acquire: what a thread or a peer
     /// did before it changed the word by an atomic operation is visible, too.
     ///
     /// # Panics

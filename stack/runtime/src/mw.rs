@@ -43,9 +43,9 @@ impl Mw {
         self.stag
     }
 
-    /// A request to bind the window to octets `offset..offset + len` of a region that was
+    /// A request to bind the window to bytes `offset..offset + len` of a region that was
     /// registered with [`Access::WINDOW_BIND`], under another STag, which those before do not tell:
-    /// [`Mw::rkey`] has it from now on. The peer counts from the octet's address, as in the region,
+    /// [`Mw::rkey`] has it from now on. The peer counts from the byte's address, as in the region,
     /// or from 0.
     ///
     /// The window must not be bound, and the region be of the same domain and give this end the
@@ -54,7 +54,7 @@ impl Mw {
     /// queued when [`Mw::revoke`] is called, or when 256 more were made.
     ///
     /// # Panics
-    /// If the octets leave the region.
+    /// If the bytes leave the region.
     // req: RDMAP-283
     #[must_use]
     pub fn bind(

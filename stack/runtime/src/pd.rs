@@ -90,17 +90,17 @@ impl Pd {
         Mw::allocate(&self.context, self.id)
     }
 
-    /// Registers any memory: `len` octets at `start`.
+    /// Registers any memory: `len` bytes at `start`.
     ///
     /// # Errors
     /// [`MemoryError::Register`].
     ///
     /// # Safety
-    /// Until the region is dropped (for good, if it is leaked) the octets must stay mapped,
+    /// Until the region is dropped (for good, if it is leaked) the bytes must stay mapped,
     /// readable and writable, and no Rust reference to them may be used while peers with access to
     /// them are connected or requests that name them are outstanding: they change at any moment.
     /// Nor may one be used across a call of a method of the region that copies to or from it, or
-    /// be given to one: `region.read(0, &mut the_registered_octets)` is undefined.
+    /// be given to one: `region.read(0, &mut the_registered_bytes)` is undefined.
     pub unsafe fn register_raw(
         &self,
         start: *mut u8,

@@ -278,16 +278,16 @@ impl Qp {
         self.control(|machine, now, qp| machine.terminate(now, qp, cause))
     }
 
-    /// Sends octets of the application's own on a connection that does not carry FPDUs yet
+    /// Sends bytes of the application's own on a connection that does not carry FPDUs yet
     /// ([`Event::Streaming`]). Returns how many were taken: 64 KiB wait at a time.
     ///
     /// # Errors
     /// `WrongState` if the connection is not in that phase, `Gone` if there is none.
-    pub fn stream_send(&self, octets: &[u8]) -> Result<usize, CmError> {
-        self.control_stream(|machine, qp| machine.stream_send(qp, octets))
+    pub fn stream_send(&self, bytes: &[u8]) -> Result<usize, CmError> {
+        self.control_stream(|machine, qp| machine.stream_send(qp, bytes))
     }
 
-    /// Takes octets of the peer's application from such a connection; returns how many. Those not
+    /// Takes bytes of the peer's application from such a connection; returns how many. Those not
     /// taken when [`Qp::start_fpdus`] is called are of FPDUs.
     ///
     /// # Errors
@@ -305,7 +305,7 @@ impl Qp {
         self.control(|machine, now, qp| machine.start_fpdus(now, qp, &param))
     }
 
-    /// A call about a stream of octets, and a pass before and after it.
+    /// A call about a stream of bytes, and a pass before and after it.
     fn control_stream(
         &self,
         act: impl FnOnce(&mut dyn crate::machine::Machine, QpId) -> Result<usize, CmError>,

@@ -236,17 +236,17 @@ mod proofs {
                         && stag.load(Ordering::Acquire) == 7
                     {
                         // SAFETY: loom checks that nobody else touches the cell meanwhile.
-                        memory.with_mut(|octet| unsafe { *octet += 1 });
+                        memory.with_mut(|byte| unsafe { *byte += 1 });
                     }
                 })
             };
             stag.store(0, Ordering::Relaxed);
             drop(lock.lock());
             // SAFETY: as above: this stands for freeing the memory.
-            memory.with_mut(|octet| unsafe { *octet = 0 });
+            memory.with_mut(|byte| unsafe { *byte = 0 });
             pass.join().unwrap();
             // SAFETY: the other thread has ended.
-            assert_eq!(memory.with_mut(|octet| unsafe { *octet }), 0);
+            assert_eq!(memory.with_mut(|byte| unsafe { *byte }), 0);
         });
     }
 }

@@ -6,7 +6,7 @@ use ferrowarp_proto::engine::EngineConfig;
 pub use ferrowarp_proto::tcp::{Algorithm as CongestionControl, EcnMode};
 
 /// How the TCP connections of a context behave. The defaults suit any path; both ends may differ.
-/// Sizes in octets.
+/// Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSettings {
     /// Congestion control: CUBIC, unless told otherwise.

@@ -14,7 +14,7 @@ use ferrowarp::{
 };
 use support::*;
 
-/// Octets of a transfer.
+/// Bytes of a transfer.
 const LEN: usize = 3000;
 /// Transfers through a window before it is revoked.
 const WRITES_PER_BIND: u8 = 3;
@@ -127,14 +127,14 @@ fn stress_register(lane: &Worker) {
     let (a, _b) = lane.connect();
     let (source, sink) = (lane.left.mr(LEN, Access::ALL), lane.left.mr(LEN, Access::ALL));
     repeat(|round| {
-        let octets = pattern(LEN, round.to_le_bytes()[0]);
-        source.write(0, &octets);
+        let bytes = pattern(LEN, round.to_le_bytes()[0]);
+        source.write(0, &bytes);
         let target = lane.right.mr(LEN, Access::REMOTE_WRITE | Access::REMOTE_READ);
         assert!(write_and_read(lane, &a, &source, &sink, (target.rkey(), target.addr())));
         let buffer = target.deregister().expect("nobody else has it");
         let mut found = vec![0; LEN];
         buffer.read(0, &mut found);
-        assert!(found == octets, "round {round}");
+        assert!(found == bytes, "round {round}");
     });
 }
 

@@ -12,7 +12,7 @@ use ferrowarp::{
 use support::*;
 
 /// While one thread drives both ends under a flood of Writes, another revokes: from the moment its
-/// call returns not one octet changes.
+/// call returns not one byte changes.
 // req-test: DDP-210, RDMAP-281
 #[test]
 fn nothing_is_written_after_revoke_returns() {
@@ -26,7 +26,7 @@ fn nothing_is_written_after_revoke_returns() {
         let mut sink = right.mr(LEN, Access::REMOTE_WRITE);
         let over = AtomicBool::new(false);
         let request = |number: u64| {
-            // Each Write brings other octets than the one before.
+            // Each Write brings other bytes than the one before.
             source.fill(0, LEN, number.to_le_bytes()[0]);
             write(number, source.sge(0, LEN_32), &sink, 0)
         };
@@ -62,7 +62,7 @@ fn nothing_is_written_after_revoke_returns() {
             let now = contents(&sink);
             over.store(true, Ordering::Relaxed);
             assert!(then == now, "round {round}: octets changed after the revocation");
-            hit += u32::from(then.iter().any(|&octet| octet != 0));
+            hit += u32::from(then.iter().any(|&byte| byte != 0));
         });
         drop(a);
         drive_until(&left.context, &right.context, || right.context.connection_count() == 0);
@@ -189,7 +189,7 @@ fn window_ends_by_revoke_invalidate_region_or_drop() {
         a.post_send(into(3)).unwrap();
         let Event::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
         assert!(matches!(reason, EndReason::TerminateSent(_)), "case {case}: {reason:?}");
-        assert!(contents(&region).iter().all(|&octet| octet == 0));
+        assert!(contents(&region).iter().all(|&byte| byte == 0));
         drop((a, b));
         left.completions(&right, 2);
     }
@@ -225,10 +225,10 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
         let wcs = right.completions(&left, 2);
         for wc in &wcs {
             assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, 6));
-            let mut octets = [0; 6];
-            inbox.read(place(wc.wr_id), &mut octets);
+            let mut bytes = [0; 6];
+            inbox.read(place(wc.wr_id), &mut bytes);
             let expected = if wc.qp == first.id() { b"from a" } else { b"from b" };
-            assert_eq!((&octets, round), (expected, round));
+            assert_eq!((&bytes, round), (expected, round));
             // The place is free as soon as the completion is seen.
             post(next).unwrap();
             next += 1;
@@ -284,8 +284,8 @@ fn long_message_holds_its_srq_buffer_over_many_polls() {
     const LEN: u32 = 1 << 20;
     let (left, right) = endpoints(DriveMode::Inline);
     let source = left.mr(1 << 20, Access::LOCAL_READ);
-    let octets = pattern(1 << 20, 7);
-    source.write(0, &octets);
+    let bytes = pattern(1 << 20, 7);
+    source.write(0, &bytes);
     let inbox = right.mr(1 << 20, Access::LOCAL_WRITE);
     let srq = right.pd.create_srq(1).unwrap();
     let options =
@@ -306,7 +306,7 @@ fn long_message_holds_its_srq_buffer_over_many_polls() {
         });
         let wc = wcs.iter().find(|wc| wc.opcode == WcOpcode::Recv).unwrap();
         assert_eq!((wc.wr_id, wc.status, wc.byte_len), (wr_id, WcStatus::Success, LEN));
-        assert!(contents(&inbox) == octets);
+        assert!(contents(&inbox) == bytes);
     }
 }
 
@@ -322,7 +322,7 @@ fn exhausted_limit_is_named_and_released_entries_are_reusable() {
     let mut small = config(1, DriveMode::Inline);
     small.qps_max = 64;
     small.regions_max = 8;
-    small.limits.registered_octets_max = 8192;
+    small.limits.registered_bytes_max = 8192;
     small.limits.cq_entries_max = 100;
     small.limits.queue_entries_max = 1000;
     let (left, _right) =

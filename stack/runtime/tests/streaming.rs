@@ -1,4 +1,4 @@
-//! Octets of the applications' own before FPDUs, on one connection over `ring`.
+//! Bytes of the applications' own before FPDUs, on one connection over `ring`.
 
 mod support;
 

@@ -38,9 +38,9 @@ fn ping_pong(left: &Endpoint, right: &Endpoint, rounds: u64) {
                             sent += 1;
                             continue;
                         }
-                        let mut octets = [0; 8];
-                        inbox.read(0, &mut octets);
-                        assert_eq!(u64::from_le_bytes(octets), seen);
+                        let mut bytes = [0; 8];
+                        inbox.read(0, &mut bytes);
+                        assert_eq!(u64::from_le_bytes(bytes), seen);
                         qp.post_recv(recv(0, inbox.sge(0, 64))).unwrap();
                         let next = if starts { seen + 1 } else { seen };
                         seen += 1;
@@ -195,7 +195,7 @@ fn threads_share_one_qp_and_one_cq() {
     assert!(done.iter().all(|wc| wc.status == WcStatus::Success));
 }
 
-/// A CRC covers the octets that are sent, so that a peer may read what
+/// A CRC covers the bytes that are sent, so that a peer may read what
 /// the application is writing at that moment.
 #[test]
 fn rewriting_a_region_during_reads_causes_no_crc_error() {
@@ -222,7 +222,7 @@ fn rewriting_a_region_during_reads_causes_no_crc_error() {
     assert_eq!(left.context.counters().engine.crc_errors, 0);
 }
 
-/// Programs spin on the last octet of a message instead of polling for a completion.
+/// Programs spin on the last byte of a message instead of polling for a completion.
 #[test]
 fn last_byte_of_a_write_is_visible_last() {
     const LEN: usize = 1_000;

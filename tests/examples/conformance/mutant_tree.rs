@@ -89,9 +89,9 @@ impl MutantTree {
     }
 
     /// Writes a file of the copy, unless that is what is there.
-    pub(crate) fn write_if_changed(&self, path: impl AsRef<Path>, octets: &[u8]) -> io::Result<()> {
+    pub(crate) fn write_if_changed(&self, path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
         let to = self.tree.join(path);
-        if fs::read(&to).ok().as_deref() == Some(octets) { Ok(()) } else { fs::write(&to, octets) }
+        if fs::read(&to).ok().as_deref() == Some(bytes) { Ok(()) } else { fs::write(&to, bytes) }
     }
 
     /// Builds the tests of `targets`, hardly optimised: most of them run for a moment only.

@@ -36,7 +36,7 @@ struct Note {
     /// Ready: what is to be invalidated.
     stag: u32,
     address: u64,
-    /// Checked: octets that were wrong.
+    /// Checked: bytes that were wrong.
     errors: u64,
     /// The first note of each end: its regions.
     tx_address: u64,
@@ -69,9 +69,9 @@ impl Note {
         out
     }
 
-    fn parse(octets: &[u8; NOTE_LEN]) -> Option<Self> {
-        let word = |at| u32::from_be_bytes(octets[at..at + 4].try_into().expect("four octets"));
-        let long = |at| u64::from_be_bytes(octets[at..at + 8].try_into().expect("eight octets"));
+    fn parse(bytes: &[u8; NOTE_LEN]) -> Option<Self> {
+        let word = |at| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four octets"));
+        let long = |at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight octets"));
         (word(0) == NOTE_MAGIC).then(|| Self {
             step: word(4),
             stag: word(8),
@@ -108,7 +108,7 @@ pub(crate) struct Exchange<'a> {
     /// What the last Send with Invalidate invalidated at the other end.
     stale: (u32, u64),
     steps: u64,
-    octets: u64,
+    bytes: u64,
 }
 
 impl<'a> Exchange<'a> {
@@ -139,7 +139,7 @@ impl<'a> Exchange<'a> {
             arrived: None,
             stale: (0, 0),
             steps: 0,
-            octets: 0,
+            bytes: 0,
         };
         // The first note, and those of the end that acts first.
         exchange.expect_notes(1)?;
@@ -173,7 +173,7 @@ impl<'a> Exchange<'a> {
             self.run_active()?;
         }
         self.finish()?;
-        println!("result: steps={} octets={}", self.steps, self.octets);
+        println!("result: steps={} octets={}", self.steps, self.bytes);
         Ok(())
     }
 
@@ -235,11 +235,11 @@ impl<'a> Exchange<'a> {
     fn take_note(&mut self) -> anyhow::Result<Note> {
         self.wait(NOTE, self.notes_read + 1)?;
         let slot = usize::try_from(self.notes_read % NOTE_SLOTS)?;
-        let mut octets = [0; NOTE_LEN];
-        self.notes.read(slot * NOTE_LEN, &mut octets);
+        let mut bytes = [0; NOTE_LEN];
+        self.notes.read(slot * NOTE_LEN, &mut bytes);
         self.notes_read += 1;
         self.expect_notes(0)?;
-        Note::parse(&octets).context("something else came in place of a note")
+        Note::parse(&bytes).context("something else came in place of a note")
     }
 
     fn send_note(&mut self, note: &Note) -> anyhow::Result<()> {
@@ -272,7 +272,7 @@ impl<'a> Exchange<'a> {
             let (errors, number) = (checked.errors, step.number);
             ensure!(errors == 0, "the other end found {errors} errors in step {number}");
             self.steps += 1;
-            self.octets += step.len(self.ord) as u64;
+            self.bytes += step.len(self.ord) as u64;
         }
         Ok(())
     }
@@ -303,7 +303,7 @@ impl<'a> Exchange<'a> {
         self.wait(DONE, self.counts[DONE] + 1)
     }
 
-    /// Reads a step's octets in pieces of one length, all at a time, and checks them.
+    /// Reads a step's bytes in pieces of one length, all at a time, and checks them.
     fn read(&mut self, step: &Step, len: usize) -> anyhow::Result<()> {
         let whole = step.len(self.ord);
         let mut count = 0;
@@ -354,9 +354,9 @@ impl<'a> Exchange<'a> {
         if !is_fetched {
             checked.errors = mismatches(&self.rx, step.sink, step.size, step, !self.is_initiator);
             for beside in [step.sink - 1, step.sink + step.size] {
-                let mut octet = [0];
-                self.rx.read(beside, &mut octet);
-                checked.errors += u64::from(octet != [UNTOUCHED]);
+                let mut byte = [0];
+                self.rx.read(beside, &mut byte);
+                checked.errors += u64::from(byte != [UNTOUCHED]);
             }
         }
         if is_last {
@@ -451,7 +451,7 @@ fn describe_end(reason: &EndReason) -> String {
     format!("{name} {layer}/{error_type}/{code:02x} segment={:?}", terminate.segment_len)
 }
 
-/// Octets between copies to and from registered memory.
+/// Bytes between copies to and from registered memory.
 const COPY_LEN: usize = 4096;
 
 fn fill(mr: &Mr, offset: usize, len: usize, step: &Step, by_initiator: bool) {

@@ -64,10 +64,10 @@ struct Options {
     /// Asks for no CRC.
     #[arg(long)]
     no_crc: bool,
-    /// Octets of private data that this end sends.
+    /// Bytes of private data that this end sends.
     #[arg(long, default_value_t = 0)]
     private: usize,
-    /// Octets of private data that have to come.
+    /// Bytes of private data that have to come.
     #[arg(long, default_value_t = 0)]
     expect_private: usize,
     /// The end that listens rejects.
@@ -76,7 +76,7 @@ struct Options {
     /// Leaves RDMA Reads away.
     #[arg(long)]
     no_reads: bool,
-    /// Octets of the messages.
+    /// Bytes of the messages.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 1000, 65536])]
     sizes: Vec<usize>,
     /// What goes wrong at the end.
@@ -87,7 +87,7 @@ struct Options {
     fault_by: Role,
 }
 
-/// What private data are for; the first of their octets says so.
+/// What private data are for; the first of their bytes says so.
 #[derive(Clone, Copy)]
 enum Private {
     Request = 1,
@@ -97,19 +97,19 @@ enum Private {
 
 impl Private {
     #[expect(clippy::cast_possible_truncation, reason = "modulo 256")]
-    const fn octet(self, index: usize) -> u8 {
+    const fn byte(self, index: usize) -> u8 {
         (self as usize + 7 * index) as u8
     }
 
-    fn octets(self, len: usize) -> impl Iterator<Item = u8> {
-        (0..len).map(move |index| self.octet(index))
+    fn bytes(self, len: usize) -> impl Iterator<Item = u8> {
+        (0..len).map(move |index| self.byte(index))
     }
 
-    /// Refuses octets that are not those the other end was to send.
-    fn check(self, octets: &[u8], expected: usize) -> anyhow::Result<()> {
-        let len = octets.len();
+    /// Refuses bytes that are not those the other end was to send.
+    fn check(self, bytes: &[u8], expected: usize) -> anyhow::Result<()> {
+        let len = bytes.len();
         ensure!(len == expected, "{len} octets of private data came, not {expected}");
-        let is_right = octets.iter().copied().eq(self.octets(len));
+        let is_right = bytes.iter().copied().eq(self.bytes(len));
         ensure!(is_right, "the private data are not those that were sent");
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Options {
         let mut param = ConnParam {
             crc: !self.no_crc,
             markers: self.markers,
-            private_data: private.octets(self.private).collect(),
+            private_data: private.bytes(self.private).collect(),
             ..ConnParam::default()
         };
         self.mpa.apply_to(&mut param);
@@ -166,8 +166,8 @@ fn listen(options: &Options, context: &Context) -> anyhow::Result<()> {
     println!("asked: ird={} ord={} private={}", offer.ird, offer.ord, offer.private_data.len());
     Private::Request.check(&offer.private_data, options.expect_private)?;
     if options.reject {
-        let octets: Vec<u8> = Private::Reject.octets(options.private).collect();
-        request.reject(&octets)?;
+        let bytes: Vec<u8> = Private::Reject.bytes(options.private).collect();
+        request.reject(&bytes)?;
         println!("rejected");
         // The peer's answer to the reject, which may be the end of the connection, is awaited.
         let deadline = std::time::Instant::now() + Duration::from_secs(5);

@@ -6,7 +6,7 @@ use crate::Options;
 
 /// Messages start at odd places up to this.
 pub(crate) const OFFSET_MAX: usize = 64;
-/// Octets of an RDMA Read in a burst.
+/// Bytes of an RDMA Read in a burst.
 pub(crate) const BURST_PIECE: usize = 64;
 /// Most of them in a burst.
 pub(crate) const BURST_MAX: usize = 256;
@@ -44,7 +44,7 @@ pub(crate) struct Step {
     pub(crate) kind: Kind,
     /// From zero, for each end that acts.
     pub(crate) number: u32,
-    /// Octets of the message.
+    /// Bytes of the message.
     pub(crate) size: usize,
     /// Where they lie in `tx` of the end that has them.
     pub(crate) source: usize,
@@ -63,18 +63,18 @@ pub(crate) fn steps(options: &Options) -> Vec<Step> {
     (0..).zip(all).map(step).collect()
 }
 
-/// Octets of each region.
+/// Bytes of each region.
 pub(crate) fn region_len(options: &Options) -> usize {
     options.sizes.iter().copied().fold(REGION_LEN_MIN, usize::max) + OFFSET_MAX
 }
 
 impl Step {
-    /// The octets that one of the ends has built: the initiator for stream 0.
+    /// The bytes that one of the ends has built: the initiator for stream 0.
     pub(crate) const fn pattern(&self, by_initiator: bool) -> Pattern {
         Pattern::new(!by_initiator as u32, self.number as u64)
     }
 
-    /// Octets that the step moves.
+    /// Bytes that the step moves.
     pub(crate) fn len(&self, ord: u16) -> usize {
         match self.kind {
             Kind::Burst => (2 * usize::from(ord)).min(BURST_MAX) * BURST_PIECE,

@@ -28,7 +28,7 @@ pub(super) const PD: u32 = 3;
 pub(super) const CQ: CqId = CqId(0);
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const ARENA_LEN: usize = 1 << 16;
-/// What the peer's first octet of the stream follows.
+/// What the peer's first byte of the stream follows.
 const PEER_ISS: Seq = Seq(0xffff_ff00);
 
 /// The engine and what the peer knows of it.
@@ -147,11 +147,11 @@ impl Fixture {
         self.engine.post_send(self.qp.expect(place), wr).expect(place);
     }
 
-    /// The peer sends octets, connecting first if it is to be the one that does.
+    /// The peer sends bytes, connecting first if it is to be the one that does.
     ///
     /// # Panics
     /// If they are more than 4 GiB.
-    pub fn inject(&mut self, octets: &[u8]) {
+    pub fn inject(&mut self, bytes: &[u8]) {
         if self.peer.is_none() {
             let tuple = FourTuple {
                 local: (address(0), self.peer_port).into(),
@@ -162,7 +162,7 @@ impl Fixture {
             self.inject_segment(Flags::SYN, &[]);
             self.settle();
         }
-        self.inject_segment(Flags::ACK | Flags::PSH, octets);
+        self.inject_segment(Flags::ACK | Flags::PSH, bytes);
         self.settle();
     }
 
@@ -204,14 +204,14 @@ impl Fixture {
         }
     }
 
-    fn on_frame(&mut self, octets: Vec<u8>) {
-        if let Some(answer) = arp_reply(&octets) {
+    fn on_frame(&mut self, bytes: Vec<u8>) {
+        if let Some(answer) = arp_reply(&bytes) {
             self.engine.device().inbound.borrow_mut().push_back(answer);
             return;
         }
-        let frame = Frame::from(octets.clone());
+        let frame = Frame::from(bytes.clone());
         let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return };
-        self.frames.push(octets);
+        self.frames.push(bytes);
         if self.drop_tx {
             return;
         }
@@ -250,7 +250,7 @@ impl Fixture {
 /// What tests do that are not written down as exchanges.
 impl Fixture {
     /// A connection in full operation, opened by the peer with revision 2: `ird` Reads served and
-    /// `ord` issued by the stack, segments of `mss` octets.
+    /// `ord` issued by the stack, segments of `mss` bytes.
     ///
     /// # Panics
     /// If the stack does not accept.
@@ -299,7 +299,7 @@ impl Fixture {
     }
 
     /// A connection with revision 1 and markers both ways: RDMA Writes ahead of their turn are
-    /// placed at once. The stack has sent nothing since, and the peer an FPDU of 24 octets.
+    /// placed at once. The stack has sent nothing since, and the peer an FPDU of 24 bytes.
     ///
     /// # Panics
     /// If the stack does not accept.
@@ -344,25 +344,25 @@ impl Fixture {
         self.inject(&fpdu(ulpdu, true));
     }
 
-    /// Octets that the peer has begun to send and that got lost: what it says next follows them.
+    /// Bytes that the peer has begun to send and that got lost: what it says next follows them.
     ///
     /// # Panics
     /// If nobody is connected.
-    pub fn drop_segment(&mut self, octets: &[u8]) -> DroppedSegment {
+    pub fn drop_segment(&mut self, bytes: &[u8]) -> DroppedSegment {
         let peer = self.peer.as_mut().expect("somebody is connected");
-        let lost = DroppedSegment { seq: peer.seq, octets: octets.to_vec() };
-        peer.seq += u32::try_from(octets.len()).expect("short");
+        let lost = DroppedSegment { seq: peer.seq, bytes: bytes.to_vec() };
+        peer.seq += u32::try_from(bytes.len()).expect("short");
         lost
     }
 
-    /// The peer sends octets again, or at last.
+    /// The peer sends bytes again, or at last.
     ///
     /// # Panics
     /// If nobody is connected.
     pub fn retransmit(&mut self, lost: &DroppedSegment) {
         let peer = self.peer.as_mut().expect("somebody is connected");
         let next = std::mem::replace(&mut peer.seq, lost.seq);
-        self.inject_segment(Flags::ACK, &lost.octets);
+        self.inject_segment(Flags::ACK, &lost.bytes);
         if let Some(peer) = &mut self.peer {
             peer.seq = next;
         }
@@ -375,15 +375,15 @@ impl Fixture {
         self.acks_stopped = true;
     }
 
-    /// The peer acknowledges again, and offers a window of `octets`.
-    pub fn resume_acks(&mut self, octets: u16) {
-        self.peer_rcv_wnd = octets;
+    /// The peer acknowledges again, and offers a window of `bytes`.
+    pub fn resume_acks(&mut self, bytes: u16) {
+        self.peer_rcv_wnd = bytes;
         self.acks_stopped = false;
         self.inject_segment(Flags::ACK, &[]);
         self.settle();
     }
 
-    /// A segment of the peer's with other fields than it should have, or with other octets; not
+    /// A segment of the peer's with other fields than it should have, or with other bytes; not
     /// sent yet.
     ///
     /// # Panics
@@ -408,7 +408,7 @@ impl Fixture {
     pub fn inject_packet_too_big(&mut self, mtu: u16) {
         let sent = self.frames.iter().rev().filter(|frame| frame[6..12] == MACS[1]);
         let frame = sent.take(8).max_by_key(|frame| frame.len()).expect("a frame");
-        // What was too long: its IP header and eight octets more.
+        // What was too long: its IP header and eight bytes more.
         let quoted = &frame[14..42];
         let mut icmp = vec![3, 4, 0, 0, 0, 0];
         icmp.extend(mtu.to_be_bytes());
@@ -428,7 +428,7 @@ impl Fixture {
         self.settle();
     }
 
-    /// A segment of the peer's without octets.
+    /// A segment of the peer's without bytes.
     pub fn inject_flags(&mut self, flags: Flags) {
         self.inject_segment(flags, &[]);
         if let Some(peer) = self.peer.as_mut().filter(|_| flags.has(Flags::FIN)) {
@@ -437,7 +437,7 @@ impl Fixture {
         self.settle();
     }
 
-    /// The octets that the stack has said since the last time.
+    /// The bytes that the stack has said since the last time.
     pub fn take_sent(&mut self) -> Vec<u8> {
         self.settle();
         std::mem::take(&mut self.received)
@@ -454,7 +454,7 @@ impl Fixture {
         ulpdus
     }
 
-    /// The same, one message of `len` octets behind headers of `header_len` octets.
+    /// The same, one message of `len` bytes behind headers of `header_len` bytes.
     ///
     /// # Panics
     /// If it is not whole, or goes on.
@@ -507,19 +507,19 @@ impl Fixture {
         self.post_wr("ask", wr_id, operation);
     }
 
-    /// Posts a Send of `len` octets at `at`.
+    /// Posts a Send of `len` bytes at `at`.
     pub fn post_send(&mut self, wr_id: u32, at: u32, len: u32) {
         let payload = Payload::Gather([self.sge(at, len)].into_iter().collect());
         self.post_op(wr_id, Operation::Send { payload, solicited: false, invalidate: None });
     }
 
-    /// Posts a Write of `len` octets at `at`.
+    /// Posts a Write of `len` bytes at `at`.
     pub fn post_write(&mut self, wr_id: u32, at: u32, len: u32, rkey: u32, remote: u64) {
         let payload = Payload::Gather([self.sge(at, len)].into_iter().collect());
         self.post_op(wr_id, Operation::Write { payload, rkey, remote });
     }
 
-    /// Posts a Read of `len` octets to `at`.
+    /// Posts a Read of `len` bytes to `at`.
     pub fn post_read(&mut self, wr_id: u32, at: u32, len: u32, rkey: u32, remote: u64) {
         let sink = self.sge(at, len);
         self.post_op(wr_id, Operation::Read { sink, rkey, remote });
@@ -595,24 +595,24 @@ pub struct ParkedConnection {
     qp: Option<QpId>,
 }
 
-/// Octets that did not arrive when they were sent.
+/// Bytes that did not arrive when they were sent.
 #[derive(Clone, Debug)]
 pub struct DroppedSegment {
     seq: Seq,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl DroppedSegment {
-    /// The octets.
+    /// The bytes.
     #[must_use]
-    pub fn octets(&self) -> &[u8] {
-        &self.octets
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
-    /// Other octets, that begin `len` octets before these.
+    /// Other bytes, that begin `len` bytes before these.
     #[must_use]
-    pub fn shifted_back(&self, len: u32, octets: &[u8]) -> Self {
-        Self { seq: self.seq - len, octets: octets.to_vec() }
+    pub fn shifted_back(&self, len: u32, bytes: &[u8]) -> Self {
+        Self { seq: self.seq - len, bytes: bytes.to_vec() }
     }
 }
 
@@ -621,24 +621,23 @@ impl DroppedSegment {
 /// # Panics
 /// If a CRC or padding is wrong.
 #[must_use]
-pub fn parse_fpdus(mut octets: &[u8]) -> (Vec<Vec<u8>>, &[u8]) {
+pub fn parse_fpdus(mut bytes: &[u8]) -> (Vec<Vec<u8>>, &[u8]) {
     let mut ulpdus = Vec::new();
-    while let Some(length) = octets.first_chunk() {
+    while let Some(length) = bytes.first_chunk() {
         let len = usize::from(u16::from_be_bytes(*length));
         let padded = (2 + len).next_multiple_of(4);
-        let Some((fpdu, rest)) = octets.split_at_checked(padded + 4) else { break };
+        let Some((fpdu, rest)) = bytes.split_at_checked(padded + 4) else { break };
         assert_eq!(crc32c::crc32c(&fpdu[..padded]).to_le_bytes(), fpdu[padded..], "CRC");
-        assert!(fpdu[2 + len..padded].iter().all(|&octet| octet == 0), "padding");
+        assert!(fpdu[2 + len..padded].iter().all(|&byte| byte == 0), "padding");
         ulpdus.push(fpdu[2..2 + len].to_vec());
-        octets = rest;
+        bytes = rest;
     }
-    (ulpdus, octets)
+    (ulpdus, bytes)
 }
 
-/// The checksum of IP and ICMP over an even number of octets.
-fn checksum(octets: &[u8]) -> [u8; 2] {
-    let words =
-        octets.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+/// The checksum of IP and ICMP over an even number of bytes.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum: u32 = words.sum();
     let [.., high, low] = (!((sum & 0xffff) + (sum >> 16))).to_be_bytes();
     [high, low]

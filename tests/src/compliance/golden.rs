@@ -1,11 +1,11 @@
-//! Exchanges and headers written down by hand, octet by octet, in `tests/compliance/golden`.
+//! Exchanges and headers written down by hand, byte by byte, in `tests/compliance/golden`.
 //!
-//! `headers.txt` has a name in brackets per header, and its octets below. Every other file is an
+//! `headers.txt` has a name in brackets per header, and its bytes below. Every other file is an
 //! exchange: what the peer sends (`peer`), what the stack has to answer (`answer`), and what the
-//! application does or sees (`stack ...`, see [`replay`](super::replay)). Octets are hexadecimal,
-//! on indented lines; `00*24` repeats an octet. What a run decides has a name: `S1` is the STag of
-//! the region of that name, and `CRC` the checksum of all octets since the last one or since the
-//! block began, least significant octet first.
+//! application does or sees (`stack ...`, see [`replay`](super::replay)). Bytes are hexadecimal,
+//! on indented lines; `00*24` repeats an byte. What a run decides has a name: `S1` is the STag of
+//! the region of that name, and `CRC` the checksum of all bytes since the last one or since the
+//! block began, least significant byte first.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,13 +19,13 @@ use crate::peer::invalid_data;
 pub enum Step {
     /// The application does or sees something: words of the line after `stack`.
     Stack(Vec<String>),
-    /// Octets that the peer sends in one segment.
+    /// Bytes that the peer sends in one segment.
     Peer(BytesTemplate),
-    /// Octets that the stack has to have sent, and no others.
+    /// Bytes that the stack has to have sent, and no others.
     Expect(BytesTemplate),
 }
 
-/// A piece of a block of octets.
+/// A piece of a block of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TemplatePart {
     Plain(Vec<u8>),
@@ -33,7 +33,7 @@ enum TemplatePart {
     Crc,
 }
 
-/// A block of octets, with names in it.
+/// A block of bytes, with names in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BytesTemplate(Vec<TemplatePart>);
 
@@ -49,7 +49,7 @@ impl BytesTemplate {
         Ok(())
     }
 
-    /// The octets, with STags by name.
+    /// The bytes, with STags by name.
     ///
     /// # Errors
     /// `InvalidData` if a name is not known.
@@ -57,7 +57,7 @@ impl BytesTemplate {
         let (mut out, mut covered) = (Vec::new(), 0);
         for piece in &self.0 {
             match piece {
-                TemplatePart::Plain(octets) => out.extend_from_slice(octets),
+                TemplatePart::Plain(bytes) => out.extend_from_slice(bytes),
                 TemplatePart::Stag(name) => {
                     let stag =
                         stags.get(name).ok_or_else(|| invalid_data(format!("no region {name}")))?;
@@ -74,23 +74,23 @@ impl BytesTemplate {
     }
 }
 
-/// Octets from their hexadecimal digits, or one of them so many times: `00*24`.
+/// Bytes from their hexadecimal digits, or one of them so many times: `00*24`.
 ///
 /// # Errors
 /// `InvalidData` if they are none.
 pub fn parse_hex_word(word: &str) -> io::Result<Vec<u8>> {
-    let Some((octet, count)) = word.split_once('*') else { return hex(word) };
+    let Some((byte, count)) = word.split_once('*') else { return hex(word) };
     let count = count.parse().map_err(|_| invalid_data(format!("{word}: no count")))?;
-    Ok(hex(octet)?.repeat(count))
+    Ok(hex(byte)?.repeat(count))
 }
 
 fn hex(digits: &str) -> io::Result<Vec<u8>> {
-    let octet = |pair: &[u8]| {
+    let byte = |pair: &[u8]| {
         let digits = std::str::from_utf8(pair).ok().filter(|digits| digits.len() == 2)?;
         u8::from_str_radix(digits, 16).ok()
     };
-    let octets: Option<Vec<_>> = digits.as_bytes().chunks(2).map(octet).collect();
-    octets.ok_or_else(|| invalid_data(format!("{digits}: not hexadecimal")))
+    let bytes: Option<Vec<_>> = digits.as_bytes().chunks(2).map(byte).collect();
+    bytes.ok_or_else(|| invalid_data(format!("{digits}: not hexadecimal")))
 }
 
 fn folder(root: &Path) -> PathBuf {
@@ -125,7 +125,7 @@ fn parse_steps(text: &str) -> io::Result<Vec<Step>> {
     for line in text.lines().map(without_comment).filter(|line| !line.is_empty()) {
         let mut words = line.split_whitespace().map(str::to_owned);
         match (line.starts_with(' '), steps.last_mut()) {
-            (true, Some(Step::Peer(octets) | Step::Expect(octets))) => octets.extend(line)?,
+            (true, Some(Step::Peer(bytes) | Step::Expect(bytes))) => bytes.extend(line)?,
             (true, _) => return Err(invalid_data("octets of nobody")),
             (false, _) => steps.push(match words.next().as_deref() {
                 Some("stack") => Step::Stack(words.collect()),
@@ -151,12 +151,12 @@ pub fn headers(root: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
             title.clone_into(&mut name);
             found.insert(name.clone(), Vec::new());
         } else {
-            let mut octets = BytesTemplate::default();
-            octets.extend(line)?;
-            let octets = octets.resolve(&BTreeMap::new())?;
+            let mut bytes = BytesTemplate::default();
+            bytes.extend(line)?;
+            let bytes = bytes.resolve(&BTreeMap::new())?;
             let header =
                 found.get_mut(&name).ok_or_else(|| invalid_data("octets before a name"))?;
-            header.extend(octets);
+            header.extend(bytes);
         }
     }
     Ok(found)
@@ -171,12 +171,12 @@ mod tests {
         let text = "# nothing\nstack region S1 0 9\npeer\n  0001 S1 ff*2  # there\n  CRC 07 CRC\n";
         let steps = parse_steps(text).unwrap();
         assert_eq!(steps.len(), 2);
-        let Step::Peer(octets) = &steps[1] else { panic!("{steps:?}") };
-        let found = octets.resolve(&[("S1".to_owned(), 0x0a0b_0c0d)].into()).unwrap();
+        let Step::Peer(bytes) = &steps[1] else { panic!("{steps:?}") };
+        let found = bytes.resolve(&[("S1".to_owned(), 0x0a0b_0c0d)].into()).unwrap();
         assert_eq!(found[..8], [0, 1, 10, 11, 12, 13, 255, 255]);
         assert_eq!(found[8..12], crc32c::crc32c(&found[..8]).to_le_bytes());
         assert_eq!(found[13..], crc32c::crc32c(&[7]).to_le_bytes());
-        assert!(octets.resolve(&BTreeMap::new()).is_err());
+        assert!(bytes.resolve(&BTreeMap::new()).is_err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::peer::{Header, ReadRequest, opcode};
 /// STag of the peer's memory.
 pub const PEER_STAG: u32 = 0x00c0_ffee;
 
-/// An engine under test, connected: segments of 1460 octets, four Reads each way.
+/// An engine under test, connected: segments of 1460 bytes, four Reads each way.
 #[must_use]
 pub fn connected() -> Fixture {
     Fixture::connected(1460, 4, 4)
@@ -38,7 +38,7 @@ pub fn read_response(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> 
     Header::Tagged { opcode: opcode::READ_RESPONSE, last, stag, to }.encode(payload)
 }
 
-/// A Read Request for `len` octets, answered at `sink_to`.
+/// A Read Request for `len` bytes, answered at `sink_to`.
 #[must_use]
 pub fn read_request(msn: u32, source_stag: u32, source_to: u64, len: u32, sink_to: u64) -> Vec<u8> {
     let request = ReadRequest { sink_stag: PEER_STAG, sink_to, len, source_stag, source_to };

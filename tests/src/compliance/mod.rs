@@ -6,7 +6,7 @@
 //! - [`cargo`]: running the tests that guard a rule.
 //! - [`mutate`]: ways to break a tagged line.
 //! - [`schemata`]: many mutants in one build.
-//! - [`golden`]: headers and exchanges written down octet by octet.
+//! - [`golden`]: headers and exchanges written down byte by byte.
 //! - [`fixture`]: the stack and a peer that sends arbitrary FPDUs.
 //! - [`replay`]: the stack against such an exchange.
 

@@ -133,7 +133,7 @@ pub fn mutants(text: &str, target: usize) -> Vec<Mutant> {
 /// A source on the way to its mutants.
 struct MutantBuilder<'a> {
     lines: Vec<&'a str>,
-    /// The same without strings and comments, octet for octet.
+    /// The same without strings and comments, byte for byte.
     masked: Vec<String>,
     found: Vec<Mutant>,
     /// What is made now is to spare.
@@ -156,8 +156,8 @@ impl<'a> MutantBuilder<'a> {
             || scan::item_head(first).is_some_and(|heading| heading.is_function);
         let mut depth = 0i32;
         for (index, line) in self.masked.iter().enumerate().skip(target) {
-            for octet in line.bytes() {
-                depth += match octet {
+            for byte in line.bytes() {
+                depth += match byte {
                     b'(' | b'[' | b'{' => 1,
                     b')' | b']' | b'}' => -1,
                     _ => 0,
@@ -238,19 +238,19 @@ impl<'a> MutantBuilder<'a> {
     /// Each number becomes the next one, and each mask that with another bit.
     fn change_numbers(&mut self, line: usize) {
         let masked = self.masked[line].clone();
-        let octets = masked.as_bytes();
-        let is_word = |octet: u8| octet.is_ascii_alphanumeric() || octet == b'_';
+        let bytes = masked.as_bytes();
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         let mut at = 0;
-        while at < octets.len() {
+        while at < bytes.len() {
             let start = at;
-            while at < octets.len() && is_word(octets[at]) {
+            while at < bytes.len() && is_word(bytes[at]) {
                 at += 1;
             }
             let word = &masked[start..at];
             // What stands in for a value that is always there.
             let is_spare = masked[..start].ends_with("unwrap_or(");
             let is_field =
-                start > 0 && octets[start - 1] == b'.' && !masked[..start].ends_with("..");
+                start > 0 && bytes[start - 1] == b'.' && !masked[..start].ends_with("..");
             if let Some(with) = (!is_field && !is_spare).then(|| another_number(word)).flatten() {
                 let text = self.lines[line];
                 let with = format!("{}{with}{}", &text[..start], &text[at..]);

@@ -1,13 +1,13 @@
-//! One engine against a peer that says what is written down, compared octet by octet.
+//! One engine against a peer that says what is written down, compared byte by byte.
 //!
 //! What the application does: `mss N`, `unframed` (it listens for connections that start without
 //! frames), `accept`, `connect` (both with `revision=`, `ird=`, `ord=`, `crc=`, `markers=`,
 //! `rdmap=draft00` and `data=`), `region NAME AT LEN RIGHTS` (of `rwai`; `f`: of another protection
-//! domain), `fill AT OCTETS`, `recv ID AT LEN`,
-//! `send ID OCTETS [se] [inv=STAG]`, `sendfrom ID AT LEN`, `write ID STAG TO OCTETS`,
+//! domain), `fill AT BYTES`, `recv ID AT LEN`,
+//! `send ID BYTES [se] [inv=STAG]`, `sendfrom ID AT LEN`, `write ID STAG TO BYTES`,
 //! `read ID STAG TO LEN SINK AT`, `atomic ID STAG TO SINK AT add WORD` or `... cmpswap WORD WORD`,
-//! `immediate ID OCTETS [se]`, `writeimm ID STAG TO OCTETS OCTETS`, `close`. What it sees:
-//! `established`, `memory AT OCTETS`, `done ID RESULT [LEN] [se] [invalidated] [imm=OCTETS]`,
+//! `immediate ID BYTES [se]`, `writeimm ID STAG TO BYTES BYTES`, `close`. What it sees:
+//! `established`, `memory AT BYTES`, `done ID RESULT [LEN] [se] [invalidated] [imm=BYTES]`,
 //! `idle`, `ended WHY`.
 
 use std::net::SocketAddr;
@@ -33,12 +33,12 @@ impl Fixture {
                     let words: Vec<_> = words.iter().map(String::as_str).collect();
                     self.run_app_step(&place, &words);
                 }
-                Step::Peer(octets) => {
-                    let octets = octets.resolve(&self.stags).expect(&place);
-                    self.inject(&octets);
+                Step::Peer(bytes) => {
+                    let bytes = bytes.resolve(&self.stags).expect(&place);
+                    self.inject(&bytes);
                 }
-                Step::Expect(octets) => {
-                    let expected = octets.resolve(&self.stags).expect(&place);
+                Step::Expect(bytes) => {
+                    let expected = bytes.resolve(&self.stags).expect(&place);
                     self.settle();
                     let heard = std::mem::take(&mut self.received);
                     assert!(
@@ -56,8 +56,8 @@ impl Fixture {
             let value = digits.map_or_else(|| word.parse(), |hex| u32::from_str_radix(hex, 16));
             value.unwrap_or_else(|_| panic!("{place}: {word} is no number"))
         };
-        let octets = |word: &str| parse_hex_word(word).expect(place);
-        let inline = |word: &str| Payload::Inline(octets(word).into_iter().collect());
+        let bytes = |word: &str| parse_hex_word(word).expect(place);
+        let inline = |word: &str| Payload::Inline(bytes(word).into_iter().collect());
         match *words {
             ["mss", mss] => self.mss = u16::try_from(number(mss)).expect(place),
             ["unframed"] => {
@@ -94,9 +94,9 @@ impl Fixture {
                 };
                 self.stags.insert(name.to_owned(), stag);
             }
-            ["fill", at, word] => self.arena.write(number(at) as usize, &octets(word)),
+            ["fill", at, word] => self.arena.write(number(at) as usize, &bytes(word)),
             ["memory", at, word] => {
-                let expected = octets(word);
+                let expected = bytes(word);
                 let found = self.arena.read(number(at) as usize, expected.len());
                 assert_eq!(found, expected, "{place}");
             }

@@ -124,9 +124,9 @@ fn parse(line: &str) -> Option<(Kind, &str)> {
 fn is_id(text: &str) -> bool {
     text.split_once('-').is_some_and(|(document, number)| {
         !document.is_empty()
-            && document.bytes().all(|octet| octet.is_ascii_uppercase())
+            && document.bytes().all(|byte| byte.is_ascii_uppercase())
             && number.len() == 3
-            && number.bytes().all(|octet| octet.is_ascii_digit())
+            && number.bytes().all(|byte| byte.is_ascii_digit())
     })
 }
 

@@ -141,8 +141,8 @@ fn is_balanced(mutant: &Mutant, masked: &[String]) -> bool {
     let depths = |lines: &mut dyn Iterator<Item = String>| {
         let mut depths = [0i32; 3];
         for line in lines {
-            for octet in line.bytes() {
-                match octet {
+            for byte in line.bytes() {
+                match byte {
                     b'(' => depths[0] += 1,
                     b')' => depths[0] -= 1,
                     b'[' => depths[1] += 1,

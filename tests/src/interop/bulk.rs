@@ -1,5 +1,5 @@
 //! Bulk in both directions and both roles: iwperf against siw_peer, the other end of its control
-//! exchange, every octet verified at its sink.
+//! exchange, every byte verified at its sink.
 
 use std::io;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::interop::testbed::{Testbed, program_error};
 
 /// Port of iwperf.
 const PORT: u16 = 18515;
-/// Octets of a case, about, in the big matrix and in the small one; small messages are fewer.
-const OCTETS: u64 = 64 << 20;
-const OCTETS_QUICK: u64 = 4 << 20;
+/// Bytes of a case, about, in the big matrix and in the small one; small messages are fewer.
+const BYTES: u64 = 64 << 20;
+const BYTES_QUICK: u64 = 4 << 20;
 /// Messages of a case on each queue pair.
 const MESSAGES: std::ops::RangeInclusive<u64> = 8..=1000;
-/// Octets that the slots of a case may take of a region: the guest has 512 MiB, and two regions.
+/// Bytes that the slots of a case may take of a region: the guest has 512 MiB, and two regions.
 const SLOTS: u64 = 128 << 20;
 /// How long a case may take: the emulated guest moves 50 to 500 Mb/s.
 const BULK_TIMEOUT: Duration = Duration::from_secs(300);
@@ -44,14 +44,14 @@ struct Bulk {
 }
 
 impl Bulk {
-    /// As many messages as make up `octets` over all queue pairs.
-    fn new(client: Client, test: &'static str, size: u64, qps: u64, octets: u64) -> Self {
-        let messages = (octets / size / qps).clamp(*MESSAGES.start(), *MESSAGES.end());
+    /// As many messages as make up `bytes` over all queue pairs.
+    fn new(client: Client, test: &'static str, size: u64, qps: u64, bytes: u64) -> Self {
+        let messages = (bytes / size / qps).clamp(*MESSAGES.start(), *MESSAGES.end());
         Self { client, test, size, messages, qps, bidirectional: false }
     }
 
-    /// Octets in one direction.
-    const fn octets(&self) -> u64 {
+    /// Bytes in one direction.
+    const fn bytes(&self) -> u64 {
         self.messages * self.qps * self.size
     }
 }
@@ -70,27 +70,26 @@ pub fn cases() -> Vec<Case> {
         for test in ["write-bw", "read-bw", "send-bw"] {
             for size in [1, 3, 1461, 65536, 1_048_577, 4_194_304] {
                 let quick = size == 1_048_577;
-                let octets = if quick { OCTETS_QUICK } else { OCTETS };
-                let run = Bulk::new(client, test, size, 1, octets);
+                let bytes = if quick { BYTES_QUICK } else { BYTES };
+                let run = Bulk::new(client, test, size, 1, bytes);
                 add(format!("bulk/{test}/{role}/{size}"), Route::PLAIN, quick, run);
             }
             for (qps, size, quick) in [(16, 100_001, true), (4, 4_194_304, false), (16, 777, false)]
             {
-                let octets = if quick { OCTETS_QUICK } else { 2 * OCTETS };
-                let run =
-                    Bulk { bidirectional: true, ..Bulk::new(client, test, size, qps, octets) };
+                let bytes = if quick { BYTES_QUICK } else { 2 * BYTES };
+                let run = Bulk { bidirectional: true, ..Bulk::new(client, test, size, qps, bytes) };
                 let name = format!("bulk/{test}/{role}/{qps}-queue-pairs-both-ways/{size}");
                 add(name, Route::PLAIN, quick && test == "write-bw", run);
             }
             for route in [Route::PLAIN.mtu(576), Route::PLAIN.v6(), Route::PLAIN.v6().mtu(9000)] {
                 let path = route.to_string().replace(' ', "-").to_lowercase();
                 let run =
-                    Bulk { bidirectional: true, ..Bulk::new(client, test, 250_001, 2, OCTETS) };
+                    Bulk { bidirectional: true, ..Bulk::new(client, test, 250_001, 2, BYTES) };
                 add(format!("bulk/{test}/{role}/{path}"), route, false, run);
             }
         }
         for test in ["write-lat", "read-lat", "send-lat"] {
-            let run = Bulk::new(client, test, 4097, 1, OCTETS_QUICK);
+            let run = Bulk::new(client, test, 4097, 1, BYTES_QUICK);
             let quick = test == "write-lat";
             add(format!("bulk/{test}/{role}"), Route::PLAIN, quick, run);
         }
@@ -104,7 +103,7 @@ fn bulk(testbed: &mut Testbed, run: Bulk) -> io::Result<String> {
         Client::SiwPeer => by_siw(testbed, &run)?,
     };
     let (ways, qps) = (if run.bidirectional { 2 } else { 1 }, run.qps);
-    Ok(format!("{} octets over {qps} queue pairs verified{told}", run.octets() * ways))
+    Ok(format!("{} octets over {qps} queue pairs verified{told}", run.bytes() * ways))
 }
 
 fn by_us(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {
@@ -126,7 +125,7 @@ fn by_us(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {
     expect_exit_ok("siw_peer", &server)?;
     // iwperf has checked what came to it, and says so by its exit status.
     let is_fetch = test.starts_with("read");
-    let expected = if is_fetch && !run.bidirectional { 0 } else { run.octets() };
+    let expected = if is_fetch && !run.bidirectional { 0 } else { run.bytes() };
     let verified = value(&server.output, "verified")?;
     if verified != expected {
         return Err(failure(format!("siw_peer verified {verified} octets, not {expected}")));
@@ -152,7 +151,7 @@ fn by_siw(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {
     client_ended?;
     // Pings and pongs are verified at their own sinks.
     let both = run.bidirectional || matches!(*test, "write-lat" | "send-lat");
-    let expected = run.octets() * if both { 2 } else { 1 };
+    let expected = run.bytes() * if both { 2 } else { 1 };
     let verified = value(&client.output, "verified")?;
     if verified != expected {
         return Err(failure(format!("{verified} octets were verified, not {expected}")));

@@ -20,7 +20,7 @@ pub enum Version {
 pub struct Route {
     /// Version of IP.
     pub version: Version,
-    /// Octets of the largest IP packet, at both ends.
+    /// Bytes of the largest IP packet, at both ends.
     pub mtu: u16,
     /// What netem does to the packets that leave the guest, in tc's words; nothing if empty.
     pub netem: &'static str,

@@ -19,7 +19,7 @@ const TIMEOUT_SLACK: Duration = Duration::from_secs(6);
 const UNBOUNDED_ROUNDS: u32 = 10_000_000;
 /// Rounds that show that all is well.
 const ROUNDS: u32 = 10;
-/// Octets of a round.
+/// Bytes of a round.
 const SIZE: u32 = 4096;
 /// How long a transfer runs before something happens to it.
 const TRANSFER_TIME: Duration = Duration::from_secs(2);

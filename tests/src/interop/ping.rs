@@ -7,7 +7,7 @@ use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
 use crate::interop::guest::GuestResult;
 use crate::interop::testbed::{Testbed, last_line, program_error};
 
-/// What rping and iwping take, about: 64 KiB less one octet is the most.
+/// What rping and iwping take, about: 64 KiB less one byte is the most.
 const SIZES: [u32; 4] = [64, 1461, 4096, 65535];
 /// Rounds of a case.
 const ROUNDS: u32 = 1000;
@@ -80,7 +80,7 @@ fn is_quick(server: Server, route: Route, size: u32) -> bool {
     chosen.contains(&(server, route.version, route.mtu, size))
 }
 
-/// `rounds` verified pings of `size` octets.
+/// `rounds` verified pings of `size` bytes.
 ///
 /// # Errors
 /// If a round fails at either end, or some are missing.

@@ -108,7 +108,7 @@ fn rtr_by_send_is_refused(testbed: &mut Testbed) -> io::Result<String> {
     Ok(last_line(&ended.output).to_owned())
 }
 
-/// Private data of request, reply and reject. siw takes 252 octets, which with the four of
+/// Private data of request, reply and reject. siw takes 252 bytes, which with the four of
 /// revision 2 make 256, and sends 251: it announces none of 252.
 fn private_data(client: Client, role: &str, add: &mut impl FnMut(String, Exchange, bool)) {
     for (ours, theirs) in [(1, 2), (252, 251)] {

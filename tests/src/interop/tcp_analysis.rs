@@ -44,12 +44,12 @@ pub struct TcpAnalysis {
     retransmissions: Vec<Retransmission>,
 }
 
-/// Octets that we sent again, and what the peer said of them.
+/// Bytes that we sent again, and what the peer said of them.
 #[derive(Clone, Copy, Debug)]
 struct Retransmission {
     stream: u32,
-    /// Sequence numbers from the first octet to behind the last, counted from the stream's first.
-    octets: (u64, u64),
+    /// Sequence numbers from the first byte to behind the last, counted from the stream's first.
+    bytes: (u64, u64),
     /// The timestamp they went with this time.
     sent_at: Option<u32>,
     /// They have been acknowledged.
@@ -67,7 +67,7 @@ impl TcpAnalysis {
     ///
     /// - an emulated guest stands still for some milliseconds now and then; our tail probe then
     ///   goes out though nothing was lost, and the guest says so by D-SACK, or by acknowledging
-    ///   the octets with the timestamp of their first time;
+    ///   the bytes with the timestamp of their first time;
     /// - a segment that the peer sends again is acknowledged again at once.
     #[must_use]
     pub fn unexplained(&self, explained: &[&str]) -> Vec<String> {
@@ -91,7 +91,7 @@ impl TcpAnalysis {
     fn on_peer_segment(&mut self, segment: &SegmentRow) {
         for again in self.retransmissions.iter_mut().filter(|again| again.stream == segment.stream)
         {
-            let (from, to) = again.octets;
+            let (from, to) = again.bytes;
             again.is_spurious |= segment.dsack.is_some_and(|edge| (from..to).contains(&edge));
             if !again.is_acked && segment.ack >= to {
                 again.is_acked = true;
@@ -175,7 +175,7 @@ struct SegmentRow {
     is_ours: bool,
     frame: u64,
     stream: u32,
-    octets: (u64, u64),
+    bytes: (u64, u64),
     ack: u64,
     stamp: Option<u32>,
     echo: Option<u32>,
@@ -195,7 +195,7 @@ impl SegmentRow {
             is_ours: source == ours,
             frame: number(1)?,
             stream: stamp(2)?,
-            octets: (seq, number(4).unwrap_or(seq)),
+            bytes: (seq, number(4).unwrap_or(seq)),
             ack: number(5).unwrap_or(0),
             stamp: stamp(6),
             echo: stamp(7),
@@ -218,11 +218,11 @@ fn read(text: &str, ours: IpAddr) -> TcpAnalysis {
             analysis.ours.entry(flag).or_insert((0, line.frame)).0 += 1;
         }
         if is_again {
-            let SegmentRow { stream, octets, stamp: sent_at, .. } = line;
+            let SegmentRow { stream, bytes, stamp: sent_at, .. } = line;
             let (is_settled, is_needless) = (false, false);
             analysis.retransmissions.push(Retransmission {
                 stream,
-                octets,
+                bytes,
                 sent_at,
                 is_acked: is_settled,
                 is_spurious: is_needless,

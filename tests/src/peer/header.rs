@@ -1,12 +1,12 @@
-//! DDP and RDMAP headers, octet by octet (RFC 5041 section 4, RFC 5040 section 4).
+//! DDP and RDMAP headers, byte by byte (RFC 5041 section 4, RFC 5040 section 4).
 
 use std::io;
 
 use super::invalid_data;
 
-/// Octets of a tagged header.
+/// Bytes of a tagged header.
 pub(super) const TAGGED_LEN: usize = 14;
-/// Octets of an untagged header.
+/// Bytes of an untagged header.
 pub(super) const UNTAGGED_LEN: usize = 18;
 
 /// RDMAP opcodes (RFC 5040 section 4.3, RFC 7306 section 3.2).
@@ -40,8 +40,8 @@ pub mod opcode {
 /// Turns a ULPDU's versions of DDP and RDMAP from those of the IETF (DV 1, RV 1) to those of the
 /// RDMA Consortium (DV 0, RV 0), or back.
 pub fn toggle_versions(ulpdu: &mut [u8]) {
-    for (octet, bits) in ulpdu.iter_mut().zip([0x01, 0x40]) {
-        *octet ^= bits;
+    for (byte, bits) in ulpdu.iter_mut().zip([0x01, 0x40]) {
+        *byte ^= bits;
     }
 }
 
@@ -99,25 +99,25 @@ impl Header {
     /// Header and payload as one ULPDU, versions 1 (IETF); see [`toggle_versions`].
     #[must_use]
     pub fn encode(&self, payload: &[u8]) -> Vec<u8> {
-        let mut octets = Vec::with_capacity(UNTAGGED_LEN + payload.len());
+        let mut bytes = Vec::with_capacity(UNTAGGED_LEN + payload.len());
         match *self {
             Self::Tagged { opcode, last, stag, to } => {
-                octets.push(if last { 0xC1 } else { 0x81 });
-                octets.push(0x40 | opcode);
-                octets.extend_from_slice(&stag.to_be_bytes());
-                octets.extend_from_slice(&to.to_be_bytes());
+                bytes.push(if last { 0xC1 } else { 0x81 });
+                bytes.push(0x40 | opcode);
+                bytes.extend_from_slice(&stag.to_be_bytes());
+                bytes.extend_from_slice(&to.to_be_bytes());
             }
             Self::Untagged { opcode, last, invalidate, qn, msn, mo } => {
-                octets.push(if last { 0x41 } else { 0x01 });
-                octets.push(0x40 | opcode);
-                octets.extend_from_slice(&invalidate.to_be_bytes());
-                octets.extend_from_slice(&qn.to_be_bytes());
-                octets.extend_from_slice(&msn.to_be_bytes());
-                octets.extend_from_slice(&mo.to_be_bytes());
+                bytes.push(if last { 0x41 } else { 0x01 });
+                bytes.push(0x40 | opcode);
+                bytes.extend_from_slice(&invalidate.to_be_bytes());
+                bytes.extend_from_slice(&qn.to_be_bytes());
+                bytes.extend_from_slice(&msn.to_be_bytes());
+                bytes.extend_from_slice(&mo.to_be_bytes());
             }
         }
-        octets.extend_from_slice(payload);
-        octets
+        bytes.extend_from_slice(payload);
+        bytes
     }
 
     /// Splits a ULPDU, checking everything that can be checked without state.
@@ -175,14 +175,14 @@ impl Header {
     }
 }
 
-/// A Read Request's own header, 28 octets (RFC 5040 section 4.4).
+/// A Read Request's own header, 28 bytes (RFC 5040 section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// Where the response goes.
     pub sink_stag: u32,
     /// Its tagged offset.
     pub sink_to: u64,
-    /// Octets asked for.
+    /// Bytes asked for.
     pub len: u32,
     /// What is read.
     pub source_stag: u32,
@@ -191,36 +191,36 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// The 28 octets.
+    /// The 28 bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut octets = Vec::with_capacity(28);
-        octets.extend_from_slice(&self.sink_stag.to_be_bytes());
-        octets.extend_from_slice(&self.sink_to.to_be_bytes());
-        octets.extend_from_slice(&self.len.to_be_bytes());
-        octets.extend_from_slice(&self.source_stag.to_be_bytes());
-        octets.extend_from_slice(&self.source_to.to_be_bytes());
-        octets
+        let mut bytes = Vec::with_capacity(28);
+        bytes.extend_from_slice(&self.sink_stag.to_be_bytes());
+        bytes.extend_from_slice(&self.sink_to.to_be_bytes());
+        bytes.extend_from_slice(&self.len.to_be_bytes());
+        bytes.extend_from_slice(&self.source_stag.to_be_bytes());
+        bytes.extend_from_slice(&self.source_to.to_be_bytes());
+        bytes
     }
 
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
-        let octets: &[u8; 28] = payload
+        let bytes: &[u8; 28] = payload
             .try_into()
             .map_err(|_| invalid_data("a Read Request that has not 28 octets"))?;
         if !last || mo != 0 {
             return Err(invalid_data("a Read Request in more than one segment"));
         }
         Ok(Self {
-            sink_stag: be32(octets, 0),
-            sink_to: be64(octets, 4),
-            len: be32(octets, 12),
-            source_stag: be32(octets, 16),
-            source_to: be64(octets, 20),
+            sink_stag: be32(bytes, 0),
+            sink_to: be64(bytes, 4),
+            len: be32(bytes, 12),
+            source_stag: be32(bytes, 16),
+            source_to: be64(bytes, 20),
         })
     }
 }
 
-/// An Atomic Request's own header, 52 octets (RFC 7306 section 4.2).
+/// An Atomic Request's own header, 52 bytes (RFC 7306 section 4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AtomicRequest {
     /// Operation: 0 addition, 1 swap, 2 comparison and swap.
@@ -238,39 +238,39 @@ pub struct AtomicRequest {
 }
 
 impl AtomicRequest {
-    /// The 52 octets.
+    /// The 52 bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut octets = vec![0, 0, 0, self.operation];
-        octets.extend_from_slice(&self.id.to_be_bytes());
-        octets.extend_from_slice(&self.stag.to_be_bytes());
+        let mut bytes = vec![0, 0, 0, self.operation];
+        bytes.extend_from_slice(&self.id.to_be_bytes());
+        bytes.extend_from_slice(&self.stag.to_be_bytes());
         let words = [self.to, self.data[0], self.data[1], self.compare[0], self.compare[1]];
-        octets.extend(words.iter().flat_map(|word| word.to_be_bytes()));
-        octets
+        bytes.extend(words.iter().flat_map(|word| word.to_be_bytes()));
+        bytes
     }
 
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
-        let octets: &[u8; 52] = payload
+        let bytes: &[u8; 52] = payload
             .try_into()
             .map_err(|_| invalid_data("an Atomic Request that has not 52 octets"))?;
         if !last || mo != 0 {
             return Err(invalid_data("an Atomic Request in more than one segment"));
         }
-        if octets[..3] != [0; 3] || octets[3] > 2 {
-            return Err(invalid_data(format!("atomic operation {:02x?}", &octets[..4])));
+        if bytes[..3] != [0; 3] || bytes[3] > 2 {
+            return Err(invalid_data(format!("atomic operation {:02x?}", &bytes[..4])));
         }
         Ok(Self {
-            operation: octets[3],
-            id: be32(octets, 4),
-            stag: be32(octets, 8),
-            to: be64(octets, 12),
-            data: [be64(octets, 20), be64(octets, 28)],
-            compare: [be64(octets, 36), be64(octets, 44)],
+            operation: bytes[3],
+            id: be32(bytes, 4),
+            stag: be32(bytes, 8),
+            to: be64(bytes, 12),
+            data: [be64(bytes, 20), be64(bytes, 28)],
+            compare: [be64(bytes, 36), be64(bytes, 44)],
         })
     }
 }
 
-/// An Atomic Response's own header, 12 octets (RFC 7306 section 4.3).
+/// An Atomic Response's own header, 12 bytes (RFC 7306 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicResponse {
     /// The request's.
@@ -280,22 +280,22 @@ pub struct AtomicResponse {
 }
 
 impl AtomicResponse {
-    /// The 12 octets.
+    /// The 12 bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut octets = self.id.to_be_bytes().to_vec();
-        octets.extend_from_slice(&self.original.to_be_bytes());
-        octets
+        let mut bytes = self.id.to_be_bytes().to_vec();
+        bytes.extend_from_slice(&self.original.to_be_bytes());
+        bytes
     }
 
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
-        let octets: &[u8; 12] = payload
+        let bytes: &[u8; 12] = payload
             .try_into()
             .map_err(|_| invalid_data("an Atomic Response that has not 12 octets"))?;
         if !last || mo != 0 {
             return Err(invalid_data("an Atomic Response in more than one segment"));
         }
-        Ok(Self { id: be32(octets, 0), original: be64(octets, 4) })
+        Ok(Self { id: be32(bytes, 0), original: be64(bytes, 4) })
     }
 }
 
@@ -308,7 +308,7 @@ pub struct Terminate {
     pub error_type: u8,
     /// Error code.
     pub code: u8,
-    /// Octets of the terminated segment, if they were told (M).
+    /// Bytes of the terminated segment, if they were told (M).
     pub segment_len: Option<u16>,
     /// The terminated segment's DDP header, if it came along.
     pub ddp_header: Vec<u8>,
@@ -344,7 +344,7 @@ impl Terminate {
             rest = after;
         }
         if has_ddp {
-            let tagged = rest.first().is_some_and(|octet| octet & 0x80 != 0);
+            let tagged = rest.first().is_some_and(|byte| byte & 0x80 != 0);
             let len = if tagged { TAGGED_LEN } else { UNTAGGED_LEN };
             let (header, after) =
                 rest.split_at_checked(len).ok_or_else(|| invalid_data("no DDP header"))?;
@@ -365,12 +365,12 @@ impl Terminate {
     }
 }
 
-/// Four octets of `octets` at `at`, most significant first.
-fn be32(octets: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(octets[at..at + 4].try_into().expect("four octets"))
+/// Four bytes of `bytes` at `at`, most significant first.
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four octets"))
 }
 
-/// Eight octets of `octets` at `at`, most significant first.
-fn be64(octets: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(octets[at..at + 8].try_into().expect("eight octets"))
+/// Eight bytes of `bytes` at `at`, most significant first.
+fn be64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight octets"))
 }

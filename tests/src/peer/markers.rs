@@ -1,45 +1,45 @@
-//! FPDUs with markers, octet by octet as the text has it (RFC 5044 section 4.3).
+//! FPDUs with markers, byte by byte as the text has it (RFC 5044 section 4.3).
 
-/// Octets from one marker to the next.
+/// Bytes from one marker to the next.
 const PERIOD: u64 = 512;
 
-/// Puts an FPDU together whose direction has sent `sent` octets since full operation began.
+/// Puts an FPDU together whose direction has sent `sent` bytes since full operation began.
 ///
 /// # Panics
-/// If `ulpdu` is longer than 65535 octets.
+/// If `ulpdu` is longer than 65535 bytes.
 #[must_use]
 pub fn marked_fpdu(ulpdu: &[u8], crc: bool, sent: u64) -> Vec<u8> {
     let len = u16::try_from(ulpdu.len()).expect("a ULPDU fits in its length field");
     let mut content = len.to_be_bytes().to_vec();
     content.extend_from_slice(ulpdu);
     content.resize(content.len().next_multiple_of(4), 0);
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     // Behind a marker that the FPDU opens with.
     let mut length_at = None;
-    let mut mark = |octets: &mut Vec<u8>| {
-        if (sent + octets.len() as u64).is_multiple_of(PERIOD) {
-            let back = length_at.map_or(0, |at: usize| octets.len() - at);
+    let mut mark = |bytes: &mut Vec<u8>| {
+        if (sent + bytes.len() as u64).is_multiple_of(PERIOD) {
+            let back = length_at.map_or(0, |at: usize| bytes.len() - at);
             let back = u32::try_from(back).expect("an FPDU is short");
-            octets.extend_from_slice(&back.to_be_bytes());
+            bytes.extend_from_slice(&back.to_be_bytes());
         }
-        length_at.get_or_insert(octets.len());
+        length_at.get_or_insert(bytes.len());
     };
-    for octet in content {
-        mark(&mut octets);
-        octets.push(octet);
+    for byte in content {
+        mark(&mut bytes);
+        bytes.push(byte);
     }
-    mark(&mut octets);
-    let check = if crc { crc32c::crc32c(&octets) } else { 0x0BAD_0BAD };
-    octets.extend_from_slice(&check.to_le_bytes());
-    octets
+    mark(&mut bytes);
+    let check = if crc { crc32c::crc32c(&bytes) } else { 0x0BAD_0BAD };
+    bytes.extend_from_slice(&check.to_le_bytes());
+    bytes
 }
 
-/// Takes the markers, if there are any, out of one FPDU as its octets arrive.
+/// Takes the markers, if there are any, out of one FPDU as its bytes arrive.
 #[derive(Debug)]
 pub(super) struct MarkedReader {
-    /// Octets of the direction before this FPDU, if there are markers in it.
+    /// Bytes of the direction before this FPDU, if there are markers in it.
     stream_pos: Option<u64>,
-    /// All octets so far, markers included.
+    /// All bytes so far, markers included.
     raw: Vec<u8>,
     /// The same without markers.
     content: Vec<u8>,
@@ -51,13 +51,13 @@ impl MarkedReader {
         Self { stream_pos: before, raw: Vec::new(), content: Vec::new(), length_at: 0 }
     }
 
-    /// True if the next octet of the direction begins a marker.
+    /// True if the next byte of the direction begins a marker.
     fn at_marker(&self) -> bool {
         self.stream_pos
             .is_some_and(|before| (before + self.raw.len() as u64).is_multiple_of(PERIOD))
     }
 
-    /// How many octets to read next on the way to `wanted` octets of content: a whole marker, or
+    /// How many bytes to read next on the way to `wanted` bytes of content: a whole marker, or
     /// what lies before the next one. 0: all are there.
     pub(super) fn next_len(&self, wanted: usize) -> usize {
         let missing = wanted - self.content.len();
@@ -72,13 +72,13 @@ impl MarkedReader {
         missing.min(usize::try_from(to_marker).expect("at most a period"))
     }
 
-    /// Takes the octets that [`MarkedReader::next_len`] asked for.
+    /// Takes the bytes that [`MarkedReader::next_len`] asked for.
     ///
     /// # Errors
     /// What is wrong with a marker.
-    pub(super) fn push(&mut self, octets: &[u8]) -> Result<(), String> {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
         if self.at_marker() {
-            let told = u32::from_be_bytes(octets.try_into().expect("a whole marker"));
+            let told = u32::from_be_bytes(bytes.try_into().expect("a whole marker"));
             let at = self.raw.len();
             let right = if self.content.is_empty() { 0 } else { at - self.length_at };
             if u64::from(told) != right as u64 {
@@ -88,9 +88,9 @@ impl MarkedReader {
             if self.content.is_empty() {
                 self.length_at = self.raw.len();
             }
-            self.content.extend_from_slice(octets);
+            self.content.extend_from_slice(bytes);
         }
-        self.raw.extend_from_slice(octets);
+        self.raw.extend_from_slice(bytes);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! A small iWARP peer on a kernel TCP socket, written from the texts alone.
 //!
-//! It shares no code with the stack: its octets are made and read by hand here, so that it is an
+//! It shares no code with the stack: its bytes are made and read by hand here, so that it is an
 //! independent judge of both roles. It is strict about what it receives (CRC, padding, versions,
 //! reserved bits, MSN and MO sequence, bounds) and can be told to send anything at all.
 //!
@@ -31,15 +31,15 @@ pub const ULPDU_LEN_MAX: usize = 64_768;
 /// How long any single wait of the peer lasts before it is an error.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How octets are handed to TCP.
+/// How bytes are handed to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segmentation {
     /// One write per FPDU.
     PerFpdu,
-    /// Writes of 1 to 40 octets, drawn from this seed, with a pause after each: with `TCP_NODELAY`
+    /// Writes of 1 to 40 bytes, drawn from this seed, with a pause after each: with `TCP_NODELAY`
     /// most become segments of their own.
     RandomSmall(u64),
-    /// Writes of exactly this many octets, whatever the boundaries of FPDUs.
+    /// Writes of exactly this many bytes, whatever the boundaries of FPDUs.
     FixedSize(usize),
 }
 
@@ -48,9 +48,9 @@ pub enum Segmentation {
 pub struct Peer {
     stream: TcpStream,
     crc: bool,
-    /// Octets sent since full operation began, if the other end asked for markers.
+    /// Bytes sent since full operation began, if the other end asked for markers.
     tx_marker_pos: Option<u64>,
-    /// Octets received since then, if this end did.
+    /// Bytes received since then, if this end did.
     rx_marker_pos: Option<u64>,
     segmentation: Segmentation,
     rng: SmallRng,
@@ -92,7 +92,7 @@ pub struct Received {
     /// STag to invalidate; 0 for the forms without.
     pub invalidate: u32,
     /// The message.
-    pub octets: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 /// A violation found by the peer.
@@ -100,21 +100,21 @@ pub(crate) fn invalid_data(what: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.into())
 }
 
-/// Frames `ulpdu`: length, octets, padding to four, CRC over all of it (RFC 5044 section 4).
+/// Frames `ulpdu`: length, bytes, padding to four, CRC over all of it (RFC 5044 section 4).
 ///
 /// # Panics
-/// If `ulpdu` is longer than 65535 octets.
+/// If `ulpdu` is longer than 65535 bytes.
 #[must_use]
 pub fn fpdu(ulpdu: &[u8], crc: bool) -> Vec<u8> {
     let len = u16::try_from(ulpdu.len()).expect("a ULPDU fits in its length field");
-    let mut octets = Vec::with_capacity(ulpdu.len() + 9);
-    octets.extend_from_slice(&len.to_be_bytes());
-    octets.extend_from_slice(ulpdu);
-    octets.resize(octets.len().next_multiple_of(4), 0);
+    let mut bytes = Vec::with_capacity(ulpdu.len() + 9);
+    bytes.extend_from_slice(&len.to_be_bytes());
+    bytes.extend_from_slice(ulpdu);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
     // Without CRCs the field may hold anything; a value that is wrong shows who looks at it.
-    let check = if crc { crc32c::crc32c(&octets) } else { 0x0BAD_0BAD };
-    octets.extend_from_slice(&check.to_le_bytes());
-    octets
+    let check = if crc { crc32c::crc32c(&bytes) } else { 0x0BAD_0BAD };
+    bytes.extend_from_slice(&check.to_le_bytes());
+    bytes
 }
 
 impl Peer {
@@ -185,7 +185,7 @@ impl Peer {
         })
     }
 
-    /// Chooses how octets are handed to TCP from here on.
+    /// Chooses how bytes are handed to TCP from here on.
     pub fn set_segmentation(&mut self, chop: Segmentation) {
         if let Segmentation::RandomSmall(seed) = chop {
             self.rng = SmallRng::seed_from_u64(seed);
@@ -205,12 +205,12 @@ impl Peer {
         (self.rx_marker_pos.is_some(), self.tx_marker_pos.is_some())
     }
 
-    /// Hands raw octets to TCP in the chosen pieces.
+    /// Hands raw bytes to TCP in the chosen pieces.
     ///
     /// # Errors
     /// Those of the socket.
-    pub fn write_raw(&mut self, octets: &[u8]) -> io::Result<()> {
-        let mut rest = octets;
+    pub fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
         while !rest.is_empty() {
             let len = match self.segmentation {
                 Segmentation::PerFpdu => rest.len(),
@@ -236,24 +236,24 @@ impl Peer {
         if self.rdmac {
             toggle_versions(&mut ulpdu);
         }
-        let octets = self.next_fpdu(&ulpdu);
-        self.write_raw(&octets)
+        let bytes = self.next_fpdu(&ulpdu);
+        self.write_raw(&bytes)
     }
 
     /// An FPDU as the next of its direction; it counts as sent.
     pub fn next_fpdu(&mut self, ulpdu: &[u8]) -> Vec<u8> {
         let Some(sent) = &mut self.tx_marker_pos else { return fpdu(ulpdu, self.crc) };
-        let octets = marked_fpdu(ulpdu, self.crc, *sent);
-        *sent += octets.len() as u64;
-        octets
+        let bytes = marked_fpdu(ulpdu, self.crc, *sent);
+        *sent += bytes.len() as u64;
+        bytes
     }
 
-    /// RDMA Write of `octets` to `stag` at `to`, in ULPDUs of at most `ulpdu_len_max`.
+    /// RDMA Write of `bytes` to `stag` at `to`, in ULPDUs of at most `ulpdu_len_max`.
     ///
     /// # Errors
     /// Those of the socket.
-    pub fn write(&mut self, stag: u32, to: u64, octets: &[u8]) -> io::Result<()> {
-        self.send_tagged(opcode::WRITE, stag, to, octets)
+    pub fn write(&mut self, stag: u32, to: u64, bytes: &[u8]) -> io::Result<()> {
+        self.send_tagged(opcode::WRITE, stag, to, bytes)
     }
 
     /// A Send of any form on queue 0.
@@ -262,26 +262,26 @@ impl Peer {
     /// Those of the socket.
     ///
     /// # Panics
-    /// If the message is longer than 2^32-1 octets.
-    pub fn send(&mut self, opcode: u8, invalidate: u32, octets: &[u8]) -> io::Result<()> {
+    /// If the message is longer than 2^32-1 bytes.
+    pub fn send(&mut self, opcode: u8, invalidate: u32, bytes: &[u8]) -> io::Result<()> {
         let msn = self.alloc_msn(0);
         let room = self.ulpdu_len_max - header::UNTAGGED_LEN;
         let mut offset = 0;
         loop {
-            let end = octets.len().min(offset + room);
+            let end = bytes.len().min(offset + room);
             let mo = u32::try_from(offset).expect("a message has at most 2^32-1 octets");
             let header =
-                Header::Untagged { opcode, last: end == octets.len(), invalidate, qn: 0, msn, mo };
-            let ulpdu = header.encode(&octets[offset..end]);
+                Header::Untagged { opcode, last: end == bytes.len(), invalidate, qn: 0, msn, mo };
+            let ulpdu = header.encode(&bytes[offset..end]);
             self.send_ulpdu(&ulpdu)?;
             offset = end;
-            if offset == octets.len() {
+            if offset == bytes.len() {
                 return Ok(());
             }
         }
     }
 
-    /// Asks for `len` octets of `stag` at `to`; they arrive in the buffer at `sink_to`.
+    /// Asks for `len` bytes of `stag` at `to`; they arrive in the buffer at `sink_to`.
     ///
     /// # Errors
     /// Those of the socket.
@@ -436,7 +436,7 @@ impl Peer {
         if self.crc && crc32c::crc32c(covered).to_le_bytes() != check {
             return Err(invalid_data("CRC mismatch"));
         }
-        if reader.content()[2 + len..padded].iter().any(|octet| *octet != 0) {
+        if reader.content()[2 + len..padded].iter().any(|byte| *byte != 0) {
             return Err(invalid_data("padding is not zero"));
         }
         if let Some(received) = &mut self.rx_marker_pos {
@@ -445,7 +445,7 @@ impl Peer {
         Ok(Some(reader.content()[2..2 + len].to_vec()))
     }
 
-    /// Reads until there are `wanted` octets of content; `lead` was read before.
+    /// Reads until there are `wanted` bytes of content; `lead` was read before.
     fn read_content(
         &mut self,
         reader: &mut MarkedReader,
@@ -453,14 +453,14 @@ impl Peer {
         lead: &mut Option<u8>,
     ) -> io::Result<()> {
         loop {
-            let mut octets = vec![0; reader.next_len(wanted)];
-            let Some((first, rest)) = octets.split_first_mut() else { return Ok(()) };
+            let mut bytes = vec![0; reader.next_len(wanted)];
+            let Some((first, rest)) = bytes.split_first_mut() else { return Ok(()) };
             match lead.take() {
-                Some(octet) => *first = octet,
+                Some(byte) => *first = byte,
                 None => self.stream.read_exact(std::slice::from_mut(first))?,
             }
             self.stream.read_exact(rest)?;
-            reader.push(&octets).map_err(invalid_data)?;
+            reader.push(&bytes).map_err(invalid_data)?;
         }
     }
 
@@ -470,34 +470,34 @@ impl Peer {
         msn
     }
 
-    fn send_tagged(&mut self, opcode: u8, stag: u32, to: u64, octets: &[u8]) -> io::Result<()> {
+    fn send_tagged(&mut self, opcode: u8, stag: u32, to: u64, bytes: &[u8]) -> io::Result<()> {
         let room = self.ulpdu_len_max - header::TAGGED_LEN;
         let mut offset = 0;
         loop {
-            let end = octets.len().min(offset + room);
+            let end = bytes.len().min(offset + room);
             let header = Header::Tagged {
                 opcode,
-                last: end == octets.len(),
+                last: end == bytes.len(),
                 stag,
                 to: to.wrapping_add(offset as u64),
             };
-            let ulpdu = header.encode(&octets[offset..end]);
+            let ulpdu = header.encode(&bytes[offset..end]);
             self.send_ulpdu(&ulpdu)?;
             offset = end;
-            if offset == octets.len() {
+            if offset == bytes.len() {
                 return Ok(());
             }
         }
     }
 
     fn serve_read(&mut self, request: ReadRequest) -> io::Result<()> {
-        let octets = if request.len == 0 {
+        let bytes = if request.len == 0 {
             Vec::new()
         } else {
             let range = self.range(request.source_stag, request.source_to, request.len as usize)?;
             self.memory[range].to_vec()
         };
-        self.send_tagged(opcode::READ_RESPONSE, request.sink_stag, request.sink_to, &octets)?;
+        self.send_tagged(opcode::READ_RESPONSE, request.sink_stag, request.sink_to, &bytes)?;
         self.reads_served += 1;
         Ok(())
     }
@@ -534,16 +534,16 @@ impl Peer {
         let mut message = self.open_send.take().unwrap_or_else(|| Received {
             opcode,
             invalidate,
-            octets: Vec::new(),
+            bytes: Vec::new(),
         });
         let is_immediate = matches!(opcode, opcode::IMMEDIATE | opcode::IMMEDIATE_SOLICITED);
         if is_immediate && (!last || payload.len() != 8) {
             return Err(invalid_data("immediate data that are not 8 octets"));
         }
-        if message.octets.len() != mo as usize || message.opcode != opcode {
+        if message.bytes.len() != mo as usize || message.opcode != opcode {
             return Err(invalid_data(format!("Send segment at {mo} is out of turn")));
         }
-        message.octets.extend_from_slice(payload);
+        message.bytes.extend_from_slice(payload);
         if last {
             self.sends.push(message);
         } else {

@@ -56,10 +56,10 @@ impl Default for Startup {
 }
 
 impl Startup {
-    /// The frame's octets.
+    /// The frame's bytes.
     ///
     /// # Panics
-    /// If the private data is longer than 65531 octets.
+    /// If the private data is longer than 65531 bytes.
     #[must_use]
     pub fn encode(&self, role: Role) -> Vec<u8> {
         let enhanced = self.revision >= 2;
@@ -76,18 +76,18 @@ impl Startup {
             flags |= if set { bit } else { 0 };
         }
         let len = u16::try_from(data.len()).expect("private data fits in its length field");
-        let mut octets = role.key().to_vec();
-        octets.extend_from_slice(&[flags, self.revision]);
-        octets.extend_from_slice(&len.to_be_bytes());
-        octets.extend_from_slice(&data);
-        octets
+        let mut bytes = role.key().to_vec();
+        bytes.extend_from_slice(&[flags, self.revision]);
+        bytes.extend_from_slice(&len.to_be_bytes());
+        bytes.extend_from_slice(&data);
+        bytes
     }
 }
 
 /// A start-up frame that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartupFrame {
-    /// The octet with M, C, R and S.
+    /// The byte with M, C, R and S.
     pub flags: u8,
     /// Revision.
     pub revision: u8,

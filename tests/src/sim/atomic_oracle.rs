@@ -7,7 +7,7 @@ use rand::Rng;
 use super::linearizability::History;
 use super::world::World;
 
-/// Octets at the start of each arena that are words.
+/// Bytes at the start of each arena that are words.
 pub(super) const WORDS_LEN: usize = 16 * 1024;
 /// Words that all connections use: one for each operation, and one for all of them.
 pub(super) const SHARED_COUNT: usize = 4;
@@ -62,8 +62,8 @@ const fn own_word_addr(conn: usize) -> usize {
 
 /// A word of an arena.
 pub(super) fn load_word(world: &World, end: usize, at: usize) -> u64 {
-    let octets = world.ends[end].arena.read(at, ATOMIC_LEN);
-    u64::from_ne_bytes(octets.try_into().expect("a word"))
+    let bytes = world.ends[end].arena.read(at, ATOMIC_LEN);
+    u64::from_ne_bytes(bytes.try_into().expect("a word"))
 }
 
 /// A mask that is often all, and sometimes none, of the word.

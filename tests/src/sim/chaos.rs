@@ -21,10 +21,10 @@ use super::world::{World, WorldOptions};
 const PORT: u16 = 18515;
 const PD: u32 = 7;
 const DEPTH: usize = 8;
-/// Octets of the longest message.
+/// Bytes of the longest message.
 const SLOT_LEN: usize = 12_000;
 
-/// Octets of arena that an end needs: sources, receive buffers, sinks, targets, and what is read.
+/// Bytes of arena that an end needs: sources, receive buffers, sinks, targets, and what is read.
 pub const ARENA_LEN: usize = 5 * DEPTH * SLOT_LEN;
 
 #[derive(Clone, Copy)]
@@ -41,11 +41,11 @@ fn addr_of(area: Area, number: u64) -> usize {
     (area as usize * DEPTH + slot) * SLOT_LEN
 }
 
-/// The octets of message `number` of an end.
+/// The bytes of message `number` of an end.
 fn pattern(end: usize, number: u64, len: usize) -> Vec<u8> {
     let base = (number + 1) << 1 | end as u64;
-    let octet = |at: u64| (base << 16 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
-    (0..len as u64).map(octet).collect()
+    let byte = |at: u64| (base << 16 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
+    (0..len as u64).map(byte).collect()
 }
 
 /// Number of what is read from a slot of an end's library.
@@ -279,7 +279,7 @@ impl ChaosConnection {
             lkey: side.stag,
         };
         let gather = Payload::Gather([local(Area::Source)].into_iter().collect());
-        let octets = pattern(end, number, len);
+        let bytes = pattern(end, number, len);
         let (opcode, operation) = match world.rng.random_range(0..4) {
             0 => {
                 let remote = addr_of(Area::ReadSource, number) as u64;
@@ -298,7 +298,7 @@ impl ChaosConnection {
             _ => return false,
         };
         if opcode != WcOpcode::Read {
-            world.ends[end].arena.write(addr_of(Area::Source, number), &octets);
+            world.ends[end].arena.write(addr_of(Area::Source, number), &bytes);
         }
         let wr = SendWr { wr_id: number, operation, signaled: true, fence: false };
         if world.ends[end].engine.post_send(side.qp, wr).is_err() {

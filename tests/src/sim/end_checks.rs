@@ -16,7 +16,7 @@ pub(super) fn check_byte_counters(world: &mut World, sides: &[[Side; 2]]) {
                 world.ends[end].engine.tcp_stats(pair[end].qp).expect("still connected")
             };
             let (a, b) = (stats(0), stats(1));
-            (a.octets_out, b.octets_out) == (b.octets_in, a.octets_in)
+            (a.bytes_out, b.bytes_out) == (b.bytes_in, a.bytes_in)
         })
     });
     assert!(agreed, "octets sent and octets received differ");

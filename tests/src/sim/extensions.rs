@@ -32,13 +32,13 @@ const PORT: u16 = 20_049;
 const PD: u32 = 9;
 /// Requests and buffers outstanding.
 const DEPTH: usize = 8;
-/// Octets of a Send, and of a receive buffer.
+/// Bytes of a Send, and of a receive buffer.
 const MESSAGE_LEN: usize = 16;
-/// Octets of what is read beside the words: more than a segment holds.
+/// Bytes of what is read beside the words: more than a segment holds.
 const READ_SOURCE_LEN: usize = 4000;
-/// Octets of what is the same for all connections.
+/// Bytes of what is the same for all connections.
 const COMMON_LEN: usize = ATOMIC_LEN * SHARED_COUNT + READ_SOURCE_LEN;
-/// Octets of what a connection has for itself: see [`Area`].
+/// Bytes of what a connection has for itself: see [`Area`].
 const OWN_LEN: usize = DEPTH * (READ_SOURCE_LEN + 2 * ATOMIC_LEN + MESSAGE_LEN);
 /// Connections that are replaced, at most, until one goes well.
 const ATTEMPTS_MAX: usize = 60;
@@ -65,7 +65,7 @@ fn addr_of(conn: usize, area: Area, number: u64) -> usize {
     COMMON_LEN + conn * OWN_LEN + DEPTH * before + slot * len
 }
 
-/// Octets of arena that `conns` connections need.
+/// Bytes of arena that `conns` connections need.
 #[must_use]
 pub const fn arena_len(conns: usize) -> usize {
     COMMON_LEN + conns * OWN_LEN
@@ -80,7 +80,7 @@ fn read_source() -> Vec<u8> {
 enum Task {
     /// To a word; `None` is a Read.
     AccessWord { word: usize, op: Option<AtomicOp> },
-    /// A Read of the first octets of the library.
+    /// A Read of the first bytes of the library.
     ReadBlock { len: u32 },
     /// To tell the peer something.
     Message,

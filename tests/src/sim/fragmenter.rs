@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::wire::checksum;
 
-/// Cuts the IP packet in `frame` so that no fragment has more than `mtu` octets; what is no long
+/// Cuts the IP packet in `frame` so that no fragment has more than `mtu` bytes; what is no long
 /// IP packet stays as it is. `id` names the packet.
 #[must_use]
 pub fn fragment(frame: Vec<u8>, mtu: usize, id: u32) -> Vec<Vec<u8>> {

@@ -12,21 +12,21 @@ use ferrowarp_proto::wire::checksum;
 
 /// A received frame: a head of a chosen length, and the rest in another run.
 pub struct HeapRx {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     head_len: usize,
 }
 
 impl RxFrame for HeapRx {
     fn head(&self) -> &[u8] {
-        &self.octets[..self.head_len]
+        &self.bytes[..self.head_len]
     }
 
     fn len(&self) -> usize {
-        self.octets.len()
+        self.bytes.len()
     }
 
     fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.octets[offset..offset + out.len()]);
+        out.copy_from_slice(&self.bytes[offset..offset + out.len()]);
     }
 
     fn checksum(&self) -> ChecksumState {
@@ -39,7 +39,7 @@ type InUse = Rc<Cell<usize>>;
 
 /// A buffer that counts itself as lent while it lives.
 struct Buffer {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     in_use: InUse,
 }
 
@@ -54,8 +54,8 @@ impl Drop for Buffer {
 pub struct HeapRetained(Rc<Buffer>);
 
 impl Retained for HeapRetained {
-    fn octets(&self) -> &[u8] {
-        &self.0.octets
+    fn bytes(&self) -> &[u8] {
+        &self.0.bytes
     }
 }
 
@@ -71,11 +71,11 @@ impl TxFrame for HeapTx {
     type Retained = HeapRetained;
 
     fn buf_mut(&mut self) -> &mut [u8] {
-        &mut Rc::get_mut(&mut self.buffer).expect("a retained frame never changes").octets
+        &mut Rc::get_mut(&mut self.buffer).expect("a retained frame never changes").bytes
     }
 
     fn set_len(&mut self, len: usize) {
-        Rc::get_mut(&mut self.buffer).expect("a retained frame never changes").octets.truncate(len);
+        Rc::get_mut(&mut self.buffer).expect("a retained frame never changes").bytes.truncate(len);
     }
 
     fn retain(&mut self) -> HeapRetained {
@@ -140,9 +140,9 @@ impl HeapDevice {
         }
     }
 
-    /// Packets of more octets are not sent, whatever is received.
-    pub fn set_send_mtu(&mut self, octets: u16) {
-        self.capabilities.send_mtu = self.capabilities.mtu.min(octets);
+    /// Packets of more bytes are not sent, whatever is received.
+    pub fn set_send_mtu(&mut self, bytes: u16) {
+        self.capabilities.send_mtu = self.capabilities.mtu.min(bytes);
     }
 
     /// Checksums are neither made nor checked.
@@ -205,7 +205,7 @@ impl Device for HeapDevice {
         burst.extend(
             inbound
                 .drain(..count)
-                .map(|octets| HeapRx { head_len: self.head_len.min(octets.len()), octets }),
+                .map(|bytes| HeapRx { head_len: self.head_len.min(bytes.len()), bytes }),
         );
         count
     }
@@ -222,9 +222,9 @@ impl Device for HeapDevice {
             return None;
         }
         lent.set(lent.get() + 1);
-        let octets = vec![0xa5; frame_capacity(self.capabilities.mtu)];
+        let bytes = vec![0xa5; frame_capacity(self.capabilities.mtu)];
         let can_offload = self.capabilities.checksum == ChecksumMode::Offload;
-        let buffer = Rc::new(Buffer { octets, in_use: Rc::clone(lent) });
+        let buffer = Rc::new(Buffer { bytes, in_use: Rc::clone(lent) });
         Some(HeapTx { buffer, requested: None, can_offload })
     }
 
@@ -240,12 +240,12 @@ impl Device for HeapDevice {
     fn transmit(&mut self, frame: HeapTx) {
         // Ethernet's header, and a tag. What is below the least MTU headers alone may exceed.
         let frame_max = usize::from(self.capabilities.send_mtu.max(MTU_MIN)) + 18;
-        assert!(frame.buffer.octets.len() <= frame_max, "a port is given what it sends");
-        let mut octets = frame.buffer.octets.clone();
+        assert!(frame.buffer.bytes.len() <= frame_max, "a port is given what it sends");
+        let mut bytes = frame.buffer.bytes.clone();
         if let Some(lens) = frame.requested {
-            fill_in_checksums(&mut octets, lens);
+            fill_in_checksums(&mut bytes, lens);
         }
-        self.outbound.borrow_mut().push_back(octets);
+        self.outbound.borrow_mut().push_back(bytes);
     }
 
     fn flush(&mut self) {}

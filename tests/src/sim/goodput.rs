@@ -17,9 +17,9 @@ use super::world::{EndOptions, World, WorldOptions};
 
 const PORT: u16 = 18515;
 const PD: u32 = 7;
-/// Octets per second of the wire.
+/// Bytes per second of the wire.
 const RATE: u64 = 125_000_000;
-/// Octets of a Write.
+/// Bytes of a Write.
 const WRITE_LEN: u32 = 256 * 1024;
 /// Writes outstanding.
 const DEPTH: usize = 64;
@@ -38,11 +38,11 @@ pub struct Case {
 /// What came out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// Octets of messages, in parts of what the wire could carry.
+    /// Bytes of messages, in parts of what the wire could carry.
     pub goodput: f64,
-    /// Octets sent again, in parts of all payload sent.
+    /// Bytes sent again, in parts of all payload sent.
     pub retransmitted: f64,
-    /// Octets sent again for no reason: the receiver had them. In parts of all payload sent.
+    /// Bytes sent again for no reason: the receiver had them. In parts of all payload sent.
     pub spurious: f64,
     /// Retransmission timeouts per second.
     pub timeouts: f64,
@@ -83,7 +83,7 @@ impl Pair {
         let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("room"));
         world.ends[1].engine.listen(PORT, 1).expect("the port is free");
         let (now, remote) = (world.now, world.socket(1, PORT));
-        // The octets are the subject of others; without CRCs the table takes less time.
+        // The bytes are the subject of others; without CRCs the table takes less time.
         let param = ConnParam { crc: false, ..ConnParam::default() };
         world.ends[0].engine.connect(now, qps[0], remote, &param).expect("idle");
         let mut up = [false; 2];
@@ -125,7 +125,7 @@ impl Pair {
 
     /// Payload received in order at end 1, FPDU headers included.
     fn received(&self) -> u64 {
-        self.world.ends[1].engine.tcp_stats(self.qps[1]).expect("connected").octets_in
+        self.world.ends[1].engine.tcp_stats(self.qps[1]).expect("connected").bytes_in
     }
 }
 
@@ -169,10 +169,10 @@ pub fn measure(case: &Case, seed: u64) -> Row {
     let before = (pair.received(), stats(&pair));
     run(&mut pair, span);
     let after = (pair.received(), stats(&pair));
-    let octets = (after.0 - before.0) as f64;
+    let bytes = (after.0 - before.0) as f64;
     let sent = (after.1.0.segments_out - before.1.0.segments_out).max(1) as f64;
     Row {
-        goodput: octets * 1e9 / (span as f64 * RATE as f64),
+        goodput: bytes * 1e9 / (span as f64 * RATE as f64),
         retransmitted: (after.1.0.retransmits - before.1.0.retransmits) as f64 / sent,
         spurious: (after.1.1.duplicates_in - before.1.1.duplicates_in) as f64 / sent,
         timeouts: (after.1.0.timeouts - before.1.0.timeouts) as f64 * 1e9 / span as f64,
@@ -215,7 +215,7 @@ pub fn median(case: &Case, seeds: u64) -> Row {
 /// How lost tails were repaired.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TailLoss {
-    /// Microseconds from the loss until the last octet has arrived: median and 99th percentile.
+    /// Microseconds from the loss until the last byte has arrived: median and 99th percentile.
     pub p50_us: f64,
     /// See `p50_us`.
     pub p99_us: f64,
@@ -275,7 +275,7 @@ pub fn measure_tail_loss(rtt_us: u64, bursts: u64) -> TailLoss {
     }
 }
 
-/// Until all has arrived; returns when. (A Write completes once TCP has accepted its octets.)
+/// Until all has arrived; returns when. (A Write completes once TCP has accepted its bytes.)
 fn run_until_delivered(pair: &mut Pair) -> Instant {
     let limit = pair.world.now + 10 * SECOND;
     loop {
@@ -283,7 +283,7 @@ fn run_until_delivered(pair: &mut Pair) -> Instant {
         assert!(now < limit, "a burst does not arrive");
         pair.world.step();
         pair.poll();
-        let sent = stats(pair).0.octets_out;
+        let sent = stats(pair).0.bytes_out;
         if pair.completed == pair.posted && pair.received() == sent {
             return now;
         }

@@ -114,17 +114,17 @@ pub const fn signaled_wr(wr_id: u64, operation: Operation) -> SendWr {
     SendWr { wr_id, operation, signaled: true, fence: false }
 }
 
-/// A Send of `octets`.
+/// A Send of `bytes`.
 #[must_use]
-pub fn send(wr_id: u64, octets: &[u8], invalidate: Option<u32>) -> SendWr {
-    let payload = Payload::Inline(octets.iter().copied().collect());
+pub fn send(wr_id: u64, bytes: &[u8], invalidate: Option<u32>) -> SendWr {
+    let payload = Payload::Inline(bytes.iter().copied().collect());
     signaled_wr(wr_id, Operation::Send { payload, solicited: false, invalidate })
 }
 
-/// A Write of `octets`.
+/// A Write of `bytes`.
 #[must_use]
-pub fn write(wr_id: u64, octets: &[u8], rkey: u32, remote: u64) -> SendWr {
-    let payload = Payload::Inline(octets.iter().copied().collect());
+pub fn write(wr_id: u64, bytes: &[u8], rkey: u32, remote: u64) -> SendWr {
+    let payload = Payload::Inline(bytes.iter().copied().collect());
     signaled_wr(wr_id, Operation::Write { payload, rkey, remote })
 }
 
@@ -134,7 +134,7 @@ pub fn receive(wr_id: u64, lkey: u32, addr: u64, len: u32) -> RecvWr {
     RecvWr { wr_id, sg_list: [Sge { addr, len, lkey }].into_iter().collect() }
 }
 
-/// Registers octets of the arena of an end for all queue pairs.
+/// Registers bytes of the arena of an end for all queue pairs.
 #[must_use]
 pub fn register(world: &World, end: usize, start: u64, len: u64) -> u32 {
     world.ends[end].arena.register(start, len, Access::ALL, PD)

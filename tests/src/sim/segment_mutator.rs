@@ -17,8 +17,8 @@ const OLD_MAX: usize = 32;
 /// Where decisions come from.
 enum Source {
     Seed(SmallRng),
-    /// Octets, each used once; then nothing is changed any more.
-    Octets(VecDeque<u8>),
+    /// Bytes, each used once; then nothing is changed any more.
+    Bytes(VecDeque<u8>),
 }
 
 /// What the wire makes of a frame.
@@ -75,12 +75,12 @@ fn add32(frame: &mut [u8], at: usize, delta: u32) {
     frame[at..at + 4].copy_from_slice(&value.wrapping_add(delta).to_be_bytes());
 }
 
-/// The checksum of `octets` behind a pseudo-header with these addresses.
-fn transport_sum(addresses: &[u8], protocol: u8, octets: &[u8]) -> u16 {
+/// The checksum of `bytes` behind a pseudo-header with these addresses.
+fn transport_sum(addresses: &[u8], protocol: u8, bytes: &[u8]) -> u16 {
     let mut whole = addresses.to_vec();
     whole.extend([0, protocol]);
-    whole.extend(u16::try_from(octets.len()).expect("below 64 KiB").to_be_bytes());
-    whole.extend_from_slice(octets);
+    whole.extend(u16::try_from(bytes.len()).expect("below 64 KiB").to_be_bytes());
+    whole.extend_from_slice(bytes);
     !checksum::sum(&whole)
 }
 
@@ -110,28 +110,28 @@ impl SegmentMutator {
         Self { source, rate, keeps_seq: keeps_seq, replayable: VecDeque::new(), changes: 0 }
     }
 
-    /// Decides by `octets`, one for each frame and more for each change.
+    /// Decides by `bytes`, one for each frame and more for each change.
     #[must_use]
-    pub fn from_input(octets: &[u8], keeps_seq: bool) -> Self {
-        let source = Source::Octets(octets.iter().copied().collect());
+    pub fn from_input(bytes: &[u8], keeps_seq: bool) -> Self {
+        let source = Source::Bytes(bytes.iter().copied().collect());
         Self { source, rate: 128, keeps_seq: keeps_seq, replayable: VecDeque::new(), changes: 0 }
     }
 
-    fn octet(&mut self) -> u8 {
+    fn byte(&mut self) -> u8 {
         match &mut self.source {
             Source::Seed(rng) => rng.random(),
             // Above any rate.
-            Source::Octets(octets) => octets.pop_front().unwrap_or(u8::MAX),
+            Source::Bytes(bytes) => bytes.pop_front().unwrap_or(u8::MAX),
         }
     }
 
     fn word(&mut self) -> u32 {
-        u32::from_be_bytes([self.octet(), self.octet(), self.octet(), self.octet()])
+        u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
     /// A number below `end`.
     fn below(&mut self, end: usize) -> usize {
-        (usize::from(self.octet()) << 8 | usize::from(self.octet())) % end.max(1)
+        (usize::from(self.byte()) << 8 | usize::from(self.byte())) % end.max(1)
     }
 
     /// What becomes of a frame.
@@ -143,11 +143,11 @@ impl SegmentMutator {
             self.replayable.pop_front();
         }
         self.replayable.push_back(frame.clone());
-        if self.octet() >= self.rate {
+        if self.byte() >= self.rate {
             return Mutated { forward: vec![frame], ..Mutated::default() };
         }
         self.changes += 1;
-        let kind = self.octet();
+        let kind = self.byte();
         let mut out = Mutated::default();
         match kind % 16 {
             0 => {}
@@ -177,17 +177,17 @@ impl SegmentMutator {
         let tcp = at.tcp;
         let options = tcp + 20..at.payload;
         match kind % 16 {
-            8 => frame[tcp + 13] ^= 1 << (self.octet() % 8),
+            8 => frame[tcp + 13] ^= 1 << (self.byte() % 8),
             9 => frame[tcp + 14..tcp + 16].copy_from_slice(&self.word().to_be_bytes()[..2]),
             10 | 11 if !options.is_empty() => {
                 let at = options.start + self.below(options.len());
-                frame[at] = self.octet();
+                frame[at] = self.byte();
             }
             12 => {
                 // The header ends earlier or later than it did: options turn into payload, or
                 // payload into options. Gently: it ends behind the packet.
                 if !self.keeps_seq {
-                    frame[tcp + 12] = frame[tcp + 12] & 0x0f | self.octet() & 0xf0;
+                    frame[tcp + 12] = frame[tcp + 12] & 0x0f | self.byte() & 0xf0;
                 } else if at.payload == frame.len() {
                     frame[tcp + 12] |= 0xf0;
                 }
@@ -195,11 +195,11 @@ impl SegmentMutator {
             13 => frame[tcp + 18..tcp + 20].copy_from_slice(&self.word().to_be_bytes()[..2]),
             14 if !self.keeps_seq => {
                 // Never a multiple of four: FPDUs would be where others belong, and whole.
-                let delta = self.word() >> (self.octet() % 31) | 1;
+                let delta = self.word() >> (self.byte() % 31) | 1;
                 add32(&mut frame, tcp + 4, delta);
             }
             15 if !self.keeps_seq => {
-                let delta = self.word() >> (self.octet() % 31);
+                let delta = self.word() >> (self.byte() % 31);
                 add32(&mut frame, tcp + 8, delta);
             }
             _ => frame[tcp + 13] ^= 0xc0,
@@ -222,7 +222,7 @@ impl SegmentMutator {
         add32(&mut second, at.tcp + 4, u32::try_from(cut).expect("short"));
         fix_lengths_and_checksums(&mut first, at);
         fix_lengths_and_checksums(&mut second, at);
-        match self.octet() % 4 {
+        match self.byte() % 4 {
             0 => vec![first],
             1 => vec![second, first],
             _ => vec![first, second],
@@ -235,7 +235,7 @@ impl SegmentMutator {
         let id = self.word();
         let mut pieces = fragment(frame, mtu, id);
         let index = self.below(pieces.len());
-        match self.octet() % 4 {
+        match self.byte() % 4 {
             0 => drop(pieces.remove(index)),
             1 => pieces.push(pieces[index].clone()),
             2 => pieces.reverse(),
@@ -247,8 +247,8 @@ impl SegmentMutator {
     /// An error that a router might send about the packet: it does not fit, or is undeliverable.
     fn icmp_error(&mut self, frame: &[u8], at: Parts) -> Option<Vec<u8>> {
         let mtu = u16::try_from(self.below(1500)).expect("below 1500");
-        let is_too_big = self.octet().is_multiple_of(2);
-        let code = self.octet() % 16;
+        let is_too_big = self.byte().is_multiple_of(2);
+        let code = self.byte() % 16;
         let quoted = &frame[L3..frame.len().min(at.tcp + 20)];
         let mut out = Vec::new();
         out.extend_from_slice(&frame[6..12]);

@@ -40,33 +40,33 @@ fn parse(frame: &[u8], verify: bool) -> Option<Segment> {
     parse(&FrameRef(frame), mode).ok()
 }
 
-/// The start-up frame of either kind at the head of `octets`.
-fn startup(octets: &[u8]) -> Option<(Startup, usize)> {
+/// The start-up frame of either kind at the head of `bytes`.
+fn startup(bytes: &[u8]) -> Option<(Startup, usize)> {
     let kinds = [FrameKind::Request, FrameKind::Reply];
-    kinds.into_iter().find_map(|kind| Startup::parse(octets, kind).ok().flatten())
+    kinds.into_iter().find_map(|kind| Startup::parse(bytes, kind).ok().flatten())
 }
 
-/// Where the octets of one direction are cut into FPDUs.
+/// Where the bytes of one direction are cut into FPDUs.
 #[derive(Debug, Default)]
 struct FpduBoundaries {
-    /// The first octet that is not part of a known unit.
+    /// The first byte that is not part of a known unit.
     next: Option<Seq>,
-    /// Octets from `next` on, in order.
+    /// Bytes from `next` on, in order.
     pending: Vec<u8>,
     /// The start-up frame has passed; whether it asks for markers.
     started: Option<bool>,
     /// The other end's does.
     marked: bool,
-    /// Octets since the start-up frame.
+    /// Bytes since the start-up frame.
     position: usize,
     /// Starts of units, oldest first; those acknowledged are forgotten.
     starts: VecDeque<Seq>,
 }
 
 impl FpduBoundaries {
-    /// Takes octets that follow all that were seen.
-    fn extend(&mut self, octets: &[u8]) {
-        self.pending.extend_from_slice(octets);
+    /// Takes bytes that follow all that were seen.
+    fn extend(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
         let mut used = 0;
         while let Some(len) = self.unit_len(&self.pending[used..]) {
             let start = self.next.expect("octets follow a SYN");
@@ -77,31 +77,31 @@ impl FpduBoundaries {
                 self.started = startup(&self.pending[used..]).map(|(frame, _)| frame.markers);
             }
             used += len;
-            // The octets of a unit are the subject of others; its length is all that counts here.
+            // The bytes of a unit are the subject of others; its length is all that counts here.
             self.next = Some(start + u32::try_from(len).expect("short"));
         }
         self.pending.drain(..used);
     }
 
-    /// Octets of the unit that `octets` begin with, once it is whole.
-    fn unit_len(&self, octets: &[u8]) -> Option<usize> {
+    /// Bytes of the unit that `bytes` begin with, once it is whole.
+    fn unit_len(&self, bytes: &[u8]) -> Option<usize> {
         let len = if self.started.is_some() {
             let lead = if self.at_marker(0) { 4 } else { 0 };
-            let length = octets.get(lead..)?.first_chunk()?;
+            let length = bytes.get(lead..)?.first_chunk()?;
             let content = (usize::from(u16::from_be_bytes(*length)) + 2).next_multiple_of(4) + 4;
             self.with_markers(content)
         } else {
-            startup(octets)?.1
+            startup(bytes)?.1
         };
-        (octets.len() >= len).then_some(len)
+        (bytes.len() >= len).then_some(len)
     }
 
-    /// Whether a marker lies so many octets on.
+    /// Whether a marker lies so many bytes on.
     const fn at_marker(&self, ahead: usize) -> bool {
         self.marked && (self.position + ahead).is_multiple_of(512)
     }
 
-    /// Octets of a unit that has `content` octets besides its markers.
+    /// Bytes of a unit that has `content` bytes besides its markers.
     fn with_markers(&self, content: usize) -> usize {
         let mut len = 0;
         for _ in 0..content {
@@ -152,8 +152,8 @@ pub struct WireChecker {
     aligned: bool,
     /// Segments seen.
     pub segments: u64,
-    /// Octets of payload sent, and how many of them for the first time.
-    pub octets: (u64, u64),
+    /// Bytes of payload sent, and how many of them for the first time.
+    pub bytes: (u64, u64),
     /// Segments that did not start where an FPDU does.
     pub misaligned: u64,
 }
@@ -166,7 +166,7 @@ impl WireChecker {
     /// A watch that has seen nothing. `aligned`: records are never cut.
     #[must_use]
     pub fn new(aligned: bool) -> Self {
-        Self { flows: HashMap::new(), aligned, segments: 0, octets: (0, 0), misaligned: 0 }
+        Self { flows: HashMap::new(), aligned, segments: 0, bytes: (0, 0), misaligned: 0 }
     }
 
     /// An end starts anew: nothing is known of any connection.
@@ -205,8 +205,8 @@ impl WireChecker {
         flow.scaling.get_or_insert(scaling && flow.wscale.is_some());
         flow.check_receiver(&seg);
         let payload = &frame[seg.payload.clone()];
-        self.octets.0 += payload.len() as u64;
-        self.octets.1 += u64::from(flow.check_sender(&seg, payload, self.aligned));
+        self.bytes.0 += payload.len() as u64;
+        self.bytes.1 += u64::from(flow.check_sender(&seg, payload, self.aligned));
         self.misaligned += std::mem::take(&mut flow.misaligned);
     }
 
@@ -259,7 +259,7 @@ impl Flow {
         }
     }
 
-    /// What a segment says of its sender's send side; octets sent for the first time.
+    /// What a segment says of its sender's send side; bytes sent for the first time.
     fn check_sender(&mut self, seg: &Segment, payload: &[u8], aligned: bool) -> u32 {
         let Some(sent) = self.snd_nxt else { return 0 };
         let len = u32::try_from(payload.len()).expect("a segment is short");
@@ -282,7 +282,7 @@ impl Flow {
         if !new.is_empty() {
             self.framing.extend(new);
         }
-        // Known once the octets are.
+        // Known once the bytes are.
         let is_aligned = is_aligned || self.framing.starts_at(seg.seq);
         assert!(is_aligned || !aligned, "not the start of an FPDU: {seg:?}");
         self.misaligned += u64::from(!is_aligned);

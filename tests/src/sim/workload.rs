@@ -28,7 +28,7 @@ mod requests;
 pub const PORT: u16 = 18515;
 /// Protection domain of everything.
 const PD: u32 = 7;
-/// Octets of a slot: the longest message.
+/// Bytes of a slot: the longest message.
 const SLOT_LEN: usize = 24 * 1024;
 /// Slots for each purpose and connection.
 const SLOT_COUNT: usize = 8;
@@ -54,13 +54,13 @@ fn addr_of(conn: usize, area: Area, slot: usize) -> usize {
     WORDS_LEN + ((conn * 5 + area as usize) * SLOT_COUNT * 2 + slot) * SLOT_LEN
 }
 
-/// Octets of arena that `conns` connections need.
+/// Bytes of arena that `conns` connections need.
 #[must_use]
 pub const fn arena_len(conns: usize) -> usize {
     WORDS_LEN + conns * 5 * SLOT_COUNT * 2 * SLOT_LEN
 }
 
-/// The octets of message `number` of an end: all different, and telling.
+/// The bytes of message `number` of an end: all different, and telling.
 fn pattern(end: usize, conn: usize, number: usize, len: usize) -> Vec<u8> {
     let base = (end * 131 + conn * 31 + number * 7) as u64;
     (0..len as u64)
@@ -122,8 +122,8 @@ pub(super) struct Side {
 pub struct Report {
     /// Requests completed.
     pub completed: usize,
-    /// Octets moved.
-    pub octets: u64,
+    /// Bytes moved.
+    pub bytes: u64,
     /// Virtual time, in nanoseconds.
     pub elapsed_ns: u64,
     /// Frames sent.
@@ -317,8 +317,8 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
     for (conn, pair) in pairs.iter_mut().enumerate() {
         for (end, side) in pair.iter_mut().enumerate() {
             for slot in 0..SLOT_COUNT {
-                let octets = pattern(end, conn, 1_000_000 + slot, SLOT_LEN);
-                world.ends[end].arena.write(addr_of(conn, Area::ReadSource, slot), &octets);
+                let bytes = pattern(end, conn, 1_000_000 + slot, SLOT_LEN);
+                world.ends[end].arena.write(addr_of(conn, Area::ReadSource, slot), &bytes);
             }
             for _ in 0..DEPTH {
                 post_receive(world, side, end, conn);

@@ -88,7 +88,7 @@ pub struct EndOptions {
     pub pacing: bool,
     /// Congestion control.
     pub congestion: Algorithm,
-    /// Octets of the receive window, and what it may grow to.
+    /// Bytes of the receive window, and what it may grow to.
     pub windows: (u32, u32),
     /// Asks for markers in what it receives.
     pub markers: bool,
@@ -114,7 +114,7 @@ pub struct WorldOptions {
     pub seed: u64,
     /// MTU of both ports.
     pub mtu: u16,
-    /// Octets of the largest packet they send, if that is less.
+    /// Bytes of the largest packet they send, if that is less.
     pub send_mtu: u16,
     /// What the wire does, both ways.
     pub faults: Faults,
@@ -122,11 +122,11 @@ pub struct WorldOptions {
     pub pools: PoolSizes,
     /// Received frames come as a head of this length and the rest.
     pub head_len: usize,
-    /// Frames, and octets of copies, that an end may hold out of order.
+    /// Frames, and bytes of copies, that an end may hold out of order.
     pub ooo_limits: (usize, usize),
-    /// Octets by which the receive windows of an end may have grown.
+    /// Bytes by which the receive windows of an end may have grown.
     pub window_growth_max: u64,
-    /// Octets of registered memory at each end.
+    /// Bytes of registered memory at each end.
     pub arena_len: usize,
     /// Completions that a queue holds.
     pub cq_len: usize,
@@ -139,7 +139,7 @@ pub struct WorldOptions {
     pub app_delay_max_ns: Option<u64>,
     /// A silent peer is probed after so many nanoseconds.
     pub keepalive_ns: Option<u64>,
-    /// No octet leaves but from the start of an FPDU on: windows and segments are large.
+    /// No byte leaves but from the start of an FPDU on: windows and segments are large.
     pub fpdu_aligned: bool,
     /// Both ends have IPv6 addresses, else IPv4.
     pub ipv6: bool,
@@ -147,7 +147,7 @@ pub struct WorldOptions {
     pub vlan: Option<u16>,
     /// A switch adds tags of VLAN 0, which tell a priority, to frames without one.
     pub priority_tags: bool,
-    /// The wire cuts packets into fragments of so many octets.
+    /// The wire cuts packets into fragments of so many bytes.
     pub fragment_mtu: Option<usize>,
     /// The path's MTU is another than the ports', and changes.
     pub router: Option<Router>,
@@ -162,7 +162,7 @@ pub struct WorldOptions {
 }
 
 impl WorldOptions {
-    /// A good wire of 1,500 octets and plenty of everything.
+    /// A good wire of 1,500 bytes and plenty of everything.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         let faults = Faults { delay_ns: 5 * MICROSECOND, ..Faults::NONE };

@@ -138,7 +138,7 @@ impl TraceRun {
         Err(format!("the handshake brought the notices `{notices}`"))
     }
 
-    /// So many writes of 100 octets, each acknowledged after `rtt`.
+    /// So many writes of 100 bytes, each acknowledged after `rtt`.
     fn warm_up_rtt(&mut self, count: i64, rtt: u64) -> Result<(), String> {
         for _ in 0..count {
             self.call(&["write", "100"])?;

@@ -67,8 +67,8 @@ impl Flow {
     ) -> Result<Vec<Packet>, String> {
         let Num::Is(seq) = shape.seq else { return Err("a segment in needs numbers".to_owned()) };
         let is_syn = shape.flags & packet::SYN != 0;
-        let octets = shape.end.map_or(0, |end| end - seq);
-        let part = octets / i64::from(shape.repeat);
+        let bytes = shape.end.map_or(0, |end| end - seq);
+        let part = bytes / i64::from(shape.repeat);
         base.flags = shape.flags;
         base.ack = match shape.ack {
             Some(Num::Is(ack)) => from_base(self.iss(), ack),
@@ -100,9 +100,9 @@ impl Flow {
             let start = seq + copy * part;
             packet.seq = from_base(self.irs, start);
             let first = from_base(0, start - i64::from(!is_syn));
-            let octets = (0..u32::try_from(part).map_err(|_| "too long")?)
+            let bytes = (0..u32::try_from(part).map_err(|_| "too long")?)
                 .map(|at| packet::pattern(false, first.wrapping_add(at)));
-            packet.payload = octets.collect();
+            packet.payload = bytes.collect();
             self.on_incoming(&packet);
             packets.push(packet);
         }
@@ -188,9 +188,9 @@ impl Flow {
             wrong.push("larger than the peer's segment size (RFC 6691)".to_owned());
         }
         let first = packet.seq.wrapping_sub(self.iss()).wrapping_sub(1);
-        for (octet, at) in packet.payload.iter().zip(0..) {
+        for (byte, at) in packet.payload.iter().zip(0..) {
             let at = first.wrapping_add(at);
-            if *octet != packet::pattern(true, at) {
+            if *byte != packet::pattern(true, at) {
                 wrong.push(format!("octet {} of the stream is wrong", at.wrapping_add(1)));
                 break;
             }
@@ -225,8 +225,8 @@ impl Flow {
         }
         let len = packet.payload.len();
         if let Num::Is(seq) = shape.seq {
-            let octets = shape.end.map_or(0, |end| end - seq);
-            let part = octets / i64::from(shape.repeat);
+            let bytes = shape.end.map_or(0, |end| end - seq);
+            let part = bytes / i64::from(shape.repeat);
             let start = seq + i64::from(copy) * part;
             let seen = seq_diff(packet.seq, self.iss());
             check("seq", seen.to_string(), seq_diff(from_base(0, start), 0).to_string());

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Octets of an Ethernet header.
+/// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
 /// Control bits by their letters, in the order of the header's bits.
@@ -78,7 +78,7 @@ pub struct Packet {
     pub ts: Option<(u32, u32)>,
     /// SACK blocks.
     pub sack: Vec<(u32, u32)>,
-    /// Further octets of options, as they are; a multiple of four.
+    /// Further bytes of options, as they are; a multiple of four.
     pub raw_options: Vec<u8>,
     /// Payload.
     pub payload: Vec<u8>,
@@ -106,7 +106,7 @@ impl Packet {
         }
     }
 
-    /// Octets of sequence space.
+    /// Bytes of sequence space.
     #[must_use]
     pub fn seq_len(&self) -> u32 {
         let payload = u32::try_from(self.payload.len()).expect("a payload is below 64 KiB");
@@ -286,24 +286,24 @@ pub fn arp_reply(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
     Some(reply)
 }
 
-/// The octet at a position of a stream; `ours` tells the two streams of a connection apart.
+/// The byte at a position of a stream; `ours` tells the two streams of a connection apart.
 #[must_use]
 pub fn pattern(ours: bool, at: u32) -> u8 {
     let mixed = (at ^ u32::from(ours) << 31).wrapping_add(1).wrapping_mul(0x9e37_79b1);
     mixed.to_be_bytes()[0]
 }
 
-fn be16(octets: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([octets[at], octets[at + 1]])
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn be32(octets: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// The sum of RFC 1071 over 16-bit words, folded.
-fn sum(octets: &[u8], start: u32) -> u16 {
-    let words = octets
+fn sum(bytes: &[u8], start: u32) -> u16 {
+    let words = bytes
         .chunks(2)
         .map(|word| u32::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)])));
     let mut sum = words.fold(start, |sum, word| sum + word);

@@ -278,8 +278,8 @@ impl TraceRun {
         let mut frames: Vec<Vec<u8>> =
             packets.iter().map(|packet| packet.frame(MACS[1], MACS[0])).collect();
         if shape.bad_checksum {
-            for octet in frames.iter_mut().filter_map(|frame| frame.last_mut()) {
-                *octet ^= 1;
+            for byte in frames.iter_mut().filter_map(|frame| frame.last_mut()) {
+                *byte ^= 1;
             }
         }
         Ok(frames)

@@ -77,7 +77,7 @@ pub struct SegmentSpec {
     pub no_push: bool,
     /// Sequence number.
     pub seq: Num,
-    /// The one after the last octet of payload; `None`: no payload, or for `>` with `seq` any,
+    /// The one after the last byte of payload; `None`: no payload, or for `>` with `seq` any,
     /// not compared.
     pub end: Option<i64>,
     /// Acknowledgment number.
@@ -96,11 +96,11 @@ pub struct SegmentSpec {
     pub ts: Option<Option<(Num, Num)>>,
     /// `sack`: blocks; `None`: any.
     pub sack: Option<Vec<(i64, i64)>>,
-    /// Octets of options, as they are.
+    /// Bytes of options, as they are.
     pub raw_options: Vec<u8>,
     /// The checksum is wrong.
     pub bad_checksum: bool,
-    /// Such segments in a row, equal parts of the octets.
+    /// Such segments in a row, equal parts of the bytes.
     pub repeat: u32,
     /// Port of the peer, where it is not the usual.
     pub peer_port: Option<u16>,

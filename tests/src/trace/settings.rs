@@ -36,7 +36,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Windows of 65,535 octets (so that window fields count octets) and the largest segment that
+    /// Windows of 65,535 bytes (so that window fields count bytes) and the largest segment that
     /// Ethernet carries over IPv4, windows that are easily foretold; all else as the stack has it.
     fn default() -> Self {
         let tcp = Config {

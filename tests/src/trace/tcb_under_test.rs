@@ -24,7 +24,7 @@ use crate::frame::Frame;
 /// Frames that one poll may bring before it counts as endless.
 const FRAMES_MAX: usize = 10_000;
 
-/// How the application answers octets ahead of their turn.
+/// How the application answers bytes ahead of their turn.
 #[derive(Clone, Copy)]
 enum OooAnswer {
     Buffer,
@@ -40,7 +40,7 @@ pub struct TcbUnderTest {
     listening: bool,
     /// Lengths of what the application still has to write.
     writes: VecDeque<usize>,
-    /// Octets written, and octets handed up.
+    /// Bytes written, and bytes handed up.
     written: u32,
     read: u32,
     /// The application keeps what it is handed instead of consuming it.
@@ -92,16 +92,16 @@ impl TcbUnderTest {
         IssAndTsOffset { iss: Seq(self.settings.iss), ts_offset }
     }
 
-    /// The octets of the stream at `position` are those of `frame`.
-    fn check(frame: &impl RxFrame, octets: &Range<usize>, position: u32) -> Result<(), String> {
-        if octets.is_empty() {
+    /// The bytes of the stream at `position` are those of `frame`.
+    fn check(frame: &impl RxFrame, bytes: &Range<usize>, position: u32) -> Result<(), String> {
+        if bytes.is_empty() {
             return Err("an empty piece was handed up".to_owned());
         }
-        let mut found = vec![0; octets.len()];
-        frame.copy_out(octets.start, &mut found);
+        let mut found = vec![0; bytes.len()];
+        frame.copy_out(bytes.start, &mut found);
         let mut at = position;
-        for octet in found {
-            if octet != pattern(false, at) {
+        for byte in found {
+            if byte != pattern(false, at) {
                 return Err(format!("octet {} was handed up wrong", at.wrapping_add(1)));
             }
             at = at.wrapping_add(1);
@@ -112,10 +112,10 @@ impl TcbUnderTest {
     fn deliver_in_order(
         &mut self,
         frame: &impl RxFrame,
-        octets: &Range<usize>,
+        bytes: &Range<usize>,
     ) -> Result<(), String> {
-        Self::check(frame, octets, self.read)?;
-        let len = u32::try_from(octets.len()).expect("a frame is short");
+        Self::check(frame, bytes, self.read)?;
+        let len = u32::try_from(bytes.len()).expect("a frame is short");
         self.read = self.read.wrapping_add(len);
         if self.app_holds {
             self.app_held += len;
@@ -124,20 +124,20 @@ impl TcbUnderTest {
         Ok(())
     }
 
-    fn handle_ooo(&mut self, frame: Frame, seq: Seq, octets: Range<usize>) -> Result<(), String> {
+    fn handle_ooo(&mut self, frame: Frame, seq: Seq, bytes: Range<usize>) -> Result<(), String> {
         let ahead = seq - self.tcb_mut()?.rcv_nxt();
-        Self::check(&frame, &octets, self.read.wrapping_add(ahead))?;
+        Self::check(&frame, &bytes, self.read.wrapping_add(ahead))?;
         let Some(tcb) = &mut self.tcb else { return Ok(()) };
         match self.ooo_answer {
-            OooAnswer::Buffer => drop(tcb.buffer_ooo(&mut self.pool, frame, octets)),
+            OooAnswer::Buffer => drop(tcb.buffer_ooo(&mut self.pool, frame, bytes)),
             OooAnswer::Consume => tcb.consumed_ooo(&mut self.pool),
             OooAnswer::Drop => tcb.drop_ooo(),
         }
         Ok(())
     }
 
-    fn handle_frame(&mut self, now: Instant, octets: &[u8]) -> Result<(), String> {
-        let frame = Frame(octets.into());
+    fn handle_frame(&mut self, now: Instant, bytes: &[u8]) -> Result<(), String> {
+        let frame = Frame(bytes.into());
         // What does not parse is dropped by every engine.
         let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return Ok(()) };
         let live = self.tcb.as_mut().filter(|tcb| tcb.state() != State::Closed);
@@ -148,13 +148,13 @@ impl TcbUnderTest {
         };
         match tcb.handle_segment(now, &segment, frame) {
             Delivered::Nothing => {}
-            Delivered::InOrder { frame, octets } => self.deliver_in_order(&frame, &octets)?,
-            Delivered::OutOfOrder { frame, seq, octets } => self.handle_ooo(frame, seq, octets)?,
+            Delivered::InOrder { frame, bytes } => self.deliver_in_order(&frame, &bytes)?,
+            Delivered::OutOfOrder { frame, seq, bytes } => self.handle_ooo(frame, seq, bytes)?,
         }
         while let Some(next) = self.tcb_mut()?.next_contiguous() {
             match next {
-                Contiguous::Buffered { segment: held, octets } => {
-                    self.deliver_in_order(&held, &octets)?;
+                Contiguous::Buffered { segment: held, bytes } => {
+                    self.deliver_in_order(&held, &bytes)?;
                     self.pool.release(held);
                 }
                 Contiguous::Consumed { len, .. } => self.read = self.read.wrapping_add(len),
@@ -222,8 +222,8 @@ impl TcbUnderTest {
                 let limit = if whole { room.max(tcb.emss()) } else { room };
                 let payload_len = next_len.ok_or("nothing waits to be sent")?.min(limit);
                 let start = tcb.header_len();
-                for (octet, at) in buf[start..start + payload_len].iter_mut().zip(written..) {
-                    *octet = pattern(true, at);
+                for (byte, at) in buf[start..start + payload_len].iter_mut().zip(written..) {
+                    *byte = pattern(true, at);
                 }
                 let push = is_last && next_len == Some(payload_len);
                 let len = tcb.write_new_data(now, &mut buf, payload_len, push);
@@ -251,8 +251,8 @@ impl TcbUnderTest {
 
 impl SystemUnderTest for TcbUnderTest {
     fn receive(&mut self, now: Instant, burst: &[Vec<u8>]) -> Result<(), String> {
-        for octets in burst {
-            self.handle_frame(now, octets)?;
+        for bytes in burst {
+            self.handle_frame(now, bytes)?;
             self.handle_events();
         }
         Ok(())

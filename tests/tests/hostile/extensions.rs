@@ -25,16 +25,16 @@ fn operation(code: u8, stag: u32, to: u64) -> Vec<u8> {
 }
 
 fn response(id: u32, msn: u32) -> Vec<u8> {
-    let octets = AtomicResponse { id, original: 9 }.encode();
-    untagged(opcode::ATOMIC_RESPONSE, 3, msn, 0, &octets)
+    let bytes = AtomicResponse { id, original: 9 }.encode();
+    untagged(opcode::ATOMIC_RESPONSE, 3, msn, 0, &bytes)
 }
 
-fn immediate(msn: u32, octets: &[u8]) -> Vec<u8> {
-    untagged(opcode::IMMEDIATE, 0, msn, 0, octets)
+fn immediate(msn: u32, bytes: &[u8]) -> Vec<u8> {
+    untagged(opcode::IMMEDIATE, 0, msn, 0, bytes)
 }
 
-fn solicited(msn: u32, octets: &[u8]) -> Vec<u8> {
-    untagged(opcode::IMMEDIATE_SOLICITED, 0, msn, 0, octets)
+fn solicited(msn: u32, bytes: &[u8]) -> Vec<u8> {
+    untagged(opcode::IMMEDIATE_SOLICITED, 0, msn, 0, bytes)
 }
 
 /// The same message on another queue.
@@ -217,7 +217,7 @@ fn check_answer(qp: &Qp, peer: &mut Peer, name: &str, mut ulpdu: Vec<u8>, expect
 fn is_zero(mr: &Mr) -> bool {
     let mut found = vec![0xEE; LEN as usize];
     mr.read(0, &mut found);
-    found.iter().all(|octet| *octet == 0)
+    found.iter().all(|byte| *byte == 0)
 }
 
 #[test]
@@ -245,8 +245,8 @@ fn each_rfc7306_violation_gets_its_terminate() {
     let requests: Vec<_> =
         (1..5).map(|msn| fetch_add_request(5, stags.open, stags.base, msn)).collect();
     let (qp, mut peer) = fx.connect(Version::Ietf);
-    let octets: Vec<u8> = requests.iter().flat_map(|ulpdu| peer.next_fpdu(ulpdu)).collect();
-    peer.write_raw(&octets).unwrap();
+    let bytes: Vec<u8> = requests.iter().flat_map(|ulpdu| peer.next_fpdu(ulpdu)).collect();
+    peer.write_raw(&bytes).unwrap();
     check_answer(&qp, &mut peer, "more than IRD", requests[2].clone(), (1, 2, 2));
     assert_eq!(peer.atomic_responses, [], "nothing is answered any more");
     fx.check_receives("more than IRD");

@@ -13,7 +13,7 @@ use crate::junk::Junk;
 const CONNECTING: Duration = Duration::from_secs(2);
 /// How long a connection's share of an exchange may take.
 const EXCHANGE: Duration = Duration::from_secs(10);
-/// Octets that (d) and (e) leave unacknowledged.
+/// Bytes that (d) and (e) leave unacknowledged.
 const IN_FLIGHT: u32 = 64 << 10;
 /// Holes of (g).
 const HOLES: usize = 4096;
@@ -103,15 +103,15 @@ fn send_fpdu(len: usize) -> Vec<u8> {
 
 /// (c) Connections that stop in the middle of an FPDU.
 pub(crate) fn partial_fpdu(host: &mut Host, context: &AttackContext<'_>) {
-    let octets = send_fpdu(1000);
+    let bytes = send_fpdu(1000);
     for index in started(host, context) {
-        host.send(index, &octets[..500]);
+        host.send(index, &bytes[..500]);
         host.poll();
     }
     hold_until_over(host, context);
 }
 
-/// A Read Request for the first octets of the region.
+/// A Read Request for the first bytes of the region.
 fn read_fpdu(context: &AttackContext<'_>, msn: u32) -> Vec<u8> {
     let (source_stag, source_to) = context.shared;
     let request =
@@ -167,7 +167,7 @@ pub(crate) fn zero_window(host: &mut Host, context: &AttackContext<'_>) {
     }
 }
 
-/// (f) Connections that send an octet per second: half of them of the start-up frame, the others of
+/// (f) Connections that send an byte per second: half of them of the start-up frame, the others of
 /// an FPDU.
 pub(crate) fn one_byte_per_second(host: &mut Host, context: &AttackContext<'_>) {
     let fpdus = AttackContext { count: context.count / 2, ..*context };
@@ -178,10 +178,10 @@ pub(crate) fn one_byte_per_second(host: &mut Host, context: &AttackContext<'_>) 
         let since = Instant::now();
         host.connect(context.count, CONNECTING);
         for index in host.up() {
-            let octets = if index < started.len() { &fpdu } else { &request };
-            let at = host.conns[index].step % octets.len();
+            let bytes = if index < started.len() { &fpdu } else { &request };
+            let at = host.conns[index].step % bytes.len();
             host.conns[index].step += 1;
-            host.send(index, &octets[at..=at]);
+            host.send(index, &bytes[at..=at]);
             host.poll();
         }
         if !context.signal_and_continue() {
@@ -191,16 +191,16 @@ pub(crate) fn one_byte_per_second(host: &mut Host, context: &AttackContext<'_>) 
     }
 }
 
-/// (g) Connections that open 4,096 holes of one octet, and send again what lies between them.
+/// (g) Connections that open 4,096 holes of one byte, and send again what lies between them.
 pub(crate) fn ooo_holes(host: &mut Host, context: &AttackContext<'_>) {
-    let octets = send_fpdu(2 * HOLES);
+    let bytes = send_fpdu(2 * HOLES);
     let started = started(host, context);
     loop {
         for at in 0..HOLES {
             for &index in &started {
                 let offset = 2 * at + 1;
                 let seq = host.conns[index].seq + u32::try_from(offset).expect("small");
-                host.segment(index, Flags::ACK, seq, &octets[offset..=offset]);
+                host.segment(index, Flags::ACK, seq, &bytes[offset..=offset]);
             }
             host.poll();
             if host.conns[0].step > 0 && !context.signal_and_continue() {

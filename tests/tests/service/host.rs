@@ -50,12 +50,12 @@ pub(crate) struct Conn {
     port: u16,
     /// Where it is.
     pub(crate) state: State,
-    /// Number of its next octet.
+    /// Number of its next byte.
     pub(crate) seq: Seq,
     ack: Seq,
-    /// The first octets that came: the MPA Reply.
+    /// The first bytes that came: the MPA Reply.
     head: Vec<u8>,
-    /// Octets that came in order.
+    /// Bytes that came in order.
     pub(crate) received_len: u64,
     /// Acknowledges what comes.
     pub(crate) acks_data: bool,
@@ -192,11 +192,11 @@ impl Host {
         frame
     }
 
-    /// Sends octets in order.
-    pub(crate) fn send(&mut self, index: usize, octets: &[u8]) {
+    /// Sends bytes in order.
+    pub(crate) fn send(&mut self, index: usize, bytes: &[u8]) {
         let seq = self.conns[index].seq;
-        self.segment(index, Flags::ACK | Flags::PSH, seq, octets);
-        self.conns[index].seq += u32::try_from(octets.len()).expect("a short segment");
+        self.segment(index, Flags::ACK | Flags::PSH, seq, bytes);
+        self.conns[index].seq += u32::try_from(bytes.len()).expect("a short segment");
     }
 
     fn next_template(&mut self) -> (HeaderTemplate, u16) {
@@ -317,13 +317,13 @@ impl Host {
         }
     }
 
-    fn on_frame(&mut self, octets: Vec<u8>) {
-        let is_arp = octets.get(12..14) == Some(&[0x08, 0x06]);
+    fn on_frame(&mut self, bytes: Vec<u8>) {
+        let is_arp = bytes.get(12..14) == Some(&[0x08, 0x06]);
         if is_arp {
-            self.on_arp(&octets);
+            self.on_arp(&bytes);
             return;
         }
-        let frame = Frame::from(octets);
+        let frame = Frame::from(bytes);
         let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return };
         if segment.tuple.local.ip() != HOST {
             return;
@@ -339,8 +339,8 @@ impl Host {
         }
     }
 
-    fn on_arp(&mut self, octets: &[u8]) {
-        let Some(packet) = octets.get(14..).and_then(arp::parse) else { return };
+    fn on_arp(&mut self, bytes: &[u8]) {
+        let Some(packet) = bytes.get(14..).and_then(arp::parse) else { return };
         let (sender, mac) = packet.sender;
         if packet.target != HOST {
             return;
@@ -375,16 +375,16 @@ impl Conn {
         if self.state != State::Up {
             return None;
         }
-        let octets = &frame[segment.payload.clone()];
+        let bytes = &frame[segment.payload.clone()];
         let is_next = segment.seq == self.ack;
         if is_next && self.acks_data {
             self.ack += segment.seq_len();
-            self.received_len += octets.len() as u64;
+            self.received_len += bytes.len() as u64;
             if self.head.len() < 64 {
-                self.head.extend(octets);
+                self.head.extend(bytes);
             }
         }
-        // A probe of an idle connection is answered too, as are octets that came before.
+        // A probe of an idle connection is answered too, as are bytes that came before.
         Some(self.acks_data && (segment.seq_len() > 0 || !is_next))
     }
 }

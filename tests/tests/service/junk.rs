@@ -26,8 +26,8 @@ pub(crate) struct Junk {
 }
 
 /// The ones' complement of the ones' complement sum (RFC 1071).
-fn checksum(octets: &[u8]) -> u16 {
-    let words = octets
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes
         .chunks(2)
         .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)));
     let mut sum: u32 = words.sum();

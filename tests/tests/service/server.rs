@@ -21,9 +21,9 @@ pub(crate) const PORT: u16 = 4791;
 const BACKLOG: usize = 64;
 /// Clients at a time.
 const SLOTS: usize = 2048;
-/// Octets of a client's buffer.
+/// Bytes of a client's buffer.
 const SLOT_LEN: usize = 4096;
-/// Octets of the region that clients read.
+/// Bytes of the region that clients read.
 pub(crate) const SHARED_LEN: usize = 96 << 10;
 /// Salts of the patterns: of the region, and of what clients send.
 const SHARED: usize = 7;
@@ -179,7 +179,7 @@ pub(crate) fn client() -> std::io::Result<Duration> {
     let message = pattern(3000, SENT);
     peer.send(opcode::SEND, 0, &message)?;
     peer.serve_until(|peer| !peer.sends.is_empty())?;
-    assert!(peer.sends[0].octets == message, "what came back is what was sent");
+    assert!(peer.sends[0].bytes == message, "what came back is what was sent");
     peer.read(stag, addr, u32::try_from(SHARED_LEN).expect("small"), 0)?;
     peer.serve_until(|peer| peer.responses == 1)?;
     assert!(peer.memory == pattern(SHARED_LEN, SHARED), "what was read is what is there");

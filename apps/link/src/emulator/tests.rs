@@ -1,15 +1,15 @@
 use super::*;
 use crate::GilbertElliott;
 
-/// A frame of TCP over IPv4 with ECT(0), `len` octets in all, that tells its number.
+/// A frame of TCP over IPv4 with ECT(0), `len` bytes in all, that tells its number.
 fn frame(number: usize, len: usize) -> Vec<u8> {
-    let mut octets = vec![0; len];
-    octets[12..14].copy_from_slice(&[8, 0]);
-    octets[14..16].copy_from_slice(&[0x45, 2]);
-    octets[23] = 6;
-    octets[46] = 0x50;
-    octets[len - 4..].copy_from_slice(&u32::try_from(number).unwrap().to_be_bytes());
-    octets
+    let mut bytes = vec![0; len];
+    bytes[12..14].copy_from_slice(&[8, 0]);
+    bytes[14..16].copy_from_slice(&[0x45, 2]);
+    bytes[23] = 6;
+    bytes[46] = 0x50;
+    bytes[len - 4..].copy_from_slice(&u32::try_from(number).unwrap().to_be_bytes());
+    bytes
 }
 
 fn number(frame: &[u8]) -> usize {
@@ -45,13 +45,13 @@ fn numbers(arrived: &[(u64, Vec<u8>)]) -> Vec<usize> {
 fn faultless_link_delivers_in_order_after_delay() {
     let mut link = link(Faults { delay_ns: 5000, ..Faults::NONE });
     let arrived = send_all(&mut link, 100);
-    for (index, (at, octets)) in arrived.iter().enumerate() {
-        assert_eq!((*at, octets), (index as u64 * 1000 + 5000, &frame(index, 100)));
+    for (index, (at, bytes)) in arrived.iter().enumerate() {
+        assert_eq!((*at, bytes), (index as u64 * 1000 + 5000, &frame(index, 100)));
     }
     assert_eq!(arrived.len(), 100);
     let counters = link.counters();
     assert_eq!((counters.sent, counters.arrived), (100, 100));
-    assert_eq!((counters.sent_octets, counters.arrived_octets), (10_000, 10_000));
+    assert_eq!((counters.sent_bytes, counters.arrived_bytes), (10_000, 10_000));
 }
 
 #[test]
@@ -152,10 +152,10 @@ fn corruption_flips_one_bit_after_ethernet_header() {
     for (spare_headers, first) in [(false, 14), (true, 54)] {
         let mut link = link(Faults { corrupt: 1.0, payload_only: spare_headers, ..Faults::NONE });
         let mut touched = [false; 100];
-        for (index, (_, octets)) in send_all(&mut link, 20_000).into_iter().enumerate() {
+        for (index, (_, bytes)) in send_all(&mut link, 20_000).into_iter().enumerate() {
             let sent = frame(index, 100);
             let mut flipped = 0;
-            for (at, (a, b)) in sent.iter().zip(&octets).enumerate() {
+            for (at, (a, b)) in sent.iter().zip(&bytes).enumerate() {
                 flipped += (a ^ b).count_ones();
                 touched[at] |= a != b;
             }
@@ -181,7 +181,7 @@ fn non_ip_frames_are_not_corrupted() {
 
 #[test]
 fn rate_includes_ethernet_overhead() {
-    // 1 Gb/s: 1,538 octets take 12,304 ns.
+    // 1 Gb/s: 1,538 bytes take 12,304 ns.
     let rate = Some(125_000_000);
     let mut link = link(Faults { rate, delay_ns: 1000, ..Faults::NONE });
     for index in 0..10 {

@@ -34,12 +34,12 @@ pub(crate) fn receive(address: SocketAddrV4, window: MeasureWindow) -> Result<()
     Peer::respond(stream.try_clone()?, &Startup::default()).context("start-up")?;
     let mut meter = Meter::start(window);
     let mut counter = FpduCounter::default();
-    let mut octets = vec![0; 256 << 10];
+    let mut bytes = vec![0; 256 << 10];
     loop {
-        let len = stream.read(&mut octets).context("cannot receive")?;
+        let len = stream.read(&mut bytes).context("cannot receive")?;
         anyhow::ensure!(len > 0, "the sender has gone");
-        counter.feed(&octets[..len]);
-        meter.update(counter.octets);
+        counter.feed(&bytes[..len]);
+        meter.update(counter.bytes);
     }
 }
 
@@ -48,14 +48,14 @@ struct MessageStream {
     stream: TcpStream,
     messages: Messages,
     counter: FpduCounter,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     received: u64,
 }
 
 impl MessageStream {
     fn new(stream: TcpStream) -> Self {
         let (messages, counter) = (Messages::new(), FpduCounter::default());
-        Self { stream, messages, counter, octets: vec![0; 256 << 10], received: 0 }
+        Self { stream, messages, counter, bytes: vec![0; 256 << 10], received: 0 }
     }
 
     fn send(&mut self) -> Result<()> {
@@ -65,10 +65,10 @@ impl MessageStream {
     /// False: the other end has gone.
     fn receive(&mut self) -> Result<bool> {
         self.received += MESSAGE_LEN as u64;
-        while self.counter.octets < self.received || !self.counter.is_at_fpdu_boundary() {
-            match self.stream.read(&mut self.octets) {
+        while self.counter.bytes < self.received || !self.counter.is_at_fpdu_boundary() {
+            match self.stream.read(&mut self.bytes) {
                 Ok(0) => return Ok(false),
-                Ok(len) => self.counter.feed(&self.octets[..len]),
+                Ok(len) => self.counter.feed(&self.bytes[..len]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
                 Err(error) => return Err(error).context("cannot receive"),
             }

@@ -1,7 +1,7 @@
 //! One end of a connection that is measured: of the kernel's TCP, or of ours. Both carry the same
 //! FPDUs; the start-up exchange of the kernel's end is that of the independent peer.
 //!
-//! A receiver prints one line of JSON once the time is over: octets of messages that came in it.
+//! A receiver prints one line of JSON once the time is over: bytes of messages that came in it.
 //! It goes on receiving until it is ended, so that the wire has somebody to deliver to.
 //!
 //! A requester sends a message and waits for one in return, again and again, and prints how long
@@ -135,7 +135,7 @@ struct MeasureWindow {
     seconds: Duration,
 }
 
-/// Counts octets within the window.
+/// Counts bytes within the window.
 struct Meter {
     window: MeasureWindow,
     start: Instant,
@@ -150,14 +150,14 @@ impl Meter {
 
     /// To be told now and then what has come since the start. Prints the line once the time is
     /// over.
-    fn update(&mut self, octets: u64) {
+    fn update(&mut self, bytes: u64) {
         let now = Instant::now();
         match self.from {
-            None if now - self.start >= self.window.warm_up => self.from = Some((now, octets)),
+            None if now - self.start >= self.window.warm_up => self.from = Some((now, bytes)),
             Some((from, before)) if now - from >= self.window.seconds && !self.printed => {
                 let seconds = (now - from).as_secs_f64();
-                let octets = octets - before;
-                println!("{}", serde_json::json!({"octets": octets, "seconds": seconds}));
+                let bytes = bytes - before;
+                println!("{}", serde_json::json!({"octets": bytes, "seconds": seconds}));
                 self.printed = true;
             }
             _ => {}

@@ -1,31 +1,31 @@
-//! The octets that a kernel's end carries: Sends in FPDUs, as our end makes them.
+//! The bytes that a kernel's end carries: Sends in FPDUs, as our end makes them.
 
 use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
-/// Octets of an untagged header (RFC 5041 section 4.3).
+/// Bytes of an untagged header (RFC 5041 section 4.3).
 const HEADER_LEN: usize = 18;
-/// The largest ULPDU whose FPDU fills a segment of 1,448 octets, with the timestamps option.
+/// The largest ULPDU whose FPDU fills a segment of 1,448 bytes, with the timestamps option.
 const ULPDU_LEN: usize = 1442;
 /// FPDUs of a message.
 const FPDU_COUNT: usize = 46;
-/// Octets of a message: full FPDUs and no remainder.
+/// Bytes of a message: full FPDUs and no remainder.
 pub(crate) const MESSAGE_LEN: usize = FPDU_COUNT * (ULPDU_LEN - HEADER_LEN);
 
 /// Sends, one after the other.
 pub(crate) struct Messages {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     msn: u32,
 }
 
 impl Messages {
     pub(crate) const fn new() -> Self {
-        Self { octets: Vec::new(), msn: 0 }
+        Self { bytes: Vec::new(), msn: 0 }
     }
 
     /// The FPDUs of the next message.
     pub(crate) fn next(&mut self) -> &[u8] {
         self.msn = self.msn.wrapping_add(1);
-        self.octets.clear();
+        self.bytes.clear();
         let payload = [0x5a; ULPDU_LEN - HEADER_LEN];
         for index in 0..FPDU_COUNT {
             let mo = u32::try_from(index * payload.len()).expect("less than a message has");
@@ -37,21 +37,21 @@ impl Messages {
                 msn: self.msn,
                 mo,
             };
-            self.octets.extend(fpdu(&header.encode(&payload), true));
+            self.bytes.extend(fpdu(&header.encode(&payload), true));
         }
-        &self.octets
+        &self.bytes
     }
 }
 
-/// Walks over a stream of FPDUs and counts the octets of messages in it.
+/// Walks over a stream of FPDUs and counts the bytes of messages in it.
 #[derive(Default)]
 pub(crate) struct FpduCounter {
-    /// Octets until the next FPDU starts.
+    /// Bytes until the next FPDU starts.
     fpdu_remaining: usize,
-    /// The first octet of a length whose second has not come.
+    /// The first byte of a length whose second has not come.
     len_high: Option<u8>,
-    /// Octets of messages so far.
-    pub(crate) octets: u64,
+    /// Bytes of messages so far.
+    pub(crate) bytes: u64,
 }
 
 impl FpduCounter {
@@ -60,23 +60,23 @@ impl FpduCounter {
         self.fpdu_remaining == 0 && self.len_high.is_none()
     }
 
-    pub(crate) fn feed(&mut self, mut octets: &[u8]) {
-        while !octets.is_empty() {
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
             if self.fpdu_remaining > 0 {
-                let skip = self.fpdu_remaining.min(octets.len());
+                let skip = self.fpdu_remaining.min(bytes.len());
                 self.fpdu_remaining -= skip;
-                octets = &octets[skip..];
+                bytes = &bytes[skip..];
                 continue;
             }
-            let next = octets[0];
-            octets = &octets[1..];
+            let next = bytes[0];
+            bytes = &bytes[1..];
             let Some(high) = self.len_high.take() else {
                 self.len_high = Some(next);
                 continue;
             };
             let len = usize::from(u16::from_be_bytes([high, next]));
-            self.octets += len.saturating_sub(HEADER_LEN) as u64;
-            // The ULPDU, padded with its length to four octets, and the CRC.
+            self.bytes += len.saturating_sub(HEADER_LEN) as u64;
+            // The ULPDU, padded with its length to four bytes, and the CRC.
             self.fpdu_remaining = (2 + len).next_multiple_of(4) - 2 + 4;
         }
     }
@@ -96,7 +96,7 @@ mod tests {
         for piece in [1, 2, 3, 1447, 1448, 100_000] {
             let mut counter = FpduCounter::default();
             stream.chunks(piece).for_each(|piece| counter.feed(piece));
-            assert_eq!(counter.octets, 2 * MESSAGE_LEN as u64 + 10);
+            assert_eq!(counter.bytes, 2 * MESSAGE_LEN as u64 + 10);
             assert!(counter.is_at_fpdu_boundary());
         }
     }

@@ -14,7 +14,7 @@ use crate::{ExchangeArgs, MeasureWindow, Meter};
 
 /// Messages, or buffers, posted at a time: 8 MiB, more than the path holds.
 const DEPTH: usize = 128;
-/// Octets that the path holds each way at most.
+/// Bytes that the path holds each way at most.
 const PATH_BYTES: u32 = 8 << 20;
 /// How long setting up may take, retransmissions included.
 const TIMEOUT: Duration = Duration::from_secs(20);

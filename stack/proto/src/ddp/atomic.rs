@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::wire::atomic::AtomicOp;
 
-/// Octets of the word that an atomic operation works on; its address is a multiple of them.
+/// Bytes of the word that an atomic operation works on; its address is a multiple of them.
 pub const ATOMIC_LEN: usize = 8;
 
 /// The word after `op`, if it was `original` before.

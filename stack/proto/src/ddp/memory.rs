@@ -108,38 +108,38 @@ impl MemoryRange {
         self.backing
     }
 
-    /// Octets from the start of the region.
+    /// Bytes from the start of the region.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Octets in the range.
+    /// Bytes in the range.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True if the range has no octet.
+    /// True if the range has no byte.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Registered memory: a table of regions, and the only ways octets go in and out.
+/// Registered memory: a table of regions, and the only ways bytes go in and out.
 ///
 /// Production implements it over raw addresses, tests over a byte arena.
 pub trait Memory {
     /// The regions and their STags.
     fn regions(&self) -> &RegionTable;
 
-    /// Places `octets` at `place`. The last octet becomes visible last, so that a program which
+    /// Places `bytes` at `place`. The last byte becomes visible last, so that a program which
     /// spins on it sees all others.
     ///
     /// # Panics
     /// If the lengths differ.
-    fn place(&self, range: MemoryRange, octets: &[u8]);
+    fn place(&self, range: MemoryRange, bytes: &[u8]);
 
     /// Reads `place` once into `out`; the application may be writing there at this moment.
     ///
@@ -147,7 +147,7 @@ pub trait Memory {
     /// If the lengths differ.
     fn fetch(&self, range: MemoryRange, out: &mut [u8]);
 
-    /// Carries `op` out on the word of [`ATOMIC_LEN`](crate::ddp::atomic::ATOMIC_LEN) octets at
+    /// Carries `op` out on the word of [`ATOMIC_LEN`](crate::ddp::atomic::ATOMIC_LEN) bytes at
     /// `place`, in the byte order of this machine, and returns what it was before. No other access
     /// to the word comes in between: neither another call, nor an atomic instruction of a local
     /// processor (see [`execute`](crate::ddp::atomic::execute)).
@@ -156,6 +156,6 @@ pub trait Memory {
     /// of eight.
     ///
     /// # Panics
-    /// If `place` is not eight octets.
+    /// If `place` is not eight bytes.
     fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64>;
 }

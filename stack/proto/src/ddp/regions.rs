@@ -58,9 +58,9 @@ pub struct Registration {
     pub pd: u32,
     /// The only stream of the domain that the STag is good for, or `None` for all.
     pub stream: Option<StreamId>,
-    /// Tagged offset of the region's first octet (verbs: its virtual address).
+    /// Tagged offset of the region's first byte (verbs: its virtual address).
     pub base: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u64,
     /// Rights.
     pub access: Access,
@@ -174,7 +174,7 @@ impl RegionTable {
         self.lock().release(self.index(stag));
     }
 
-    /// Checks an access of `len` octets at `to`, in the order of [`MemoryFault`], and returns the
+    /// Checks an access of `len` bytes at `to`, in the order of [`MemoryFault`], and returns the
     /// place if every check passed. Some nanoseconds, no lock.
     ///
     /// # Errors

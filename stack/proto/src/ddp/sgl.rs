@@ -1,4 +1,4 @@
-//! Scatter/gather lists: message octets out of, and into, several pieces of registered memory.
+//! Scatter/gather lists: message bytes out of, and into, several pieces of registered memory.
 
 use arrayvec::ArrayVec;
 
@@ -7,15 +7,15 @@ use crate::ddp::regions::{AccessScope, Stag};
 
 /// Scatter/gather elements per request.
 pub const SGE_COUNT_MAX: usize = 6;
-/// Octets that a request may carry inside itself.
+/// Bytes that a request may carry inside itself.
 pub const INLINE_LEN_MAX: usize = 96;
 
-/// A piece of local memory: `len` octets at `addr` of the region `lkey`.
+/// A piece of local memory: `len` bytes at `addr` of the region `lkey`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// Address (tagged offset) of the first octet.
+    /// Address (tagged offset) of the first byte.
     pub addr: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
     /// STag of the region.
     pub lkey: Stag,
@@ -24,13 +24,13 @@ pub struct Sge {
 /// A list of local pieces.
 pub type SgList = ArrayVec<Sge, SGE_COUNT_MAX>;
 
-/// Octets of all pieces.
+/// Bytes of all pieces.
 #[must_use]
 pub fn len(list: &[Sge]) -> u64 {
     list.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
-/// Fills `out` with the list's octets from `offset` on, each read once.
+/// Fills `out` with the list's bytes from `offset` on, each read once.
 ///
 /// # Errors
 /// The first [`MemoryFault`]; `out` is then filled in part.
@@ -50,7 +50,7 @@ pub fn gather(
     Ok(())
 }
 
-/// Places `octets` into the list from `offset` on, front to back.
+/// Places `bytes` into the list from `offset` on, front to back.
 ///
 /// # Errors
 /// The first [`MemoryFault`]; pieces before it were placed.
@@ -59,19 +59,19 @@ pub fn scatter(
     scope: AccessScope,
     list: &[Sge],
     offset: u64,
-    octets: &[u8],
+    bytes: &[u8],
 ) -> Result<(), MemoryFault> {
     let mut done = 0;
-    for (sge, at, len) in slices(list, offset, octets.len()) {
+    for (sge, at, len) in slices(list, offset, bytes.len()) {
         // req: DDP-161
         let range = memory.regions().resolve(sge.lkey, scope, Access::LOCAL_WRITE, at, len)?;
-        memory.place(range, &octets[done..done + len]);
+        memory.place(range, &bytes[done..done + len]);
         done += len;
     }
     Ok(())
 }
 
-/// The pieces `(element, address, octets)` that cover `len` octets from `offset` on. An address
+/// The pieces `(element, address, bytes)` that cover `len` bytes from `offset` on. An address
 /// that would wrap is left for `resolve` to refuse.
 fn slices(list: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (&Sge, u64, usize)> {
     let mut skip = offset;
@@ -102,11 +102,11 @@ mod tests {
         for offset in 0..12u64 {
             for count in 0..=(12 - offset as usize) {
                 arena.write(0, &[0; 64]);
-                let octets: Vec<u8> = (1..=count as u8).collect();
-                scatter(&arena, 1.into(), &list, offset, &octets).unwrap();
+                let bytes: Vec<u8> = (1..=count as u8).collect();
+                scatter(&arena, 1.into(), &list, offset, &bytes).unwrap();
                 let mut back = vec![0; count];
                 gather(&arena, 1.into(), &list, offset, &mut back).unwrap();
-                assert_eq!(back, octets, "offset {offset}");
+                assert_eq!(back, bytes, "offset {offset}");
                 assert_eq!(arena.read(0, 64).iter().filter(|&&o| o != 0).count(), count);
             }
         }

@@ -22,7 +22,7 @@ pub struct UntaggedBuffer {
 pub struct DeliveredMessage {
     /// The buffer's name.
     pub wr_id: u64,
-    /// Octets of the message.
+    /// Bytes of the message.
     pub len: u32,
 }
 

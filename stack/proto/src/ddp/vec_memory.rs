@@ -8,18 +8,18 @@ use crate::ddp::regions::{RegionTable, Registration, Stag, StreamId};
 
 /// An arena whose regions are ranges of it, addressed by their offset.
 pub struct VecMemory {
-    octets: RefCell<Vec<u8>>,
+    bytes: RefCell<Vec<u8>>,
     regions: RegionTable,
 }
 
 impl VecMemory {
-    /// An arena of `len` zero octets.
+    /// An arena of `len` zero bytes.
     #[must_use]
     pub fn new(len: usize) -> Self {
-        Self { octets: RefCell::new(vec![0; len]), regions: RegionTable::new(64, 0x5eed) }
+        Self { bytes: RefCell::new(vec![0; len]), regions: RegionTable::new(64, 0x5eed) }
     }
 
-    /// Registers `len` octets at `start`; the region's base is `start`.
+    /// Registers `len` bytes at `start`; the region's base is `start`.
     ///
     /// # Panics
     /// If the range leaves the arena or the table of 64 regions is full.
@@ -52,26 +52,26 @@ impl VecMemory {
         pd: u32,
         stream: Option<StreamId>,
     ) -> Stag {
-        assert!(start + len <= self.octets.borrow().len() as u64, "region outside the arena");
+        assert!(start + len <= self.bytes.borrow().len() as u64, "region outside the arena");
         let registration = Registration { pd, stream, base: start, len, access, backing: start };
         self.regions.register(&registration).expect("fewer than 64 regions")
     }
 
-    /// Copies `octets` into the arena.
+    /// Copies `bytes` into the arena.
     ///
     /// # Panics
     /// If the range leaves the arena.
-    pub fn write(&self, start: usize, octets: &[u8]) {
-        self.octets.borrow_mut()[start..start + octets.len()].copy_from_slice(octets);
+    pub fn write(&self, start: usize, bytes: &[u8]) {
+        self.bytes.borrow_mut()[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// A copy of `len` octets at `start`.
+    /// A copy of `len` bytes at `start`.
     ///
     /// # Panics
     /// If the range leaves the arena.
     #[must_use]
     pub fn read(&self, start: usize, len: usize) -> Vec<u8> {
-        self.octets.borrow()[start..start + len].to_vec()
+        self.bytes.borrow()[start..start + len].to_vec()
     }
 }
 
@@ -84,15 +84,15 @@ impl Memory for VecMemory {
         &self.regions
     }
 
-    fn place(&self, range: MemoryRange, octets: &[u8]) {
-        assert_eq!(range.len(), octets.len(), "place and octets differ in length");
-        self.write(start_of(&range), octets);
+    fn place(&self, range: MemoryRange, bytes: &[u8]) {
+        assert_eq!(range.len(), bytes.len(), "place and octets differ in length");
+        self.write(start_of(&range), bytes);
     }
 
     fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
         assert_eq!(range.len(), out.len(), "place and buffer differ in length");
         let start = start_of(&range);
-        out.copy_from_slice(&self.octets.borrow()[start..start + out.len()]);
+        out.copy_from_slice(&self.bytes.borrow()[start..start + out.len()]);
     }
 
     fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
@@ -101,8 +101,8 @@ impl Memory for VecMemory {
         if !start.is_multiple_of(ATOMIC_LEN) {
             return None;
         }
-        let mut octets = self.octets.borrow_mut();
-        let (word, _) = octets[start..].split_first_chunk_mut()?;
+        let mut bytes = self.bytes.borrow_mut();
+        let (word, _) = bytes[start..].split_first_chunk_mut()?;
         let original = u64::from_ne_bytes(*word);
         *word = apply(op, original).to_ne_bytes();
         Some(original)
@@ -114,8 +114,8 @@ impl<M: Memory + ?Sized> Memory for std::rc::Rc<M> {
         (**self).regions()
     }
 
-    fn place(&self, range: MemoryRange, octets: &[u8]) {
-        (**self).place(range, octets);
+    fn place(&self, range: MemoryRange, bytes: &[u8]) {
+        (**self).place(range, bytes);
     }
 
     fn fetch(&self, range: MemoryRange, out: &mut [u8]) {

@@ -84,7 +84,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.begin_close(now, index);
     }
 
-    /// The peer sent octets behind its FIN: the end of a stream of FPDUs is no good one then.
+    /// The peer sent bytes behind its FIN: the end of a stream of FPDUs is no good one then.
     // req: DDP-128
     pub(super) fn on_data_after_fin(&mut self, index: u32) {
         let conn = self.connections.get(index);
@@ -122,13 +122,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.abort(index);
     }
 
-    /// Ends the stream: what arrives is discarded but for a Terminate, FIN follows the last octet,
+    /// Ends the stream: what arrives is discarded but for a Terminate, FIN follows the last byte,
     /// and the connection is reset if the peer has not closed too within the linger time.
     pub(super) fn begin_close(&mut self, now: Instant, index: u32) {
         self.leave_backlog(index);
         self.begin_terminate_drain(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
-        // Nobody wants the octets that were kept; what follows them is discarded as well.
+        // Nobody wants the bytes that were kept; what follows them is discarded as well.
         conn.tcb.consume(std::mem::take(&mut conn.buffered_len));
         // Half-closed it had no end.
         if !conn.closing || conn.deadline == NEVER {

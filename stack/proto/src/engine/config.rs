@@ -51,23 +51,23 @@ pub struct EngineConfig {
     pub qps_max: usize,
     /// Received frames held out of order at a time, over all connections. Less than the port can
     /// spare: with its receive pool drained, what fills the gaps would not arrive either. From
-    /// half of it on, octets are copied instead.
+    /// half of it on, bytes are copied instead.
     pub ooo_frames_max: usize,
-    /// Octets of memory for such copies, over all connections; taken as they are needed, and
+    /// Bytes of memory for such copies, over all connections; taken as they are needed, and
     /// kept. A path of 1 Gb/s and 20 ms takes 2.5 MB while a loss is repaired.
     pub ooo_bytes_max: usize,
-    /// Octets of memory for copies of sent frames that others were in want of, over all
+    /// Bytes of memory for copies of sent frames that others were in want of, over all
     /// connections; taken as they are needed. What is over that stays in the frames, and in the end
     /// the slowest connection is reset.
-    pub sent_copies_octets_max: usize,
-    /// Octets by which receive windows may have grown beyond `tcp.recv_window` at a time, over all
+    pub sent_copies_bytes_max: usize,
+    /// Bytes by which receive windows may have grown beyond `tcp.recv_window` at a time, over all
     /// connections. A promise rather than memory: what is over the bounds above is dropped.
     pub window_growth_max: u64,
-    /// Octets of memory for FPDUs that have arrived in part, over all connections; taken as they
+    /// Bytes of memory for FPDUs that have arrived in part, over all connections; taken as they
     /// are needed. Beyond it each connection still keeps what fits 2 KiB, as the FPDUs of an
-    /// ordinary link do; octets of longer ones count as not received, and the peer sends them
+    /// ordinary link do; bytes of longer ones count as not received, and the peer sends them
     /// again.
-    pub partial_octets_max: usize,
+    pub partial_bytes_max: usize,
     /// While that bound is reached, connections whose FPDU takes more than 2 KiB and has not been
     /// completed for so long, in nanoseconds, are ended: what was acknowledged cannot be asked for
     /// again, and others wait for the memory.
@@ -75,7 +75,7 @@ pub struct EngineConfig {
     /// Atomic operations and immediate data (RFC 7306) are spoken with peers of the IETF's version.
     /// A peer without them ends the connection when it is sent one, and so does this end, if off.
     pub extensions: bool,
-    /// How long an initiator that fell silent after its first octets waits before it sends an empty
+    /// How long an initiator that fell silent after its first bytes waits before it sends an empty
     /// RDMA Write behind them, in nanoseconds; 0: never. Linux's siw may overlook what comes right
     /// after its reply until something follows. Twice as long, and so on, until the peer is heard.
     pub siw_wakeup_after_ns: u64,
@@ -87,7 +87,7 @@ pub struct EngineConfig {
     /// frame is here, however it arrives.
     pub startup_timeout_ns: u64,
     /// Patience with a peer after we have ended a connection, in nanoseconds: from the end, or from
-    /// the last octet that it acknowledged or sent, until it has closed as well. Where hardly
+    /// the last byte that it acknowledged or sent, until it has closed as well. Where hardly
     /// anything moves that lasts for twelve times as long at most.
     pub linger_ns: u64,
 }
@@ -114,9 +114,9 @@ impl EngineConfig {
             qps_max: 65_536,
             ooo_frames_max: 512,
             ooo_bytes_max: 16 << 20,
-            sent_copies_octets_max: 16 << 20,
+            sent_copies_bytes_max: 16 << 20,
             window_growth_max: 1 << 30,
-            partial_octets_max: 128 << 20,
+            partial_bytes_max: 128 << 20,
             partial_timeout_ns: 10 * SECOND,
             extensions: true,
             siw_wakeup_after_ns: 10 * MILLISECOND,

@@ -17,7 +17,7 @@ use crate::wire::mpa::Startup;
 /// No end of patience.
 pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// What the octets of the peer mean at present.
+/// What the bytes of the peer mean at present.
 ///
 /// Until both ends have agreed, everything that follows the start-up frame is held unparsed.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) enum Phase {
     AwaitDecision(Box<AwaitDecision>),
     /// Initiator: the reply has not arrived whole.
     AwaitReply(Box<AwaitReply>),
-    /// Octets of the applications, until they say that FPDUs follow.
+    /// Bytes of the applications, until they say that FPDUs follow.
     Streaming { stream_rx: Vec<u8> },
     /// FPDUs both ways.
     Rdma { deframer: Deframer },
@@ -41,38 +41,38 @@ pub(super) enum Phase {
     Closed,
 }
 
-/// Start-up octets to be sent, in memory of their own while there are some.
+/// Start-up bytes to be sent, in memory of their own while there are some.
 #[derive(Debug)]
 pub(super) struct StartupTx {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl StartupTx {
     pub(super) fn new(frame: &Startup) -> Box<Self> {
-        let mut octets = vec![0; frame.wire_len()];
-        frame.emit(&mut octets);
-        Box::new(Self { octets })
+        let mut bytes = vec![0; frame.wire_len()];
+        frame.emit(&mut bytes);
+        Box::new(Self { bytes })
     }
 
     pub(super) const fn len(&self) -> usize {
-        self.octets.len()
+        self.bytes.len()
     }
 
-    /// An outbox of any octets.
-    pub(super) fn from_bytes(octets: &[u8]) -> Box<Self> {
-        Box::new(Self { octets: octets.to_vec() })
+    /// An outbox of any bytes.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Box<Self> {
+        Box::new(Self { bytes: bytes.to_vec() })
     }
 
-    /// Appends octets.
-    pub(super) fn append(&mut self, octets: &[u8]) {
-        self.octets.extend_from_slice(octets);
+    /// Appends bytes.
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// Moves what fits to `out`; returns how much.
     pub(super) fn take(&mut self, out: &mut [u8]) -> usize {
-        let len = self.octets.len().min(out.len());
-        out[..len].copy_from_slice(&self.octets[..len]);
-        self.octets.drain(..len);
+        let len = self.bytes.len().min(out.len());
+        out[..len].copy_from_slice(&self.bytes[..len]);
+        self.bytes.drain(..len);
         len
     }
 }
@@ -104,9 +104,9 @@ pub(super) struct AwaitReply {
 pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) tcb: Tcb<R, T>,
     pub(super) phase: Phase,
-    /// Start-up octets to be sent, if any.
+    /// Start-up bytes to be sent, if any.
     pub(super) startup_tx: Option<Box<StartupTx>>,
-    /// End of patience: with start-up, with a peer that may have overlooked our first octets, or
+    /// End of patience: with start-up, with a peer that may have overlooked our first bytes, or
     /// with lingering after the end; or [`NEVER`].
     pub(super) deadline: Instant,
     /// The neighbour that takes its frames.
@@ -115,9 +115,9 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) qp: Option<u32>,
     /// Its timers in the wheel.
     pub(super) armed_timers: Armed,
-    /// Octets taken from TCP and held until both ends have agreed.
+    /// Bytes taken from TCP and held until both ends have agreed.
     pub(super) buffered_len: u32,
-    /// Octets by which its receive window has grown.
+    /// Bytes by which its receive window has grown.
     pub(super) window_growth: u32,
     /// The listener that it came in by, until it is decided on.
     pub(super) listener: Option<u16>,
@@ -134,7 +134,7 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) unreachable: bool,
     /// The handshake of TCP is complete.
     pub(super) tcp_established: bool,
-    /// Nothing is posted any more: FIN follows the last octet.
+    /// Nothing is posted any more: FIN follows the last byte.
     pub(super) closing: bool,
     /// In the list of connections to be served in this pass or the next.
     pub(super) in_ready_list: bool,
@@ -147,7 +147,7 @@ impl<R: RxFrame, T: Retained> Connection<R, T> {
         (earliest != NEVER).then_some(earliest)
     }
 
-    /// From the next octet on, behind what waits in the outbox, FPDUs are sent as agreed.
+    /// From the next byte on, behind what waits in the outbox, FPDUs are sent as agreed.
     pub(super) fn set_framing(&mut self, negotiated: &Negotiated) {
         let waiting = self.startup_tx.as_ref().map_or(0, |outbox| outbox.len());
         let start = self.tcb.write_seq() + u32::try_from(waiting).unwrap_or(0);
@@ -177,9 +177,9 @@ mod tests {
     use super::{Connection, Connections};
     use crate::tcp::tests::HeapFrame;
 
-    /// Octets of an idle connection that are not of its queue pair.
+    /// Bytes of an idle connection that are not of its queue pair.
     const BUDGET: usize = 1024;
-    /// An entry of the table of four-tuples, an octet of control beside it, at the least load.
+    /// An entry of the table of four-tuples, an byte of control beside it, at the least load.
     const TABLE_ENTRY: usize = (size_of::<u32>() + 1) * 16 / 7;
     /// An entry of the list of those to be served, which does not shrink.
     const READY_ENTRY: usize = 2 * size_of::<u32>();

@@ -85,7 +85,7 @@ pub struct Counters {
     pub windows_reclaimed: u64,
     /// Start-up frames refused.
     pub startup_errors: u64,
-    /// Times octets of a partial FPDU counted as not received, because there was no memory to keep
+    /// Times bytes of a partial FPDU counted as not received, because there was no memory to keep
     /// them.
     pub assembly_exhausted: u64,
     /// Connections ended because their partial FPDU had taken memory for too long that others

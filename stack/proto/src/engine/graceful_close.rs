@@ -30,12 +30,12 @@ use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
 use crate::wire::seq::Seq;
 
-/// Octets, both ways together, below which a connection that ends counts as slow over half of the
+/// Bytes, both ways together, below which a connection that ends counts as slow over half of the
 /// linger time or more; and how often it may.
 const PROGRESS_MIN: u32 = 4096;
 const SLOW_MAX: u8 = 12;
 
-/// How a connection moves that ends: a peer that sends or acknowledges an octet now and then must
+/// How a connection moves that ends: a peer that sends or acknowledges an byte now and then must
 /// not keep it for ever.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseProgress {

@@ -28,11 +28,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if frame.len() > FRAME_LEN_MAX {
             return false;
         }
-        let mut octets = [0; FRAME_LEN_MAX];
+        let mut bytes = [0; FRAME_LEN_MAX];
         let whole = if frame.head().len() == frame.len() {
             frame.head()
         } else {
-            let whole = &mut octets[..frame.len()];
+            let whole = &mut bytes[..frame.len()];
             frame.copy_out(0, whole);
             whole
         };
@@ -78,7 +78,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// EMSS of a queue pair's connection: octets of a full segment's payload. Changes as the path
+    /// EMSS of a queue pair's connection: bytes of a full segment's payload. Changes as the path
     /// does; FPDUs are made for what it is when they are built. `None` without a connection.
     #[must_use]
     pub fn emss(&self, qp: QpId) -> Option<usize> {

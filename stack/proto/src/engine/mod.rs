@@ -138,13 +138,13 @@ pub struct Engine<D: Device, M, C> {
     evict_partials_at: Instant,
     /// What connections hold out of order.
     ooo_pool: OooPool<D::Rx>,
-    /// Connections that hold contiguous octets which earlier passes had no time for; each at most
+    /// Connections that hold contiguous bytes which earlier passes had no time for; each at most
     /// once, what is gone may still be named. And how many pieces this pass may still hand up.
     ooo_backlog: VecDeque<(u32, u32)>,
     ooo_budget: usize,
     /// Sent frames: what each connection may hold, and taking them back.
     tx_reclaim: TxReclaim,
-    /// Octets by which receive windows have grown.
+    /// Bytes by which receive windows have grown.
     window_growth: u64,
     /// When to look again for windows that are wider than they have to be, and where.
     window_reclaim_at: Instant,
@@ -224,7 +224,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             memberships: Memberships::new(
                 config.addresses.iter().any(|address| address.ip.is_ipv6()),
             ),
-            fpdu_pool: FpduPool::new(config.partial_octets_max),
+            fpdu_pool: FpduPool::new(config.partial_bytes_max),
             evict_partials_at: Instant::ZERO,
             ooo_pool: OooPool::new(
                 config.ooo_frames_max,
@@ -234,7 +234,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             ooo_backlog: VecDeque::new(),
             ooo_budget: 0,
             tx_reclaim: TxReclaim::new(CopyPool::new(
-                config.sent_copies_octets_max,
+                config.sent_copies_bytes_max,
                 frame_capacity(capabilities.send_mtu),
             )),
             window_growth: 0,
@@ -319,10 +319,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// What is held of segments that came ahead of their turn, over all connections: received
-    /// frames, and octets of memory for copies.
+    /// frames, and bytes of memory for copies.
     #[must_use]
     pub const fn ooo_usage(&self) -> (usize, usize) {
-        (self.ooo_pool.frames(), self.ooo_pool.octets())
+        (self.ooo_pool.frames(), self.ooo_pool.bytes())
     }
 
     /// Counters.

@@ -1,5 +1,5 @@
-//! From agreement to FPDUs: by start-up frames, with the first octet of a connection, or after
-//! octets of the applications' own.
+//! From agreement to FPDUs: by start-up frames, with the first byte of a connection, or after
+//! bytes of the applications' own.
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
@@ -20,7 +20,7 @@ use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
 use crate::wire::mpa::Startup;
 
-/// Octets of the applications' own that wait to be sent, at most.
+/// Bytes of the applications' own that wait to be sent, at most.
 const STREAM_TX_MAX: usize = 64 * 1024;
 
 /// What two ends have agreed on.
@@ -44,7 +44,7 @@ impl StartParams {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Both ends have agreed: FPDUs from here on. `buffered_len` octets of them are here already.
+    /// Both ends have agreed: FPDUs from here on. `buffered_len` bytes of them are here already.
     pub(super) fn enter_full_operation(
         &mut self,
         index: u32,
@@ -183,7 +183,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Octets of the applications go both ways until [`Engine::start_fpdus`].
+    /// Bytes of the applications go both ways until [`Engine::start_fpdus`].
     pub(super) fn enter_streaming(&mut self, index: u32, stream_rx: Vec<u8>) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.phase = Phase::Streaming { stream_rx };
@@ -197,18 +197,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.events.push_back(Event::Streaming { qp: id });
     }
 
-    /// Sends octets of the application's own, before FPDUs ([`Start::Streaming`]). Returns how many
+    /// Sends bytes of the application's own, before FPDUs ([`Start::Streaming`]). Returns how many
     /// were taken: no more than 64 KiB wait at a time.
     ///
     /// # Errors
     /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection is not in that phase.
     // req: MPA-017
-    pub fn stream_send(&mut self, qp: QpId, octets: &[u8]) -> Result<usize, CmError> {
+    pub fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError> {
         let index = self.streaming_connection(qp)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
         let outbox = conn.startup_tx.get_or_insert_with(|| StartupTx::from_bytes(&[]));
-        let len = octets.len().min(STREAM_TX_MAX - outbox.len().min(STREAM_TX_MAX));
-        outbox.append(&octets[..len]);
+        let len = bytes.len().min(STREAM_TX_MAX - outbox.len().min(STREAM_TX_MAX));
+        outbox.append(&bytes[..len]);
         if outbox.len() == 0 {
             conn.startup_tx = None;
         }
@@ -216,7 +216,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(len)
     }
 
-    /// Takes octets of the peer's application, in order; returns how many.
+    /// Takes bytes of the peer's application, in order; returns how many.
     ///
     /// # Errors
     /// As [`Engine::stream_send`].
@@ -267,7 +267,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// The connection of a queue pair whose applications exchange octets of their own.
+    /// The connection of a queue pair whose applications exchange bytes of their own.
     fn streaming_connection(&self, qp: QpId) -> Result<u32, CmError> {
         let qp =
             self.verbs.index(qp).and_then(|index| self.verbs.get(index)).ok_or(CmError::Gone)?;
@@ -279,7 +279,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// MULPDU of a queue pair's connection at present: the longest ULPDU whose FPDU fits one
-    /// segment wherever markers fall; 128 to 64,768 octets. `None` without a connection.
+    /// segment wherever markers fall; 128 to 64,768 bytes. `None` without a connection.
     // req: MPA-010, MPA-016, MPA-042, DDP-018
     #[must_use]
     pub fn mulpdu(&self, qp: QpId) -> Option<usize> {

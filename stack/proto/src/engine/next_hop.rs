@@ -30,7 +30,7 @@ pub(super) struct NextHop {
     neighbor: Option<NeighborId>,
     /// The cache's when it was last looked at.
     epoch: u32,
-    /// Acknowledged and received octets then.
+    /// Acknowledged and received bytes then.
     progress: u32,
     /// When to look again.
     refresh_at: Instant,
@@ -177,7 +177,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-/// Moves on with every octet that is acknowledged or arrives in order: both show that frames
+/// Moves on with every byte that is acknowledged or arrives in order: both show that frames
 /// reach the peer (RFC 4861 section 7.3.1).
 fn tcp_progress<R: RxFrame, T: Retained>(tcb: &Tcb<R, T>) -> u32 {
     tcb.snd_una().0.wrapping_add(tcb.rcv_nxt().0)

@@ -1,6 +1,6 @@
 //! Partial FPDUs when there is no memory for more of them.
 //!
-//! Octets that TCP has acknowledged cannot be asked for again, so a stream in the middle of an FPDU
+//! Bytes that TCP has acknowledged cannot be asked for again, so a stream in the middle of an FPDU
 //! keeps its memory or ends. The others wait: what they cannot keep counts as not received. Without
 //! an end to that, peers that leave long FPDUs unfinished would hold them up for ever.
 
@@ -17,7 +17,7 @@ const SCAN_INTERVAL_NS: u64 = 100 * MILLISECOND;
 const EVICTED_MAX: usize = 8;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Octets of a partial FPDU found no memory: those that have kept more than every stream may
+    /// Bytes of a partial FPDU found no memory: those that have kept more than every stream may
     /// keep for longer than the settings say are ended, the oldest first.
     ///
     /// Cost: a look at each connection, ten times a second at most.

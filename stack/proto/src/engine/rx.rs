@@ -69,12 +69,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(conn) = self.connections.get_mut(index) else { return };
         match conn.tcb.handle_segment(now, segment, frame) {
             Delivered::Nothing => {}
-            Delivered::InOrder { frame, octets } => {
-                self.on_stream_bytes(now, index, &frame, octets);
+            Delivered::InOrder { frame, bytes } => {
+                self.on_stream_bytes(now, index, &frame, bytes);
                 self.deliver_contiguous(now, index);
             }
-            Delivered::OutOfOrder { frame, seq, octets } => {
-                self.on_ooo_data(index, frame, seq, octets)
+            Delivered::OutOfOrder { frame, seq, bytes } => {
+                self.on_ooo_data(index, frame, seq, bytes)
             }
         }
         // Its turn to send comes later in this pass; the timer is armed then, once per burst.
@@ -186,18 +186,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Octets of the stream, in order.
+    /// Bytes of the stream, in order.
     pub(super) fn on_stream_bytes(
         &mut self,
         now: Instant,
         index: u32,
         frame: &impl RxFrame,
-        octets: Range<usize>,
+        bytes: Range<usize>,
     ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let held = match &mut conn.phase {
-            Phase::Rdma { .. } => return self.process_fpdus(now, index, frame, octets),
-            Phase::DrainTerminate { .. } => return self.drain_terminate(now, index, frame, octets),
+            Phase::Rdma { .. } => return self.process_fpdus(now, index, frame, bytes),
+            Phase::DrainTerminate { .. } => return self.drain_terminate(now, index, frame, bytes),
             Phase::AwaitRequest { startup_rx: inbox } => inbox,
             Phase::AwaitReply(awaits) => &mut awaits.startup_rx,
             Phase::AwaitDecision(awaits) => &mut awaits.buffered,
@@ -206,15 +206,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         // TCP's start-up window bounds what is held.
         let start = held.len();
-        held.resize(start + octets.len(), 0);
-        frame.copy_out(octets.start, &mut held[start..]);
-        let len = u32::try_from(octets.len()).unwrap_or(u32::MAX);
+        held.resize(start + bytes.len(), 0);
+        frame.copy_out(bytes.start, &mut held[start..]);
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         conn.buffered_len += len;
         conn.tcb.add_unconsumed(len);
         self.process_startup(now, index);
     }
 
-    /// FPDU octets that arrived before both ends had agreed.
+    /// FPDU bytes that arrived before both ends had agreed.
     pub(super) fn process_buffered(&mut self, now: Instant, index: u32, buffered: &[u8]) {
         if !buffered.is_empty() {
             self.process_fpdus(now, index, &BufferedRx(buffered), 0..buffered.len());
@@ -227,7 +227,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         now: Instant,
         index: u32,
         frame: &impl RxFrame,
-        mut octets: Range<usize>,
+        mut bytes: Range<usize>,
     ) {
         let Self { connections, fpdu_pool: assembly, verbs, overrun_cqs: overrun, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
@@ -235,13 +235,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let (gate_open, crc) = (&mut conn.tx_allowed, conn.framing.has_crc());
         let Phase::Rdma { deframer: receiver } = &mut conn.phase else { return };
         let head = frame.head();
-        let ended = 'octets: loop {
+        let ended = 'bytes: loop {
             if let Some(missing) = receiver.needed() {
-                let take = missing.min(octets.len());
-                let rest = u32::try_from(octets.len()).unwrap_or(u32::MAX);
+                let take = missing.min(bytes.len());
+                let rest = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 // What was acknowledged, or comes before FIN, does not come again.
                 let must = !conn.tcb.can_decline(rest);
-                let copy = |out: &mut [u8]| frame.copy_out(octets.start, out);
+                let copy = |out: &mut [u8]| frame.copy_out(bytes.start, out);
                 // req: MPA-132, MPA-136
                 if !receiver.extend(assembly, take, must, copy) {
                     conn.tcb.decline(rest);
@@ -249,7 +249,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     self.evict_partial_fpdus(now);
                     return;
                 }
-                octets.start += take;
+                bytes.start += take;
                 let verdict = match receiver.complete(crc, assembly) {
                     Ok(None) => UlpduOutcome::Continue,
                     Ok(Some(ulpdu)) => {
@@ -274,7 +274,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     UlpduOutcome::CqOverrun(cq) => note_cq_overrun(overrun, cq),
                 }
             } else {
-                let mut run = head.get(octets.start..octets.end.min(head.len())).unwrap_or(&[]);
+                let mut run = head.get(bytes.start..bytes.end.min(head.len())).unwrap_or(&[]);
                 loop {
                     let verdict = match receiver.parse(run, crc, assembly) {
                         Ok(None) => break,
@@ -282,7 +282,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                             let is_rtr = !*gate_open && verbs.on_first_fpdu(qp, ulpdu);
                             *gate_open = true;
                             run = &run[used..];
-                            octets.start += used;
+                            bytes.start += used;
                             // req: MPA-050
                             if is_rtr {
                                 UlpduOutcome::Continue
@@ -294,24 +294,24 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     };
                     match verdict {
                         UlpduOutcome::Continue => {}
-                        UlpduOutcome::Ended => break 'octets Some(*gate_open),
-                        UlpduOutcome::EndedSilently => break 'octets Some(false),
+                        UlpduOutcome::Ended => break 'bytes Some(*gate_open),
+                        UlpduOutcome::EndedSilently => break 'bytes Some(false),
                         UlpduOutcome::CqOverrun(cq) => note_cq_overrun(overrun, cq),
                     }
                 }
-                if octets.is_empty() {
+                if bytes.is_empty() {
                     break None;
                 }
                 // req: MPA-135, MPA-137
                 receiver.start_partial(now);
             }
-            if octets.is_empty() {
+            if bytes.is_empty() {
                 break None;
             }
         };
         if let Some(was_told) = ended {
             self.end_failed_stream(now, index, was_told);
-            self.drain_terminate(now, index, frame, octets);
+            self.drain_terminate(now, index, frame, bytes);
         }
     }
 }
@@ -475,7 +475,7 @@ pub(super) fn note_cq_overrun(overrun: &mut Vec<CqId>, cq: CqId) {
     }
 }
 
-/// Octets that were held while the start-up exchange went on, as one run.
+/// Bytes that were held while the start-up exchange went on, as one run.
 struct BufferedRx<'a>(&'a [u8]);
 
 impl RxFrame for BufferedRx<'_> {

@@ -324,7 +324,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(())
     }
 
-    /// Sends one frame that carries no stream octets, if there is one to be had.
+    /// Sends one frame that carries no stream bytes, if there is one to be had.
     pub(super) fn send_control_frame(&mut self, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
         if self.device.tx_free_count() == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! Segments ahead of their turn: whether their octets are placed at once or held, and in which
+//! Segments ahead of their turn: whether their bytes are placed at once or held, and in which
 //! memory; and how far receive windows grow.
 //!
 //! With markers FPDUs can be found in such a segment, and if the queue pair asked for it, those of
@@ -23,7 +23,7 @@ use crate::wire::seq::Seq;
 /// Most pieces that a connection holds while it is not set up: a start-up frame takes two
 /// segments at most, and whoever sends one need not be known.
 const STARTUP_OOO_MAX: usize = 16;
-/// Most entries for octets that nobody wants any more.
+/// Most entries for bytes that nobody wants any more.
 const DISCARDED_OOO_MAX: usize = 64;
 /// A connection whose peer was silent for so long gives back by how much its window has grown, when
 /// others are in want of it.
@@ -37,16 +37,16 @@ const OOO_BUDGET: usize = 256;
 
 /// A frame with a segment: as the port received it, or put together from fragments.
 pub(super) trait SegmentFrame<D: Device>: RxFrame {
-    /// [`SegmentFrame::buffer_ooo`] has room for `len` octets.
+    /// [`SegmentFrame::buffer_ooo`] has room for `len` bytes.
     fn can_buffer(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize)
     -> bool;
 
-    /// Has TCP hold `octets` of it; see [`Tcb::buffer_ooo`].
+    /// Has TCP hold `bytes` of it; see [`Tcb::buffer_ooo`].
     fn buffer_ooo(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
         holds: &mut OooPool<D::Rx>,
-        octets: Range<usize>,
+        bytes: Range<usize>,
     ) -> bool;
 }
 
@@ -89,9 +89,9 @@ impl<D: Device> SegmentFrame<D> for PortFrame<D::Rx> {
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
         holds: &mut OooPool<D::Rx>,
-        octets: Range<usize>,
+        bytes: Range<usize>,
     ) -> bool {
-        tcb.buffer_ooo(holds, self.0, octets)
+        tcb.buffer_ooo(holds, self.0, bytes)
     }
 }
 
@@ -109,14 +109,14 @@ impl<D: Device> SegmentFrame<D> for Reassembled {
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
         holds: &mut OooPool<D::Rx>,
-        octets: Range<usize>,
+        bytes: Range<usize>,
     ) -> bool {
-        tcb.copy_ooo(holds, &self.head()[octets])
+        tcb.copy_ooo(holds, &self.head()[bytes])
     }
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Octets ahead of their turn, from `seq` on. Where no FPDU is found in them that can be placed
+    /// Bytes ahead of their turn, from `seq` on. Where no FPDU is found in them that can be placed
     /// at once they are held, unless there is no use or no room for them.
     // req: MPA-022, MPA-037
     #[cold]
@@ -125,13 +125,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         index: u32,
         frame: F,
         seq: Seq,
-        octets: Range<usize>,
+        bytes: Range<usize>,
     ) {
         let Some(conn) = self.connections.get(index) else { return };
         // What MPA has seen TCP does not lose any more, unless it is damaged.
         // req: MPA-023
-        let foreseen = if frame.can_buffer(&conn.tcb, &self.ooo_pool, octets.len()) {
-            self.try_place_ooo(index, &frame, seq, octets.clone())
+        let foreseen = if frame.can_buffer(&conn.tcb, &self.ooo_pool, bytes.len()) {
+            self.try_place_ooo(index, &frame, seq, bytes.clone())
         } else {
             OooPlacement::Deferred
         };
@@ -165,18 +165,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !is_held {
             conn.tcb.drop_ooo();
             self.verbs.counters.ooo_dropped += 1;
-        } else if !frame.buffer_ooo(&mut conn.tcb, &mut self.ooo_pool, octets) {
+        } else if !frame.buffer_ooo(&mut conn.tcb, &mut self.ooo_pool, bytes) {
             self.verbs.counters.ooo_pool_exhausted += 1;
         }
     }
 
-    /// Places what can be placed of octets ahead of their turn.
+    /// Places what can be placed of bytes ahead of their turn.
     fn try_place_ooo<F: RxFrame>(
         &mut self,
         index: u32,
         frame: &F,
         seq: Seq,
-        octets: Range<usize>,
+        bytes: Range<usize>,
     ) -> OooPlacement {
         let Self { connections, fpdu_pool: assembly, verbs, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return OooPlacement::Deferred };
@@ -189,20 +189,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !receiver.has_markers() || !verbs.allows_ooo_placement(qp) {
             return OooPlacement::Deferred;
         }
-        if let Some(run) = frame.head().get(octets.clone()) {
+        if let Some(run) = frame.head().get(bytes.clone()) {
             return receiver
                 .place_ooo(seq, run, crc, assembly, |ulpdu| verbs.place_ooo_write(qp, ulpdu));
         }
-        let mut copy = assembly.alloc(octets.len());
-        copy.resize(octets.len(), 0);
-        frame.copy_out(octets.start, &mut copy);
+        let mut copy = assembly.alloc(bytes.len());
+        copy.resize(bytes.len(), 0);
+        frame.copy_out(bytes.start, &mut copy);
         let foreseen =
             receiver.place_ooo(seq, &copy, crc, assembly, |ulpdu| verbs.place_ooo_write(qp, ulpdu));
         assembly.release(copy);
         foreseen
     }
 
-    /// The turn of octets has come whose FPDUs were placed when they arrived.
+    /// The turn of bytes has come whose FPDUs were placed when they arrived.
     #[cold]
     fn on_placed_in_order(&mut self, now: Instant, index: u32, len: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
@@ -227,7 +227,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.end_failed_stream(now, index, was_told);
     }
 
-    /// After octets in order: what was accepted early and follows them, as far as this pass goes.
+    /// After bytes in order: what was accepted early and follows them, as far as this pass goes.
     #[inline]
     pub(super) fn deliver_contiguous(&mut self, now: Instant, index: u32) {
         while let Some(conn) = self.connections.get_mut(index) {
@@ -236,8 +236,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     conn.tcb.release_ooo(&mut self.ooo_pool);
                     break;
                 }
-                Some(Contiguous::Buffered { segment: held, octets }) => {
-                    self.on_stream_bytes(now, index, &held, octets);
+                Some(Contiguous::Buffered { segment: held, bytes }) => {
+                    self.on_stream_bytes(now, index, &held, bytes);
                     self.ooo_pool.release(held);
                 }
                 Some(Contiguous::Consumed { len, .. }) => self.on_placed_in_order(now, index, len),
@@ -254,7 +254,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn defer_contiguous(&mut self, index: u32) -> bool {
         let has_more = self.connections.get(index).is_some_and(|conn| conn.tcb.has_contiguous());
         if has_more {
-            // It is not there yet: with what is next held already, no segment brings octets in
+            // It is not there yet: with what is next held already, no segment brings bytes in
             // order.
             self.ooo_backlog.push_back((index, self.connections.generation(index)));
         }
@@ -295,7 +295,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.window_growth += u64::from(grant);
     }
 
-    /// Octets by which windows may still grow.
+    /// Bytes by which windows may still grow.
     const fn growth_left(&self) -> u64 {
         self.config.window_growth_max.saturating_sub(self.window_growth)
     }

@@ -1,7 +1,7 @@
 //! A reject, and the FIN behind it, which must not come on its heels.
 //!
-//! Linux's siw, as the initiator, is told of octets and of FIN by its TCP, looks for the reply only
-//! later, and is told of no octets any more once the connection is half closed. Where the reply and
+//! Linux's siw, as the initiator, is told of bytes and of FIN by its TCP, looks for the reply only
+//! later, and is told of no bytes any more once the connection is half closed. Where the reply and
 //! FIN are handed over in one piece, as those that found the socket in use are, it hears of FIN
 //! first: the application learns that it was rejected, and not why. Without private data it takes a
 //! FIN that has come by the time it looks for a broken protocol. So FIN waits until the peer has

@@ -3,7 +3,7 @@
 //! Linux's siw, as the responder, sends its reply and only then turns to what arrives on the
 //! socket: FPDUs that come between the two lie there, acknowledged by its TCP, until some later
 //! segment wakes it. An initiator that asks and waits for the answer would wait for ever. So one
-//! that spoke right after the reply and has been silent since sends an RDMA Write of no octets: it
+//! that spoke right after the reply and has been silent since sends an RDMA Write of no bytes: it
 //! changes nothing (RFC 5041 section 5.2; RFC 6581 section 9 has it as the sign of being ready),
 //! takes no buffer, and is the later segment. A guest that has just been booted took more than 10
 //! ms to look; so, until something of the peer's has come, more follow with growing gaps.
@@ -37,7 +37,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// If patience ended with a connection in full operation it is time for the nudge: sent if the
-    /// last octets of this end were among its first. False: patience ended with something else.
+    /// last bytes of this end were among its first. False: patience ended with something else.
     pub(super) fn on_siw_wakeup_deadline(&mut self, now: Instant, index: u32) -> bool {
         let Some(conn) = self.connections.get_mut(index) else { return false };
         let (Phase::Rdma { .. }, Some(qp)) = (&conn.phase, conn.qp) else { return false };
@@ -56,7 +56,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if is_unheard && (has_more || conn.startup_tx.is_some() || conn.tcb.unsent_or_unacked()) {
             // Looked at again later: what is still to be sent wakes the peer as well, and nothing
             // may come between the segments of a message; and its TCP may take its time with the
-            // acknowledgement, which says nothing of who has looked at the octets.
+            // acknowledgement, which says nothing of who has looked at the bytes.
             conn.deadline = qp.close_deadline.min(now + gap);
             return true;
         }

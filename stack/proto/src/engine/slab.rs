@@ -16,7 +16,7 @@ pub(super) struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Octets that each value takes.
+    /// Bytes that each value takes.
     #[cfg(test)]
     pub(super) const SLOT_LEN: usize = size_of::<Option<T>>() + size_of::<u32>();
 

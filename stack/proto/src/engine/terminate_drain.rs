@@ -2,7 +2,7 @@
 //! that had found an error of its own by then has sent a Terminate, and the application is told of
 //! that one, too ([`Event::TerminateReceived`]).
 //!
-//! So octets in order are still taken apart, and CRCs checked. Nothing is placed, delivered or
+//! So bytes in order are still taken apart, and CRCs checked. Nothing is placed, delivered or
 //! answered, and the first thing that does not add up is the end of it; so is the peer's FIN, or
 //! the end of lingering.
 
@@ -41,14 +41,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Octets in order of a stream that has ended here. Cost: that of their CRC.
+    /// Bytes in order of a stream that has ended here. Cost: that of their CRC.
     #[cold]
     pub(super) fn drain_terminate(
         &mut self,
         now: Instant,
         index: u32,
         frame: &impl RxFrame,
-        mut octets: Range<usize>,
+        mut bytes: Range<usize>,
     ) {
         let Self { connections, fpdu_pool: assembly, verbs, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
@@ -57,15 +57,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let head = frame.head();
         let goes_on = loop {
             let Some(qp) = conn.qp else { break false };
-            if octets.is_empty() {
+            if bytes.is_empty() {
                 break true;
             }
             if receiver.needed().is_none() {
                 let is_scarce = assembly.is_under_pressure();
-                let run = head.get(octets.start..octets.end.min(head.len())).unwrap_or(&[]);
+                let run = head.get(bytes.start..bytes.end.min(head.len())).unwrap_or(&[]);
                 match receiver.parse(run, crc, assembly) {
                     Ok(Some((ulpdu, used))) => {
-                        octets.start += used;
+                        bytes.start += used;
                         if verbs.drain_ulpdu(qp, ulpdu) {
                             break false;
                         }
@@ -77,12 +77,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 }
                 receiver.start_partial(now);
             }
-            let take = receiver.needed().unwrap_or(0).min(octets.len());
-            let copy = |out: &mut [u8]| frame.copy_out(octets.start, out);
+            let take = receiver.needed().unwrap_or(0).min(bytes.len());
+            let copy = |out: &mut [u8]| frame.copy_out(bytes.start, out);
             if !receiver.extend(assembly, take, false, copy) {
                 break false;
             }
-            octets.start += take;
+            bytes.start += take;
             let was_told = match receiver.complete(crc, assembly) {
                 Ok(None) => continue,
                 Ok(Some(ulpdu)) => verbs.drain_ulpdu(qp, ulpdu),

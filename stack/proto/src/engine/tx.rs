@@ -27,7 +27,7 @@ enum TxResult {
     /// Nothing more to send now.
     Done { sent: bool },
     /// It has more than its turn allowed, or no frame was to be had: `starved` if not even one
-    /// with octets of the stream.
+    /// with bytes of the stream.
     Again { sent: bool, starved: bool },
 }
 
@@ -80,7 +80,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             ChecksumOffload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
         // It holds its share of frames: it goes on when one of them is acknowledged.
         let mut held_back = false;
-        // Frames are, for one turn at least. Looked at once, if there are octets to send.
+        // Frames are, for one turn at least. Looked at once, if there are bytes to send.
         let mut is_scarce = None;
         for _ in 0..TX_QUANTUM_SEGMENTS {
             let Self {
@@ -228,13 +228,13 @@ const fn fpdu_len_of(ulpdu_len: u64) -> u32 {
 /// What [`pack_payload`] made.
 #[derive(Clone, Copy)]
 struct PackedPayload {
-    /// Octets of payload.
+    /// Bytes of payload.
     len: usize,
     /// The stream ended over a fault of this end while building.
     stream_failed: bool,
 }
 
-/// Fills the payload of a new segment: start-up octets, or as many whole FPDUs as fit. A message
+/// Fills the payload of a new segment: start-up bytes, or as many whole FPDUs as fit. A message
 /// that would be cut begins in a segment of its own.
 fn pack_payload<R, T, M, C>(
     conn: &mut Connection<R, T>,
@@ -257,11 +257,11 @@ where
         return PackedPayload { len, stream_failed: ended };
     }
     let Some(index) = conn.qp else { return PackedPayload { len: 0, stream_failed: ended } };
-    // More than EMSS: the path is to be probed. Should the probe be lost its octets go again in
+    // More than EMSS: the path is to be probed. Should the probe be lost its bytes go again in
     // pieces of EMSS, so FPDUs of that size are packed, and a message may be cut for once.
     let framing = conn.framing;
     let whole = framing.fpdu_len_max(conn.tcb.emss());
-    // Of the next octet, if there are markers in what is sent.
+    // Of the next byte, if there are markers in what is sent.
     let start = if framing.has_markers() { framing.phase(conn.tcb.write_seq()) } else { None };
     let is_probe = payload.len() > whole + 3;
     let mut used = 0;

@@ -24,19 +24,19 @@ pub struct Usage {
     pub tuples: usize,
     /// Received frames held out of order.
     pub ooo_frames: usize,
-    /// Octets of memory for copies of such.
+    /// Bytes of memory for copies of such.
     pub ooo_bytes: usize,
     /// Copies of sent frames.
     pub sent_copies: usize,
-    /// Buffers with partial FPDUs, and octets of memory that they take.
+    /// Buffers with partial FPDUs, and bytes of memory that they take.
     pub partial_fpdus: usize,
     /// See `partial_fpdus`.
-    pub partial_octets: usize,
+    pub partial_bytes: usize,
     /// Segments that are kept because they are not acknowledged: each has a frame, or a copy.
     pub retained_segments: usize,
     /// The most of these that one connection has.
     pub retained_segments_max: usize,
-    /// Octets by which receive windows have grown.
+    /// Bytes by which receive windows have grown.
     pub window_growth: u64,
     /// Connections that wait for a hardware address.
     pub unresolved: usize,
@@ -64,10 +64,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             awaiting_decision,
             tuples: self.by_tuple.len(),
             ooo_frames: self.ooo_pool.frames(),
-            ooo_bytes: self.ooo_pool.octets(),
+            ooo_bytes: self.ooo_pool.bytes(),
             sent_copies: self.tx_reclaim.copy_pool.count(),
             partial_fpdus: self.fpdu_pool.buffers_in_use(),
-            partial_octets: self.fpdu_pool.bytes_in_use(),
+            partial_bytes: self.fpdu_pool.bytes_in_use(),
             retained_segments,
             retained_segments_max: retained_segments_most,
             window_growth: self.window_growth,

@@ -24,23 +24,23 @@ const fn has_wide_clmul() -> bool {
     true
 }
 
-/// CRC32C of `octets`.
+/// CRC32C of `bytes`.
 #[must_use]
 #[inline]
-pub fn crc32c(octets: &[u8]) -> u32 {
-    if octets.len() < LARGE_LEN_MIN { crc32c_clmul(octets) } else { crc32c_large(octets) }
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    if bytes.len() < LARGE_LEN_MIN { crc32c_clmul(bytes) } else { crc32c_large(bytes) }
 }
 
 /// By the faster implementation for a full segment. Not inlined: what calls it for short FPDUs,
 /// too, is to stay small.
 #[inline(never)]
-fn crc32c_large(octets: &[u8]) -> u32 {
-    if has_wide_clmul() { crc32c_clmul(octets) } else { ::crc32c::crc32c(octets) }
+fn crc32c_large(bytes: &[u8]) -> u32 {
+    if has_wide_clmul() { crc32c_clmul(bytes) } else { ::crc32c::crc32c(bytes) }
 }
 
 #[inline]
-fn crc32c_clmul(octets: &[u8]) -> u32 {
-    let wide = crc_fast::checksum(Crc32Iscsi, octets).to_le_bytes();
+fn crc32c_clmul(bytes: &[u8]) -> u32 {
+    let wide = crc_fast::checksum(Crc32Iscsi, bytes).to_le_bytes();
     u32::from_le_bytes([wide[0], wide[1], wide[2], wide[3]])
 }
 
@@ -51,9 +51,9 @@ mod tests {
     use super::{crc32c, crc32c_clmul, crc32c_large, has_wide_clmul};
 
     /// Bit by bit, from the polynomial alone (reflected: RFC 3385 section 4).
-    fn crc32c_bitwise(octets: &[u8]) -> u32 {
-        !octets.iter().fold(!0, |crc: u32, &octet| {
-            (0..8).fold(crc ^ u32::from(octet), |crc, _| {
+    fn crc32c_bitwise(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!0, |crc: u32, &byte| {
+            (0..8).fold(crc ^ u32::from(byte), |crc, _| {
                 (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg())
             })
         })
@@ -80,13 +80,13 @@ mod tests {
     proptest! {
         #[test]
         fn implementations_match_the_polynomial(
-            octets in proptest::collection::vec(any::<u8>(), 0..4000),
+            bytes in proptest::collection::vec(any::<u8>(), 0..4000),
         ) {
-            let expected = crc32c_bitwise(&octets);
-            prop_assert_eq!(crc32c_clmul(&octets), expected);
-            prop_assert_eq!(::crc32c::crc32c(&octets), expected);
-            prop_assert_eq!(crc32c_large(&octets), expected);
-            prop_assert_eq!(crc32c(&octets), expected);
+            let expected = crc32c_bitwise(&bytes);
+            prop_assert_eq!(crc32c_clmul(&bytes), expected);
+            prop_assert_eq!(::crc32c::crc32c(&bytes), expected);
+            prop_assert_eq!(crc32c_large(&bytes), expected);
+            prop_assert_eq!(crc32c(&bytes), expected);
         }
     }
 }

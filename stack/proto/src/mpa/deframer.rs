@@ -1,5 +1,5 @@
 //! The receiving half of MPA in full operation: finds FPDUs by their lengths, whatever the cuts;
-//! and with markers by these, too, in octets that are ahead of their turn.
+//! and with markers by these, too, in bytes that are ahead of their turn.
 //!
 //! A whole FPDU within one contiguous run is verified and handed up where it lies ([`parse`]), or
 //! from a buffer of the shard into which it was copied without its markers. What is left over, or
@@ -20,14 +20,14 @@ use crate::wire::seq::Seq;
 #[derive(Debug)]
 struct MarkerState {
     markers: Markers,
-    /// The next octet in order, or the partial FPDU's first.
+    /// The next byte in order, or the partial FPDU's first.
     next: Seq,
     /// Where an FPDU begins among what came early: behind the last one that was found. `None` once
-    /// that is not ahead any more: 2^32 octets later its sequence number means another place.
+    /// that is not ahead any more: 2^32 bytes later its sequence number means another place.
     ooo_fpdu_start: Option<Seq>,
 }
 
-/// What there was in octets ahead of their turn.
+/// What there was in bytes ahead of their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OooPlacement {
     /// So many whole FPDUs and nothing else, and all were taken.
@@ -39,10 +39,10 @@ pub enum OooPlacement {
     Corrupt,
 }
 
-/// An FPDU of which not all octets are here.
+/// An FPDU of which not all bytes are here.
 #[derive(Debug)]
 struct PartialFpdu {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     started_at: Instant,
 }
 
@@ -54,7 +54,7 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// Starts at the first octet of full operation; with markers, if this end asked for them.
+    /// Starts at the first byte of full operation; with markers, if this end asked for them.
     #[must_use]
     pub fn new(markers: Option<Markers>) -> Self {
         let marked = |markers: Markers| {
@@ -70,11 +70,11 @@ impl Deframer {
         self.marker_state.is_some()
     }
 
-    /// Octets of the partial FPDU that are still to come, as far as its length is known; `None`
+    /// Bytes of the partial FPDU that are still to come, as far as its length is known; `None`
     /// between FPDUs.
     #[must_use]
     pub fn needed(&self) -> Option<usize> {
-        let partial = &self.partial.as_ref()?.octets;
+        let partial = &self.partial.as_ref()?.bytes;
         let wanted = match &self.marker_state {
             None => partial
                 .first_chunk::<LENGTH_LEN>()
@@ -88,10 +88,10 @@ impl Deframer {
     /// Begins a partial FPDU.
     pub fn start_partial(&mut self, now: Instant) {
         debug_assert!(self.partial.is_none(), "one partial FPDU at a time");
-        self.partial = Some(PartialFpdu { octets: Vec::new(), started_at: now });
+        self.partial = Some(PartialFpdu { bytes: Vec::new(), started_at: now });
     }
 
-    /// Appends `len` octets (at most [`Deframer::needed`]) that `copy` writes; whether the FPDU is
+    /// Appends `len` bytes (at most [`Deframer::needed`]) that `copy` writes; whether the FPDU is
     /// whole now, [`Deframer::complete`] tells. False, and nothing is appended, if that leaves it in
     /// part and `pool` has no memory for it; `must`: it is taken beyond the pool's bound then.
     pub fn extend(
@@ -103,18 +103,18 @@ impl Deframer {
     ) -> bool {
         let needed = self.needed().unwrap_or(0);
         let Some(partial) = &mut self.partial else { return false };
-        let octets = &mut partial.octets;
-        let (start, end) = (octets.len(), octets.len() + len);
-        // With the last octets the buffer goes back at once.
+        let bytes = &mut partial.bytes;
+        let (start, end) = (bytes.len(), bytes.len() + len);
+        // With the last bytes the buffer goes back at once.
         let force = force || len == needed;
-        if !pool.try_reserve(octets, end, start + needed, force) {
+        if !pool.try_reserve(bytes, end, start + needed, force) {
             if start == 0 {
                 self.partial = None;
             }
             return false;
         }
-        octets.resize(end, 0);
-        copy(&mut octets[start..]);
+        bytes.resize(end, 0);
+        copy(&mut bytes[start..]);
         true
     }
 
@@ -122,10 +122,10 @@ impl Deframer {
     #[must_use]
     pub fn large_partial_since(&self) -> Option<Instant> {
         let partial = self.partial.as_ref()?;
-        (partial.octets.capacity() > SMALL_LEN).then_some(partial.started_at)
+        (partial.bytes.capacity() > SMALL_LEN).then_some(partial.started_at)
     }
 
-    /// Takes the FPDU at the head of `run` apart, the next octets in order, if it is whole: its
+    /// Takes the FPDU at the head of `run` apart, the next bytes in order, if it is whole: its
     /// ULPDU, verified, and its length on the wire.
     ///
     /// # Errors
@@ -154,10 +154,10 @@ impl Deframer {
         pool: &'a mut FpduPool,
     ) -> Result<Option<&'a [u8]>, FpduError> {
         let Self { marker_state: marked, partial: Some(partial) } = self else { return Ok(None) };
-        let octets = &partial.octets;
+        let bytes = &partial.bytes;
         let found = match marked {
-            None => fpdu::parse(octets, crc)?,
-            Some(marked) => marked.parse(octets, crc, &mut pool.scratch)?,
+            None => fpdu::parse(bytes, crc)?,
+            Some(marked) => marked.parse(bytes, crc, &mut pool.scratch)?,
         };
         Ok(found.map(|(ulpdu, _)| ulpdu))
     }
@@ -165,16 +165,16 @@ impl Deframer {
     /// Ends the partial FPDU; the buffer goes back to the pool.
     pub fn reset(&mut self, pool: &mut FpduPool) {
         if let Some(partial) = self.partial.take() {
-            pool.release(partial.octets);
+            pool.release(partial.bytes);
         }
     }
 
-    /// Looks for FPDUs in `run`, octets ahead of their turn that begin at `seq`: from where the
+    /// Looks for FPDUs in `run`, bytes ahead of their turn that begin at `seq`: from where the
     /// last ones found end, or else from where a marker points to. Each that is whole and right is
     /// offered to `take`, after all of them were verified: of a run with damage in it, which counts
     /// as lost, none is.
     ///
-    /// In their turn the octets are passed over ([`Deframer::skip_placed`]) if all were taken, or
+    /// In their turn the bytes are passed over ([`Deframer::skip_placed`]) if all were taken, or
     /// else handed in like any other.
     pub fn place_ooo(
         &mut self,
@@ -220,7 +220,7 @@ impl Deframer {
         if is_deferred { OooPlacement::Deferred } else { OooPlacement::Placed(count) }
     }
 
-    /// The turn of `len` octets has come all of whose FPDUs were taken ahead of it.
+    /// The turn of `len` bytes has come all of whose FPDUs were taken ahead of it.
     ///
     /// # Errors
     /// [`FpduError::Marker`]: the lengths before them say that an FPDU goes on there.
@@ -237,7 +237,7 @@ impl Deframer {
 }
 
 impl MarkerState {
-    /// Of the next octet in order, or of the partial FPDU's first.
+    /// Of the next byte in order, or of the partial FPDU's first.
     fn phase(&self) -> usize {
         self.markers.phase(self.next)
     }
@@ -251,11 +251,11 @@ impl MarkerState {
 
     fn parse<'a>(
         &mut self,
-        octets: &[u8],
+        bytes: &[u8],
         crc: bool,
         scratch: &'a mut Vec<u8>,
     ) -> Result<Option<(&'a [u8], usize)>, FpduError> {
-        let found = markers::parse(octets, self.phase(), crc, scratch)?;
+        let found = markers::parse(bytes, self.phase(), crc, scratch)?;
         if let Some((_, used)) = found {
             // req: MPA-001, MPA-127
             self.advance(u32::try_from(used).unwrap_or(0));

@@ -5,23 +5,23 @@ use core::ops::Range;
 use crate::mpa::crc::crc32c;
 use crate::mpa::markers;
 
-/// Octets of the length field in front of the ULPDU.
+/// Bytes of the length field in front of the ULPDU.
 pub const LENGTH_LEN: usize = 2;
-/// Octets of the CRC field.
+/// Bytes of the CRC field.
 pub const CRC_LEN: usize = 4;
 /// Longest FPDU that a length field can announce.
 pub const FPDU_LEN_MAX: usize = fpdu_len(u16::MAX as usize);
-/// Bounds of MULPDU in octets.
+/// Bounds of MULPDU in bytes.
 // req: MPA-044
 pub const MULPDU_RANGE: Range<usize> = 128..64769;
 
-/// Octets of the FPDU around a ULPDU of `ulpdu_len` octets.
+/// Bytes of the FPDU around a ULPDU of `ulpdu_len` bytes.
 #[must_use]
 pub const fn fpdu_len(ulpdu_len: usize) -> usize {
     (LENGTH_LEN + ulpdu_len).next_multiple_of(4) + CRC_LEN
 }
 
-/// Largest ULPDU whose FPDU fits one segment of `emss` octets without markers, within
+/// Largest ULPDU whose FPDU fits one segment of `emss` bytes without markers, within
 /// [`MULPDU_RANGE`] (RFC 5044 section 4.5).
 #[must_use]
 pub const fn mulpdu(emss: usize) -> usize {
@@ -39,8 +39,8 @@ pub(super) const fn clamp_mulpdu(len: usize) -> usize {
     }
 }
 
-/// Completes the FPDU in `out`, whose ULPDU of `ulpdu_len` octets already lies at
-/// [`LENGTH_LEN`]: writes the length, zero padding and the CRC over the very octets that will be
+/// Completes the FPDU in `out`, whose ULPDU of `ulpdu_len` bytes already lies at
+/// [`LENGTH_LEN`]: writes the length, zero padding and the CRC over the very bytes that will be
 /// sent (a zero field when CRCs are off). Returns the FPDU's length.
 ///
 /// # Panics
@@ -87,7 +87,7 @@ fn write_crc(out: &mut [u8], total: usize, crc: bool) {
 /// What is wrong with an FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FpduError {
-    /// The CRC does not match the octets (MPA error 2).
+    /// The CRC does not match the bytes (MPA error 2).
     Crc,
     /// The CRC does, but a marker points elsewhere (MPA error 3).
     Marker,
@@ -104,18 +104,18 @@ pub(super) fn verify_crc(fpdu: &[u8]) -> Result<(), FpduError> {
     if sum == crc32c(covered).to_le_bytes() { Ok(()) } else { Err(FpduError::Crc) }
 }
 
-/// Takes the FPDU at the head of `octets` apart, if it is whole: its ULPDU, verified when `crc`,
+/// Takes the FPDU at the head of `bytes` apart, if it is whole: its ULPDU, verified when `crc`,
 /// and the FPDU's length. `Ok(None)`: not whole yet.
 ///
 /// # Errors
 /// [`FpduError::Crc`].
 #[inline]
-pub fn parse(octets: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, FpduError> {
-    let Some(length) = octets.first_chunk::<LENGTH_LEN>() else { return Ok(None) };
+pub fn parse(bytes: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, FpduError> {
+    let Some(length) = bytes.first_chunk::<LENGTH_LEN>() else { return Ok(None) };
     let ulpdu_len = usize::from(u16::from_be_bytes(*length));
     // req: MPA-055, MPA-056, MPA-130
     let total = fpdu_len(ulpdu_len);
-    let Some(fpdu) = octets.get(..total) else { return Ok(None) };
+    let Some(fpdu) = bytes.get(..total) else { return Ok(None) };
     if crc {
         // req: MPA-059, MPA-060, MPA-123, MPA-125, MPA-149, DDP-025, DDP-135
         verify_crc(fpdu)?;
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// The two ULPDUs of RFC 5044 figures 5 and 6: untagged, 24 zero octets.
+    /// The two ULPDUs of RFC 5044 figures 5 and 6: untagged, 24 zero bytes.
     fn example_ulpdu(control: [u8; 2], msn: u8) -> Vec<u8> {
         let mut ulpdu = vec![0; 42];
         ulpdu[..2].copy_from_slice(&control);

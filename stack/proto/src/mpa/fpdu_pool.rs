@@ -1,13 +1,13 @@
 //! Memory for FPDUs that arrive in pieces.
 //!
 //! An FPDU cannot be placed before its CRC was checked, so all of one that is cut over several
-//! segments has to be kept, per connection. What that may take is bounded by the octets of all
+//! segments has to be kept, per connection. What that may take is bounded by the bytes of all
 //! buffers together, not by their number: a buffer is as long as the FPDU that it is for says, and
 //! with half of the bound lent only as long as what has arrived of it. So a peer takes memory by
 //! what it sends, and a few long FPDUs that never end do not take what thousands of short ones
 //! need.
 //!
-//! At the bound longer buffers are refused; the octets are then declined to TCP, which has them
+//! At the bound longer buffers are refused; the bytes are then declined to TCP, which has them
 //! sent again. A buffer of the shortest kind is never refused: it holds the FPDUs of an ordinary
 //! link, so that those streams go on whatever others have left unfinished. All of them together are
 //! bounded by the number of connections.
@@ -15,11 +15,11 @@
 use crate::mpa::fpdu;
 use crate::mpa::markers;
 
-/// Octets of the longest FPDU with its markers.
+/// Bytes of the longest FPDU with its markers.
 const LEN_MAX: usize = fpdu::FPDU_LEN_MAX + markers::OVERHEAD_MAX;
-/// Lengths of buffers: for links of 1,500 octets, for jumbo frames, and for any FPDU.
+/// Lengths of buffers: for links of 1,500 bytes, for jumbo frames, and for any FPDU.
 const SIZE_CLASSES: [usize; 3] = [2048, 16 * 1024, LEN_MAX];
-/// Octets of the buffers that are never refused.
+/// Bytes of the buffers that are never refused.
 pub const SMALL_LEN: usize = SIZE_CLASSES[0];
 
 /// Buffers for partial FPDUs, bounded per shard.
@@ -27,26 +27,26 @@ pub const SMALL_LEN: usize = SIZE_CLASSES[0];
 pub struct FpduPool {
     /// Buffers given back, of each length.
     free: [Vec<Vec<u8>>; SIZE_CLASSES.len()],
-    free_octets: usize,
+    free_bytes: usize,
     buffers_in_use: usize,
     bytes_in_use: usize,
-    octets_max: usize,
+    bytes_max: usize,
     /// The FPDU being looked at, without its markers.
     pub(super) scratch: Vec<u8>,
 }
 
 impl FpduPool {
-    /// A pool that lends buffers of at most `octets_max` octets in all, the shortest ones apart.
+    /// A pool that lends buffers of at most `bytes_max` bytes in all, the shortest ones apart.
     /// They are allocated as they are needed, and kept within that bound.
     #[must_use]
-    pub const fn new(octets_max: usize) -> Self {
+    pub const fn new(bytes_max: usize) -> Self {
         let free = [const { Vec::new() }; SIZE_CLASSES.len()];
         Self {
             free,
-            free_octets: 0,
+            free_bytes: 0,
             buffers_in_use: 0,
             bytes_in_use: 0,
-            octets_max,
+            bytes_max,
             scratch: Vec::new(),
         }
     }
@@ -57,7 +57,7 @@ impl FpduPool {
         self.buffers_in_use
     }
 
-    /// Octets of the buffers that are lent.
+    /// Bytes of the buffers that are lent.
     #[must_use]
     pub const fn bytes_in_use(&self) -> usize {
         self.bytes_in_use
@@ -66,10 +66,10 @@ impl FpduPool {
     /// Half of what there is is lent, or more: what is left is for streams that go on.
     #[must_use]
     pub const fn is_under_pressure(&self) -> bool {
-        self.bytes_in_use >= self.octets_max / 2
+        self.bytes_in_use >= self.bytes_max / 2
     }
 
-    /// A buffer with room for `len` octets, for a short while: it is never refused.
+    /// A buffer with room for `len` bytes, for a short while: it is never refused.
     #[must_use]
     pub fn alloc(&mut self, len: usize) -> Vec<u8> {
         let mut buffer = Vec::new();
@@ -77,7 +77,7 @@ impl FpduPool {
         buffer
     }
 
-    /// Sees to it that `buffer` has room for `len` octets, what is in it included, of an FPDU that
+    /// Sees to it that `buffer` has room for `len` bytes, what is in it included, of an FPDU that
     /// will have `whole_len` as far as is known. False if that is refused; `must`: it is not.
     pub(super) fn try_reserve(
         &mut self,
@@ -91,7 +91,7 @@ impl FpduPool {
         }
         let (least, ample) = (class_for(len), class_for(fpdu_len.max(len)));
         let admits = |kind: usize| {
-            self.bytes_in_use + SIZE_CLASSES[kind] <= self.octets_max + buffer.capacity()
+            self.bytes_in_use + SIZE_CLASSES[kind] <= self.bytes_max + buffer.capacity()
         };
         let kind = if self.is_under_pressure() || !admits(ample) { least } else { ample };
         if !force && kind > 0 && !admits(kind) {
@@ -107,16 +107,16 @@ impl FpduPool {
         let len = SIZE_CLASSES[kind];
         let buffer = self.free[kind].pop();
         if buffer.is_some() {
-            self.free_octets -= len;
+            self.free_bytes -= len;
         }
         self.buffers_in_use += 1;
         self.bytes_in_use += len;
         // What is kept of other lengths counts too.
         for kind in (0..SIZE_CLASSES.len()).rev() {
-            while self.bytes_in_use + self.free_octets > self.octets_max
+            while self.bytes_in_use + self.free_bytes > self.bytes_max
                 && self.free[kind].pop().is_some()
             {
-                self.free_octets -= SIZE_CLASSES[kind];
+                self.free_bytes -= SIZE_CLASSES[kind];
             }
         }
         buffer.unwrap_or_else(|| Vec::with_capacity(len))
@@ -132,15 +132,15 @@ impl FpduPool {
         self.bytes_in_use -= SIZE_CLASSES[kind];
         // One of each is kept in any case: a lone stream allocates nothing.
         if self.free[kind].is_empty()
-            || self.bytes_in_use + self.free_octets + SIZE_CLASSES[kind] <= self.octets_max
+            || self.bytes_in_use + self.free_bytes + SIZE_CLASSES[kind] <= self.bytes_max
         {
-            self.free_octets += SIZE_CLASSES[kind];
+            self.free_bytes += SIZE_CLASSES[kind];
             self.free[kind].push(buffer);
         }
     }
 }
 
-/// The shortest kind of buffer with room for `len` octets.
+/// The shortest kind of buffer with room for `len` bytes.
 const fn class_for(len: usize) -> usize {
     let mut kind = 0;
     while kind + 1 < SIZE_CLASSES.len() && SIZE_CLASSES[kind] < len {
@@ -153,7 +153,7 @@ const fn class_for(len: usize) -> usize {
 mod tests {
     use super::{FpduPool, LEN_MAX, SIZE_CLASSES, SMALL_LEN};
 
-    /// A buffer for the first `len` octets of an FPDU of `whole_len`.
+    /// A buffer for the first `len` bytes of an FPDU of `whole_len`.
     fn alloc(pool: &mut FpduPool, len: usize, whole_len: usize) -> Option<Vec<u8>> {
         let mut buffer = Vec::new();
         pool.try_reserve(&mut buffer, len, whole_len, false).then_some(buffer)
@@ -190,7 +190,7 @@ mod tests {
         short.into_iter().chain([first, passing]).for_each(|buffer| pool.release(buffer));
         assert_eq!((pool.buffers_in_use(), pool.bytes_in_use()), (0, 0));
         let one_of_each: usize = SIZE_CLASSES.iter().sum();
-        assert!(pool.free_octets <= one_of_each, "{}", pool.free_octets);
+        assert!(pool.free_bytes <= one_of_each, "{}", pool.free_bytes);
         assert!(alloc(&mut pool, 30_000, 60_000).is_some());
     }
 }

@@ -1,10 +1,10 @@
-//! The sending half of MPA in full operation: how long FPDUs may be, and their last octets.
+//! The sending half of MPA in full operation: how long FPDUs may be, and their last bytes.
 
 use crate::mpa::fpdu::{self, CRC_LEN, LENGTH_LEN, MULPDU_RANGE, fpdu_len};
 use crate::mpa::markers::{self, MARKER_INTERVAL};
 use crate::wire::seq::Seq;
 
-/// How the FPDUs of one connection look that it sends. Two octets, of which an idle connection has
+/// How the FPDUs of one connection look that it sends. Two bytes, of which an idle connection has
 /// few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing(u16);
@@ -22,7 +22,7 @@ impl Framing {
         Self(if crc { Self::CRC } else { 0 })
     }
 
-    /// FPDUs with markers: the first octet of full operation has sequence number `start`.
+    /// FPDUs with markers: the first byte of full operation has sequence number `start`.
     #[expect(clippy::cast_possible_truncation, reason = "less than the period")]
     #[must_use]
     pub const fn with_markers(crc: bool, start: Seq) -> Self {
@@ -44,7 +44,7 @@ impl Framing {
         self.0 & Self::MARKERS != 0
     }
 
-    /// Phase of the octet at `seq`, if there are markers.
+    /// Phase of the byte at `seq`, if there are markers.
     #[inline]
     #[must_use]
     pub const fn phase(self, seq: Seq) -> Option<usize> {
@@ -55,14 +55,14 @@ impl Framing {
         Some(seq.0.wrapping_sub(first) as usize % MARKER_INTERVAL)
     }
 
-    /// MULPDU for segments of `emss` octets (RFC 5044 section 4.5).
+    /// MULPDU for segments of `emss` bytes (RFC 5044 section 4.5).
     #[inline]
     #[must_use]
     pub const fn mulpdu(self, emss: usize) -> usize {
         if self.has_markers() { markers::mulpdu(emss) } else { fpdu::mulpdu(emss) }
     }
 
-    /// Octets of the longest FPDU that is due however short segments are: MULPDU is never below
+    /// Bytes of the longest FPDU that is due however short segments are: MULPDU is never below
     /// 128, and one marker falls into such an FPDU at most.
     #[inline]
     #[must_use]
@@ -71,7 +71,7 @@ impl Framing {
         fpdu_len(MULPDU_RANGE.start) + marker
     }
 
-    /// Octets of the longest FPDU that fits a segment of `emss` octets where markers leave most
+    /// Bytes of the longest FPDU that fits a segment of `emss` bytes where markers leave most
     /// room, or of one that is due anyway.
     #[inline]
     #[must_use]
@@ -83,7 +83,7 @@ impl Framing {
         if emss < least { least } else { emss - emss % 4 }
     }
 
-    /// Octets of the stream that an FPDU around `ulpdu_len` octets takes at `seq`.
+    /// Bytes of the stream that an FPDU around `ulpdu_len` bytes takes at `seq`.
     #[inline]
     #[must_use]
     pub const fn wire_len(self, ulpdu_len: usize, seq: Seq) -> usize {
@@ -93,7 +93,7 @@ impl Framing {
         }
     }
 
-    /// The largest ULPDU whose FPDU fits `room` octets at `phase`; 0 if not even its frame does.
+    /// The largest ULPDU whose FPDU fits `room` bytes at `phase`; 0 if not even its frame does.
     // req: MPA-115, MPA-116
     #[inline]
     #[must_use]

@@ -1,32 +1,32 @@
-//! Markers: four octets at every 512th octet of a direction's stream that say where the FPDU around
+//! Markers: four bytes at every 512th byte of a direction's stream that say where the FPDU around
 //! them begins (RFC 5044 section 4.3).
 //!
-//! FPDUs are multiples of four octets and so is the period, so a marker never splits the length
+//! FPDUs are multiples of four bytes and so is the period, so a marker never splits the length
 //! field, the padding or the CRC. One that falls between two FPDUs belongs to the second, one in
-//! front of a CRC to the FPDU of that CRC. Positions are counted by *phase*: octets since the last
+//! front of a CRC to the FPDU of that CRC. Positions are counted by *phase*: bytes since the last
 //! place of a marker, 0 at the place itself.
 //!
-//! The base of the pointer is the first octet of `ULPDU_Length`, as RFC 5044 says; draft-02 can be
+//! The base of the pointer is the first byte of `ULPDU_Length`, as RFC 5044 says; draft-02 can be
 //! read as counting from the marker that an FPDU opens with. `FPDUPTR_BASE_IS_LENGTH` is that choice;
 //! a receiver takes either.
 
 use crate::mpa::fpdu::{CRC_LEN, FPDU_LEN_MAX, FpduError, LENGTH_LEN, clamp_mulpdu, fpdu_len};
 use crate::wire::seq::Seq;
 
-/// Octets from one marker to the next, its own included.
+/// Bytes from one marker to the next, its own included.
 // req: MPA-067, MPA-075, MPA-077
 pub const MARKER_INTERVAL: usize = 512;
-/// Octets of a marker.
+/// Bytes of a marker.
 pub const MARKER_LEN: usize = 4;
-/// Octets of FPDUs between two markers.
+/// Bytes of FPDUs between two markers.
 const INTERVAL_CONTENT_LEN: usize = MARKER_INTERVAL - MARKER_LEN;
-/// Most octets that markers add to an FPDU of [`FPDU_LEN_MAX`] octets.
+/// Most bytes that markers add to an FPDU of [`FPDU_LEN_MAX`] bytes.
 pub const OVERHEAD_MAX: usize = MARKER_LEN * FPDU_LEN_MAX.div_ceil(INTERVAL_CONTENT_LEN);
 /// Pointers of an FPDU that opens with a marker count from its length field, behind that marker.
 // req: MPA-066
 const FPDUPTR_BASE_IS_LENGTH: bool = true;
 
-/// Where a direction's markers lie: at this sequence number and every [`MARKER_INTERVAL`] octets from it,
+/// Where a direction's markers lie: at this sequence number and every [`MARKER_INTERVAL`] bytes from it,
 /// modulo 2^32, which is a multiple of the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markers {
@@ -34,7 +34,7 @@ pub struct Markers {
 }
 
 impl Markers {
-    /// The first marker lies at `start`, the first octet of full operation.
+    /// The first marker lies at `start`, the first byte of full operation.
     #[must_use]
     pub const fn starting_at(start: Seq) -> Self {
         Self { start }
@@ -46,7 +46,7 @@ impl Markers {
         self.start
     }
 
-    /// The phase of an octet, 0..512.
+    /// The phase of an byte, 0..512.
     // req: MPA-070, MPA-078
     #[must_use]
     pub fn phase(self, seq: Seq) -> usize {
@@ -54,29 +54,29 @@ impl Markers {
     }
 }
 
-/// The phase `len` octets on.
+/// The phase `len` bytes on.
 #[must_use]
 pub const fn advance_phase(phase: usize, len: usize) -> usize {
     (phase + len) % MARKER_INTERVAL
 }
 
-/// Octets from `phase` to the next marker, 0 if it is there.
+/// Bytes from `phase` to the next marker, 0 if it is there.
 const fn bytes_to_marker(phase: usize) -> usize {
     (MARKER_INTERVAL - phase) % MARKER_INTERVAL
 }
 
-/// Octets of the marker that an FPDU at `phase` opens with.
+/// Bytes of the marker that an FPDU at `phase` opens with.
 const fn leading_marker_len(phase: usize) -> usize {
     if phase == 0 { MARKER_LEN } else { 0 }
 }
 
-/// Markers within an FPDU that begins at `phase` and has `content` octets besides.
+/// Markers within an FPDU that begins at `phase` and has `content` bytes besides.
 // req: MPA-082
 const fn marker_count(phase: usize, content: usize) -> usize {
     content.saturating_sub(bytes_to_marker(phase)).div_ceil(INTERVAL_CONTENT_LEN)
 }
 
-/// Octets of the stream that an FPDU takes that begins at `phase` and has `content` octets without
+/// Bytes of the stream that an FPDU takes that begins at `phase` and has `content` bytes without
 /// markers.
 // req: MPA-061, MPA-175
 #[must_use]
@@ -84,7 +84,7 @@ pub const fn wire_len(phase: usize, content: usize) -> usize {
     content + MARKER_LEN * marker_count(phase, content)
 }
 
-/// Most octets of an FPDU without its markers that fit `room` octets of the stream from `phase` on.
+/// Most bytes of an FPDU without its markers that fit `room` bytes of the stream from `phase` on.
 #[must_use]
 pub const fn content_max(phase: usize, capacity: usize) -> usize {
     let before = bytes_to_marker(phase);
@@ -99,7 +99,7 @@ pub const fn content_max(phase: usize, capacity: usize) -> usize {
     content - content % 4
 }
 
-/// Largest ULPDU whose FPDU fits one segment of `emss` octets wherever its markers fall, within
+/// Largest ULPDU whose FPDU fits one segment of `emss` bytes wherever its markers fall, within
 /// [`MULPDU_RANGE`](crate::mpa::fpdu::MULPDU_RANGE) (MPA-113).
 // req: MPA-113, MPA-114, MPA-119
 #[must_use]
@@ -108,7 +108,7 @@ pub const fn mulpdu(emss: usize) -> usize {
     clamp_mulpdu(emss.saturating_sub(overhead))
 }
 
-/// What the marker says that lies `at` octets behind the first octet of an FPDU begun at `phase`.
+/// What the marker says that lies `at` bytes behind the first byte of an FPDU begun at `phase`.
 #[expect(clippy::cast_possible_truncation, reason = "no FPDU that is sent is that long")]
 const fn fpduptr(phase: usize, at: usize) -> u16 {
     let base = if FPDUPTR_BASE_IS_LENGTH { leading_marker_len(phase) } else { 0 };
@@ -117,7 +117,7 @@ const fn fpduptr(phase: usize, at: usize) -> u16 {
 }
 
 /// Puts the markers of the FPDU at the head of `out` in their places: it begins at `phase` and has
-/// `content` octets so far. Returns its length with them.
+/// `content` bytes so far. Returns its length with them.
 ///
 /// # Panics
 /// If `out` is shorter than [`wire_len`].
@@ -134,37 +134,37 @@ pub fn insert_markers(out: &mut [u8], phase: usize, content: usize) -> usize {
     wire_len(phase, content)
 }
 
-/// Octets of the stream that the FPDU at the head of `octets`, begun at `phase`, takes as far as
+/// Bytes of the stream that the FPDU at the head of `bytes`, begun at `phase`, takes as far as
 /// they tell: up to its length field, or whole.
 #[must_use]
-pub fn needed_len(octets: &[u8], phase: usize) -> usize {
+pub fn needed_len(bytes: &[u8], phase: usize) -> usize {
     let lead = leading_marker_len(phase);
-    match ulpdu_len(octets, lead) {
+    match ulpdu_len(bytes, lead) {
         None => lead + LENGTH_LEN,
         Some(len) => wire_len(phase, fpdu_len(len)),
     }
 }
 
-fn ulpdu_len(octets: &[u8], at: usize) -> Option<usize> {
-    let length = octets.get(at..)?.first_chunk::<LENGTH_LEN>()?;
+fn ulpdu_len(bytes: &[u8], at: usize) -> Option<usize> {
+    let length = bytes.get(at..)?.first_chunk::<LENGTH_LEN>()?;
     Some(usize::from(u16::from_be_bytes(*length)))
 }
 
-/// Takes the FPDU at the head of `octets` apart, which begins at `phase`, if it is whole: verifies
-/// it, and leaves its octets without markers in `scratch`. Returns its ULPDU and its length on the
+/// Takes the FPDU at the head of `bytes` apart, which begins at `phase`, if it is whole: verifies
+/// it, and leaves its bytes without markers in `scratch`. Returns its ULPDU and its length on the
 /// wire. `Ok(None)`: not whole yet.
 ///
 /// # Errors
 /// [`FpduError`], the CRC's first: what a marker says means nothing under a wrong one.
 pub fn parse<'a>(
-    octets: &[u8],
+    bytes: &[u8],
     phase: usize,
     crc: bool,
     scratch: &'a mut Vec<u8>,
 ) -> Result<Option<(&'a [u8], usize)>, FpduError> {
-    let Some(ulpdu_len) = ulpdu_len(octets, leading_marker_len(phase)) else { return Ok(None) };
+    let Some(ulpdu_len) = ulpdu_len(bytes, leading_marker_len(phase)) else { return Ok(None) };
     let total = wire_len(phase, fpdu_len(ulpdu_len));
-    let Some(fpdu) = octets.get(..total) else { return Ok(None) };
+    let Some(fpdu) = bytes.get(..total) else { return Ok(None) };
     if crc {
         // req: MPA-088, MPA-091
         crate::mpa::fpdu::verify_crc(fpdu)?;
@@ -191,8 +191,8 @@ pub fn parse<'a>(
     Ok(Some((&scratch[LENGTH_LEN..LENGTH_LEN + ulpdu_len], total)))
 }
 
-/// Where an FPDU begins within `run`, octets of the stream from `phase` on: found by the first
-/// marker that points to one. The octets before it belong to FPDUs that nothing here locates.
+/// Where an FPDU begins within `run`, bytes of the stream from `phase` on: found by the first
+/// marker that points to one. The bytes before it belong to FPDUs that nothing here locates.
 // req: MPA-065, MPA-069, MPA-072, MPA-124, MPA-126, MPA-128
 #[must_use]
 pub fn find_fpdu_start(run: &[u8], phase: usize) -> Option<usize> {

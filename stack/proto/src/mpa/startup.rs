@@ -18,11 +18,11 @@ pub struct ReadDepths {
 /// A message that tells a responder that it may send (RFC 6581 section 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// A Send of no octets.
+    /// A Send of no bytes.
     Send,
-    /// An RDMA Write of no octets.
+    /// An RDMA Write of no bytes.
     Write,
-    /// An RDMA Read of no octets.
+    /// An RDMA Read of no bytes.
     Read,
 }
 
@@ -130,7 +130,7 @@ pub struct Negotiated {
     pub version: Version,
     /// What this end sends before anything else (initiator).
     pub rtr: Option<Rtr>,
-    /// A Send of no octets may be the first thing to come, and is for no buffer (responder).
+    /// A Send of no bytes may be the first thing to come, and is for no buffer (responder).
     pub rtr_send_expected: bool,
 }
 

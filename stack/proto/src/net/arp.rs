@@ -6,7 +6,7 @@ use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 
 use crate::wire::ethernet::{BROADCAST, ETHERTYPE_ARP, EthernetLink};
 
-/// Octets of an ARP packet.
+/// Bytes of an ARP packet.
 const PACKET_LEN: usize = 28;
 
 /// A received ARP packet, as far as it matters.
@@ -50,7 +50,7 @@ pub fn parse(packet: &[u8]) -> Option<Arp> {
 /// Writes to `out` the frame that asks for `target`, at `mac` or everywhere; returns its length.
 ///
 /// # Panics
-/// If `out` is shorter than the frame; 46 octets always suffice.
+/// If `out` is shorter than the frame; 46 bytes always suffice.
 pub fn write_request(
     link: EthernetLink,
     source: Ipv4Addr,

@@ -20,12 +20,12 @@ use crate::wire::tcp::TCP_LEN;
 const PACKET_LEN_MAX: usize = 65_535;
 /// Pieces of one packet: 64 KiB at an MTU of 576 are 119.
 const FRAGMENT_COUNT_MAX: usize = 128;
-/// What a piece costs besides its octets, and a packet besides its pieces.
+/// What a piece costs besides its bytes, and a packet besides its pieces.
 const FRAGMENT_OVERHEAD: usize = 64;
 const PACKET_OVERHEAD: usize = 256;
 /// Least that the first piece must hold of what follows the IP header.
 const FIRST_FRAGMENT_LEN_MIN: usize = 8;
-/// Octets behind the headers that errors quote.
+/// Bytes behind the headers that errors quote.
 const QUOTED_LEN: usize = 64;
 
 /// Bounds of reassembly.
@@ -36,13 +36,13 @@ pub struct ReassemblyConfig {
     pub timeout_ns: u64,
     /// Packets at a time.
     pub packets_max: usize,
-    /// Octets of memory over all of them.
-    pub octets_max: usize,
+    /// Bytes of memory over all of them.
+    pub bytes_max: usize,
 }
 
 impl Default for ReassemblyConfig {
     fn default() -> Self {
-        Self { timeout_ns: 15 * SECOND, packets_max: 64, octets_max: 1 << 20 }
+        Self { timeout_ns: 15 * SECOND, packets_max: 64, bytes_max: 1 << 20 }
     }
 }
 
@@ -98,7 +98,7 @@ pub struct ReassemblyFailure {
     pub mac: [u8; 6],
     /// Its first fragment, without the Ethernet header, as far as errors quote it.
     pub quote: Vec<u8>,
-    /// Octets of that fragment, header and all.
+    /// Bytes of that fragment, header and all.
     pub fragment_len: u16,
 }
 
@@ -115,12 +115,12 @@ struct Key {
 #[derive(Debug)]
 struct StoredFragment {
     start: usize,
-    octets: Box<[u8]>,
+    bytes: Box<[u8]>,
 }
 
 impl StoredFragment {
     const fn end(&self) -> usize {
-        self.start + self.octets.len()
+        self.start + self.bytes.len()
     }
 }
 
@@ -131,11 +131,11 @@ struct FragmentQueue {
     created_at: Instant,
     /// Ethernet and IP header of the first fragment as they will be, lengths aside.
     header: Option<Header>,
-    /// In order, none touching another's octets.
+    /// In order, none touching another's bytes.
     fragments: Vec<StoredFragment>,
-    /// Octets of the pieces together.
+    /// Bytes of the pieces together.
     received_len: usize,
-    /// Octets of the whole, once the last fragment was here.
+    /// Bytes of the whole, once the last fragment was here.
     total_len: Option<usize>,
     /// A router on the way was congested (RFC 3168 section 5.3).
     ce_marked: bool,
@@ -145,7 +145,7 @@ struct FragmentQueue {
 
 #[derive(Debug)]
 struct Header {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     l3: usize,
     /// The headers of the packet as they came.
     raw: Vec<u8>,
@@ -158,7 +158,7 @@ pub struct Reassembler {
     config: ReassemblyConfig,
     queues: Vec<FragmentQueue>,
     /// Memory in use, as it is counted.
-    octets: usize,
+    bytes: usize,
     failure_count: u64,
     /// The latest of these that its source can be told of.
     last_failure: Option<ReassemblyFailure>,
@@ -168,7 +168,7 @@ impl Reassembler {
     /// None yet; nothing is allocated.
     #[must_use]
     pub const fn new(config: ReassemblyConfig) -> Self {
-        Self { config, queues: Vec::new(), octets: 0, failure_count: 0, last_failure: None }
+        Self { config, queues: Vec::new(), bytes: 0, failure_count: 0, last_failure: None }
     }
 
     /// Packets given up so far: too late, for want of room, or refused.
@@ -185,7 +185,7 @@ impl Reassembler {
 
     /// Takes a fragment, `part` being what `packet` says of it.
     ///
-    /// Cost: the octets are copied twice; one pass over the packets at hand.
+    /// Cost: the bytes are copied twice; one pass over the packets at hand.
     pub fn on_fragment(
         &mut self,
         now: Instant,
@@ -200,7 +200,7 @@ impl Reassembler {
             id: part.id,
             protocol: packet.src.is_ipv4().then_some(packet.protocol),
         };
-        let Some(octets) = fragment_payload(frame, packet, part) else {
+        let Some(bytes) = fragment_payload(frame, packet, part) else {
             self.reject(&key);
             return FragmentOutcome::Rejected;
         };
@@ -209,7 +209,7 @@ impl Reassembler {
             let Some(header) = Header::from_first_fragment(frame.head(), packet, part) else {
                 return FragmentOutcome::Rejected;
             };
-            let piece = StoredFragment { start: 0, octets };
+            let piece = StoredFragment { start: 0, bytes };
             return reassemble(header, &[piece], has_ce(packet))
                 .map_or(FragmentOutcome::Rejected, FragmentOutcome::Complete);
         }
@@ -217,25 +217,25 @@ impl Reassembler {
             Some(at) => at,
             None => self.create_queue(now, key),
         };
-        let cost = octets.len() + FRAGMENT_OVERHEAD;
+        let cost = bytes.len() + FRAGMENT_OVERHEAD;
         let partial = &mut self.queues[at];
         if partial.rejected {
             return FragmentOutcome::Rejected;
         }
-        match partial.insert(frame.head(), packet, part, octets) {
+        match partial.insert(frame.head(), packet, part, bytes) {
             InsertOutcome::Duplicate => return FragmentOutcome::Buffered,
             InsertOutcome::Conflict => {
                 self.reject(&key);
                 return FragmentOutcome::Rejected;
             }
-            InsertOutcome::Inserted => self.octets += cost,
+            InsertOutcome::Inserted => self.bytes += cost,
         }
         if !partial.is_complete() {
             self.evict(&key);
             return FragmentOutcome::Buffered;
         }
         let mut partial = self.queues.remove(at);
-        self.octets -= partial.cost();
+        self.bytes -= partial.cost();
         let whole = partial.header.take();
         let whole =
             whole.and_then(|header| reassemble(header, &partial.fragments, partial.ce_marked));
@@ -253,7 +253,7 @@ impl Reassembler {
             // The oldest stands first.
             self.drop_queue(0, FailureReason::Evicted);
         }
-        self.octets += PACKET_OVERHEAD;
+        self.bytes += PACKET_OVERHEAD;
         self.queues.push(FragmentQueue {
             key,
             created_at: now,
@@ -270,7 +270,7 @@ impl Reassembler {
     /// Gives up the oldest packets but `key` until what is left fits.
     // req: MPA-172
     fn evict(&mut self, key: &Key) {
-        while self.octets > self.config.octets_max {
+        while self.bytes > self.config.bytes_max {
             let Some(at) = self.queues.iter().position(|partial| partial.key != *key) else {
                 break;
             };
@@ -280,7 +280,7 @@ impl Reassembler {
 
     fn drop_queue(&mut self, at: usize, reason: FailureReason) {
         let partial = self.queues.remove(at);
-        self.octets -= partial.cost();
+        self.bytes -= partial.cost();
         self.failure_count += u64::from(!partial.rejected);
         self.last_failure = partial.failure(reason).or(self.last_failure.take());
     }
@@ -296,7 +296,7 @@ impl Reassembler {
     fn reject(&mut self, key: &Key) {
         let found = self.queues.iter_mut().find(|partial| partial.key == *key);
         let Some(partial) = found.filter(|partial| !partial.rejected) else { return };
-        self.octets -= partial.cost() - PACKET_OVERHEAD;
+        self.bytes -= partial.cost() - PACKET_OVERHEAD;
         partial.rejected = true;
         partial.fragments = Vec::new();
         partial.header = None;
@@ -326,9 +326,9 @@ impl FragmentQueue {
         let header = self.header.as_ref().filter(|header| header.is_tcp)?;
         let first = self.fragments.first().filter(|piece| piece.start == 0)?;
         let mut quote = header.raw.clone();
-        quote.extend(first.octets.iter().take(QUOTED_LEN));
-        let fragment_len = u16::try_from(header.raw.len() + first.octets.len()).ok()?;
-        let mac = *header.octets.get(6..)?.first_chunk()?;
+        quote.extend(first.bytes.iter().take(QUOTED_LEN));
+        let fragment_len = u16::try_from(header.raw.len() + first.bytes.len()).ok()?;
+        let mac = *header.bytes.get(6..)?.first_chunk()?;
         Some(ReassemblyFailure { reason, mac, quote, fragment_len })
     }
 
@@ -341,13 +341,13 @@ impl FragmentQueue {
         head: &[u8],
         packet: &Packet,
         part: &Fragment,
-        octets: Box<[u8]>,
+        bytes: Box<[u8]>,
     ) -> InsertOutcome {
-        let piece = StoredFragment { start: part.offset, octets };
+        let piece = StoredFragment { start: part.offset, bytes };
         let at = self.fragments.partition_point(|other| other.start < piece.start);
         if let Some(other) = self.fragments.get(at).filter(|other| other.start == piece.start) {
             // A wire may repeat a frame.
-            return if other.octets == piece.octets {
+            return if other.bytes == piece.bytes {
                 InsertOutcome::Duplicate
             } else {
                 InsertOutcome::Conflict
@@ -374,7 +374,7 @@ impl FragmentQueue {
             self.total_len = Some(end);
         }
         self.ce_marked |= has_ce(packet);
-        self.received_len += piece.octets.len();
+        self.received_len += piece.bytes.len();
         // req: MPA-168, MPA-170
         self.fragments.insert(at, piece);
         InsertOutcome::Inserted
@@ -385,26 +385,26 @@ impl Header {
     /// The headers in front of the fragments, that of fragments taken out.
     fn from_first_fragment(head: &[u8], packet: &Packet, part: &Fragment) -> Option<Self> {
         let end = if packet.src.is_ipv4() { packet.l4 } else { packet.l4.checked_sub(8)? };
-        let mut octets = head.get(..end)?.to_vec();
-        *octets.get_mut(part.protocol_at)? = packet.protocol;
+        let mut bytes = head.get(..end)?.to_vec();
+        *bytes.get_mut(part.protocol_at)? = packet.protocol;
         let raw = head.get(packet.l3..packet.l4)?.to_vec();
         let is_tcp = packet.protocol == PROTOCOL_TCP;
-        Some(Self { octets, l3: packet.l3, raw, is_tcp })
+        Some(Self { bytes, l3: packet.l3, raw, is_tcp })
     }
 }
 
-/// The octets of a fragment; `None` if no packet can have it.
+/// The bytes of a fragment; `None` if no packet can have it.
 fn fragment_payload(frame: &impl RxFrame, packet: &Packet, part: &Fragment) -> Option<Box<[u8]>> {
     let len = packet.end.checked_sub(packet.l4).filter(|&len| len > 0)?;
     if part.offset + len > PACKET_LEN_MAX || part.more && len % 8 != 0 {
         return None;
     }
-    let mut octets = vec![0; len].into_boxed_slice();
-    frame.copy_out(packet.l4, &mut octets);
+    let mut bytes = vec![0; len].into_boxed_slice();
+    frame.copy_out(packet.l4, &mut bytes);
     // The headers that decide where a packet goes lie in its first fragment (RFC 1858, RFC 7112).
     if part.offset == 0 {
         let needed = if packet.protocol == PROTOCOL_TCP {
-            octets.get(12).map_or(TCP_LEN, |octet| usize::from(octet >> 4) * 4).max(TCP_LEN)
+            bytes.get(12).map_or(TCP_LEN, |byte| usize::from(byte >> 4) * 4).max(TCP_LEN)
         } else {
             FIRST_FRAGMENT_LEN_MIN
         };
@@ -412,7 +412,7 @@ fn fragment_payload(frame: &impl RxFrame, packet: &Packet, part: &Fragment) -> O
             return None;
         }
     }
-    Some(octets)
+    Some(bytes)
 }
 
 const fn has_ce(packet: &Packet) -> bool {
@@ -421,14 +421,14 @@ const fn has_ce(packet: &Packet) -> bool {
 
 /// Puts the packet together; `None` if it is longer than a packet can be.
 fn reassemble(header: Header, pieces: &[StoredFragment], congested: bool) -> Option<Reassembled> {
-    let Header { mut octets, l3, .. } = header;
-    octets.reserve(pieces.iter().map(|piece| piece.octets.len()).sum());
-    let header_end = octets.len();
+    let Header { mut bytes, l3, .. } = header;
+    bytes.reserve(pieces.iter().map(|piece| piece.bytes.len()).sum());
+    let header_end = bytes.len();
     for piece in pieces {
-        octets.extend_from_slice(&piece.octets);
+        bytes.extend_from_slice(&piece.bytes);
     }
-    let len = octets.len() - l3;
-    let ip = &mut octets[l3..];
+    let len = bytes.len() - l3;
+    let ip = &mut bytes[l3..];
     if ip[0] >> 4 == 4 {
         let total = u16::try_from(len).ok()?;
         ip[2..4].copy_from_slice(&total.to_be_bytes());
@@ -447,5 +447,5 @@ fn reassemble(header: Header, pieces: &[StoredFragment], congested: bool) -> Opt
             ip[1] |= 0x30;
         }
     }
-    Some(Reassembled(octets))
+    Some(Reassembled(bytes))
 }

@@ -7,7 +7,7 @@ use crate::wire::checksum::{self, Accumulator};
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
 use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Packet};
 
-/// Octets in front of the data: type, code, checksum, identifier, sequence number.
+/// Bytes in front of the data: type, code, checksum, identifier, sequence number.
 const ECHO_HEADER_LEN: usize = 8;
 /// Time to live of answers.
 const HOP_LIMIT: u8 = 64;
@@ -20,7 +20,7 @@ const ECHO_TYPES_V6: [u8; 2] = [128, 129];
 /// with a right checksum and the reply fits in `mtu`; returns its length. It goes to `mac`, and
 /// comes from the address that was asked; the caller makes sure that this is ours.
 ///
-/// Cost: the octets are copied once and summed twice.
+/// Cost: the bytes are copied once and summed twice.
 pub fn write_reply(
     frame: &impl RxFrame,
     packet: &Packet,
@@ -151,8 +151,8 @@ mod tests {
         frame
     }
 
-    fn reply_to(octets: Vec<u8>, link: EthernetLink, head: usize) -> Option<Vec<u8>> {
-        let frame = Frame(octets, head);
+    fn reply_to(bytes: Vec<u8>, link: EthernetLink, head: usize) -> Option<Vec<u8>> {
+        let frame = Frame(bytes, head);
         let packet = Packet::parse(frame.head(), frame.len(), link.header_len(), true).unwrap();
         let mut out = vec![0xff; 1518];
         let len = write_reply(&frame, &packet, link, MACS[1], 1500, &mut out)?;
@@ -169,9 +169,9 @@ mod tests {
             let data: Vec<u8> = (0..data_len).map(|at: usize| at as u8).collect();
             let l3 = link.header_len();
             for most in [62, usize::MAX] {
-                let octets = request(false, link, &data);
-                let head = most.min(octets.len());
-                let out = reply_to(octets, link, head).unwrap();
+                let bytes = request(false, link, &data);
+                let head = most.min(bytes.len());
+                let out = reply_to(bytes, link, head).unwrap();
                 assert_eq!(out[..6], MACS[1]);
                 let ip = smol::Ipv4Packet::new_checked(&out[l3..]).unwrap();
                 assert!(ip.verify_checksum() && ip.hop_limit() == 64);
@@ -180,9 +180,9 @@ mod tests {
                 let reply = smol::Icmpv4Repr::EchoReply { ident: 7, seq_no: 9, data: &data };
                 assert_eq!(smol::Icmpv4Repr::parse(&icmp, &caps), Ok(reply));
 
-                let octets = request(true, link, &data);
-                let head = most.min(octets.len());
-                let out = reply_to(octets, link, head).unwrap();
+                let bytes = request(true, link, &data);
+                let head = most.min(bytes.len());
+                let out = reply_to(bytes, link, head).unwrap();
                 let ip = smol::Ipv6Packet::new_checked(&out[l3..]).unwrap();
                 assert_eq!((ip.src_addr(), ip.dst_addr()), (V6[0], V6[1]));
                 let icmp = smol::Icmpv6Packet::new_checked(ip.payload()).unwrap();

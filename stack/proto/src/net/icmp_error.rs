@@ -1,8 +1,8 @@
 //! ICMP error messages about TCP segments that this host sent (RFC 792, RFC 1191, RFC 4443).
 //!
-//! An error quotes the packet it is about: its IP header and at least the first eight octets of
+//! An error quotes the packet it is about: its IP header and at least the first eight bytes of
 //! TCP, which are both ports and the sequence number. Anybody can send such a message, so nothing
-//! is believed here but its form: checksums, and that every octet looked at lies inside it. Whether
+//! is believed here but its form: checksums, and that every byte looked at lies inside it. Whether
 //! the quoted segment is really under way is for the connection to say (RFC 5927 section 4.1).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,11 +12,11 @@ use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Pack
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, FourTuple};
 
-/// Octets before the quoted packet.
+/// Bytes before the quoted packet.
 const HEADER_LEN: usize = 8;
-/// Octets of TCP that are always quoted: ports and sequence number (RFC 792).
+/// Bytes of TCP that are always quoted: ports and sequence number (RFC 792).
 const TCP_QUOTED_LEN: usize = 8;
-/// Octets of TCP quoted from which acknowledgment number and flags are known.
+/// Bytes of TCP quoted from which acknowledgment number and flags are known.
 const TCP_FLAGS_END: usize = 14;
 /// IPv6 extension headers looked past before TCP.
 const EXTENSION_COUNT_MAX: usize = 8;
@@ -26,7 +26,7 @@ const PROTOCOL_TCP: u8 = 6;
 /// What an error message says of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpErrorKind {
-    /// It is longer than a link on its way takes. `mtu`: octets of IP packet that fit; `None` from
+    /// It is longer than a link on its way takes. `mtu`: bytes of IP packet that fit; `None` from
     /// routers older than RFC 1191, which do not say.
     PacketTooBig {
         /// See the variant.
@@ -69,7 +69,7 @@ pub struct IcmpError {
     pub seq: Seq,
     /// Its acknowledgment number, if so much is quoted and its ACK flag is set.
     pub ack: Option<Seq>,
-    /// Octets that the quoted packet had by its IP header.
+    /// Bytes that the quoted packet had by its IP header.
     pub packet_len: u32,
 }
 
@@ -94,7 +94,7 @@ pub enum ParseError {
 }
 
 impl IcmpError {
-    /// Parses an IP packet (the frame without its link header); octets behind its end are ignored.
+    /// Parses an IP packet (the frame without its link header); bytes behind its end are ignored.
     ///
     /// # Errors
     /// [`ParseError`]. With [`ParseError::NotError`] the packet may be something else of use; with
@@ -201,8 +201,8 @@ impl<'a> Quote<'a> {
             return Err(ParseError::BadQuote);
         }
         let address = |at: usize| {
-            let octets: [u8; 16] = core::array::from_fn(|i| ip[at + i]);
-            Ipv6Addr::from(octets).into()
+            let bytes: [u8; 16] = core::array::from_fn(|i| ip[at + i]);
+            Ipv6Addr::from(bytes).into()
         };
         let (mut next, mut rest) = (ip[6], &quoted[40..]);
         for _ in 0..EXTENSION_COUNT_MAX {

@@ -7,7 +7,7 @@ use crate::wire::checksum::{self, Accumulator};
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
 use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-/// Octets in front of the quotation.
+/// Bytes in front of the quotation.
 const HEADER_LEN: usize = 8;
 /// Time to live of errors.
 const HOP_LIMIT: u8 = 64;

@@ -26,7 +26,7 @@ const REPORT_V2: u8 = 143;
 /// Hop-by-hop options: router alert for MLD, and padding; ICMPv6 follows.
 const HOP_BY_HOP: [u8; 8] = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
 const IPV6_LEN: usize = 40;
-/// Octets of a message of version 1, and of a query of version 2 at least.
+/// Bytes of a message of version 1, and of a query of version 2 at least.
 const V1_LEN: usize = 24;
 const V2_QUERY_LEN: usize = 28;
 const RECORD_LEN: usize = 20;

@@ -15,7 +15,7 @@ use crate::wire::ethernet::{ETHERTYPE_IPV6, EthernetLink};
 const HOP_LIMIT: u8 = 255;
 /// Every host on the link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// Octets of IPv6 header and message with one option.
+/// Bytes of IPv6 header and message with one option.
 const PACKET_LEN: usize = 40 + 32;
 
 /// A message that passed all checks.
@@ -80,7 +80,7 @@ pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Opt
 /// be; returns its length.
 ///
 /// # Panics
-/// If `out` is shorter than the frame; 90 octets always suffice.
+/// If `out` is shorter than the frame; 90 bytes always suffice.
 pub fn write_solicitation(
     link: EthernetLink,
     source: Ipv6Addr,

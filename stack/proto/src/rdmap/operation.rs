@@ -8,10 +8,10 @@ use crate::ddp::regions::Stag;
 pub use crate::ddp::sgl::{INLINE_LEN_MAX, SGE_COUNT_MAX, SgList, Sge};
 pub use crate::wire::atomic::{AtomicOp, ImmediateData};
 
-/// Octets a message may have (RFC 5040 section 1.1).
+/// Bytes a message may have (RFC 5040 section 1.1).
 pub const MESSAGE_LEN_MAX: u32 = u32::MAX;
 
-/// Where the octets of a message come from.
+/// Where the bytes of a message come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Gathered from registered memory when the message is built.
@@ -21,22 +21,22 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// No octets.
+    /// No bytes.
     #[must_use]
     pub const fn empty() -> Self {
         Self::Inline(ArrayVec::new_const())
     }
 
-    /// Octets in total; more than [`MESSAGE_LEN_MAX`] is refused when posted.
+    /// Bytes in total; more than [`MESSAGE_LEN_MAX`] is refused when posted.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
             Self::Gather(list) => crate::ddp::sgl::len(list),
-            Self::Inline(octets) => octets.len() as u64,
+            Self::Inline(bytes) => bytes.len() as u64,
         }
     }
 
-    /// True if there is no octet.
+    /// True if there is no byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -44,7 +44,7 @@ impl Payload {
 }
 
 impl Operation {
-    /// Octets that the operation moves.
+    /// Bytes that the operation moves.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -63,7 +63,7 @@ impl Operation {
         matches!(self, Self::Bind(_) | Self::Invalidate { .. })
     }
 
-    /// True if it moves no octet.
+    /// True if it moves no byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -134,7 +134,7 @@ pub enum Operation {
         /// What to do.
         op: AtomicOp,
         /// Where the word that was there before is placed, in the byte order of this machine:
-        /// eight octets.
+        /// eight bytes.
         sink: Sge,
         /// STag at the peer.
         rkey: Stag,
@@ -144,7 +144,7 @@ pub enum Operation {
     /// Immediate Data: uses up a receive buffer of the peer and puts nothing there; the data come
     /// with its completion. Whatever was written before is in place by then.
     Immediate {
-        /// Eight octets.
+        /// Eight bytes.
         data: ImmediateData,
         /// Asks the peer for an event (Immediate Data with Solicited Event).
         solicited: bool,
@@ -157,7 +157,7 @@ pub enum Operation {
         rkey: Stag,
         /// Tagged offset at the peer.
         remote: u64,
-        /// Eight octets.
+        /// Eight bytes.
         data: ImmediateData,
         /// Asks the peer for an event.
         solicited: bool,

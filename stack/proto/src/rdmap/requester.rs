@@ -39,11 +39,11 @@ pub struct Request {
 enum Progress {
     /// Not begun, or begun and not built whole.
     Queued,
-    /// Its octets no longer depend on the application's memory.
+    /// Its bytes no longer depend on the application's memory.
     Built,
     /// A Write with immediate data whose Write is built, and its Immediate Data not.
     WriteBuilt,
-    /// A Read whose response is `received` octets in.
+    /// A Read whose response is `received` bytes in.
     Reading { received: u32 },
     /// An atomic operation whose request was built, under this name.
     Atomic { id: u32 },
@@ -79,7 +79,7 @@ pub struct Requester {
     count_max: usize,
     /// Entries before this index are built.
     built_count: usize,
-    /// Octets of the entry at `built` that went into segments.
+    /// Bytes of the entry at `built` that went into segments.
     offset: u64,
     /// Reads and atomic operations in progress, oldest first, each counted from the first request
     /// ever posted.
@@ -132,7 +132,7 @@ impl Requester {
         self.outstanding.len() + usize::from(self.rtr_read_pending)
     }
 
-    /// Octets of a request went into segments, ever.
+    /// Bytes of a request went into segments, ever.
     pub(super) const fn has_built(&self) -> bool {
         self.popped_count > 0 || self.built_count > 0 || self.offset > 0
     }
@@ -156,7 +156,7 @@ impl Requester {
         msn
     }
 
-    /// MSN of a Read of no octets that is not in the queue, and is older than any that is.
+    /// MSN of a Read of no bytes that is not in the queue, and is older than any that is.
     pub(super) fn start_rtr_read(&mut self) -> u32 {
         self.rtr_read_pending = true;
         let msn = self.read_msn.0;
@@ -267,7 +267,7 @@ impl Requester {
         self.offset > 0
     }
 
-    /// Octets of the ULPDU that [`Requester::build`] would make with no bound on its room; lets
+    /// Bytes of the ULPDU that [`Requester::build`] would make with no bound on its room; lets
     /// the packer see whether the next ULPDU fits what is left of a segment.
     #[must_use]
     pub fn next_ulpdu_len(&self) -> u64 {
@@ -288,7 +288,7 @@ impl Requester {
     }
 
     /// Builds the next segment into `out` and returns its length. Call only when
-    /// [`Requester::can_build`]. `out` has at least 128 octets; a message that does not fit goes on
+    /// [`Requester::can_build`]. `out` has at least 128 bytes; a message that does not fit goes on
     /// in the next segment.
     ///
     /// # Errors

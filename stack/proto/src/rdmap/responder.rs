@@ -24,7 +24,7 @@ struct PendingResponse {
 
 #[derive(Debug)]
 enum ResponseKind {
-    /// A Read, `answered` octets of which went into responses.
+    /// A Read, `answered` bytes of which went into responses.
     Read { request: ReadRequest, answered: u32 },
     /// An atomic operation; carried out when its response is built.
     Atomic(AtomicRequest),
@@ -145,7 +145,7 @@ impl Responder {
         )
     }
 
-    /// Octets of the ULPDU that [`Responder::build`] would make with no bound on its room.
+    /// Bytes of the ULPDU that [`Responder::build`] would make with no bound on its room.
     #[must_use]
     pub fn next_ulpdu_len(&self) -> u64 {
         self.pending.front().map_or(0, |response| match &response.kind {
@@ -250,7 +250,7 @@ impl PendingResponse {
     }
 }
 
-/// The source of a Read of no octets is not checked (RFC 5040 section 5.2.1).
+/// The source of a Read of no bytes is not checked (RFC 5040 section 5.2.1).
 fn check_source(
     memory: &impl Memory,
     scope: AccessScope,

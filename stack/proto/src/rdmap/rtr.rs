@@ -11,7 +11,7 @@ use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, Rea
 /// A ready-to-receive message as a ULPDU.
 pub type RtrUlpdu = ArrayVec<u8, { UNTAGGED_LEN + READ_REQUEST_LEN }>;
 
-/// STag of a message without octets: it names nothing, but some hardware refuses 0.
+/// STag of a message without bytes: it names nothing, but some hardware refuses 0.
 const NO_STAG: u32 = 1;
 
 impl Stream {
@@ -59,7 +59,7 @@ impl Stream {
         out[..len].iter().copied().collect()
     }
 
-    /// The first FPDU of the stream has come: true if it is a Send of no octets that says no more
+    /// The first FPDU of the stream has come: true if it is a Send of no bytes that says no more
     /// than that the peer is ready. It takes its place in the order of Sends, and no buffer.
     pub fn consume_rtr(&mut self, ulpdu: &[u8]) -> bool {
         if !self.clear_rtr_expected() {

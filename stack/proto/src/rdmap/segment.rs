@@ -13,23 +13,23 @@ pub(super) struct SegmentBuilder<'a, M> {
     pub(super) memory: &'a M,
     pub(super) scope: AccessScope,
     pub(super) version: Version,
-    /// Takes the segment: at least 128 octets.
+    /// Takes the segment: at least 128 bytes.
     pub(super) out: &'a mut [u8],
 }
 
 /// A segment that was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BuiltSegment {
-    /// Octets of header and payload.
+    /// Bytes of header and payload.
     pub(super) len: usize,
-    /// Octets of the message that it carries.
+    /// Bytes of the message that it carries.
     pub(super) payload_len: usize,
     /// The message's last.
     pub(super) last: bool,
 }
 
-/// The part of a message that goes into one segment: it begins `offset` octets in, where `left`
-/// octets of it are left.
+/// The part of a message that goes into one segment: it begins `offset` bytes in, where `left`
+/// bytes of it are left.
 #[derive(Clone, Copy)]
 pub(super) struct Chunk {
     pub(super) offset: u64,
@@ -165,9 +165,9 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         let body = &mut self.out[at..at + len];
         match payload {
             Payload::Gather(list) => sgl::gather(self.memory, self.scope, list, offset, body),
-            Payload::Inline(octets) => {
+            Payload::Inline(bytes) => {
                 let start = usize::try_from(offset).expect("inline data is short");
-                body.copy_from_slice(&octets[start..start + len]);
+                body.copy_from_slice(&bytes[start..start + len]);
                 Ok(())
             }
         }
@@ -183,13 +183,13 @@ impl<M: Memory> SegmentBuilder<'_, M> {
     }
 }
 
-/// A message that is a header of `len` octets.
+/// A message that is a header of `len` bytes.
 // req: RDMAP-047
 const fn single_segment(len: usize) -> BuiltSegment {
     BuiltSegment { len: UNTAGGED_LEN + len, payload_len: len, last: true }
 }
 
-/// Octets of the next segment's payload, and whether it is the message's last.
+/// Bytes of the next segment's payload, and whether it is the message's last.
 fn fit_chunk(left: u64, room: usize) -> (usize, bool) {
     match usize::try_from(left) {
         // req: DDP-038, DDP-040

@@ -17,7 +17,7 @@ mod extensions;
 /// What a received ULPDU brought about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indication {
-    /// Octets were placed; nothing to report.
+    /// Bytes were placed; nothing to report.
     Placed,
     /// A Send was delivered into a receive buffer.
     Received {
@@ -71,7 +71,7 @@ pub struct Stream {
     failed: bool,
     /// The peer has had its last word, or what it sends cannot be told apart any more.
     rx_dead: bool,
-    /// The first FPDU may be a Send of no octets that is for no buffer.
+    /// The first FPDU may be a Send of no bytes that is for no buffer.
     rtr_send_expected: bool,
     /// This end has said that it is ready.
     pub(super) rtr_sent: bool,
@@ -148,7 +148,7 @@ impl Stream {
 
     /// Checks, places and accounts for one ULPDU of an in-order, verified stream.
     ///
-    /// Versions and opcode are checked before anything is placed, so that no octet of a message
+    /// Versions and opcode are checked before anything is placed, so that no byte of a message
     /// that RDMAP would refuse reaches memory.
     ///
     /// # Errors
@@ -382,7 +382,7 @@ impl Stream {
         self.requester.can_build() || self.responder.can_build()
     }
 
-    /// Octets of the next ULPDU with no bound on its room.
+    /// Bytes of the next ULPDU with no bound on its room.
     #[must_use]
     pub fn next_ulpdu_len(&self) -> u64 {
         match (&self.terminate, self.next_source()) {
@@ -392,7 +392,7 @@ impl Stream {
         }
     }
 
-    /// Builds the next ULPDU into `out` (at least 128 octets) and returns its length. Call only
+    /// Builds the next ULPDU into `out` (at least 128 bytes) and returns its length. Call only
     /// when [`Stream::can_build`]. A due Terminate comes first; whole messages alternate between
     /// requests and responses when both wait.
     ///

@@ -20,7 +20,7 @@ pub enum Fault {
     NoMatchingRtr,
     /// The segment is no DDP segment of this stream.
     Header(HeaderError),
-    /// The control octet is no RDMAP message of this stream.
+    /// The control byte is no RDMAP message of this stream.
     Control(ControlError),
     /// The opcode does not belong on this queue or buffer model, or answers nothing.
     UnexpectedOpcode,
@@ -38,11 +38,11 @@ pub enum Fault {
     AtomicMisaligned,
     /// An Atomic Request for an operation that is not assigned.
     AtomicOperation,
-    /// A message that is a header alone has more than one segment, or octets behind it.
+    /// A message that is a header alone has more than one segment, or bytes behind it.
     HeaderTooLong,
-    /// A Read Request of more than one segment, or with octets behind its header.
+    /// A Read Request of more than one segment, or with bytes behind its header.
     ReadRequestTooLong,
-    /// A Read Request that lacks octets of its header.
+    /// A Read Request that lacks bytes of its header.
     ReadRequestTooShort,
     /// The STag of a Send with Invalidate names nothing.
     InvalidateUnknown,
@@ -203,9 +203,9 @@ mod tests {
 
     const WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     const READ: [u8; 46] = {
-        let mut octets = [0; 46];
-        (octets[0], octets[1], octets[9]) = (0x41, 0x41, 1);
-        octets
+        let mut bytes = [0; 46];
+        (bytes[0], bytes[1], bytes[9]) = (0x41, 0x41, 1);
+        bytes
     };
 
     // req-test: RDMAP-121, RDMAP-132

@@ -1,4 +1,4 @@
-//! What a connection tells of itself. Nothing here changes it but the count of octets.
+//! What a connection tells of itself. Nothing here changes it but the count of bytes.
 
 use super::send::Fin;
 use super::{State, Stats, Tcb, Traffic};
@@ -23,14 +23,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let (octets_in, octets_out) = self.octets();
+        let (bytes_in, bytes_out) = self.bytes();
         let Traffic { segments_in, segments_out } = self.traffic;
-        Stats { segments_in, segments_out, octets_in, octets_out, ..self.stats.get() }
+        Stats { segments_in, segments_out, bytes_in, bytes_out, ..self.stats.get() }
     }
 
-    /// Octets handed up and sent, by how far the sequence numbers have gone since they were
+    /// Bytes handed up and sent, by how far the sequence numbers have gone since they were
     /// counted; SYN and FIN are none.
-    fn octets(&self) -> (u64, u64) {
+    fn bytes(&self) -> (u64, u64) {
         let total = |counted: u64, position: Seq, first: Seq| {
             let more = position.distance(first + low_half(counted));
             counted + u64::try_from(more).unwrap_or(0)
@@ -38,14 +38,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let taken = if self.peer.fin_received { self.peer.fin_seq } else { None };
         let arrived = taken.unwrap_or(self.rcv.nxt);
         let sent = self.local.fin_seq.unwrap_or(self.snd.nxt);
-        let (octets_in, octets_out) = self.counted;
-        (total(octets_in, arrived, self.peer.irs + 1), total(octets_out, sent, self.local.iss + 1))
+        let (bytes_in, bytes_out) = self.counted;
+        (total(bytes_in, arrived, self.peer.irs + 1), total(bytes_out, sent, self.local.iss + 1))
     }
 
-    /// Counts octets up to here. To be called once in a round trip, so that sequence numbers do
+    /// Counts bytes up to here. To be called once in a round trip, so that sequence numbers do
     /// not go half-way round in between.
-    pub(super) fn count_octets(&mut self) {
-        self.counted = self.octets();
+    pub(super) fn count_bytes(&mut self) {
+        self.counted = self.bytes();
     }
 
     /// Both ends.
@@ -61,14 +61,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.matches(tuple)
     }
 
-    /// EMSS: most payload octets of a data segment, options taken off.
+    /// EMSS: most payload bytes of a data segment, options taken off.
     #[inline]
     #[must_use]
     pub fn emss(&self) -> usize {
         usize::from(self.emss)
     }
 
-    /// Octets before the payload in a data frame: Ethernet, IP, TCP, options. Fixed once
+    /// Bytes before the payload in a data frame: Ethernet, IP, TCP, options. Fixed once
     /// established.
     #[inline]
     #[must_use]
@@ -97,7 +97,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.scoreboard.len()
     }
 
-    /// How many nanoseconds ago octets were sent for the first time last, to 0.1 ms.
+    /// How many nanoseconds ago bytes were sent for the first time last, to 0.1 ms.
     #[must_use]
     pub fn since_last_tx(&self, now: Instant) -> u64 {
         self.last_tx_at.age(now)
@@ -128,7 +128,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.snd.una
     }
 
-    /// Sequence number that the next new octet will have.
+    /// Sequence number that the next new byte will have.
     #[must_use]
     pub fn write_seq(&self) -> Seq {
         self.scoreboard.end().unwrap_or(self.snd.nxt)
@@ -153,7 +153,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rtt.srtt()
     }
 
-    /// Congestion window in octets.
+    /// Congestion window in bytes.
     #[must_use]
     pub fn cwnd(&self) -> u32 {
         self.cc.cwnd()
@@ -161,6 +161,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the low half")]
-const fn low_half(octets: u64) -> u32 {
-    octets as u32
+const fn low_half(bytes: u64) -> u32 {
+    bytes as u32
 }

@@ -50,12 +50,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.process_ack_slow(now, seg, duplicate);
         } else if moved {
             let mut info = AckInfo::default();
-            let (octets, sample) = self.ack_new_data(now, seg, &mut info);
+            let (bytes, sample) = self.ack_new_data(now, seg, &mut info);
             if let Some(newest) = info.newest {
                 self.rack.advance(now, newest);
             }
             if self.cc.cwnd_limited {
-                self.cc.on_ack(&self.ack_sample(now, octets, sample));
+                self.cc.on_ack(&self.ack_sample(now, bytes, sample));
             }
             self.rearm_timers(now);
             self.check_fin_acked(now, seg);
@@ -63,7 +63,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         true
     }
 
-    /// `seg.ack` acknowledges something new: returns how many octets, and the round-trip time
+    /// `seg.ack` acknowledges something new: returns how many bytes, and the round-trip time
     /// measured.
     #[inline]
     pub(super) fn ack_new_data(
@@ -72,8 +72,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         seg: &Segment,
         info: &mut AckInfo,
     ) -> (u32, Option<u64>) {
-        self.count_octets();
-        let octets = seg.ack - self.snd.una;
+        self.count_bytes();
+        let bytes = seg.ack - self.snd.una;
         let probe = self.tlp.outstanding(self.snd.una);
         self.snd.una = seg.ack;
         let guard =
@@ -92,7 +92,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         } else if probe == TlpProbe::Retransmit {
             sample = None;
         }
-        self.update_rtt(now, sample, octets, &acked);
+        self.update_rtt(now, sample, bytes, &acked);
         self.rtt.reset_backoff();
         self.retries = 0;
         self.rearmed = false;
@@ -101,7 +101,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.pmtu.is_probing() {
             self.check_pmtu_probe(now);
         }
-        (octets, sample)
+        (bytes, sample)
     }
 
     /// The round-trip time that an ACK measured which freed this, nanoseconds.
@@ -109,16 +109,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         acked.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, seg))
     }
 
-    /// An ACK of `octets` that freed this measured `sample`.
+    /// An ACK of `bytes` that freed this measured `sample`.
     pub(super) fn update_rtt(
         &mut self,
         now: Instant,
         sample: Option<u64>,
-        octets: u32,
+        bytes: u32,
         acked: &Acked,
     ) {
         let una = self.snd.una;
-        self.round_flight.on_ack(una - octets, una, self.snd.nxt);
+        self.round_flight.on_ack(una - bytes, una, self.snd.nxt);
         if let Some(sample) = sample.filter(|_| acked.records > 0) {
             let several = acked.oldest.is_some() && (acked.records > 1 || self.snd.flight() > 0);
             let newest = acked.newest.filter(|_| several).map(|newest| now.since(newest.0));
@@ -156,12 +156,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// What congestion control learns from an ACK of `octets` that measured `sample`.
+    /// What congestion control learns from an ACK of `bytes` that measured `sample`.
     #[inline]
-    pub(super) fn ack_sample(&self, now: Instant, octets: u32, sample: Option<u64>) -> AckSample {
+    pub(super) fn ack_sample(&self, now: Instant, bytes: u32, sample: Option<u64>) -> AckSample {
         AckSample {
             now,
-            octets,
+            bytes,
             mss: u32::from(self.emss),
             srtt_ns: self.rtt.srtt(),
             rtt_ns: sample,
@@ -182,7 +182,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Some(sample).filter(|&sample| sample <= longest)
     }
 
-    /// Octets thought to be in the network.
+    /// Bytes thought to be in the network.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
         self.scoreboard.pipe(self.snd.flight()).saturating_sub(self.recovery.dupack_credit)

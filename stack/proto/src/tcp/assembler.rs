@@ -1,9 +1,9 @@
-//! What arrived ahead of its turn: the runs of contiguous octets it forms (the SACK blocks we
+//! What arrived ahead of its turn: the runs of contiguous bytes it forms (the SACK blocks we
 //! report, RFC 2018 section 4), and of each run the pieces in order.
 //!
 //! A run only ever grows at its ends, so a piece is appended to a run, put before one, begins one
 //! or joins two: the work is the search among the runs, of which there are as many as holes. What
-//! was accepted is not given up for later arrivals, and of overlapping octets the first copy wins.
+//! was accepted is not given up for later arrivals, and of overlapping bytes the first copy wins.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -30,16 +30,16 @@ const NONE: u32 = u32::MAX;
 /// A piece of a run, or a free entry.
 #[derive(Debug)]
 struct Entry<R> {
-    /// `None`: the upper layer has taken the octets already.
+    /// `None`: the upper layer has taken the bytes already.
     segment: Option<OooSegment<R>>,
     len: u32,
-    /// Where the octets start in what is held.
+    /// Where the bytes start in what is held.
     offset: u32,
     /// The piece that follows in the run, or the next free entry.
     next: u32,
 }
 
-/// A run of contiguous octets.
+/// A run of contiguous bytes.
 #[derive(Clone, Copy, Debug)]
 struct SeqRange {
     start: Seq,
@@ -52,7 +52,7 @@ struct SeqRange {
 /// That a run grew.
 #[derive(Clone, Copy, Debug)]
 struct RecentRange {
-    /// Its last octet then: in the same run for as long as that is there.
+    /// Its last byte then: in the same run for as long as that is there.
     seq: Seq,
     /// When, in insertions: the newest run is reported first.
     stamp: u64,
@@ -94,7 +94,7 @@ impl<R> Default for Assembler<R> {
     }
 }
 
-/// The next octets in order, out of what was accepted early.
+/// The next bytes in order, out of what was accepted early.
 #[derive(Debug)]
 pub enum Contiguous<R> {
     /// They were held until now. The holder goes back by [`OooPool::release`].
@@ -102,7 +102,7 @@ pub enum Contiguous<R> {
         /// What holds them.
         segment: OooSegment<R>,
         /// Where they lie in it.
-        octets: Range<usize>,
+        bytes: Range<usize>,
     },
     /// The upper layer took them when they came.
     Consumed {
@@ -194,7 +194,7 @@ impl<R> Assembler<R> {
         index
     }
 
-    /// Adds `start..end`, which is new, as octets held from `offset` on, or taken.
+    /// Adds `start..end`, which is new, as bytes held from `offset` on, or taken.
     fn insert(&mut self, (start, end): SackBlock, held: Option<OooSegment<R>>, offset: u32) {
         let index = self.search(start);
         let follows = index > 0 && self.ranges[index - 1].end == start;
@@ -294,7 +294,7 @@ impl<R> Assembler<R> {
         Some(match held {
             Some(held) => {
                 self.quota.remove(&held);
-                Contiguous::Buffered { segment: held, octets: start..start + len as usize }
+                Contiguous::Buffered { segment: held, bytes: start..start + len as usize }
             }
             None => Contiguous::Consumed { seq, len },
         })

@@ -15,7 +15,7 @@ use crate::wire::tcp::{Flags, Segment};
 /// For so long a connection's share lasts.
 const PERIOD_NS: u64 = 100 * MILLISECOND;
 /// Answers in a period to what an honest peer also sends: probes of a closed window or an idle
-/// connection, octets and FIN sent again.
+/// connection, bytes and FIN sent again.
 const DUP_ACK_BUDGET: u8 = 8;
 
 /// Answers at once to segments that take no sequence number, and how many more each second. Such

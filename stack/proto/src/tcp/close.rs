@@ -26,7 +26,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.update_fast_path();
     }
 
-    /// The upper layer takes no more octets. New ones reset the connection, as the peer must
+    /// The upper layer takes no more bytes. New ones reset the connection, as the peer must
     /// learn that they are lost (RFC 9293 section 3.6.1).
     pub fn shut_receive(&mut self) {
         self.receive_shut = true;

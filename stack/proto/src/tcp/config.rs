@@ -32,7 +32,7 @@ pub enum EcnMode {
     Request,
 }
 
-/// Settings of one connection, fixed when it is made. Times in nanoseconds, sizes in octets.
+/// Settings of one connection, fixed when it is made. Times in nanoseconds, sizes in bytes.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Largest TCP payload the link carries in a segment without TCP options: link MTU less 40
@@ -68,7 +68,7 @@ pub struct Config {
     pub syn_ack_retries: u8,
     /// Consecutive retransmission timeouts, or unanswered probes, before the connection fails.
     pub data_retries: u8,
-    /// Time without any acknowledgment of outstanding octets, or any answer to a probe of a closed
+    /// Time without any acknowledgment of outstanding bytes, or any answer to a probe of a closed
     /// window, before the connection fails (RFC 5482, and R2 of RFC 9293 section 3.8.3, which asks
     /// for 100 seconds at least).
     pub user_timeout_ns: u64,
@@ -78,7 +78,7 @@ pub struct Config {
     /// large; timestamps and random ports do most of that work here.
     pub time_wait_ns: u64,
     /// Time without a sign of the peer in FIN-WAIT-2 before the connection is reset: a peer that
-    /// vanished after our FIN would hold it forever. Well above `rto_max_ns`: a peer whose octets
+    /// vanished after our FIN would hold it forever. Well above `rto_max_ns`: a peer whose bytes
     /// our application does not take sends probes no more often than that, and one may be lost.
     pub fin_wait_ns: u64,
     /// Idle time after which the peer is probed; `None`: never. RFC 9293 section 3.8.4 has it off
@@ -97,7 +97,7 @@ pub struct Config {
     /// bounded by the [`super::OooPool`].
     pub max_ooo_segments: u16,
     /// Most records sent and not acknowledged, or written and not sent. The default is enough for 1
-    /// Gb/s over 20 ms in segments of 1,460 octets, twice over. Memory is taken as needed.
+    /// Gb/s over 20 ms in segments of 1,460 bytes, twice over. Memory is taken as needed.
     pub max_records: u16,
     /// Fall back to the initial window when nothing was sent for a retransmission timeout, and for
     /// `rto_initial_ns` (RFC 5681 section 4.1).
@@ -172,10 +172,10 @@ pub struct Stats {
     pub segments_in: u32,
     /// Frames written: data, retransmissions and control.
     pub segments_out: u32,
-    /// Payload octets handed up in order.
-    pub octets_in: u64,
-    /// Payload octets sent for the first time.
-    pub octets_out: u64,
+    /// Payload bytes handed up in order.
+    pub bytes_in: u64,
+    /// Payload bytes sent for the first time.
+    pub bytes_out: u64,
     /// Segments retransmitted.
     pub retransmits: u32,
     /// Times fast retransmission began.
@@ -218,7 +218,7 @@ pub struct Stats {
     pub challenges_limited: u32,
     /// Records cut because window or segment size did not admit them whole.
     pub resegments: u32,
-    /// Segments with octets that the network marked as having met congestion.
+    /// Segments with bytes that the network marked as having met congestion.
     pub ce_in: u32,
     /// ACKs with which the peer echoed such marks.
     pub ece_in: u32,

@@ -1,4 +1,4 @@
-//! Octets on their way up: in order at once, early ones as the upper layer answers, and what was
+//! Bytes on their way up: in order at once, early ones as the upper layer answers, and what was
 //! accepted early when its turn has come.
 
 use core::ops::Range;
@@ -16,9 +16,9 @@ use crate::wire::tcp::{Flags, SackBlock, Segment};
 /// An early segment that was handed up and not answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfferedOoo {
-    /// Its new octets.
+    /// Its new bytes.
     block: SackBlock,
-    /// Where the peer's FIN is, if the segment said so. Believed when the octets are accepted.
+    /// Where the peer's FIN is, if the segment said so. Believed when the bytes are accepted.
     fin: Option<Seq>,
 }
 
@@ -48,7 +48,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn pop_contiguous(&mut self) -> Option<Contiguous<R>> {
         let due = self.assembler.pop_at(self.rcv.nxt)?;
         let len = match &due {
-            Contiguous::Buffered { octets, .. } => seq_len(octets),
+            Contiguous::Buffered { bytes, .. } => seq_len(bytes),
             Contiguous::Consumed { len, .. } => *len,
         };
         // req: MPA-004, MPA-033, MPA-053
@@ -66,31 +66,31 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         !self.peer.fin_received && self.assembler.has_at(self.rcv.nxt)
     }
 
-    /// Answers [`Delivered::OutOfOrder`]: TCP is to keep the octets until their turn, in memory of
+    /// Answers [`Delivered::OutOfOrder`]: TCP is to keep the bytes until their turn, in memory of
     /// `pool`; they are reported as received (SACK) from now on. False: there was no room, and
     /// the segment counts as lost.
     ///
-    /// `frame` and `octets` are those handed up.
-    pub fn buffer_ooo(&mut self, pool: &mut OooPool<R>, frame: R, octets: Range<usize>) -> bool {
-        debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == octets.len()));
-        let kept = pool.buffer(frame, octets, self.assembler.quota());
+    /// `frame` and `bytes` are those handed up.
+    pub fn buffer_ooo(&mut self, pool: &mut OooPool<R>, frame: R, bytes: Range<usize>) -> bool {
+        debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == bytes.len()));
+        let kept = pool.buffer(frame, bytes, self.assembler.quota());
         self.insert_ooo(pool, kept)
     }
 
-    /// As [`Tcb::buffer_ooo`] where there is no frame to keep: the octets are copied.
-    pub fn copy_ooo(&mut self, pool: &mut OooPool<R>, octets: &[u8]) -> bool {
-        debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == octets.len()));
-        let kept = pool.copy(octets, self.assembler.quota());
+    /// As [`Tcb::buffer_ooo`] where there is no frame to keep: the bytes are copied.
+    pub fn copy_ooo(&mut self, pool: &mut OooPool<R>, bytes: &[u8]) -> bool {
+        debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == bytes.len()));
+        let kept = pool.copy(bytes, self.assembler.quota());
         self.insert_ooo(pool, kept.map(|held| (held, 0)))
     }
 
-    /// [`Tcb::buffer_ooo`] has room for `len` octets.
+    /// [`Tcb::buffer_ooo`] has room for `len` bytes.
     #[must_use]
     pub fn can_buffer_ooo(&self, pool: &OooPool<R>, len: usize) -> bool {
         pool.admits(len, self.assembler.quota())
     }
 
-    /// [`Tcb::copy_ooo`] has room for `len` octets.
+    /// [`Tcb::copy_ooo`] has room for `len` bytes.
     #[must_use]
     pub fn can_copy_ooo(&self, pool: &OooPool<R>, len: usize) -> bool {
         pool.admits_copy(len, self.assembler.quota())
@@ -129,7 +129,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         true
     }
 
-    /// Answers [`Delivered::OutOfOrder`]: the upper layer has what it needs of the octets. They are
+    /// Answers [`Delivered::OutOfOrder`]: the upper layer has what it needs of the bytes. They are
     /// reported as received (SACK), and [`Tcb::next_contiguous`] says when their turn has come.
     pub fn consumed_ooo(&mut self, pool: &mut OooPool<R>) {
         let Some(early) = self.take_offered_ooo() else { return };
@@ -139,7 +139,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.update_fast_path();
     }
 
-    /// Answers [`Delivered::OutOfOrder`]: the octets are not wanted. They count as not received, and
+    /// Answers [`Delivered::OutOfOrder`]: the bytes are not wanted. They count as not received, and
     /// the peer sends them again. So does a missing answer.
     pub fn drop_ooo(&mut self) {
         if self.take_offered_ooo().is_some() {
@@ -148,7 +148,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The upper layer has no memory for the last `len` octets of those just handed up in order,
+    /// The upper layer has no memory for the last `len` bytes of those just handed up in order,
     /// by [`Delivered::InOrder`] or [`Tcb::next_contiguous`]: they count as not received, and the peer
     /// sends them again. Only where [`Tcb::can_decline`].
     #[cold]
@@ -157,7 +157,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rcv.decline(len);
     }
 
-    /// The last `len` octets received in order were neither acknowledged nor are they followed by
+    /// The last `len` bytes received in order were neither acknowledged nor are they followed by
     /// the peer's FIN.
     #[must_use]
     pub fn can_decline(&self, len: u32) -> bool {
@@ -209,7 +209,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.rcv.on_advance();
             self.on_in_order(now, len);
             self.check_rcv_round(now, seg);
-            return Delivered::InOrder { frame, octets: seg.payload.clone() };
+            return Delivered::InOrder { frame, bytes: seg.payload.clone() };
         }
         self.process_payload_slow(now, seg, frame)
     }
@@ -264,7 +264,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // One frame is handed up once, so only the first new part of several. What lies beyond
         // counts as not received, and the peer sends it again.
         let skip = (from - seg.seq) as usize;
-        let octets = seg.payload.start + skip..seg.payload.start + skip + (to - from) as usize;
+        let bytes = seg.payload.start + skip..seg.payload.start + skip + (to - from) as usize;
         // req: MPA-034, DDP-013, DDP-024, DDP-114, DDP-116, RDMAP-212, RDMAP-221
         if from != self.rcv.nxt {
             self.on_out_of_order(dsack);
@@ -274,26 +274,26 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             self.plan = Plan::OooAnswer(OfferedOoo { block: (from, to), fin });
             // req: MPA-003, MPA-032, MPA-052
-            return Delivered::OutOfOrder { frame, seq: from, octets };
+            return Delivered::OutOfOrder { frame, seq: from, bytes };
         }
         let gap_filled = !self.assembler.is_empty();
         self.rcv.nxt = to;
         self.rcv.on_advance();
-        self.on_in_order(now, seq_len(&octets));
+        self.on_in_order(now, seq_len(&bytes));
         self.rcv.ack_now |= gap_filled;
         if dsack.is_some() {
             self.on_out_of_order(dsack);
         }
         self.note_fin_seq(fin);
         self.process_fin();
-        Delivered::InOrder { frame, octets }
+        Delivered::InOrder { frame, bytes }
     }
 
     fn on_in_order(&mut self, now: Instant, len: u32) {
         self.rcv.on_in_order(now, &mut self.timers, len, self.cfg.delayed_ack_ns);
     }
 
-    /// A segment arrived out of order, or brought octets twice.
+    /// A segment arrived out of order, or brought bytes twice.
     pub(super) fn on_out_of_order(&mut self, dsack: Option<SackBlock>) {
         self.rcv.on_out_of_order();
         if let Some(dsack) = dsack.filter(|_| self.sack) {
@@ -341,7 +341,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     #[cold]
     pub(super) fn end_rcv_round(&mut self, now: Instant) {
-        self.count_octets();
+        self.count_bytes();
         let end = self.assembler.end().unwrap_or(self.rcv.nxt);
         let (limit, limit_max) = (self.rcv_limits.limit(), self.rcv_limits.limit_max());
         // Not before the connection was accepted.
@@ -364,19 +364,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// After [`Event::RcvWndLimited`]: what the receive window should span, so that it does not hold the
-    /// peer up; octets.
+    /// peer up; bytes.
     #[must_use]
     pub fn window_wanted(&self) -> u32 {
         self.window_wanted
     }
 
-    /// What the receive window may span at present, octets.
+    /// What the receive window may span at present, bytes.
     #[must_use]
     pub fn window_limit(&self) -> u32 {
         self.rcv_limits.limit()
     }
 
-    /// Lets the receive window span `max_plpmtu` octets from now on, at most the configured maximum;
+    /// Lets the receive window span `max_plpmtu` bytes from now on, at most the configured maximum;
     /// less than at present changes nothing.
     pub fn grow_window(&mut self, limit: u32) {
         let reopens = self.rcv_limits.raise(&mut self.rcv, limit, &self.cfg);
@@ -390,9 +390,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 }
 
-/// Octets of sequence space that a range in a frame takes.
+/// Bytes of sequence space that a range in a frame takes.
 #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
 #[inline]
-fn seq_len(octets: &Range<usize>) -> u32 {
-    octets.len() as u32
+fn seq_len(bytes: &Range<usize>) -> u32 {
+    bytes.len() as u32
 }

@@ -1,7 +1,7 @@
 //! Explicit congestion notification (RFC 3168, with DCTCP's echo of RFC 8257): what is agreed on,
 //! what is echoed to the peer, and what the peer's echo does.
 //!
-//! ECT(0) is set on segments of new octets alone; pure ACKs, retransmissions, probes, SYN and FIN
+//! ECT(0) is set on segments of new bytes alone; pure ACKs, retransmissions, probes, SYN and FIN
 //! go without (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6), which RFC 8311 leaves to experiments.
 
 use arrayvec::ArrayVec;
@@ -33,11 +33,11 @@ enum Reduced {
 pub(super) struct Ecn {
     /// Marks of the peer's segments are echoed, and its echoes answered.
     pub(super) enabled: bool,
-    /// What new octets carry in the IP header.
+    /// What new bytes carry in the IP header.
     pub(super) codepoint: Codepoint,
     /// ECE, while it is to be on every ACK.
     pub(super) ece: Flags,
-    /// The window was reduced; the next new octets say so.
+    /// The window was reduced; the next new bytes say so.
     pub(super) cwr_due: bool,
     /// A SYN or SYN-ACK of ours asked for, or agreed to, ECN; another one did not.
     offered: bool,
@@ -125,7 +125,7 @@ impl Ecn {
     }
 
     /// True if the window was reduced, by the peer's echo, for what was in flight along with the
-    /// octet at `seq`: its loss is the same congestion.
+    /// byte at `seq`: its loss is the same congestion.
     pub(super) fn covers(&self, seq: Seq) -> bool {
         self.reduced == Reduced::ForEce && seq < self.reduced_at
     }
@@ -139,7 +139,7 @@ impl Ecn {
         !self.enabled || (!echoes() && !self.cwr_due && self.reduced == Reduced::No)
     }
 
-    /// Marks a segment of new octets.
+    /// Marks a segment of new bytes.
     #[inline]
     pub(super) fn mark_new_data(&mut self, fields: &mut Fields) {
         fields.ecn = self.codepoint;
@@ -159,7 +159,7 @@ impl Ecn {
         Some((ack, echo))
     }
 
-    /// Octets arrived with the mark `marked`; everything before `acked_pending` was received and is
+    /// Bytes arrived with the mark `marked`; everything before `acked_pending` was received and is
     /// not acknowledged yet. True if the mark changed.
     fn update_dctcp_echo(&mut self, marked: bool, pending: Option<Seq>) -> bool {
         let echo = if marked { Flags::ECE } else { Flags::default() };
@@ -217,7 +217,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.ecn.dctcp_echo {
             let pending = (self.rcv.nxt != self.rcv.last_ack_sent).then_some(self.rcv.nxt);
             if self.ecn.update_dctcp_echo(marked, pending) {
-                // At once, and by itself: the count of octets with ECE has to be right.
+                // At once, and by itself: the count of bytes with ECE has to be right.
                 self.rcv.ack_now = true;
                 self.rcv.pure_ack = true;
             }

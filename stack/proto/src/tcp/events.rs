@@ -13,18 +13,18 @@ use crate::wire::seq::Seq;
 pub enum Delivered<R> {
     /// Nothing new: an ACK, a duplicate, or what is over the bound.
     Nothing,
-    /// The next octets of the stream. They are acknowledged from now on: the caller consumes
+    /// The next bytes of the stream. They are acknowledged from now on: the caller consumes
     /// them, or keeps them and says so with [`Tcb::add_unconsumed`].
     InOrder {
         /// The frame.
         frame: R,
-        /// Where the new octets lie in it; never empty.
-        octets: Range<usize>,
+        /// Where the new bytes lie in it; never empty.
+        bytes: Range<usize>,
     },
-    /// Octets ahead of their turn. The caller answers before anything else is asked of the
+    /// Bytes ahead of their turn. The caller answers before anything else is asked of the
     /// connection: [`Tcb::buffer_ooo`] if TCP is to keep them, [`Tcb::consumed_ooo`] if it has used
     /// them already, [`Tcb::drop_ooo`] if it can tell that they are garbage, or has no room.
-    /// No octet is handed up again that was held or taken; what was rejected may come once more.
+    /// No byte is handed up again that was held or taken; what was rejected may come once more.
     ///
     /// Of a segment that spans several gaps only the first new part is handed up: a frame goes up
     /// once, and MPA's segments overlap in part only where the peer has cut them anew. The rest
@@ -32,10 +32,10 @@ pub enum Delivered<R> {
     OutOfOrder {
         /// The frame.
         frame: R,
-        /// Sequence number of the first new octet.
+        /// Sequence number of the first new byte.
         seq: Seq,
-        /// Where the new octets lie in the frame; never empty.
-        octets: Range<usize>,
+        /// Where the new bytes lie in the frame; never empty.
+        bytes: Range<usize>,
     },
 }
 
@@ -65,7 +65,7 @@ impl IssAndTsOffset {
 pub enum TxDemand {
     /// Nothing.
     Nothing,
-    /// A record; its octets if it may be as long as it likes. It decides whether a small window
+    /// A record; its bytes if it may be as long as it likes. It decides whether a small window
     /// will do.
     Record(u32),
 }
@@ -78,14 +78,14 @@ pub enum Transmit {
     Idle,
     /// A frame of headers only (SYN, SYN-ACK, ACK, FIN, probe, RST): [`Tcb::write_control`].
     Control,
-    /// A copy of octets written before: [`Tcb::write_retransmit`].
+    /// A copy of bytes written before: [`Tcb::write_retransmit`].
     Retransmit {
-        /// Payload octets of the frame.
+        /// Payload bytes of the frame.
         payload_len: usize,
     },
     /// A new record may be written: [`Tcb::write_new_data`], then [`Tcb::on_sent`].
     NewData {
-        /// Payload octets admitted: [`Tcb::emss`], less under a small window, or more if the path
+        /// Payload bytes admitted: [`Tcb::emss`], less under a small window, or more if the path
         /// is to be probed. The record that was announced fits, unless no larger window is to be
         /// expected soon; a record made to fit is best. A longer one is accepted and will be cut.
         capacity: usize,
@@ -99,7 +99,7 @@ pub enum Event {
     Established,
     /// [`Tcb::emss`] changed after the handshake: the path takes less, or more.
     EmssChanged,
-    /// Octets came that lie behind the peer's FIN. They are ignored (RFC 9293 section 3.10.7.4,
+    /// Bytes came that lie behind the peer's FIN. They are ignored (RFC 9293 section 3.10.7.4,
     /// seventh check); what is above may call it an error.
     DataAfterFin,
     /// The peer's FIN arrived, and everything before it was handed up.

@@ -1,12 +1,12 @@
 //! The short way: segments of a connection to which nothing out of the ordinary happens.
 //!
-//! Nearly all segments are of three kinds: octets in order, an ACK of something new, new octets
-//! sent; and nearly always nothing is amiss. [`FastPath`] says in one octet that this is so. It is
+//! Nearly all segments are of three kinds: bytes in order, an ACK of something new, new bytes
+//! sent; and nearly always nothing is amiss. [`FastPath`] says in one byte that this is so. It is
 //! worked out anew ([`Tcb::update_fast_path`]) whenever anything but these three has happened, so that no
 //! test for a rare condition is left on their way.
 //!
 //! What follows here is written on [`HotState`], through which nothing can be reached but the first
-//! [`super::HOT_LEN`] octets of a [`Tcb`], the records, and the settings, which connections share.
+//! [`super::HOT_LEN`] bytes of a [`Tcb`], the records, and the settings, which connections share.
 //! Where one of the three ends a round trip, or says something new of it, a cold function takes
 //! over for that. Whatever a segment has that is not foreseen here sends it the long way (`input`,
 //! `output`), which knows everything and comes to the same where both apply.
@@ -36,13 +36,13 @@ pub(super) struct FastPath(u8);
 impl FastPath {
     /// Segments received: nothing is amiss.
     const RX: u8 = 1;
-    /// Segments sent: neither is anything else to be sent than octets and their ACKs.
+    /// Segments sent: neither is anything else to be sent than bytes and their ACKs.
     const TX: u8 = 2;
     /// There may be notices, or the connection is gone.
     const EVENTS: u8 = 4;
     /// Tail-loss probes are to be made.
     const TLP: u8 = 8;
-    /// New octets carry ECT(0).
+    /// New bytes carry ECT(0).
     const ECT: u8 = 16;
     /// A segment larger than EMSS is to probe the path's MTU.
     const PMTU_PROBE: u8 = 32;
@@ -112,8 +112,8 @@ struct HotState<'a, T> {
 /// What remains to be done for a received segment.
 #[derive(Clone, Copy, Debug, Default)]
 struct FollowUp {
-    /// Octets it acknowledged, and what that freed.
-    octets: u32,
+    /// Bytes it acknowledged, and what that freed.
+    bytes: u32,
     acked: Acked,
     /// Its round-trip time is to be taken as a sample.
     is_rtt_sample: bool,
@@ -124,20 +124,20 @@ struct FollowUp {
 }
 
 impl<T: Retained> HotState<'_, T> {
-    /// Takes a segment with the next octets in order, or an ACK of something new, or both, or with
+    /// Takes a segment with the next bytes in order, or an ACK of something new, or both, or with
     /// another window. `None`: it is something else, and nothing was done.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[inline(always)]
     fn try_receive(&mut self, now: Instant, seg: &Segment) -> Option<FollowUp> {
         let len = seg.payload.len() as u32;
-        let octets = seg.ack - self.snd.una;
+        let bytes = seg.ack - self.snd.una;
         let window = u32::from(seg.window) << self.snd.wscale;
         let flight = self.snd.flight();
-        let is_duplicate = len == 0 && octets == 0 && flight > 0 && window == self.snd.wnd;
+        let is_duplicate = len == 0 && bytes == 0 && flight > 0 && window == self.snd.wnd;
         if seg.flags.0 & !Flags::PSH.0 != Flags::ACK.0
             || seg.seq != self.rcv.nxt
             || len > self.rcv.window()
-            || octets > flight
+            || bytes > flight
             || is_duplicate
             || !seg.options.sack.is_empty()
             || seg.ecn == Ecn::Ce
@@ -158,10 +158,10 @@ impl<T: Retained> HotState<'_, T> {
             clock = echo;
         }
         *self.last_rx_at = now;
-        self.snd.update_window(seg.seq, octets > 0, window);
+        self.snd.update_window(seg.seq, bytes > 0, window);
         let mut follow_up = FollowUp::default();
-        if octets > 0 {
-            follow_up = self.ack_new_data(now, seg, octets);
+        if bytes > 0 {
+            follow_up = self.ack_new_data(now, seg, bytes);
         }
         if len > 0 {
             self.rcv.nxt += len;
@@ -171,9 +171,9 @@ impl<T: Retained> HotState<'_, T> {
         Some(follow_up)
     }
 
-    /// `octets` more are acknowledged.
+    /// `bytes` more are acknowledged.
     #[inline(always)]
-    fn ack_new_data(&mut self, now: Instant, seg: &Segment, octets: u32) -> FollowUp {
+    fn ack_new_data(&mut self, now: Instant, seg: &Segment, bytes: u32) -> FollowUp {
         self.snd.una = seg.ack;
         let acked = self.scoreboard.ack_in_order(seg.ack);
         let is_sample = acked.oldest.is_none_or(|oldest| {
@@ -192,8 +192,8 @@ impl<T: Retained> HotState<'_, T> {
                 self.timers.pto = idle;
             }
         }
-        let grows = *self.cwnd_limited && !self.window.absorb_acked(octets);
-        FollowUp { octets, acked, is_rtt_sample: is_sample, grows_cwnd: grows, ends_round: false }
+        let grows = *self.cwnd_limited && !self.window.absorb_acked(bytes);
+        FollowUp { bytes, acked, is_rtt_sample: is_sample, grows_cwnd: grows, ends_round: false }
     }
 
     #[inline(always)]
@@ -206,7 +206,7 @@ impl<T: Retained> HotState<'_, T> {
         };
     }
 
-    /// What is to be sent next: new octets, an ACK, or nothing. `None`: that takes more thought.
+    /// What is to be sent next: new bytes, an ACK, or nothing. `None`: that takes more thought.
     #[inline(always)]
     fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         if let TxDemand::Record(len) = ready {
@@ -231,7 +231,7 @@ impl<T: Retained> HotState<'_, T> {
         Some(if self.rcv.ack_now { Transmit::Control } else { Transmit::Idle })
     }
 
-    /// The headers of new octets.
+    /// The headers of new bytes.
     #[inline(always)]
     fn data_fields(&mut self, now: Instant, push: bool) -> Fields {
         self.rcv.on_data_sent(self.timers);
@@ -246,7 +246,7 @@ impl<T: Retained> HotState<'_, T> {
         }
     }
 
-    /// A record of `len` new octets left.
+    /// A record of `len` new bytes left.
     #[inline(always)]
     fn on_sent(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
         self.scoreboard.push(now, self.snd.nxt, len, offset, retained, true);
@@ -308,17 +308,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// What is not to be done for every segment.
     #[cold]
     fn finish_fast_path(&mut self, now: Instant, seg: &Segment, follow_up: &FollowUp) {
-        self.count_octets();
+        self.count_bytes();
         let sample = self.measured_rtt(now, seg, &follow_up.acked);
         if follow_up.is_rtt_sample {
-            self.update_rtt(now, sample, follow_up.octets, &follow_up.acked);
+            self.update_rtt(now, sample, follow_up.bytes, &follow_up.acked);
             if let Some(newest) = follow_up.acked.newest {
                 self.rack.advance(now, newest);
             }
             self.progress_at = CoarseInstant::of(now);
         }
         if follow_up.grows_cwnd {
-            let info = self.ack_sample(now, follow_up.octets, sample);
+            let info = self.ack_sample(now, follow_up.bytes, sample);
             self.cc.on_ack(&info);
         }
         if follow_up.is_rtt_sample {
@@ -327,7 +327,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if self.ecn.enabled {
                 // What was acknowledged since the last look came without ECE.
                 let una = self.snd.una;
-                self.cc.observe(una - follow_up.octets, una, self.snd.nxt, false);
+                self.cc.observe(una - follow_up.bytes, una, self.snd.nxt, false);
             }
         }
         if follow_up.ends_round {
@@ -343,13 +343,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
     }
 
-    /// True if a record of `len` octets may leave the short way.
+    /// True if a record of `len` bytes may leave the short way.
     #[inline(always)]
     pub(super) fn fast_path_admits(&self, len: u32) -> bool {
         self.fast_path.is_tx_eligible() && len <= u32::from(self.emss) && len <= self.snd.usable()
     }
 
-    /// The headers of new octets.
+    /// The headers of new bytes.
     #[inline(always)]
     pub(super) fn fast_path_fields(&mut self, now: Instant, push: bool) -> Fields {
         self.hot().data_fields(now, push)
@@ -390,15 +390,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && !self.rtt.is_backed_off()
             && !self.rcv.pure_ack
             && self.rcv.dup_acks_owed <= 1;
-        let takes_octets =
+        let takes_bytes =
             self.peer.fin_seq.is_none() && !self.receive_shut && self.assembler.is_idle();
-        let sends_octets =
+        let sends_bytes =
             self.rare.persist == NEVER && !self.sws_override && self.scoreboard.unsent().is_none();
         let is_eligible = is_established && is_loss_free && is_answering;
         let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
         FastPath(
-            bit(is_eligible && takes_octets, FastPath::RX)
-                | bit(is_eligible && sends_octets, FastPath::TX)
+            bit(is_eligible && takes_bytes, FastPath::RX)
+                | bit(is_eligible && sends_bytes, FastPath::TX)
                 | bit(self.events != 0 || self.state == State::Closed, FastPath::EVENTS)
                 | bit(self.cfg.tail_loss_probe && self.sack, FastPath::TLP)
                 | bit(self.ecn.codepoint == Ecn::Ect0, FastPath::ECT)

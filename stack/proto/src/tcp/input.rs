@@ -17,7 +17,7 @@ pub(super) const TS_IDLE_MAX_NS: u64 = (1 << 30) * MICROSECOND;
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Takes a segment of this connection, `seg` being the parsed header of `frame`.
     ///
-    /// Each octet is handed up once: those that came in order are acknowledged from then on, those
+    /// Each byte is handed up once: those that came in order are acknowledged from then on, those
     /// that came early are as the caller answers, at once; see [`Delivered`].
     ///
     /// In state CLOSED nothing happens; the engine answers with [`crate::wire::tcp::rst_reply`].
@@ -32,7 +32,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if seg.payload.is_empty() {
                 return Delivered::Nothing;
             }
-            return Delivered::InOrder { frame, octets: seg.payload.clone() };
+            return Delivered::InOrder { frame, bytes: seg.payload.clone() };
         }
         self.plan = Plan::Nothing;
         let delivered = self.process_segment(now, seg, frame);
@@ -320,7 +320,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             } else if seg.seq > self.rcv.nxt && seg.seq < self.rcv.adv {
                 self.send_challenge_ack(now, seg);
             } else {
-                // The RST itself lies before the window, though its octets reach into it, or just
+                // The RST itself lies before the window, though its bytes reach into it, or just
                 // behind it.
                 self.stats.record().out_of_window += 1;
             }

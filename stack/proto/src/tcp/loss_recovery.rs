@@ -30,13 +30,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             blocks = &blocks[1..];
         }
         let mut info = AckInfo::default();
-        let (mut octets, mut sample) = (0, None);
+        let (mut bytes, mut sample) = (0, None);
         if duplicate {
             self.stats.record().duplicate_acks_in += 1;
         }
         let duplicate = duplicate && !self.recovery.explains_dupack(una);
         if seg.ack > una {
-            (octets, sample) = self.ack_new_data(now, seg, &mut info);
+            (bytes, sample) = self.ack_new_data(now, seg, &mut info);
         } else if duplicate {
             self.recovery.dupacks += 1;
         }
@@ -53,7 +53,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let pure = duplicate && seg.options.sack.is_empty();
         self.process_tlp_ack(seg, una, dsack, pure);
         self.process_frto(&info, duplicate);
-        if octets > 0 {
+        if bytes > 0 {
             let grows = match self.recovery.ca_state {
                 CaState::Open => self.cc.cwnd_limited,
                 CaState::Recovery => false,
@@ -61,7 +61,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             };
             let undone = self.advance_recovery(seg, &info, flight);
             if grows && !undone {
-                self.cc.on_ack(&self.ack_sample(now, octets, sample));
+                self.cc.on_ack(&self.ack_sample(now, bytes, sample));
             }
         }
         if let Some(block) = dsack {
@@ -71,7 +71,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let lost = if self.sack {
             self.detect_losses(now)
         } else {
-            delivered = self.count_dupack_delivery(duplicate, octets);
+            delivered = self.count_dupack_delivery(duplicate, bytes);
             0
         };
         if lost > 0 && self.recovery.ca_state == CaState::Open {
@@ -84,13 +84,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         if self.recovery.ca_state == CaState::Recovery && (delivered > 0 || lost > 0) {
             let pipe = self.pipe();
-            let safe = octets > 0 && lost == 0;
+            let safe = bytes > 0 && lost == 0;
             let ssthresh = self.cc.ssthresh();
             if let Some(prr) = self.recovery.prr_mut() {
                 self.cc.set_cwnd(prr.window(delivered, pipe, ssthresh, u32::from(self.emss), safe));
             }
         }
-        if octets > 0 {
+        if bytes > 0 {
             self.rearm_timers(now);
             self.check_fin_acked(now, seg);
         } else if !self.scoreboard.is_clean() {
@@ -150,7 +150,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Judges what is lost by now and sets the timer for what may be later. Returns the octets
+    /// Judges what is lost by now and sets the timer for what may be later. Returns the bytes
     /// newly lost, those of a segment that probed the path left out.
     pub(super) fn detect_losses(&mut self, now: Instant) -> u32 {
         let recovering = self.recovery.ca_state != CaState::Open;
@@ -167,13 +167,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             // Losses are found before the timeout takes everything for lost.
             self.timers.rto = next + 1;
         }
-        if update.octets > 0 && self.pmtu.is_probing() {
-            return self.exclude_probe_loss(update.octets);
+        if update.bytes > 0 && self.pmtu.is_probing() {
+            return self.exclude_probe_loss(update.bytes);
         }
-        update.octets
+        update.bytes
     }
 
-    /// Begins an episode. `outstanding`: octets under way; `flight`: those not acknowledged, both
+    /// Begins an episode. `outstanding`: bytes under way; `flight`: those not acknowledged, both
     /// before the ACK that tells of the loss.
     pub(super) fn enter_recovery(&mut self, outstanding: u32, flight: u32) {
         self.stats.record().fast_recoveries += 1;
@@ -263,13 +263,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Without SACK the number of duplicate ACKs says how much has left the network (RFC 5681
-    /// section 3.2, RFC 3042, RFC 6582). Returns the octets that this ACK delivered.
-    fn count_dupack_delivery(&mut self, duplicate: bool, octets: u32) -> u32 {
+    /// section 3.2, RFC 3042, RFC 6582). Returns the bytes that this ACK delivered.
+    fn count_dupack_delivery(&mut self, duplicate: bool, bytes: u32) -> u32 {
         let before = self.recovery.dupack_credit;
         let mut left = before;
-        if octets > 0 {
+        if bytes > 0 {
             // Of a partial ACK one segment is the retransmission; the rest was counted.
-            let counted = octets.saturating_sub(u32::from(self.emss));
+            let counted = bytes.saturating_sub(u32::from(self.emss));
             let open = self.recovery.ca_state == CaState::Open;
             left = if open { 0 } else { before.saturating_sub(counted) };
         } else if duplicate
@@ -279,11 +279,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         let others = self.snd.flight().saturating_sub(self.scoreboard.front_len());
         self.recovery.dupack_credit = left.min(others);
-        (octets + self.recovery.dupack_credit).saturating_sub(before)
+        (bytes + self.recovery.dupack_credit).saturating_sub(before)
     }
 
     /// Duplicate ACKs tell of a loss: not those that an earlier episode's retransmissions bring
-    /// about, which come while its end is the first octet outstanding. How far it lies back is not
+    /// about, which come while its end is the first byte outstanding. How far it lies back is not
     /// asked: it may be more than the numbers can tell.
     fn counts_dupacks(&self) -> bool {
         !self.sack

@@ -17,7 +17,7 @@
 //! `ecn` what the network marked, `pacing` when it leaves; `plan` decides what leaves next and
 //! `output` writes it, `pmtu` finds the path's size; `deliver` hands payload up, `receive` offers
 //! the window and schedules ACKs, `growth` widens it; `assembler` keeps what arrived early, in
-//! memory of `held`; `sent_frame` is what keeps sent octets; `state` is the transition table, `accessors`
+//! memory of `held`; `sent_frame` is what keeps sent bytes; `state` is the transition table, `accessors`
 //! what can be asked.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
@@ -94,9 +94,9 @@ use send::{Local, SndVars};
 use state::StateEvent;
 use timer::{CoarseInstant, NEVER, RareTimers, Timers};
 
-/// Octets of payload that the timestamps option takes.
+/// Bytes of payload that the timestamps option takes.
 #[expect(clippy::cast_possible_truncation, reason = "12")]
-const TIMESTAMPS_OCTETS: u16 = TIMESTAMPS_LEN as u16;
+const TIMESTAMPS_BYTES: u16 = TIMESTAMPS_LEN as u16;
 
 /// Timestamps (RFC 7323).
 #[derive(Debug)]
@@ -173,7 +173,7 @@ enum Plan {
 /// given back when the connection has been idle for a while.
 ///
 /// In this order in memory. What the segments of a calm connection touch, in order, pure ACK and
-/// sent, comes first: [`HOT_LEN`] octets, three cache lines if the whole begins with one; see
+/// sent, comes first: [`HOT_LEN`] bytes, three cache lines if the whole begins with one; see
 /// `calm`. The fields behind that need no order but that of their alignment.
 #[derive(Debug)]
 #[repr(C)]
@@ -195,7 +195,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     last_tx_at: CoarseInstant,
     /// What pacing lets go.
     pacing_credit: PacingCredit,
-    /// Payload octets of a full segment.
+    /// Payload bytes of a full segment.
     emss: u16,
     /// Timestamps negotiated, or offered in our SYN.
     ts_on: bool,
@@ -227,7 +227,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     paced: bool,
     /// A close was asked for before the handshake was complete.
     close_pending: bool,
-    /// The upper layer takes no more octets.
+    /// The upper layer takes no more bytes.
     receive_shut: bool,
     local: Local,
     peer: Peer,
@@ -252,28 +252,28 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     pmtu: PathMtu,
     ecn: Ecn,
     ack_rate_limit: AckRateLimit,
-    /// Octets handed up and sent, up to date once in a round trip.
+    /// Bytes handed up and sent, up to date once in a round trip.
     counted: (u64, u64),
     stats: RareCounts,
 }
 
-/// Octets at the start of a [`Tcb`] that hold all its state that segments of a calm connection
+/// Bytes at the start of a [`Tcb`] that hold all its state that segments of a calm connection
 /// touch, the addresses of [`HeaderTemplate`] left out: three cache lines.
 pub const HOT_LEN: usize = 192;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     // Commands.
 
-    /// The upper layer keeps `octets` of what it was handed: the window offer shrinks as they
+    /// The upper layer keeps `bytes` of what it was handed: the window offer shrinks as they
     /// arrive, the edge already offered stays.
-    pub fn add_unconsumed(&mut self, octets: u32) {
-        self.rcv_limits.add_unconsumed(&mut self.rcv, octets, &self.cfg);
+    pub fn add_unconsumed(&mut self, bytes: u32) {
+        self.rcv_limits.add_unconsumed(&mut self.rcv, bytes, &self.cfg);
     }
 
-    /// The upper layer consumed `octets` that it had kept. If that reopens a window which had
+    /// The upper layer consumed `bytes` that it had kept. If that reopens a window which had
     /// become small, an ACK is due.
-    pub fn consume(&mut self, octets: u32) {
-        let reopens = self.rcv_limits.consume(&mut self.rcv, octets, &self.cfg);
+    pub fn consume(&mut self, bytes: u32) {
+        let reopens = self.rcv_limits.consume(&mut self.rcv, bytes, &self.cfg);
         self.announce_window(reopens);
     }
 

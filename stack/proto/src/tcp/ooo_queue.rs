@@ -3,7 +3,7 @@
 //!
 //! A received frame is the cheapest thing to hold, but it is a buffer of the port's receive pool:
 //! with that drained, what fills the gaps would not arrive either. So a part of what is held are
-//! frames, and the rest are octets copied out of them. Small pieces are always copied: one octet
+//! frames, and the rest are bytes copied out of them. Small pieces are always copied: one byte
 //! must not cost a whole buffer.
 
 use core::ops::Range;
@@ -11,7 +11,7 @@ use core::ops::Range;
 use super::assembler::Assembler;
 use crate::device::{ChecksumState, RxFrame};
 
-/// Below so many octets (half of the usual receive buffer) a piece is copied at once.
+/// Below so many bytes (half of the usual receive buffer) a piece is copied at once.
 const SMALL_LEN: usize = 1024;
 /// Sizes of blocks, beside those of small pieces and of full segments.
 const BLOCK_SMALL: usize = 256;
@@ -21,20 +21,20 @@ const SPARE_ASSEMBLERS: usize = 16;
 /// Entries for which a spare book keeps memory.
 pub(super) const SPARE_ENTRIES: usize = 2048;
 
-/// Octets copied out of a frame.
+/// Bytes copied out of a frame.
 #[derive(Debug)]
 pub struct OooCopy {
     block: Box<[u8]>,
     len: usize,
 }
 
-/// One held piece: the frame it came in, or a copy of its octets. Belongs to a [`OooPool`], which
+/// One held piece: the frame it came in, or a copy of its bytes. Belongs to a [`OooPool`], which
 /// gets it back by [`OooPool::release`].
 #[derive(Debug)]
 pub enum OooSegment<R> {
     /// The whole frame.
     Frame(R),
-    /// The octets.
+    /// The bytes.
     Copy(OooCopy),
 }
 
@@ -74,22 +74,22 @@ impl<R: RxFrame> RxFrame for OooSegment<R> {
 pub(super) struct Quota {
     /// Frames.
     pub(super) frames: usize,
-    /// Octets of the blocks that copies lie in.
-    pub(super) octets: usize,
+    /// Bytes of the blocks that copies lie in.
+    pub(super) bytes: usize,
 }
 
 impl Quota {
     pub(super) fn add<R>(&mut self, held: &OooSegment<R>) {
         match held {
             OooSegment::Frame(_) => self.frames += 1,
-            OooSegment::Copy(copied) => self.octets += copied.block.len(),
+            OooSegment::Copy(copied) => self.bytes += copied.block.len(),
         }
     }
 
     pub(super) fn remove<R>(&mut self, held: &OooSegment<R>) {
         match held {
             OooSegment::Frame(_) => self.frames -= 1,
-            OooSegment::Copy(copied) => self.octets -= copied.block.len(),
+            OooSegment::Copy(copied) => self.bytes -= copied.block.len(),
         }
     }
 }
@@ -103,11 +103,11 @@ impl Quota {
 pub struct OooPool<R> {
     frames: usize,
     frames_max: usize,
-    /// Octets of all blocks, lent or free.
+    /// Bytes of all blocks, lent or free.
     allocated: usize,
-    /// Octets of the blocks lent.
+    /// Bytes of the blocks lent.
     in_use: usize,
-    octets_max: usize,
+    bytes_max: usize,
     /// Sizes of blocks, ascending.
     sizes: [usize; 4],
     free: [Vec<Box<[u8]>>; 4],
@@ -117,18 +117,18 @@ pub struct OooPool<R> {
 }
 
 impl<R> OooPool<R> {
-    /// A pool for at most `frames_max` frames, half of them before octets are copied, and
-    /// `octets_max` octets of copies. A full segment carries `segment_len` octets. Nothing is
+    /// A pool for at most `frames_max` frames, half of them before bytes are copied, and
+    /// `bytes_max` bytes of copies. A full segment carries `segment_len` bytes. Nothing is
     /// allocated yet.
     #[must_use]
-    pub fn new(frames_max: usize, octets_max: usize, segment_len: usize) -> Self {
+    pub fn new(frames_max: usize, bytes_max: usize, segment_len: usize) -> Self {
         let full = segment_len.max(SMALL_LEN).next_multiple_of(64);
         Self {
             frames: 0,
             frames_max,
             allocated: 0,
             in_use: 0,
-            octets_max,
+            bytes_max,
             // Where segments may be long, most peers' are not.
             sizes: [BLOCK_SMALL, SMALL_LEN, full.min(BLOCK_USUAL), full],
             free: [const { Vec::new() }; 4],
@@ -142,9 +142,9 @@ impl<R> OooPool<R> {
         self.frames
     }
 
-    /// Octets of blocks in use at present.
+    /// Bytes of blocks in use at present.
     #[must_use]
-    pub const fn octets(&self) -> usize {
+    pub const fn bytes(&self) -> usize {
         self.in_use
     }
 
@@ -174,25 +174,25 @@ impl<R> OooPool<R> {
         }
     }
 
-    /// The size class of a block for `len` octets, if one is left for a connection that has
+    /// The size class of a block for `len` bytes, if one is left for a connection that has
     /// `quota`.
     fn size_class(&self, len: usize, share: Quota) -> Option<usize> {
         let class = self.sizes.iter().position(|size| len <= *size)?;
-        let left = self.octets_max.checked_sub(self.in_use + self.sizes[class])?;
-        (share.octets <= 2 * left).then_some(class)
+        let left = self.bytes_max.checked_sub(self.in_use + self.sizes[class])?;
+        (share.bytes <= 2 * left).then_some(class)
     }
 
-    /// [`OooPool::copy`] has room for `len` octets.
+    /// [`OooPool::copy`] has room for `len` bytes.
     pub(super) fn admits_copy(&self, len: usize, share: Quota) -> bool {
         self.size_class(len, share).is_some()
     }
 
-    /// [`OooPool::buffer`] has room for `len` octets.
+    /// [`OooPool::buffer`] has room for `len` bytes.
     pub(super) fn admits(&self, len: usize, share: Quota) -> bool {
         self.admits_frame(share) || self.admits_copy(len, share)
     }
 
-    /// A block for `len` octets, if one is left for a connection that has `quota`.
+    /// A block for `len` bytes, if one is left for a connection that has `quota`.
     fn alloc_block(&mut self, len: usize, share: Quota) -> Option<Box<[u8]>> {
         let class = self.size_class(len, share)?;
         let size = self.sizes[class];
@@ -200,7 +200,7 @@ impl<R> OooPool<R> {
             Some(block) => block,
             None => {
                 // Free blocks of the other sizes make room.
-                while self.allocated + size > self.octets_max {
+                while self.allocated + size > self.bytes_max {
                     let other = self.free.iter_mut().find_map(Vec::pop)?;
                     self.allocated -= other.len();
                 }
@@ -219,37 +219,37 @@ impl<R> OooPool<R> {
 }
 
 impl<R> OooPool<R> {
-    /// Holds a copy of `octets` for a connection that has `quota` already. `None`: no room.
-    pub(super) fn copy(&mut self, octets: &[u8], share: Quota) -> Option<OooSegment<R>> {
-        let mut block = self.alloc_block(octets.len(), share)?;
-        block[..octets.len()].copy_from_slice(octets);
-        Some(OooSegment::Copy(OooCopy { block, len: octets.len() }))
+    /// Holds a copy of `bytes` for a connection that has `quota` already. `None`: no room.
+    pub(super) fn copy(&mut self, bytes: &[u8], share: Quota) -> Option<OooSegment<R>> {
+        let mut block = self.alloc_block(bytes.len(), share)?;
+        block[..bytes.len()].copy_from_slice(bytes);
+        Some(OooSegment::Copy(OooCopy { block, len: bytes.len() }))
     }
 }
 
 impl<R: RxFrame> OooPool<R> {
-    /// Holds `octets` of `frame` for a connection that has `quota` already: says where the octets
+    /// Holds `bytes` of `frame` for a connection that has `quota` already: says where the bytes
     /// lie in what is held. `None`: no room; the frame is dropped.
     pub(super) fn buffer(
         &mut self,
         frame: R,
-        octets: Range<usize>,
+        bytes: Range<usize>,
         share: Quota,
     ) -> Option<(OooSegment<R>, usize)> {
-        let len = octets.len();
+        let len = bytes.len();
         let copies = len < SMALL_LEN || self.frames >= self.frames_max / 2;
         let block =
             if copies || !self.admits_frame(share) { self.alloc_block(len, share) } else { None };
         if let Some(mut block) = block {
             // req: MPA-167, MPA-173, MPA-174
-            frame.copy_out(octets.start, &mut block[..len]);
+            frame.copy_out(bytes.start, &mut block[..len]);
             return Some((OooSegment::Copy(OooCopy { block, len }), 0));
         }
         if !self.admits_frame(share) {
             return None;
         }
         self.frames += 1;
-        Some((OooSegment::Frame(frame), octets.start))
+        Some((OooSegment::Frame(frame), bytes.start))
     }
 }
 
@@ -260,23 +260,23 @@ mod tests {
     use crate::tcp::tests::HeapFrame;
 
     fn frame(len: usize) -> HeapFrame {
-        let octets: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
-        HeapFrame::new(&octets)
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        HeapFrame::new(&bytes)
     }
 
-    fn octets(held: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> {
+    fn bytes(held: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         held.copy_out(offset, &mut out);
         out
     }
 
-    /// Holds pieces of `len` octets until there is no room.
+    /// Holds pieces of `len` bytes until there is no room.
     fn fill(pool: &mut OooPool<HeapFrame>, len: usize) -> Vec<OooSegment<HeapFrame>> {
         let mut all = Vec::new();
         while let Some((held, offset)) =
             pool.buffer(frame(len + 54), 54..54 + len, Quota::default())
         {
-            assert_eq!(octets(&held, offset, len), frame(len + 54).octets[54..]);
+            assert_eq!(bytes(&held, offset, len), frame(len + 54).bytes[54..]);
             all.push(held);
             assert!(all.len() < 100_000);
         }
@@ -292,9 +292,9 @@ mod tests {
             .map(|held| if matches!(held, OooSegment::Frame(_)) { 'f' } else { 'c' })
             .collect();
         assert_eq!(kinds, "ffffccccffff");
-        assert_eq!((pool.frames(), pool.octets()), (8, 4 * 1472));
+        assert_eq!((pool.frames(), pool.bytes()), (8, 4 * 1472));
         all.into_iter().for_each(|held| pool.release(held));
-        assert_eq!((pool.frames(), pool.octets(), pool.allocated), (0, 0, 4 * 1472));
+        assert_eq!((pool.frames(), pool.bytes(), pool.allocated), (0, 0, 4 * 1472));
         // The blocks are used again.
         let blocks = |all: &[OooSegment<HeapFrame>]| -> Vec<_> {
             all.iter()
@@ -340,7 +340,7 @@ mod tests {
             share.add(&held);
             count += 1;
         }
-        assert_eq!((count, share.octets, share.frames), (60 + 20, 60 * 256, 20));
+        assert_eq!((count, share.bytes, share.frames), (60 + 20, 60 * 256, 20));
         let next = pool.buffer(frame(100), 54..100, Quota::default());
         assert!(matches!(next, Some((OooSegment::Copy(_), 0))));
     }

@@ -29,7 +29,7 @@ use crate::wire::tcp::{FourTuple, HeaderTemplate, Segment};
 const MIN_MSS: u16 = 64;
 
 /// Segment size of a peer that does not tell its own (RFC 9293 section 3.7.1): what every host
-/// takes, less 40 octets of headers over IPv4, 60 over IPv6.
+/// takes, less 40 bytes of headers over IPv4, 60 over IPv6.
 pub(crate) const fn default_mss(tuple: &FourTuple) -> u16 {
     if tuple.remote.is_ipv6() { 1280 - 60 } else { 576 - 40 }
 }

@@ -105,7 +105,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let mut more = false;
         if self.sack && (self.dsack_queue.has_pending() || !self.assembler.is_empty()) {
             let max = if ts.is_some() { 3 } else { 4 };
-            // Octets received twice first, then the run they are in (RFC 2883 section 4).
+            // Bytes received twice first, then the run they are in (RFC 2883 section 4).
             let dsack = self.dsack_queue.pop();
             let around = dsack.and_then(|block| self.assembler.range_of(block.0));
             options.sack.extend(dsack.into_iter().chain(around));
@@ -145,7 +145,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// After [`Transmit::Retransmit`]: writes to `buf` the frame with a linear copy of the octets and
+    /// After [`Transmit::Retransmit`]: writes to `buf` the frame with a linear copy of the bytes and
     /// headers of now, and returns its length; 0 if nothing was announced.
     ///
     /// # Panics
@@ -167,7 +167,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let (seq, end) = (record.seq, record.end());
         let (offset, payload_len) = (record.offset as usize, len as usize);
         buf[header_len..header_len + payload_len]
-            .copy_from_slice(&record.frame.octets()[offset..offset + payload_len]);
+            .copy_from_slice(&record.frame.bytes()[offset..offset + payload_len]);
         let is_last = index + 1 == self.scoreboard.len();
         let mut fields = self.data_fields(now, seq, is_last);
         match reason {
@@ -203,7 +203,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }
 
-    /// After [`Transmit::NewData`]: writes the headers in front of `payload_len` octets that lie in
+    /// After [`Transmit::NewData`]: writes the headers in front of `payload_len` bytes that lie in
     /// `buf` at [`Tcb::header_len`], and returns the frame's length. [`Tcb::on_sent`] must follow.
     ///
     /// `push` says that nothing is ready behind it: the peer is not to wait for more (PSH, RFC 9293
@@ -240,7 +240,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// the frame just written.
     ///
     /// True: transmit the frame now. False: the window or the peer's segment size does not admit
-    /// the record; drop the frame, its octets go out by [`Transmit::Retransmit`] in pieces or when the
+    /// the record; drop the frame, its bytes go out by [`Transmit::Retransmit`] in pieces or when the
     /// window opens.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[must_use]
@@ -272,19 +272,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         admitted
     }
 
-    /// A record of `len` octets may leave now in one segment. A peer may tell a segment size below
+    /// A record of `len` bytes may leave now in one segment. A peer may tell a segment size below
     /// the shortest record that MPA makes.
     #[inline]
     fn admits_whole(&self, len: u32) -> bool {
         len <= self.snd.usable() && (len <= u32::from(self.emss) || self.pmtu.admits(len))
     }
 
-    /// Octets up to `end` were sent for the first time.
+    /// Bytes up to `end` were sent for the first time.
     #[inline]
     fn on_new_data_sent(&mut self, now: Instant, end: Seq) {
-        let octets = end - self.snd.nxt;
-        self.recovery.on_sent(octets);
-        self.pacing_credit.spend(octets);
+        let bytes = end - self.snd.nxt;
+        self.recovery.on_sent(bytes);
+        self.pacing_credit.spend(bytes);
         self.snd.nxt = end;
         self.last_tx_at = CoarseInstant::of(now);
         self.sws_override = false;

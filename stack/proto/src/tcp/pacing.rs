@@ -2,7 +2,7 @@
 //! link of a long path all at once. Rates after Linux: twice the window per round trip in slow
 //! start, which doubles it, 1.2 of it later, so that the window and not the rate decides.
 //!
-//! Retransmissions are paced like new octets, except the first of an episode; ACKs never are.
+//! Retransmissions are paced like new bytes, except the first of an episode; ACKs never are.
 
 use super::Tcb;
 use crate::device::{Retained, RxFrame};
@@ -16,18 +16,18 @@ const RTT_MIN_NS: u64 = 2 * MILLISECOND;
 const BURST_SEGMENTS: u32 = 10;
 /// The shortest burst, whatever the rate: a peer acknowledges every second segment.
 const BURST_SEGMENTS_MIN: u64 = 2;
-/// A burst is at least this part of a millisecond's octets: 62.5 us, four ticks of the timers.
+/// A burst is at least this part of a millisecond's bytes: 62.5 us, four ticks of the timers.
 const BURST_PARTS: u64 = 16;
 
 /// How much may leave at once, and how long it takes at the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Burst {
-    octets: u32,
+    bytes: u32,
     interval_ns: u64,
 }
 
 impl Burst {
-    /// For a window of `window` octets and a round-trip time of `srtt_ns`; `None` where pacing
+    /// For a window of `window` bytes and a round-trip time of `srtt_ns`; `None` where pacing
     /// does not pay.
     fn of(window: u32, srtt_ns: u64, mss: u32, slow_start: bool) -> Option<Self> {
         if srtt_ns < RTT_MIN_NS || window <= BURST_SEGMENTS * mss {
@@ -36,16 +36,16 @@ impl Burst {
         let (over, under) = if slow_start { (2, 1) } else { (6, 5) };
         let (window, mss) = (u64::from(window) * over, u64::from(mss));
         let rate_ms = window * MILLISECOND / (srtt_ns * under);
-        let octets = (u64::from(BURST_SEGMENTS) * mss)
+        let bytes = (u64::from(BURST_SEGMENTS) * mss)
             .min(rate_ms)
             .max(rate_ms / BURST_PARTS)
             .max(BURST_SEGMENTS_MIN * mss);
-        let octets = u32::try_from(octets).unwrap_or(u32::MAX);
-        Some(Self { octets, interval_ns: u64::from(octets) * (srtt_ns * under) / window })
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Some(Self { bytes, interval_ns: u64::from(bytes) * (srtt_ns * under) / window })
     }
 }
 
-/// Octets that may leave before the clock is looked at.
+/// Bytes that may leave before the clock is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacingCredit(u32);
 
@@ -57,10 +57,10 @@ impl PacingCredit {
     /// trip, requests and responses would take up to twice as long for queues that are empty.
     pub(super) const IDLE_BURST: Self = Self(68 * 1024);
 
-    /// `octets` leave.
+    /// `bytes` leave.
     #[inline]
-    pub(super) const fn spend(&mut self, octets: u32) {
-        self.0 = self.0.saturating_sub(octets);
+    pub(super) const fn spend(&mut self, bytes: u32) {
+        self.0 = self.0.saturating_sub(bytes);
     }
 }
 
@@ -91,7 +91,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         {
             // What this flight began with counts as a burst of its own.
             let burst_ns = u64::from(flight) * burst.interval_ns;
-            self.rare.pacing = now + burst_ns / u64::from(burst.octets);
+            self.rare.pacing = now + burst_ns / u64::from(burst.bytes);
         }
         if now < self.rare.pacing {
             if !self.paced {
@@ -101,7 +101,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return true;
         }
         self.paced = false;
-        self.pacing_credit = PacingCredit(burst.octets);
+        self.pacing_credit = PacingCredit(burst.bytes);
         // A timer that fired late is made up for, by one burst at most.
         self.rare.pacing = self.rare.pacing.max(now - burst.interval_ns) + burst.interval_ns;
         false
@@ -120,7 +120,7 @@ mod tests {
             for window in [11 * MSS, 100 * MSS, 5000 * MSS, 1 << 30] {
                 for (slow_start, factor) in [(true, 2.0), (false, 1.2)] {
                     let burst = Burst::of(window, srtt_ns, MSS, slow_start).unwrap();
-                    let bursts = f64::from(window) / f64::from(burst.octets);
+                    let bursts = f64::from(window) / f64::from(burst.bytes);
                     let time = bursts * burst.interval_ns as f64 * factor / srtt_ns as f64;
                     assert!((time - 1.0).abs() < 0.01, "{time}: {window} in {srtt_ns} ns");
                 }
@@ -131,10 +131,10 @@ mod tests {
     #[test]
     fn burst_len_and_interval_are_bounded() {
         // 10 Mb/s, 1 Gb/s and 100 Gb/s over 20 ms, in congestion avoidance.
-        let burst = |octets: u32| Burst::of(octets, 20 * MILLISECOND, MSS, false).unwrap();
-        assert_eq!(burst(25_000).octets, 2 * MSS);
-        assert_eq!(burst(2_500_000).octets, 10 * MSS);
-        assert!(burst(250_000_000).octets > 500 * MSS);
+        let burst = |bytes: u32| Burst::of(bytes, 20 * MILLISECOND, MSS, false).unwrap();
+        assert_eq!(burst(25_000).bytes, 2 * MSS);
+        assert_eq!(burst(2_500_000).bytes, 10 * MSS);
+        assert!(burst(250_000_000).bytes > 500 * MSS);
         for window in [25_000, 250_000, 2_500_000, 25_000_000, 250_000_000] {
             let interval = burst(window).interval_ns;
             assert!((60_000..2_000_000).contains(&interval), "{interval} ns");

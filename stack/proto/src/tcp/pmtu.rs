@@ -7,8 +7,8 @@
 //! - A black hole lowers it: the record at the left edge was sent again and again at full size and
 //!   never acknowledged (RFC 4821 section 7.7), so the next copy is cut to a base size.
 //! - A probe raises it (RFC 8899, carried over to TCP as in RFC 4821): one segment of a larger
-//!   size, made of octets that would have been sent anyway. If it is acknowledged its size is the
-//!   new one; if it is lost, that is no sign of congestion, and its octets go again in segments of
+//!   size, made of bytes that would have been sent anyway. If it is acknowledged its size is the
+//!   new one; if it is lost, that is no sign of congestion, and its bytes go again in segments of
 //!   the size known to pass. After [`MAX_PROBES`] losses the size counts as too large.
 //!
 //! When a search has ended below what link and peer allow, it begins anew after
@@ -40,7 +40,7 @@ const BASE_PLPMTUS: [u16; 5] = [1280, 1024, 576, 296, 68];
 const COMMON_MTUS: [u16; 9] = [9000, 4352, 2002, 1500, 1492, 1480, 1420, 1280, 1006];
 /// Sizes to try where a router does not tell (RFC 1191 section 7.1).
 const PLATEAUS: [u16; 10] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296, 68];
-/// FPDUs are multiples of four octets; a smaller gain is none.
+/// FPDUs are multiples of four bytes; a smaller gain is none.
 const STEP_MIN: u16 = 4;
 /// No link of IPv4 carries less (RFC 791), of IPv6 less (RFC 8200 section 5).
 const MIN_MTU: [u16; 2] = [68, 1280];
@@ -54,11 +54,11 @@ pub enum Probing {
     /// once the size was lowered.
     #[default]
     Auto,
-    /// Starts at 1,280 octets and probes upward, so that no segment is ever lost to its size.
+    /// Starts at 1,280 bytes and probes upward, so that no segment is ever lost to its size.
     Always,
 }
 
-/// Settings of path MTU discovery. Sizes in octets of IP packet.
+/// Settings of path MTU discovery. Sizes in bytes of IP packet.
 #[derive(Clone, Copy, Debug)]
 pub struct PathMtuConfig {
     /// Believe ICMP "packet too big" about segments under way. Without it, silence and probes
@@ -95,9 +95,9 @@ pub struct TooBig {
     pub seq: Seq,
     /// Its acknowledgment number, if known.
     pub ack: Option<Seq>,
-    /// Octets of IP packet that would pass; `None` if the router does not say.
+    /// Bytes of IP packet that would pass; `None` if the router does not say.
     pub mtu: Option<u16>,
-    /// Octets that the packet had.
+    /// Bytes that the packet had.
     pub packet_len: u32,
 }
 
@@ -109,11 +109,11 @@ struct PmtuProbe {
     size: u16,
     /// No part of it was sent a second time: its acknowledgment proves that it passed.
     intact: bool,
-    /// Octets of it that were taken out of what congestion control hears of losses.
+    /// Bytes of it that were taken out of what congestion control hears of losses.
     excluded: u32,
 }
 
-/// What is known of the path. Sizes in octets of IP packet.
+/// What is known of the path. Sizes in bytes of IP packet.
 #[derive(Clone, Debug)]
 pub(super) struct PathMtu {
     /// Most that link and peer allow.
@@ -144,7 +144,7 @@ pub(super) struct PathMtu {
 }
 
 impl PathMtu {
-    /// For packets of up to `max_plpmtu` octets, by link and peer.
+    /// For packets of up to `max_plpmtu` bytes, by link and peer.
     pub(super) fn new(cfg: &PathMtuConfig, limit: u16, is_v6: bool) -> Self {
         let floor = if is_v6 { cfg.floor_v6 } else { cfg.floor_v4 };
         let floor = floor.max(MIN_MTU[usize::from(is_v6)]).min(limit);
@@ -198,7 +198,7 @@ impl PathMtu {
         self.probe.is_some()
     }
 
-    /// A segment of `len` octets was offered as a probe.
+    /// A segment of `len` bytes was offered as a probe.
     #[inline]
     pub(super) const fn admits(&self, len: u32) -> bool {
         len <= self.probe_payload && self.probe.is_none()
@@ -278,7 +278,7 @@ impl PathMtu {
         if seq == self.head_seq { self.head_retrans } else { 0 }
     }
 
-    /// A record in a packet of `len` octets was lost too often. True if the size is now smaller.
+    /// A record in a packet of `len` bytes was lost too often. True if the size is now smaller.
     fn on_black_hole(&mut self, now: Instant, len: u16, cfg: &PathMtuConfig) -> bool {
         if cfg.probe == Probing::Off {
             return false;

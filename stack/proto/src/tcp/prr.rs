@@ -1,10 +1,10 @@
 //! Proportional rate reduction (RFC 9937): during an episode of loss, what leaves is measured by
 //! what arrives, so that the window comes down to its target over a round trip and not at once.
 
-/// Octet counts of the episode.
+/// Byte counts of the episode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Prr {
-    /// `RecoverFS`: octets outstanding when it began.
+    /// `RecoverFS`: bytes outstanding when it began.
     flight: u32,
     /// `prr_delivered`.
     delivered: u32,
@@ -13,19 +13,19 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// An episode begins with `flight` octets outstanding, those left out that the peer was known
+    /// An episode begins with `flight` bytes outstanding, those left out that the peer was known
     /// to hold.
     pub(super) fn begin(&mut self, flight: u32) {
         *self = Self { flight: flight.max(1), delivered: 0, out: 0 };
     }
 
-    /// Octets left, new or again.
+    /// Bytes left, new or again.
     #[inline]
-    pub(super) fn on_sent(&mut self, octets: u32) {
-        self.out = self.out.wrapping_add(octets);
+    pub(super) fn on_sent(&mut self, bytes: u32) {
+        self.out = self.out.wrapping_add(bytes);
     }
 
-    /// An ACK that delivered `advance` octets; `pipe` are in the network by it, `safe`: the
+    /// An ACK that delivered `advance` bytes; `pipe` are in the network by it, `safe`: the
     /// acknowledgment moved and nothing more was found lost. Returns the window (RFC 9937
     /// section 6).
     pub(super) fn window(

@@ -5,7 +5,7 @@
 
 use super::Stats;
 
-/// The counters of [`Stats`] that count events; octets and segments are counted elsewhere.
+/// The counters of [`Stats`] that count events; bytes and segments are counted elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct RareCounts(Option<Box<Stats>>);
 

@@ -1,4 +1,4 @@
-//! How wide the receive window has to be: it grows by need, with the octets that arrive in one
+//! How wide the receive window has to be: it grows by need, with the bytes that arrive in one
 //! round trip (dynamic right-sizing). It is as wide as at first again only where a peer is silent
 //! and others are in want of it.
 //!
@@ -34,14 +34,14 @@ impl RoundEnd {
 /// The round under way.
 #[derive(Debug)]
 pub(super) struct RcvRound {
-    /// Where the octets end that arrived before it.
+    /// Where the bytes end that arrived before it.
     start_seq: Seq,
     started_at: Instant,
     /// The shortest round, in nanoseconds (four seconds are as good as more), and when it was, in
     /// milliseconds of a clock that wraps.
     rtt_min_ns: u32,
     rtt_min_at_ms: u32,
-    /// Most octets of a round so far.
+    /// Most bytes of a round so far.
     most_received: u32,
 }
 
@@ -71,24 +71,24 @@ impl RcvRound {
         self.start_seq = from;
     }
 
-    /// The round is over, octets having arrived up to `end`: the window the sender needs, at most
+    /// The round is over, bytes having arrived up to `end`: the window the sender needs, at most
     /// `max`.
     ///
     /// Twice of what arrived lets a sender keep its pace while a loss is repaired. Where more
     /// arrived than ever before it is in slow start: a round from now it sends twice as much, and
     /// by the time it hears of this window four times.
     pub(super) fn window_needed(&mut self, now: Instant, end: Seq, max: u32) -> u32 {
-        // Octets that the upper layer declined may have been counted in the round before.
-        let octets = (end.max(self.start_seq) - self.start_seq).min(max);
-        let growth = octets.saturating_sub(self.most_received);
-        self.most_received = self.most_received.max(octets);
-        let wanted = octets.saturating_mul(2).saturating_add(growth.saturating_mul(4)).min(max);
-        wanted.min(self.bdp_limit(now, octets))
+        // Bytes that the upper layer declined may have been counted in the round before.
+        let bytes = (end.max(self.start_seq) - self.start_seq).min(max);
+        let growth = bytes.saturating_sub(self.most_received);
+        self.most_received = self.most_received.max(bytes);
+        let wanted = bytes.saturating_mul(2).saturating_add(growth.saturating_mul(4)).min(max);
+        wanted.min(self.bdp_limit(now, bytes))
     }
 
-    /// What the path holds when `octets` have passed in this round: as many as in the shortest
+    /// What the path holds when `bytes` have passed in this round: as many as in the shortest
     /// one, with room for queues.
-    fn bdp_limit(&mut self, now: Instant, octets: u32) -> u32 {
+    fn bdp_limit(&mut self, now: Instant, bytes: u32) -> u32 {
         let round_ns = now.since(self.started_at).max(1);
         let now_ms = millis(now);
         if now_ms.wrapping_sub(self.rtt_min_at_ms) > RTT_MIN_AGE_MS {
@@ -101,7 +101,7 @@ impl RcvRound {
             self.rtt_min_at_ms = now_ms;
         }
         let shortest_ns = u64::from(self.rtt_min_ns).min(round_ns);
-        let held = u128::from(octets) * u128::from(BDP_GAIN * shortest_ns);
+        let held = u128::from(bytes) * u128::from(BDP_GAIN * shortest_ns);
         u32::try_from(held / u128::from(round_ns)).unwrap_or(u32::MAX)
     }
 }
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Rounds of given octets and lengths, one after another.
+    /// Rounds of given bytes and lengths, one after another.
     struct RcvRounds {
         round: RcvRound,
         now: Instant,
@@ -143,10 +143,10 @@ mod tests {
             Self { round: RcvRound::new(), now: Instant::ZERO, end: Seq(0xffff_ff00) }
         }
 
-        fn window_needed(&mut self, octets: u32, ns: u64) -> u32 {
+        fn window_needed(&mut self, bytes: u32, ns: u64) -> u32 {
             self.round.start(self.now, self.end);
             self.now = self.now + ns;
-            self.end += octets;
+            self.end += bytes;
             self.round.window_needed(self.now, self.end, 6 << 20)
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn window_needed_is_twice_received_and_more_in_slow_start() {
         let mut rounds = RcvRounds::new();
-        let mut need = |octets| rounds.window_needed(octets, 20 * MILLISECOND);
+        let mut need = |bytes| rounds.window_needed(bytes, 20 * MILLISECOND);
         assert_eq!(need(10_000), 40_000);
         assert_eq!(need(20_000), 80_000);
         assert_eq!(need(20_000), 40_000);

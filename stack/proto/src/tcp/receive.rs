@@ -10,14 +10,14 @@ use crate::wire::tcp::SackBlock;
 
 /// Most duplicate ACKs owed at a time to a peer without SACK.
 const DUP_ACKS_OWED_MAX: u8 = 16;
-/// Most reports of octets received twice that wait for their ACKs.
+/// Most reports of bytes received twice that wait for their ACKs.
 const DSACK_QUEUE_MAX: usize = 4;
 
 /// Receive variables (RFC 9293 section 3.3.1), what is needed to offer the window, and when an ACK
 /// is due: what every segment touches. What else there is to say of the window is in [`RcvLimits`].
 #[derive(Debug)]
 pub(super) struct RcvVars {
-    /// Next octet expected.
+    /// Next byte expected.
     pub(super) nxt: Seq,
     /// Right edge of the window as offered; never moves left.
     pub(super) adv: Seq,
@@ -26,7 +26,7 @@ pub(super) struct RcvVars {
     /// What the window would be if offered in full; below zero if the upper layer keeps more than
     /// it may span.
     available: i32,
-    /// Octets received in order and not acknowledged.
+    /// Bytes received in order and not acknowledged.
     unacked: u32,
     /// Growth from which the right edge moves (RFC 9293 section 3.8.6.2.2); at least 1.
     update_min: u16,
@@ -60,7 +60,7 @@ impl RcvVars {
         }
     }
 
-    /// Octets the peer may send from `nxt` on.
+    /// Bytes the peer may send from `nxt` on.
     #[inline]
     pub(super) fn window(&self) -> u32 {
         self.adv - self.nxt
@@ -76,7 +76,7 @@ impl RcvVars {
     ///
     /// The edge moves by a segment or half the window at least. The field is rounded up, so that
     /// scaling does not take back what was offered, unless rounding has already given away as
-    /// much as it ever may: a peer that sends single octets could push the edge on forever.
+    /// much as it ever may: a peer that sends single bytes could push the edge on forever.
     #[inline]
     pub(super) fn select_window(&mut self) -> u16 {
         let span = if self.adv_growth() >= i32::from(self.update_min) {
@@ -127,17 +127,17 @@ impl RcvVars {
         self.ack_now = self.pure_ack;
     }
 
-    /// `octets` arrived in order: an ACK is due at two full segments, else within `delay_ns`.
+    /// `bytes` arrived in order: an ACK is due at two full segments, else within `delay_ns`.
     #[inline]
     pub(super) fn on_in_order(
         &mut self,
         now: Instant,
         timers: &mut Timers,
-        octets: u32,
+        bytes: u32,
         delay_ns: u64,
     ) {
-        self.rcv_mss = self.rcv_mss.max(u16::try_from(octets).unwrap_or(u16::MAX));
-        self.unacked += octets;
+        self.rcv_mss = self.rcv_mss.max(u16::try_from(bytes).unwrap_or(u16::MAX));
+        self.unacked += bytes;
         if self.unacked >= 2 * u32::from(self.rcv_mss) {
             self.ack_now = true;
         } else if timers.delayed_ack == NEVER {
@@ -145,7 +145,7 @@ impl RcvVars {
         }
     }
 
-    /// The last `len` octets in order were not taken after all.
+    /// The last `len` bytes in order were not taken after all.
     pub(super) fn decline(&mut self, len: u32) {
         self.nxt = self.nxt - len;
         self.unacked = self.unacked.saturating_sub(len);
@@ -157,14 +157,14 @@ impl RcvVars {
     }
 }
 
-/// What the receive window may span. Touched when that changes, or the upper layer keeps octets.
+/// What the receive window may span. Touched when that changes, or the upper layer keeps bytes.
 #[derive(Debug)]
 pub(super) struct RcvLimits {
-    /// Octets the window may span.
+    /// Bytes the window may span.
     limit: u32,
     /// What `max_plpmtu` may grow to: what the window field can say, and what the configuration allows.
     limit_max: u32,
-    /// Octets the upper layer took and has not consumed.
+    /// Bytes the upper layer took and has not consumed.
     unconsumed: u32,
 }
 
@@ -207,16 +207,16 @@ impl RcvLimits {
         u16::try_from(self.limit).unwrap_or(u16::MAX)
     }
 
-    /// The upper layer keeps `octets`.
-    pub(super) fn add_unconsumed(&mut self, rcv: &mut RcvVars, octets: u32, cfg: &Config) {
-        self.unconsumed = self.unconsumed.saturating_add(octets);
+    /// The upper layer keeps `bytes`.
+    pub(super) fn add_unconsumed(&mut self, rcv: &mut RcvVars, bytes: u32, cfg: &Config) {
+        self.unconsumed = self.unconsumed.saturating_add(bytes);
         self.apply(rcv, cfg);
     }
 
-    /// The upper layer consumed `octets` it kept. True if the peer should hear of it now: little
+    /// The upper layer consumed `bytes` it kept. True if the peer should hear of it now: little
     /// of the window was left, and it grew by something.
-    pub(super) fn consume(&mut self, rcv: &mut RcvVars, octets: u32, cfg: &Config) -> bool {
-        self.unconsumed = self.unconsumed.saturating_sub(octets);
+    pub(super) fn consume(&mut self, rcv: &mut RcvVars, bytes: u32, cfg: &Config) -> bool {
+        self.unconsumed = self.unconsumed.saturating_sub(bytes);
         self.needs_update(rcv, cfg)
     }
 
@@ -233,7 +233,7 @@ impl RcvLimits {
         self.apply(rcv, cfg);
     }
 
-    /// Octets the window may span at present.
+    /// Bytes the window may span at present.
     pub(super) const fn limit(&self) -> u32 {
         self.limit
     }
@@ -264,7 +264,7 @@ pub(super) struct Peer {
     pub(super) syn_in_time_wait: bool,
 }
 
-/// Octets received twice (RFC 2883): each ACK reports one, the oldest first. In memory of their
+/// Bytes received twice (RFC 2883): each ACK reports one, the oldest first. In memory of their
 /// own, which is given back once the connection is idle.
 #[derive(Debug, Default)]
 pub(super) struct DsackQueue {

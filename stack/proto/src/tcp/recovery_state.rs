@@ -64,7 +64,7 @@ pub(super) struct Recovery {
     pub(super) frto: Frto,
     /// Duplicate ACKs in a row.
     pub(super) dupacks: u32,
-    /// Without SACK: octets the duplicate ACKs say have left the network.
+    /// Without SACK: bytes the duplicate ACKs say have left the network.
     pub(super) dupack_credit: u32,
     /// Without SACK: copies that an episode sent which was undone. Each brings about a duplicate
     /// ACK that tells of no loss.
@@ -145,7 +145,7 @@ impl Recovery {
         self.spurious_retrans = spurious_retrans;
     }
 
-    /// A duplicate ACK came with `una` the first octet outstanding: is it the doing of a needless
+    /// A duplicate ACK came with `una` the first byte outstanding: is it the doing of a needless
     /// copy?
     pub(super) fn explains_dupack(&mut self, una: Seq) -> bool {
         let explains = self.spurious_retrans > 0 && una < self.recovery_point;
@@ -172,11 +172,11 @@ impl Recovery {
         self.episode.as_deref_mut().map(|episode| &mut episode.prr)
     }
 
-    /// Octets left, new or again.
+    /// Bytes left, new or again.
     #[inline]
-    pub(super) fn on_sent(&mut self, octets: u32) {
+    pub(super) fn on_sent(&mut self, bytes: u32) {
         if let Some(prr) = self.prr_mut() {
-            prr.on_sent(octets);
+            prr.on_sent(bytes);
         }
     }
 
@@ -225,7 +225,7 @@ impl Recovery {
 
 /// FlightSize at the start of the present round trip.
 ///
-/// The reduction after a loss is by the flight that the lost octets were part of (RFC 5681 equation
+/// The reduction after a loss is by the flight that the lost bytes were part of (RFC 5681 equation
 /// 4). By the time a loss near the end of a flight is found, SND.UNA has moved past most of that
 /// flight, and what is left of it says nothing about what the path held. Per round trip it is the
 /// `pipeACK` of RFC 7661 section 4.2, counted when the round begins instead of when it ends.
@@ -250,7 +250,7 @@ impl RoundFlight {
         }
     }
 
-    /// The flight that the octet at `seq` was part of, `flight` being what is outstanding now.
+    /// The flight that the byte at `seq` was part of, `flight` being what is outstanding now.
     pub(super) fn at(&self, seq: Seq, flight: u32) -> u32 {
         if seq < self.end { flight.max(self.bytes) } else { flight }
     }

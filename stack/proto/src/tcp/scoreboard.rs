@@ -1,7 +1,7 @@
 //! The send side's records: what was sent and is not acknowledged, which of it the peer holds
 //! (SACK, RFC 2018 and 6675), which is lost, and which was sent again.
 //!
-//! A record is the unit the upper layer wrote; its boundary survives retransmission. Octet
+//! A record is the unit the upper layer wrote; its boundary survives retransmission. Byte
 //! counters are kept beside the marks, so that `pipe` costs nothing. What is lost is judged by
 //! time of transmission (`rack`): of records sent once, sequence order is time order, and a cursor
 //! remembers how far they were judged; those sent again stand in a queue in order of time.
@@ -30,12 +30,12 @@ const RETRANS_IN_FLIGHT: u8 = 4;
 /// Sent more than once: gives no round-trip sample (Karn).
 const RETRANSMITTED: u8 = 8;
 
-/// Octets of one segment, and what keeps them: the frame they first left in, or a copy of it.
+/// Bytes of one segment, and what keeps them: the frame they first left in, or a copy of it.
 #[derive(Debug)]
 pub(super) struct Record<T> {
     pub(super) seq: Seq,
     pub(super) len: u32,
-    /// Where the octets start in the frame.
+    /// Where the bytes start in the frame.
     pub(super) offset: u32,
     marks: u8,
     /// So many records, from this one on, are known to be SACKed; 0 or 1 says nothing. They are
@@ -84,7 +84,7 @@ pub(super) struct Scoreboard<T> {
     retrans_out: u32,
     /// Records reported by SACK.
     sacked_count: u32,
-    /// End of the highest octet acknowledged or reported by SACK (`RACK.fack`).
+    /// End of the highest byte acknowledged or reported by SACK (`RACK.fack`).
     fack: Seq,
     /// Of the records below, each is SACKed, lost, or was sent again.
     loss_cursor: Seq,
@@ -158,7 +158,7 @@ impl<T: Clone> Scoreboard<T> {
         self.records.back().map(Record::end)
     }
 
-    /// Octets reported by SACK.
+    /// Bytes reported by SACK.
     #[inline]
     pub(super) fn sacked(&self) -> u32 {
         self.sacked
@@ -169,7 +169,7 @@ impl<T: Clone> Scoreboard<T> {
         self.sacked_count
     }
 
-    /// Octets of `flight` that are thought to be in the network (RFC 6675 `pipe`).
+    /// Bytes of `flight` that are thought to be in the network (RFC 6675 `pipe`).
     #[inline]
     pub(super) fn pipe(&self, flight: u32) -> u32 {
         (flight + self.retrans_out).saturating_sub(self.sacked + self.lost)
@@ -237,7 +237,7 @@ impl<T: Clone> Scoreboard<T> {
         self.unsent.then(|| self.records.len() - 1)
     }
 
-    /// Cuts the record at `index` after `len` octets; the pieces share the frame. An unsent
+    /// Cuts the record at `index` after `len` bytes; the pieces share the frame. An unsent
     /// record's second piece stays unsent, and the first counts as sent from now on.
     pub(super) fn split(&mut self, index: usize, len: u32) {
         let record = &mut self.records[index];

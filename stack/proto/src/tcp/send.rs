@@ -51,20 +51,20 @@ impl SndVars {
         Self { una: iss, nxt: iss, wnd: 0, wl1: Seq(0), max_wnd: 0, wscale: 0, mss, fin: Fin::None }
     }
 
-    /// Octets sent and not acknowledged, FIN included.
+    /// Bytes sent and not acknowledged, FIN included.
     #[inline]
     pub(super) fn flight(&self) -> u32 {
         self.nxt - self.una
     }
 
-    /// Octets the window admits beyond `nxt`.
+    /// Bytes the window admits beyond `nxt`.
     #[inline]
     pub(super) fn usable(&self) -> u32 {
         u32::try_from((self.una + self.wnd).distance(self.nxt)).unwrap_or(0)
     }
 
     /// Takes the window of an acceptable segment (RFC 9293 section 3.10.7.4, SND.WL1 and WL2),
-    /// if it is the newer one: its acknowledgment `on_advance`, or else by its sequence number. Octets
+    /// if it is the newer one: its acknowledgment `on_advance`, or else by its sequence number. Bytes
     /// sent again are old by their number, but if their acknowledgment moved SND.UNA alone, the
     /// window would seem to reach beyond what the peer allows.
     #[inline]

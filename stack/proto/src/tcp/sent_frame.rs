@@ -1,4 +1,4 @@
-//! What keeps the octets of a sent record until they are acknowledged: the frame they first left
+//! What keeps the bytes of a sent record until they are acknowledged: the frame they first left
 //! in, or a copy of it in memory for which copies are bounded.
 //!
 //! A kept frame is a buffer of the port's data pool. A peer that stops acknowledging, or closes its
@@ -24,7 +24,7 @@ pub struct CopyPool {
 /// shares it is gone.
 #[derive(Debug)]
 pub(super) struct SentCopy {
-    octets: Box<[u8]>,
+    bytes: Box<[u8]>,
     in_use: Arc<AtomicUsize>,
 }
 
@@ -35,11 +35,11 @@ impl Drop for SentCopy {
 }
 
 impl CopyPool {
-    /// Room for as many copies of frames of `frame_len` octets as `octets_max` octets take. Nothing
+    /// Room for as many copies of frames of `frame_len` bytes as `bytes_max` bytes take. Nothing
     /// is allocated yet.
     #[must_use]
-    pub fn new(octets_max: usize, frame_len: usize) -> Self {
-        Self { in_use: Arc::default(), count_max: octets_max / frame_len.max(1) }
+    pub fn new(bytes_max: usize, frame_len: usize) -> Self {
+        Self { in_use: Arc::default(), count_max: bytes_max / frame_len.max(1) }
     }
 
     /// Copies kept at present.
@@ -55,14 +55,14 @@ impl CopyPool {
         left.is_some_and(|left| share <= 2 * left)
     }
 
-    /// A copy of a frame's octets, which [`CopyPool::admits`] was asked for.
-    fn copy(&self, octets: &[u8]) -> SentCopy {
+    /// A copy of a frame's bytes, which [`CopyPool::admits`] was asked for.
+    fn copy(&self, bytes: &[u8]) -> SentCopy {
         self.in_use.fetch_add(1, Ordering::Relaxed);
-        SentCopy { octets: octets.into(), in_use: Arc::clone(&self.in_use) }
+        SentCopy { bytes: bytes.into(), in_use: Arc::clone(&self.in_use) }
     }
 }
 
-/// What keeps a record's octets.
+/// What keeps a record's bytes.
 #[derive(Clone, Debug)]
 pub(super) enum SentFrame<T> {
     /// The frame they first left in.
@@ -78,18 +78,18 @@ impl<T> SentFrame<T> {
 }
 
 impl<T: Retained> SentFrame<T> {
-    /// The frame's octets, headers as they were at first transmission.
-    pub(super) fn octets(&self) -> &[u8] {
+    /// The frame's bytes, headers as they were at first transmission.
+    pub(super) fn bytes(&self) -> &[u8] {
         match self {
-            Self::Frame(frame) => frame.octets(),
-            Self::Copy(copy) => &copy.octets,
+            Self::Frame(frame) => frame.bytes(),
+            Self::Copy(copy) => &copy.bytes,
         }
     }
 
     /// Gives the frame up for a copy.
     pub(super) fn copy_out(&mut self, pool: &CopyPool) {
         if let Self::Frame(frame) = self {
-            *self = Self::Copy(Arc::new(pool.copy(frame.octets())));
+            *self = Self::Copy(Arc::new(pool.copy(frame.bytes())));
         }
     }
 }
@@ -103,7 +103,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Gives frames of records back for copies of them, `count_max` at most and as far as `pool`
-    /// admits; returns how many. Nothing else changes: the octets go again out of the copies.
+    /// admits; returns how many. Nothing else changes: the bytes go again out of the copies.
     pub fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
         self.scoreboard.copy_out(pool, count_max)
     }
@@ -121,10 +121,10 @@ mod tests {
         kept.copy_out(&pool);
         kept.copy_out(&pool);
         assert!(kept.is_copy());
-        assert_eq!((kept.octets(), pool.count()), (&[1, 2, 3][..], 1));
+        assert_eq!((kept.bytes(), pool.count()), (&[1, 2, 3][..], 1));
         let piece = kept.clone();
         drop(kept);
-        assert_eq!((piece.octets(), pool.count()), (&[1, 2, 3][..], 1));
+        assert_eq!((piece.bytes(), pool.count()), (&[1, 2, 3][..], 1));
         drop(piece);
         assert_eq!(pool.count(), 0);
     }

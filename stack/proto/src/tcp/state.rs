@@ -82,7 +82,7 @@ impl State {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
-    /// True while octets of ours may be outstanding or unsent.
+    /// True while bytes of ours may be outstanding or unsent.
     pub(super) const fn can_send(self) -> bool {
         matches!(
             self,

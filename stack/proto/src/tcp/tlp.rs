@@ -121,7 +121,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// What an ACK says about the probe that is out (section 7.4). `una`: what was acknowledged
-    /// before it; `dsack`: octets that the peer received twice; `pure_ack`: a duplicate ACK that
+    /// before it; `dsack`: bytes that the peer received twice; `pure_ack`: a duplicate ACK that
     /// reports nothing.
     pub(super) fn process_tlp_ack(
         &mut self,

@@ -27,12 +27,12 @@ pub(super) enum Control {
     Probe,
 }
 
-/// Which octets are copied from retained frames.
+/// Which bytes are copied from retained frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retransmit {
     /// Record on the scoreboard.
     pub(super) index: u32,
-    /// Payload octets; less than the record has if it is to be cut.
+    /// Payload bytes; less than the record has if it is to be cut.
     pub(super) len: u32,
     pub(super) reason: RetransmitReason,
 }
@@ -144,7 +144,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (self.rcv.pure_ack && self.rcv.ack_now).then_some(Control::Ack)
     }
 
-    /// Our FIN may leave: after all that is before it, and in the window, where it takes an octet.
+    /// Our FIN may leave: after all that is before it, and in the window, where it takes an byte.
     /// A peer whose window is closed may drop it as if it lay beyond, and all that we acknowledge
     /// behind it.
     fn can_send_fin(&mut self, now: Instant) -> bool {
@@ -173,7 +173,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         None
     }
 
-    /// True if congestion window and pacing admit `len` octets now. With nothing in the network one
+    /// True if congestion window and pacing admit `len` bytes now. With nothing in the network one
     /// segment always may go, and a tail-loss probe whatever they say.
     ///
     /// What waits for its burst waits for the window: that is where the rate comes from. Where a
@@ -229,7 +229,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// The sender's silly-window rule (RFC 9293 section 3.8.6.2.1, Nagle off) for a record that
-    /// does not fit the window's `usable` octets: they are used if they are half of what the peer
+    /// does not fit the window's `usable` bytes: they are used if they are half of what the peer
     /// has ever offered, or if the timer has run out on a larger offer; and not for a crumb, unless
     /// the peer has nothing more to offer.
     fn sws_admits(&self, usable: u32) -> bool {
@@ -238,7 +238,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && (usable >= SPLIT_MIN || usable == self.snd.wnd)
     }
 
-    /// Room for a new record, if one of `len` octets may leave: it fits, or is worth cutting.
+    /// Room for a new record, if one of `len` bytes may leave: it fits, or is worth cutting.
     #[inline]
     pub(super) fn new_data_capacity(&mut self, now: Instant, len: u32) -> Option<u32> {
         if self.local.fin_seq.is_some()

@@ -25,11 +25,11 @@ pub enum Start {
     /// A request frame of the initiator and a reply frame of the responder agree on it.
     #[default]
     Frames,
-    /// With its first octet and without a word, in both directions, as in draft-02: markers and
+    /// With its first byte and without a word, in both directions, as in draft-02: markers and
     /// CRCs always, version 0 of DDP, and of RDMAP as [`ConnParam::rdmap_draft00`] says. Both
     /// applications know it beforehand.
     Immediate,
-    /// As [`Start::Immediate`], but only after the applications have exchanged octets of their own
+    /// As [`Start::Immediate`], but only after the applications have exchanged bytes of their own
     /// on the same connection: see `Engine::start_fpdus`.
     Streaming,
 }
@@ -51,7 +51,7 @@ pub struct ConnParam {
     /// of their turn. What the peer asks for it gets.
     pub markers: bool,
     /// Place RDMA Writes as they come, in turn or not, as far as markers show where they are. Then
-    /// the last octet of a message may be in memory before its first, and of Writes that overlap
+    /// the last byte of a message may be in memory before its first, and of Writes that overlap
     /// and are under way at the same time the older may win (RFC 5040 section 5.5).
     pub place_early: bool,
     /// Outlive the peer's half of the connection: when the peer has sent all it had to send,
@@ -75,7 +75,7 @@ pub struct ConnParam {
     pub rtr: RtrKinds,
     /// How the connection becomes one of FPDUs; at a responder as its listener says.
     pub start: Start,
-    /// Handed to the peer's application: at most 512 octets, 508 with revision 2.
+    /// Handed to the peer's application: at most 512 bytes, 508 with revision 2.
     pub private_data: PrivateData,
     /// Which of our addresses to connect from; `None`: the one that fits the way best.
     pub local_address: Option<IpAddr>,
@@ -242,7 +242,7 @@ pub enum EndReason {
     /// The peer sent a Terminate that breaks the rules itself: cut short, in several segments, or
     /// not the first of its queue.
     BadTerminate,
-    /// The peer sent octets behind its FIN, which are an error (RFC 5041 section 6.2.1). The
+    /// The peer sent bytes behind its FIN, which are an error (RFC 5041 section 6.2.1). The
     /// connection was reset.
     DataBehindFin,
     /// A local failure (memory of a request not registered, completion queue overrun). The peer
@@ -281,7 +281,7 @@ pub enum Event {
         /// What the peer offers; `ird` and `ord` from our point of view.
         offer: Box<ConnInfo>,
     },
-    /// The connection is up, and carries octets of the applications until they have it carry FPDUs
+    /// The connection is up, and carries bytes of the applications until they have it carry FPDUs
     /// ([`Start::Streaming`]).
     Streaming {
         /// The queue pair.

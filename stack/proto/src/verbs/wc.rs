@@ -107,7 +107,7 @@ pub struct Wc {
     pub status: WcStatus,
     /// What it was. Meaningful also on failure.
     pub opcode: WcOpcode,
-    /// Octets received (`Recv`) or moved.
+    /// Bytes received (`Recv`) or moved.
     pub byte_len: u32,
     /// `Recv`, `RecvImmediate`: the sender asked for an event.
     pub solicited: bool,

@@ -6,17 +6,17 @@
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Octets of the Atomic Request header, after the untagged DDP header.
+/// Bytes of the Atomic Request header, after the untagged DDP header.
 pub const ATOMIC_REQUEST_LEN: usize = 52;
-/// Octets of the Atomic Response header, after the untagged DDP header.
+/// Bytes of the Atomic Response header, after the untagged DDP header.
 pub const ATOMIC_RESPONSE_LEN: usize = 12;
-/// Octets of immediate data, after the untagged DDP header.
+/// Bytes of immediate data, after the untagged DDP header.
 pub const IMMEDIATE_LEN: usize = 8;
 
 /// Queue of Atomic Responses. Atomic Requests share the queue of RDMA Read Requests.
 pub const QN_ATOMIC_RESPONSE: u32 = 3;
 
-/// Immediate data: eight octets that mean what the two applications agreed on, in their order on
+/// Immediate data: eight bytes that mean what the two applications agreed on, in their order on
 /// the wire.
 pub type ImmediateData = [u8; IMMEDIATE_LEN];
 
@@ -103,10 +103,10 @@ struct AtomicResponseWire {
 const _: () = assert!(size_of::<AtomicRequestWire>() == ATOMIC_REQUEST_LEN);
 const _: () = assert!(size_of::<AtomicResponseWire>() == ATOMIC_RESPONSE_LEN);
 
-/// Why octets are no Atomic Request.
+/// Why bytes are no Atomic Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicError {
-    /// Not 52 octets.
+    /// Not 52 bytes.
     Length,
     /// An operation that is not assigned.
     Operation,
@@ -126,13 +126,13 @@ pub struct AtomicRequest {
 }
 
 impl AtomicRequest {
-    /// Parses a header of exactly 52 octets. Reserved bits, and the compare fields of operations
+    /// Parses a header of exactly 52 bytes. Reserved bits, and the compare fields of operations
     /// that do not compare, are not looked at.
     ///
     /// # Errors
     /// [`AtomicError`].
-    pub fn parse(octets: &[u8]) -> Result<Self, AtomicError> {
-        let wire = AtomicRequestWire::ref_from_bytes(octets).map_err(|_| AtomicError::Length)?;
+    pub fn parse(bytes: &[u8]) -> Result<Self, AtomicError> {
+        let wire = AtomicRequestWire::ref_from_bytes(bytes).map_err(|_| AtomicError::Length)?;
         let (data, mask) = (wire.data.get(), wire.mask.get());
         let op = match wire.code.get() & CODE_MASK {
             FETCH_ADD => AtomicOp::FetchAdd { add: data, boundaries: mask },
@@ -148,7 +148,7 @@ impl AtomicRequest {
         Ok(Self { id: wire.id.get(), stag: wire.stag.get(), to: wire.to.get(), op })
     }
 
-    /// Writes the header to the first 52 octets of `out`. What the operation does not use is 0.
+    /// Writes the header to the first 52 bytes of `out`. What the operation does not use is 0.
     ///
     /// # Panics
     /// If `out` is shorter.
@@ -184,14 +184,14 @@ pub struct AtomicResponse {
 }
 
 impl AtomicResponse {
-    /// Parses a header of exactly 12 octets; `None` for any other length.
+    /// Parses a header of exactly 12 bytes; `None` for any other length.
     #[must_use]
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let wire = AtomicResponseWire::ref_from_bytes(octets).ok()?;
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let wire = AtomicResponseWire::ref_from_bytes(bytes).ok()?;
         Some(Self { id: wire.id.get(), original: wire.original.get() })
     }
 
-    /// Writes the header to the first 12 octets of `out`.
+    /// Writes the header to the first 12 bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter.
@@ -207,20 +207,20 @@ mod tests {
 
     use super::*;
 
-    /// Eight octets that count up from `first`, and their number.
+    /// Eight bytes that count up from `first`, and their number.
     const fn run(first: u8) -> u64 {
         (first as u64) * 0x0101_0101_0101_0101 + 0x0001_0203_0405_0607
     }
 
     /// The header by hand, from the figure of RFC 7306 section 4.2.1.
     fn golden(code: u8, fields: [u64; 4]) -> Vec<u8> {
-        let mut octets = vec![0, 0, 0, code];
-        octets.extend_from_slice(&[0xca, 0xfe, 0xf0, 0x0d, 0xde, 0xad, 0xbe, 0xef]);
-        octets.extend_from_slice(&[0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
+        let mut bytes = vec![0, 0, 0, code];
+        bytes.extend_from_slice(&[0xca, 0xfe, 0xf0, 0x0d, 0xde, 0xad, 0xbe, 0xef]);
+        bytes.extend_from_slice(&[0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
         for field in fields {
-            octets.extend_from_slice(&field.to_be_bytes());
+            bytes.extend_from_slice(&field.to_be_bytes());
         }
-        octets
+        bytes
     }
 
     #[test]
@@ -234,58 +234,58 @@ mod tests {
                 golden(2, [a, b, c, d]),
             ),
         ];
-        for (op, octets) in cases {
+        for (op, bytes) in cases {
             let (id, stag, to) = (0xcafe_f00d, 0xdead_beef, 0x1112_1314_1516_1718);
             let request = AtomicRequest { id, stag, to, op };
             let mut out = [0xff; ATOMIC_REQUEST_LEN];
             request.emit(&mut out);
-            assert_eq!(out[..], octets[..]);
-            assert_eq!(AtomicRequest::parse(&octets), Ok(request));
-            assert_eq!(AtomicRequest::parse(&octets[..51]), Err(AtomicError::Length));
+            assert_eq!(out[..], bytes[..]);
+            assert_eq!(AtomicRequest::parse(&bytes), Ok(request));
+            assert_eq!(AtomicRequest::parse(&bytes[..51]), Err(AtomicError::Length));
         }
-        // The first octets of the add data, where RFC 7306 puts them: ULPDU offset 38.
+        // The first bytes of the add data, where RFC 7306 puts them: ULPDU offset 38.
         assert_eq!(golden(0, [a, b, 0, 0])[20..24], [0x20, 0x21, 0x22, 0x23]);
     }
 
     #[test]
     fn atomic_response_matches_golden_bytes() {
         let response = AtomicResponse { id: 0x0a0b_0c0d, original: 0x0102_0304_0506_0708 };
-        let octets = [0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 5, 6, 7, 8];
+        let bytes = [0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 5, 6, 7, 8];
         let mut out = [0; ATOMIC_RESPONSE_LEN];
         response.emit(&mut out);
-        assert_eq!(out, octets);
-        assert_eq!(AtomicResponse::parse(&octets), Some(response));
-        assert_eq!(AtomicResponse::parse(&octets[..11]), None);
+        assert_eq!(out, bytes);
+        assert_eq!(AtomicResponse::parse(&bytes), Some(response));
+        assert_eq!(AtomicResponse::parse(&bytes[..11]), None);
     }
 
     #[test]
     fn unassigned_operations_are_rejected() {
         for code in 3..16 {
-            let octets = golden(code, [0; 4]);
-            assert_eq!(AtomicRequest::parse(&octets), Err(AtomicError::Operation), "{code}");
+            let bytes = golden(code, [0; 4]);
+            assert_eq!(AtomicRequest::parse(&bytes), Err(AtomicError::Operation), "{code}");
         }
     }
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_do_not_panic(octets: Vec<u8>) {
-            let _ = (AtomicRequest::parse(&octets), AtomicResponse::parse(&octets));
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
+            let _ = (AtomicRequest::parse(&bytes), AtomicResponse::parse(&bytes));
         }
 
         #[test]
-        fn round_trip(octets: [u8; ATOMIC_REQUEST_LEN], code in 0u8..3) {
-            let mut octets = octets;
-            octets[3] = (octets[3] & 0xf0) | code;
-            let request = AtomicRequest::parse(&octets).unwrap();
+        fn round_trip(bytes: [u8; ATOMIC_REQUEST_LEN], code in 0u8..3) {
+            let mut bytes = bytes;
+            bytes[3] = (bytes[3] & 0xf0) | code;
+            let request = AtomicRequest::parse(&bytes).unwrap();
             let mut out = [0; ATOMIC_REQUEST_LEN];
             request.emit(&mut out);
             prop_assert_eq!(AtomicRequest::parse(&out), Ok(request));
             // Reserved bits, and fields without a use, are sent as 0.
-            octets[..4].copy_from_slice(&[0, 0, 0, code]);
+            bytes[..4].copy_from_slice(&[0, 0, 0, code]);
             if code < 2 {
-                octets[36..].fill(0);
+                bytes[36..].fill(0);
             }
-            prop_assert_eq!(out, octets);
+            prop_assert_eq!(out, bytes);
         }
     }
 }

@@ -1,17 +1,17 @@
-//! The Internet checksum (RFC 1071) over one run of octets and over several.
+//! The Internet checksum (RFC 1071) over one run of bytes and over several.
 //!
-//! The routine itself is smoltcp's: measured at 36 GB/s over 1,460 and over 8,960 octets, equal to
+//! The routine itself is smoltcp's: measured at 36 GB/s over 1,460 and over 8,960 bytes, equal to
 //! wide 64-bit and add-with-carry accumulation, and the shortest of them over one header.
 
 use smoltcp::wire::checksum;
 
-/// The ones' complement sum of `octets` as big-endian 16-bit words, an odd last octet padded with
+/// The ones' complement sum of `bytes` as big-endian 16-bit words, an odd last byte padded with
 /// zero; not complemented. At most 128 KiB at once.
 #[inline]
 #[must_use]
-pub fn sum(octets: &[u8]) -> u16 {
-    debug_assert!(octets.len() <= 1 << 17, "the accumulator is sized for one packet");
-    checksum::data(octets)
+pub fn sum(bytes: &[u8]) -> u16 {
+    debug_assert!(bytes.len() <= 1 << 17, "the accumulator is sized for one packet");
+    checksum::data(bytes)
 }
 
 /// Folds a plain sum of 16-bit words into 16 bits with end-around carry.
@@ -30,11 +30,11 @@ pub const fn add(a: u16, b: u16) -> u16 {
     fold(a as u32 + b as u32)
 }
 
-/// A checksum over octets that lie in several runs of any length.
+/// A checksum over bytes that lie in several runs of any length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accumulator {
     sum: u16,
-    /// True if an odd number of octets went before: the next run's words are then swapped.
+    /// True if an odd number of bytes went before: the next run's words are then swapped.
     odd: bool,
 }
 
@@ -65,8 +65,8 @@ mod tests {
     use proptest::prelude::*;
 
     /// RFC 1071 section 1 word by word.
-    fn reference_sum(octets: &[u8]) -> u16 {
-        octets.chunks(2).fold(0, |acc, pair| {
+    fn reference_sum(bytes: &[u8]) -> u16 {
+        bytes.chunks(2).fold(0, |acc, pair| {
             let word = u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
             let (low, carry) = acc.overflowing_add(word);
             low + u16::from(carry)
@@ -87,19 +87,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_over_runs_equals_sum_over_whole(octets in prop::collection::vec(any::<u8>(), 0..400),
+        fn sum_over_runs_equals_sum_over_whole(bytes in prop::collection::vec(any::<u8>(), 0..400),
                                 cuts in prop::collection::vec(0usize..400, 0..6)) {
-            let mut cuts: Vec<usize> = cuts.into_iter().map(|at| at.min(octets.len())).collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|at| at.min(bytes.len())).collect();
             cuts.sort_unstable();
             let mut runs = Accumulator::default();
             let mut from = 0;
             for at in cuts {
-                runs.push(&octets[from..at]);
+                runs.push(&bytes[from..at]);
                 from = at;
             }
-            runs.push(&octets[from..]);
-            prop_assert_eq!(sum(&octets), reference_sum(&octets));
-            prop_assert_eq!(runs.finish(), reference_sum(&octets));
+            runs.push(&bytes[from..]);
+            prop_assert_eq!(sum(&bytes), reference_sum(&bytes));
+            prop_assert_eq!(runs.finish(), reference_sum(&bytes));
         }
     }
 }

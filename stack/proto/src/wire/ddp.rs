@@ -3,9 +3,9 @@
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Octets of a tagged header.
+/// Bytes of a tagged header.
 pub const TAGGED_LEN: usize = 14;
-/// Octets of an untagged header.
+/// Bytes of an untagged header.
 pub const UNTAGGED_LEN: usize = 18;
 
 // req: DDP-034, DDP-051
@@ -29,7 +29,7 @@ pub enum Version {
     Ietf = versions(1, 1),
 }
 
-/// DV and RV in one octet, so that each is had without a branch.
+/// DV and RV in one byte, so that each is had without a branch.
 const fn versions(dv: u8, rv: u8) -> u8 {
     rv << 4 | dv
 }
@@ -52,7 +52,7 @@ impl Version {
     }
 }
 
-/// Tagged header as it lies on the wire: 14 octets, big-endian (RFC 5041 section 4.2).
+/// Tagged header as it lies on the wire: 14 bytes, big-endian (RFC 5041 section 4.2).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 // req: DDP-049, DDP-050
@@ -63,7 +63,7 @@ struct TaggedWire {
     to: U64,
 }
 
-/// Untagged header as it lies on the wire: 18 octets, big-endian (RFC 5041 section 4.3).
+/// Untagged header as it lies on the wire: 18 bytes, big-endian (RFC 5041 section 4.3).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 // req: DDP-067, DDP-068
@@ -84,11 +84,11 @@ const _: () = assert!(size_of::<UntaggedWire>() == UNTAGGED_LEN);
 pub struct Tagged {
     /// Last segment of its message.
     pub last: bool,
-    /// The upper layer's octet.
+    /// The upper layer's byte.
     pub rsvd_ulp: u8,
     /// Names the tagged buffer.
     pub stag: u32,
-    /// Octets from the start of the tagged buffer's address space.
+    /// Bytes from the start of the tagged buffer's address space.
     pub to: u64,
 }
 
@@ -97,15 +97,15 @@ pub struct Tagged {
 pub struct Untagged {
     /// Last segment of its message.
     pub last: bool,
-    /// The upper layer's first octet.
+    /// The upper layer's first byte.
     pub rsvd_ulp: u8,
-    /// The upper layer's other four octets.
+    /// The upper layer's other four bytes.
     pub rsvd_ulp_rest: u32,
     /// Queue number.
     pub qn: u32,
     /// Message sequence number within the queue; the first is 1.
     pub msn: u32,
-    /// Octets from the start of the message.
+    /// Bytes from the start of the message.
     pub mo: u32,
 }
 
@@ -183,7 +183,7 @@ impl Header {
         }
     }
 
-    /// Octets on the wire.
+    /// Bytes on the wire.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         match self {
@@ -192,7 +192,7 @@ impl Header {
         }
     }
 
-    /// The upper layer's first octet: RDMAP's control octet.
+    /// The upper layer's first byte: RDMAP's control byte.
     #[must_use]
     pub const fn rsvd_ulp(&self) -> u8 {
         match self {
@@ -203,7 +203,7 @@ impl Header {
 }
 
 impl Tagged {
-    /// Writes the header to the first 14 octets of `out`.
+    /// Writes the header to the first 14 bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter.
@@ -223,7 +223,7 @@ impl Tagged {
 }
 
 impl Untagged {
-    /// Writes the header to the first 18 octets of `out`.
+    /// Writes the header to the first 18 bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter.
@@ -292,25 +292,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reserved_bits_are_ignored(rsvd in 0u8..16, octets: [u8; 18]) {
-            let mut with = octets;
-            with[0] = (octets[0] & !0x3f) | 1;
+        fn reserved_bits_are_ignored(rsvd in 0u8..16, bytes: [u8; 18]) {
+            let mut with = bytes;
+            with[0] = (bytes[0] & !0x3f) | 1;
             let plain = Header::parse(&with, Version::Ietf);
             with[0] |= rsvd << 2;
             prop_assert_eq!(Header::parse(&with, Version::Ietf), plain);
         }
 
         #[test]
-        fn round_trip(octets: [u8; 18]) {
-            let mut octets = octets;
-            octets[0] = (octets[0] & 0xc0) | 1;
+        fn round_trip(bytes: [u8; 18]) {
+            let mut bytes = bytes;
+            bytes[0] = (bytes[0] & 0xc0) | 1;
             let mut out = [0; 18];
-            let header = Header::parse(&octets, Version::Ietf).unwrap();
+            let header = Header::parse(&bytes, Version::Ietf).unwrap();
             match header {
                 Header::Tagged(h) => h.emit(Version::Ietf, &mut out),
                 Header::Untagged(h) => h.emit(Version::Ietf, &mut out),
             }
-            prop_assert_eq!(&out[..header.wire_len()], &octets[..header.wire_len()]);
+            prop_assert_eq!(&out[..header.wire_len()], &bytes[..header.wire_len()]);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The Ethernet header, with or without an 802.1Q tag.
 
-/// Octets of an Ethernet header.
+/// Bytes of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;
-/// Octets of an Ethernet header with one 802.1Q tag.
+/// Bytes of an Ethernet header with one 802.1Q tag.
 pub const VLAN_ETHERNET_LEN: usize = ETHERNET_LEN + 4;
 
 /// `EtherType` of IPv4.
@@ -35,7 +35,7 @@ impl EthernetLink {
         Self { mac, vlan: None }
     }
 
-    /// Octets of the header: 14, or 18 with a tag.
+    /// Bytes of the header: 14, or 18 with a tag.
     #[must_use]
     pub const fn header_len(self) -> usize {
         if self.vlan.is_some() { VLAN_ETHERNET_LEN } else { ETHERNET_LEN }

@@ -7,9 +7,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::checksum;
 use super::tcp::ParseError;
 
-/// Octets of an IPv4 header without options.
+/// Bytes of an IPv4 header without options.
 pub const IPV4_LEN: usize = 20;
-/// Octets of an IPv6 header.
+/// Bytes of an IPv6 header.
 pub const IPV6_LEN: usize = 40;
 
 /// Protocol number of ICMP for IPv4.
@@ -25,7 +25,7 @@ const FRAGMENT: u8 = 44;
 /// Protocol number of an IPv6 header with options for the destination.
 pub const DESTINATION_OPTIONS: u8 = 60;
 
-/// Extension headers in front of one payload, and octets of them together, at most.
+/// Extension headers in front of one payload, and bytes of them together, at most.
 const EXTENSION_COUNT_MAX: usize = 8;
 const EXTENSION_LEN_MAX: usize = 512;
 
@@ -58,16 +58,16 @@ pub struct Packet {
 pub struct Fragment {
     /// Names the packet together with its addresses (and, for IPv4, its protocol).
     pub id: u32,
-    /// Where the payload lies in that of the whole, in octets.
+    /// Where the payload lies in that of the whole, in bytes.
     pub offset: usize,
     /// More follow.
     pub more: bool,
-    /// Where the octet lies that says the payload's protocol once the fragment header is gone.
+    /// Where the byte lies that says the payload's protocol once the fragment header is gone.
     pub protocol_at: usize,
 }
 
 impl Packet {
-    /// Parses the IP header at `l3` of a frame of `frame_len` octets that begins with `head`. All
+    /// Parses the IP header at `l3` of a frame of `frame_len` bytes that begins with `head`. All
     /// headers must lie in `head`. With `verify` the IPv4 header checksum is checked.
     ///
     /// # Errors
@@ -124,8 +124,8 @@ impl Packet {
     fn parse_v6(head: &[u8], l3: usize) -> Result<Self, ParseError> {
         let fixed = head[l3..].first_chunk::<IPV6_LEN>().ok_or(ParseError::Truncated)?;
         let address = |at: usize| {
-            let octets = fixed[at..].first_chunk::<16>().expect("inside the fixed header");
-            IpAddr::V6(Ipv6Addr::from(*octets))
+            let bytes = fixed[at..].first_chunk::<16>().expect("inside the fixed header");
+            IpAddr::V6(Ipv6Addr::from(*bytes))
         };
         let end = l3 + IPV6_LEN + usize::from(be16(fixed, 4));
         let chain = ExtensionHeaders::parse(head, l3, end)?;
@@ -214,8 +214,8 @@ fn all_options_skippable(mut options: &[u8]) -> bool {
     true
 }
 
-fn be16(octets: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([octets[at], octets[at + 1]])
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 #[cfg(test)]
@@ -224,23 +224,23 @@ mod tests {
 
     use super::*;
 
-    /// An IPv6 packet at offset 14: these extension headers, then four octets.
+    /// An IPv6 packet at offset 14: these extension headers, then four bytes.
     fn v6(first: u8, extensions: &[u8]) -> Vec<u8> {
-        let mut octets = vec![0; 14 + IPV6_LEN];
-        octets[14] = 0x6a;
-        octets[15] = 0xb0;
-        octets[18..20].copy_from_slice(&(extensions.len() as u16 + 4).to_be_bytes());
-        octets[20] = first;
-        octets[21] = 64;
-        octets[37] = 1;
-        octets[53] = 2;
-        octets.extend(extensions);
-        octets.extend([1, 2, 3, 4]);
-        octets
+        let mut bytes = vec![0; 14 + IPV6_LEN];
+        bytes[14] = 0x6a;
+        bytes[15] = 0xb0;
+        bytes[18..20].copy_from_slice(&(extensions.len() as u16 + 4).to_be_bytes());
+        bytes[20] = first;
+        bytes[21] = 64;
+        bytes[37] = 1;
+        bytes[53] = 2;
+        bytes.extend(extensions);
+        bytes.extend([1, 2, 3, 4]);
+        bytes
     }
 
-    fn parse(octets: &[u8]) -> Result<Packet, ParseError> {
-        Packet::parse(octets, octets.len(), 14, true)
+    fn parse(bytes: &[u8]) -> Result<Packet, ParseError> {
+        Packet::parse(bytes, bytes.len(), 14, true)
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!((plain.protocol, plain.l4, plain.end), (58, 54, 58));
         assert_eq!((plain.traffic_class, plain.hop_limit), (0xab, 64));
         assert_eq!((plain.src, plain.dst), ("::1".parse().unwrap(), "::2".parse().unwrap()));
-        // Hop-by-hop with padding, routing that has arrived, destination options of 16 octets.
+        // Hop-by-hop with padding, routing that has arrived, destination options of 16 bytes.
         let chain = [
             &[43, 0, 1, 4, 0, 0, 0, 0][..],
             &[60, 0, 9, 0, 7, 7, 7, 7],
@@ -299,21 +299,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_do_not_panic(octets in prop::collection::vec(any::<u8>(), 0..200),
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200),
                                    flips in prop::collection::vec((0usize..100, any::<u8>()), 4),
                                    head in 0usize..200) {
-            let check = |octets: &[u8]| {
-                let head = &octets[..head.min(octets.len())];
-                if let Ok(packet) = Packet::parse(head, octets.len(), 14, false) {
-                    assert!(packet.l4 <= head.len() && packet.end <= octets.len());
+            let check = |bytes: &[u8]| {
+                let head = &bytes[..head.min(bytes.len())];
+                if let Ok(packet) = Packet::parse(head, bytes.len(), 14, false) {
+                    assert!(packet.l4 <= head.len() && packet.end <= bytes.len());
                 }
             };
-            check(&octets);
+            check(&bytes);
             let mut near = v6(60, &[[43, 0, 1, 4, 0, 0, 0, 0], [44, 0, 0, 0, 0, 0, 0, 0],
                                     [6, 0, 0, 8, 0, 0, 0, 0]].concat());
             for (at, value) in flips {
-                if let Some(octet) = near.get_mut(at) {
-                    *octet = value;
+                if let Some(byte) = near.get_mut(at) {
+                    *byte = value;
                 }
             }
             check(&near);

@@ -1,4 +1,4 @@
-//! Octets to values and back. What `smoltcp::wire` has is not written again.
+//! Bytes to values and back. What `smoltcp::wire` has is not written again.
 
 pub mod atomic;
 pub mod checksum;

@@ -2,11 +2,11 @@
 
 use arrayvec::ArrayVec;
 
-/// Octets of a start-up frame before its private data.
+/// Bytes of a start-up frame before its private data.
 pub const STARTUP_HEADER_LEN: usize = 20;
 /// Private data a start-up frame may carry, the enhanced block included.
 pub const PRIVATE_DATA_LEN_MAX: usize = 512;
-/// Octets of the enhanced block at the head of the private data.
+/// Bytes of the enhanced block at the head of the private data.
 pub const ENHANCED_LEN: usize = 4;
 /// IRD or ORD value that says "not negotiated here" (RFC 6581 section 9.1).
 pub const NOT_NEGOTIATED: u16 = 0x3fff;
@@ -64,7 +64,7 @@ pub struct Startup {
     pub private_data: ArrayVec<u8, PRIVATE_DATA_LEN_MAX>,
 }
 
-/// Why octets are no start-up frame. The connection is closed (RFC 5044 section 7.1, error 4).
+/// Why bytes are no start-up frame. The connection is closed (RFC 5044 section 7.1, error 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartupError {
     /// Not the key of the kind expected.
@@ -76,24 +76,24 @@ pub enum StartupError {
 }
 
 impl Startup {
-    /// Reads a frame of the expected kind from the head of a stream. `Ok(None)`: more octets are
-    /// needed. Returns the frame and how many octets it took.
+    /// Reads a frame of the expected kind from the head of a stream. `Ok(None)`: more bytes are
+    /// needed. Returns the frame and how many bytes it took.
     ///
     /// The key is checked as far as it has arrived, so that a peer of another protocol is found
     /// out at once. Reserved bits are not checked.
     ///
     /// # Errors
     /// [`StartupError`].
-    pub fn parse(octets: &[u8], kind: FrameKind) -> Result<Option<(Self, usize)>, StartupError> {
+    pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Option<(Self, usize)>, StartupError> {
         let key = match kind {
             FrameKind::Request => KEY_REQUEST,
             FrameKind::Reply => KEY_REPLY,
         };
-        let seen = octets.len().min(key.len());
-        if octets[..seen] != key[..seen] {
+        let seen = bytes.len().min(key.len());
+        if bytes[..seen] != key[..seen] {
             return Err(StartupError::BadKey);
         }
-        let Some((header, rest)) = octets.split_at_checked(STARTUP_HEADER_LEN) else {
+        let Some((header, rest)) = bytes.split_at_checked(STARTUP_HEADER_LEN) else {
             return Ok(None);
         };
         let (flags, revision) = (header[16], header[17]);
@@ -127,7 +127,7 @@ impl Startup {
         Ok(Some((frame, STARTUP_HEADER_LEN + data_len)))
     }
 
-    /// Octets on the wire.
+    /// Bytes on the wire.
     #[must_use]
     pub fn wire_len(&self) -> usize {
         let block = if self.enhanced.is_some() { ENHANCED_LEN } else { 0 };
@@ -276,12 +276,12 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_do_not_panic(octets in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let mut keyed = octets.clone();
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let mut keyed = bytes.clone();
             if let Some(head) = keyed.get_mut(..16) {
                 head.copy_from_slice(KEY_REQUEST);
             }
-            let _ = Startup::parse(&octets, FrameKind::Reply);
+            let _ = Startup::parse(&bytes, FrameKind::Reply);
             if let Ok(Some((_, used))) = Startup::parse(&keyed, FrameKind::Request) {
                 prop_assert!(used <= keyed.len());
             }

@@ -1,11 +1,11 @@
-//! RDMAP control octet and Read Request header (RFC 5040 section 4).
+//! RDMAP control byte and Read Request header (RFC 5040 section 4).
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::wire::ddp::Version;
 
-/// Octets of the Read Request header, after the untagged DDP header.
+/// Bytes of the Read Request header, after the untagged DDP header.
 pub const READ_REQUEST_LEN: usize = 28;
 
 /// Queue of Sends.
@@ -44,7 +44,7 @@ pub enum Opcode {
     AtomicResponse,
 }
 
-/// Why a control octet is refused.
+/// Why a control byte is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlError {
     /// RV is not the stream's.
@@ -54,7 +54,7 @@ pub enum ControlError {
 }
 
 impl Opcode {
-    /// Reads RDMAP's control octet: RV, two reserved bits that are not checked, opcode.
+    /// Reads RDMAP's control byte: RV, two reserved bits that are not checked, opcode.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -93,7 +93,7 @@ impl Opcode {
         })
     }
 
-    /// RDMAP's control octet for this opcode.
+    /// RDMAP's control byte for this opcode.
     #[must_use]
     pub const fn control(self, version: Version) -> u8 {
         let code = match self {
@@ -140,7 +140,7 @@ pub struct ReadRequest {
     pub sink_stag: u32,
     /// Where the response starts.
     pub sink_to: u64,
-    /// Octets asked for.
+    /// Bytes asked for.
     pub len: u32,
     /// Names the source.
     pub source_stag: u32,
@@ -149,10 +149,10 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Parses a header of exactly 28 octets; `None` for any other length.
+    /// Parses a header of exactly 28 bytes; `None` for any other length.
     #[must_use]
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let wire = ReadRequestWire::ref_from_bytes(octets).ok()?;
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let wire = ReadRequestWire::ref_from_bytes(bytes).ok()?;
         Some(Self {
             sink_stag: wire.sink_stag.get(),
             // req: RDMAP-081, RDMAP-164
@@ -165,7 +165,7 @@ impl ReadRequest {
         })
     }
 
-    /// Writes the header to the first 28 octets of `out`.
+    /// Writes the header to the first 28 bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter.

@@ -9,7 +9,7 @@ use core::ops::{Add, AddAssign, Sub};
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// Octets (or messages) from `earlier` to `self`, modulo 2^32, as a signed distance.
+    /// Bytes (or messages) from `earlier` to `self`, modulo 2^32, as a signed distance.
     #[must_use]
     pub const fn distance(self, earlier: Self) -> i32 {
         self.0.wrapping_sub(earlier.0).cast_signed()
@@ -43,26 +43,26 @@ impl PartialOrd for Seq {
 impl Add<u32> for Seq {
     type Output = Self;
 
-    fn add(self, octets: u32) -> Self {
-        Self(self.0.wrapping_add(octets))
+    fn add(self, bytes: u32) -> Self {
+        Self(self.0.wrapping_add(bytes))
     }
 }
 
 impl AddAssign<u32> for Seq {
-    fn add_assign(&mut self, octets: u32) {
-        *self = *self + octets;
+    fn add_assign(&mut self, bytes: u32) {
+        *self = *self + bytes;
     }
 }
 
 impl Sub<u32> for Seq {
     type Output = Self;
 
-    fn sub(self, octets: u32) -> Self {
-        Self(self.0.wrapping_sub(octets))
+    fn sub(self, bytes: u32) -> Self {
+        Self(self.0.wrapping_sub(bytes))
     }
 }
 
-/// Octets from the right operand forward to the left one, modulo 2^32.
+/// Bytes from the right operand forward to the left one, modulo 2^32.
 impl Sub for Seq {
     type Output = u32;
 

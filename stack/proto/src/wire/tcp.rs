@@ -29,11 +29,11 @@ pub use options::{Options, SackBlock};
 pub use super::ethernet::ETHERNET_LEN;
 pub use super::ip::{IPV4_LEN, IPV6_LEN};
 
-/// Octets of a TCP header without options.
+/// Bytes of a TCP header without options.
 pub const TCP_LEN: usize = 20;
-/// Octets the timestamps option takes in a data segment, padding included.
+/// Bytes the timestamps option takes in a data segment, padding included.
 pub const TIMESTAMPS_LEN: usize = 12;
-/// Most octets of headers a frame of this stack has: Ethernet, tag, IPv6, TCP with all options.
+/// Most bytes of headers a frame of this stack has: Ethernet, tag, IPv6, TCP with all options.
 pub const MAX_HEADER_LEN: usize = VLAN_ETHERNET_LEN + IPV6_LEN + 60;
 /// Largest window scale (RFC 7323 section 2.3).
 pub const MAX_WSCALE: u8 = 14;
@@ -70,12 +70,12 @@ impl Hash for FourTuple {
     }
 }
 
-/// The control bits, in the order of the header's 14th octet (RFC 9293 section 3.1).
+/// The control bits, in the order of the header's 14th byte (RFC 9293 section 3.1).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// No more octets from the sender.
+    /// No more bytes from the sender.
     pub const FIN: Self = Self(0x01);
     /// Synchronise sequence numbers.
     pub const SYN: Self = Self(0x02);
@@ -141,8 +141,8 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    const fn from_traffic_class(octet: u8) -> Self {
-        match octet & 3 {
+    const fn from_traffic_class(byte: u8) -> Self {
+        match byte & 3 {
             0 => Self::NotEct,
             1 => Self::Ect1,
             2 => Self::Ect0,
@@ -194,7 +194,7 @@ pub enum ParseError {
 pub struct Segment {
     /// The connection it belongs to; `local` is the destination.
     pub tuple: FourTuple,
-    /// Sequence number of the first octet (or of SYN).
+    /// Sequence number of the first byte (or of SYN).
     pub seq: Seq,
     /// Acknowledgment number; meaningful with [`Flags::ACK`].
     pub ack: Seq,
@@ -211,7 +211,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Octets of sequence space: payload, SYN and FIN.
+    /// Bytes of sequence space: payload, SYN and FIN.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[must_use]
     pub fn seq_len(&self) -> u32 {
@@ -224,7 +224,7 @@ impl Segment {
     /// headers may not.
     ///
     /// Checksums are verified in mode `Software`, and in mode `Offload` where the port did not
-    /// look. Cost: about 25 ns, and one pass over the octets where checksums are verified.
+    /// look. Cost: about 25 ns, and one pass over the bytes where checksums are verified.
     ///
     /// # Errors
     /// See [`ParseError`]; the first cause found.
@@ -314,16 +314,16 @@ const fn pseudo_sum(address_sum: u16, tcp_len: usize) -> u16 {
 }
 
 #[inline]
-fn array_at<const N: usize>(octets: &[u8], at: usize) -> &[u8; N] {
-    octets[at..].first_chunk::<N>().expect("callers index inside a fixed header")
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    bytes[at..].first_chunk::<N>().expect("callers index inside a fixed header")
 }
 
 #[inline]
-fn be16(octets: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes(*array_at(octets, at))
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(*array_at(bytes, at))
 }
 
 #[inline]
-fn be32(octets: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(*array_at(octets, at))
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(*array_at(bytes, at))
 }

@@ -8,11 +8,11 @@
 use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use crate::wire::rdmap::READ_REQUEST_LEN;
 
-/// Octets of the control field, with the reserved bits.
+/// Bytes of the control field, with the reserved bits.
 pub const CONTROL_LEN: usize = 4;
-/// Octets of the field that tells the segment's length.
+/// Bytes of the field that tells the segment's length.
 const LENGTH_LEN: usize = 2;
-/// Octets a Terminate may have behind its DDP header: control, length, copies.
+/// Bytes a Terminate may have behind its DDP header: control, length, copies.
 pub const TERMINATE_LEN_MAX: usize = CONTROL_LEN + LENGTH_LEN + UNTAGGED_LEN + READ_REQUEST_LEN;
 
 /// The segment's length is told, and true.
@@ -40,7 +40,7 @@ pub struct Terminate {
     pub error_type: u8,
     /// Error code.
     pub code: u8,
-    /// Octets of the DDP segment that caused it, header included, if that was told. Linux siw
+    /// Bytes of the DDP segment that caused it, header included, if that was told. Linux siw
     /// tells the length without the header.
     pub segment_len: Option<u16>,
     ddp_len: u8,
@@ -83,7 +83,7 @@ impl Terminate {
     }
 
     /// The same with length, DDP header and RDMAP header of the Read Request that caused it: a
-    /// whole ULPDU of 46 octets.
+    /// whole ULPDU of 46 bytes.
     // req: RDMAP-124, RDMAP-125, RDMAP-126
     #[must_use]
     pub fn with_read_request(self, segment: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> Self {
@@ -99,21 +99,21 @@ impl Terminate {
         (self.layer, self.error_type, self.code)
     }
 
-    /// The DDP header of the segment that caused it: 14 octets if that was tagged, 18 if not, none
+    /// The DDP header of the segment that caused it: 14 bytes if that was tagged, 18 if not, none
     /// if it did not come along.
     #[must_use]
     pub fn ddp_header(&self) -> &[u8] {
         &self.ddp[..usize::from(self.ddp_len)]
     }
 
-    /// The header of the Read Request that caused it, 28 octets: as it was sent, or what was left
+    /// The header of the Read Request that caused it, 28 bytes: as it was sent, or what was left
     /// of it. None if it did not come along.
     #[must_use]
     pub fn rdma_header(&self) -> &[u8] {
         if self.has_rdma { &self.rdma } else { &[] }
     }
 
-    /// Octets behind the DDP header: 4 without copies, 20 or 24 with a DDP header, 52 with both.
+    /// Bytes behind the DDP header: 4 without copies, 20 or 24 with a DDP header, 52 with both.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         let has_length = self.segment_len.is_some() || self.ddp_len > 0;
@@ -123,7 +123,7 @@ impl Terminate {
             + if self.has_rdma { READ_REQUEST_LEN } else { 0 }
     }
 
-    /// Writes it to the first [`Terminate::wire_len`] octets of `out`.
+    /// Writes it to the first [`Terminate::wire_len`] bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter.
@@ -138,9 +138,9 @@ impl Terminate {
             | bit(self.has_rdma, HDRCT_R);
         out[3] = 0;
         let mut at = CONTROL_LEN;
-        let mut put = |octets: &[u8]| {
-            out[at..at + octets.len()].copy_from_slice(octets);
-            at += octets.len();
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
         };
         if self.segment_len.is_some() || has_ddp {
             put(&self.segment_len.unwrap_or(0).to_be_bytes());
@@ -149,16 +149,16 @@ impl Terminate {
         put(self.rdma_header());
     }
 
-    /// Reads what lies behind the DDP header; `None` below 4 octets. Reserved bits are not looked
+    /// Reads what lies behind the DDP header; `None` below 4 bytes. Reserved bits are not looked
     /// at; copies count as far as they are there, whatever the bits promise, and the T bit of the
     /// copied DDP header tells its length.
     // req: RDMAP-094, RDMAP-097, RDMAP-116, RDMAP-117
     #[must_use]
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let control = *octets.first_chunk::<CONTROL_LEN>()?;
-        let [kind, code, present, _] = from_siw_bit_order(octets).unwrap_or(control);
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let control = *bytes.first_chunk::<CONTROL_LEN>()?;
+        let [kind, code, present, _] = from_siw_bit_order(bytes).unwrap_or(control);
         let mut terminate = Self::new(kind >> 4, kind & 0x0f, code);
-        let mut rest = &octets[CONTROL_LEN..];
+        let mut rest = &bytes[CONTROL_LEN..];
         if present & (HDRCT_M | HDRCT_D) != 0 {
             let Some((len, after)) = rest.split_first_chunk::<LENGTH_LEN>() else {
                 return Some(terminate);
@@ -184,13 +184,9 @@ impl Terminate {
     }
 }
 
-/// Octets of the DDP header that begins with the first of these.
-fn ddp_len(octets: &[u8]) -> usize {
-    if octets.first().is_some_and(|control| control & 0x80 != 0) {
-        TAGGED_LEN
-    } else {
-        UNTAGGED_LEN
-    }
+/// Bytes of the DDP header that begins with the first of these.
+fn ddp_len(bytes: &[u8]) -> usize {
+    if bytes.first().is_some_and(|control| control & 0x80 != 0) { TAGGED_LEN } else { UNTAGGED_LEN }
 }
 
 /// A header's length.
@@ -216,24 +212,24 @@ pub const fn is_defined(layer: u8, error_type: u8, code: u8) -> bool {
 }
 
 /// The control field as the texts have it, if a Linux siw peer on a little-endian machine sent
-/// this: its bit-fields put Layer into the low half of the first octet and EType into the high
+/// this: its bit-fields put Layer into the low half of the first byte and EType into the high
 /// one, and M, D and R into the bits 0x01, 0x02 and 0x04 of the third.
 ///
 /// Such a field is known by bits that everyone else sends as zero, with the copies they announce
 /// behind it; without any, by a cause that is in no table as it stands and in one the other way
 /// round. What can be read both ways (an RDMAP version of siw's, `20 05`) is read as the texts say.
-fn from_siw_bit_order(octets: &[u8]) -> Option<[u8; CONTROL_LEN]> {
-    let &[kind, code, present, reserved] = octets.first_chunk::<CONTROL_LEN>()?;
+fn from_siw_bit_order(bytes: &[u8]) -> Option<[u8; CONTROL_LEN]> {
+    let &[kind, code, present, reserved] = bytes.first_chunk::<CONTROL_LEN>()?;
     let (layer, error_type) = (kind & 0x0f, kind >> 4);
     if reserved != 0 || present & !0x07 != 0 || !is_defined(layer, error_type, code) {
         return None;
     }
-    let copies = octets.get(CONTROL_LEN + LENGTH_LEN..).map_or(0, |copies| copies.len());
+    let copies = bytes.get(CONTROL_LEN + LENGTH_LEN..).map_or(0, |copies| copies.len());
     let is_siw_bit_order = match present {
         0 => !is_defined(kind >> 4, kind & 0x0f, code),
         // R is set for whatever message, with no Read Request behind it if it was none.
-        _ if present & 0x02 != 0 => copies >= ddp_len(&octets[octets.len() - copies..]),
-        _ => octets.len() > CONTROL_LEN,
+        _ if present & 0x02 != 0 => copies >= ddp_len(&bytes[bytes.len() - copies..]),
+        _ => bytes.len() > CONTROL_LEN,
     };
     let bits = [(0x01, HDRCT_M), (0x02, HDRCT_D), (0x04, HDRCT_R)];
     let present = bits.iter().fold(
@@ -256,7 +252,7 @@ mod tests {
         [0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
 
     /// A Read Request, both headers: QN 1, MSN 7; sink 0x0a0b0c0d at 0x0102030405060708, 4096
-    /// octets of 0xdeadbeef at 0x1112131415161718.
+    /// bytes of 0xdeadbeef at 0x1112131415161718.
     const READ_REQUEST: [u8; 46] = [
         0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0x0d, 1, 2,
         3, 4, 5, 6, 7, 8, 0, 0, 0x10, 0, 0xde, 0xad, 0xbe, 0xef, 0x11, 0x12, 0x13, 0x14, 0x15,
@@ -318,33 +314,33 @@ mod tests {
     #[test]
     fn reserved_bits_are_ignored() {
         let terminate = Terminate::new(1, 1, 0).with_segment(&TAGGED);
-        let mut octets = emitted(&terminate);
-        octets[2] |= 0x1f;
-        octets[3] = 0xff;
-        assert_eq!(Terminate::parse(&octets), Some(terminate));
+        let mut bytes = emitted(&terminate);
+        bytes[2] |= 0x1f;
+        bytes[3] = 0xff;
+        assert_eq!(Terminate::parse(&bytes), Some(terminate));
         assert_eq!(Terminate::parse(&[0x11, 0, 0x1f, 0xff]), Some(Terminate::new(1, 1, 0)));
     }
 
     #[test]
     fn truncated_header_copies_are_ignored() {
-        let octets = emitted(&Terminate::new(0, 1, 2).with_read_request(&READ_REQUEST));
-        for len in 4..octets.len() {
-            let terminate = Terminate::parse(&octets[..len]).unwrap();
+        let bytes = emitted(&Terminate::new(0, 1, 2).with_read_request(&READ_REQUEST));
+        for len in 4..bytes.len() {
+            let terminate = Terminate::parse(&bytes[..len]).unwrap();
             assert_eq!(terminate.cause(), (0, 1, 2));
             assert_eq!(terminate.segment_len.is_some(), len >= 6);
             assert_eq!(terminate.ddp_header().len(), if len >= 24 { 18 } else { 0 });
             assert_eq!(terminate.rdma_header(), [0; 0]);
         }
         for len in 0..4 {
-            assert_eq!(Terminate::parse(&octets[..len]), None);
+            assert_eq!(Terminate::parse(&bytes[..len]), None);
         }
-        // Bits unset and octets there, as a sender may have it who sets fields to zero.
+        // Bits unset and bytes there, as a sender may have it who sets fields to zero.
         let zeros = [&[0x02, 0x05, 0, 0][..], &[0; 48]].concat();
         assert_eq!(Terminate::parse(&zeros), Some(Terminate::new(0, 2, 5)));
         // D without M: the length is there, and means nothing.
-        let mut octets = emitted(&Terminate::new(1, 1, 1).with_segment(&TAGGED));
-        octets[2] = 0x40;
-        let terminate = Terminate::parse(&octets).unwrap();
+        let mut bytes = emitted(&Terminate::new(1, 1, 1).with_segment(&TAGGED));
+        bytes[2] = 0x40;
+        let terminate = Terminate::parse(&bytes).unwrap();
         assert_eq!((terminate.segment_len, terminate.ddp_header()), (None, &TAGGED[..]));
     }
 
@@ -359,7 +355,7 @@ mod tests {
 
     #[test]
     fn siw_bit_order_is_recognised() {
-        let cause = |octets: &[u8]| Terminate::parse(octets).unwrap().cause();
+        let cause = |bytes: &[u8]| Terminate::parse(bytes).unwrap().cause();
         // As captured: a CRC mismatch, without copies.
         assert_eq!(cause(&[0x02, 0x02, 0x00, 0x00]), (2, 0, 2));
         // Its versions and opcodes, without copies.
@@ -400,8 +396,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(octets in proptest::collection::vec(any::<u8>(), 4..80)) {
-            let terminate = Terminate::parse(&octets).unwrap();
+        fn round_trip(bytes in proptest::collection::vec(any::<u8>(), 4..80)) {
+            let terminate = Terminate::parse(&bytes).unwrap();
             prop_assert!(terminate.wire_len() <= TERMINATE_LEN_MAX);
             let again = Terminate::parse(&emitted(&terminate)).unwrap();
             // Of an unknown cause nobody can tell which way round it is.

@@ -20,11 +20,11 @@ pub enum DeviceError {
     /// The MTU is outside what a frame buffer can be made for.
     #[error("an MTU of {mtu} is out of range ({min} to {max})")]
     BadMtu {
-        /// What was asked for, octets.
+        /// What was asked for, bytes.
         mtu: u16,
-        /// Least, octets.
+        /// Least, bytes.
         min: u16,
-        /// Most, octets.
+        /// Most, bytes.
         max: u16,
     },
     /// The device cannot carry packets of the MTU.
@@ -32,9 +32,9 @@ pub enum DeviceError {
     MtuTooLarge {
         /// The device as named.
         device: String,
-        /// What was asked for, octets.
+        /// What was asked for, bytes.
         mtu: u16,
-        /// What it can do, octets.
+        /// What it can do, bytes.
         max: u32,
     },
     /// DPDK's environment did not start, or runs with other arguments.
@@ -99,7 +99,7 @@ pub enum DeviceError {
     KernelMtu {
         /// The device as named.
         device: String,
-        /// Octets.
+        /// Bytes.
         mtu: u16,
         /// Why.
         source: std::io::Error,

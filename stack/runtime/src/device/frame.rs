@@ -70,7 +70,7 @@ pub struct DpdkRetained(RetainedMbuf);
 
 impl Retained for DpdkRetained {
     #[inline]
-    fn octets(&self) -> &[u8] {
-        self.0.octets()
+    fn bytes(&self) -> &[u8] {
+        self.0.bytes()
     }
 }

@@ -31,7 +31,7 @@ fn ip(arguments: &str) {
 }
 
 fn format_mac(mac: [u8; 6]) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The first frame for which `wanted` holds, within five seconds.
@@ -62,7 +62,7 @@ fn arp_request(mac: [u8; 6]) -> Vec<u8> {
     frame
 }
 
-/// A datagram to everybody, with so many octets of payload.
+/// A datagram to everybody, with so many bytes of payload.
 fn datagram(mac: [u8; 6], payload_len: usize) -> Vec<u8> {
     let total = u16::try_from(28 + payload_len).unwrap();
     let mut frame = Vec::new();
@@ -81,9 +81,9 @@ fn exchange_with_kernel(device: &mut DpdkDevice, interface: &str, payload_len: u
     ip(&format!("link set {interface} up"));
     ip(&format!("neighbour replace 198.18.0.2 lladdr {} dev {interface}", format_mac(mac)));
     let mut request = device.allocate(TxClass::Control).unwrap();
-    let octets = arp_request(mac);
-    request.buf_mut()[..octets.len()].copy_from_slice(&octets);
-    request.set_len(octets.len());
+    let bytes = arp_request(mac);
+    request.buf_mut()[..bytes.len()].copy_from_slice(&bytes);
+    request.set_len(bytes.len());
     device.transmit(request);
     device.flush();
     let reply = await_frame(device, |head| head[12..14] == [8, 6] && head[21] == 2);
@@ -133,9 +133,9 @@ fn frame_above_send_mtu_is_dropped_and_counted() {
         let mac = device.capabilities().mac;
         let send = |device: &mut DpdkDevice, payload_len: usize| {
             let mut frame = device.allocate(TxClass::Data).unwrap();
-            let octets = datagram(mac, payload_len);
-            frame.buf_mut()[..octets.len()].copy_from_slice(&octets);
-            frame.set_len(octets.len());
+            let bytes = datagram(mac, payload_len);
+            frame.buf_mut()[..bytes.len()].copy_from_slice(&bytes);
+            frame.set_len(bytes.len());
             device.transmit(frame);
             device.flush();
         };

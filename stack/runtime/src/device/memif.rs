@@ -45,7 +45,7 @@ fn probe_socket(socket: &str) -> io::Result<SocketState> {
     }
 }
 
-/// Attaches one end. `room` is the octets of frame a slot of the shared memory holds.
+/// Attaches one end. `room` is the bytes of frame a slot of the shared memory holds.
 pub(super) fn attach(
     spec: &DeviceSpec,
     socket: &str,

@@ -16,7 +16,7 @@ use crate::device::pools::{MTU_MAX, MTU_MIN, PoolNeeds};
 use crate::device::port::DpdkDevice;
 use crate::device::spec::{DeviceSpec, single_device};
 
-/// Least octets of a frame's first run, which all headers lie in.
+/// Least bytes of a frame's first run, which all headers lie in.
 const FIRST_SEGMENT_LEN_MIN: u16 = 128;
 
 const _: () = assert!(FIRST_SEGMENT_LEN_MIN as usize >= ferrowarp_proto::wire::tcp::MAX_HEADER_LEN);
@@ -24,7 +24,7 @@ const _: () = assert!(FIRST_SEGMENT_LEN_MIN as usize >= ferrowarp_proto::wire::t
 /// How devices are opened. The defaults suit tests and one or two busy connections.
 #[derive(Clone, Debug)]
 pub struct OpenConfig {
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Who computes checksums. `None`: nobody on `ring`, the stack elsewhere. `Offload` is for
     /// cards, and refused where the port has none.
@@ -33,7 +33,7 @@ pub struct OpenConfig {
     pub pools: PoolNeeds,
     /// Frames each direction of `ring` holds, a power of two (less one).
     pub ring_slots: u32,
-    /// Octets of frame in each receive buffer, if smaller than the frame: long frames then
+    /// Bytes of frame in each receive buffer, if smaller than the frame: long frames then
     /// arrive in several runs. Less than 128 counts as that: all headers lie in the first run
     /// ([`RxFrame::head`]). `None`: every frame fits one buffer.
     ///
@@ -137,7 +137,7 @@ struct PortProfile {
     port: Port,
     /// Descriptors each way that keep buffers.
     descriptors: (u16, u16),
-    /// Least octets of frame the driver wants in a receive buffer, whatever the MTU.
+    /// Least bytes of frame the driver wants in a receive buffer, whatever the MTU.
     rx_buf_size_min: u16,
     /// It may be a card, which counts the room of receive buffers in steps of [`NIC_BUF_STEP`].
     is_nic: bool,
@@ -306,10 +306,10 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
 }
 
 /// Steps in which many cards (those of igb, ixgbe and their kin) are told the room of a receive
-/// buffer, in octets. They round down, and a frame longer than that arrives in pieces.
+/// buffer, in bytes. They round down, and a frame longer than that arrives in pieces.
 const NIC_BUF_STEP: u16 = 1024;
 
-/// Octets of frame in a card's receive buffers, that frames of `room` octets stay whole.
+/// Bytes of frame in a card's receive buffers, that frames of `room` bytes stay whole.
 fn nic_buf_size(room: u16) -> u16 {
     let whole = room.checked_next_multiple_of(NIC_BUF_STEP);
     whole.filter(|whole| whole.checked_add(HEADROOM).is_some()).unwrap_or(room)
@@ -332,7 +332,7 @@ fn stack_mac(port: [u8; 6], driver: &str) -> [u8; 6] {
     }
 }
 
-/// Octets of the largest IP packet a driver sends.
+/// Bytes of the largest IP packet a driver sends.
 ///
 /// `net_tap` receives whatever its interface takes, but stops sending at a frame above the MTU it
 /// was started with, and that it lets nobody raise.
@@ -368,12 +368,12 @@ fn check_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), Device
 /// Largest MTU whose slot in the kernel's ring is a power of two in 16 bits.
 const AF_PACKET_MTU_MAX: u16 = 32_000;
 
-/// `net_af_packet`'s arguments, slots of a power of two in blocks of whole pages, and the octets
+/// `net_af_packet`'s arguments, slots of a power of two in blocks of whole pages, and the bytes
 /// of such a slot.
 fn af_packet_arguments(interface: &str, mtu: u16) -> (String, u16) {
-    /// Octets of a frame's header in the kernel's ring (`TPACKET2_HDRLEN`), rounded up.
+    /// Bytes of a frame's header in the kernel's ring (`TPACKET2_HDRLEN`), rounded up.
     const RING_HEADER: u16 = 128;
-    /// Octets of the ring each way.
+    /// Bytes of the ring each way.
     const RING_BYTES: u32 = 2 << 20;
     let slot = (mtu + 32 + RING_HEADER).next_power_of_two().max(2048);
     let block = slot.max(4096);

@@ -9,14 +9,14 @@ const BURST_FRAMES: u16 = 32;
 
 const _: () = assert!(BURST_FRAMES as usize == dpdk_sys::BURST);
 
-/// Octets around an IP packet in its buffer: Ethernet header, and as much again as a port may
+/// Bytes around an IP packet in its buffer: Ethernet header, and as much again as a port may
 /// want for tags and the frame check sequence.
 const L2_OVERHEAD: u16 = 14 + 18;
 
-/// TCP and IPv4 headers without options, octets: what a segment's frame carries besides data.
+/// TCP and IPv4 headers without options, bytes: what a segment's frame carries besides data.
 const TCP_IPV4_HEADER_LEN: u32 = 40;
 
-/// The largest FPDU, to the next power of two, in octets (RFC 5044 section 4: a 16-bit length).
+/// The largest FPDU, to the next power of two, in bytes (RFC 5044 section 4: a 16-bit length).
 const FPDU_BYTES_MAX: u32 = 65_536;
 
 /// Least MTU: below it the headers and the shortest FPDU do not fit in a packet. IPv6 asks for 1280
@@ -43,11 +43,11 @@ const RESERVE_FRAME_COUNT: u32 = 64;
 /// device with a real path behind it needs more: see [`PoolNeeds::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolNeeds {
-    /// Octets one connection may have in flight, and its peer towards us.
+    /// Bytes one connection may have in flight, and its peer towards us.
     pub window_bytes: u32,
     /// Connections that may have a full window in flight at the same time.
     pub windows: u32,
-    /// Octets that the path itself may hold each way: rate times round trip, over all
+    /// Bytes that the path itself may hold each way: rate times round trip, over all
     /// connections. 0 where the peer is in the same memory.
     pub path_bytes: u32,
     /// Threads that may keep mbufs in their caches, one after another or at once: those that
@@ -94,13 +94,13 @@ impl PoolNeeds {
 /// Sizes of a device's pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSizes {
-    /// Octets of frame in each buffer.
+    /// Bytes of frame in each buffer.
     pub frame_capacity: u16,
     /// Received frames. None where the peer's buffers arrive themselves (`ring`).
     pub receive: u32,
     /// Segments with FPDUs.
     pub data: u32,
-    /// Everything without stream octets.
+    /// Everything without stream bytes.
     pub control: u32,
     /// Retransmissions, once `data` is drained.
     pub reserve: u32,
@@ -147,16 +147,16 @@ impl PoolNeeds {
     }
 }
 
-/// Octets of stream one frame carries.
+/// Bytes of stream one frame carries.
 fn segment_len(mtu: u16) -> u32 {
     u32::from(mtu).saturating_sub(TCP_IPV4_HEADER_LEN).max(1)
 }
 
 impl PoolSizes {
-    /// Octets of memory all four take, roughly.
+    /// Bytes of memory all four take, roughly.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        /// Mbuf header, headroom and pool element, octets.
+        /// Mbuf header, headroom and pool element, bytes.
         const OVERHEAD: u64 = 128 + 128 + 64;
         let frames = [self.receive, self.data, self.control, self.reserve].map(u64::from);
         frames.iter().sum::<u64>() * (u64::from(self.frame_capacity) + OVERHEAD)

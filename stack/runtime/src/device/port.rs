@@ -31,15 +31,15 @@ pub struct DeviceCounters {
     pub control_drained: u64,
 }
 
-/// Frames up to so many octets are taken for headers only: Ethernet, IPv6, TCP with all options.
+/// Frames up to so many bytes are taken for headers only: Ethernet, IPv6, TCP with all options.
 const HEADERS_LEN_MAX: u16 = 14 + 40 + 60;
 
-/// Octets of the longest frame with an IP packet of `mtu` octets: Ethernet's header and a tag.
+/// Bytes of the longest frame with an IP packet of `mtu` bytes: Ethernet's header and a tag.
 pub(super) fn frame_len_max(mtu: u16) -> usize {
     usize::from(mtu) + 14 + 4
 }
 
-/// Most octets asked of the caches ahead: processors follow longer runs by themselves.
+/// Most bytes asked of the caches ahead: processors follow longer runs by themselves.
 const PREFETCH_BYTES_MAX: u16 = 2048;
 
 /// Empty frames taken from a pool in bulk, to be given out one by one.
@@ -65,7 +65,7 @@ impl MbufCache {
         }
     }
 
-    /// As `take`, and has the first `len` octets of the frame after that brought near: over `ring`
+    /// As `take`, and has the first `len` bytes of the frame after that brought near: over `ring`
     /// and memif the peer's core has read them last.
     #[inline]
     fn alloc_prefetched(&mut self, len: u16) -> Option<TxMbuf> {
@@ -77,7 +77,7 @@ impl MbufCache {
         frame
     }
 
-    /// A frame of `len` octets that `fill` writes; `None` if there is none, or its room is less.
+    /// A frame of `len` bytes that `fill` writes; `None` if there is none, or its room is less.
     pub(super) fn copy(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Option<TxMbuf> {
         let mut frame = self.alloc()?;
         fill(frame.buf_mut().get_mut(..len)?);
@@ -130,7 +130,7 @@ pub struct DpdkDevice {
     queue: Vec<TxMbuf>,
     queue_max: usize,
     pools: TxPools,
-    /// Octets of the data frame sent last: what the next one is likely to have.
+    /// Bytes of the data frame sent last: what the next one is likely to have.
     likely_len: u16,
     capabilities: Capabilities,
     counters: DeviceCounters,
@@ -263,7 +263,7 @@ impl Device for DpdkDevice {
 
     #[inline]
     fn transmit(&mut self, frame: DpdkTx) {
-        let len = frame.0.octets().len();
+        let len = frame.0.bytes().len();
         if len > frame_len_max(self.capabilities.send_mtu) {
             // It would stand at the head of the queue for ever.
             self.counters.tx_too_long += 1;

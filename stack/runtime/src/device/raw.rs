@@ -16,13 +16,13 @@ pub struct RawFrame(TxMbuf);
 impl RawFrame {
     /// From the Ethernet header on, without the check sequence.
     #[must_use]
-    pub fn octets(&self) -> &[u8] {
-        self.0.octets()
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
     }
 
     /// The same, to be changed.
-    pub fn octets_mut(&mut self) -> &mut [u8] {
-        self.0.octets_mut()
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.bytes_mut()
     }
 }
 
@@ -38,7 +38,7 @@ pub struct RawCounters {
     /// Dropped because too many waited for the port, or by [`RawPort::drop_waiting`].
     pub overrun: u64,
     /// Dropped because the port sends no frame of that length: over `tap` none with more than
-    /// 1500 octets of IP packet.
+    /// 1500 bytes of IP packet.
     pub too_long: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct RawPort {
     tx_cache: MbufCache,
     tx_queue: Vec<TxMbuf>,
     tx_queue_max: usize,
-    /// Octets of the longest frame the port sends.
+    /// Bytes of the longest frame the port sends.
     frame_len_max: usize,
     counters: RawCounters,
     name: String,
@@ -136,15 +136,15 @@ impl RawPort {
         count
     }
 
-    /// A frame of these octets; `None` if no frame is free, or they do not fit one.
-    pub fn copy(&mut self, octets: &[u8]) -> Option<RawFrame> {
-        self.tx_cache.copy(octets.len(), |room| room.copy_from_slice(octets)).map(RawFrame)
+    /// A frame of these bytes; `None` if no frame is free, or they do not fit one.
+    pub fn copy(&mut self, bytes: &[u8]) -> Option<RawFrame> {
+        self.tx_cache.copy(bytes.len(), |room| room.copy_from_slice(bytes)).map(RawFrame)
     }
 
     /// Lines a frame up for the next [`RawPort::flush`]. If too many wait, or it is longer than
     /// the port sends, it is dropped and counted.
     pub fn send(&mut self, frame: RawFrame) {
-        if frame.octets().len() > self.frame_len_max {
+        if frame.bytes().len() > self.frame_len_max {
             self.counters.too_long += 1;
         } else if self.tx_queue.len() < self.tx_queue_max {
             self.tx_queue.push(frame.0);

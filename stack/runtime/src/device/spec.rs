@@ -139,7 +139,7 @@ fn parse_pci(text: &str) -> Result<String, &'static str> {
         _ => return Err(REASON),
     };
     let hex = |field: &str, digits: usize| {
-        field.len() == digits && field.bytes().all(|octet| octet.is_ascii_hexdigit())
+        field.len() == digits && field.bytes().all(|byte| byte.is_ascii_hexdigit())
     };
     let separators: String = text.chars().filter(|c| ":.".contains(*c)).collect();
     let right = hex(domain, 4) && hex(rest[0], 2) && hex(rest[1], 2) && hex(rest[2], 1);

@@ -30,15 +30,15 @@ pub(super) fn open_single(spec: &str, config: &OpenConfig) -> Result<DpdkDevice,
     }
 }
 
-/// A frame of `len` octets counting up from `seed`.
+/// A frame of `len` bytes counting up from `seed`.
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (seed..seed + len).map(|value| u8::try_from(value % 251).unwrap()).collect()
 }
 
-fn send(device: &mut DpdkDevice, octets: &[u8]) {
+fn send(device: &mut DpdkDevice, bytes: &[u8]) {
     let mut frame = device.allocate(TxClass::Data).unwrap();
-    frame.buf_mut()[..octets.len()].copy_from_slice(octets);
-    frame.set_len(octets.len());
+    frame.buf_mut()[..bytes.len()].copy_from_slice(bytes);
+    frame.set_len(bytes.len());
     device.transmit(frame);
 }
 
@@ -215,7 +215,7 @@ fn retained_frames_return_to_their_pool_in_either_order() {
     got.drain(..100);
     assert_eq!(a.available()[0], full[0] - 200);
     for (index, kept) in retained.iter().enumerate() {
-        assert_eq!(kept.octets(), pattern(index, 100));
+        assert_eq!(kept.bytes(), pattern(index, 100));
         assert_eq!(got[index].head(), pattern(index + 100, 100));
     }
     drop(retained);
@@ -562,7 +562,7 @@ fn raw_port_forwards_frames_without_copying() {
         }
         source.flush();
         from.receive(32, |mut frame| {
-            frame.octets_mut()[3] ^= 0xff;
+            frame.bytes_mut()[3] ^= 0xff;
             to.send(frame);
         });
         to.flush();
@@ -577,7 +577,7 @@ fn raw_port_forwards_frames_without_copying() {
     assert_eq!((from.counters().received, to.counters().sent), (500, 500));
     assert_eq!((from.counters().not_copied, to.counters().overrun), (0, 0));
     let copy = to.copy(&pattern(1, 100)).unwrap();
-    assert_eq!(copy.octets(), pattern(1, 100));
+    assert_eq!(copy.bytes(), pattern(1, 100));
     assert!(to.copy(&[0; 5000]).is_none(), "longer than a frame");
     let refused = open_raw(&DeviceSpec::Ring, &config).unwrap_err().to_string();
     assert!(refused.contains("two ends of one program"), "{refused}");
@@ -598,9 +598,9 @@ fn shared_or_segmented_frames_are_copied_on_raw_receive() {
     let mut got = Vec::new();
     b.receive(32, |frame| got.push(frame));
     assert_eq!(got.len(), 2);
-    got[0].octets_mut()[0] ^= 1;
-    assert_eq!(retained.octets(), pattern(0, 60), "the sender's frame is as it was");
-    assert_eq!(got[1].octets(), pattern(9, 70));
+    got[0].bytes_mut()[0] ^= 1;
+    assert_eq!(retained.bytes(), pattern(0, 60), "the sender's frame is as it was");
+    assert_eq!(got[1].bytes(), pattern(9, 70));
 
     let path = SocketPath::new("rawruns");
     let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
@@ -616,5 +616,5 @@ fn shared_or_segmented_frames_are_copied_on_raw_receive() {
         server.flush();
         client.receive(32, |frame| got.push(frame));
     }
-    assert_eq!(got[0].octets(), pattern(1, 9014));
+    assert_eq!(got[0].bytes(), pattern(1, 9014));
 }

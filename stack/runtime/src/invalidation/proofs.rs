@@ -62,7 +62,7 @@ impl<const SHARDS: usize> Model<SHARDS> {
         if let Ok(place) = self.regions.resolve(stag, SCOPE, Access::REMOTE_WRITE, to, 8) {
             let piece = usize::try_from(2 * place.backing() + place.offset() / 8).unwrap();
             // SAFETY: loom checks that nobody else touches the cell meanwhile.
-            self.memory[piece].with_mut(|octets| unsafe { *octets += 1 });
+            self.memory[piece].with_mut(|bytes| unsafe { *bytes += 1 });
         }
     }
 
@@ -76,7 +76,7 @@ impl<const SHARDS: usize> Model<SHARDS> {
         assert_eq!(self.regions.window_count(region), 0);
         for piece in &self.memory[2 * backing..2 * backing + 2] {
             // SAFETY: as above: this stands for freeing the memory.
-            piece.with_mut(|octets| unsafe { *octets = 0 });
+            piece.with_mut(|bytes| unsafe { *bytes = 0 });
         }
         self.regions.release(region);
     }
@@ -277,7 +277,7 @@ fn revoked_window_stays_unbound() {
                     revoke_window(&model.regions, &mut keys, queued, || model.synchronize());
                     assert_eq!(model.regions.window_count(region), 0);
                     // SAFETY: loom checks that nobody else touches the cell meanwhile.
-                    model.memory[0].with_mut(|octets| unsafe { *octets = 0 });
+                    model.memory[0].with_mut(|bytes| unsafe { *bytes = 0 });
                     assert!(!model.bind(queued, region, 0));
                 }),
             ],

@@ -134,8 +134,8 @@ pub(crate) fn send(wr_id: u64, payload: Payload) -> SendWr {
     request(wr_id, Operation::Send { payload, solicited: false, invalidate: None })
 }
 
-pub(crate) fn inline(octets: &[u8]) -> Payload {
-    Payload::Inline(octets.iter().copied().collect())
+pub(crate) fn inline(bytes: &[u8]) -> Payload {
+    Payload::Inline(bytes.iter().copied().collect())
 }
 
 pub(crate) fn write(wr_id: u64, source: Sge, sink: &Mr, offset: u64) -> SendWr {
@@ -151,13 +151,13 @@ pub(crate) fn recv(wr_id: u64, sge: Sge) -> RecvWr {
     RecvWr { wr_id, sg_list: SgList::from_iter([sge]) }
 }
 
-/// Octets that differ from place to place.
+/// Bytes that differ from place to place.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8)).to_le_bytes()[0] ^ seed).collect()
 }
 
 pub(crate) fn contents(mr: &Mr) -> Vec<u8> {
-    let mut octets = vec![0; mr.len()];
-    mr.read(0, &mut octets);
-    octets
+    let mut bytes = vec![0; mr.len()];
+    mr.read(0, &mut bytes);
+    bytes
 }

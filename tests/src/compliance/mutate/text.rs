@@ -13,7 +13,7 @@ pub(super) fn another_number(word: &str) -> Option<String> {
     Some(format!("{}{}", value + 1, &digits[end..]))
 }
 
-/// The line with strings, characters and comments blanked, octet for octet.
+/// The line with strings, characters and comments blanked, byte for byte.
 pub(in super::super) fn mask(line: &str) -> String {
     let mut out = line.as_bytes().to_vec();
     let mut at = 0;
@@ -34,7 +34,7 @@ pub(in super::super) fn mask(line: &str) -> String {
                 break;
             }
             b'\'' if !in_string && (next == Some(b'\\') || out.get(at + 2) == Some(&b'\'')) => {
-                let end = out[at + 2..].iter().position(|&octet| octet == b'\'');
+                let end = out[at + 2..].iter().position(|&byte| byte == b'\'');
                 let end = end.map_or(out.len(), |end| at + 2 + end + 1);
                 out[at..end].fill(b' ');
                 at = end - 1;

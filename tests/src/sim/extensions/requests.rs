@@ -79,8 +79,8 @@ impl ConnSlot {
         let side = &mut self.sides[end];
         let (number, opcode) = (side.posted_count, WcOpcode::from(&operation));
         let told = match &operation {
-            Operation::Send { payload: Payload::Inline(octets), solicited, .. } => {
-                octets.first_chunk().map(|data| (*data, *solicited))
+            Operation::Send { payload: Payload::Inline(bytes), solicited, .. } => {
+                bytes.first_chunk().map(|data| (*data, *solicited))
             }
             Operation::WriteImmediate { data, solicited, .. }
             | Operation::Immediate { data, solicited } => Some((*data, *solicited)),

@@ -33,7 +33,7 @@ pub(super) fn poll(
             loop {
                 let posted = side.posted.pop_front().expect("a completion without a request");
                 report.completed += 1;
-                report.octets += posted.len as u64;
+                report.bytes += posted.len as u64;
                 if posted.opcode == WcOpcode::Read && posted.word.is_none() {
                     check_read(world, end, conn, &posted);
                 }
@@ -56,7 +56,7 @@ pub(super) fn poll(
     }
 }
 
-/// A Send or Immediate Data arrived: it is the oldest under way, its octets are right, and every
+/// A Send or Immediate Data arrived: it is the oldest under way, its bytes are right, and every
 /// Write before it is in memory.
 fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usize, wc: &Wc) {
     let from = 1 - end;

@@ -84,13 +84,13 @@ pub(super) fn post(
         };
         let source_slot = number % DEPTH;
         let source = addr_of(conn, Area::Source, source_slot);
-        let octets = pattern(end, conn, number, len);
+        let bytes = pattern(end, conn, number, len);
         let len32 = u32::try_from(len).expect("a slot");
         let stag = pair[end].stag;
         let payload = if len <= 64 && kind != Kind::SgWrite && world.rng.random_bool(0.5) {
-            Payload::Inline(octets.iter().copied().collect())
+            Payload::Inline(bytes.iter().copied().collect())
         } else {
-            world.ends[end].arena.write(source, &octets);
+            world.ends[end].arena.write(source, &bytes);
             let cut = len32 / 3;
             Payload::Gather(
                 [

@@ -138,7 +138,7 @@ impl Slot {
         self.stream.store(stream.0, Ordering::Relaxed);
     }
 
-    /// Sets what the slot shows: where offsets count from, octets, and where they are.
+    /// Sets what the slot shows: where offsets count from, bytes, and where they are.
     pub(super) fn set_range(&self, base: u64, len: u64, backing: u64) {
         self.base.store(base, Ordering::Relaxed);
         self.len.store(len, Ordering::Relaxed);

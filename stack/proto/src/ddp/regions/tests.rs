@@ -16,7 +16,7 @@ const SCOPE: AccessScope = AccessScope { pd: 3, stream: StreamId(1) };
 const OTHER_STREAM: AccessScope = AccessScope { pd: 3, stream: StreamId(2) };
 const OTHER_PD: AccessScope = AccessScope { pd: 4, stream: StreamId(1) };
 
-/// What a region of 0x100 octets says to one octet of it.
+/// What a region of 0x100 bytes says to one byte of it.
 fn try_write(table: &RegionTable, stag: Stag, scope: AccessScope) -> Result<(), MemoryFault> {
     table.resolve(stag, scope, Access::REMOTE_WRITE, 0x1010, 1).map(|_| ())
 }

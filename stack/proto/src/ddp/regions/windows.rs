@@ -23,9 +23,9 @@ pub struct Bind {
     pub rkey: Stag,
     /// The region, which must grant [`Access::WINDOW_BIND`].
     pub lkey: Stag,
-    /// First octet, counted as the region's.
+    /// First byte, counted as the region's.
     pub addr: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u64,
     /// Remote rights; local ones are dropped. Rights to write need a region with
     /// [`Access::LOCAL_WRITE`].

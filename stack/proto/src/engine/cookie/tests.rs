@@ -36,7 +36,7 @@ fn all_options() -> Options {
     }
 }
 
-/// The ACK of `answer`, with octets.
+/// The ACK of `answer`, with bytes.
 fn ack_of(syn: &Segment, answer: &Fields) -> Segment {
     Segment {
         seq: syn.seq + 1,

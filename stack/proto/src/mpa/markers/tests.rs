@@ -1,4 +1,4 @@
-//! Markers against a reference that goes octet by octet and counts the stream itself.
+//! Markers against a reference that goes byte by byte and counts the stream itself.
 
 use proptest::prelude::*;
 
@@ -8,14 +8,14 @@ use crate::mpa::fpdu::{FpduError, finalize_with_markers};
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::time::Instant;
 
-/// A stream as the reference makes it: what was sent so far, first octet at phase 0.
+/// A stream as the reference makes it: what was sent so far, first byte at phase 0.
 #[derive(Default)]
 struct ReferenceStream {
     stream: Vec<u8>,
 }
 
 impl ReferenceStream {
-    /// One that has sent `len` octets.
+    /// One that has sent `len` bytes.
     fn at(len: usize) -> Self {
         Self { stream: vec![0xee; len] }
     }
@@ -28,7 +28,7 @@ impl ReferenceStream {
         }
     }
 
-    /// One FPDU, an octet at a time; returns where it begins.
+    /// One FPDU, an byte at a time; returns where it begins.
     fn push(&mut self, ulpdu: &[u8], crc: bool) -> usize {
         let start = self.stream.len();
         let mut length_at = None;
@@ -39,11 +39,11 @@ impl ReferenceStream {
         while content.len() % 4 != 0 {
             content.push(0);
         }
-        for (index, octet) in content.iter().enumerate() {
+        for (index, byte) in content.iter().enumerate() {
             if index > 0 {
                 self.mark(&mut length_at);
             }
-            self.stream.push(*octet);
+            self.stream.push(*byte);
         }
         self.mark(&mut length_at);
         let sum = if crc { ::crc32c::crc32c(&self.stream[start..]) } else { 0 };
@@ -68,7 +68,7 @@ fn build_fpdu(ulpdu: &[u8], phase: usize, crc: bool) -> Vec<u8> {
     out
 }
 
-/// Every length at every phase: octet by octet as the reference has it.
+/// Every length at every phase: byte by byte as the reference has it.
 // req-test: MPA-002, MPA-055, MPA-061, MPA-068, MPA-071
 #[test]
 fn every_length_at_every_phase_matches_reference() {
@@ -76,7 +76,7 @@ fn every_length_at_every_phase_matches_reference() {
     for len in lens {
         let ulpdu = ulpdu(len, len);
         for phase in (0..512).step_by(4) {
-            // The CRC is a function of the octets: the layout is what differs by phase.
+            // The CRC is a function of the bytes: the layout is what differs by phase.
             let crc = (len + phase / 4) % 16 == 0;
             let mut reference = ReferenceStream::at(phase);
             let start = reference.push(&ulpdu, crc);
@@ -136,7 +136,7 @@ fn rfc5044_examples_with_markers() {
         if phase == 0 {
             assert_eq!(sent[..8], [0, 0, 0, 0, 0, 0x2a, control[0], control[1]]);
         } else {
-            // Behind 20 octets: the marker at 0x200.
+            // Behind 20 bytes: the marker at 0x200.
             assert_eq!(sent[20..24], [0, 0, 0, 0x14]);
             assert_eq!(sent[..2], [0, 0x2a]);
         }
@@ -413,7 +413,7 @@ fn segments_without_marker_are_located_by_preceding_lengths() {
 }
 
 /// Where FPDUs that came early end is forgotten once that is behind: the same number means another
-/// place 2^32 octets later.
+/// place 2^32 bytes later.
 #[test]
 fn ooo_fpdu_start_is_forgotten_once_in_order() {
     let (_, starts, stream) = stream_of(&[700, 100, 60]);
@@ -427,7 +427,7 @@ fn ooo_fpdu_start_is_forgotten_once_in_order() {
     };
     assert!(matches!(ahead(&mut receiver, 0, third), OooPlacement::Placed(2)));
     assert!(matches!(ahead(&mut receiver, third, stream.len()), OooPlacement::Placed(1)));
-    // Once more, and then 2^32 octets pass by.
+    // Once more, and then 2^32 bytes pass by.
     assert!(matches!(ahead(&mut receiver, 0, third), OooPlacement::Placed(2)));
     for _ in 0..4 {
         assert_eq!(receiver.skip_placed(1 << 30), Ok(()));

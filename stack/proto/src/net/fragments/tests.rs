@@ -23,7 +23,7 @@ fn tcp_frame(v6: bool, vlan: Option<u16>, payload_len: usize) -> Vec<u8> {
     frame
 }
 
-/// Octets `range` of what follows the IP header of `frame`, as a fragment.
+/// Bytes `range` of what follows the IP header of `frame`, as a fragment.
 fn fragment_of(
     frame: &[u8],
     l3: usize,
@@ -68,21 +68,21 @@ impl Fixture {
         Self { fragments: Reassembler::new(ReassemblyConfig::default()), now: Instant::ZERO }
     }
 
-    fn on_fragment(&mut self, octets: &[u8]) -> FragmentOutcome {
-        let l3 = if octets[12] == 0x81 { 18 } else { 14 };
-        let packet = Packet::parse(octets, octets.len(), l3, true).unwrap();
+    fn on_fragment(&mut self, bytes: &[u8]) -> FragmentOutcome {
+        let l3 = if bytes[12] == 0x81 { 18 } else { 14 };
+        let packet = Packet::parse(bytes, bytes.len(), l3, true).unwrap();
         let part = packet.fragment.expect("a fragment");
         let taken =
-            self.fragments.on_fragment(self.now, &Reassembled(octets.to_vec()), &packet, &part);
+            self.fragments.on_fragment(self.now, &Reassembled(bytes.to_vec()), &packet, &part);
         self.check_limits();
         taken
     }
 
     /// The bounds hold, and what is counted is there.
     fn check_limits(&self) {
-        let Reassembler { config, queues: packets, octets, .. } = &self.fragments;
-        assert!(packets.len() <= config.packets_max && *octets <= config.octets_max);
-        assert_eq!(packets.iter().map(FragmentQueue::cost).sum::<usize>(), *octets);
+        let Reassembler { config, queues: packets, bytes, .. } = &self.fragments;
+        assert!(packets.len() <= config.packets_max && *bytes <= config.bytes_max);
+        assert_eq!(packets.iter().map(FragmentQueue::cost).sum::<usize>(), *bytes);
     }
 }
 
@@ -118,9 +118,9 @@ fn fragments_in_any_order_are_reassembled() {
                 let taken = bed.on_fragment(&parts[order[2]]);
                 let segment = parse_reassembled(&taken, vlan.is_some());
                 assert_eq!((segment.payload.len(), segment.window), (3000, 77));
-                let FragmentOutcome::Complete(Reassembled(octets)) = taken else { unreachable!() };
-                assert_eq!(octets[l3 + if v6 { 40 } else { 20 }..], frame[frame.len() - len..]);
-                assert_eq!((bed.fragments.octets, bed.fragments.queues.len()), (0, 0));
+                let FragmentOutcome::Complete(Reassembled(bytes)) = taken else { unreachable!() };
+                assert_eq!(bytes[l3 + if v6 { 40 } else { 20 }..], frame[frame.len() - len..]);
+                assert_eq!((bed.fragments.bytes, bed.fragments.queues.len()), (0, 0));
             }
         }
     }
@@ -167,7 +167,7 @@ fn overlapping_fragments_discard_packet_until_timeout() {
                 let more = range.end < 320;
                 assert_eq!(bed.on_fragment(&part(range, more)), FragmentOutcome::Rejected);
             }
-            assert_eq!((bed.fragments.failure_count(), bed.fragments.octets), (1, PACKET_OVERHEAD));
+            assert_eq!((bed.fragments.failure_count(), bed.fragments.bytes), (1, PACKET_OVERHEAD));
             bed.now = bed.now + 15 * SECOND;
             assert_eq!(
                 bed.on_fragment(&part(0..80, true)),
@@ -175,7 +175,7 @@ fn overlapping_fragments_discard_packet_until_timeout() {
                 "its name is free again"
             );
         }
-        // The same place with other octets.
+        // The same place with other bytes.
         let mut bed = Fixture::new();
         assert_eq!(bed.on_fragment(&part(80..160, true)), FragmentOutcome::Buffered);
         let mut other = part(80..160, true);
@@ -309,7 +309,7 @@ fn fragment_flood_stays_within_packet_and_memory_limits() {
             let mut part = fragment_of(&frame, 14, id, 0..1400, true);
             part[56..58].copy_from_slice(&(start as u16 | 1).to_be_bytes());
             let _ = bed.on_fragment(&part);
-            most = most.max(bed.fragments.octets);
+            most = most.max(bed.fragments.bytes);
         }
     }
     assert!(most > 1_000_000, "{most}");
@@ -336,7 +336,7 @@ fn fragment_flood_stays_within_packet_and_memory_limits() {
 }
 
 proptest! {
-    /// Against a byte map: whatever comes whole has the octets of the pieces, each place said
+    /// Against a byte map: whatever comes whole has the bytes of the pieces, each place said
     /// once, and it comes whole exactly when the map is full.
     #[test]
     fn reassembly_agrees_with_a_byte_map(
@@ -391,10 +391,10 @@ proptest! {
         v6: bool,
     ) {
         let mut bed = Fixture::new();
-        for (octets, place, id, last) in packets {
+        for (bytes, place, id, last) in packets {
             let mut frame = tcp_frame(v6, None, 28);
             let at = frame.len() - 48;
-            frame[at..].copy_from_slice(&octets);
+            frame[at..].copy_from_slice(&bytes);
             let mut part = fragment_of(&frame, 14, id, 0..48, !last);
             let (at, place) = if v6 { (56, place & 0x7f) } else { (20, place & 0x200f) };
             part[at..at + 2].copy_from_slice(&place.to_be_bytes());

@@ -65,7 +65,7 @@ fn message(v6: bool, kind: u8, code: u8, word: u32, quoted: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// What a message about a segment of `1400` octets says, quoting `quoted_len` octets of it.
+/// What a message about a segment of `1400` bytes says, quoting `quoted_len` bytes of it.
 fn parse(
     v6: bool,
     kind: u8,
@@ -97,7 +97,7 @@ fn icmpv4_types_and_codes_map_to_error_kinds() {
         Ok(IcmpErrorKind::PacketTooBig { mtu: None }),
         "before RFC 1191"
     );
-    // The octets before the MTU are unused, or say how much is quoted (RFC 4884).
+    // The bytes before the MTU are unused, or say how much is quoted (RFC 4884).
     assert_eq!(
         parse(false, 3, 4, 0x0011_05dc, 28),
         Ok(IcmpErrorKind::PacketTooBig { mtu: Some(1500) })
@@ -172,16 +172,16 @@ fn quoted_ip_options_and_extension_headers_are_skipped() {
 
     let with = |headers: &[(u8, &[u8])]| {
         let mut quoted = segment(true, 0);
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         for (at, (kind, header)) in headers.iter().enumerate() {
             if at == 0 {
                 quoted[6] = *kind;
             }
             let mut header = header.to_vec();
             header[0] = headers.get(at + 1).map_or(6, |next| next.0);
-            octets.extend(header);
+            bytes.extend(header);
         }
-        quoted.splice(40..40, octets);
+        quoted.splice(40..40, bytes);
         IcmpError::parse(&message(true, 3, 0, 0, &quoted)).map(|error| error.seq)
     };
     let all: [(u8, &[u8]); 5] = [
@@ -263,8 +263,8 @@ proptest! {
         let mut packet = message(v6, kind, code, 1280, quoted);
         let whole = IcmpError::parse(&packet);
         packet.truncate(len.max(1));
-        if let Some(octet) = packet.get_mut(at) {
-            *octet ^= xor;
+        if let Some(byte) = packet.get_mut(at) {
+            *byte ^= xor;
         }
         let start = if v6 { 40 } else { 20 };
         if repaired && packet.len() > start + 4 {
@@ -288,11 +288,11 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_do_not_panic(octets in proptest::collection::vec(any::<u8>(), 0..300), version in 0u8..3) {
-        let mut octets = octets;
-        if let Some(first) = octets.first_mut() {
+    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), version in 0u8..3) {
+        let mut bytes = bytes;
+        if let Some(first) = bytes.first_mut() {
             *first = [0x45, 0x60, *first][usize::from(version)];
         }
-        let _ = IcmpError::parse(&octets);
+        let _ = IcmpError::parse(&bytes);
     }
 }

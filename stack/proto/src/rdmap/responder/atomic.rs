@@ -15,7 +15,7 @@ use crate::wire::atomic::{
 use crate::wire::ddp::{HeaderError, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::Opcode;
 
-/// Octets of an Atomic Response with its DDP header.
+/// Bytes of an Atomic Response with its DDP header.
 pub(super) const RESPONSE_ULPDU_LEN: usize = UNTAGGED_LEN + ATOMIC_RESPONSE_LEN;
 
 impl Responder {

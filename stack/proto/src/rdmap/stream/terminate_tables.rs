@@ -1,7 +1,7 @@
-//! The tables of errors, row by row: raw segments in, the octets of the Terminate out.
+//! The tables of errors, row by row: raw segments in, the bytes of the Terminate out.
 //!
 //! Segments are written by hand, as hexadecimal digits and names of STags; what is expected of the
-//! Terminate is put together from the row alone. Every row holds for each version: their octets
+//! Terminate is put together from the row alone. Every row holds for each version: their bytes
 //! differ in DV and RV, and in what an STag of another stream is called.
 
 mod rows;
@@ -75,12 +75,12 @@ fn fixture(version: Version) -> Fixture {
 }
 
 impl Fixture {
-    /// The octets of a text, as the stream's version has them if they begin with control octets.
-    fn octets(&self, text: &str) -> Vec<u8> {
-        let mut octets = Vec::new();
+    /// The bytes of a text, as the stream's version has them if they begin with control bytes.
+    fn bytes(&self, text: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
         for word in text.split_whitespace() {
             if let Some((_, stag)) = self.stags.iter().find(|(name, _)| *name == word) {
-                octets.extend_from_slice(&stag.to_be_bytes());
+                bytes.extend_from_slice(&stag.to_be_bytes());
                 continue;
             }
             let (digits, count) = word.split_once('*').unwrap_or((word, "1"));
@@ -89,23 +89,23 @@ impl Fixture {
                 .chunks(2)
                 .map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap())
                 .collect();
-            octets.extend(once.repeat(count.parse().unwrap()));
+            bytes.extend(once.repeat(count.parse().unwrap()));
         }
-        octets
+        bytes
     }
 
     /// A segment: in the older versions DV, and in the oldest RV, is 0 where it is 1 in the newest.
     fn segment(&self, text: &str) -> Vec<u8> {
-        let mut octets = self.octets(text);
+        let mut bytes = self.bytes(text);
         let older = match self.version {
             Version::Ietf => [0, 0],
             Version::Draft00 => [0x01, 0],
             Version::Rdmac => [0x01, 0x40],
         };
-        for (octet, bits) in octets.iter_mut().zip(older) {
-            *octet ^= bits;
+        for (byte, bits) in bytes.iter_mut().zip(older) {
+            *byte ^= bits;
         }
-        octets
+        bytes
     }
 
     /// The Terminate's ULPDU with this cause, and with copies of a segment.
@@ -119,8 +119,8 @@ impl Fixture {
         let mut answer = self.segment("41 47 00000000 00000002 00000001 00000000");
         let control = [("", "00 00"), ("MD", "c0 00"), ("MDR", "e0 00")];
         let (_, control) = control.iter().find(|(bits, _)| *bits == copies).unwrap();
-        answer.extend(self.octets(cause));
-        answer.extend(self.octets(control));
+        answer.extend(self.bytes(cause));
+        answer.extend(self.bytes(control));
         if copies != NONE {
             answer.extend(u16::try_from(header.len() + payload.len()).unwrap().to_be_bytes());
             let whole = if header[0] & 0x80 != 0 { 14 } else { 18 };
@@ -166,7 +166,7 @@ fn check_rows(wanted: &str) {
                 assert!(seen.is_ok(), "{name}: {seen:?} for what comes before");
             }
             let before = fixture.arena.read(0, 0x800);
-            let (header, payload) = (fixture.segment(header), fixture.octets(payload));
+            let (header, payload) = (fixture.segment(header), fixture.bytes(payload));
             let ulpdu = [&header[..], &payload].concat();
             let Err(fault) = fixture.stream.on_ulpdu(&fixture.arena, &ulpdu) else {
                 panic!("{name}: nothing wrong");
@@ -343,8 +343,8 @@ fn faults_without_segment_have_zero_hdrct() {
 fn every_terminate_code_has_a_row() {
     let fixture = fixture(Version::Ietf);
     let cause = |text: &str| {
-        let octets = fixture.octets(text);
-        (octets[0] >> 4, octets[0] & 15, octets[1])
+        let bytes = fixture.bytes(text);
+        (bytes[0] >> 4, bytes[0] & 15, bytes[1])
     };
     let mut seen: BTreeSet<_> = ROWS.iter().map(|row| cause(row.4)).collect();
     seen.extend(FAULTS_WITHOUT_SEGMENT.iter().map(|(_, text)| cause(text)));
@@ -371,10 +371,10 @@ fn every_terminate_code_has_a_row() {
 fn reserved_bits_and_unused_fields_are_ignored() {
     for_each_version(|version| {
         for text in [
-            // Reserved bits of both control octets.
+            // Reserved bits of both control bytes.
             "fd 70 open 0000000000000100 78",
             "7d 73 00000000 00000000 00000001 00000000 78",
-            // No octets: STag and offset mean nothing.
+            // No bytes: STag and offset mean nothing.
             "c1 40 deadbeef ffffffffffffffff",
             "41 41 00000000 00000001 00000001 00000000 \
              00000001 0000000000000002 00000000 deadbeef ffffffffffffffff",

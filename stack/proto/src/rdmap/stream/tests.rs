@@ -22,7 +22,7 @@ struct Fixture {
     stream: Stream,
 }
 
-/// A stream over 4,096 octets of memory with every right, IRD and ORD 2.
+/// A stream over 4,096 bytes of memory with every right, IRD and ORD 2.
 fn fixture() -> Fixture {
     let arena = VecMemory::new(4096);
     let stag = arena.register(0, 4096, Access::ALL, PD);
@@ -59,7 +59,7 @@ impl Fixture {
         Operation::Read { sink, rkey: peer.stag, remote: from }
     }
 
-    /// Builds one ULPDU of at most `mulpdu` octets.
+    /// Builds one ULPDU of at most `mulpdu` bytes.
     fn build(&mut self, mulpdu: usize) -> Vec<u8> {
         assert!(self.stream.can_build());
         let mut out = vec![0xee; mulpdu];
@@ -102,12 +102,12 @@ fn exchange(left: &mut Fixture, right: &mut Fixture, mulpdu: usize) -> Vec<Indic
 fn write_is_placed_whole_for_any_mulpdu() {
     for mulpdu in [128, 129, 500, 1442, 4096] {
         let (mut left, mut right) = (fixture(), fixture());
-        let octets: Vec<u8> = (0..1500u32).map(|at| (at * 7) as u8).collect();
-        left.arena.write(100, &octets);
+        let bytes: Vec<u8> = (0..1500u32).map(|at| (at * 7) as u8).collect();
+        left.arena.write(100, &bytes);
         left.post(1, left.write(&right, 100, 2000, 1500));
         let seen = exchange(&mut left, &mut right, mulpdu);
         assert_eq!(seen.len(), 1500usize.div_ceil(mulpdu - TAGGED_LEN));
-        assert_eq!(right.arena.read(2000, 1500), octets);
+        assert_eq!(right.arena.read(2000, 1500), bytes);
         assert_eq!(right.arena.read(0, 2000), vec![0; 2000]);
         assert_eq!(left.completions(), [(1, RequestOutcome::Success)]);
     }
@@ -303,9 +303,9 @@ fn each_invalid_segment_has_its_fault_and_places_nothing() {
     let foreign = right.arena.register(0, 64, Access::ALL, PD + 1);
     let read = |len, source_stag, source_to| {
         let request = ReadRequest { sink_stag: 1, sink_to: 2, len, source_stag, source_to };
-        let mut octets = vec![0; READ_REQUEST_LEN];
-        request.emit(&mut octets);
-        untagged(Opcode::ReadRequest, 1, 1, 0, &octets)
+        let mut bytes = vec![0; READ_REQUEST_LEN];
+        request.emit(&mut bytes);
+        untagged(Opcode::ReadRequest, 1, 1, 0, &bytes)
     };
     let mut wrong_version = tagged(Opcode::Write, true, stag, 0, b"x");
     wrong_version[0] ^= 3;
@@ -358,15 +358,15 @@ fn each_invalid_segment_has_its_fault_and_places_nothing() {
 #[test]
 fn reads_beyond_ird_find_no_buffer() {
     let mut right = fixture();
-    let mut octets = [0; READ_REQUEST_LEN];
+    let mut bytes = [0; READ_REQUEST_LEN];
     let (stag, to) = (right.stag, 0);
     ReadRequest { sink_stag: 1, sink_to: 2, len: 1, source_stag: stag, source_to: to }
-        .emit(&mut octets);
+        .emit(&mut bytes);
     for msn in 1..=2 {
-        let ulpdu = untagged(Opcode::ReadRequest, 1, msn, 0, &octets);
+        let ulpdu = untagged(Opcode::ReadRequest, 1, msn, 0, &bytes);
         assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested));
     }
-    let ulpdu = untagged(Opcode::ReadRequest, 1, 3, 0, &octets);
+    let ulpdu = untagged(Opcode::ReadRequest, 1, 3, 0, &bytes);
     assert_eq!(right.on_ulpdu(&ulpdu), Err(Fault::Untagged(UntaggedFault::NoBuffer)));
 }
 
@@ -376,7 +376,7 @@ fn read_response_must_match_its_request() {
     left.post(1, left.read(&right, 0, 100, 8));
     left.build(1000);
     let stag = left.stag;
-    let response = |last, stag, to, octets| tagged(Opcode::ReadResponse, last, stag, to, octets);
+    let response = |last, stag, to, bytes| tagged(Opcode::ReadResponse, last, stag, to, bytes);
     let bounds = Err(Fault::Tagged(MemoryFault::Bounds));
     let invalid = Err(Fault::Tagged(MemoryFault::InvalidStag));
     assert_eq!(left.on_ulpdu(&response(false, stag ^ 1, 100, b"abcd")), invalid);

@@ -6,7 +6,7 @@ use crate::tcp::ooo_queue::{OooPool, OooSegment};
 use crate::tcp::tests::{HeapFrame, ooo_pool};
 use crate::wire::seq::Seq;
 
-/// Holds what is new of `len` octets at `seq`, each being `id`; where it went.
+/// Holds what is new of `len` bytes at `seq`, each being `id`; where it went.
 fn insert(
     all: &mut LazyAssembler<HeapFrame>,
     pool: &mut OooPool<HeapFrame>,
@@ -17,8 +17,8 @@ fn insert(
     let block = all.overlap(seq, seq + len).new?;
     let frame = HeapFrame::new(&vec![id; len as usize + 60]);
     let from = (block.0 - seq) as usize + 60;
-    let octets = from..from + (block.1 - block.0) as usize;
-    let (held, offset) = pool.buffer(frame, octets, all.quota()).unwrap();
+    let bytes = from..from + (block.1 - block.0) as usize;
+    let (held, offset) = pool.buffer(frame, bytes, all.quota()).unwrap();
     all.insert(pool, block, Some(held), u32::try_from(offset).unwrap());
     Some(block)
 }
@@ -29,11 +29,11 @@ fn pop(
     seq: Seq,
 ) -> Option<(u8, u32)> {
     match all.pop_at(seq)? {
-        Contiguous::Buffered { segment: held, octets } => {
+        Contiguous::Buffered { segment: held, bytes } => {
             let mut id = [0; 1];
-            crate::device::RxFrame::copy_out(&held, octets.start, &mut id);
+            crate::device::RxFrame::copy_out(&held, bytes.start, &mut id);
             pool.release(held);
-            Some((id[0], u32::try_from(octets.len()).unwrap()))
+            Some((id[0], u32::try_from(bytes.len()).unwrap()))
         }
         Contiguous::Consumed { len, .. } => Some((0xff, len)),
     }
@@ -131,7 +131,7 @@ fn consumed_ranges_share_one_entry() {
     let mut seen = Vec::new();
     while let Some(next) = all.pop_at(at) {
         let len = match next {
-            Contiguous::Buffered { octets, .. } => u32::try_from(octets.len()).unwrap(),
+            Contiguous::Buffered { bytes, .. } => u32::try_from(bytes.len()).unwrap(),
             Contiguous::Consumed { seq, len } => {
                 assert_eq!(seq, at);
                 len
@@ -253,9 +253,9 @@ fn release_returns_all_memory_to_the_pool() {
     for at in 0..100 {
         insert(&mut all, &mut pool, Seq(at * 100), 50, 1);
     }
-    assert!(pool.octets() > 0 && !all.is_idle());
+    assert!(pool.bytes() > 0 && !all.is_idle());
     all.release(&mut pool);
-    assert!(all.is_idle() && (pool.frames(), pool.octets()) == (0, 0));
+    assert!(all.is_idle() && (pool.frames(), pool.bytes()) == (0, 0));
     // The same book again, empty.
     insert(&mut all, &mut pool, Seq(7), 50, 1);
     assert_eq!((all.ranges(), all.len()), (vec![(Seq(7), Seq(57))], 1));
@@ -266,7 +266,7 @@ fn release_returns_all_memory_to_the_pool() {
 }
 
 proptest! {
-    /// Against a map of octets: whoever brought an octet first keeps it, runs match the map.
+    /// Against a map of bytes: whoever brought an byte first keeps it, runs match the map.
     #[test]
     fn matches_a_byte_map(base in any::<u32>(),
                          segments in prop::collection::vec((1u32..200, 1u32..60), 1..40)) {
@@ -299,6 +299,6 @@ proptest! {
             }
         }
         prop_assert!(all.is_empty());
-        prop_assert_eq!((pool.frames(), pool.octets()), (0, 0));
+        prop_assert_eq!((pool.frames(), pool.bytes()), (0, 0));
     }
 }

@@ -1,7 +1,7 @@
 //! CUBIC (RFC 9438) in integers: the window as a cubic function of the time since it was last
 //! reduced, flat around the size at which that happened.
 //!
-//! Windows are octets, time runs in units of 2^-14 s.
+//! Windows are bytes, time runs in units of 2^-14 s.
 
 use super::AckSample;
 use crate::tcp::timer::NEVER;
@@ -24,7 +24,7 @@ pub(super) struct Cubic {
     epoch_start: Instant,
     /// When the window last changed.
     updated: Instant,
-    /// W_est: the window that Reno would have, octets with fraction.
+    /// W_est: the window that Reno would have, bytes with fraction.
     w_est: u64,
     /// W_max, where the plateau lies; 0: not known, the stage begins on it.
     w_max: u32,
@@ -41,7 +41,7 @@ impl Cubic {
 
     /// The window after an ACK in congestion avoidance. Cost: a few divisions.
     pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckSample) -> u32 {
-        let acked = u64::from(ack.octets);
+        let acked = u64::from(ack.bytes);
         if self.epoch_start == NEVER {
             self.start_epoch(cwnd, ack);
         }
@@ -122,9 +122,9 @@ impl Cubic {
     }
 }
 
-/// K: the time that the cubic takes to rise by `octets`, the cube root of segments over C.
-fn compute_k(octets: u32, mss: u32) -> u32 {
-    let cube = (u128::from(octets) * 5) << (3 * TIME_BITS);
+/// K: the time that the cubic takes to rise by `bytes`, the cube root of segments over C.
+fn compute_k(bytes: u32, mss: u32) -> u32 {
+    let cube = (u128::from(bytes) * 5) << (3 * TIME_BITS);
     cube_root(cube / (2 * u128::from(mss.max(1))))
 }
 
@@ -142,13 +142,13 @@ fn time_units(ns: u64) -> u64 {
     (ns.min(1 << 40) << 5) / FIVES
 }
 
-/// `octets` times `over / under`, a fraction below 1.
-fn fraction(octets: u32, over: u64, under: u64) -> u32 {
-    saturate(u64::from(octets) * over / under)
+/// `bytes` times `over / under`, a fraction below 1.
+fn fraction(bytes: u32, over: u64, under: u64) -> u32 {
+    saturate(u64::from(bytes) * over / under)
 }
 
-fn saturate(octets: u64) -> u32 {
-    u32::try_from(octets).unwrap_or(u32::MAX)
+fn saturate(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

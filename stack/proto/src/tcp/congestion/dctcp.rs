@@ -13,9 +13,9 @@ const G_BITS: u32 = 4;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dctcp {
     pub(super) reno: NewReno,
-    /// Estimate of the part of octets that are marked, of [`ALPHA_ONE`].
+    /// Estimate of the part of bytes that are marked, of [`ALPHA_ONE`].
     alpha: u32,
-    /// Where this window of observation began, and the octets in it that were acknowledged with
+    /// Where this window of observation began, and the bytes in it that were acknowledged with
     /// ECE.
     window_start: Seq,
     marked: u32,

@@ -36,7 +36,7 @@ pub(super) struct HyStart {
 /// What an ACK in slow start does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlowStartAction {
-    /// The window grows by so many octets.
+    /// The window grows by so many bytes.
     Grow(u32),
     /// Slow start is over.
     Exit,
@@ -57,7 +57,7 @@ impl HyStart {
     /// An ACK in slow start (section 4.2). Without a limit per ACK, as bursts are paced.
     pub(super) fn on_ack(&mut self, ack: &AckSample) -> SlowStartAction {
         let growth =
-            if self.css_rounds_left == 0 { ack.octets } else { ack.octets / CSS_GROWTH_DIVISOR };
+            if self.css_rounds_left == 0 { ack.bytes } else { ack.bytes / CSS_GROWTH_DIVISOR };
         if let Some(rtt) = ack.rtt_ns {
             self.current_round_min_rtt =
                 self.current_round_min_rtt.min(u32::try_from(rtt).unwrap_or(NO_RTT));
@@ -110,7 +110,7 @@ mod tests {
     use crate::time::{Instant, MILLISECOND};
     use crate::wire::seq::Seq;
 
-    /// A round of `acks` ACKs of 1000 octets with this round-trip time; the verdicts.
+    /// A round of `acks` ACKs of 1000 bytes with this round-trip time; the verdicts.
     fn round(hystart: &mut HyStart, at: &mut u32, acks: u32, rtt_ms: u64) -> Vec<SlowStartAction> {
         let end = at.wrapping_add(acks * 1000);
         let mut verdicts = Vec::new();
@@ -118,7 +118,7 @@ mod tests {
             *at = at.wrapping_add(1000);
             verdicts.push(hystart.on_ack(&AckSample {
                 now: Instant::ZERO,
-                octets: 1000,
+                bytes: 1000,
                 mss: 1000,
                 srtt_ns: 0,
                 rtt_ns: Some(rtt_ms * MILLISECOND),

@@ -1,4 +1,4 @@
-//! Congestion control: how many octets may be in the network. The window, the slow-start
+//! Congestion control: how many bytes may be in the network. The window, the slow-start
 //! threshold and slow start are common to all algorithms; what differs is dispatched statically.
 
 mod cubic;
@@ -19,19 +19,19 @@ use new_reno::NewReno;
 pub(super) struct AckSample {
     /// When it was taken.
     pub(super) now: Instant,
-    /// Octets it acknowledges.
-    pub(super) octets: u32,
+    /// Bytes it acknowledges.
+    pub(super) bytes: u32,
     /// Payload of a full segment.
     pub(super) mss: u32,
     /// Smoothed round-trip time, this ACK's measurement included; 0 before the first.
     pub(super) srtt_ns: u64,
     /// The round-trip time this ACK measured.
     pub(super) rtt_ns: Option<u64>,
-    /// Oldest octet still outstanding.
+    /// Oldest byte still outstanding.
     pub(super) snd_una: Seq,
-    /// Next octet to be sent.
+    /// Next byte to be sent.
     pub(super) snd_nxt: Seq,
-    /// A loss is being repaired: some of the octets may have arrived long ago.
+    /// A loss is being repaired: some of the bytes may have arrived long ago.
     pub(super) recovering: bool,
 }
 
@@ -49,12 +49,12 @@ const STEP_BITS: u32 = 6;
 pub(super) struct CongestionWindow {
     cwnd: u32,
     ssthresh: u32,
-    /// Octets acknowledged outside slow start since the algorithm last heard of any.
+    /// Bytes acknowledged outside slow start since the algorithm last heard of any.
     acked_pending: u32,
 }
 
 impl CongestionWindow {
-    /// Octets.
+    /// Bytes.
     #[inline]
     pub(super) const fn cwnd(&self) -> u32 {
         self.cwnd
@@ -66,11 +66,11 @@ impl CongestionWindow {
         self.cwnd < self.ssthresh
     }
 
-    /// Takes `octets` that were acknowledged while the window was in use. False if the algorithm
+    /// Takes `bytes` that were acknowledged while the window was in use. False if the algorithm
     /// has to hear of them now, by [`Congestion::on_ack`]; then they were not taken.
     #[inline]
-    pub(super) const fn absorb_acked(&mut self, octets: u32) -> bool {
-        let pending = self.acked_pending.saturating_add(octets);
+    pub(super) const fn absorb_acked(&mut self, bytes: u32) -> bool {
+        let pending = self.acked_pending.saturating_add(bytes);
         if self.in_slow_start() || pending >= self.cwnd >> STEP_BITS {
             return false;
         }
@@ -101,7 +101,7 @@ enum AlgorithmState {
 }
 
 impl Congestion {
-    /// For segments of `mss` octets.
+    /// For segments of `mss` bytes.
     pub(super) fn new(algorithm: Algorithm, mss: u32) -> Self {
         let law = match algorithm {
             Algorithm::NewReno => AlgorithmState::NewReno(NewReno::default()),
@@ -116,13 +116,13 @@ impl Congestion {
         Self { window, cwnd_limited: false, hystart: HyStart::new(), algorithm: law }
     }
 
-    /// The congestion window in octets.
+    /// The congestion window in bytes.
     #[inline]
     pub(super) const fn cwnd(&self) -> u32 {
         self.window.cwnd
     }
 
-    /// The window from which on it grows slowly, in octets. Recovery ends with a window of this.
+    /// The window from which on it grows slowly, in bytes. Recovery ends with a window of this.
     #[inline]
     pub(super) const fn ssthresh(&self) -> u32 {
         self.window.ssthresh
@@ -134,15 +134,15 @@ impl Congestion {
         self.window.in_slow_start()
     }
 
-    /// An ACK of new octets outside fast recovery, while the window was in use (RFC 7661: an
+    /// An ACK of new bytes outside fast recovery, while the window was in use (RFC 7661: an
     /// unused window does not grow).
     #[inline]
     pub(super) fn on_ack(&mut self, ack: &AckSample) {
         if self.in_slow_start() {
             self.slow_start(ack);
-        } else if !self.window.absorb_acked(ack.octets) {
+        } else if !self.window.absorb_acked(ack.bytes) {
             let pending = core::mem::take(&mut self.window.acked_pending);
-            let ack = AckSample { octets: ack.octets.saturating_add(pending), ..*ack };
+            let ack = AckSample { bytes: ack.bytes.saturating_add(pending), ..*ack };
             let cwnd = self.window.cwnd;
             self.window.cwnd = match &mut self.algorithm {
                 AlgorithmState::NewReno(reno) => reno.on_ack(cwnd, &ack),
@@ -152,18 +152,18 @@ impl Congestion {
         }
     }
 
-    /// Appropriate octet counting (RFC 3465) without its limit per ACK: peers that answer once per
+    /// Appropriate byte counting (RFC 3465) without its limit per ACK: peers that answer once per
     /// burst acknowledge many segments at a time, and the limit would starve slow start. Past the
     /// threshold no single ACK leads. While losses are repaired the limit is needed: an ACK that
     /// fills a hole would let go a whole window at once.
     fn slow_start(&mut self, ack: &AckSample) {
-        let mut growth = ack.octets;
+        let mut growth = ack.bytes;
         if ack.recovering {
             growth = growth.min(RECOVERY_GROWTH * ack.mss);
         }
         if self.window.ssthresh == SSTHRESH_UNSET {
             match self.hystart.on_ack(ack) {
-                SlowStartAction::Grow(octets) => growth = octets,
+                SlowStartAction::Grow(bytes) => growth = bytes,
                 SlowStartAction::Exit => {
                     self.window.ssthresh = self.window.cwnd;
                     return;
@@ -174,7 +174,7 @@ impl Congestion {
         window.cwnd = window.cwnd.saturating_add(growth).min(window.ssthresh);
     }
 
-    /// An episode of loss began; `flight` octets were outstanding along with what was lost. Window
+    /// An episode of loss began; `flight` bytes were outstanding along with what was lost. Window
     /// and threshold are reduced at once; whoever repairs the loss may steer the window by
     /// [`Congestion::set_cwnd`] until the episode ends.
     pub(super) fn on_loss(&mut self, flight: u32, mss: u32) {
@@ -246,11 +246,11 @@ impl Congestion {
         }
     }
 
-    /// Sets the window to `octets` during an episode of loss; threshold and epoch stay
+    /// Sets the window to `bytes` during an episode of loss; threshold and epoch stay
     /// (RFC 6937).
     #[inline]
-    pub(super) const fn set_cwnd(&mut self, octets: u32) {
-        self.window.cwnd = octets;
+    pub(super) const fn set_cwnd(&mut self, bytes: u32) {
+        self.window.cwnd = bytes;
     }
 
     /// Nothing was sent for a retransmission timeout: starts over from the initial window

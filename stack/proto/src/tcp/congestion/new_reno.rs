@@ -5,15 +5,15 @@ use super::AckSample;
 /// What NewReno keeps beside the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NewReno {
-    /// Octets acknowledged since the window last grew in congestion avoidance.
+    /// Bytes acknowledged since the window last grew in congestion avoidance.
     acked: u32,
 }
 
 impl NewReno {
-    /// The window after an ACK in congestion avoidance, counting octets (RFC 5681 section 3.1).
+    /// The window after an ACK in congestion avoidance, counting bytes (RFC 5681 section 3.1).
     #[inline]
     pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckSample) -> u32 {
-        self.acked += ack.octets;
+        self.acked += ack.bytes;
         if self.acked < cwnd {
             return cwnd;
         }

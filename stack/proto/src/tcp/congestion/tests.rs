@@ -7,11 +7,11 @@ use crate::wire::seq::Seq;
 
 const MSS: u32 = 1460;
 
-/// An ACK of `octets` on a path of which nothing is known.
-fn ack(octets: u32) -> AckSample {
+/// An ACK of `bytes` on a path of which nothing is known.
+fn ack(bytes: u32) -> AckSample {
     AckSample {
         now: Instant::ZERO,
-        octets,
+        bytes,
         mss: MSS,
         srtt_ns: 0,
         rtt_ns: None,

@@ -6,32 +6,32 @@ use super::{
 };
 use crate::device::{Retained, RxFrame};
 use crate::tcp::recovery_state::CaState;
-use crate::tcp::{Event, Plan, TIMESTAMPS_OCTETS, Tcb};
+use crate::tcp::{Event, Plan, TIMESTAMPS_BYTES, Tcb};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::TCP_LEN;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Octets of IP packet that a full data segment has.
+    /// Bytes of IP packet that a full data segment has.
     #[must_use]
     pub fn path_mtu(&self) -> u16 {
         self.pmtu.plpmtu()
     }
 
-    /// Octets of IP and TCP header without options.
+    /// Bytes of IP and TCP header without options.
     fn fixed_headers(&self) -> u16 {
         let (_, network) = self.template.l2_l3_len();
         // 40 or 60.
         u16::try_from(network + TCP_LEN).unwrap_or(60)
     }
 
-    /// Octets of a packet around its payload.
+    /// Bytes of a packet around its payload.
     fn packet_overhead(&self) -> u16 {
-        self.fixed_headers() + self.options_octets()
+        self.fixed_headers() + self.options_bytes()
     }
 
-    fn options_octets(&self) -> u16 {
-        if self.ts_on { TIMESTAMPS_OCTETS } else { 0 }
+    fn options_bytes(&self) -> u16 {
+        if self.ts_on { TIMESTAMPS_BYTES } else { 0 }
     }
 
     /// What the link and the peer's MSS option allow is known: discovery begins.
@@ -46,7 +46,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // The peer told at least 64 and the path takes 68: more than the options' 12 is left.
         // req: MPA-008, DDP-014
         let mss = self.snd.mss.min(self.pmtu.plpmtu() - self.fixed_headers());
-        self.emss = mss - self.options_octets();
+        self.emss = mss - self.options_bytes();
     }
 
     fn on_pmtu_changed(&mut self) {
@@ -91,7 +91,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         true
     }
 
-    /// Room for a probe, of which `usable` octets are in the peer's window: what is to be tried, or
+    /// Room for a probe, of which `usable` bytes are in the peer's window: what is to be tried, or
     /// what the windows leave of it if that still gains something.
     #[cold]
     pub(in crate::tcp) fn pmtu_probe_capacity(&mut self, now: Instant, usable: u32) -> Option<u32> {
@@ -157,7 +157,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Of `probe_losses` octets newly judged lost, those that were not part of a probe: what congestion
+    /// Of `probe_losses` bytes newly judged lost, those that were not part of a probe: what congestion
     /// control is to hear of (RFC 4821 section 7.6.1).
     #[cold]
     pub(in crate::tcp) fn exclude_probe_loss(&mut self, lost: u32) -> u32 {
@@ -168,7 +168,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         lost - newly
     }
 
-    /// The record at the left edge, `len` octets at `seq`, is about to be sent again: looks for a
+    /// The record at the left edge, `len` bytes at `seq`, is about to be sent again: looks for a
     /// black hole.
     pub(in crate::tcp) fn check_black_hole(&mut self, now: Instant, seq: Seq, len: u32) {
         // A closed window explains it, too.

@@ -9,7 +9,7 @@ use crate::wire::tcp::SackBlock;
 /// What one ACK brought.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp) struct AckInfo {
-    /// Octets that the peer was not known to hold (`DeliveredData` of RFC 9937).
+    /// Bytes that the peer was not known to hold (`DeliveredData` of RFC 9937).
     pub(in crate::tcp) delivered: u32,
     /// Records that the acknowledgment freed, in part or whole.
     pub(in crate::tcp) records: u32,
@@ -73,11 +73,11 @@ impl<T: Clone> Scoreboard<T> {
             }
             acked.records += 1;
             marks |= front.marks;
-            let octets = distance.cast_unsigned();
-            if octets < front.len {
+            let bytes = distance.cast_unsigned();
+            if bytes < front.len {
                 front.seq = ack;
-                front.len -= octets;
-                front.offset += octets;
+                front.len -= bytes;
+                front.offset += bytes;
                 break;
             }
             acked.newest = Some((front.sent_at, front.end()));
@@ -111,15 +111,15 @@ impl<T: Clone> Scoreboard<T> {
             info.records += 1;
             let (marks, end) = (front.marks, front.end());
             let whole = end <= ack;
-            let octets = if whole { front.len } else { ack - front.seq };
+            let bytes = if whole { front.len } else { ack - front.seq };
             if !whole {
                 front.seq = ack;
-                front.len -= octets;
-                front.offset += octets;
+                front.len -= bytes;
+                front.offset += bytes;
             }
             let sent_at = front.sent_at;
             if marks & (SACKED | RETRANSMITTED) == 0 {
-                info.delivered += octets;
+                info.delivered += bytes;
                 if whole {
                     info.reordered |= end < self.fack;
                     info.lowest_original.get_or_insert(end);
@@ -128,7 +128,7 @@ impl<T: Clone> Scoreboard<T> {
             } else {
                 clean &= marks & RETRANSMITTED == 0;
                 if marks & SACKED == 0 {
-                    info.delivered += octets;
+                    info.delivered += bytes;
                     if whole {
                         let guard =
                             guard.map(
@@ -141,7 +141,7 @@ impl<T: Clone> Scoreboard<T> {
                 }
             }
             if marks != 0 {
-                self.deduct(marks, octets, whole);
+                self.deduct(marks, bytes, whole);
             }
             if !whole {
                 break;
@@ -156,17 +156,17 @@ impl<T: Clone> Scoreboard<T> {
         self.retransmit_cursor = self.retransmit_cursor.max(ack);
     }
 
-    /// `octets` of a record with these marks leave the counters, `whole` of it or its head.
-    fn deduct(&mut self, marks: u8, octets: u32, whole: bool) {
+    /// `bytes` of a record with these marks leave the counters, `whole` of it or its head.
+    fn deduct(&mut self, marks: u8, bytes: u32, whole: bool) {
         if marks & SACKED != 0 {
-            self.sacked -= octets;
+            self.sacked -= bytes;
             self.sacked_count -= u32::from(whole);
         }
         if marks & LOST != 0 {
-            self.lost -= octets;
+            self.lost -= bytes;
         }
         if marks & RETRANS_IN_FLIGHT != 0 {
-            self.retrans_out -= octets;
+            self.retrans_out -= bytes;
         }
     }
 

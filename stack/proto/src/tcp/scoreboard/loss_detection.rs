@@ -10,8 +10,8 @@ use crate::wire::seq::Seq;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub(in crate::tcp) struct LossUpdate {
-    /// Octets newly judged lost, first transmissions and copies.
-    pub(in crate::tcp) octets: u32,
+    /// Bytes newly judged lost, first transmissions and copies.
+    pub(in crate::tcp) bytes: u32,
     /// Copies among them, in records.
     pub(in crate::tcp) lost_retransmits: u32,
     /// When the next record would have to be judged lost.
@@ -49,7 +49,7 @@ impl<T: Clone> Scoreboard<T> {
                     update.wait_until(due);
                     break;
                 }
-                update.octets += self.mark_lost(index);
+                update.bytes += self.mark_lost(index);
             }
             self.loss_cursor = end;
             index += 1;
@@ -64,7 +64,7 @@ impl<T: Clone> Scoreboard<T> {
                     update.wait_until(due);
                     break;
                 }
-                update.octets += self.mark_lost(index);
+                update.bytes += self.mark_lost(index);
                 update.lost_retransmits += 1;
             }
             self.retransmissions.pop_front();
@@ -88,7 +88,7 @@ impl<T: Clone> Scoreboard<T> {
         self.retransmissions = resent;
     }
 
-    /// The last transmission of the record is lost. Returns its octets.
+    /// The last transmission of the record is lost. Returns its bytes.
     fn mark_lost(&mut self, index: usize) -> u32 {
         let record = &mut self.records[index];
         let len = record.len;
@@ -110,7 +110,7 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    /// Judges lost what was last sent in segments of more than `len` octets and is not SACKed: the
+    /// Judges lost what was last sent in segments of more than `len` bytes and is not SACKed: the
     /// path does not take them.
     pub(in crate::tcp) fn mark_longer_lost(&mut self, len: u32) {
         for index in 0..self.sent_count() {
@@ -121,13 +121,13 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    /// Octets of the longest record that the peer holds out of order; 0 if none.
+    /// Bytes of the longest record that the peer holds out of order; 0 if none.
     pub(in crate::tcp) fn longest_sacked(&self) -> u32 {
         let held = self.records.iter().filter(|record| record.is(SACKED));
         held.map(|record| record.len).max().unwrap_or(0)
     }
 
-    /// Octets judged lost of the records in `start_seq..to`.
+    /// Bytes judged lost of the records in `start_seq..to`.
     pub(in crate::tcp) fn lost_in_range(&self, from: Seq, to: Seq) -> u32 {
         let records = self.records.iter().skip(self.index_of(from));
         let records = records.take_while(|record| record.seq < to);

@@ -26,7 +26,7 @@ struct ModelRecord {
 #[derive(Clone, Debug)]
 enum Op {
     Push { lens: Vec<u32> },
-    Ack { octets: u32 },
+    Ack { bytes: u32 },
     Sack { first: usize, count: usize },
     DetectLost { timeout_ns: u64 },
     Retransmit { count: usize },
@@ -40,7 +40,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => proptest::collection::vec(1u32..2000, 1..12).prop_map(|lens| Op::Push { lens }),
-        3 => (0u32..6000).prop_map(|octets| Op::Ack { octets }),
+        3 => (0u32..6000).prop_map(|bytes| Op::Ack { bytes }),
         6 => (0usize..40, 1usize..8).prop_map(|(first, count)| Op::Sack { first, count }),
         6 => (0u64..3000).prop_map(|timeout_ns| Op::DetectLost { timeout_ns }),
         6 => (1usize..6).prop_map(|count| Op::Retransmit { count }),
@@ -100,7 +100,7 @@ impl Checked {
                     self.nxt += len;
                 }
             }
-            Op::Ack { octets } => self.ack(octets),
+            Op::Ack { bytes } => self.ack(bytes),
             Op::Sack { first, count } => {
                 let Some(from) = self.model.get(first) else { return };
                 let last = &self.model[(first + count - 1).min(self.model.len() - 1)];
@@ -108,16 +108,16 @@ impl Checked {
                 let (guard, mut info) = (self.guard(), AckInfo::default());
                 self.board.apply_sack(&[block], self.una, self.nxt, &guard, &mut info);
                 self.advance_rack(info);
-                let mut octets = 0;
+                let mut bytes = 0;
                 for plain in self.model.iter_mut().skip(first).take(count) {
-                    octets += if plain.sacked { 0 } else { plain.len };
+                    bytes += if plain.sacked { 0 } else { plain.len };
                     (plain.sacked, plain.lost, plain.to_retransmit) = (true, false, false);
                 }
-                assert_eq!(info.delivered, octets);
+                assert_eq!(info.delivered, bytes);
             }
             Op::DetectLost { timeout_ns } => {
                 let update = self.board.detect_lost(self.now, &self.rack, timeout_ns);
-                let (mut octets, mut next) = (0, None::<Instant>);
+                let (mut bytes, mut next) = (0, None::<Instant>);
                 for plain in &mut self.model {
                     if plain.sacked
                         || plain.to_retransmit
@@ -127,13 +127,13 @@ impl Checked {
                     }
                     let due = plain.sent_at + timeout_ns;
                     if due <= self.now {
-                        octets += plain.len;
+                        bytes += plain.len;
                         (plain.lost, plain.to_retransmit) = (true, true);
                     } else {
                         next = Some(next.map_or(due, |next| next.min(due)));
                     }
                 }
-                assert_eq!((update.octets, update.next_timeout), (octets, next));
+                assert_eq!((update.bytes, update.next_timeout), (bytes, next));
             }
             Op::Retransmit { count } => {
                 for _ in 0..count {
@@ -190,8 +190,8 @@ impl Checked {
         (plain.sent_at, plain.retransmitted, plain.to_retransmit) = (self.now, true, false);
     }
 
-    fn ack(&mut self, octets: u32) {
-        let ack = self.una + octets.min(self.nxt - self.una);
+    fn ack(&mut self, bytes: u32) {
+        let ack = self.una + bytes.min(self.nxt - self.una);
         let (guard, mut info) = (self.guard(), AckInfo::default());
         self.board.ack(ack, Some(&guard), &mut info);
         self.advance_rack(info);
@@ -289,7 +289,7 @@ fn memory_is_allocated_on_push_and_released_when_empty() {
     both.run(Op::Push { lens: vec![1000; 100] });
     both.board.release_memory();
     assert!(both.board.holds_memory(), "not what is in use");
-    both.run(Op::Ack { octets: u32::MAX });
+    both.run(Op::Ack { bytes: u32::MAX });
     assert!(both.board.holds_memory());
     both.board.release_memory();
     assert!(!both.board.holds_memory());
@@ -300,8 +300,8 @@ fn copy_out_copies_the_oldest_frames() {
     let mut board = LazyScoreboard::new();
     let now = Instant::from_nanos(1_000_000);
     for at in 0..6 {
-        let octets: Vec<u8> = (0..100).map(|octet| octet + 100 * u8::from(at % 2 == 1)).collect();
-        board.push(now, START + at * 100, 100, 0, HeapFrame::new(&octets), true);
+        let bytes: Vec<u8> = (0..100).map(|byte| byte + 100 * u8::from(at % 2 == 1)).collect();
+        board.push(now, START + at * 100, 100, 0, HeapFrame::new(&bytes), true);
     }
     let pool = CopyPool::new(5, 1);
     assert_eq!((board.copy_out(&pool, 1), board.copy_out(&pool, 1)), (1, 1));
@@ -309,7 +309,7 @@ fn copy_out_copies_the_oldest_frames() {
     board.split(1, 40);
     board.ack(START + 140, None, &mut AckInfo::default());
     assert_eq!((pool.count(), board.len()), (1, 5));
-    assert_eq!(board.get(0).unwrap().frame.octets()[40], 140);
+    assert_eq!(board.get(0).unwrap().frame.bytes()[40], 140);
     // One of them is there already; of five places one connection gets three.
     assert_eq!((board.copy_out(&pool, 100), pool.count()), (2, 3));
     let is_copy: Vec<bool> = (0..5).map(|at| board.get(at).unwrap().frame.is_copy()).collect();

@@ -9,7 +9,7 @@ use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::wire::checksum;
 use crate::wire::tcp::{Ecn, Flags};
 
-/// Octets on the wire beside a frame: preamble, check sequence, gap.
+/// Bytes on the wire beside a frame: preamble, check sequence, gap.
 const OVERHEAD: u64 = 24;
 
 /// The path. Side 0 sends through the queue, side 1 answers without one.
@@ -20,7 +20,7 @@ pub(super) struct Bottleneck {
     pub(super) bits_per_second: u64,
     /// One way.
     pub(super) delay_ns: u64,
-    /// Octets the queue holds, and from how many on it marks.
+    /// Bytes the queue holds, and from how many on it marks.
     pub(super) queue_max: u64,
     pub(super) mark_above: Option<u64>,
     /// When the link will have sent what is queued.
@@ -31,7 +31,7 @@ pub(super) struct Bottleneck {
     pub(super) drops: u64,
     pub(super) marks: u64,
     pub(super) cwr: u64,
-    /// When side 0 sent data, and how many octets.
+    /// When side 0 sent data, and how many bytes.
     pub(super) departures: Vec<(Instant, usize)>,
 }
 
@@ -61,7 +61,7 @@ impl Bottleneck {
     }
 
     fn forward(&mut self, from: usize, frame: HeapFrame) {
-        let (seg, len) = (frame.parse(), frame.octets.len());
+        let (seg, len) = (frame.parse(), frame.bytes.len());
         if from == 0 && !seg.payload.is_empty() {
             self.departures.push((self.now, len));
             self.cwr += u64::from(seg.flags.has(Flags::CWR));
@@ -143,8 +143,8 @@ impl Bottleneck {
         let before = self.end(1).read;
         self.wait(ns);
         self.end(0).to_write = 0;
-        let octets = self.end(1).read - before;
-        (octets * 8) as f64 / (self.bits_per_second as f64 * ns as f64 / SECOND as f64)
+        let bytes = self.end(1).read - before;
+        (bytes * 8) as f64 / (self.bits_per_second as f64 * ns as f64 / SECOND as f64)
     }
 }
 
@@ -155,12 +155,12 @@ fn without_scoreboard_checks(end: Endpoint) -> Endpoint {
 
 /// The frame with the mark of congestion, its IPv4 header checksum right again.
 fn ce_marked(frame: &HeapFrame) -> HeapFrame {
-    let mut octets = frame.octets.to_vec();
-    octets[15] |= 3;
-    octets[24..26].fill(0);
-    let sum = !checksum::sum(&octets[14..34]);
-    octets[24..26].copy_from_slice(&sum.to_be_bytes());
-    HeapFrame::new(&octets)
+    let mut bytes = frame.bytes.to_vec();
+    bytes[15] |= 3;
+    bytes[24..26].fill(0);
+    let sum = !checksum::sum(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    HeapFrame::new(&bytes)
 }
 
 /// A sender that may have a gigabit times 20 ms under way.
@@ -210,7 +210,7 @@ fn hystart_ends_slow_start_without_loss() {
     assert!(window > 2_500_000, "{window}: not before the path was full");
 }
 
-/// What left after `start_seq`: how long after, and how many octets.
+/// What left after `start_seq`: how long after, and how many bytes.
 fn departures(link: &Bottleneck, from: Instant) -> Vec<(u64, usize)> {
     let all = link.departures.iter().filter(|(at, _)| *at >= from);
     all.map(|(at, len)| (at.since(from), *len)).collect()
@@ -237,8 +237,8 @@ fn pacing_spreads_cwnd_over_the_rtt() {
         let (window, start) = (link.end(0).tcb.cwnd() as usize, link.now);
         link.run(20 * MILLISECOND);
         let sent = departures(&link, start);
-        let octets: usize = sent.iter().map(|(_, len)| len).sum();
-        assert!(octets > window * 9 / 10, "{octets} of {window}");
+        let bytes: usize = sent.iter().map(|(_, len)| len).sum();
+        assert!(bytes > window * 9 / 10, "{bytes} of {window}");
         let burst = |from: u64, to: u64| -> usize {
             sent.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, len)| len).sum()
         };

@@ -87,7 +87,7 @@ fn out_of_order_fin_waits_for_missing_data() {
     assert!(script.end.tcb.peer_finished());
     assert_eq!(script.end.read, 150);
     assert_eq!(out[0].ack, script.seq + 51);
-    // Octets beyond the FIN never existed.
+    // Bytes beyond the FIN never existed.
     script.deliver(&Fields { seq: script.seq + 51, ..script.fields() }, 10);
     assert_eq!(script.end.read, 150);
 }

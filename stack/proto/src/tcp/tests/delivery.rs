@@ -1,5 +1,5 @@
 //! What is handed up, when, and how often: early segments and their answers, bounds, the growth of
-//! the window, and all of it against a map of octets.
+//! the window, and all of it against a map of bytes.
 
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -46,7 +46,7 @@ fn unclaimed_ooo_segment_is_dropped() {
     assert!(matches!(again, Delivered::OutOfOrder { .. }));
     assert!(tcb.buffer_ooo(pool, frame.clone(), len - 500..len));
     assert!(!tcb.buffer_ooo(pool, frame, len - 500..len), "one answer for each");
-    assert_eq!((tcb.ooo_segments(), pool.frames() + pool.octets()), (1, 1024));
+    assert_eq!((tcb.ooo_segments(), pool.frames() + pool.bytes()), (1, 1024));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn full_ooo_pool_still_accepts_data_at_rcv_nxt() {
         send_at(&mut script, base, 1400 * at, 1400);
     }
     assert_eq!(script.end.read, 1400 * 21);
-    assert_eq!((script.end.pool.frames(), script.end.pool.octets()), (0, 0));
+    assert_eq!((script.end.pool.frames(), script.end.pool.bytes()), (0, 0));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn ooo_pool_holds_a_long_fat_pipe_during_loss_recovery() {
 
 // The receive window.
 
-/// A sender that doubles what it sends in each round trip up to `rate` octets, or what the window
+/// A sender that doubles what it sends in each round trip up to `rate` bytes, or what the window
 /// admits; returns the largest window and how much was sent in the last round.
 fn run_slow_start_sender(script: &mut Script, rounds: u32, rate: u32, with_ts: bool) -> (u32, u32) {
     let rtt_us = 20_000;
@@ -235,29 +235,29 @@ fn unscaled_receive_window_stays_below_64_kib() {
     assert!(script.output().is_empty());
 }
 
-// Against a map of octets.
+// Against a map of bytes.
 
-/// What an upper layer did with early octets, and has seen in order.
+/// What an upper layer did with early bytes, and has seen in order.
 #[derive(Default)]
 struct Model {
-    /// Who brought each octet that was accepted.
+    /// Who brought each byte that was accepted.
     owner: Vec<Option<u8>>,
-    /// Octets that were handed up early and taken.
+    /// Bytes that were handed up early and taken.
     consumed_ooo: Vec<bool>,
-    /// Where the next octet in order is.
+    /// Where the next byte in order is.
     next: usize,
 }
 
 impl Model {
-    fn accept(&mut self, from: usize, octets: &[u8]) {
-        for (cell, id) in (from..).zip(octets) {
+    fn accept(&mut self, from: usize, bytes: &[u8]) {
+        for (cell, id) in (from..).zip(bytes) {
             assert_eq!(self.owner[cell].replace(*id), None, "octet {cell} was accepted twice");
         }
     }
 
-    /// `octets` come in order, for good.
-    fn advance(&mut self, octets: &[u8]) {
-        for id in octets {
+    /// `bytes` come in order, for good.
+    fn advance(&mut self, bytes: &[u8]) {
+        for id in bytes {
             assert_eq!(self.owner[self.next], Some(*id), "octet {}", self.next);
             assert!(!self.consumed_ooo[self.next], "octet {} was taken before", self.next);
             self.next += 1;
@@ -265,13 +265,13 @@ impl Model {
     }
 }
 
-fn octets_of(frame: &impl RxFrame, octets: &core::ops::Range<usize>) -> Vec<u8> {
-    let mut out = vec![0; octets.len()];
-    frame.copy_out(octets.start, &mut out);
+fn bytes_of(frame: &impl RxFrame, bytes: &core::ops::Range<usize>) -> Vec<u8> {
+    let mut out = vec![0; bytes.len()];
+    frame.copy_out(bytes.start, &mut out);
     out
 }
 
-/// Feeds segments, each of octets of its own, with the answers given.
+/// Feeds segments, each of bytes of its own, with the answers given.
 fn check_against_model(segments: &[(u32, u32, u8)]) {
     let mut script = script(&Config::default());
     let base = script.seq;
@@ -294,17 +294,17 @@ fn check_against_model(segments: &[(u32, u32, u8)]) {
         let tcb = &mut script.end.tcb;
         match tcb.handle_segment(script.now, &seg, frame) {
             Delivered::Nothing => {}
-            Delivered::InOrder { frame, octets } => {
-                model.accept(model.next, &octets_of(&frame, &octets));
-                model.advance(&octets_of(&frame, &octets));
+            Delivered::InOrder { frame, bytes } => {
+                model.accept(model.next, &bytes_of(&frame, &bytes));
+                model.advance(&bytes_of(&frame, &bytes));
             }
-            Delivered::OutOfOrder { frame, seq, octets } => {
+            Delivered::OutOfOrder { frame, seq, bytes } => {
                 let first = (seq - base) as usize;
-                let found = octets_of(&frame, &octets);
+                let found = bytes_of(&frame, &bytes);
                 assert!(first > model.next && !found.is_empty());
                 match answer {
                     0 => {
-                        if tcb.buffer_ooo(&mut pool, frame, octets) {
+                        if tcb.buffer_ooo(&mut pool, frame, bytes) {
                             model.accept(first, &found);
                         }
                     }
@@ -319,8 +319,8 @@ fn check_against_model(segments: &[(u32, u32, u8)]) {
         }
         while let Some(next) = tcb.next_contiguous() {
             match next {
-                Contiguous::Buffered { segment: held, octets } => {
-                    model.advance(&octets_of(&held, &octets));
+                Contiguous::Buffered { segment: held, bytes } => {
+                    model.advance(&bytes_of(&held, &bytes));
                     pool.release(held);
                 }
                 Contiguous::Consumed { seq, len } => {
@@ -343,7 +343,7 @@ fn check_against_model(segments: &[(u32, u32, u8)]) {
         assert_eq!(tcb.assembler.ranges(), runs);
         tcb.release_ooo(&mut pool);
     }
-    assert_eq!((model.next, pool.frames(), pool.octets()), (400, 0, 0));
+    assert_eq!((model.next, pool.frames(), pool.bytes()), (400, 0, 0));
 }
 
 proptest! {

@@ -187,7 +187,7 @@ fn loss_and_ece_in_one_window_reduce_once() {
         for seg in again {
             assert_eq!((seg.ecn, seg.flags.has(Flags::CWR)), (Ecn::NotEct, false), "sent again");
         }
-        // CWR travels with new octets.
+        // CWR travels with new bytes.
         script.end.to_write = 50_000;
         let out = ack_all(&mut script, &sent[9], Flags::ECE);
         assert!(out[0].flags.has(Flags::CWR) && out[0].ecn == Ecn::Ect0);

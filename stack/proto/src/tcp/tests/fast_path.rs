@@ -135,8 +135,8 @@ fn lowered_path_mtu_keeps_the_fast_path_until_a_probe_is_due() {
     let error =
         TooBig { seq: script.end.tcb.snd.una, ack: None, mtu: Some(1400), packet_len: 1500 };
     assert!(script.end.tcb.packet_too_big(start, &error));
-    let acknowledge = |script: &mut Script, octets: u64| {
-        let sent = script.write(octets);
+    let acknowledge = |script: &mut Script, bytes: u64| {
+        let sent = script.write(bytes);
         script.wait_us(100);
         script.ack = script.end.tcb.snd.nxt;
         script.ts.as_mut().unwrap().1 = sent.last().unwrap().options.ts.unwrap().0;

@@ -48,21 +48,21 @@ pub(super) const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 /// A frame on the heap whose first run ends at `head`.
 #[derive(Clone, Debug)]
 pub(crate) struct HeapFrame {
-    pub(super) octets: Rc<[u8]>,
+    pub(super) bytes: Rc<[u8]>,
     head: usize,
 }
 
 impl RxFrame for HeapFrame {
     fn head(&self) -> &[u8] {
-        &self.octets[..self.head]
+        &self.bytes[..self.head]
     }
 
     fn len(&self) -> usize {
-        self.octets.len()
+        self.bytes.len()
     }
 
     fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.octets[offset..offset + out.len()]);
+        out.copy_from_slice(&self.bytes[offset..offset + out.len()]);
     }
 
     fn checksum(&self) -> ChecksumState {
@@ -71,17 +71,16 @@ impl RxFrame for HeapFrame {
 }
 
 impl Retained for HeapFrame {
-    fn octets(&self) -> &[u8] {
-        &self.octets
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
 impl HeapFrame {
-    pub(super) fn new(octets: &[u8]) -> Self {
+    pub(super) fn new(bytes: &[u8]) -> Self {
         // Every other frame is a chain, its payload beyond the first run.
-        let head =
-            if octets.len().is_multiple_of(2) { octets.len() } else { octets.len().min(100) };
-        Self { octets: octets.into(), head }
+        let head = if bytes.len().is_multiple_of(2) { bytes.len() } else { bytes.len().min(100) };
+        Self { bytes: bytes.into(), head }
     }
 
     pub(super) fn parse(&self) -> Segment {
@@ -102,7 +101,7 @@ pub(super) fn tuple(v6: bool, flipped: bool) -> FourTuple {
     if flipped { FourTuple { local: b, remote: a } } else { FourTuple { local: a, remote: b } }
 }
 
-/// The octet at a position of a stream.
+/// The byte at a position of a stream.
 pub(super) fn pattern(side: usize, at: u64) -> u8 {
     let mixed = (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ side as u64);
     (mixed >> 56) as u8
@@ -114,7 +113,7 @@ pub(super) fn iss_and_ts_offset(iss: u32) -> IssAndTsOffset {
 
 pub(super) type TestTcb = Tcb<HeapFrame, HeapFrame>;
 
-/// How an application answers early octets.
+/// How an application answers early bytes.
 #[derive(Debug)]
 pub(super) enum OooPolicy {
     /// TCP is to hold them.
@@ -127,7 +126,7 @@ pub(super) enum OooPolicy {
     Random(SmallRng),
 }
 
-/// Memory for early octets: frames first, then copies.
+/// Memory for early bytes: frames first, then copies.
 pub(super) fn ooo_pool() -> OooPool<HeapFrame> {
     OooPool::new(40, 16 << 20, 1460)
 }
@@ -137,17 +136,17 @@ pub(super) fn ooo_pool() -> OooPool<HeapFrame> {
 pub(super) struct Endpoint {
     pub(super) tcb: TestTcb,
     side: usize,
-    /// Octets still to be written, and how long records are.
+    /// Bytes still to be written, and how long records are.
     pub(super) to_write: u64,
     pub(super) record_len: usize,
     pub(super) written: u64,
     pub(super) read: u64,
-    /// Octets kept instead of consumed, and how many may be kept.
+    /// Bytes kept instead of consumed, and how many may be kept.
     pub(super) unconsumed: u32,
     pub(super) unconsumed_max: u32,
     pub(super) pool: OooPool<HeapFrame>,
     pub(super) ooo_policy: OooPolicy,
-    /// Early octets taken, by position in the stream.
+    /// Early bytes taken, by position in the stream.
     consumed_ooo: BTreeMap<u64, u64>,
     pub(super) events: Vec<Event>,
     /// Whether the scoreboard's invariants are checked at each step.
@@ -193,20 +192,20 @@ impl Endpoint {
         }
     }
 
-    /// The octets are those of the stream from `position` on.
-    fn check_octets(&self, frame: &impl RxFrame, octets: &Range<usize>, position: u64) {
-        assert!(!octets.is_empty());
-        let mut found = vec![0; octets.len()];
-        frame.copy_out(octets.start, &mut found);
-        for (octet, at) in found.into_iter().zip(position..) {
-            assert_eq!(octet, pattern(1 - self.side, at), "side {} octet {at}", self.side);
+    /// The bytes are those of the stream from `position` on.
+    fn check_bytes(&self, frame: &impl RxFrame, bytes: &Range<usize>, position: u64) {
+        assert!(!bytes.is_empty());
+        let mut found = vec![0; bytes.len()];
+        frame.copy_out(bytes.start, &mut found);
+        for (byte, at) in found.into_iter().zip(position..) {
+            assert_eq!(byte, pattern(1 - self.side, at), "side {} octet {at}", self.side);
         }
     }
 
-    fn read_in_order(&mut self, frame: &impl RxFrame, octets: &Range<usize>) {
-        self.check_octets(frame, octets, self.read);
-        self.read += octets.len() as u64;
-        let keep = u32::try_from(octets.len()).unwrap();
+    fn read_in_order(&mut self, frame: &impl RxFrame, bytes: &Range<usize>) {
+        self.check_bytes(frame, bytes, self.read);
+        self.read += bytes.len() as u64;
+        let keep = u32::try_from(bytes.len()).unwrap();
         if self.unconsumed + keep <= self.unconsumed_max {
             self.unconsumed += keep;
             self.tcb.add_unconsumed(keep);
@@ -223,15 +222,15 @@ impl Endpoint {
         }
     }
 
-    fn handle_ooo(&mut self, frame: HeapFrame, seq: Seq, octets: Range<usize>) {
+    fn handle_ooo(&mut self, frame: HeapFrame, seq: Seq, bytes: Range<usize>) {
         assert!(seq > self.tcb.rcv.nxt, "what is in order is not early");
         let position = self.read + u64::from(seq - self.tcb.rcv.nxt);
-        self.check_octets(&frame, &octets, position);
+        self.check_bytes(&frame, &bytes, position);
         match self.choose_ooo_action() {
-            0 => drop(self.tcb.buffer_ooo(&mut self.pool, frame, octets)),
+            0 => drop(self.tcb.buffer_ooo(&mut self.pool, frame, bytes)),
             1 => {
                 self.tcb.consumed_ooo(&mut self.pool);
-                let end = position + octets.len() as u64;
+                let end = position + bytes.len() as u64;
                 let before = self.consumed_ooo.range(..end).next_back();
                 assert!(before.is_none_or(|before| *before.1 <= position), "taken twice");
                 self.consumed_ooo.insert(position, end);
@@ -240,7 +239,7 @@ impl Endpoint {
         }
     }
 
-    /// Octets taken early that have become contiguous.
+    /// Bytes taken early that have become contiguous.
     fn read_consumed_ooo(&mut self, len: u32) {
         let end = self.read + u64::from(len);
         while self.read < end {
@@ -262,19 +261,19 @@ impl Endpoint {
         let seg = frame.parse();
         match self.tcb.handle_segment(now, &seg, frame.clone()) {
             Delivered::Nothing => {}
-            Delivered::InOrder { frame, octets } => {
-                self.read_in_order(&frame, &octets);
+            Delivered::InOrder { frame, bytes } => {
+                self.read_in_order(&frame, &bytes);
                 while let Some(next) = self.tcb.next_contiguous() {
                     match next {
-                        Contiguous::Buffered { segment: held, octets } => {
-                            self.read_in_order(&held, &octets);
+                        Contiguous::Buffered { segment: held, bytes } => {
+                            self.read_in_order(&held, &bytes);
                             self.pool.release(held);
                         }
                         Contiguous::Consumed { len, .. } => self.read_consumed_ooo(len),
                     }
                 }
             }
-            Delivered::OutOfOrder { frame, seq, octets } => self.handle_ooo(frame, seq, octets),
+            Delivered::OutOfOrder { frame, seq, bytes } => self.handle_ooo(frame, seq, bytes),
         }
         self.tcb.release_ooo(&mut self.pool);
         assert!(self.tcb.rcv.adv >= edge || self.tcb.peer.irs == seg.seq, "window went back");
@@ -318,8 +317,8 @@ impl Endpoint {
                     assert!(0 < room && (room <= emss || self.tcb.pmtu.admits(room as u32)));
                     let payload_len = next_len.min(room.max(emss) as u32) as usize;
                     let start = self.tcb.header_len();
-                    for octet in &mut buf[start..start + payload_len] {
-                        *octet = pattern(self.side, self.written);
+                    for byte in &mut buf[start..start + payload_len] {
+                        *byte = pattern(self.side, self.written);
                         self.written += 1;
                     }
                     self.to_write -= payload_len as u64;
@@ -434,10 +433,10 @@ impl Script {
     pub(super) fn deliver(&mut self, fields: &Fields, payload_len: usize) {
         let mut buf = vec![0; MAX_HEADER_LEN + payload_len];
         let start = self.template.base_len() + fields.options.wire_len();
-        // The stream's pattern, by sequence number; octets before the stream are arbitrary.
+        // The stream's pattern, by sequence number; bytes before the stream are arbitrary.
         let origin = u64::from(fields.seq - Seq(5001));
-        for (i, octet) in buf[start..start + payload_len].iter_mut().enumerate() {
-            *octet = pattern(1, origin + i as u64);
+        for (i, byte) in buf[start..start + payload_len].iter_mut().enumerate() {
+            *byte = pattern(1, origin + i as u64);
         }
         let len = self.template.emit(&mut buf, fields, payload_len, ChecksumMode::Software);
         self.end.receive(self.now, &HeapFrame::new(&buf[..len]));
@@ -467,8 +466,8 @@ impl Script {
     }
 
     /// The application writes; returns what leaves.
-    pub(super) fn write(&mut self, octets: u64) -> Vec<Segment> {
-        self.end.to_write += octets;
+    pub(super) fn write(&mut self, bytes: u64) -> Vec<Segment> {
+        self.end.to_write += bytes;
         self.output()
     }
 }

@@ -77,7 +77,7 @@ impl Pair {
                         continue;
                     }
                 }
-                let bits = 8 * (frame.octets.len() as u64 + 24);
+                let bits = 8 * (frame.bytes.len() as u64 + 24);
                 let start = self.free_at[side].max(self.now);
                 self.free_at[side] =
                     start + bits * SECOND / self.bits_per_second.min(100_000_000_000);
@@ -119,14 +119,14 @@ impl Pair {
         self.now.since(start)
     }
 
-    /// The client writes `octets`; returns the time until the server has read them.
-    pub(super) fn write(&mut self, octets: u64) -> u64 {
-        self.write_within(octets, SECOND)
+    /// The client writes `bytes`; returns the time until the server has read them.
+    pub(super) fn write(&mut self, bytes: u64) -> u64 {
+        self.write_within(bytes, SECOND)
     }
 
-    pub(super) fn write_within(&mut self, octets: u64, limit_ns: u64) -> u64 {
-        let target = self.server().read + octets;
-        self.client().to_write += octets;
+    pub(super) fn write_within(&mut self, bytes: u64, limit_ns: u64) -> u64 {
+        let target = self.server().read + bytes;
+        self.client().to_write += bytes;
         self.run(limit_ns, |pair| pair.ends[1].as_ref().unwrap().read >= target)
     }
 

@@ -8,7 +8,7 @@ use crate::time::{MILLISECOND, SECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
 
-/// An established connection of a link that takes 1500 octets: EMSS 1448.
+/// An established connection of a link that takes 1500 bytes: EMSS 1448.
 fn script(path_mtu: PathMtuConfig) -> Script {
     let cfg = Config { path_mtu, ..Config::default() };
     let mut script = Script::established(&cfg, Script::full_options());
@@ -21,7 +21,7 @@ fn lens(segments: &[Segment]) -> Vec<usize> {
     segments.iter().map(|seg| seg.payload.len()).collect()
 }
 
-/// A message about the first octet under way.
+/// A message about the first byte under way.
 fn too_big(script: &Script, mtu: Option<u16>) -> TooBig {
     TooBig { seq: script.end.tcb.snd.una, ack: None, mtu, packet_len: 1500 }
 }
@@ -255,7 +255,7 @@ fn pmtu_probe_waits_for_enough_data() {
     assert_eq!(script.end.tcb.stats().pmtu_probes, 0);
 }
 
-/// Moves octets while the path's MTU goes from 9000 over 1500 and 600 back to 9000.
+/// Moves bytes while the path's MTU goes from 9000 over 1500 and 600 back to 9000.
 fn run_over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config) {
     println!("seed {seed} answers {answers:?} lose {lose}");
     let faults = Faults { lose, ..Faults::default() };

@@ -60,7 +60,7 @@ fn random_fields(rng: &mut SmallRng, script: &Script) -> Fields {
     }
 }
 
-/// Delivers a segment whatever it says; the octets handed up are not checked.
+/// Delivers a segment whatever it says; the bytes handed up are not checked.
 fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     let mut buf = vec![7; MAX_HEADER_LEN + payload_len];
     let len = script.template.emit(&mut buf, fields, payload_len, ChecksumMode::Software);
@@ -72,15 +72,15 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     let mut taken = 0;
     match tcb.handle_segment(script.now, &seg, frame) {
         Delivered::Nothing => {}
-        Delivered::InOrder { octets, .. } => {
-            assert!(!octets.is_empty() && octets.end <= len && octets.start >= seg.payload.start);
-            taken += octets.len();
+        Delivered::InOrder { bytes, .. } => {
+            assert!(!bytes.is_empty() && bytes.end <= len && bytes.start >= seg.payload.start);
+            taken += bytes.len();
         }
-        Delivered::OutOfOrder { frame, seq: first, octets } => {
-            assert!(!octets.is_empty() && octets.end <= len && octets.start >= seg.payload.start);
-            assert_eq!((first - seg.seq) as usize, octets.start - seg.payload.start);
+        Delivered::OutOfOrder { frame, seq: first, bytes } => {
+            assert!(!bytes.is_empty() && bytes.end <= len && bytes.start >= seg.payload.start);
+            assert_eq!((first - seg.seq) as usize, bytes.start - seg.payload.start);
             match answer {
-                0 => drop(tcb.buffer_ooo(pool, frame, octets)),
+                0 => drop(tcb.buffer_ooo(pool, frame, bytes)),
                 1 => tcb.consumed_ooo(pool),
                 _ => tcb.drop_ooo(),
             }
@@ -88,15 +88,15 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     }
     while let Some(next) = tcb.next_contiguous() {
         taken += match next {
-            Contiguous::Buffered { segment: held, octets } => {
+            Contiguous::Buffered { segment: held, bytes } => {
                 pool.release(held);
-                octets.len()
+                bytes.len()
             }
             Contiguous::Consumed { len, .. } => len as usize,
         };
     }
     tcb.release_ooo(pool);
-    assert!(tcb.ooo_segments() > 0 || (pool.frames(), pool.octets()) == (0, 0));
+    assert!(tcb.ooo_segments() > 0 || (pool.frames(), pool.bytes()) == (0, 0));
     if synchronised {
         assert!(tcb.rcv.adv >= edge, "the window went back");
         let fin = usize::from(tcb.peer.fin_received);

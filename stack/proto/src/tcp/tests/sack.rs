@@ -11,7 +11,7 @@ pub(super) fn script(cfg: &Config) -> Script {
     script
 }
 
-/// Segments of 500 octets as in the examples of the RFCs, `from` counted from the stream's start.
+/// Segments of 500 bytes as in the examples of the RFCs, `from` counted from the stream's start.
 pub(super) fn send_at(script: &mut Script, base: Seq, from: u32, len: usize) -> Vec<Segment> {
     let fields = Fields { seq: base + from, ..script.fields() };
     script.send_data(fields, len)
@@ -110,7 +110,7 @@ fn dsack_above_ack_precedes_its_enclosing_block() {
 
 #[test]
 fn dsack_reports_duplicate_part_of_segment() {
-    // Example 4.2.1: a longer segment repeats the octets of a shorter one, below the ACK.
+    // Example 4.2.1: a longer segment repeats the bytes of a shorter one, below the ACK.
     let mut script = script(&Config::default());
     let base = script.seq;
     send_at(&mut script, base, 0, 500);
@@ -188,7 +188,7 @@ fn duplicate_dropped_by_paws_is_reported_by_dsack() {
     script.ts = Some((1500, 0));
     let out = send_at(&mut script, base, 500, 500);
     assert_eq!(only_ack(&out, base), (1500, vec![(500, 1000)]));
-    // One with new octets is answered, and not taken.
+    // One with new bytes is answered, and not taken.
     let out = send_at(&mut script, base, 1500, 500);
     assert_eq!((only_ack(&out, base), script.end.read), ((1500, vec![]), 1500));
     // A pure ACK that was overtaken is no reason to send one.

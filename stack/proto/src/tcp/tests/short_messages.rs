@@ -202,9 +202,9 @@ fn messages_after_loss_take_at_most_one_more_rtt() {
             let mut pair = Pair::new([cfg.clone(), cfg], RTT_NS / 2, 1);
             pair.server().tcb.open_window();
             pair.bits_per_second = 1_000_000_000;
-            let octets = u64::from(MSS) * MESSAGE_SEGMENTS as u64;
+            let bytes = u64::from(MSS) * MESSAGE_SEGMENTS as u64;
             let exchange = |pair: &mut Pair| {
-                let took = pair.write(octets);
+                let took = pair.write(bytes);
                 pair.run(SECOND, |pair| pair.ends[0].as_ref().unwrap().tcb.all_acked());
                 if pauses {
                     // Until no timer runs.

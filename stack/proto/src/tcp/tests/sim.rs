@@ -21,7 +21,7 @@ pub(super) struct Faults {
 /// A narrow place in the path, half way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Router {
-    /// Octets of IP packet that pass.
+    /// Bytes of IP packet that pass.
     pub(super) mtu: u16,
     /// It says what does not, with or without the size that would; or is silent.
     pub(super) icmp_reports_mtu: Option<bool>,
@@ -68,7 +68,7 @@ impl Sim {
     }
 
     fn forward(&mut self, from: usize, frame: &HeapFrame) {
-        let packet_len = frame.octets.len() - 14;
+        let packet_len = frame.bytes.len() - 14;
         if let Some(router) = self.router.filter(|router| packet_len > router.mtu.into()) {
             if let Some(tells) = router.icmp_reports_mtu {
                 let seg = frame.parse();
@@ -169,7 +169,7 @@ impl Sim {
         let limit = self.now + 600 * SECOND;
         let mut steps = 0;
         while !done(&self.ends) {
-            // Kept octets do not hold up a connection for good.
+            // Kept bytes do not hold up a connection for good.
             let alive = self.step();
             steps += 1;
             assert!(alive, "{what}: nothing left to happen");
@@ -188,23 +188,23 @@ impl Sim {
         });
     }
 
-    /// Connects, moves `octets` each way, closes, and checks both streams.
-    fn transfer(&mut self, octets: [u64; 2], record_lens: [usize; 2], keep_max: u32) {
+    /// Connects, moves `bytes` each way, closes, and checks both streams.
+    fn transfer(&mut self, bytes: [u64; 2], record_lens: [usize; 2], keep_max: u32) {
         self.connect();
         let mixes = self.rng.random();
-        for (side, (octets, record_len)) in octets.into_iter().zip(record_lens).enumerate() {
+        for (side, (bytes, record_len)) in bytes.into_iter().zip(record_lens).enumerate() {
             let end = self.end(side);
-            end.to_write = octets;
+            end.to_write = bytes;
             end.record_len = record_len;
             end.unconsumed_max = keep_max;
             if mixes {
-                end.ooo_policy = OooPolicy::Random(SmallRng::seed_from_u64(octets));
+                end.ooo_policy = OooPolicy::Random(SmallRng::seed_from_u64(bytes));
             }
             end.tcb.open_window();
         }
         self.run_until("transfer", |ends| {
             let read = |side: usize| ends[side].as_ref().map(|end| end.read);
-            read(0) == Some(octets[1]) && read(1) == Some(octets[0])
+            read(0) == Some(bytes[1]) && read(1) == Some(bytes[0])
         });
         for side in 0..2 {
             self.end(side).tcb.close();
@@ -212,14 +212,14 @@ impl Sim {
         self.run_until("close", |ends| {
             ends.iter().flatten().all(|end| end.tcb.state() == State::Closed)
         });
-        for (side, octets) in octets.into_iter().enumerate() {
+        for (side, bytes) in bytes.into_iter().enumerate() {
             let end = self.end(side);
             assert!(end.events.contains(&Event::PeerClosed), "{:?}", end.events);
             assert_eq!(end.events.last(), Some(&Event::Closed));
             assert!(!end.events.contains(&Event::TimedOut));
             assert!(!end.events.contains(&Event::Reset));
-            assert_eq!(end.tcb.stats().octets_out, octets);
-            assert_eq!((end.pool.frames(), end.pool.octets()), (0, 0), "all was given back");
+            assert_eq!(end.tcb.stats().bytes_out, bytes);
+            assert_eq!((end.pool.frames(), end.pool.bytes()), (0, 0), "all was given back");
             assert!(end.tcb.assembler.is_idle());
         }
     }
@@ -244,7 +244,7 @@ fn config(rng: &mut SmallRng) -> Config {
     }
 }
 
-fn run_seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u32 {
+fn run_seeds(range: core::ops::Range<u64>, faults: Faults, bytes: u64) -> u32 {
     let mut resends = 0;
     for seed in range {
         println!("seed {seed} faults {faults:?}");
@@ -252,9 +252,9 @@ fn run_seeds(range: core::ops::Range<u64>, faults: Faults, octets: u64) -> u32 {
         let cfg = [config(&mut rng), config(&mut rng)];
         let lens = [0, 1].map(|_| [usize::MAX, 300, 1448, 64][rng.random_range(0..4)]);
         let keep = [0, 0, 100_000][rng.random_range(0..3)];
-        let octets = [octets, if rng.random() { octets } else { 0 }];
+        let bytes = [bytes, if rng.random() { bytes } else { 0 }];
         let mut sim = Sim::new(seed, faults, cfg);
-        sim.transfer(octets, lens, keep);
+        sim.transfer(bytes, lens, keep);
         resends += sim.ends.iter().flatten().map(|end| end.tcb.stats().retransmits).sum::<u32>();
     }
     resends

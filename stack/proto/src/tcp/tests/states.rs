@@ -187,7 +187,7 @@ fn rst_is_accepted_only_at_rcv_nxt_in_each_state() {
         assert_eq!(script.end.tcb.state(), state, "not exact");
         assert_eq!(out.len(), usize::from(state != State::TimeWait), "{state:?}: a challenge");
         assert!(out.iter().all(|seg| seg.flags == Flags::ACK && seg.ack == script.seq));
-        // Before the window, with octets that reach into it.
+        // Before the window, with bytes that reach into it.
         let reaching = rst(&script, script.seq - 5);
         script.deliver(&reaching, 20);
         assert!(script.output().is_empty());
@@ -297,7 +297,7 @@ fn data_and_fin_on_syn_ack_are_not_acknowledged() {
     let cfg = Config::default();
     let (mut script, syn) = Script::connecting(&cfg);
     script.ts = Some((100, 0));
-    // Octets with the SYN-ACK are not acknowledged, so the peer repeats them.
+    // Bytes with the SYN-ACK are not acknowledged, so the peer repeats them.
     let fields = Fields {
         seq: script.seq,
         ack: syn.seq + 1,
@@ -335,8 +335,8 @@ fn last_ack_of_handshake_may_carry_data_and_fin() {
         ..Fields::default()
     };
     let start = template.base_len() + fields.options.wire_len();
-    for (i, octet) in buf[start..start + 30].iter_mut().enumerate() {
-        *octet = super::pattern(0, i as u64);
+    for (i, byte) in buf[start..start + 30].iter_mut().enumerate() {
+        *byte = super::pattern(0, i as u64);
     }
     let len = template.emit(&mut buf, &fields, 30, ChecksumMode::Software);
     server.receive(now, &HeapFrame::new(&buf[..len]));

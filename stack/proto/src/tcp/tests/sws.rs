@@ -3,7 +3,7 @@
 use super::{Config, Flags, Options, Script};
 use crate::time::SECOND;
 
-/// A peer that has offered `largest` octets and now offers `window`.
+/// A peer that has offered `largest` bytes and now offers `window`.
 fn script(largest: u16, window: u16) -> Script {
     let options = Options { wscale: None, ..Script::full_options() };
     let mut script = Script::established(&Config::default(), options);

@@ -56,7 +56,7 @@ fn answered_zero_window_probes_never_time_out() {
         script.send(script.fields());
     }
     assert!(script.end.events.is_empty());
-    // The same while octets are outstanding: the window closed behind them.
+    // The same while bytes are outstanding: the window closed behind them.
     script.window = 60_000;
     assert_eq!(script.send(script.fields()).len(), 1);
     script.window = 0;

@@ -30,7 +30,7 @@ pub struct Fields {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "40")]
-const IPV6_OCTETS: u16 = IPV6_LEN as u16;
+const IPV6_BYTES: u16 = IPV6_LEN as u16;
 /// Time to live, or hop limit.
 const TTL: u8 = 64;
 /// The sum of what is the same in all IPv4 headers.
@@ -46,10 +46,10 @@ enum HeaderLayout {
     VlanV6,
 }
 
-/// Both ends of one connection, as octets of the headers of what is sent: Ethernet, IP and TCP
+/// Both ends of one connection, as bytes of the headers of what is sent: Ethernet, IP and TCP
 /// headers are put together from it by a few stores, and received segments are compared with it.
 ///
-/// It is small because each connection has one: 56 octets, of which IPv4 uses the first 32.
+/// It is small because each connection has one: 56 bytes, of which IPv4 uses the first 32.
 ///
 /// Time to live 64, "don't fragment" set, identification 0 (RFC 6864 section 4.1).
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ pub struct HeaderTemplate {
     layout: HeaderLayout,
     /// Our port and the peer's.
     ports: [u8; 4],
-    /// Our address and the peer's; of IPv4 in the first eight octets.
+    /// Our address and the peer's; of IPv4 in the first eight bytes.
     addresses: [u8; 32],
     /// The flow label of IPv6, 20 bits.
     flow_label: [u8; 3],
@@ -177,7 +177,7 @@ impl HeaderTemplate {
         matches!(self.layout, HeaderLayout::V6 | HeaderLayout::VlanV6)
     }
 
-    /// Octets before the TCP options: Ethernet, IP and the fixed TCP header.
+    /// Bytes before the TCP options: Ethernet, IP and the fixed TCP header.
     #[inline]
     #[must_use]
     pub const fn base_len(&self) -> usize {
@@ -203,14 +203,14 @@ impl HeaderTemplate {
         }
     }
 
-    /// Writes the headers to the start of `buf`, in front of `payload_len` octets of payload that
+    /// Writes the headers to the start of `buf`, in front of `payload_len` bytes of payload that
     /// already lie behind them; returns the length of the frame.
     ///
     /// Cost: about 10 ns, and in mode `Software` one pass over the payload. In mode `Offload` the
     /// TCP checksum field holds the folded pseudo-header sum, in mode `NotNeeded` zero.
     ///
     /// # Panics
-    /// If `buf` is shorter than headers and payload, or the packet longer than 65,535 octets.
+    /// If `buf` is shorter than headers and payload, or the packet longer than 65,535 bytes.
     #[inline]
     pub fn emit(
         &self,
@@ -235,7 +235,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// A frame whose IP header of `IP_LEN` octets lies at `L3`.
+    /// A frame whose IP header of `IP_LEN` bytes lies at `L3`.
     #[inline(always)]
     fn emit_as<const L3: usize, const IP_LEN: usize>(
         &self,
@@ -268,7 +268,7 @@ impl HeaderTemplate {
         fixed[..4].copy_from_slice(&self.ports);
         fixed[4..8].copy_from_slice(&fields.seq.0.to_be_bytes());
         fixed[8..12].copy_from_slice(&fields.ack.0.to_be_bytes());
-        // The header is at most 60 octets: 15 words.
+        // The header is at most 60 bytes: 15 words.
         fixed[12] = u8::try_from(tcp_len / 4).unwrap_or(15) << 4;
         fixed[13] = fields.flags.0;
         fixed[14..16].copy_from_slice(&fields.window.to_be_bytes());
@@ -296,7 +296,7 @@ impl HeaderTemplate {
         total
     }
 
-    /// The IPv4 header of a packet of `ip_len` octets.
+    /// The IPv4 header of a packet of `ip_len` bytes.
     #[inline(always)]
     fn write_v4(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn, mode: ChecksumMode) {
         let ecn = ecn as u8;
@@ -311,11 +311,11 @@ impl HeaderTemplate {
         }
     }
 
-    /// The IPv6 header of a packet of `ip_len` octets, itself included.
+    /// The IPv6 header of a packet of `ip_len` bytes, itself included.
     #[inline(always)]
     fn write_v6(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn) {
-        let len = (ip_len - IPV6_OCTETS).to_be_bytes();
-        // The traffic class straddles the first two octets, the flow label follows.
+        let len = (ip_len - IPV6_BYTES).to_be_bytes();
+        // The traffic class straddles the first two bytes, the flow label follows.
         let [high, middle, low] = self.flow_label;
         let flow = [0x60, (ecn as u8) << 4 | high, middle, low];
         ip[..4].copy_from_slice(&flow);

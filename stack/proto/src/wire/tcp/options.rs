@@ -8,7 +8,7 @@ use crate::wire::seq::Seq;
 /// Options in the order NOP NOP TS, as every common sender lays them out.
 pub(super) const TIMESTAMPS_PREFIX: [u8; 4] = [1, 1, 8, 10];
 
-/// A run of sequence space: first octet, and the one after the last.
+/// A run of sequence space: first byte, and the one after the last.
 pub type SackBlock = (Seq, Seq);
 
 /// TCP options this stack knows; others are skipped on receipt.
@@ -45,7 +45,7 @@ impl Options {
         self.sack.len().min(if self.ts.is_some() { 3 } else { 4 })
     }
 
-    /// Octets these options take in a header, a multiple of 4. SACK blocks that do not fit are
+    /// Bytes these options take in a header, a multiple of 4. SACK blocks that do not fit are
     /// left out.
     #[must_use]
     pub fn wire_len(&self) -> usize {
@@ -55,18 +55,18 @@ impl Options {
         }
         let mss = if self.mss.is_some() { 4 } else { 0 };
         let wscale = if self.wscale.is_some() { 4 } else { 0 };
-        // The two octets of "SACK permitted" replace the padding of timestamps.
+        // The two bytes of "SACK permitted" replace the padding of timestamps.
         let permitted = if self.sack_permitted && self.ts.is_none() { 4 } else { 0 };
         let sack = if self.sack.is_empty() { 0 } else { 4 + 8 * self.sack_count() };
         mss + wscale + permitted + ts + sack
     }
 
-    /// Writes the options to `out`, exactly [`Options::wire_len`] octets long.
+    /// Writes the options to `out`, exactly [`Options::wire_len`] bytes long.
     pub(super) fn emit(&self, out: &mut [u8]) {
         let mut at = 0;
-        let mut put = |octets: &[u8]| {
-            out[at..at + octets.len()].copy_from_slice(octets);
-            at += octets.len();
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
         };
         if let Some(mss) = self.mss {
             put(&[2, 4]);
@@ -96,22 +96,22 @@ impl Options {
         }
     }
 
-    /// Parses the octets between the fixed header and the payload.
+    /// Parses the bytes between the fixed header and the payload.
     #[inline(always)]
-    pub(super) fn parse(octets: &[u8]) -> Result<Self, ParseError> {
-        if octets.is_empty() {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        if bytes.is_empty() {
             return Ok(Self::default());
         }
-        if octets.len() == TIMESTAMPS_LEN && octets[..4] == TIMESTAMPS_PREFIX {
-            return Ok(Self::timestamps(Some((be32(octets, 4), be32(octets, 8)))));
+        if bytes.len() == TIMESTAMPS_LEN && bytes[..4] == TIMESTAMPS_PREFIX {
+            return Ok(Self::timestamps(Some((be32(bytes, 4), be32(bytes, 8)))));
         }
-        Self::parse_slow(octets)
+        Self::parse_slow(bytes)
     }
 
     #[cold]
-    fn parse_slow(octets: &[u8]) -> Result<Self, ParseError> {
+    fn parse_slow(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut options = Self::default();
-        let mut rest = octets;
+        let mut rest = bytes;
         while let [kind, tail @ ..] = rest {
             match kind {
                 0 => break,

@@ -13,28 +13,28 @@ const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
 const ECN: [Ecn; 4] = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce];
 
 struct Frame<'a> {
-    octets: &'a [u8],
+    bytes: &'a [u8],
     head: usize,
     checksum: ChecksumState,
 }
 
 impl<'a> Frame<'a> {
-    fn contiguous(octets: &'a [u8]) -> Self {
-        Self { octets, head: octets.len(), checksum: ChecksumState::Unknown }
+    fn contiguous(bytes: &'a [u8]) -> Self {
+        Self { bytes, head: bytes.len(), checksum: ChecksumState::Unknown }
     }
 }
 
 impl RxFrame for Frame<'_> {
     fn head(&self) -> &[u8] {
-        &self.octets[..self.head]
+        &self.bytes[..self.head]
     }
 
     fn len(&self) -> usize {
-        self.octets.len()
+        self.bytes.len()
     }
 
     fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.octets[offset..offset + out.len()]);
+        out.copy_from_slice(&self.bytes[offset..offset + out.len()]);
     }
 
     fn checksum(&self) -> ChecksumState {
@@ -60,16 +60,16 @@ fn frame(v6: bool, fields: &Fields, payload_len: usize, mode: ChecksumMode) -> V
     let template = HeaderTemplate::new(MACS.0, MACS.1, tuple(v6));
     let start = template.base_len() + fields.options.wire_len();
     let mut buf = vec![0xaa; start + payload_len];
-    for (octet, value) in buf[start..].iter_mut().zip((0..=255).cycle()) {
-        *octet = value;
+    for (byte, value) in buf[start..].iter_mut().zip((0..=255).cycle()) {
+        *byte = value;
     }
     let len = template.emit(&mut buf, fields, payload_len, mode);
     assert_eq!(len, buf.len());
     buf
 }
 
-fn parse(octets: &[u8]) -> Result<Segment, ParseError> {
-    Segment::parse(&Frame::contiguous(octets), ChecksumMode::Software)
+fn parse(bytes: &[u8]) -> Result<Segment, ParseError> {
+    Segment::parse(&Frame::contiguous(bytes), ChecksumMode::Software)
 }
 
 fn options() -> impl Strategy<Value = Options> {
@@ -108,24 +108,24 @@ proptest! {
     #[test]
     fn emitted_segment_parses_back(fields in fields(), v6: bool, len in 0usize..2000,
                               cut in 0usize..2000) {
-        let octets = frame(v6, &fields, len, ChecksumMode::Software);
+        let bytes = frame(v6, &fields, len, ChecksumMode::Software);
         // In one run, and in two with the cut anywhere behind the headers.
-        let headers = octets.len() - len;
-        for head in [octets.len(), headers + cut.min(len)] {
-            let rx = Frame { octets: &octets, head, checksum: ChecksumState::Unknown };
+        let headers = bytes.len() - len;
+        for head in [bytes.len(), headers + cut.min(len)] {
+            let rx = Frame { bytes: &bytes, head, checksum: ChecksumState::Unknown };
             let seg = Segment::parse(&rx, ChecksumMode::Software).unwrap();
             prop_assert_eq!(seg.tuple, reversed(tuple(v6)));
             prop_assert_eq!((seg.seq, seg.ack, seg.flags, seg.window, seg.ecn),
                             (fields.seq, fields.ack, fields.flags, fields.window, fields.ecn));
             prop_assert_eq!(&seg.options, &fields.options);
-            prop_assert_eq!(seg.payload.clone(), headers..octets.len());
+            prop_assert_eq!(seg.payload.clone(), headers..bytes.len());
         }
     }
 
     #[test]
     fn emitted_segment_is_parsed_by_smoltcp(fields in fields(), v6: bool, len in 0usize..300) {
-        let octets = frame(v6, &fields, len, ChecksumMode::Software);
-        let ethernet = smol::EthernetFrame::new_checked(&octets[..]).unwrap();
+        let bytes = frame(v6, &fields, len, ChecksumMode::Software);
+        let ethernet = smol::EthernetFrame::new_checked(&bytes[..]).unwrap();
         let caps = ChecksumCapabilities::default();
         let tuple = tuple(v6);
         let (src, dst) = (tuple.local.ip().into(), tuple.remote.ip().into());
@@ -150,29 +150,29 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_do_not_panic(octets in prop::collection::vec(any::<u8>(), 0..200),
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200),
                                flips in prop::collection::vec((0usize..90, any::<u8>()), 1..4),
                                v6: bool, head in 0usize..200) {
-        let _ = parse(&octets);
-        let mut octets = frame(v6, &syn(), 30, ChecksumMode::NotNeeded);
+        let _ = parse(&bytes);
+        let mut bytes = frame(v6, &syn(), 30, ChecksumMode::NotNeeded);
         for (at, value) in flips {
-            octets[at] = value;
+            bytes[at] = value;
         }
-        let head = head.min(octets.len());
-        let rx = Frame { octets: &octets, head, checksum: ChecksumState::Good };
+        let head = head.min(bytes.len());
+        let rx = Frame { bytes: &bytes, head, checksum: ChecksumState::Good };
         if let Ok(seg) = Segment::parse(&rx, ChecksumMode::NotNeeded) {
-            prop_assert!(seg.payload.start <= seg.payload.end && seg.payload.end <= octets.len());
+            prop_assert!(seg.payload.start <= seg.payload.end && seg.payload.end <= bytes.len());
         }
     }
 
     #[test]
     fn bit_error_is_detected_by_checksum(v6: bool, at in 14usize..150, bit in 0u8..8) {
-        let mut octets = frame(v6, &syn(), 80, ChecksumMode::Software);
-        let at = at.min(octets.len() - 1);
-        octets[at] ^= 1 << bit;
+        let mut bytes = frame(v6, &syn(), 80, ChecksumMode::Software);
+        let at = at.min(bytes.len() - 1);
+        bytes[at] ^= 1 << bit;
         // IPv6 covers neither traffic class, flow label nor hop limit.
         let uncovered = v6 && matches!(at, 14..=17 | 21);
-        prop_assert!(uncovered || parse(&octets).is_err());
+        prop_assert!(uncovered || parse(&bytes).is_err());
     }
 }
 
@@ -198,7 +198,7 @@ fn data() -> Fields {
 
 #[test]
 fn syn_matches_golden_bytes() {
-    let octets = frame(false, &syn(), 0, ChecksumMode::Software);
+    let bytes = frame(false, &syn(), 0, ChecksumMode::Software);
     let expected: &[u8] = &[
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
         0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6, 0xae, 0x94, 198, 18, 0, 1, 198, 18, 0,
@@ -207,34 +207,34 @@ fn syn_matches_golden_bytes() {
         0, // TCP
         2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 3, // options
     ];
-    assert_eq!(octets, expected);
+    assert_eq!(bytes, expected);
 }
 
 #[test]
 fn checksum_field_holds_pseudo_header_sum_under_offload() {
     for v6 in [false, true] {
         let l4 = if v6 { 54 } else { 34 };
-        let octets = frame(v6, &data(), 100, ChecksumMode::NotNeeded);
-        assert_eq!(octets[l4 + 16..l4 + 18], [0, 0]);
-        let mut octets = frame(v6, &data(), 100, ChecksumMode::Offload);
+        let bytes = frame(v6, &data(), 100, ChecksumMode::NotNeeded);
+        assert_eq!(bytes[l4 + 16..l4 + 18], [0, 0]);
+        let mut bytes = frame(v6, &data(), 100, ChecksumMode::Offload);
         // What the port then does: sum over header and payload with the field as it is.
-        let sum = !checksum::sum(&octets[l4..]);
-        octets[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
+        let sum = !checksum::sum(&bytes[l4..]);
+        bytes[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
         if !v6 {
-            assert_eq!(octets[24..26], [0, 0]);
-            let sum = !checksum::sum(&octets[14..34]);
-            octets[24..26].copy_from_slice(&sum.to_be_bytes());
+            assert_eq!(bytes[24..26], [0, 0]);
+            let sum = !checksum::sum(&bytes[14..34]);
+            bytes[24..26].copy_from_slice(&sum.to_be_bytes());
         }
-        assert!(parse(&octets).is_ok());
+        assert!(parse(&bytes).is_ok());
     }
 }
 
 #[test]
 fn rx_checksum_state_decides_under_offload() {
-    let mut octets = frame(false, &data(), 100, ChecksumMode::Software);
-    octets[100] ^= 1;
+    let mut bytes = frame(false, &data(), 100, ChecksumMode::Software);
+    bytes[100] ^= 1;
     let check = |mode, checksum| {
-        Segment::parse(&Frame { octets: &octets, head: octets.len(), checksum }, mode).err()
+        Segment::parse(&Frame { bytes: &bytes, head: bytes.len(), checksum }, mode).err()
     };
     let bad = Some(ParseError::BadTcpChecksum);
     assert_eq!(check(ChecksumMode::Offload, ChecksumState::Good), None);
@@ -246,10 +246,10 @@ fn rx_checksum_state_decides_under_offload() {
 
 #[test]
 fn ethernet_padding_is_not_payload() {
-    let mut octets =
+    let mut bytes =
         frame(false, &Fields { flags: Flags::ACK, ..Fields::default() }, 0, ChecksumMode::Software);
-    octets.resize(60, 0x55);
-    let seg = parse(&octets).unwrap();
+    bytes.resize(60, 0x55);
+    let seg = parse(&bytes).unwrap();
     assert_eq!(seg.payload, 54..54);
     assert_eq!(seg.seq_len(), 0);
 }
@@ -258,9 +258,9 @@ fn ethernet_padding_is_not_payload() {
 fn each_malformation_has_its_error() {
     let good = frame(false, &data(), 10, ChecksumMode::NotNeeded);
     let with = |at: usize, value: u8| {
-        let mut octets = good.clone();
-        octets[at] = value;
-        Segment::parse(&Frame::contiguous(&octets), ChecksumMode::NotNeeded).map(|_| ())
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        Segment::parse(&Frame::contiguous(&bytes), ChecksumMode::NotNeeded).map(|_| ())
     };
     assert_eq!(with(0, 9), Ok(()));
     assert_eq!(with(13, 6), Err(ParseError::NotIp));
@@ -276,10 +276,10 @@ fn each_malformation_has_its_error() {
     assert_eq!(with(46, 0xf0), Err(ParseError::BadHeaderLength));
     assert_eq!(with(57, 0), Err(ParseError::BadOption));
     assert_eq!(with(57, 99), Err(ParseError::BadOption));
-    let mut octets = frame(false, &data(), 10, ChecksumMode::Software);
-    octets[22] ^= 1;
-    assert_eq!(parse(&octets), Err(ParseError::BadIpChecksum));
-    let short = Frame { octets: &octets, head: 40, checksum: ChecksumState::Good };
+    let mut bytes = frame(false, &data(), 10, ChecksumMode::Software);
+    bytes[22] ^= 1;
+    assert_eq!(parse(&bytes), Err(ParseError::BadIpChecksum));
+    let short = Frame { bytes: &bytes, head: 40, checksum: ChecksumState::Good };
     assert_eq!(Segment::parse(&short, ChecksumMode::Software), Err(ParseError::Truncated));
 }
 

@@ -6,13 +6,13 @@ pub(super) const MD: &str = "MD";
 pub(super) const MDR: &str = "MDR";
 
 /// What is wrong, segments before that are all right, header and payload of the one that is not,
-/// first two octets of the answer, copies.
+/// first two bytes of the answer, copies.
 pub(super) type Row =
     (&'static str, &'static [&'static str], &'static str, &'static str, &'static str, &'static str);
 
-/// A Send of one octet into the first buffer.
+/// A Send of one byte into the first buffer.
 const SEND_1: &str = "41 43 00000000 00000000 00000001 00000000 61";
-/// A Send of no octets into the second.
+/// A Send of no bytes into the second.
 const SEND_2: &str = "41 43 00000000 00000000 00000002 00000000";
 /// Read Requests that can be served.
 pub(super) const READ_1: &str = "41 41 00000000 00000001 00000001 00000000 \
@@ -24,8 +24,8 @@ pub(super) const RESPONSE: &str = "c1 42 open 0000000000000180 6162636465666768"
 /// DDP and RDMAP headers of a Read Request.
 const READ: &str = "41 41 00000000 00000001 00000001 00000000";
 
-/// Region `open` has offsets 0x100 to 0x1ff. Three buffers are posted: of 4 octets, of 64, and one
-/// that lies in no region. One Read of 8 octets is under way, to offset 0x180 of `open`. IRD is 2.
+/// Region `open` has offsets 0x100 to 0x1ff. Three buffers are posted: of 4 bytes, of 64, and one
+/// that lies in no region. One Read of 8 bytes is under way, to offset 0x180 of `open`. IRD is 2.
 #[rustfmt::skip]
 pub(super) const ROWS: &[Row] = &[
     // DDP, tagged buffers (RFC 5041 section 7.2).

@@ -21,8 +21,8 @@ impl Fixture {
     }
 
     fn word(&self, at: u64) -> u64 {
-        let octets = self.arena.read(at as usize, 8);
-        u64::from_ne_bytes(octets.try_into().unwrap())
+        let bytes = self.arena.read(at as usize, 8);
+        u64::from_ne_bytes(bytes.try_into().unwrap())
     }
 
     fn set_word(&self, at: u64, word: u64) {
@@ -32,15 +32,15 @@ impl Fixture {
 
 /// An Atomic Request of a hostile peer.
 fn atomic_request(stag: u32, to: u64, msn: u32) -> Vec<u8> {
-    let mut octets = [0; ATOMIC_REQUEST_LEN];
-    AtomicRequest { id: 7, stag, to, op: ADD }.emit(&mut octets);
-    untagged(Opcode::AtomicRequest, QN_READ_REQUEST, msn, 0, &octets)
+    let mut bytes = [0; ATOMIC_REQUEST_LEN];
+    AtomicRequest { id: 7, stag, to, op: ADD }.emit(&mut bytes);
+    untagged(Opcode::AtomicRequest, QN_READ_REQUEST, msn, 0, &bytes)
 }
 
 fn atomic_response(id: u32, msn: u32, original: u64) -> Vec<u8> {
-    let mut octets = [0; ATOMIC_RESPONSE_LEN];
-    AtomicResponse { id, original }.emit(&mut octets);
-    untagged(Opcode::AtomicResponse, QN_ATOMIC_RESPONSE, msn, 0, &octets)
+    let mut bytes = [0; ATOMIC_RESPONSE_LEN];
+    AtomicResponse { id, original }.emit(&mut bytes);
+    untagged(Opcode::AtomicResponse, QN_ATOMIC_RESPONSE, msn, 0, &bytes)
 }
 
 const fn immediate(solicited: bool) -> Opcode {
@@ -348,8 +348,8 @@ fn immediate_data_consumes_receive_and_leaves_its_buffer() {
     assert_eq!(left.completions().len(), 4);
 }
 
-fn send_of(octets: &[u8]) -> Operation {
-    let payload = Payload::Inline(octets.iter().copied().collect());
+fn send_of(bytes: &[u8]) -> Operation {
+    let payload = Payload::Inline(bytes.iter().copied().collect());
     Operation::Send { payload, solicited: false, invalidate: None }
 }
 

@@ -11,7 +11,7 @@ use crate::wire::seq::Seq;
 
 const MSS: u32 = 1460;
 
-/// A controller and a path on which every octet of the window is acknowledged once per round
+/// A controller and a path on which every byte of the window is acknowledged once per round
 /// trip.
 struct Path {
     cc: Congestion,
@@ -34,10 +34,10 @@ impl Path {
         path
     }
 
-    fn ack(&mut self, octets: u32) {
+    fn ack(&mut self, bytes: u32) {
         self.cc.on_ack(&AckSample {
             now: self.now,
-            octets,
+            bytes,
             mss: self.mss,
             srtt_ns: self.rtt_ns,
             rtt_ns: None,
@@ -149,7 +149,7 @@ fn integer_cubic_matches_the_formulas() {
         let rtt_ns = 10u64.pow(rng.random_range(4..9)) * rng.random_range(1..10);
         let mut path = Path::new(rtt_ns, mss);
         path.cc.window.ssthresh = mss * rng.random_range(20..400);
-        let segments = |octets: u32| f64::from(octets) / f64::from(mss);
+        let segments = |bytes: u32| f64::from(bytes) / f64::from(mss);
         let mut model = Model {
             cwnd: segments(path.cc.cwnd()),
             ssthresh: segments(path.cc.window.ssthresh),
@@ -167,11 +167,11 @@ fn integer_cubic_matches_the_formulas() {
             if rng.random_range(0..5000) == 0 {
                 path.now = path.now + rtt_ns * rng.random_range(1..100);
             }
-            let octets = path.cc.cwnd() / u32::try_from(per_round).unwrap();
-            path.ack(octets);
+            let bytes = path.cc.cwnd() / u32::try_from(per_round).unwrap();
+            path.ack(bytes);
             let seconds = |ns: u64| ns as f64 / 1e9;
-            model.ack(seconds(path.now.as_nanos()), seconds(rtt_ns), segments(octets));
-            let flight = path.cc.cwnd() - octets;
+            model.ack(seconds(path.now.as_nanos()), seconds(rtt_ns), segments(bytes));
+            let flight = path.cc.cwnd() - bytes;
             match rng.random_range(0..8000) {
                 0..4 => {
                     path.cc.on_loss(flight, mss);
