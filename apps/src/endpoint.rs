@@ -283,14 +283,9 @@ impl MessageChannel {
         let count = usize::try_from(slots)?;
         let qp = end.create_qp(count, count)?;
         let bytes = count * usize::try_from(slot_len)?;
-        let inbox = end.alloc_mr(bytes, Access::LOCAL_WRITE)?;
-        let channel = Self {
-            qp,
-            recv_mr: inbox,
-            slot_len,
-            tx_backlog: VecDeque::new(),
-            sends_outstanding: 0,
-        };
+        let recv_mr = end.alloc_mr(bytes, Access::LOCAL_WRITE)?;
+        let channel =
+            Self { qp, recv_mr, slot_len, tx_backlog: VecDeque::new(), sends_outstanding: 0 };
         for slot in 0..slots {
             channel.post_recv(slot)?;
         }

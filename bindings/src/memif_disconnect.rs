@@ -187,7 +187,7 @@ pub(crate) fn hook_log() -> Result<(), Error> {
         let driver = unsafe { sys::rte_log_register(c"pmd.net.memif".as_ptr()) };
         let driver = check_log(driver)?;
         // SAFETY: reads a number.
-        let shown_of_all = unsafe { sys::rte_log_get_global_level() };
+        let global_level = unsafe { sys::rte_log_get_global_level() };
         // SAFETY: reads a number of a registered type.
         let shown = unsafe { sys::rte_log_get_level(driver) };
         let shown = check_log(shown)?;
@@ -199,7 +199,7 @@ pub(crate) fn hook_log() -> Result<(), Error> {
         check_log(unsafe { sys::rte_log_set_level(driver, sys::RTE_LOG_DEBUG) })?;
         // SAFETY: stores a number.
         unsafe { sys::rte_log_set_global_level(sys::RTE_LOG_DEBUG) };
-        Ok(LogHook { logtype: driver, level: shown, global_level: shown_of_all })
+        Ok(LogHook { logtype: driver, level: shown, global_level })
     });
     outcome.as_ref().map(|_| ()).map_err(|error| *error)
 }

@@ -137,28 +137,28 @@ pub fn dissect(file: &Path, sender: IpAddr, checksums: bool) -> io::Result<Disse
 }
 
 fn parse_dissection(text: &str) -> Dissection {
-    let mut verdict = Dissection::default();
+    let mut dissection = Dissection::default();
     let mut frame = "";
     for line in text.lines() {
         if line.starts_with("Frame ") {
             frame = line.split(':').next().unwrap_or_default();
         } else if line.contains("(Good CRC32)") {
-            verdict.good_crc += 1;
+            dissection.good_crc += 1;
         } else if line.contains("(Bad CRC32") {
-            verdict.bad_crc += 1;
+            dissection.bad_crc += 1;
         } else if line.contains("ID Req frame:") || line.contains("ID Rep frame:") {
-            verdict.startup_frames += 1;
+            dissection.startup_frames += 1;
         } else if let Some((_, name)) = line.split_once("OpCode: ") {
             let name = name.split(" (").next().unwrap_or(name).to_owned();
-            *verdict.segments.entry(name).or_default() += 1;
+            *dissection.segments.entry(name).or_default() += 1;
         } else if line.contains("Malformed")
             || line.contains("Expert Info (Error/")
             || line.contains("Status: Bad]")
         {
-            verdict.problems.push(format!("{frame}: {}", line.trim()));
+            dissection.problems.push(format!("{frame}: {}", line.trim()));
         }
     }
-    verdict
+    dissection
 }
 
 /// What captures need and this machine lacks.

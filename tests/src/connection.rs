@@ -42,8 +42,8 @@ impl<'a> TestConnection<'a> {
     pub fn new(stack: &'a Stack, qp: Qp, mut peer: Peer) -> Self {
         peer.memory = vec![0; MEMORY_LEN];
         let shared = stack.alloc_mr(MEMORY_LEN, Access::ALL);
-        let inbox = stack.alloc_mr(MEMORY_LEN, Access::LOCAL_WRITE);
-        Self { stack, qp, shared_mr: shared, recv_mr: inbox, peer }
+        let recv_mr = stack.alloc_mr(MEMORY_LEN, Access::LOCAL_WRITE);
+        Self { stack, qp, shared_mr: shared, recv_mr, peer }
     }
 
     /// The stack accepts.

@@ -97,10 +97,10 @@ pub fn startup(data: &[u8]) {
         // A revision below 2 cannot announce the block; nothing else gets lost.
         assert_eq!(Startup::parse(&again, kind), Ok(Some((frame.clone(), again.len()))));
 
-        let wishes = Offer { ird: 8, ord: 8, ..Offer::default() };
+        let offer = Offer { ird: 8, ord: 8, ..Offer::default() };
         if kind == FrameKind::Request {
             let met = startup::check_request(&frame).is_ok();
-            let (reply, terms) = startup::accept(&frame, wishes, b"data");
+            let (reply, terms) = startup::accept(&frame, offer, b"data");
             assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= startup::READ_DEPTH_MAX);
             assert!(!met || (terms.crc == frame.crc && terms.markers_out == frame.markers));
             let mut out = vec![0; reply.wire_len()];
@@ -108,7 +108,7 @@ pub fn startup(data: &[u8]) {
             startup::reject(&frame, startup::ReadDepths::default(), b"no").emit(&mut [0; 64]);
         } else {
             for revision in [0, 1, 2] {
-                if let Ok(terms) = startup::process_reply(&frame, wishes, revision) {
+                if let Ok(terms) = startup::process_reply(&frame, offer, revision) {
                     assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= 8);
                 }
             }
@@ -227,12 +227,12 @@ pub fn headers(data: &[u8]) {
             response.emit(&mut again);
             assert_eq!(again, payload);
         }
-        if let Some(told) = Terminate::parse(payload) {
+        if let Some(terminate) = Terminate::parse(payload) {
             let mut again = [0; TERMINATE_LEN_MAX];
-            told.emit(&mut again);
+            terminate.emit(&mut again);
             // Of an unknown cause nobody can tell which way round it is.
-            if terminate::is_defined(told.layer, told.error_type, told.code) {
-                assert_eq!(Terminate::parse(&again[..told.wire_len()]), Some(told));
+            if terminate::is_defined(terminate.layer, terminate.error_type, terminate.code) {
+                assert_eq!(Terminate::parse(&again[..terminate.wire_len()]), Some(terminate));
             }
         }
     }

@@ -135,15 +135,15 @@ fn silent_connections_are_bounded_and_the_oldest_is_reset_first() {
 fn flood_from_one_address_evicts_only_its_own_connections() {
     const BOUND: usize = 100;
     let mut fx = Fixture::new(|config| config.awaiting_request_max = BOUND);
-    let honest: IpAddr = Ipv4Addr::new(198, 18, 0, 77).into();
-    let mut honest = Peer::at(honest, 5000);
-    honest.handshake(&mut fx, MSS);
+    let legitimate: IpAddr = Ipv4Addr::new(198, 18, 0, 77).into();
+    let mut legitimate = Peer::at(legitimate, 5000);
+    legitimate.handshake(&mut fx, MSS);
     for peer in &mut silent_peers(&mut fx, SILENT_COUNT) {
         peer.receive(&fx);
-        honest.receive(&fx);
+        legitimate.receive(&fx);
     }
     assert!(fx.engine.counters().requests_evicted >= 900);
-    honest.send(&mut fx, &mpa_request());
+    legitimate.send(&mut fx, &mpa_request());
     fx.poll();
     fx.connect_request();
 }

@@ -536,9 +536,9 @@ fn only_the_first_error_is_reported_and_nothing_is_placed_after_it() {
     fx.inject(&bytes);
     fx.inject_ulpdu(&send_segment(4, 0, true, b"later still"));
     assert_eq!(fx.arena.read(0, 2048), [0; 2048]);
-    let told = fx.sent_terminate();
-    assert_eq!(told.cause(), (1, 1, 1));
-    assert_eq!(told.ddp_header, bad[..14]);
+    let terminate = fx.sent_terminate();
+    assert_eq!(terminate.cause(), (1, 1, 1));
+    assert_eq!(terminate.ddp_header, bad[..14]);
     let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, (1..=6).map(|wr_id| (wr_id, WcStatus::Flushed)).collect::<Vec<_>>());
     assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));

@@ -261,8 +261,8 @@ fn wrong_fpduptr_in_ooo_segment_is_found_when_the_gap_is_filled() {
     marked.fx.retransmit(&later);
     marked.fx.retransmit(&gap);
     marked.fx.retransmit(&astray);
-    let told = marked.fx.sent_terminate();
-    assert_eq!(told.cause(), (2, 0, 3));
+    let terminate = marked.fx.sent_terminate();
+    assert_eq!(terminate.cause(), (2, 0, 3));
     assert_eq!(marked.fx.arena.read(0, 100), [1; 100], "what came before is there");
     assert_eq!(marked.fx.arena.read(2000, 700), [0; 700]);
 }

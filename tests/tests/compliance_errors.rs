@@ -25,9 +25,9 @@ fn foreign_pd_stag_is_not_invalidated_read_or_written() {
     fx.post_recv(1, 0, 64);
     let bad = send_as(opcode::SEND_INVALIDATE, 1, stag, b"bye");
     fx.inject_ulpdu(&bad);
-    let told = fx.sent_terminate();
-    assert_eq!((told.cause(), &told.ddp_header[..]), ((0, 1, 9), &bad[..18]));
-    assert!(told.rdma_header.is_empty());
+    let terminate = fx.sent_terminate();
+    assert_eq!((terminate.cause(), &terminate.ddp_header[..]), ((0, 1, 9), &bad[..18]));
+    assert!(terminate.rdma_header.is_empty());
     assert_eq!(wc_statuses(&mut fx), [(1, WcStatus::Flushed)]);
     assert!(fx.arena.regions().pd_of(stag).is_some());
     for (ulpdu, cause) in [(0, (1, 1, 2)), (1, (0, 1, 3))] {
@@ -50,8 +50,8 @@ fn invalidate_of_unknown_stag_is_refused() {
         let mut fx = connected();
         fx.post_recv(1, 0, 64);
         fx.inject_ulpdu(&send_as(opcode, 1, 0x1234_5678, b"bye"));
-        let told = fx.sent_terminate();
-        assert_eq!(told.cause(), (0, 2, 9));
+        let terminate = fx.sent_terminate();
+        assert_eq!(terminate.cause(), (0, 2, 9));
         assert_eq!(wc_statuses(&mut fx), [(1, WcStatus::Flushed)]);
         assert!(is_terminate_sent(&mut fx));
     }
@@ -63,9 +63,9 @@ fn read_of_unknown_stag_is_refused() {
     let mut fx = connected();
     let bad = read_request(1, fx.mem_stag ^ 1, 0, 10, 0x123);
     fx.inject_ulpdu(&bad);
-    let told = fx.sent_terminate();
-    assert_eq!(told.cause(), (0, 1, 0));
-    assert_eq!((&told.ddp_header[..], &told.rdma_header[..]), (&bad[..18], &bad[18..]));
+    let terminate = fx.sent_terminate();
+    assert_eq!(terminate.cause(), (0, 1, 0));
+    assert_eq!((&terminate.ddp_header[..], &terminate.rdma_header[..]), (&bad[..18], &bad[18..]));
     assert!(is_terminate_sent(&mut fx));
 }
 
@@ -75,9 +75,9 @@ fn expect_read_refused(access: Access, foreign: bool, to: u64, len: u32, code: u
     let stag = fx.register(4096, 64, access, foreign);
     let bad = read_request(1, stag, to, len, 0x123);
     fx.inject_ulpdu(&bad);
-    let told = fx.sent_terminate();
-    assert_eq!(told.cause(), (0, 1, code), "{len} octets at {to}");
-    assert_eq!((&told.ddp_header[..], &told.rdma_header[..]), (&bad[..18], &bad[18..]));
+    let terminate = fx.sent_terminate();
+    assert_eq!(terminate.cause(), (0, 1, code), "{len} octets at {to}");
+    assert_eq!((&terminate.ddp_header[..], &terminate.rdma_header[..]), (&bad[..18], &bad[18..]));
     assert!(is_terminate_sent(&mut fx));
 }
 
@@ -119,10 +119,10 @@ fn only_a_refused_read_request_has_its_rdma_header_in_terminate() {
         let mut fx = connected();
         fx.post_recv(1, 0, 64);
         fx.inject_ulpdu(&bad);
-        let told = fx.sent_terminate();
-        assert_eq!(told.cause(), cause);
-        assert_eq!(told.ddp_header, bad[..18]);
-        assert_eq!(told.rdma_header, bad[copied]);
+        let terminate = fx.sent_terminate();
+        assert_eq!(terminate.cause(), cause);
+        assert_eq!(terminate.ddp_header, bad[..18]);
+        assert_eq!(terminate.rdma_header, bad[copied]);
     }
 }
 
@@ -216,12 +216,15 @@ fn wrong_rdmap_version_is_refused() {
             let mut bad = ulpdu;
             bad[1] = bad[1] & 0x3f | version;
             fx.inject_ulpdu(&bad);
-            let told = fx.sent_terminate();
-            assert_eq!(told.cause(), (0, 2, 5));
+            let terminate = fx.sent_terminate();
+            assert_eq!(terminate.cause(), (0, 2, 5));
             let len = if bad[0] & 0x80 == 0 { 18 } else { 14 };
             // A Read Request that is whole is told with its own header (section 7.1, item 3).
             let request = if bad.len() == 46 { 28 } else { 0 };
-            assert_eq!((&told.ddp_header[..], told.rdma_header.len()), (&bad[..len], request));
+            assert_eq!(
+                (&terminate.ddp_header[..], terminate.rdma_header.len()),
+                (&bad[..len], request)
+            );
             assert_eq!(wc_statuses(&mut fx), [(1, WcStatus::Flushed)]);
         }
     }
@@ -325,7 +328,9 @@ fn terminate_ulpdu(bytes: &[u8]) -> Vec<u8> {
 
 fn received_cause(fx: &mut Fixture) -> (u8, u8, u8) {
     match fx.end_reason() {
-        Some(EndReason::TerminateReceived(told)) => (told.layer, told.error_type, told.code),
+        Some(EndReason::TerminateReceived(terminate)) => {
+            (terminate.layer, terminate.error_type, terminate.code)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -439,11 +444,13 @@ fn application_sees_the_sent_terminate() {
         fx.post_recv(1, 0, 64);
         fx.inject_ulpdu(&bad);
         let sent = fx.sent_terminate();
-        let Some(EndReason::TerminateSent(told)) = fx.end_reason() else { panic!("no Terminate") };
-        assert_eq!((told.cause(), sent.cause()), (cause, cause));
-        assert_eq!(told.segment_len.map(usize::from), Some(bad.len()));
+        let Some(EndReason::TerminateSent(terminate)) = fx.end_reason() else {
+            panic!("no Terminate")
+        };
+        assert_eq!((terminate.cause(), sent.cause()), (cause, cause));
+        assert_eq!(terminate.segment_len.map(usize::from), Some(bad.len()));
         let header_len = if bad[0] & 0x80 == 0 { 18 } else { 14 };
-        assert_eq!(told.ddp_header(), &bad[..header_len]);
+        assert_eq!(terminate.ddp_header(), &bad[..header_len]);
     }
 }
 

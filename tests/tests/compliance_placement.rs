@@ -27,10 +27,10 @@ fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
 fn expect_refused(fx: &mut Fixture, ulpdu: &[u8], expected: (u8, u8, u8)) {
     let before = fx.arena.read(0, 1 << 16);
     fx.inject_ulpdu(ulpdu);
-    let told = fx.sent_terminate();
-    assert_eq!(told.cause(), expected, "{ulpdu:02x?}");
+    let terminate = fx.sent_terminate();
+    assert_eq!(terminate.cause(), expected, "{ulpdu:02x?}");
     let len = if ulpdu[0] & 0x80 == 0 { HEADER_LENS.1 } else { HEADER_LENS.0 };
-    assert_eq!(told.ddp_header, ulpdu[..len], "the header comes back");
+    assert_eq!(terminate.ddp_header, ulpdu[..len], "the header comes back");
     assert!(fx.arena.read(0, 1 << 16) == before, "{ulpdu:02x?}");
     assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
 }
@@ -102,8 +102,8 @@ fn stag_of_another_stream_is_invalid_in_older_versions() {
         assert_eq!(heard[6..8], [0x40, rv | 7]);
         assert_eq!(heard[24..26], [0x11, 0], "1/1/00");
         let reason = fx.end_reason();
-        let Some(EndReason::TerminateSent(told)) = reason else { panic!("{reason:?}") };
-        assert_eq!(told.cause(), (1, 1, 0));
+        let Some(EndReason::TerminateSent(terminate)) = reason else { panic!("{reason:?}") };
+        assert_eq!(terminate.cause(), (1, 1, 0));
         assert_eq!(fx.arena.read(4096, 1), [0]);
         // Its own stream has it still.
         fx.swap_connection(&mut first);

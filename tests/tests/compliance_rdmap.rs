@@ -360,8 +360,8 @@ fn ird_is_per_stream() {
     let ulpdu = request(&fx, 3);
     fx.inject_ulpdu(&ulpdu);
     let reason = fx.end_reason();
-    let Some(EndReason::TerminateSent(told)) = reason else { panic!("{reason:?}") };
-    assert_eq!(told.cause(), (1, 2, 2), "the first one was full all the while");
+    let Some(EndReason::TerminateSent(terminate)) = reason else { panic!("{reason:?}") };
+    assert_eq!(terminate.cause(), (1, 2, 2), "the first one was full all the while");
 }
 
 // req-test: RDMAP-082, RDMAP-231, RDMAP-235, RDMAP-237

@@ -246,9 +246,9 @@ fn stag_scope_is_a_pd_or_one_stream_of_it() {
             fx.inject_ulpdu(&ulpdu);
             // What the domain shares may be used by all of it, and invalidated by none.
             if others || (attempt == 2 && !own) {
-                let told = fx.sent_terminate();
+                let terminate = fx.sent_terminate();
                 let causes = [cause, (0, 2, 9)];
-                assert!(causes.contains(&told.cause()), "{attempt}: {:?}", told.cause());
+                assert!(causes.contains(&terminate.cause()), "{attempt}: {:?}", terminate.cause());
                 assert_eq!(fx.arena.read(1024, 1), [0]);
                 assert!(fx.arena.regions().pd_of(stag).is_some(), "it stays valid");
             } else {

@@ -63,8 +63,8 @@ impl Pair {
         [0, 1].map(|end| {
             let Event::Disconnected { reason, .. } = event(world, end) else { panic!("no end") };
             let more = world.ends[end].engine.next_event().map(|event| match event {
-                Event::TerminateReceived { qp, terminate: told } if qp == self.qps[end] => {
-                    told.unwrap()
+                Event::TerminateReceived { qp, terminate } if qp == self.qps[end] => {
+                    terminate.unwrap()
                 }
                 other => panic!("{other:?}"),
             });
@@ -97,7 +97,7 @@ fn crossing_terminates_are_both_reported() {
         }
         let [(left, to_left), (right, to_right)] = pair.outcomes();
         let [left, right] = [left, right].map(|reason| match reason {
-            EndReason::TerminateSent(told) => told,
+            EndReason::TerminateSent(terminate) => terminate,
             other => panic!("{other:?}"),
         });
         assert_eq!((to_left, to_right), (Some(right), Some(left)));
@@ -133,13 +133,13 @@ fn crossing_terminates_are_reported_on_a_lossy_wire() {
         let [left, right] = pair.outcomes();
         for ((reason, late), (other, _)) in [(left, right), (right, left)] {
             match (reason, other) {
-                (EndReason::TerminateSent(_), EndReason::TerminateSent(told)) => {
-                    assert_eq!(late, Some(told), "{seed}");
+                (EndReason::TerminateSent(_), EndReason::TerminateSent(terminate)) => {
+                    assert_eq!(late, Some(terminate), "{seed}");
                     crossed += 1;
                 }
-                (EndReason::TerminateSent(sent), EndReason::TerminateReceived(told))
-                | (EndReason::TerminateReceived(told), EndReason::TerminateSent(sent)) => {
-                    assert_eq!((sent, late), (told, None), "{seed}");
+                (EndReason::TerminateSent(sent), EndReason::TerminateReceived(terminate))
+                | (EndReason::TerminateReceived(terminate), EndReason::TerminateSent(sent)) => {
+                    assert_eq!((sent, late), (terminate, None), "{seed}");
                 }
                 other => panic!("{seed}: {other:?}"),
             }

@@ -119,15 +119,15 @@ fn rdmap_payload_headers() {
     let both = nothing.with_segment(&segment);
     let mut length = nothing;
     length.segment_len = both.segment_len;
-    for (name, told) in [
+    for (name, terminate) in [
         ("terminate, nothing", nothing),
         ("terminate, M", length),
         ("terminate, M and D, tagged", both),
     ] {
-        let mut out = vec![0xff; told.wire_len()];
-        told.emit(&mut out);
+        let mut out = vec![0xff; terminate.wire_len()];
+        terminate.emit(&mut out);
         assert_eq!(out, golden(name), "{name}");
-        assert_eq!(Terminate::parse(&out), Some(told));
+        assert_eq!(Terminate::parse(&out), Some(terminate));
     }
 }
 
@@ -326,8 +326,8 @@ fn tshark_accepts_all_exchanges() {
     let begins_unframed = Step::Stack(vec!["unframed".to_owned()]);
     let unframed = exchanges.values().filter(|steps| steps.contains(&begins_unframed)).count();
     for end in 0..2 {
-        let verdict = capture::dissect(&file, address(end), true).unwrap();
-        assert!(verdict.is_clean(), "{verdict:?}");
-        assert_eq!(verdict.startup_frames, exchanges.len() - unframed, "{verdict:?}");
+        let dissection = capture::dissect(&file, address(end), true).unwrap();
+        assert!(dissection.is_clean(), "{dissection:?}");
+        assert_eq!(dissection.startup_frames, exchanges.len() - unframed, "{dissection:?}");
     }
 }

@@ -30,7 +30,7 @@ struct Fixture {
     closed: Mr,
     /// In another protection domain.
     foreign: Mr,
-    inbox: Mr,
+    recv_mr: Mr,
 }
 
 /// STags that frames name.
@@ -56,7 +56,7 @@ impl Fixture {
             open: stack.alloc_mr(len, Access::ALL),
             closed: stack.alloc_mr(len, Access::LOCAL_WRITE),
             foreign: stack.alloc_mr_in(&other, len, Access::ALL),
-            inbox: stack.alloc_mr(2 * len, Access::LOCAL_WRITE),
+            recv_mr: stack.alloc_mr(2 * len, Access::LOCAL_WRITE),
             listener,
             stack,
         }
@@ -84,7 +84,7 @@ impl Fixture {
         });
         let qp = self.stack.create_qp();
         for (wr_id, at) in [(0, 0), (1, LEN)] {
-            post_recv(&qp, wr_id, self.inbox.sge(at as usize, LEN));
+            post_recv(&qp, wr_id, self.recv_mr.sge(at as usize, LEN));
         }
         post_recv(&qp, 2, Sge { addr: 0, len: LEN, lkey: self.open.rkey() ^ 1 });
         let request = self.listener.accept_timeout(TIMEOUT).expect("a request");
@@ -231,22 +231,22 @@ fn rdmap_cases(stags: &Stags) -> Vec<Case> {
 }
 
 /// Checks what the peer was told of `ulpdu`: copies and length as the texts want them.
-fn check_terminate_headers(name: &str, told: &peer::Terminate, ulpdu: &[u8]) {
-    let is_local = told.error_type == 0;
+fn check_terminate_headers(name: &str, terminate: &peer::Terminate, ulpdu: &[u8]) {
+    let is_local = terminate.error_type == 0;
     if is_local || ulpdu.is_empty() {
-        assert_eq!((told.segment_len, told.ddp_header.len()), (None, 0), "{name}");
+        assert_eq!((terminate.segment_len, terminate.ddp_header.len()), (None, 0), "{name}");
         return;
     }
-    assert_eq!(told.segment_len.map(usize::from), Some(ulpdu.len()), "{name}");
+    assert_eq!(terminate.segment_len.map(usize::from), Some(ulpdu.len()), "{name}");
     let header_len = if ulpdu[0] & 0x80 != 0 { 14 } else { 18 };
     let mut header = ulpdu[..ulpdu.len().min(header_len)].to_vec();
     header.resize(header_len, 0);
-    assert_eq!(told.ddp_header, header, "{name}");
+    assert_eq!(terminate.ddp_header, header, "{name}");
     let is_whole_read = ulpdu.len() == 46
         && ulpdu[1] & 0x0F == opcode::READ_REQUEST
         && ulpdu[6..10] == [0, 0, 0, 1];
-    let request = if told.layer == 0 && is_whole_read { &ulpdu[18..] } else { &[] };
-    assert_eq!(told.rdma_header, request, "{name}");
+    let request = if terminate.layer == 0 && is_whole_read { &ulpdu[18..] } else { &[] };
+    assert_eq!(terminate.rdma_header, request, "{name}");
 }
 
 #[test]
@@ -279,17 +279,17 @@ fn each_violation_gets_its_terminate() {
             peer.send_ulpdu(&ulpdu).unwrap();
             peer.serve_until(|peer| peer.terminate.is_some())
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
-            let told = peer.terminate.clone().unwrap();
-            assert_eq!(told.cause(), expected, "{name}");
+            let terminate = peer.terminate.clone().unwrap();
+            assert_eq!(terminate.cause(), expected, "{name}");
             let mut on_the_wire = ulpdu.clone();
             if is_old {
                 peer::toggle_versions(&mut on_the_wire);
             }
-            check_terminate_headers(name, &told, &on_the_wire);
+            check_terminate_headers(name, &terminate, &on_the_wire);
             match qp.wait_event(TIMEOUT) {
                 Some(Event::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
                     assert_eq!(sent.cause(), expected, "{name}");
-                    assert_eq!(sent.ddp_header(), told.ddp_header, "{name}");
+                    assert_eq!(sent.ddp_header(), terminate.ddp_header, "{name}");
                 }
                 event => panic!("{name}: {event:?}"),
             }
@@ -324,12 +324,15 @@ fn terminates_for_local_causes_have_no_headers() {
         return;
     }
     let fx = Fixture::new();
-    let told = |peer: &mut Peer| {
+    let terminate = |peer: &mut Peer| {
         peer.serve_until(|peer| peer.terminate.is_some()).unwrap();
-        let told = peer.terminate.clone().unwrap();
-        assert_eq!((told.segment_len, told.ddp_header.len(), told.rdma_header.len()), (None, 0, 0));
+        let terminate = peer.terminate.clone().unwrap();
+        assert_eq!(
+            (terminate.segment_len, terminate.ddp_header.len(), terminate.rdma_header.len()),
+            (None, 0, 0)
+        );
         assert!(!peer.serve_one().unwrap_or(false), "more after the Terminate");
-        told.cause()
+        terminate.cause()
     };
     let nothing = write(0, 0, 0);
     let damaged = || {
@@ -349,7 +352,7 @@ fn terminates_for_local_causes_have_no_headers() {
         peer.send(opcode::SEND, 0, b"x").unwrap();
         assert_eq!(fx.stack.expect_success().byte_len, 1);
         qp.terminate(cause).unwrap();
-        assert_eq!(told(&mut peer), expected);
+        assert_eq!(terminate(&mut peer), expected);
         let flushed = fx.stack.completions(2);
         assert!(flushed.iter().all(|wc| wc.status == WcStatus::Flushed));
     }
@@ -359,7 +362,7 @@ fn terminates_for_local_causes_have_no_headers() {
     peer.send_ulpdu(&nothing).unwrap();
     let bad = Sge { addr: 0, len: 5, lkey: fx.open.lkey() ^ 1 };
     post_send(&qp, 9, gather(bad));
-    assert_eq!(told(&mut peer), (0, 0, 0));
+    assert_eq!(terminate(&mut peer), (0, 0, 0));
     let ended = fx.stack.completions(4);
     assert_eq!((ended[0].wr_id, ended[0].status), (9, WcStatus::LocalProtection));
 
@@ -367,7 +370,7 @@ fn terminates_for_local_causes_have_no_headers() {
     let (_qp, mut peer) = fx.connect(Version::Ietf);
     peer.send_ulpdu(&nothing).unwrap();
     peer.write_raw(&damaged()).unwrap();
-    assert_eq!(told(&mut peer), (2, 0, 2));
+    assert_eq!(terminate(&mut peer), (2, 0, 2));
     fx.check_receives("CRC");
 
     // In the very first FPDU it cannot be told: the connection is reset.
@@ -428,10 +431,10 @@ fn every_received_terminate_is_reported_in_full() {
         match qp.wait_event(TIMEOUT) {
             Some(Event::Disconnected { reason, .. }) => {
                 assert_eq!(reason.error(), Some((layer, kind, code)));
-                let EndReason::TerminateReceived(told) = reason else { panic!("{reason:?}") };
-                assert_eq!(told.segment_len, (bits != 0).then_some(0x1234));
-                assert_eq!(told.ddp_header(), &copies[..copies.len().min(18)]);
-                assert_eq!(told.rdma_header(), copies.get(18..).unwrap_or_default());
+                let EndReason::TerminateReceived(terminate) = reason else { panic!("{reason:?}") };
+                assert_eq!(terminate.segment_len, (bits != 0).then_some(0x1234));
+                assert_eq!(terminate.ddp_header(), &copies[..copies.len().min(18)]);
+                assert_eq!(terminate.rdma_header(), copies.get(18..).unwrap_or_default());
             }
             event => panic!("{event:?}"),
         }

@@ -110,14 +110,14 @@ fn bytes(salt: usize, number: usize) -> Vec<u8> {
 
 /// Messages in both directions, all posted at once.
 fn bulk(stack: &Stack, link: &mut TestConnection<'_>, salt: usize) {
-    let inbox = stack.alloc_mr(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
-    let outbox = stack.alloc_mr(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
+    let recv_mr = stack.alloc_mr(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
+    let send_mr = stack.alloc_mr(MESSAGE_LEN * MESSAGES, ferrowarp::Access::LOCAL_WRITE);
     let count = u32::try_from(MESSAGE_LEN).unwrap();
     for number in 0..MESSAGES {
         let at = number * MESSAGE_LEN;
-        outbox.write(at, &bytes(salt + 1, number));
-        post_recv(&link.qp, number as u64, inbox.sge(at, count));
-        post_send(&link.qp, 100 + number as u64, gather(outbox.sge(at, count)));
+        send_mr.write(at, &bytes(salt + 1, number));
+        post_recv(&link.qp, number as u64, recv_mr.sge(at, count));
+        post_send(&link.qp, 100 + number as u64, gather(send_mr.sge(at, count)));
     }
     // The peer's sending must not wait for its receiving: the stack's window is open.
     for number in 0..MESSAGES {
@@ -135,7 +135,7 @@ fn bulk(stack: &Stack, link: &mut TestConnection<'_>, salt: usize) {
     assert!(received.map(|wc| wc.wr_id).eq(0..MESSAGES as u64), "{wcs:?}");
     let mut found = vec![0; MESSAGE_LEN];
     for number in 0..MESSAGES {
-        inbox.read(number * MESSAGE_LEN, &mut found);
+        recv_mr.read(number * MESSAGE_LEN, &mut found);
         assert!(found == bytes(salt, number), "message {number} of the peer");
     }
 }

@@ -248,10 +248,10 @@ fn refused_access_terminates_both_ends() {
     let read_only = register(&world, 1, Access::REMOTE_READ);
     world.ends[0].engine.post_send(active, write(1, read_only, 0)).unwrap();
     let Event::Disconnected { qp, reason } = event(&mut world, 1) else { panic!() };
-    let EndReason::TerminateSent(told) = reason else { panic!("{reason:?}") };
-    assert_eq!((qp, told.cause(), told.ddp_header().len()), (passive, (1, 1, 0), 14));
+    let EndReason::TerminateSent(terminate) = reason else { panic!("{reason:?}") };
+    assert_eq!((qp, terminate.cause(), terminate.ddp_header().len()), (passive, (1, 1, 0), 14));
     let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
-    assert_eq!((qp, reason), (active, EndReason::TerminateReceived(told)));
+    assert_eq!((qp, reason), (active, EndReason::TerminateReceived(terminate)));
     assert_eq!(world.ends[1].arena.read(0, 4), [0; 4]);
     // The next connection works.
     let [active, passive] = connected(&mut world);

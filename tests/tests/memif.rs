@@ -41,9 +41,9 @@ fn rdma_between_two_processes() {
 
     let qp = stack.create_qp();
     let shared = stack.alloc_mr(LEN, Access::ALL);
-    let inbox = stack.alloc_mr(100, Access::LOCAL_WRITE);
+    let recv_mr = stack.alloc_mr(100, Access::LOCAL_WRITE);
     for wr_id in 0..2 {
-        post_recv(&qp, wr_id, inbox.sge(0, 100));
+        post_recv(&qp, wr_id, recv_mr.sge(0, 100));
     }
     let Some(request) = listener.accept_timeout(PROCESS_TIMEOUT) else {
         panic!("nobody came: {}", other.finish(Duration::ZERO).unwrap().output);
@@ -62,7 +62,7 @@ fn rdma_between_two_processes() {
     assert!(matches!(qp.wait_event(PROCESS_TIMEOUT), Some(Event::Disconnected { .. })));
     let ended = other.finish(PROCESS_TIMEOUT).unwrap();
     assert!(ended.success(), "{:?}: {}", ended.status, ended.output);
-    drop((qp, listener, shared, inbox));
+    drop((qp, listener, shared, recv_mr));
     stack.context.clone().close();
     drop(stack);
     assert!(!socket.exists(), "the socket is left behind");
@@ -70,10 +70,10 @@ fn rdma_between_two_processes() {
 
 fn client(socket: &str) {
     let stack = Stack::on_device(&format!("memif:{socket},client"), KERNEL);
-    let inbox = stack.alloc_mr(100, Access::LOCAL_WRITE);
+    let recv_mr = stack.alloc_mr(100, Access::LOCAL_WRITE);
     let mine = stack.alloc_mr(LEN, Access::LOCAL_WRITE);
     let qp = stack.create_qp();
-    post_recv(&qp, 0, inbox.sge(0, 100));
+    post_recv(&qp, 0, recv_mr.sge(0, 100));
     qp.connect(SocketAddr::from((STACK, PORT)), ConnParam::default()).unwrap();
     qp.wait_established(PROCESS_TIMEOUT).unwrap();
     post_send(&qp, 1, inline(b"where?"));
@@ -81,7 +81,7 @@ fn client(socket: &str) {
     seen.sort_unstable();
     assert_eq!(seen, [0, 1]);
     let mut answer = [0; 12];
-    inbox.read(0, &mut answer);
+    recv_mr.read(0, &mut answer);
     let addr = u64::from_be_bytes(answer[..8].try_into().unwrap());
     let rkey = u32::from_be_bytes(answer[8..].try_into().unwrap());
 

@@ -577,8 +577,8 @@ fn rst_goes_to_the_source_link_address() {
         let [Sent::Tcp(reset, PEER)] = &sent[..] else { panic!("{sent:?}") };
         assert!(reset.flags.has(Flags::RST));
         // Not to what nobody can be, nor for what is not ours.
-        let stranger = FourTuple { remote: (near(v6, 77), 1).into(), ..tuple };
-        fx.segment(stranger, PEER, &fields, &[]);
+        let other = FourTuple { remote: (near(v6, 77), 1).into(), ..tuple };
+        fx.segment(other, PEER, &fields, &[]);
         fx.segment(FourTuple { local: (ours(v6), 2).into(), ..tuple }, PEER, &fields, &[]);
         fx.segment(tuple, [3, 0, 0, 0, 0, 1], &fields, &[]);
         assert!(fx.sent().is_empty());

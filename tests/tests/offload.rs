@@ -171,11 +171,11 @@ fn connect_with_offload_is_refused_without_listener() {
         let qp = world.ends[0].engine.create_qp(INIT).unwrap();
         world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
         let mut event = None;
-        let told = world.run_until(SECOND, |world| {
+        let done = world.run_until(SECOND, |world| {
             event = world.ends[0].engine.next_event();
             event.is_some()
         });
-        assert!(told, "the SYN and the RST were right");
+        assert!(done, "the SYN and the RST were right");
         assert!(matches!(event, Some(Event::ConnectFailed { .. })), "{event:?}");
     }
 }

@@ -198,14 +198,14 @@ fn tshark_accepts_the_peer() {
     if !netns::inside("tshark_accepts_the_peer") {
         return;
     }
-    let verdict = captured(4791, |listener| {
+    let dissection = captured(4791, |listener| {
         let mut pair = pair(listener, &Startup::default(), &Startup::default());
         exchange(&mut pair);
         pair.responder.send_terminate(2, 0, 2).unwrap();
         pair.initiator.serve_until(|peer| peer.terminate.is_some()).unwrap();
     });
-    assert!(verdict.is_clean(), "{verdict:?}");
-    assert_eq!(verdict.startup_frames, 2);
+    assert!(dissection.is_clean(), "{dissection:?}");
+    assert_eq!(dissection.startup_frames, 2);
     let expected = [
         ("Read Request", 8),
         // One segment each, except 1429 bytes (two) and 5000 bytes (four); a Send of 1428
@@ -217,11 +217,11 @@ fn tshark_accepts_the_peer() {
     ];
     let expected: BTreeMap<_, _> =
         expected.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
-    assert_eq!(verdict.segments, expected);
-    assert_eq!(verdict.good_crc, 8 + 12 + 13 + 1 + 12);
+    assert_eq!(dissection.segments, expected);
+    assert_eq!(dissection.good_crc, 8 + 12 + 13 + 1 + 12);
 
     // And it can tell: a wrong CRC and a header cut short do not pass.
-    let verdict = captured(4792, |listener| {
+    let dissection = captured(4792, |listener| {
         let mut pair = pair(listener, &Startup::default(), &Startup::default());
         pair.initiator.send(opcode::SEND, 0, b"right").unwrap();
         let mut bytes = fpdu(&[0x41; 30], true);
@@ -230,6 +230,6 @@ fn tshark_accepts_the_peer() {
         pair.responder.serve_one().unwrap();
         pair.responder.serve_one().unwrap_err();
     });
-    assert_eq!((verdict.good_crc, verdict.bad_crc), (1, 1));
-    assert!(!verdict.problems.is_empty());
+    assert_eq!((dissection.good_crc, dissection.bad_crc), (1, 1));
+    assert!(!dissection.problems.is_empty());
 }

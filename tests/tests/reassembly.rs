@@ -48,11 +48,11 @@ fn excess_fragments_are_answered_with_packet_too_big() {
         assert_eq!(errors(&mut fx, frame), []);
     }
     let frame = fragment(&fx, 64, true);
-    let told = errors(&mut fx, frame);
-    assert_eq!(told.len(), 1);
+    let icmp_errors = errors(&mut fx, frame);
+    assert_eq!(icmp_errors.len(), 1);
     let len = u16::try_from(20 + FIRST_LEN).unwrap();
-    assert_eq!(told[0].kind, IcmpErrorKind::PacketTooBig { mtu: Some(len) });
-    assert_eq!(told[0].tuple.remote.port(), PORT);
+    assert_eq!(icmp_errors[0].kind, IcmpErrorKind::PacketTooBig { mtu: Some(len) });
+    assert_eq!(icmp_errors[0].tuple.remote.port(), PORT);
     // A flood is not answered one for one.
     let mut count = 1;
     for id in 65..1000 {
@@ -73,9 +73,9 @@ fn incomplete_packet_is_answered_with_time_exceeded() {
     assert_eq!(errors(&mut fx, frame), []);
     fx.now = fx.now + 15 * SECOND;
     let frame = fragment(&fx, 2, false);
-    let told = errors(&mut fx, frame);
+    let icmp_errors = errors(&mut fx, frame);
     assert_eq!(
-        told.iter().map(|told| told.kind).collect::<Vec<_>>(),
+        icmp_errors.iter().map(|icmp_errors| icmp_errors.kind).collect::<Vec<_>>(),
         [IcmpErrorKind::TimeExceeded]
     );
     // Without its first fragment a packet has nobody who could be told.

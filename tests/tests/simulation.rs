@@ -211,11 +211,11 @@ fn peer_restart() {
             }
             world.run_until(SECOND, |world| work.step(world) || world.now >= dies);
             world.restart_end(1);
-            let told = world.run_until(300 * SECOND, |world| {
+            let done = world.run_until(300 * SECOND, |world| {
                 work.step_end(world, 0);
                 work.has_ended(0)
             });
-            assert!(told, "end 0 never learns that its peer is gone");
+            assert!(done, "end 0 never learns that its peer is gone");
             work.destroy_survivor(&mut world, 0);
         }
     });
@@ -261,8 +261,8 @@ fn rfc7306_on_connections_that_end() {
         options.faults.reorder = rng.random_range(0.0..0.1);
         options.faults.delay_ns = rng.random_range(0..300_000);
         options.place_early = rng.random_bool(0.3);
-        let incidents = rng.random_range(1..8);
-        options.scheduled_faults = rng.random_bool(0.3).then_some((incidents, 20 * MILLISECOND));
+        let fault_count = rng.random_range(1..8);
+        options.scheduled_faults = rng.random_bool(0.3).then_some((fault_count, 20 * MILLISECOND));
         let mut world = World::new(&options);
         if let Some(path) = capture {
             eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");

@@ -164,8 +164,8 @@ fn no_common_rtr_kind_fails_the_connect() {
             }
             established(&mut world, 1);
             match event(&mut world, 1) {
-                Event::Disconnected { reason: EndReason::TerminateReceived(told), .. } => {
-                    assert_eq!((told.layer, told.error_type, told.code), (2, 0, 7));
+                Event::Disconnected { reason: EndReason::TerminateReceived(terminate), .. } => {
+                    assert_eq!((terminate.layer, terminate.error_type, terminate.code), (2, 0, 7));
                 }
                 other => panic!("{other:?}"),
             }
@@ -291,7 +291,7 @@ fn wait_half_a_second(world: &mut World) {
 fn silent_initiator_sends_siw_wakeups() {
     let quiet = ConnParam::default();
     let marked = ConnParam { markers: true, ..ConnParam::default() };
-    for (theirs, nudges) in [(&quiet, WAKEUPS), (&marked, 0)] {
+    for (theirs, wakeups) in [(&quiet, WAKEUPS), (&marked, 0)] {
         let mut world = World::new(&WorldOptions::new(8));
         let qps = connect_and_accept(&mut world, &marked, theirs);
         for (end, &qp) in qps.iter().enumerate() {
@@ -302,14 +302,14 @@ fn silent_initiator_sends_siw_wakeups() {
         expect_send(&mut world, 0, qps, 0, b"is anybody there?");
         assert_eq!(fpdus_sent(&world, 0), 1);
         wait_half_a_second(&mut world);
-        assert_eq!(fpdus_sent(&world, 0), 1 + nudges);
+        assert_eq!(fpdus_sent(&world, 0), 1 + wakeups);
         // It has come, and was nothing to anybody.
-        assert_eq!(world.ends[1].engine.counters().fpdus_in, 1 + nudges);
+        assert_eq!(world.ends[1].engine.counters().fpdus_in, 1 + wakeups);
         assert_eq!(world.ends[1].queues.poll(CQ), None);
         expect_send(&mut world, 0, qps, 1, b"I see");
         expect_send(&mut world, 1, qps, 0, b"yes");
         wait_half_a_second(&mut world);
-        assert_eq!((fpdus_sent(&world, 0), fpdus_sent(&world, 1)), (2 + nudges, 1), "never again");
+        assert_eq!((fpdus_sent(&world, 0), fpdus_sent(&world, 1)), (2 + wakeups, 1), "never again");
     }
 }
 

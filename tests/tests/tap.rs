@@ -237,16 +237,17 @@ fn tshark_accepts_the_stack() {
         let fpdus = link.peer.fpdus;
         drop(link);
 
-        let verdict = capture::dissect(&capture.stop().unwrap(), IpAddr::V4(STACK), true).unwrap();
-        assert!(verdict.is_clean(), "{stack_accepts} {markers} {revision}: {verdict:?}");
-        assert_eq!(verdict.startup_frames, 1);
+        let dissection =
+            capture::dissect(&capture.stop().unwrap(), IpAddr::V4(STACK), true).unwrap();
+        assert!(dissection.is_clean(), "{stack_accepts} {markers} {revision}: {dissection:?}");
+        assert_eq!(dissection.startup_frames, 1);
         // With markers the dissector sees the first FPDU of a segment only, and how many share one
         // is a matter of time.
         let least = if markers { fpdus / 3 } else { fpdus };
-        assert!(verdict.good_crc >= least, "{} of {fpdus}: {verdict:?}", verdict.good_crc);
+        assert!(dissection.good_crc >= least, "{} of {fpdus}: {dissection:?}", dissection.good_crc);
         let names = ["Write", "Read Request", "Read Response", "Send", "Terminate"];
         for name in names.into_iter().take(if markers { 4 } else { 5 }) {
-            assert!(verdict.segments.contains_key(name), "no {name}: {verdict:?}");
+            assert!(dissection.segments.contains_key(name), "no {name}: {dissection:?}");
         }
     }
 }
@@ -259,9 +260,9 @@ fn fpdu_in_the_segment_of_the_mpa_reply_is_delivered() {
     // Linux siw does so: its first FPDU can lie in the segment of the Reply.
     let stack = Stack::on_tap(INTERFACE);
     let kernel = TcpListener::bind((KERNEL, PORT)).unwrap();
-    let inbox = stack.alloc_mr(100, Access::LOCAL_WRITE);
+    let recv_mr = stack.alloc_mr(100, Access::LOCAL_WRITE);
     let qp = stack.create_qp();
-    post_recv(&qp, 1, inbox.sge(0, 100));
+    post_recv(&qp, 1, recv_mr.sge(0, 100));
     qp.connect(SocketAddr::from((KERNEL, PORT)), ConnParam::default()).unwrap();
     let mut peer = Peer::new(kernel.accept().unwrap().0).unwrap();
     let early = peer::Header::Untagged {
@@ -277,7 +278,7 @@ fn fpdu_in_the_segment_of_the_mpa_reply_is_delivered() {
     qp.wait_established(TIMEOUT).unwrap();
     assert_eq!(stack.expect_success().byte_len, 5);
     let mut found = [0; 5];
-    inbox.read(0, &mut found);
+    recv_mr.read(0, &mut found);
     assert_eq!(&found, b"early");
 }
 
@@ -410,8 +411,8 @@ fn peer_terminate_ends_the_connection() {
     post_recv(&link.qp, 1, link.recv_mr.sge(0, 10));
     link.peer.send_terminate(1, 1, 0).unwrap();
     match link.qp.wait_event(TIMEOUT) {
-        Some(Event::Disconnected { reason: EndReason::TerminateReceived(told), .. }) => {
-            assert_eq!((told.layer, told.error_type, told.code), (1, 1, 0));
+        Some(Event::Disconnected { reason: EndReason::TerminateReceived(terminate), .. }) => {
+            assert_eq!((terminate.layer, terminate.error_type, terminate.code), (1, 1, 0));
         }
         other => panic!("{other:?}"),
     }

@@ -240,11 +240,11 @@ fn nothing_is_placed_after_an_error_and_work_is_flushed_once() {
     // In the same segment, and in later ones.
     live.inject(&[&bad[..], &good, &send, &bad].concat());
     live.inject(&good);
-    let told = live.sent_terminate().expect("a Terminate");
-    assert_eq!((told.cause(), told.segment_len), ((1, 1, 0), Some(15)));
-    assert_eq!(told.ddp_header(), &bad[2..16]);
+    let terminate = live.sent_terminate().expect("a Terminate");
+    assert_eq!((terminate.cause(), terminate.segment_len), ((1, 1, 0), Some(15)));
+    assert_eq!(terminate.ddp_header(), &bad[2..16]);
     assert_eq!(live.shared(), [0; 8]);
-    assert_eq!(live.disconnect_reason(), EndReason::TerminateSent(told));
+    assert_eq!(live.disconnect_reason(), EndReason::TerminateSent(terminate));
     assert_eq!(live.completions(), ALL_FLUSHED);
     let counters = live.fx.engine.counters();
     assert_eq!((counters.terminates_out, counters.terminates_in), (1, 0));
@@ -278,12 +278,16 @@ fn expect_terminate_reported(
         live.inject(piece);
     }
     assert_eq!(live.sent_ulpdus(), before, "{what}: nothing is answered");
-    let told = Terminate::parse(&PEER_TERMINATE).unwrap();
+    let terminate = Terminate::parse(&PEER_TERMINATE).unwrap();
     let reason = live.disconnect_reason();
-    assert_eq!(reason, EndReason::TerminateReceived(told), "{what}");
+    assert_eq!(reason, EndReason::TerminateReceived(terminate), "{what}");
     assert_eq!(reason.error(), Some((1, 1, 1)));
-    let EndReason::TerminateReceived(told) = reason else { unreachable!() };
-    assert_eq!((told.segment_len, told.ddp_header()), (Some(15), &PEER_TERMINATE[6..]), "{what}");
+    let EndReason::TerminateReceived(terminate) = reason else { unreachable!() };
+    assert_eq!(
+        (terminate.segment_len, terminate.ddp_header()),
+        (Some(15), &PEER_TERMINATE[6..]),
+        "{what}"
+    );
     assert_eq!(live.completions(), expected, "{what}");
     assert_eq!(live.shared(), [0; 8], "{what}");
     assert_eq!(live.fx.engine.counters().terminates_out, 0, "{what}");
@@ -357,12 +361,12 @@ fn terminate_fails_only_the_request_it_names() {
 
 #[test]
 fn terminate_with_fin_or_out_of_order_is_accepted() {
-    let told = Terminate::parse(&PEER_TERMINATE).unwrap();
+    let terminate = Terminate::parse(&PEER_TERMINATE).unwrap();
     let mut live = Connection::with_work();
     let (seq, bytes) = (live.peer.snd_nxt, peer_terminate_fpdu());
     live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, Options::default(), seq, &bytes);
     live.fx.settle();
-    assert_eq!(live.disconnect_reason(), EndReason::TerminateReceived(told));
+    assert_eq!(live.disconnect_reason(), EndReason::TerminateReceived(terminate));
 
     let mut live = Connection::with_work();
     let (first, seq) = (empty_write_fpdu(), live.peer.snd_nxt);
@@ -372,7 +376,7 @@ fn terminate_with_fin_or_out_of_order_is_accepted() {
     assert_eq!(live.fx.engine.qp_state(live.qp), QpState::Rts);
     live.inject(&first);
     live.fx.settle();
-    assert_eq!(live.disconnect_reason(), EndReason::TerminateReceived(told));
+    assert_eq!(live.disconnect_reason(), EndReason::TerminateReceived(terminate));
 }
 
 /// Ends the stream at this end, says `pieces`, and expects the peer's Terminate to be told, once,
@@ -383,17 +387,17 @@ fn expect_crossing_terminate_reported(
     pieces: &[&[u8]],
     what: &str,
 ) {
-    let told = live.end_stream(end, pieces);
+    let terminate = live.end_stream(end, pieces);
     let reason = live.disconnect_reason_then(|event| {
-        let Some(Event::TerminateReceived { qp: _, terminate: Some(told) }) = event else {
+        let Some(Event::TerminateReceived { qp: _, terminate: Some(terminate) }) = event else {
             panic!("{what}: {event:?}")
         };
-        assert_eq!((told.cause(), told.segment_len), ((1, 1, 1), Some(15)), "{what}");
-        assert_eq!(told.ddp_header(), &PEER_TERMINATE[6..], "{what}");
+        assert_eq!((terminate.cause(), terminate.segment_len), ((1, 1, 1), Some(15)), "{what}");
+        assert_eq!(terminate.ddp_header(), &PEER_TERMINATE[6..], "{what}");
     });
-    match told {
-        Some(told) if end != EndCause::Forced => {
-            assert_eq!(reason, EndReason::TerminateSent(told), "{what}");
+    match terminate {
+        Some(terminate) if end != EndCause::Forced => {
+            assert_eq!(reason, EndReason::TerminateSent(terminate), "{what}");
         }
         _ => assert_eq!(reason, EndReason::Local, "{what}"),
     }
@@ -489,16 +493,16 @@ fn bad_crc_after_our_terminate_stops_the_drain() {
     let mut bad = last.clone();
     *bad.last_mut().unwrap() ^= 1;
     let behind = [&bad[..], &last].concat();
-    let spoiled = [&PEER_TERMINATE[..], &last].concat();
+    let with_garbage = [&PEER_TERMINATE[..], &last].concat();
     for (end, bytes) in [
         (EndCause::Placement, &behind),
-        (EndCause::Forced, &spoiled),
+        (EndCause::Forced, &with_garbage),
         // This end's error was one of MPA: no FPDU is found any more (RFC 5044 section 8).
         (EndCause::Crc, &last),
     ] {
         let mut live = Connection::with_work();
-        let told = live.end_stream(end, &[bytes, &last]);
-        assert!(told.is_some());
+        let terminate = live.end_stream(end, &[bytes, &last]);
+        assert!(terminate.is_some());
         live.disconnect_reason();
         assert_eq!(live.completions(), ALL_FLUSHED);
         assert_eq!(live.fx.engine.counters().terminates_in, 0);
@@ -532,13 +536,13 @@ fn partial_fpdu_buffers_prefer_live_streams() {
         peer.send(&mut live.fx, &peer_terminate_fpdu()[9..]);
     }
     let ends = std::iter::from_fn(|| live.fx.engine.next_event());
-    let told: Vec<_> = ends
+    let terminate: Vec<_> = ends
         .filter_map(|event| match event {
             Event::TerminateReceived { qp, .. } => Some(qp),
             _ => None,
         })
         .collect();
-    assert_eq!(told, qps[..2]);
+    assert_eq!(terminate, qps[..2]);
     assert_eq!(live.fx.engine.counters().assembly_exhausted, 0);
 }
 
@@ -558,8 +562,8 @@ fn error_before_peer_fin_sends_terminate() {
     let (seq, bad) = (live.peer.snd_nxt, live.write_to(UNKNOWN, b"x"));
     live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, Options::default(), seq, &bad);
     live.peer.snd_nxt += u32::try_from(bad.len() + 1).unwrap();
-    let told = live.sent_terminate().expect("through the half that is open");
-    assert_eq!(live.disconnect_reason(), EndReason::TerminateSent(told));
+    let terminate = live.sent_terminate().expect("through the half that is open");
+    assert_eq!(live.disconnect_reason(), EndReason::TerminateSent(terminate));
     assert!(live.peer.fin_received && !live.peer.rst_received);
     assert_eq!(live.fx.engine.unfinished_count(), 0);
 }

@@ -121,8 +121,8 @@ fn read_through_mw_of_another_qp_is_refused() {
 // req-test: RDMAP-103, RDMAP-109, RDMAP-184, RDMAP-282, RDMAP-331
 #[test]
 fn send_with_invalidate_of_a_shared_stag_is_refused() {
-    let told = [(0, 2, 9), (0, 1, 9), (0, 2, 9)];
-    for (case, told) in told.into_iter().enumerate() {
+    let cause = [(0, 2, 9), (0, 1, 9), (0, 2, 9)];
+    for (case, cause) in cause.into_iter().enumerate() {
         let mut world = World::new(&WorldOptions::new(4));
         let (_, region, rkey) = connect_with_mw(&mut world);
         let [other, other_peer] = connect(&mut world, 1, None);
@@ -130,7 +130,7 @@ fn send_with_invalidate_of_a_shared_stag_is_refused() {
         // Shared by the domain; the window of another queue pair; nothing at all.
         let stag = [region, rkey, rkey ^ 0x55][case];
         post(&mut world, 0, other, send(1, b"bye", Some(stag)));
-        assert_eq!(disconnect_cause(&mut world, 1), (other_peer, Some(told)), "case {case}");
+        assert_eq!(disconnect_cause(&mut world, 1), (other_peer, Some(cause)), "case {case}");
         let wc = completions(&mut world, 1, CqId(1), 1)[0];
         assert_eq!((wc.wr_id, wc.status), (7, WcStatus::Flushed), "not delivered");
         assert!(regions(&world).pd_of(region).is_some() && regions(&world).pd_of(rkey).is_some());
@@ -248,8 +248,8 @@ fn nothing_is_placed_after_invalidation_completes() {
         }
         settle(&mut world);
         assert!(window(&world) == then, "octets changed after the invalidation");
-        let (_, told) = disconnect_cause(&mut world, 1);
-        assert_eq!(told, Some((1, 1, 0)));
+        let (_, cause) = disconnect_cause(&mut world, 1);
+        assert_eq!(cause, Some((1, 1, 0)));
     };
     seeds::for_each_seed("windows", env!("CARGO_TARGET_TMPDIR"), 120, run);
 }

@@ -74,14 +74,14 @@ pub struct Forwarder {
 
 impl Forwarder {
     /// A wire with these faults from left to right and from right to left, with at most so many
-    /// frames under way each way. A frame later than `tolerated_ns` counts as late.
+    /// frames under way each way. A frame later than `late_after_ns` counts as late.
     #[must_use]
     pub fn new(
         ports: [RawPort; 2],
         faults: [Faults; 2],
         seed: u64,
         frames_max: usize,
-        tolerated_ns: u64,
+        late_after_ns: u64,
     ) -> Self {
         let way = |index: usize| {
             // Far apart, so that neighbouring seeds have no direction in common.
@@ -89,19 +89,15 @@ impl Forwarder {
             let link = LinkEmulator::new(faults[index], seed).frames_max(frames_max);
             Direction { link, lateness: Lateness::default(), last_tx_ns: 0 }
         };
-        Self { ports, directions: [way(0), way(1)], late_after_ns: tolerated_ns }
+        Self { ports, directions: [way(0), way(1)], late_after_ns }
     }
 
     /// Takes what has come and sends what is due. True if there was anything.
     pub fn poll(&mut self, clock: Clock) -> bool {
-        let Self {
-            ports: [left, right],
-            directions: [to_right, to_left],
-            late_after_ns: tolerated_ns,
-        } = self;
+        let Self { ports: [left, right], directions: [to_right, to_left], late_after_ns } = self;
         let taken = to_right.rx_burst(left, right, clock) + to_left.rx_burst(right, left, clock);
-        let given = to_right.tx_burst(right, clock, *tolerated_ns)
-            + to_left.tx_burst(left, clock, *tolerated_ns);
+        let given = to_right.tx_burst(right, clock, *late_after_ns)
+            + to_left.tx_burst(left, clock, *late_after_ns);
         taken + given > 0
     }
 
@@ -136,7 +132,7 @@ impl Direction {
         })
     }
 
-    fn tx_burst(&mut self, to: &mut RawPort, clock: Clock, tolerated_ns: u64) -> usize {
+    fn tx_burst(&mut self, to: &mut RawPort, clock: Clock, late_after_ns: u64) -> usize {
         let mut count = 0;
         let now_ns = clock.now_ns();
         while count < TX_BURST
@@ -144,7 +140,7 @@ impl Direction {
             && let Some(LinkFrame(frame)) = self.link.receive(now_ns)
         {
             let late_ns = now_ns - due_ns;
-            self.lateness.count += u64::from(late_ns > tolerated_ns);
+            self.lateness.count += u64::from(late_ns > late_after_ns);
             self.lateness.max_ns = self.lateness.max_ns.max(late_ns);
             to.send(frame);
             count += 1;

@@ -104,7 +104,7 @@ pub fn collect(forwarder: &Forwarder) -> [DirectionReport; 2] {
 
 /// The table at the end.
 #[must_use]
-pub fn table(ways: &[DirectionReport; 2], tolerated_ns: u64) -> String {
+pub fn table(ways: &[DirectionReport; 2], late_after_ns: u64) -> String {
     let mut text = format!("{:28}{:>16}{:>16}\n", "", "left to right", "right to left");
     let mut line = |name: &str, value: fn(&DirectionReport) -> u64| {
         let _ = writeln!(text, "{name:28}{:>16}{:>16}", value(&ways[0]), value(&ways[1]));
@@ -120,7 +120,7 @@ pub fn table(ways: &[DirectionReport; 2], tolerated_ns: u64) -> String {
     line("held back", |way| way.reordered);
     line("frames out", |way| way.frames_out);
     line("octets out", |way| way.bytes_out);
-    let tolerated = tolerated_ns / 1000;
+    let tolerated = late_after_ns / 1000;
     text.push_str("against its will\n");
     let mut line = |name: &str, value: fn(&EmulatorErrors) -> u64| {
         let [a, b] = [0, 1].map(|index| value(&ways[index].own));

@@ -35,13 +35,13 @@ impl Passive {
     /// # Errors
     /// If a connection is down.
     pub fn prepare(session: &mut Session, run: Run) -> anyhow::Result<Self> {
-        let mut intakes = vec![RecvFlow::default(); usize::from(session.hello.qps)];
-        for (qp, intake) in (0u16..).zip(&mut intakes) {
+        let mut flows = vec![RecvFlow::default(); usize::from(session.hello.qps)];
+        for (qp, flow) in (0u16..).zip(&mut flows) {
             if uses_receives(session) {
                 for number in 0..u64::from(run.credits) {
                     session.post_recv(&run, qp, number)?;
                 }
-                intake.recvs_posted = run.credits.into();
+                flow.recvs_posted = run.credits.into();
                 session.drive_and_send_alive()?;
             } else if session.verify() && session.test().transfer() == Transfer::Read {
                 for number in 0..u64::from(run.slots) {
@@ -53,13 +53,7 @@ impl Passive {
                 session.tx.write(word, &[0; 8]);
             }
         }
-        Ok(Self {
-            run,
-            flows: intakes,
-            announced: None,
-            counted_sent: false,
-            tally: Tally::default(),
-        })
+        Ok(Self { run, flows, announced: None, counted_sent: false, tally: Tally::default() })
     }
 
     /// A message has arrived on data connection `qp`. Returns its number, or nothing if it only
@@ -73,16 +67,16 @@ impl Passive {
         qp: u16,
         wc: &Wc,
     ) -> anyhow::Result<Option<u64>> {
-        let Some(intake) = self.flows.get_mut(usize::from(qp)) else {
+        let Some(flow) = self.flows.get_mut(usize::from(qp)) else {
             bail!("a message came on a connection that is not there");
         };
-        intake.recvs_posted -= 1;
+        flow.recvs_posted -= 1;
         if self.counted_sent {
             ensure!(wc.byte_len == 0, "a message came after the last one");
             return Ok(None);
         }
-        let number = intake.consumed;
-        intake.consumed += 1;
+        let number = flow.consumed;
+        flow.consumed += 1;
         self.tally.messages += 1;
         self.tally.bytes += match session.test().transfer() {
             Transfer::Send => u64::from(wc.byte_len),
@@ -160,17 +154,17 @@ impl Passive {
     ) -> anyhow::Result<()> {
         let slots = u64::from(self.run.slots);
         let index = u16::try_from(qp)?;
-        let Some(intake) = self.flows.get_mut(usize::from(index)) else {
+        let Some(flow) = self.flows.get_mut(usize::from(index)) else {
             bail!("the other end read on a connection that is not there");
         };
         ensure!(
-            count >= intake.consumed && count - intake.consumed <= slots,
+            count >= flow.consumed && count - flow.consumed <= slots,
             "the other end claims to have read more than there was"
         );
-        for number in intake.consumed..count {
+        for number in flow.consumed..count {
             refill(session, &self.run, index, number + slots)?;
         }
-        intake.consumed = count;
+        flow.consumed = count;
         session.send_control(Message::Refilled { qp, count })
     }
 
@@ -226,7 +220,7 @@ impl Passive {
     /// True when all has arrived and every receive has been used up.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.counted_sent && self.flows.iter().all(|intake| intake.recvs_posted == 0)
+        self.counted_sent && self.flows.iter().all(|flow| flow.recvs_posted == 0)
     }
 
     /// What this half counted and checked.

@@ -111,8 +111,8 @@ impl TestNetwork {
     fn create(plan: &Plan, cell: LinkParams, pairing: Pairing, seed: u64) -> Result<Self> {
         let dir = TempDir::new()?;
         // Namespaces of their own, also so that the kernel remembers nothing of earlier runs.
-        let wire_home = Namespace::new()?;
-        disable_ipv6(&wire_home)?;
+        let link_netns = Namespace::new()?;
+        disable_ipv6(&link_netns)?;
         let end = |index: usize| -> Result<Endpoint> {
             Ok(if pairing.ours()[index] {
                 Endpoint::Ours(dir.file(INTERFACES[index]))
@@ -121,13 +121,13 @@ impl TestNetwork {
             })
         };
         let ends = [end(0)?, end(1)?];
-        let wire = start_iwlink(plan, cell, seed, &wire_home, &ends, &dir)?;
+        let wire = start_iwlink(plan, cell, seed, &link_netns, &ends, &dir)?;
         for (index, end) in ends.iter().enumerate() {
             if let Endpoint::Kernel(namespace) = end {
-                move_tap(&wire_home, namespace, index)?;
+                move_tap(&link_netns, namespace, index)?;
             }
         }
-        Ok(Self { dir, link_netns: wire_home, ends, iwlink: wire })
+        Ok(Self { dir, link_netns, ends, iwlink: wire })
     }
 
     /// Starts `tcp-end` at an end.

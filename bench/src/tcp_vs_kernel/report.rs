@@ -57,8 +57,8 @@ fn format_result(figure: Option<&GoodputResult>, kernel: Option<f64>) -> String 
     let share = kernel.map_or_else(String::new, |kernel| {
         format!("; {:.0} %", 100.0 * middle / kernel.max(f64::MIN_POSITIVE))
     });
-    let spoiled = figure.samples.iter().filter(|sample| sample.is_invalid()).count();
-    let mark = if spoiled > 0 { format!(", {spoiled} spoiled") } else { String::new() };
+    let invalid = figure.samples.iter().filter(|sample| sample.is_invalid()).count();
+    let mark = if invalid > 0 { format!(", {invalid} spoiled") } else { String::new() };
     format!("{middle:.3} ({least:.3} to {most:.3}{share}{mark})")
 }
 

@@ -267,9 +267,9 @@ mod tests {
     #[test]
     fn the_hint_counts_hugepages_needed_and_free() {
         let hint = |needed, all, free| hugepage_hint(needed, Some(all), Some(free));
-        let told = hint(820, 1024, 512);
+        let hinted = hint(820, 1024, 512);
         assert_eq!(
-            told,
+            hinted,
             "820 pages of 2 MiB are needed, 512 of 1024 are free: sysctl vm.nr_hugepages=1332"
         );
         assert!(hint(1, 0, 0).ends_with("sysctl vm.nr_hugepages=1"));

@@ -44,11 +44,11 @@ impl ArmWord {
     /// wishes that stand the wider one counts. The caller polls the queue afterwards: what was
     /// published before the wish could be seen is found then. True if there was no wish before.
     pub(crate) fn arm(&self, notify: Notify) -> bool {
-        let wish = match notify {
+        let requested_level = match notify {
             Notify::Solicited => SOLICITED,
             Notify::Next => NEXT_COMP,
         };
-        let before = self.requested.fetch_max(wish, Ordering::AcqRel);
+        let before = self.requested.fetch_max(requested_level, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         before == NOT_ARMED
     }
@@ -59,17 +59,17 @@ impl ArmWord {
     #[inline]
     pub(crate) fn claim(&self, covers: CompEvent) -> bool {
         fence(Ordering::SeqCst);
-        let mut wish = self.requested.load(Ordering::Relaxed);
-        while wish >= covers.0 {
+        let mut requested_level = self.requested.load(Ordering::Relaxed);
+        while requested_level >= covers.0 {
             let claimed = self.requested.compare_exchange(
-                wish,
+                requested_level,
                 NOT_ARMED,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             );
             match claimed {
                 Ok(_) => return true,
-                Err(now) => wish = now,
+                Err(now) => requested_level = now,
             }
         }
         false
@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn next_comp_overrides_solicited() {
-        for wishes in [[Notify::Next, Notify::Solicited], [Notify::Solicited, Notify::Next]] {
+        for requests in [[Notify::Next, Notify::Solicited], [Notify::Solicited, Notify::Next]] {
             let word = ArmWord::default();
-            assert_eq!(wishes.map(|wish| word.arm(wish)), [true, false]);
+            assert_eq!(requests.map(|requested_level| word.arm(requested_level)), [true, false]);
             assert!(word.claim(UNSOLICITED) && !word.claim(SOLICITED_COMP));
         }
     }

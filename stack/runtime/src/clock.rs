@@ -111,10 +111,10 @@ mod tests {
         let (first, start) = (clock.now(), std::time::Instant::now());
         std::thread::sleep(Duration::from_millis(50));
         let (second, passed) = (clock.now(), start.elapsed());
-        let told = second.since(first);
+        let reported = second.since(first);
         let true_ns = u64::try_from(passed.as_nanos()).unwrap();
         // The thread may be off its core between the two readings of one moment.
-        assert!(told.abs_diff(true_ns) < 5_000_000, "{told} against {true_ns}");
+        assert!(reported.abs_diff(true_ns) < 5_000_000, "{reported} against {true_ns}");
         assert!(second > first);
     }
 

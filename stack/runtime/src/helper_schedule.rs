@@ -172,7 +172,7 @@ mod tests {
         waiters: Waiters,
     ) -> (u32, Vec<(HelperState, Duration)>) {
         let end = *now + u64::try_from(time.as_nanos()).unwrap();
-        let (mut passes, mut naps) = (0, Vec::new());
+        let (mut passes, mut sleeps) = (0, Vec::new());
         while *now < end {
             match schedule.next(*now, LONG_AGO, waiters) {
                 Step::Poll => {
@@ -183,11 +183,11 @@ mod tests {
                 Step::Spin => panic!("nobody else drives"),
                 Step::Sleep(rest, limit) => {
                     *now += u64::try_from(limit.as_nanos()).unwrap();
-                    naps.push((rest, limit));
+                    sleeps.push((rest, limit));
                 }
             }
         }
-        (passes, naps)
+        (passes, sleeps)
     }
 
     const SHORT: (HelperState, Duration) =
@@ -200,18 +200,18 @@ mod tests {
         for waiters in [ONE_WAITER, Waiters { fd_exported: true, wait_seq: 1, ..NO_WAITER }] {
             let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
             let recent = Duration::from_nanos(TRAFFIC_WITH_WAITER_NS - SPIN_NS);
-            let (passes, naps) = idle(&mut schedule, &mut now, recent, waiters);
-            assert!(naps.iter().all(|&nap| nap == SHORT));
+            let (passes, sleeps) = idle(&mut schedule, &mut now, recent, waiters);
+            assert!(sleeps.iter().all(|&nap| nap == SHORT));
             // One look after each nap, besides those made awake.
-            let awake = u32::try_from(SPIN_NS / 100).unwrap();
-            assert!(u32::try_from(naps.len()).unwrap() + awake >= passes);
-            let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
+            let spinning = u32::try_from(SPIN_NS / 100).unwrap();
+            assert!(u32::try_from(sleeps.len()).unwrap() + spinning >= passes);
+            let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
             assert!(
-                naps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX))
+                sleeps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX))
             );
             schedule.on_polled(now, true);
-            let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
-            assert!(naps.iter().all(|&nap| nap == SHORT));
+            let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
+            assert!(sleeps.iter().all(|&nap| nap == SHORT));
         }
     }
 
@@ -224,11 +224,11 @@ mod tests {
             let waiters = Waiters { wait_seq: 2, ..ONE_WAITER };
             assert_eq!(schedule.next(now, LONG_AGO, waiters), Step::Poll, "an answer may be near");
             let while_brief = Duration::from_nanos(NEW_WAITER_NS - SPIN_NS);
-            let (_, naps) = idle(&mut schedule, &mut now, while_brief, waiters);
-            assert!(naps.iter().all(|&nap| nap == SHORT));
-            let (_, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
+            let (_, sleeps) = idle(&mut schedule, &mut now, while_brief, waiters);
+            assert!(sleeps.iter().all(|&nap| nap == SHORT));
+            let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
             assert!(
-                naps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX))
+                sleeps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX))
             );
         }
     }
@@ -257,20 +257,20 @@ mod tests {
     fn sleeps_grow_while_idle_without_waiters() {
         let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
         let recent = Duration::from_nanos(TRAFFIC_NS - SPIN_NS);
-        let (_, naps) = idle(&mut schedule, &mut now, recent, NO_WAITER);
+        let (_, sleeps) = idle(&mut schedule, &mut now, recent, NO_WAITER);
         assert!(
-            naps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep),
+            sleeps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep),
             "there was traffic lately"
         );
-        let (passes, naps) = idle(&mut schedule, &mut now, Duration::from_secs(1), NO_WAITER);
-        assert!(naps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX)));
+        let (passes, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), NO_WAITER);
+        assert!(sleeps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX)));
         assert!(passes < 1_020, "{passes} looks in a second");
         // Somebody sleeps, or something arrives: brief again at once.
-        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), ONE_WAITER);
-        assert!(naps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep));
+        let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_millis(1), ONE_WAITER);
+        assert!(sleeps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep));
         schedule.on_polled(now, true);
-        let (_, naps) = idle(&mut schedule, &mut now, Duration::from_millis(1), NO_WAITER);
-        assert!(naps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep));
+        let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_millis(1), NO_WAITER);
+        assert!(sleeps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep));
     }
 
     #[test]

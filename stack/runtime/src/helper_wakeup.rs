@@ -181,11 +181,11 @@ mod tests {
         let start = wakeup.waiters();
         assert!(!start.any());
         wakeup.add_waiter();
-        let asleep = wakeup.waiters();
-        assert!(asleep.any() && asleep.sleeping && asleep.wait_seq != start.wait_seq);
+        let one_waiter = wakeup.waiters();
+        assert!(one_waiter.any() && one_waiter.sleeping && one_waiter.wait_seq != start.wait_seq);
         // Another one, beside.
         wakeup.add_waiter();
-        assert_ne!(wakeup.waiters().wait_seq, asleep.wait_seq);
+        assert_ne!(wakeup.waiters().wait_seq, one_waiter.wait_seq);
         wakeup.remove_waiter();
         assert!(wakeup.waiters().sleeping);
         wakeup.remove_waiter();

@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    const REACH: AccessScope = AccessScope { pd: 1, stream: StreamId(1) };
+    const SCOPE: AccessScope = AccessScope { pd: 1, stream: StreamId(1) };
 
     fn table() -> (RegionTable, Stag, Stag) {
         let regions = RegionTable::new(4, 1);
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn revoked_region_waits_once_more_for_its_windows() {
         let (regions, region, window) = table();
-        regions.bind(&bind(window, region), REACH).unwrap();
+        regions.bind(&bind(window, region), SCOPE).unwrap();
         let mut waits = 0;
         revoke_region(&regions, region, || {
             waits += 1;
@@ -104,18 +104,18 @@ mod tests {
         let (regions, region, first) = table();
         let mut keys = regions.window_keys();
         let bound = keys.next(&regions, first);
-        regions.bind(&bind(bound, region), REACH).unwrap();
+        regions.bind(&bind(bound, region), SCOPE).unwrap();
         let queued = keys.next(&regions, bound);
         let (renamed, was_bound) = revoke_window(&regions, &mut keys, queued, || {});
         assert!(was_bound);
-        assert!(regions.bind(&bind(queued, region), REACH).is_err());
-        assert!(regions.bind(&bind(bound, region), REACH).is_err());
-        assert_eq!(regions.invalidate_local(queued, REACH), Ok(()));
+        assert!(regions.bind(&bind(queued, region), SCOPE).is_err());
+        assert!(regions.bind(&bind(bound, region), SCOPE).is_err());
+        assert_eq!(regions.invalidate_local(queued, SCOPE), Ok(()));
         let again = keys.next(&regions, renamed);
-        regions.bind(&bind(again, region), REACH).unwrap();
+        regions.bind(&bind(again, region), SCOPE).unwrap();
         dealloc_window(&regions, renamed, || {});
         assert_eq!(regions.window_count(region), 0);
-        assert!(regions.bind(&bind(again, region), REACH).is_err());
+        assert!(regions.bind(&bind(again, region), SCOPE).is_err());
     }
 }
 

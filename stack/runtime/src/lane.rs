@@ -326,9 +326,9 @@ mod tests {
         fake.room = 4;
         assert_eq!(link.serve(&mut fake), (true, false));
         fake.rings.publish();
-        let told: Vec<_> = std::iter::from_fn(|| completions.pop()).collect();
-        let told: Vec<_> = told.iter().map(|wc| (wc.wr_id, wc.status)).collect();
-        assert_eq!(told, [(8, WcStatus::Flushed), (9, WcStatus::Flushed)]);
+        let flushed: Vec<_> = std::iter::from_fn(|| completions.pop()).collect();
+        let flushed: Vec<_> = flushed.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(flushed, [(8, WcStatus::Flushed), (9, WcStatus::Flushed)]);
         assert_eq!(link.sends.retired(4), 3);
     }
 }

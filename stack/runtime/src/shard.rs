@@ -129,11 +129,11 @@ impl Shard {
     #[cold]
     fn fail(&self, mut machine: LockGuard<'_, Option<Box<dyn Machine>>>) {
         tracing::error!("a panic has ended a shard, and all its connections with it");
-        if let Some(mut wreck) = machine.take() {
-            if catch_unwind(AssertUnwindSafe(|| wreck.abandon())).is_err() {
+        if let Some(mut failed) = machine.take() {
+            if catch_unwind(AssertUnwindSafe(|| failed.abandon())).is_err() {
                 tracing::error!("some of its queue pairs could not be ended");
             }
-            *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(wreck);
+            *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
         }
         drop(machine);
         self.end(FAILED);
@@ -234,8 +234,8 @@ impl Shard {
             self.end(CLOSED);
         }
         drop(machine);
-        let wreck = self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if catch_unwind(AssertUnwindSafe(|| drop(wreck))).is_err() {
+        let failed = self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if catch_unwind(AssertUnwindSafe(|| drop(failed))).is_err() {
             tracing::error!("what a failed shard had could not be freed");
         }
     }

@@ -20,7 +20,7 @@ struct Fixture {
     cq: Cq,
     a: Qp,
     b: Qp,
-    inbox: Mr,
+    recv_mr: Mr,
 }
 
 impl Fixture {
@@ -32,11 +32,11 @@ impl Fixture {
             QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 16, max_recv_wr: 16 };
         let b = right.pd.create_qp(&right.context, &options).unwrap();
         let (a, b) = connect_qps(&right, left.qp(), b).0;
-        let inbox = right.mr(64, Access::LOCAL_WRITE);
+        let recv_mr = right.mr(64, Access::LOCAL_WRITE);
         for wr_id in 0..16 {
-            b.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+            b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
         }
-        Self { left, right, channel, cq, a, b, inbox }
+        Self { left, right, channel, cq, a, b, recv_mr }
     }
 
     /// A message arrives.
@@ -55,7 +55,7 @@ impl Fixture {
         let mut found = Vec::new();
         while self.cq.poll(&mut found) > 0 {}
         for wc in &found {
-            self.b.post_recv(recv(wc.wr_id, self.inbox.sge(0, 64))).unwrap();
+            self.b.post_recv(recv(wc.wr_id, self.recv_mr.sge(0, 64))).unwrap();
         }
         found.len() as u64
     }
@@ -103,12 +103,12 @@ fn cqs_share_one_comp_channel_and_its_fd() {
     let (left, right) = endpoints(DriveMode::Inline);
     let channel = right.context.create_comp_channel().unwrap();
     let cqs = [0, 1].map(|_| right.context.create_cq_on(&channel, 16).unwrap());
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     let pairs = cqs.each_ref().map(|cq| {
         let options = QpOptions { send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
         let b = right.pd.create_qp(&right.context, &options).unwrap();
         let pair = connect_qps(&right, left.qp(), b).0;
-        pair.1.post_recv(recv(1, inbox.sge(0, 64))).unwrap();
+        pair.1.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
         cq.req_notify(Notify::Next).unwrap();
         pair
     });
@@ -125,7 +125,7 @@ fn cqs_share_one_comp_channel_and_its_fd() {
     assert_eq!(channel.next_event(), None);
     // It holds no second byte, and one again once there is an event.
     assert_eq!(pipe.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    pairs[0].1.post_recv(recv(2, inbox.sge(0, 64))).unwrap();
+    pairs[0].1.post_recv(recv(2, recv_mr.sge(0, 64))).unwrap();
     cqs[0].req_notify(Notify::Next).unwrap();
     pairs[0].1.disconnect().unwrap();
     pipe.read_exact(&mut [0]).unwrap();
@@ -173,9 +173,9 @@ fn overrun_notifies_a_cq_armed_for_solicited() {
     let options = QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 16 };
     let b = right.pd.create_qp(&right.context, &options).unwrap();
     let (a, b) = connect_qps(&right, left.qp(), b).0;
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..16 {
-        b.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+        b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
     }
     cq.req_notify(Notify::Solicited).unwrap();
     for wr_id in 0..4 {
@@ -248,7 +248,7 @@ fn sleeping_threads_lose_no_completion_event() {
                 armed.cq.poll(&mut found);
             }
             for wc in found {
-                armed.b.post_recv(recv(wc.wr_id, armed.inbox.sge(0, 64))).unwrap();
+                armed.b.post_recv(recv(wc.wr_id, armed.recv_mr.sge(0, 64))).unwrap();
                 seen += 1;
                 here.send(()).unwrap();
             }

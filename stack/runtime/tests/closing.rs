@@ -31,9 +31,9 @@ fn work_posted_before_close_completes() {
         let source = left.mr(len, Access::LOCAL_READ);
         let sink = left.mr(len, Access::LOCAL_WRITE);
         let remote = right.mr(len, Access::REMOTE_WRITE | Access::REMOTE_READ);
-        let inbox = right.mr(64, Access::LOCAL_WRITE);
+        let recv_mr = right.mr(64, Access::LOCAL_WRITE);
         source.write(0, &pattern(len, 7));
-        b.post_recv(recv(9, inbox.sge(0, 64))).unwrap();
+        b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
         let all = u32::try_from(len).unwrap();
         // As many as the queue holds, none of which was looked at before.
         let mut posts: Vec<_> =
@@ -61,20 +61,20 @@ fn work_posted_before_close_completes() {
 fn half_close_leaves_the_other_direction_open() {
     let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect_half_close(&left, &right);
-    let inbox = left.mr(64, Access::LOCAL_WRITE);
+    let recv_mr = left.mr(64, Access::LOCAL_WRITE);
     let remote = left.mr(64, Access::ALL);
     // The responder may speak once it has heard the initiator.
-    a.post_send(write(0, inbox.sge(0, 0), &remote, 0)).unwrap();
-    a.post_recv(recv(1, inbox.sge(0, 64))).unwrap();
+    a.post_send(write(0, recv_mr.sge(0, 0), &remote, 0)).unwrap();
+    a.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
     a.half_close().unwrap();
     assert_eq!(a.state(), QpState::Closing);
     left.completions(&right, 1);
     assert_eq!(expect_event(&b), Event::PeerFinished { qp: b.id() });
     assert_eq!(b.state(), QpState::Rts);
-    assert_eq!(b.post_send(read(1, inbox.sge(0, 4), &remote, 0)), Err(PostError::NoReads));
+    assert_eq!(b.post_send(read(1, recv_mr.sge(0, 4), &remote, 0)), Err(PostError::NoReads));
     b.post_send(send(2, inline(b"my turn"))).unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
-    assert_eq!(contents(&inbox)[..7], *b"my turn");
+    assert_eq!(contents(&recv_mr)[..7], *b"my turn");
     b.close().unwrap();
     assert!(matches!(expect_event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
     assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::Local, .. }));

@@ -99,18 +99,18 @@ fn stress_req_notify(lane: &Worker) {
         assert_eq!(channel.next_event(), None, "nothing has completed on it");
         let (other, mut end) = (lane.left.qp_with(4, 4), Endpoint::new(lane.right.context.clone()));
         end.cq = cq;
-        let told = end.qp_with(4, 4);
+        let qp = end.qp_with(4, 4);
         let listener = lane.right.context.listen(lane.port, 4).unwrap();
         other.connect(SocketAddr::new(address(2), lane.port), param(b"")).unwrap();
         let request = listener.accept_timeout(TIMEOUT).expect("a request");
-        let inbox = end.mr(64, Access::LOCAL_WRITE);
-        told.post_recv(recv(7, inbox.sge(0, 64))).unwrap();
-        request.accept(&told, param(b"")).unwrap();
+        let recv_mr = end.mr(64, Access::LOCAL_WRITE);
+        qp.post_recv(recv(7, recv_mr.sge(0, 64))).unwrap();
+        request.accept(&qp, param(b"")).unwrap();
         other.wait_established(TIMEOUT).unwrap();
         other.post_send(send(round, inline(&round.to_le_bytes()))).unwrap();
         assert_eq!(channel.wait(TIMEOUT), Some(end.cq.id()), "it was armed");
         expect_success(&end, 7, WcOpcode::Recv);
-        assert_eq!(contents(&inbox)[..8], round.to_le_bytes());
+        assert_eq!(contents(&recv_mr)[..8], round.to_le_bytes());
         expect_success(&lane.left, round, WcOpcode::Send);
         for (before, end) in before.iter_mut().zip([&lane.left, &lane.right]) {
             let now = end.context.counters();
@@ -187,13 +187,13 @@ fn stress_bind(lane: &Worker) {
 
 /// Creates, connects, sends, closes, destroys; every other time without closing.
 fn stress_connect(lane: &Worker) {
-    let inbox = lane.right.mr(64, Access::LOCAL_WRITE);
+    let recv_mr = lane.right.mr(64, Access::LOCAL_WRITE);
     repeat(|round| {
         let (a, b) = lane.connect();
-        b.post_recv(recv(5, inbox.sge(0, 64))).unwrap();
+        b.post_recv(recv(5, recv_mr.sge(0, 64))).unwrap();
         a.post_send(send(6, inline(&round.to_le_bytes()))).unwrap();
         expect_success(&lane.right, 5, WcOpcode::Recv);
-        assert_eq!(contents(&inbox)[..8], round.to_le_bytes());
+        assert_eq!(contents(&recv_mr)[..8], round.to_le_bytes());
         expect_success(&lane.left, 6, WcOpcode::Send);
         if round.is_multiple_of(2) {
             a.disconnect().unwrap();

@@ -48,10 +48,10 @@ fn each_event_names_its_source() {
     let shared = right.pd.create_qp_with_srq(&right.context, &options(&right.cq), &srq).unwrap();
     let overrun = right.pd.create_qp(&right.context, &options(&small)).unwrap();
     let plain = right.qp();
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..8 {
-        srq.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
-        overrun.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+        srq.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
+        overrun.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
     }
     srq.arm(8).unwrap();
     for (request, qp) in requests.into_iter().zip([&shared, &overrun, &plain]) {
@@ -136,29 +136,29 @@ fn assert_sleeps_until(what: &str, wait: impl FnOnce() -> bool + Send, happen: i
     const LOOKS: u32 = 50;
     const INTERVAL: Duration = Duration::from_millis(20);
     std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tx, rx) = std::sync::mpsc::channel();
         let waiter = scope.spawn(move || {
             let own = fs::read_link("/proc/thread-self").unwrap();
-            tell.send(own.to_str().unwrap().to_owned()).unwrap();
+            tx.send(own.to_str().unwrap().to_owned()).unwrap();
             assert!(wait(), "nothing came");
             Instant::now()
         });
-        let thread = told.recv().unwrap();
+        let thread = rx.recv().unwrap();
         let start = Instant::now();
         while !is_asleep(&thread) && start.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(INTERVAL);
         }
         let before = cpu_time(&thread);
-        let mut awake = 0;
+        let mut running = 0;
         for _ in 0..LOOKS {
             std::thread::sleep(INTERVAL);
-            awake += u32::from(!is_asleep(&thread));
+            running += u32::from(!is_asleep(&thread));
         }
         let used = cpu_time(&thread) - before;
         happen();
         let happened = Instant::now();
         let woke = waiter.join().unwrap().saturating_duration_since(happened);
-        assert!(awake <= LOOKS / 10, "{what}: awake {awake} times of {LOOKS}");
+        assert!(running <= LOOKS / 10, "{what}: awake {running} times of {LOOKS}");
         assert!(used < LOOKS * INTERVAL / 20, "{what}: {used:?} on a processor");
         assert!(woke < Duration::from_secs(10), "{what}: woke {woke:?} late");
     });

@@ -91,13 +91,13 @@ fn write_is_placed_before_its_immediate_data_completes() {
         let (data, solicited) = ([round; 8], round % 2 == 0);
         let operation = Operation::WriteImmediate { payload, rkey, remote, data, solicited };
         a.post_send(request(9, operation)).unwrap();
-        let told = right.completions(&left, 1)[0];
+        let seen = right.completions(&left, 1)[0];
         assert_eq!(contents(&target), pattern(len, round));
         assert_eq!(
-            (told.wr_id, told.status, told.opcode),
+            (seen.wr_id, seen.status, seen.opcode),
             (round.into(), WcStatus::Success, WcOpcode::RecvImmediate)
         );
-        assert_eq!((told.byte_len, told.immediate, told.solicited), (0, Some(data), solicited));
+        assert_eq!((seen.byte_len, seen.immediate, seen.solicited), (0, Some(data), solicited));
         let wc = left.completions(&right, 1)[0];
         assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::Write, all, None));
     }
@@ -156,10 +156,10 @@ fn without_extensions_atomics_are_refused_both_ways() {
     a.post_send(atomic(3, AtomicOp::swap(1), &sink, &word)).unwrap();
     let wc = left.completions(&right, 1)[0];
     assert_eq!((wc.wr_id, wc.status), (3, WcStatus::RemoteOperation));
-    let Event::Disconnected { reason: EndReason::TerminateReceived(told), .. } = expect_event(&a)
+    let Event::Disconnected { reason: EndReason::TerminateReceived(seen), .. } = expect_event(&a)
     else {
         panic!("no Terminate");
     };
-    assert_eq!((told.layer, told.error_type, told.code), (0, 2, 6));
+    assert_eq!((seen.layer, seen.error_type, seen.code), (0, 2, 6));
     assert_eq!(word.load_word(0), 0);
 }

@@ -30,9 +30,9 @@ fn panic_ends_the_context(drive: DriveMode) {
     let b = right.pd.create_qp(&right.context, &options).unwrap();
     let (_a, b) = connect_qps(&right, left.qp(), b).0;
     let unused = right.qp();
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..RECEIVES as u64 {
-        b.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+        b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
     }
     assert!(!right.context.has_failed());
     while events.next_event().is_some() {}
@@ -40,7 +40,7 @@ fn panic_ends_the_context(drive: DriveMode) {
     let start = Instant::now();
     std::thread::scope(|scope| {
         // Who sleeps: on the channel, and once more for nothing, until an event.
-        let asleep = scope.spawn(|| (channel.wait(TIMEOUT), channel.wait(TIMEOUT)));
+        let waiter = scope.spawn(|| (channel.wait(TIMEOUT), channel.wait(TIMEOUT)));
         let served = scope.spawn(|| listener.accept_timeout(TIMEOUT).is_none());
         let waiting = scope.spawn(|| b.wait_event(TIMEOUT));
         *meanwhile.lock().unwrap() = Some(Box::new(|| panic!("in a pass, as the test wants it")));
@@ -49,18 +49,18 @@ fn panic_ends_the_context(drive: DriveMode) {
             assert!(start.elapsed() < TIMEOUT, "nobody noticed");
             std::thread::yield_now();
         }
-        assert_eq!(asleep.join().unwrap(), (Some(cq.id()), None));
-        let told = waiting.join().unwrap();
+        assert_eq!(waiter.join().unwrap(), (Some(cq.id()), None));
+        let got = waiting.join().unwrap();
         let is_end = matches!(
-            told,
+            got,
             Some(Event::Disconnected { reason: EndReason::LocalError, qp }) if qp == b.id()
         );
-        assert!(is_end, "{told:?}");
+        assert!(is_end, "{got:?}");
         assert!(served.join().unwrap(), "nobody called");
     });
-    let told = [events.wait(TIMEOUT), events.wait(TIMEOUT), events.wait(TIMEOUT)];
+    let got = [events.wait(TIMEOUT), events.wait(TIMEOUT), events.wait(TIMEOUT)];
     let end = Some(AsyncEvent::Connection { qp: b.id() });
-    assert_eq!(told, [end, Some(AsyncEvent::Failed), None]);
+    assert_eq!(got, [end, Some(AsyncEvent::Failed), None]);
     // What was outstanding ends, in order.
     let mut found = Vec::new();
     cq.poll(&mut found);
@@ -70,7 +70,7 @@ fn panic_ends_the_context(drive: DriveMode) {
     // Whatever comes later fails, and at once.
     assert_eq!([b.state(), unused.state()], [QpState::Error; 2]);
     assert_eq!(b.post_send(send(9, inline(b"x"))), Err(PostError::WrongState));
-    assert_eq!(unused.post_recv(recv(9, inbox.sge(0, 64))), Err(PostError::WrongState));
+    assert_eq!(unused.post_recv(recv(9, recv_mr.sge(0, 64))), Err(PostError::WrongState));
     assert_eq!(unused.connect(server(), param(b"")), Err(CmError::Gone));
     assert_eq!(b.disconnect(), Err(CmError::Gone));
     assert_eq!(right.context.listen(PORT, 1).err(), Some(CmError::Gone));
@@ -79,7 +79,7 @@ fn panic_ends_the_context(drive: DriveMode) {
     assert_eq!(b.wait_event(TIMEOUT), None);
     assert!(!right.context.drive());
     // Memory can be taken back, and the context closed.
-    assert!(inbox.deregister().is_some());
+    assert!(recv_mr.deregister().is_some());
     right.context.clone().close();
     assert!(right.context.has_failed() && !left.context.has_failed());
     assert!(start.elapsed() < TIMEOUT, "somebody waited for the whole time");

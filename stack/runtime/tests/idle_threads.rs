@@ -32,16 +32,16 @@ fn idle_threads_do_not_exhaust_the_mempools() {
     let good = std::thread::scope(|scope| {
         let mut good = 0;
         while good < THREADS {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (tx, rx) = std::sync::mpsc::channel();
             let (transfer, done) = (&transfer, &done);
             scope.spawn(move || {
-                let told = tell.send(transfer());
-                assert!(told.is_ok(), "the other end waits for it");
+                let sent = tx.send(transfer());
+                assert!(sent.is_ok(), "the other end waits for it");
                 while !done.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
-            if told.recv() != Ok(true) {
+            if rx.recv() != Ok(true) {
                 break;
             }
             good += 1;

@@ -198,10 +198,10 @@ fn window_ends_by_revoke_invalidate_region_or_drop() {
 #[test]
 fn srq_serves_its_qps_and_raises_the_limit_event() {
     let (left, right) = endpoints(DriveMode::Inline);
-    let inbox = right.mr(4096, Access::LOCAL_WRITE);
+    let recv_mr = right.mr(4096, Access::LOCAL_WRITE);
     let srq = right.pd.create_srq(8).unwrap();
     let place = |wr_id: u64| 64 * usize::try_from(wr_id % 64).unwrap();
-    let post = |wr_id: u64| srq.post_recv(recv(wr_id, inbox.sge(place(wr_id), 64)));
+    let post = |wr_id: u64| srq.post_recv(recv(wr_id, recv_mr.sge(place(wr_id), 64)));
     (0..8).for_each(|wr_id| post(wr_id).unwrap());
     assert_eq!(post(8), Err(PostError::QueueFull));
     let sharing = || {
@@ -210,7 +210,7 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
         right.pd.create_qp_with_srq(&right.context, &options, &srq).unwrap()
     };
     let (first, second) = (sharing(), sharing());
-    let refused = first.post_recv(recv(0, inbox.sge(0, 64)));
+    let refused = first.post_recv(recv(0, recv_mr.sge(0, 64)));
     assert_eq!(refused, Err(PostError::SharedReceives));
     let ((a, first), _) = connect_qps(&right, left.qp(), first);
     let ((b, second), _) = connect_qps(&right, left.qp(), second);
@@ -226,7 +226,7 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
         for wc in &wcs {
             assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, 6));
             let mut bytes = [0; 6];
-            inbox.read(place(wc.wr_id), &mut bytes);
+            recv_mr.read(place(wc.wr_id), &mut bytes);
             let expected = if wc.qp == first.id() { b"from a" } else { b"from b" };
             assert_eq!((&bytes, round), (expected, round));
             // The place is free as soon as the completion is seen.
@@ -286,15 +286,15 @@ fn long_message_holds_its_srq_buffer_over_many_polls() {
     let source = left.mr(1 << 20, Access::LOCAL_READ);
     let bytes = pattern(1 << 20, 7);
     source.write(0, &bytes);
-    let inbox = right.mr(1 << 20, Access::LOCAL_WRITE);
+    let recv_mr = right.mr(1 << 20, Access::LOCAL_WRITE);
     let srq = right.pd.create_srq(1).unwrap();
     let options =
         QpOptions { send_cq: &right.cq, recv_cq: &right.cq, max_send_wr: 8, max_recv_wr: 8 };
     let sharing = right.pd.create_qp_with_srq(&right.context, &options, &srq).unwrap();
     let ((a, b), _) = connect_qps(&right, left.qp(), sharing);
     for wr_id in 0..3 {
-        inbox.fill(0, 1 << 20, 0);
-        srq.post_recv(recv(wr_id, inbox.sge(0, LEN))).unwrap();
+        recv_mr.fill(0, 1 << 20, 0);
+        srq.post_recv(recv(wr_id, recv_mr.sge(0, LEN))).unwrap();
         a.post_send(send(wr_id, gather(source.sge(0, LEN)))).unwrap();
         let mut wcs = Vec::new();
         drive_until(&left.context, &right.context, || {
@@ -306,7 +306,7 @@ fn long_message_holds_its_srq_buffer_over_many_polls() {
         });
         let wc = wcs.iter().find(|wc| wc.opcode == WcOpcode::Recv).unwrap();
         assert_eq!((wc.wr_id, wc.status, wc.byte_len), (wr_id, WcStatus::Success, LEN));
-        assert!(contents(&inbox) == bytes);
+        assert!(contents(&recv_mr) == bytes);
     }
 }
 

@@ -14,13 +14,13 @@ fn recv_posted_before_the_rx_burst_serves_that_burst() {
         hooked_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, b) = connect(&left, &right);
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     let b = Arc::new(b);
     for wr_id in 0..3 {
         // The message is on its way, and the pass that will find it has begun.
         a.post_send(send(wr_id, inline(b"now"))).unwrap();
         left.context.drive();
-        let (poster, buffer) = (Arc::clone(&b), recv(wr_id, inbox.sge(0, 64)));
+        let (poster, buffer) = (Arc::clone(&b), recv(wr_id, recv_mr.sge(0, 64)));
         *meanwhile.lock().unwrap() = Some(Box::new(move || poster.post_recv(buffer).unwrap()));
         let got = right.completions(&left, 1);
         assert_eq!((got[0].wr_id, got[0].status), (wr_id, WcStatus::Success));
@@ -36,11 +36,11 @@ fn req_notify_does_not_wait_for_the_shard_lock() {
     let cq = right.create_cq_on(&channel, 4).unwrap();
     let (outcome, outcomes) = mpsc::channel();
     *meanwhile.lock().unwrap() = Some(Box::new(move || {
-        let (tell, told) = mpsc::channel();
+        let (tx, rx) = mpsc::channel();
         std::thread::spawn(move || {
-            let _ = tell.send(cq.req_notify(Notify::Next));
+            let _ = tx.send(cq.req_notify(Notify::Next));
         });
-        outcome.send(told.recv_timeout(TIMEOUT)).unwrap();
+        outcome.send(rx.recv_timeout(TIMEOUT)).unwrap();
     }));
     right.drive();
     assert_eq!(outcomes.recv(), Ok(Ok(Ok(()))), "armed before the pass ended");

@@ -34,9 +34,9 @@ fn requests_complete_in_order_with_correct_data() {
     let source = left.mr(len, Access::LOCAL_READ);
     let sink = left.mr(len, Access::LOCAL_WRITE);
     let remote = right.mr(len, Access::REMOTE_WRITE | Access::REMOTE_READ);
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     source.write(0, &pattern(len, 7));
-    b.post_recv(recv(9, inbox.sge(0, 64))).unwrap();
+    b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
     let all = u32::try_from(len).unwrap();
     a.post_send(write(1, source.sge(0, all), &remote, 0)).unwrap();
     a.post_send(read(2, sink.sge(0, all), &remote, 0)).unwrap();
@@ -54,7 +54,7 @@ fn requests_complete_in_order_with_correct_data() {
     assert_eq!(contents(&remote), pattern(len, 7));
     let got = right.completions(&left, 1);
     assert_eq!((got[0].wr_id, got[0].byte_len, got[0].qp), (9, 4, b.id()));
-    assert_eq!(contents(&inbox)[..4], *b"done");
+    assert_eq!(contents(&recv_mr)[..4], *b"done");
 }
 
 #[test]
@@ -85,8 +85,8 @@ fn send_with_invalidate_revokes_the_region() {
     let source = left.mr(64, Access::LOCAL_READ);
     let buffer = right.context.allocate(64).unwrap();
     let remote = right.pd.register_for(&b, buffer, Access::REMOTE_WRITE).unwrap();
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(5, inbox.sge(0, 64))).unwrap();
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+    b.post_recv(recv(5, recv_mr.sge(0, 64))).unwrap();
     let operation = Operation::Send {
         payload: inline(b"finished"),
         solicited: true,
@@ -157,9 +157,9 @@ fn second_listener_on_a_port_is_refused() {
 fn disconnect_flushes_each_outstanding_request_once() {
     let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..100 {
-        b.post_recv(recv(wr_id, inbox.sge(0, 64))).unwrap();
+        b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
     }
     a.post_send(send(7, inline(b"only one"))).unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
@@ -173,7 +173,7 @@ fn disconnect_flushes_each_outstanding_request_once() {
     assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
     drive_for(&left.context, &right.context, Duration::from_millis(20));
     assert_eq!(right.cq.poll(&mut Vec::new()), 0, "each request once");
-    assert_eq!(b.post_recv(recv(1, inbox.sge(0, 64))), Err(PostError::WrongState));
+    assert_eq!(b.post_recv(recv(1, recv_mr.sge(0, 64))), Err(PostError::WrongState));
     assert_eq!(a.post_send(send(8, inline(b""))), Err(PostError::WrongState));
 }
 
@@ -361,8 +361,8 @@ fn connect_to_an_absent_host_times_out() {
 fn disconnect_while_connecting_flushes_receives() {
     let (left, right) = endpoints(DriveMode::Inline);
     let a = left.qp();
-    let inbox = left.mr(64, Access::LOCAL_WRITE);
-    a.post_recv(recv(3, inbox.sge(0, 64))).unwrap();
+    let recv_mr = left.mr(64, Access::LOCAL_WRITE);
+    a.post_recv(recv(3, recv_mr.sge(0, 64))).unwrap();
     a.connect(std::net::SocketAddr::new(address(77), PORT), param(b"")).unwrap();
     a.disconnect().unwrap();
     assert_eq!(a.state(), QpState::Error);

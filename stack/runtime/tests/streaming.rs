@@ -39,8 +39,8 @@ fn exchange_stream(drive: DriveMode) {
         let agreed = qp.wait_established(TIMEOUT).unwrap();
         assert!(agreed.markers_in && agreed.markers_out && agreed.crc);
     }
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(9, inbox.sge(0, 64))).unwrap();
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+    b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
     a.post_send(send(3, inline(b"done"))).unwrap();
     assert_eq!(right.completions(&left, 1)[0].byte_len, 4);
     assert_eq!(a.stream_send(b"late"), Err(CmError::WrongState));
@@ -63,8 +63,8 @@ fn recv_posted_before_accept_serves_early_fpdus() {
         left.context.drive();
         right.context.drive();
     }
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(9, inbox.sge(0, 64))).unwrap();
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+    b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
     request.accept(&b, param()).unwrap();
     assert_eq!(right.completions(&left, 1)[0].byte_len, 5);
 }

@@ -16,8 +16,8 @@ fn ping_pong(left: &Endpoint, right: &Endpoint, rounds: u64) {
     std::thread::scope(|scope| {
         for (end, qp, starts) in [(left, &a, true), (right, &b, false)] {
             scope.spawn(move || {
-                let inbox = end.mr(64, Access::LOCAL_WRITE);
-                qp.post_recv(recv(0, inbox.sge(0, 64))).unwrap();
+                let recv_mr = end.mr(64, Access::LOCAL_WRITE);
+                qp.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();
                 // Both sides have posted their buffers.
                 posted.wait();
                 if starts {
@@ -39,9 +39,9 @@ fn ping_pong(left: &Endpoint, right: &Endpoint, rounds: u64) {
                             continue;
                         }
                         let mut bytes = [0; 8];
-                        inbox.read(0, &mut bytes);
+                        recv_mr.read(0, &mut bytes);
                         assert_eq!(u64::from_le_bytes(bytes), seen);
-                        qp.post_recv(recv(0, inbox.sge(0, 64))).unwrap();
+                        qp.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();
                         let next = if starts { seen + 1 } else { seen };
                         seen += 1;
                         if !starts || seen < rounds {

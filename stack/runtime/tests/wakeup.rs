@@ -29,8 +29,8 @@ fn delays(drive: DriveMode) -> Vec<Duration> {
     let options = QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 16 };
     let b = right.pd.create_qp(&right.context, &options).unwrap();
     let (a, b) = connect_qps(&right, left.qp(), b).0;
-    let inbox = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(0, inbox.sge(0, 64))).unwrap();
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+    b.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();
     let (woken, wakes) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -44,7 +44,7 @@ fn delays(drive: DriveMode) -> Vec<Duration> {
                 let now = Instant::now();
                 found.clear();
                 // First: the poster may send again as soon as it knows.
-                b.post_recv(recv(0, inbox.sge(0, 64))).unwrap();
+                b.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();
                 woken.send(now).unwrap();
             }
         });

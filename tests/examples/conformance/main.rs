@@ -137,8 +137,8 @@ fn mutate(what: &Mutate) -> io::Result<bool> {
     let mut tally = Tally::default();
     for case in &cases {
         bar.set_message(case.id.to_owned());
-        let verdict = campaign.judge(case, all)?;
-        bar.suspend(|| tally.tell(case.id, &verdict));
+        let result = campaign.judge(case, all)?;
+        bar.suspend(|| tally.tell(case.id, &result));
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -168,11 +168,11 @@ struct Tally {
 }
 
 impl Tally {
-    fn tell(&mut self, id: &str, verdict: &RuleResult<'_>) {
+    fn tell(&mut self, id: &str, result: &RuleResult<'_>) {
         let with = |wanted| {
-            verdict.outcomes.iter().filter(move |(outcome, _)| *outcome == wanted).map(|(_, m)| m)
+            result.outcomes.iter().filter(move |(outcome, _)| *outcome == wanted).map(|(_, m)| m)
         };
-        self.mutants += verdict.outcomes.len();
+        self.mutants += result.outcomes.len();
         let place = |mutant: &Mutant| format!("line {}: {}", mutant.start + 1, mutant.description);
         for mutant in with(Outcome::Survived) {
             println!("SURVIVED  {id}  {}", place(mutant));

@@ -150,8 +150,8 @@ impl MutantTree {
 
 /// Reads `stack/proto/src/x.rs:12:5: error[E0308]: mismatched types`.
 fn parse_compile_error(text: &str) -> Option<CompileError> {
-    let (place, told) = text.split_once(": error")?;
-    if !told.starts_with([':', '[']) {
+    let (place, message) = text.split_once(": error")?;
+    if !message.starts_with([':', '[']) {
         return None;
     }
     let mut parts = place.split(':');

@@ -186,11 +186,17 @@ impl Fixture {
                     panic!("{place}: {event:?}")
                 };
                 let seen = match reason {
-                    EndReason::TerminateSent(told) => {
-                        format!("sent/{}/{}/{}", told.layer, told.error_type, told.code)
+                    EndReason::TerminateSent(terminate) => {
+                        format!(
+                            "sent/{}/{}/{}",
+                            terminate.layer, terminate.error_type, terminate.code
+                        )
                     }
-                    EndReason::TerminateReceived(told) => {
-                        format!("received/{}/{}/{}", told.layer, told.error_type, told.code)
+                    EndReason::TerminateReceived(terminate) => {
+                        format!(
+                            "received/{}/{}/{}",
+                            terminate.layer, terminate.error_type, terminate.code
+                        )
                     }
                     other => format!("{other:?}"),
                 };

@@ -23,8 +23,8 @@ pub mod mutants {
     pub fn awake() -> u32 {
         static NUMBER: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
         *NUMBER.get_or_init(|| {
-            let told = std::env::var(\"FERROWARP_MUTANT\").ok();
-            told.and_then(|text| text.parse().ok()).unwrap_or(0)
+            let selected = std::env::var(\"FERROWARP_MUTANT\").ok();
+            selected.and_then(|text| text.parse().ok()).unwrap_or(0)
         })
     }
 }

@@ -98,12 +98,12 @@ pub fn cases() -> Vec<Case> {
 }
 
 fn bulk(testbed: &mut Testbed, run: Bulk) -> io::Result<String> {
-    let told = match run.client {
+    let report = match run.client {
         Client::Iwperf => by_us(testbed, &run)?,
         Client::SiwPeer => by_siw(testbed, &run)?,
     };
     let (ways, qps) = (if run.bidirectional { 2 } else { 1 }, run.qps);
-    Ok(format!("{} octets over {qps} queue pairs verified{told}", run.bytes() * ways))
+    Ok(format!("{} octets over {qps} queue pairs verified{report}", run.bytes() * ways))
 }
 
 fn by_us(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {

@@ -101,8 +101,8 @@ impl GuestShared {
 
 impl GuestState {
     fn on_line(&mut self, line: &str) {
-        if let Some(told) = line.strip_prefix("ready ") {
-            let pairs = told.split(' ').filter_map(|word| word.split_once('='));
+        if let Some(ready) = line.strip_prefix("ready ") {
+            let pairs = ready.split(' ').filter_map(|word| word.split_once('='));
             self.ready = Some(pairs.map(|(key, value)| (key.into(), value.into())).collect());
             return;
         }

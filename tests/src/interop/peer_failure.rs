@@ -81,19 +81,19 @@ fn expect_served(testbed: &Testbed) -> io::Result<()> {
 fn expect_server_report(server: &mut Running, since: Instant) -> io::Result<String> {
     server.wait_for("a client failed", TIMEOUT + TIMEOUT_SLACK)?;
     let output = server.output()?;
-    let told = output.lines().find(|line| line.contains("a client failed")).unwrap_or_default();
-    Ok(format!("after {:.1} s {told}", since.elapsed().as_secs_f32()))
+    let report = output.lines().find(|line| line.contains("a client failed")).unwrap_or_default();
+    Ok(format!("after {:.1} s {report}", since.elapsed().as_secs_f32()))
 }
 
 fn guest_client_fails(testbed: &mut Testbed) -> io::Result<String> {
     let mut server = our_server(testbed)?;
     let client = start_guest_transfer(testbed, &mut server)?;
     testbed.guest.power_off()?;
-    let told = expect_server_report(&mut server, Instant::now())?;
+    let report = expect_server_report(&mut server, Instant::now())?;
     drop(client);
     testbed.guest.reboot()?;
     expect_served(testbed)?;
-    Ok(format!("{told}; the next guest is served"))
+    Ok(format!("{report}; the next guest is served"))
 }
 
 fn guest_server_fails(testbed: &mut Testbed) -> io::Result<String> {
@@ -101,13 +101,13 @@ fn guest_server_fails(testbed: &mut Testbed) -> io::Result<String> {
     testbed.guest.run_ok("listening 7174")?;
     let client = start_our_transfer(testbed)?;
     testbed.guest.power_off()?;
-    let told = expect_client_error(client, Instant::now())?;
+    let report = expect_client_error(client, Instant::now())?;
     drop(server);
     testbed.guest.reboot()?;
     let _server = testbed.guest.start(&rping_server(testbed, "-P", SIZE))?;
     testbed.guest.run_ok("listening 7174")?;
     run_iwping_client(testbed, SIZE, ROUNDS)?;
-    Ok(told)
+    Ok(report)
 }
 
 /// A client of ours in mid-transfer.
@@ -127,8 +127,8 @@ fn expect_client_error(client: Running, since: Instant) -> io::Result<String> {
     if code != Some(1) || !ended.output.contains(" rounds of ") {
         return Err(program_error("iwping", &ended));
     }
-    let told = last_line(&ended.output);
-    Ok(format!("after {:.1} s {told}", since.elapsed().as_secs_f32()))
+    let report = last_line(&ended.output);
+    Ok(format!("after {:.1} s {report}", since.elapsed().as_secs_f32()))
 }
 
 /// What became of a client in the guest whose server is no more.
@@ -149,13 +149,13 @@ fn link_down_under_server(testbed: &mut Testbed, seconds: u64) -> io::Result<Str
     let client = start_guest_transfer(testbed, &mut server)?;
     testbed.set_link(false)?;
     let began = Instant::now();
-    let told = expect_server_report(&mut server, began)?;
+    let report = expect_server_report(&mut server, began)?;
     std::thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
     testbed.set_link(true)?;
     // The guest learns now that nobody knows its connection, if it has something to send again.
     let orphan = orphan_outcome(client)?;
     expect_served(testbed)?;
-    Ok(format!("{told}; {orphan} when the link is back after {seconds} s; the next is served"))
+    Ok(format!("{report}; {orphan} when the link is back after {seconds} s; the next is served"))
 }
 
 fn link_down_under_client(testbed: &mut Testbed, seconds: u64) -> io::Result<String> {
@@ -164,11 +164,11 @@ fn link_down_under_client(testbed: &mut Testbed, seconds: u64) -> io::Result<Str
     let client = start_our_transfer(testbed)?;
     testbed.set_link(false)?;
     let began = Instant::now();
-    let told = expect_client_error(client, began)?;
+    let report = expect_client_error(client, began)?;
     std::thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
     testbed.set_link(true)?;
     run_iwping_client(testbed, SIZE, ROUNDS)?;
-    Ok(format!("{told}; after {seconds} s the next client is served"))
+    Ok(format!("{report}; after {seconds} s the next client is served"))
 }
 
 /// A link that comes back before anybody's patience ends costs nothing but time.
@@ -181,9 +181,9 @@ fn short_link_outage(testbed: &mut Testbed) -> io::Result<String> {
     std::thread::sleep(Duration::from_secs(2));
     testbed.set_link(true)?;
     expect_exit_ok("rping", &client.finish(CASE_TIMEOUT * 2))?;
-    let told = server.output()?;
-    if told.contains("failed") {
-        return Err(failure(last_line(&told)));
+    let report = server.output()?;
+    if report.contains("failed") {
+        return Err(failure(last_line(&report)));
     }
     Ok(format!("{rounds} rounds in spite of it"))
 }
@@ -195,9 +195,9 @@ fn our_server_is_killed(testbed: &mut Testbed) -> io::Result<String> {
     // Whoever has the address next does not know the connection, and says so if he is asked: if
     // the guest has something to send again. Otherwise siw, which has no keepalive, waits for ever.
     let _next = our_server(testbed)?;
-    let told = orphan_outcome(client)?;
+    let report = orphan_outcome(client)?;
     expect_served(testbed)?;
-    Ok(format!("{told}; our next server serves"))
+    Ok(format!("{report}; our next server serves"))
 }
 
 fn our_client_is_killed(testbed: &mut Testbed) -> io::Result<String> {

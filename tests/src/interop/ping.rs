@@ -118,14 +118,14 @@ fn iwping_serves(testbed: &mut Testbed, size: u32, rounds: u32) -> io::Result<St
 fn rping_serves(testbed: &mut Testbed, how: &str, size: u32, rounds: u32) -> io::Result<String> {
     let server = testbed.guest.start(&rping_server(testbed, how, size))?;
     testbed.guest.run_ok(&format!("listening {PORT}"))?;
-    let told = run_iwping_client(testbed, size, rounds)?;
+    let report = run_iwping_client(testbed, size, rounds)?;
     if how.is_empty() {
         expect_exit_ok("rping", &server.finish(CASE_TIMEOUT))?;
     }
-    if !told.contains(&format!("{rounds} rounds of {size} octets, every octet verified")) {
-        return Err(failure(format!("iwping says: {}", last_line(&told))));
+    if !report.contains(&format!("{rounds} rounds of {size} octets, every octet verified")) {
+        return Err(failure(format!("iwping says: {}", last_line(&report))));
     }
-    let median = told.split("median ").nth(1).and_then(|rest| rest.split(' ').next());
+    let median = report.split("median ").nth(1).and_then(|rest| rest.split(' ').next());
     Ok(format!("{rounds} rounds of {size}, median {} usec", median.unwrap_or("?")))
 }
 
@@ -184,12 +184,12 @@ fn two_clients(testbed: &mut Testbed) -> io::Result<String> {
     for client in clients {
         expect_exit_ok("rping", &client.finish(ROUNDS_TIMEOUT))?;
     }
-    let told = server.output()?;
-    let served = told.lines().filter(|line| line.starts_with("server ping")).count();
+    let report = server.output()?;
+    let served = report.lines().filter(|line| line.starts_with("server ping")).count();
     server.interrupt()?;
     server.finish(CASE_TIMEOUT)?;
     if served != 500 {
-        return Err(failure(format!("{served} of 500 rounds: {}", last_line(&told))));
+        return Err(failure(format!("{served} of 500 rounds: {}", last_line(&report))));
     }
     Ok("2 clients with 250 rounds each".into())
 }

@@ -50,17 +50,18 @@ pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
         }
         if outcome.is_err() && has_wrong_crc(&own.join(WIRE), testbed.guest_addr()) {
             // No end can go on then.
-            outcome = run_case(case, &mut testbed, &own)
-                .map(|told| format!("{told}; run again: siw had sent an FPDU with a wrong CRC"));
+            outcome = run_case(case, &mut testbed, &own).map(|detail| {
+                format!("{detail}; run again: siw had sent an FPDU with a wrong CRC")
+            });
         }
         let outcome = outcome.map_err(|error| error.to_string());
         let took = began.elapsed();
-        let (word, told) = match &outcome {
-            Ok(told) => ("ok", told),
+        let (word, detail) = match &outcome {
+            Ok(detail) => ("ok", detail),
             Err(reason) => ("FAILED", reason),
         };
         let (number, count, seconds) = (index + 1, cases.len(), took.as_secs_f32());
-        println!("{number:3}/{count} {word:6} {:width$} {seconds:5.1} s  {told}", case.name);
+        println!("{number:3}/{count} {word:6} {:width$} {seconds:5.1} s  {detail}", case.name);
         io::stdout().flush()?;
         rows.push(Row { name: case.name.clone(), outcome, took });
     }
@@ -77,11 +78,11 @@ fn run_case(case: &Case, testbed: &mut Testbed, folder: &Path) -> io::Result<Str
     let file = folder.join(WIRE);
     let (namespace, interface) = (testbed.namespace(), testbed.guest.property("interface"));
     let capture = Capture::start_in_namespace(&namespace, &interface, case.packets_max, file)?;
-    let told = (case.body)(testbed);
+    let detail = (case.body)(testbed);
     let file = capture.stop()?;
-    let told = told?;
+    let detail = detail?;
     let judged = tcp_analysis::check_capture(case, &file, testbed.stack_addr())?;
-    Ok(format!("{told}; {judged}"))
+    Ok(format!("{detail}; {judged}"))
 }
 
 /// The names of the cases that failed.

@@ -110,12 +110,12 @@ impl TcpAnalysis {
 /// # Errors
 /// With everything that is wrong.
 pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<String> {
-    let verdict = capture::dissect(file, ours, true)?;
-    let mut complaints = verdict.problems.clone();
-    if verdict.bad_crc > 0 {
-        complaints.push(format!("{} FPDUs with a bad CRC", verdict.bad_crc));
+    let dissection = capture::dissect(file, ours, true)?;
+    let mut complaints = dissection.problems.clone();
+    if dissection.bad_crc > 0 {
+        complaints.push(format!("{} FPDUs with a bad CRC", dissection.bad_crc));
     }
-    if case.has_fpdus && verdict.fpdus() == 0 {
+    if case.has_fpdus && dissection.fpdus() == 0 {
         complaints.push("no FPDU of ours was captured".into());
     }
     let analysis = analyse(file, ours)?;
@@ -124,14 +124,14 @@ pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<Strin
         complaints.truncate(5);
         return Err(failure(format!("packets: {}", complaints.join("; "))));
     }
-    let mut told = format!("{} FPDUs", verdict.fpdus());
-    if verdict.good_crc < verdict.fpdus() {
-        let _ = write!(told, " ({} with CRC)", verdict.good_crc);
+    let mut summary = format!("{} FPDUs", dissection.fpdus());
+    if dissection.good_crc < dissection.fpdus() {
+        let _ = write!(summary, " ({} with CRC)", dissection.good_crc);
     }
     for (flag, (count, _)) in &analysis.ours {
-        let _ = write!(told, ", {count} {flag}");
+        let _ = write!(summary, ", {count} {flag}");
     }
-    Ok(told)
+    Ok(summary)
 }
 
 /// TCP's analysis of what `ours` and its peer sent.

@@ -131,8 +131,8 @@ impl Testbed {
         let namespace = self.namespace();
         let joined = || {
             let mut command = Command::new("ip");
-            let told = command.args(["-n", &namespace, "-o", "link", "show", &interface]).output();
-            told.is_ok_and(|told| String::from_utf8_lossy(&told.stdout).contains("master br0"))
+            let shown = command.args(["-n", &namespace, "-o", "link", "show", &interface]).output();
+            shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).contains("master br0"))
         };
         let deadline = Instant::now() + CASE_TIMEOUT;
         while !joined() {

@@ -78,11 +78,11 @@ impl MarkedReader {
     /// What is wrong with a marker.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
         if self.at_marker() {
-            let told = u32::from_be_bytes(bytes.try_into().expect("a whole marker"));
+            let fpduptr = u32::from_be_bytes(bytes.try_into().expect("a whole marker"));
             let at = self.raw.len();
             let right = if self.content.is_empty() { 0 } else { at - self.length_at };
-            if u64::from(told) != right as u64 {
-                return Err(format!("a marker says {told:#x} and not {right:#x}"));
+            if u64::from(fpduptr) != right as u64 {
+                return Err(format!("a marker says {fpduptr:#x} and not {right:#x}"));
             }
         } else {
             if self.content.is_empty() {

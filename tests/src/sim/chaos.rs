@@ -251,9 +251,9 @@ impl ChaosConnection {
                     assert!(!side.has_ended, "end {end} is told twice of the end");
                     side.has_ended = true;
                 }
-                Event::TerminateReceived { qp, terminate: told } => {
+                Event::TerminateReceived { qp, terminate } => {
                     assert_eq!((qp, side.has_ended), (side.qp, true));
-                    assert!(told.is_some(), "end {end}: a Terminate that breaks the rules");
+                    assert!(terminate.is_some(), "end {end}: a Terminate that breaks the rules");
                 }
                 event => panic!("nobody asked for {event:?}"),
             }

@@ -168,12 +168,12 @@ pub struct Report {
     pub received: u64,
 }
 
-/// Runs `conns` connections at a time, in each place `deaths` that end in mid-flight and one that
+/// Runs `conns` connections at a time, in each place `ends` that end in mid-flight and one that
 /// does not; each end of each has `per_side` requests. Faults of the wire last for `lasts_ns`.
 ///
 /// # Panics
 /// When an oracle objects.
-pub fn run(world: &mut World, conns: usize, deaths: usize, per_side: u64, lasts_ns: u64) -> Report {
+pub fn run(world: &mut World, conns: usize, ends: usize, per_side: u64, lasts_ns: u64) -> Report {
     let mut contests = SharedWords::new();
     let mut report = Report::default();
     for end in 0..2 {
@@ -182,7 +182,7 @@ pub fn run(world: &mut World, conns: usize, deaths: usize, per_side: u64, lasts_
     let mut seats = Vec::new();
     for conn in 0..conns {
         world.ends[1].engine.listen(port(conn), 4).expect("the port is free");
-        seats.push(ConnSlot::new(world, &mut contests, conn, deaths));
+        seats.push(ConnSlot::new(world, &mut contests, conn, ends));
     }
     let heals = world.now + lasts_ns;
     let done = world.run_until(4000 * SECOND, |world| {
@@ -227,9 +227,9 @@ fn port(conn: usize) -> u16 {
 }
 
 impl ConnSlot {
-    fn new(world: &mut World, contests: &mut SharedWords, conn: usize, deaths: usize) -> Self {
+    fn new(world: &mut World, contests: &mut SharedWords, conn: usize, ends: usize) -> Self {
         let sides = connect(world, contests, conn);
-        Self { sides, ends_left: deaths, attempts: 1, end_plan: EndPlan::NotUp, is_over: false }
+        Self { sides, ends_left: ends, attempts: 1, end_plan: EndPlan::NotUp, is_over: false }
     }
 
     /// Posts, polls, and sees to its end and to the next one.

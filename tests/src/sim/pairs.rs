@@ -70,8 +70,8 @@ pub fn disconnect_cause(world: &mut World, end: usize) -> (QpId, Option<(u8, u8,
         panic!("something else happened");
     };
     match reason {
-        EndReason::TerminateSent(told) | EndReason::TerminateReceived(told) => {
-            (qp, Some((told.layer, told.error_type, told.code)))
+        EndReason::TerminateSent(terminate) | EndReason::TerminateReceived(terminate) => {
+            (qp, Some((terminate.layer, terminate.error_type, terminate.code)))
         }
         _ => (qp, None),
     }

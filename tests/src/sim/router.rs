@@ -49,12 +49,12 @@ impl Router {
         if frame.len() - l3 <= mtu {
             return None;
         }
-        let told = match self.icmp_reply {
+        let next_hop_mtu = match self.icmp_reply {
             IcmpReply::Silent => return Some(Vec::new()),
             IcmpReply::WithoutMtu if frame[l3] >> 4 == 4 => 0,
             IcmpReply::WithMtu | IcmpReply::WithoutMtu => mtu,
         };
-        let mut answers = vec![too_big(frame, l3, told)];
+        let mut answers = vec![too_big(frame, l3, next_hop_mtu)];
         if self.forged {
             let mut forged = frame.to_vec();
             let l4 = l3 + if frame[l3] >> 4 == 4 { IPV4_LEN } else { IPV6_LEN };

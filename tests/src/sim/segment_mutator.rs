@@ -107,14 +107,14 @@ impl SegmentMutator {
     #[must_use]
     pub fn from_seed(seed: u64, rate: u8, keeps_seq: bool) -> Self {
         let source = Source::Seed(SmallRng::seed_from_u64(seed));
-        Self { source, rate, keeps_seq: keeps_seq, replayable: VecDeque::new(), changes: 0 }
+        Self { source, rate, keeps_seq, replayable: VecDeque::new(), changes: 0 }
     }
 
     /// Decides by `bytes`, one for each frame and more for each change.
     #[must_use]
     pub fn from_input(bytes: &[u8], keeps_seq: bool) -> Self {
         let source = Source::Bytes(bytes.iter().copied().collect());
-        Self { source, rate: 128, keeps_seq: keeps_seq, replayable: VecDeque::new(), changes: 0 }
+        Self { source, rate: 128, keeps_seq, replayable: VecDeque::new(), changes: 0 }
     }
 
     fn byte(&mut self) -> u8 {

@@ -306,7 +306,7 @@ impl World {
             ipv6: options.ipv6,
             fragment_mtu: options.fragment_mtu,
             router: options.router,
-            rng: rng,
+            rng,
             frames: 0,
             schedule,
             invariants: None,

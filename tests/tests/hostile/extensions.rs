@@ -199,12 +199,12 @@ fn check(fx: &Fixture, version: Version, case: Case, answered: &mut u64) {
 fn check_answer(qp: &Qp, peer: &mut Peer, name: &str, mut ulpdu: Vec<u8>, expected: (u8, u8, u8)) {
     peer.serve_until(|peer| peer.terminate.is_some())
         .unwrap_or_else(|error| panic!("{name}: {error}"));
-    let told = peer.terminate.clone().unwrap();
-    assert_eq!(told.cause(), expected, "{name}");
+    let terminate = peer.terminate.clone().unwrap();
+    assert_eq!(terminate.cause(), expected, "{name}");
     if peer.rdmac {
         peer::toggle_versions(&mut ulpdu);
     }
-    check_terminate_headers(name, &told, &ulpdu);
+    check_terminate_headers(name, &terminate, &ulpdu);
     match qp.wait_event(TIMEOUT) {
         Some(Event::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
             assert_eq!(sent.cause(), expected, "{name}");

@@ -36,7 +36,7 @@ struct Server {
     stack: Stack,
     listener: Listener,
     cq: Cq,
-    inbox: Mr,
+    recv_mr: Mr,
     /// What each client is told when it is accepted: STag and address of the region.
     private_data: Vec<u8>,
     qps: Vec<Option<Qp>>,
@@ -59,15 +59,15 @@ impl Running {
         let stack = Stack::on_tap_with(interface, change);
         let listener = stack.context.listen(PORT, BACKLOG).expect("the port is free");
         let cq = stack.context.create_cq(4 * SLOTS).expect("within the limits");
-        let inbox = stack.alloc_mr(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
+        let recv_mr = stack.alloc_mr(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
         let region = stack.alloc_mr(SHARED_LEN, Access::REMOTE_READ);
         region.write(0, &pattern(SHARED_LEN, SHARED));
         let shared = (region.rkey(), region.addr());
-        let told = [&shared.0.to_be_bytes()[..], &shared.1.to_be_bytes()].concat();
+        let private_data = [&shared.0.to_be_bytes()[..], &shared.1.to_be_bytes()].concat();
         let context = stack.context.clone();
         let qps = (0..SLOTS).map(|_| None).collect();
         let free = (0..SLOTS).rev().collect();
-        let server = Server { stack, listener, cq, inbox, private_data: told, qps, free };
+        let server = Server { stack, listener, cq, recv_mr, private_data, qps, free };
         let stop = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -129,7 +129,7 @@ impl Server {
 
     fn post_recv(&self, qp: &Qp, slot: usize) {
         let len = u32::try_from(SLOT_LEN).expect("a small buffer");
-        let sge = self.inbox.sge(slot * SLOT_LEN, len);
+        let sge = self.recv_mr.sge(slot * SLOT_LEN, len);
         let wr = RecvWr { wr_id: slot as u64, sg_list: [sge].into_iter().collect() };
         // A queue pair that has ended takes none.
         let _ = qp.post_recv(wr);
@@ -142,7 +142,7 @@ impl Server {
             return;
         }
         if wc.opcode == WcOpcode::Recv {
-            let payload = gather(self.inbox.sge(slot * SLOT_LEN, wc.byte_len));
+            let payload = gather(self.recv_mr.sge(slot * SLOT_LEN, wc.byte_len));
             let operation = Operation::Send { payload, solicited: false, invalidate: None };
             // As above.
             let _ =

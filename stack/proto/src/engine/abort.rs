@@ -100,8 +100,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if self.on_siw_wakeup_deadline(now, index) || self.on_reject_deadline(now, index) {
             return;
         }
-        let is_dripping = self.is_too_slow(now, index);
-        let closing = self.connections.get_mut(index).filter(|conn| conn.closing && !is_dripping);
+        let is_too_slow = self.is_too_slow(now, index);
+        let closing = self.connections.get_mut(index).filter(|conn| conn.closing && !is_too_slow);
         if let Some(conn) = closing {
             let more = conn.tcb.progress_at(now) + self.config.linger_ns;
             if more > now {
@@ -174,8 +174,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn fail_with(&mut self, now: Instant, qp_index: u32, fault: Fault, reason: EndReason) {
         let Some(qp) = self.verbs.get_mut(qp_index) else { return };
         let Some(index) = qp.conn else { return };
-        let gate_open = self.connections.get(index).is_some_and(|conn| conn.tx_allowed);
-        let may_send = gate_open && !qp.tx_closed;
+        let tx_allowed = self.connections.get(index).is_some_and(|conn| conn.tx_allowed);
+        let may_send = tx_allowed && !qp.tx_closed;
         if may_send && qp.stream.fail(fault, &[]).is_some() {
             self.verbs.counters.terminates_out += 1;
         } else {

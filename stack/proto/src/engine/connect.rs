@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::engine::connection::{AwaitDecision, AwaitReply, Connection, NEVER, Phase, StartupTx};
 use crate::engine::mpa_start::StartParams;
 use crate::engine::next_hop::NextHop;
-use crate::engine::wheel::Armed;
+use crate::engine::wheel::ArmedTimers;
 use crate::mpa::framing::Framing;
 use crate::mpa::startup::{self, Negotiated, NegotiationError};
 use crate::net::siphash_keys::Secret;
@@ -58,19 +58,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let template = self.header_template([0; 6], tuple);
         let origin = self.iss_and_ts_offset(now, &tuple);
         let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, origin);
-        let wishes = param.mpa_offer();
+        let offer = param.mpa_offer();
         let (start, place_early) = (param.start, param.place_early);
         let awaits = AwaitReply {
             start,
             ooo_placement: place_early,
-            offer: wishes,
+            offer,
             revision,
             startup_rx: Vec::new(),
         };
         let phase = Phase::AwaitReply(Box::new(awaits));
         let mut conn = new_connection(tcb, phase, now + self.config.startup_timeout_ns);
         if start == Start::Frames {
-            let request = startup::build_request(wishes, revision, &param.private_data);
+            let request = startup::build_request(offer, revision, &param.private_data);
             conn.startup_tx = Some(StartupTx::new(&request));
         }
         conn.qp = Some(qp_index);
@@ -107,10 +107,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let AwaitDecision { request, buffered: early } = &mut **awaits;
         let is_enhanced = request.as_ref().is_some_and(|request| request.enhanced.is_some());
         check_private_data(&param.private_data, request.is_some(), is_enhanced)?;
-        let wishes = param.mpa_offer();
+        let offer = param.mpa_offer();
         let outcome = match request {
             Some(request) => {
-                let (reply, terms) = startup::accept(request, wishes, &param.private_data);
+                let (reply, terms) = startup::accept(request, offer, &param.private_data);
                 conn.startup_tx = Some(StartupTx::new(&reply));
                 StartParams {
                     negotiated: terms,
@@ -120,7 +120,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     tx_allowed: false,
                 }
             }
-            None => StartParams::unframed(Negotiated::rdmac(wishes), param.place_early),
+            None => StartParams::unframed(Negotiated::rdmac(offer), param.place_early),
         };
         let (unframed, early) = (request.is_none(), std::mem::take(early));
         conn.qp = Some(qp_index);
@@ -197,8 +197,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// the application if the backlog has room.
     pub(super) fn process_mpa_request(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Phase::AwaitRequest { startup_rx: inbox } = &mut conn.phase else { return };
-        let (request, used) = match Startup::parse(inbox, FrameKind::Request) {
+        let Phase::AwaitRequest { startup_rx } = &mut conn.phase else { return };
+        let (request, used) = match Startup::parse(startup_rx, FrameKind::Request) {
             Ok(None) => return,
             Ok(Some(parsed)) => parsed,
             Err(_) => return self.abort_startup(index),
@@ -210,8 +210,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return;
         }
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let Phase::AwaitRequest { startup_rx: inbox } = &mut conn.phase else { return };
-        let early = inbox.split_off(used);
+        let Phase::AwaitRequest { startup_rx } = &mut conn.phase else { return };
+        let early = startup_rx.split_off(used);
         self.offer_request(index, request, early);
     }
 
@@ -245,13 +245,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn on_mpa_reply(&mut self, now: Instant, index: u32, reply: &Startup, buffered: &[u8]) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Phase::AwaitReply(awaits) = &conn.phase else { return };
-        let (wishes, revision, place_early) = (awaits.offer, awaits.revision, awaits.ooo_placement);
+        let (offer, revision, place_early) = (awaits.offer, awaits.revision, awaits.ooo_placement);
         if reply.reject {
             self.fail_connect(index, ConnectError::Rejected, Some(reply));
             self.begin_close(now, index);
             return;
         }
-        match startup::process_reply(reply, wishes, revision) {
+        match startup::process_reply(reply, offer, revision) {
             Ok(terms) => {
                 let outcome = StartParams {
                     negotiated: terms,
@@ -381,7 +381,7 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
         startup_tx: None,
         deadline,
         in_ready_list: false,
-        armed_timers: Armed::default(),
+        armed_timers: ArmedTimers::default(),
     }
 }
 

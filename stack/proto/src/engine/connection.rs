@@ -4,7 +4,7 @@ use crate::device::{Retained, RxFrame};
 use crate::engine::awaiting_request::ArrivalOrder;
 use crate::engine::next_hop::NextHop;
 use crate::engine::slab::Slab;
-use crate::engine::wheel::Armed;
+use crate::engine::wheel::ArmedTimers;
 use crate::mpa::deframer::Deframer;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::mpa::framing::Framing;
@@ -114,7 +114,7 @@ pub(super) struct Connection<R: RxFrame, T: Retained> {
     /// The queue pair it serves, once there is one.
     pub(super) qp: Option<u32>,
     /// Its timers in the wheel.
-    pub(super) armed_timers: Armed,
+    pub(super) armed_timers: ArmedTimers,
     /// Bytes taken from TCP and held until both ends have agreed.
     pub(super) buffered_len: u32,
     /// Bytes by which its receive window has grown.
@@ -149,7 +149,7 @@ impl<R: RxFrame, T: Retained> Connection<R, T> {
 
     /// From the next byte on, behind what waits in the outbox, FPDUs are sent as agreed.
     pub(super) fn set_framing(&mut self, negotiated: &Negotiated) {
-        let waiting = self.startup_tx.as_ref().map_or(0, |outbox| outbox.len());
+        let waiting = self.startup_tx.as_ref().map_or(0, |startup_tx| startup_tx.len());
         let start = self.tcb.write_seq() + u32::try_from(waiting).unwrap_or(0);
         self.framing = if negotiated.markers_out {
             Framing::with_markers(negotiated.crc, start)

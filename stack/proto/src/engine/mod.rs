@@ -424,7 +424,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError> {
         let is_local = wr.operation.is_local();
         let index = self.verbs.post_send(qp, wr)?;
-        if is_local && let Some(cq) = self.verbs.run_local(index) {
+        if is_local && let Some(cq) = self.verbs.execute_local_ops(index) {
             rx::note_cq_overrun(&mut self.overrun_cqs, cq);
         }
         if let Some(conn) = self.verbs.get(index).and_then(|qp| qp.conn) {

@@ -56,14 +56,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             revision,
             private_data,
             ooo_placement: place_early,
-            tx_allowed: speaks_first,
+            tx_allowed,
         } = outcome;
         let Some(conn) = self.connections.get_mut(index) else { return };
         // What has arrived in order, but for the FIN, ends where FPDUs do.
         let known = u32::try_from(buffered_len).unwrap_or(0) + u32::from(conn.tcb.peer_finished());
         let markers = terms.markers_in.then(|| Markers::starting_at(conn.tcb.rcv_nxt() - known));
         conn.phase = Phase::Rdma { deframer: Deframer::new(markers) };
-        conn.tx_allowed = speaks_first;
+        conn.tx_allowed = tx_allowed;
         conn.set_framing(&terms);
         conn.deadline = NEVER;
         conn.tcb.consume(std::mem::take(&mut conn.buffered_len));
@@ -152,8 +152,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.enter_full_operation(index, outcome, early.len());
                 self.process_buffered(now, index, &early);
             }
-            Phase::AwaitRequest { startup_rx: inbox } if is_unframed => {
-                let early = std::mem::take(inbox);
+            Phase::AwaitRequest { startup_rx } if is_unframed => {
+                let early = std::mem::take(startup_rx);
                 let tuple = conn.tcb.tuple();
                 conn.deadline = NEVER;
                 conn.phase = Phase::AwaitDecision(Box::new(AwaitDecision {
@@ -206,10 +206,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError> {
         let index = self.streaming_connection(qp)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
-        let outbox = conn.startup_tx.get_or_insert_with(|| StartupTx::from_bytes(&[]));
-        let len = bytes.len().min(STREAM_TX_MAX - outbox.len().min(STREAM_TX_MAX));
-        outbox.append(&bytes[..len]);
-        if outbox.len() == 0 {
+        let startup_tx = conn.startup_tx.get_or_insert_with(|| StartupTx::from_bytes(&[]));
+        let len = bytes.len().min(STREAM_TX_MAX - startup_tx.len().min(STREAM_TX_MAX));
+        startup_tx.append(&bytes[..len]);
+        if startup_tx.len() == 0 {
             conn.startup_tx = None;
         }
         self.make_ready(index);
@@ -224,12 +224,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError> {
         let index = self.streaming_connection(qp)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
-        let Phase::Streaming { stream_rx: inbox } = &mut conn.phase else {
+        let Phase::Streaming { stream_rx } = &mut conn.phase else {
             return Err(CmError::WrongState);
         };
-        let len = inbox.len().min(out.len());
-        out[..len].copy_from_slice(&inbox[..len]);
-        inbox.drain(..len);
+        let len = stream_rx.len().min(out.len());
+        out[..len].copy_from_slice(&stream_rx[..len]);
+        stream_rx.drain(..len);
         let count = u32::try_from(len).unwrap_or(u32::MAX).min(conn.buffered_len);
         conn.buffered_len -= count;
         conn.tcb.consume(count);
@@ -251,10 +251,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ) -> Result<(), CmError> {
         let index = self.streaming_connection(qp)?;
         let conn = self.connections.get_mut(index).ok_or(CmError::Gone)?;
-        let Phase::Streaming { stream_rx: inbox } = &mut conn.phase else {
+        let Phase::Streaming { stream_rx } = &mut conn.phase else {
             return Err(CmError::WrongState);
         };
-        let early = std::mem::take(inbox);
+        let early = std::mem::take(stream_rx);
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
             qp.half_close = param.half_close;
         }

@@ -191,7 +191,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// Carries out requests that concern this end alone and reports them. The completion queue if
     /// it overran.
     #[cold]
-    pub(super) fn run_local(&mut self, index: u32) -> Option<CqId> {
+    pub(super) fn execute_local_ops(&mut self, index: u32) -> Option<CqId> {
         let qp = self.qps.get_mut(index).filter(|qp| qp.state.is_connected())?;
         qp.stream.execute_local_ops(&self.memory);
         let cq = qp.init.send_cq;
@@ -299,13 +299,13 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         let was_connected = qp.state.is_connected();
         // req: DDP-027, DDP-123, RDMAP-252
         qp.state = QpState::Error;
-        if let EndReason::TerminateReceived(told) = reason {
-            let status = match (told.layer, told.error_type) {
+        if let EndReason::TerminateReceived(terminate) = reason {
+            let status = match (terminate.layer, terminate.error_type) {
                 (0 | 1, 1) => WcStatus::RemoteAccess,
                 _ => WcStatus::RemoteOperation,
             };
             qp.terminated_request =
-                qp.stream.terminated_request(&told).map(|number| (number, status));
+                qp.stream.terminated_request(&terminate).map(|number| (number, status));
         }
         if was_connected {
             if reason != EndReason::Local && reason != EndReason::PeerClosed {

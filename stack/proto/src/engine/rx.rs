@@ -49,8 +49,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return;
         };
         let Some(conn) = self.connections.get_mut(index) else { return };
-        let goes_on = conn.tcp_established && !segment.flags.has(Flags::SYN);
-        if goes_on || self.admit_segment(now, index, segment) {
+        let is_established = conn.tcp_established && !segment.flags.has(Flags::SYN);
+        if is_established || self.admit_segment(now, index, segment) {
             self.process_segment(now, index, segment, frame);
         } else if self.connections.get(index).is_none() {
             self.on_unmatched_segment(now, segment, frame);
@@ -87,7 +87,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[inline]
     fn lookup_cached(&mut self, tuple: &FourTuple) -> Option<u32> {
         if let Some(conn) = self.connections.get(self.last_match)
-            && conn.tcb.is_between(tuple)
+            && conn.tcb.matches(tuple)
         {
             return Some(self.last_match);
         }
@@ -97,9 +97,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// The same by the table alone.
     pub(super) fn lookup(&self, tuple: &FourTuple) -> Option<u32> {
-        let is_it = |&index: &u32| {
-            self.connections.get(index).is_some_and(|conn| conn.tcb.is_between(tuple))
-        };
+        let is_it =
+            |&index: &u32| self.connections.get(index).is_some_and(|conn| conn.tcb.matches(tuple));
         self.by_tuple.find(self.hash.hash_one(tuple), is_it).copied()
     }
 
@@ -198,10 +197,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let held = match &mut conn.phase {
             Phase::Rdma { .. } => return self.process_fpdus(now, index, frame, bytes),
             Phase::DrainTerminate { .. } => return self.drain_terminate(now, index, frame, bytes),
-            Phase::AwaitRequest { startup_rx: inbox } => inbox,
+            Phase::AwaitRequest { startup_rx: buffered } => buffered,
             Phase::AwaitReply(awaits) => &mut awaits.startup_rx,
             Phase::AwaitDecision(awaits) => &mut awaits.buffered,
-            Phase::Streaming { stream_rx: inbox } => inbox,
+            Phase::Streaming { stream_rx: buffered } => buffered,
             Phase::Rejected { .. } | Phase::Closed => return,
         };
         // TCP's start-up window bounds what is held.
@@ -232,7 +231,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Self { connections, fpdu_pool: assembly, verbs, overrun_cqs: overrun, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let Some(qp) = conn.qp else { return };
-        let (gate_open, crc) = (&mut conn.tx_allowed, conn.framing.has_crc());
+        let (tx_allowed, crc) = (&mut conn.tx_allowed, conn.framing.has_crc());
         let Phase::Rdma { deframer: receiver } = &mut conn.phase else { return };
         let head = frame.head();
         let ended = 'bytes: loop {
@@ -250,37 +249,37 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     return;
                 }
                 bytes.start += take;
-                let verdict = match receiver.complete(crc, assembly) {
+                let outcome = match receiver.complete(crc, assembly) {
                     Ok(None) => UlpduOutcome::Continue,
                     Ok(Some(ulpdu)) => {
-                        let is_rtr = !*gate_open && verbs.on_first_fpdu(qp, ulpdu);
-                        *gate_open = true;
+                        let is_rtr = !*tx_allowed && verbs.on_first_fpdu(qp, ulpdu);
+                        *tx_allowed = true;
                         verbs.counters.fpdus_assembled += 1;
                         // req: MPA-050
-                        let verdict = if is_rtr {
+                        let outcome = if is_rtr {
                             UlpduOutcome::Continue
                         } else {
                             verbs.process_ulpdu(qp, ulpdu)
                         };
                         receiver.reset(assembly);
-                        verdict
+                        outcome
                     }
-                    Err(damage) => verbs.fail_fpdu(qp, damage, *gate_open),
+                    Err(damage) => verbs.fail_fpdu(qp, damage, *tx_allowed),
                 };
-                match verdict {
+                match outcome {
                     UlpduOutcome::Continue => {}
-                    UlpduOutcome::Ended => break Some(*gate_open),
+                    UlpduOutcome::Ended => break Some(*tx_allowed),
                     UlpduOutcome::EndedSilently => break Some(false),
                     UlpduOutcome::CqOverrun(cq) => note_cq_overrun(overrun, cq),
                 }
             } else {
                 let mut run = head.get(bytes.start..bytes.end.min(head.len())).unwrap_or(&[]);
                 loop {
-                    let verdict = match receiver.parse(run, crc, assembly) {
+                    let outcome = match receiver.parse(run, crc, assembly) {
                         Ok(None) => break,
                         Ok(Some((ulpdu, used))) => {
-                            let is_rtr = !*gate_open && verbs.on_first_fpdu(qp, ulpdu);
-                            *gate_open = true;
+                            let is_rtr = !*tx_allowed && verbs.on_first_fpdu(qp, ulpdu);
+                            *tx_allowed = true;
                             run = &run[used..];
                             bytes.start += used;
                             // req: MPA-050
@@ -290,11 +289,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                                 verbs.process_ulpdu(qp, ulpdu)
                             }
                         }
-                        Err(damage) => verbs.fail_fpdu(qp, damage, *gate_open),
+                        Err(damage) => verbs.fail_fpdu(qp, damage, *tx_allowed),
                     };
-                    match verdict {
+                    match outcome {
                         UlpduOutcome::Continue => {}
-                        UlpduOutcome::Ended => break 'bytes Some(*gate_open),
+                        UlpduOutcome::Ended => break 'bytes Some(*tx_allowed),
                         UlpduOutcome::EndedSilently => break 'bytes Some(false),
                         UlpduOutcome::CqOverrun(cq) => note_cq_overrun(overrun, cq),
                     }
@@ -309,8 +308,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 break None;
             }
         };
-        if let Some(was_told) = ended {
-            self.end_failed_stream(now, index, was_told);
+        if let Some(terminate_queued) = ended {
+            self.end_failed_stream(now, index, terminate_queued);
             self.drain_terminate(now, index, frame, bytes);
         }
     }
@@ -346,9 +345,10 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
                     self.cq_overrun_of(index, |qp| qp.init.recv_cq)
                 }
             }
-            Ok(Indication::Terminated(told)) => {
+            Ok(Indication::Terminated(terminate)) => {
                 self.counters.terminates_in += 1;
-                let reason = told.map_or(EndReason::BadTerminate, EndReason::TerminateReceived);
+                let reason =
+                    terminate.map_or(EndReason::BadTerminate, EndReason::TerminateReceived);
                 // req: RDMAP-044, RDMAP-196
                 self.enter_error(index, reason);
                 UlpduOutcome::Ended
@@ -416,13 +416,13 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
         // It is the same one.
         self.counters.fpdus_in -= 1;
-        let verdict = self.process_ulpdu(index, ulpdu);
-        if matches!(verdict, UlpduOutcome::Ended | UlpduOutcome::EndedSilently) {
+        let outcome = self.process_ulpdu(index, ulpdu);
+        if matches!(outcome, UlpduOutcome::Ended | UlpduOutcome::EndedSilently) {
             self.return_srq_buffer(index);
         } else {
             self.commit_srq_buffer(index);
         }
-        verdict
+        outcome
     }
 
     /// Ends a stream over a fault of the peer's, with a Terminate.
@@ -442,14 +442,14 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
             }
             return UlpduOutcome::EndedSilently;
         }
-        let told = qp.stream.fail(fault, ulpdu);
+        let terminate = qp.stream.fail(fault, ulpdu);
         if let Some((wr_id, too_long)) = Stream::faulted_buffer(fault) {
             let status = if too_long { WcStatus::LocalLength } else { WcStatus::LocalProtection };
             // req: RDMAP-033
             self.fail_recv(index, wr_id, status);
         }
-        if let Some(told) = told {
-            self.terminate_with(index, told);
+        if let Some(terminate) = terminate {
+            self.terminate_with(index, terminate);
         }
         UlpduOutcome::Ended
     }

@@ -222,9 +222,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             return;
         }
-        let may_speak = conn.tx_allowed;
-        let was_told = self.verbs.fail_markers(qp, may_speak);
-        self.end_failed_stream(now, index, was_told);
+        let tx_allowed = conn.tx_allowed;
+        let terminate_queued = self.verbs.fail_markers(qp, tx_allowed);
+        self.end_failed_stream(now, index, terminate_queued);
     }
 
     /// After bytes in order: what was accepted early and follows them, as far as this pass goes.

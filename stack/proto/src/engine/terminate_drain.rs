@@ -55,7 +55,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let crc = conn.framing.has_crc();
         let Phase::DrainTerminate { deframer: receiver } = &mut conn.phase else { return };
         let head = frame.head();
-        let goes_on = loop {
+        let is_open = loop {
             let Some(qp) = conn.qp else { break false };
             if bytes.is_empty() {
                 break true;
@@ -83,17 +83,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 break false;
             }
             bytes.start += take;
-            let was_told = match receiver.complete(crc, assembly) {
+            let terminate_queued = match receiver.complete(crc, assembly) {
                 Ok(None) => continue,
                 Ok(Some(ulpdu)) => verbs.drain_ulpdu(qp, ulpdu),
                 Err(_) => break false,
             };
             receiver.reset(assembly);
-            if was_told {
+            if terminate_queued {
                 break false;
             }
         };
-        if !goes_on {
+        if !is_open {
             conn.end_stream(assembly);
         }
     }
@@ -103,7 +103,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     /// A ULPDU behind the end of its stream: true if it was the peer's Terminate, which is told.
     fn drain_ulpdu(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, _) = self.stream_of(index);
-        let Some(Indication::Terminated(told)) =
+        let Some(Indication::Terminated(terminate)) =
             stream.and_then(|stream| stream.drain_ulpdu(ulpdu))
         else {
             return false;
@@ -111,7 +111,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         self.counters.fpdus_in += 1;
         self.counters.terminates_in += 1;
         let qp = self.id(index);
-        self.events.push_back(Event::TerminateReceived { qp, terminate: told });
+        self.events.push_back(Event::TerminateReceived { qp, terminate });
         true
     }
 }

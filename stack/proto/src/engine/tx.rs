@@ -187,8 +187,8 @@ where
     M: Memory,
     C: Completions,
 {
-    if let Some(outbox) = &conn.startup_tx {
-        return TxDemand::Record(u32::try_from(outbox.len()).unwrap_or(u32::MAX));
+    if let Some(startup_tx) = &conn.startup_tx {
+        return TxDemand::Record(u32::try_from(startup_tx.len()).unwrap_or(u32::MAX));
     }
     let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return TxDemand::Nothing };
     let is_ready = match conn.phase {
@@ -249,9 +249,9 @@ where
     C: Completions,
 {
     let mut ended = false;
-    if let Some(outbox) = &mut conn.startup_tx {
-        let len = outbox.take(payload);
-        if outbox.len() == 0 {
+    if let Some(startup_tx) = &mut conn.startup_tx {
+        let len = startup_tx.take(payload);
+        if startup_tx.len() == 0 {
             conn.startup_tx = None;
         }
         return PackedPayload { len, stream_failed: ended };
@@ -292,9 +292,9 @@ where
                 verbs.enter_error(index, EndReason::LocalError);
                 continue;
             }
-            Err(BuildError::Response(told)) => {
+            Err(BuildError::Response(terminate)) => {
                 ended = true;
-                verbs.terminate_with(index, *told);
+                verbs.terminate_with(index, *terminate);
                 continue;
             }
         }
@@ -322,7 +322,7 @@ impl ChecksumOffload {
         F: TxFrame,
     {
         if self.is_on {
-            let (l2, l3) = conn.tcb.layer_lens();
+            let (l2, l3) = conn.tcb.l2_l3_len();
             frame.request_checksum(l2, l3, header_len - l2 - l3);
         }
     }

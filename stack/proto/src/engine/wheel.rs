@@ -20,7 +20,7 @@ const PREALLOCATED: usize = 1024;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// An armed timer. What its owner's [`Armed`] does not know of is stale.
+/// An armed timer. What its owner's [`ArmedTimers`] does not know of is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timer {
     pub(super) owner: u32,
@@ -31,12 +31,12 @@ pub(super) struct Timer {
 /// What one owner has in the wheel. A deadline that goes back and forth must not leave an entry
 /// behind each time: with a far one of a minute and a near one of 50 us these would be a million.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Armed {
+pub(super) struct ArmedTimers {
     /// The low halves of ticks, the earliest last.
     ticks: ArrayVec<u32, 4>,
 }
 
-impl Armed {
+impl ArmedTimers {
     /// Something is to be done at `tick`. True if that takes an entry of its own, to be armed now;
     /// else an earlier one is there, and the owner looks again when it fires.
     #[inline]
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn rearming_back_and_forth_leaves_bounded_entries() {
-        let (mut wheel, mut armed, mut fired) = (Wheel::new(), Armed::default(), Vec::new());
+        let (mut wheel, mut armed, mut fired) = (Wheel::new(), ArmedTimers::default(), Vec::new());
         let far = Instant::from_nanos(60_000_000_000);
         let mut now = Instant::ZERO;
         let mut served = 0;

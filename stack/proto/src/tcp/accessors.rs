@@ -57,7 +57,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// True if both ends are those of `tuple`.
     #[inline]
     #[must_use]
-    pub fn is_between(&self, tuple: &FourTuple) -> bool {
+    pub fn matches(&self, tuple: &FourTuple) -> bool {
         self.template.matches(tuple)
     }
 
@@ -80,7 +80,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// [`crate::device::TxFrame::request_checksum`]; the TCP header of a data frame takes the
     /// rest of [`Tcb::header_len`].
     #[must_use]
-    pub fn layer_lens(&self) -> (usize, usize) {
+    pub fn l2_l3_len(&self) -> (usize, usize) {
         self.template.l2_l3_len()
     }
 

@@ -175,7 +175,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.ts.recent_stamp = Timestamps::coarse(now);
         }
         if !self.sack && !self.ts_on {
-            self.rtt.keep_floor();
+            self.rtt.keep_rto_floor();
         }
         self.ecn.negotiate(self.cfg.ecn, syn.flags);
         self.init_pmtu();

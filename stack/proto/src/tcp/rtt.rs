@@ -176,7 +176,7 @@ impl Rtt {
     }
 
     /// The peer has neither SACK nor timestamps.
-    pub(super) const fn keep_floor(&mut self) {
+    pub(super) const fn keep_rto_floor(&mut self) {
         self.keeps_floor = true;
     }
 

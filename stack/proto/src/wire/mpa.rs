@@ -277,13 +277,13 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let mut keyed = bytes.clone();
-            if let Some(head) = keyed.get_mut(..16) {
+            let mut with_key = bytes.clone();
+            if let Some(head) = with_key.get_mut(..16) {
                 head.copy_from_slice(KEY_REQUEST);
             }
             let _ = Startup::parse(&bytes, FrameKind::Reply);
-            if let Ok(Some((_, used))) = Startup::parse(&keyed, FrameKind::Request) {
-                prop_assert!(used <= keyed.len());
+            if let Ok(Some((_, used))) = Startup::parse(&with_key, FrameKind::Request) {
+                prop_assert!(used <= with_key.len());
             }
         }
     }

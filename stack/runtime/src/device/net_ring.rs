@@ -25,7 +25,7 @@ pub(super) fn next_local_mac() -> [u8; 6] {
 pub(super) fn pools(
     eal: Eal,
     sizes: &PoolSizes,
-    receive_room: u16,
+    rx_buf_size: u16,
 ) -> Result<(TxPools, Mempool), dpdk_sys::Error> {
     let pool = |count: u32, room, cache| {
         Mempool::new(eal, &MempoolConfig { count, cache, frame_capacity: room })
@@ -36,7 +36,7 @@ pub(super) fn pools(
     let reserve = pool(sizes.reserve, sizes.frame_capacity, 0)?;
     let receive = match sizes.receive {
         0 => data.clone(),
-        count => pool(count, receive_room, MEMPOOL_CACHE_SIZE)?,
+        count => pool(count, rx_buf_size, MEMPOOL_CACHE_SIZE)?,
     };
     Ok((TxPools::new(data, control, reserve), receive))
 }

@@ -206,12 +206,8 @@ fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<PortProfil
             }
             let port = plug("net_af_xdp", &format!("iface={interface}"), &NET_RAW)?;
             // The driver posts a whole fill ring at once, and the kernel takes no smaller buffers.
-            let receive_room_min = 2048;
-            Ok(PortProfile {
-                sets_mtu: true,
-                rx_buf_size_min: receive_room_min,
-                ..plain(port, (2048, 2048))
-            })
+            let rx_buf_size_min = 2048;
+            Ok(PortProfile { sets_mtu: true, rx_buf_size_min, ..plain(port, (2048, 2048)) })
         }
         DeviceSpec::Pci { address } => {
             let card = Path::new("/sys/bus/pci/devices").join(address);
@@ -270,15 +266,15 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
     let (rx_descriptors, tx_descriptors) = kind.descriptors;
     let sizes = config.pools.sizes(config.mtu, rx_descriptors, tx_descriptors);
     let whole = if kind.is_nic { nic_buf_size(sizes.frame_capacity) } else { sizes.frame_capacity };
-    let receive_room = config.rx_buf_size.map_or(whole, |room| room.min(sizes.frame_capacity));
-    let receive_room = receive_room.max(kind.rx_buf_size_min).max(FIRST_SEGMENT_LEN_MIN);
-    let (pools, receive) = net_ring::pools(eal, &sizes, receive_room).map_err(error)?;
+    let rx_buf_size = config.rx_buf_size.map_or(whole, |room| room.min(sizes.frame_capacity));
+    let rx_buf_size = rx_buf_size.max(kind.rx_buf_size_min).max(FIRST_SEGMENT_LEN_MIN);
+    let (pools, receive) = net_ring::pools(eal, &sizes, rx_buf_size).map_err(error)?;
     let port = PortConfig {
         rx_descriptors: rx_descriptors.max(8),
         tx_descriptors: tx_descriptors.max(8),
         pools: vec![receive],
         mtu: kind.sets_mtu.then_some(config.mtu),
-        scatter: receive_room < sizes.frame_capacity,
+        scatter: rx_buf_size < sizes.frame_capacity,
         promiscuous: true,
         checksum: checksum == ChecksumMode::Offload,
     };

@@ -78,7 +78,7 @@ impl ConnSlot {
     fn submit(&mut self, world: &mut World, end: usize, operation: Operation, task: Task) -> bool {
         let side = &mut self.sides[end];
         let (number, opcode) = (side.posted_count, WcOpcode::from(&operation));
-        let told = match &operation {
+        let expected = match &operation {
             Operation::Send { payload: Payload::Inline(bytes), solicited, .. } => {
                 bytes.first_chunk().map(|data| (*data, *solicited))
             }
@@ -92,7 +92,7 @@ impl ConnSlot {
             side.post_refused = true;
             return false;
         }
-        if let Some((data, solicited)) = told {
+        if let Some((data, solicited)) = expected {
             side.messages.push(Message { data, opcode, solicited });
         }
         side.posted_count += 1;

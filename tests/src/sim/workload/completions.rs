@@ -38,8 +38,8 @@ pub(super) fn poll(
                     check_read(world, end, conn, &posted);
                 }
                 if let WcOpcode::Bind | WcOpcode::Invalidate = posted.opcode {
-                    let pane = side.window.as_mut().expect("a run with windows");
-                    pane.on_completion(&world.ends[end]);
+                    let window = side.window.as_mut().expect("a run with windows");
+                    window.on_completion(&world.ends[end]);
                 }
                 if let Some(expected) = posted.word {
                     let fetched = load_word(world, end, addr_of(conn, Area::Sink, posted.slot));
@@ -72,8 +72,8 @@ fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usiz
     // Immediate Data leave the buffer as it is.
     let len = if sent.immediate.is_some() { 0 } else { sent.len };
     assert_eq!(wc.byte_len as usize, len, "length of message {number}");
-    if let Some(pane) = &mut pair[end].window {
-        pane.on_receive(&world.ends[end], number, wc, sent.invalidate);
+    if let Some(window) = &mut pair[end].window {
+        window.on_receive(&world.ends[end], number, wc, sent.invalidate);
     }
     let slot = usize::try_from(wr_id).expect("small") % DEPTH;
     let got = world.ends[end].arena.read(addr_of(conn, Area::Receive, slot), len);

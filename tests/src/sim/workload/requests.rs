@@ -143,9 +143,9 @@ pub(super) fn post(
         if has_pane
             && touched.is_none()
             && world.rng.random_bool(0.3)
-            && let Some(pane) = &mut pair[1 - end].window
+            && let Some(window) = &mut pair[1 - end].window
         {
-            pane.use_for(&mut operation, number, slot * SLOT_LEN);
+            window.use_for(&mut operation, number, slot * SLOT_LEN);
         }
         let (opcode, len) = (WcOpcode::from(&operation), operation.len());
         let len = usize::try_from(len).expect("a slot");

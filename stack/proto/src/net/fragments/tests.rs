@@ -110,17 +110,17 @@ fn fragments_in_any_order_are_reassembled() {
                 fragment_of(&frame, l3, 7, 2960..len, false),
             ];
             for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [1, 0, 2]] {
-                let mut bed = Fixture::new();
-                assert_eq!(bed.on_fragment(&parts[order[0]]), FragmentOutcome::Buffered);
-                assert_eq!(bed.on_fragment(&parts[order[1]]), FragmentOutcome::Buffered);
+                let mut fx = Fixture::new();
+                assert_eq!(fx.on_fragment(&parts[order[0]]), FragmentOutcome::Buffered);
+                assert_eq!(fx.on_fragment(&parts[order[1]]), FragmentOutcome::Buffered);
                 // Repeated by the wire.
-                assert_eq!(bed.on_fragment(&parts[order[0]]), FragmentOutcome::Buffered);
-                let taken = bed.on_fragment(&parts[order[2]]);
+                assert_eq!(fx.on_fragment(&parts[order[0]]), FragmentOutcome::Buffered);
+                let taken = fx.on_fragment(&parts[order[2]]);
                 let segment = parse_reassembled(&taken, vlan.is_some());
                 assert_eq!((segment.payload.len(), segment.window), (3000, 77));
                 let FragmentOutcome::Complete(Reassembled(bytes)) = taken else { unreachable!() };
                 assert_eq!(bytes[l3 + if v6 { 40 } else { 20 }..], frame[frame.len() - len..]);
-                assert_eq!((bed.fragments.bytes, bed.fragments.queues.len()), (0, 0));
+                assert_eq!((fx.fragments.bytes, fx.fragments.queues.len()), (0, 0));
             }
         }
     }
@@ -129,17 +129,17 @@ fn fragments_in_any_order_are_reassembled() {
 #[test]
 fn fragments_of_different_packets_do_not_mix() {
     let (a, b) = (tcp_frame(false, None, 100), tcp_frame(false, None, 100));
-    let mut bed = Fixture::new();
-    assert_eq!(bed.on_fragment(&fragment_of(&a, 14, 1, 0..64, true)), FragmentOutcome::Buffered);
-    assert_eq!(bed.on_fragment(&fragment_of(&b, 14, 2, 64..120, false)), FragmentOutcome::Buffered);
+    let mut fx = Fixture::new();
+    assert_eq!(fx.on_fragment(&fragment_of(&a, 14, 1, 0..64, true)), FragmentOutcome::Buffered);
+    assert_eq!(fx.on_fragment(&fragment_of(&b, 14, 2, 64..120, false)), FragmentOutcome::Buffered);
     let mut other = a.clone();
     other[29] = 3;
     assert_eq!(
-        bed.on_fragment(&fragment_of(&other, 14, 1, 64..120, false)),
+        fx.on_fragment(&fragment_of(&other, 14, 1, 64..120, false)),
         FragmentOutcome::Buffered
     );
-    parse_reassembled(&bed.on_fragment(&fragment_of(&a, 14, 1, 64..120, false)), false);
-    parse_reassembled(&bed.on_fragment(&fragment_of(&b, 14, 2, 0..64, true)), false);
+    parse_reassembled(&fx.on_fragment(&fragment_of(&a, 14, 1, 64..120, false)), false);
+    parse_reassembled(&fx.on_fragment(&fragment_of(&b, 14, 2, 0..64, true)), false);
 }
 
 #[test]
@@ -159,44 +159,38 @@ fn overlapping_fragments_discard_packet_until_timeout() {
             [part(160..240, true), part(80..100, false)],
         ];
         for [first, second] in clashes {
-            let mut bed = Fixture::new();
-            assert_eq!(bed.on_fragment(&first), FragmentOutcome::Buffered);
-            assert_eq!(bed.on_fragment(&second), FragmentOutcome::Rejected);
+            let mut fx = Fixture::new();
+            assert_eq!(fx.on_fragment(&first), FragmentOutcome::Buffered);
+            assert_eq!(fx.on_fragment(&second), FragmentOutcome::Rejected);
             // Nothing of it comes together later.
             for range in [0..80, 80..160, 160..320] {
                 let more = range.end < 320;
-                assert_eq!(bed.on_fragment(&part(range, more)), FragmentOutcome::Rejected);
+                assert_eq!(fx.on_fragment(&part(range, more)), FragmentOutcome::Rejected);
             }
-            assert_eq!((bed.fragments.failure_count(), bed.fragments.bytes), (1, PACKET_OVERHEAD));
-            bed.now = bed.now + 15 * SECOND;
+            assert_eq!((fx.fragments.failure_count(), fx.fragments.bytes), (1, PACKET_OVERHEAD));
+            fx.now = fx.now + 15 * SECOND;
             assert_eq!(
-                bed.on_fragment(&part(0..80, true)),
+                fx.on_fragment(&part(0..80, true)),
                 FragmentOutcome::Buffered,
                 "its name is free again"
             );
         }
         // The same place with other bytes.
-        let mut bed = Fixture::new();
-        assert_eq!(bed.on_fragment(&part(80..160, true)), FragmentOutcome::Buffered);
+        let mut fx = Fixture::new();
+        assert_eq!(fx.on_fragment(&part(80..160, true)), FragmentOutcome::Buffered);
         let mut other = part(80..160, true);
         *other.last_mut().unwrap() ^= 1;
-        assert_eq!(bed.on_fragment(&other), FragmentOutcome::Rejected);
+        assert_eq!(fx.on_fragment(&other), FragmentOutcome::Rejected);
     }
 }
 
 #[test]
 fn impossible_fragments_are_rejected() {
     let frame = tcp_frame(false, None, 300);
-    let mut bed = Fixture::new();
+    let mut fx = Fixture::new();
     // Shorter than the TCP header; not a multiple of eight; beyond the largest packet; empty.
-    assert_eq!(
-        bed.on_fragment(&fragment_of(&frame, 14, 1, 0..16, true)),
-        FragmentOutcome::Rejected
-    );
-    assert_eq!(
-        bed.on_fragment(&fragment_of(&frame, 14, 2, 0..81, true)),
-        FragmentOutcome::Rejected
-    );
+    assert_eq!(fx.on_fragment(&fragment_of(&frame, 14, 1, 0..16, true)), FragmentOutcome::Rejected);
+    assert_eq!(fx.on_fragment(&fragment_of(&frame, 14, 2, 0..81, true)), FragmentOutcome::Rejected);
     let mut beyond = fragment_of(&frame, 14, 3, 0..80, false);
     beyond[20..22].copy_from_slice(&0x1fff_u16.to_be_bytes());
     let sum = {
@@ -204,16 +198,16 @@ fn impossible_fragments_are_rejected() {
         !checksum::sum(&beyond[14..34])
     };
     beyond[24..26].copy_from_slice(&sum.to_be_bytes());
-    assert_eq!(bed.on_fragment(&beyond), FragmentOutcome::Rejected);
+    assert_eq!(fx.on_fragment(&beyond), FragmentOutcome::Rejected);
     assert_eq!(
-        bed.on_fragment(&fragment_of(&frame, 14, 4, 80..80, true)),
+        fx.on_fragment(&fragment_of(&frame, 14, 4, 80..80, true)),
         FragmentOutcome::Rejected
     );
-    assert!(bed.fragments.queues.is_empty());
+    assert!(fx.fragments.queues.is_empty());
     // A TCP header said to be longer than the first piece.
     let mut long = frame.clone();
     long[14 + 20 + 12] = 0xf0;
-    assert_eq!(bed.on_fragment(&fragment_of(&long, 14, 5, 0..56, true)), FragmentOutcome::Rejected);
+    assert_eq!(fx.on_fragment(&fragment_of(&long, 14, 5, 0..56, true)), FragmentOutcome::Rejected);
     // Pieces that would make it longer than an IPv4 packet with its header.
     let large = tcp_frame(false, None, 1000);
     for start in (0..65_536 - 1024).step_by(1024) {
@@ -223,44 +217,38 @@ fn impossible_fragments_are_rejected() {
         part[24..26].fill(0);
         let sum = !checksum::sum(&part[14..34]);
         part[24..26].copy_from_slice(&sum.to_be_bytes());
-        let _ = bed.on_fragment(&part);
+        let _ = fx.on_fragment(&part);
     }
 }
 
 #[test]
 fn atomic_fragment_is_processed_on_its_own() {
     let frame = tcp_frame(true, None, 100);
-    let mut bed = Fixture::new();
-    assert_eq!(
-        bed.on_fragment(&fragment_of(&frame, 14, 7, 0..64, true)),
-        FragmentOutcome::Buffered
-    );
-    let taken = bed.on_fragment(&fragment_of(&frame, 14, 7, 0..120, false));
+    let mut fx = Fixture::new();
+    assert_eq!(fx.on_fragment(&fragment_of(&frame, 14, 7, 0..64, true)), FragmentOutcome::Buffered);
+    let taken = fx.on_fragment(&fragment_of(&frame, 14, 7, 0..120, false));
     assert_eq!(taken, FragmentOutcome::Complete(Reassembled(frame.clone())));
-    parse_reassembled(&bed.on_fragment(&fragment_of(&frame, 14, 7, 64..120, false)), false);
+    parse_reassembled(&fx.on_fragment(&fragment_of(&frame, 14, 7, 64..120, false)), false);
 }
 
 #[test]
 fn fragment_after_timeout_starts_new_packet() {
     let frame = tcp_frame(false, None, 100);
-    let mut bed = Fixture::new();
-    assert_eq!(
-        bed.on_fragment(&fragment_of(&frame, 14, 7, 0..64, true)),
-        FragmentOutcome::Buffered
-    );
-    bed.now = bed.now + (15 * SECOND - 1);
-    let mut in_time = Fixture { now: bed.now, ..Fixture::new() };
+    let mut fx = Fixture::new();
+    assert_eq!(fx.on_fragment(&fragment_of(&frame, 14, 7, 0..64, true)), FragmentOutcome::Buffered);
+    fx.now = fx.now + (15 * SECOND - 1);
+    let mut in_time = Fixture { now: fx.now, ..Fixture::new() };
     assert_eq!(
         in_time.on_fragment(&fragment_of(&frame, 14, 7, 0..64, true)),
         FragmentOutcome::Buffered
     );
     parse_reassembled(&in_time.on_fragment(&fragment_of(&frame, 14, 7, 64..120, false)), false);
-    bed.now = bed.now + 1;
+    fx.now = fx.now + 1;
     assert_eq!(
-        bed.on_fragment(&fragment_of(&frame, 14, 7, 64..120, false)),
+        fx.on_fragment(&fragment_of(&frame, 14, 7, 64..120, false)),
         FragmentOutcome::Buffered
     );
-    assert_eq!(bed.fragments.failure_count(), 1);
+    assert_eq!(fx.fragments.failure_count(), 1);
 }
 
 #[test]
@@ -268,17 +256,17 @@ fn ce_on_any_fragment_marks_reassembled_packet() {
     for (v6, at, capable, marked) in [(false, 15, 2, 3), (true, 15, 0x20, 0x30)] {
         let frame = tcp_frame(v6, None, 100);
         for (class, expected) in [(capable, marked), (0, 0)] {
-            let mut bed = Fixture::new();
+            let mut fx = Fixture::new();
             let mut first = frame.clone();
             first[at] |= class;
             let mut second = frame.clone();
             second[at] |= marked;
             assert_eq!(
-                bed.on_fragment(&fragment_of(&first, 14, 7, 0..64, true)),
+                fx.on_fragment(&fragment_of(&first, 14, 7, 0..64, true)),
                 FragmentOutcome::Buffered
             );
             let FragmentOutcome::Complete(whole) =
-                bed.on_fragment(&fragment_of(&second, 14, 7, 64..120, false))
+                fx.on_fragment(&fragment_of(&second, 14, 7, 64..120, false))
             else {
                 panic!("not whole");
             };
@@ -291,45 +279,45 @@ fn ce_on_any_fragment_marks_reassembled_packet() {
 #[test]
 fn fragment_flood_stays_within_packet_and_memory_limits() {
     let frame = tcp_frame(true, None, 1400);
-    let mut bed = Fixture::new();
+    let mut fx = Fixture::new();
     for id in 0..10_000 {
-        bed.now = bed.now + MILLISECOND;
+        fx.now = fx.now + MILLISECOND;
         // Now a first piece, now one that claims a packet of 64 KiB.
         let mut part = fragment_of(&frame, 14, id, 0..1400, true);
         if id % 2 == 1 {
             part[56..58].copy_from_slice(&(0xf000_u16 | 1).to_be_bytes());
         }
-        assert_eq!(bed.on_fragment(&part), FragmentOutcome::Buffered);
+        assert_eq!(fx.on_fragment(&part), FragmentOutcome::Buffered);
     }
-    assert_eq!(bed.fragments.queues.len(), 64);
+    assert_eq!(fx.fragments.queues.len(), 64);
     // Many pieces of few packets reach the bound of memory first.
     let mut most = 0;
     for start in (1400..64_000).step_by(1400) {
         for id in 20_000..20_040 {
             let mut part = fragment_of(&frame, 14, id, 0..1400, true);
             part[56..58].copy_from_slice(&(start as u16 | 1).to_be_bytes());
-            let _ = bed.on_fragment(&part);
-            most = most.max(bed.fragments.bytes);
+            let _ = fx.on_fragment(&part);
+            most = most.max(fx.fragments.bytes);
         }
     }
     assert!(most > 1_000_000, "{most}");
     // Tiny pieces are bounded by their number.
-    let mut bed = Fixture::new();
+    let mut fx = Fixture::new();
     for start in (8..60_000).step_by(16) {
         let mut part = fragment_of(&frame, 14, 1, 0..8, true);
         part.truncate(62 + 8);
         part[56..58].copy_from_slice(&(start as u16 & 0xfff8 | 1).to_be_bytes());
-        let _ = bed.on_fragment(&part);
+        let _ = fx.on_fragment(&part);
     }
-    assert!(bed.fragments.queues[0].rejected);
+    assert!(fx.fragments.queues[0].rejected);
     // A packet still gets through.
     parse_reassembled(
         &{
             assert_eq!(
-                bed.on_fragment(&fragment_of(&frame, 14, 2, 0..64, true)),
+                fx.on_fragment(&fragment_of(&frame, 14, 2, 0..64, true)),
                 FragmentOutcome::Buffered
             );
-            bed.on_fragment(&fragment_of(&frame, 14, 2, 64..1420, false))
+            fx.on_fragment(&fragment_of(&frame, 14, 2, 64..1420, false))
         },
         false,
     );
@@ -346,7 +334,7 @@ proptest! {
     ) {
         let frame = tcp_frame(v6, None, end * 8 - 20 + 5);
         let total = end * 8 + 5;
-        let mut bed = Fixture::new();
+        let mut fx = Fixture::new();
         let mut seen: Vec<(usize, usize)> = Vec::new();
         let (mut clash, mut done) = (false, false);
         for (start, len, to_end) in parts {
@@ -360,7 +348,7 @@ proptest! {
             if start >= stop || (start == 0 && stop == total) {
                 continue;
             }
-            let taken = bed.on_fragment(&fragment_of(&frame, 14, 1, start..stop, stop != total));
+            let taken = fx.on_fragment(&fragment_of(&frame, 14, 1, start..stop, stop != total));
             let known = seen.contains(&(start, stop));
             let overlaps = seen.iter().any(|&(from, to)| start < to && from < stop);
             clash |= overlaps && !known;
@@ -390,7 +378,7 @@ proptest! {
             (prop::collection::vec(any::<u8>(), 48), any::<u16>(), 0u32..3, any::<bool>()), 1..30),
         v6: bool,
     ) {
-        let mut bed = Fixture::new();
+        let mut fx = Fixture::new();
         for (bytes, place, id, last) in packets {
             let mut frame = tcp_frame(v6, None, 28);
             let at = frame.len() - 48;
@@ -401,8 +389,8 @@ proptest! {
             if let Ok(packet) = Packet::parse(&part, part.len(), 14, false)
                 && let Some(fragment) = packet.fragment
             {
-                let _ = bed.fragments.on_fragment(bed.now, &Reassembled(part), &packet, &fragment);
-                bed.check_limits();
+                let _ = fx.fragments.on_fragment(fx.now, &Reassembled(part), &packet, &fragment);
+                fx.check_limits();
             }
         }
     }

@@ -27,12 +27,12 @@ impl Fixture {
 
     /// With [`IP`] resolved to [`MAC`].
     fn resolved() -> (Self, NeighborId) {
-        let mut bed = Self::new();
-        let id = bed.cache.find_or_insert(bed.now, IP).unwrap();
-        assert_eq!(bed.solicits(), [Solicit { ip: IP, mac: None }]);
-        assert_eq!(bed.on_advert(Some(MAC), true, true), CacheUpdate::Resolved);
-        assert_eq!(bed.lookup(id), Lookup::Found(MAC));
-        (bed, id)
+        let mut fx = Self::new();
+        let id = fx.cache.find_or_insert(fx.now, IP).unwrap();
+        assert_eq!(fx.solicits(), [Solicit { ip: IP, mac: None }]);
+        assert_eq!(fx.on_advert(Some(MAC), true, true), CacheUpdate::Resolved);
+        assert_eq!(fx.lookup(id), Lookup::Found(MAC));
+        (fx, id)
     }
 
     fn lookup(&mut self, id: NeighborId) -> Lookup {
@@ -67,148 +67,148 @@ impl Fixture {
 
 #[test]
 fn unanswered_multicast_solicits_lead_to_failed_and_hold_down() {
-    let mut bed = Fixture::new();
-    let id = bed.cache.find_or_insert(bed.now, IP).unwrap();
-    assert_eq!(bed.lookup(id), Lookup::Pending);
-    let asked = bed.advance(5 * SECOND - 1);
+    let mut fx = Fixture::new();
+    let id = fx.cache.find_or_insert(fx.now, IP).unwrap();
+    assert_eq!(fx.lookup(id), Lookup::Pending);
+    let asked = fx.advance(5 * SECOND - 1);
     let times: Vec<_> = asked.iter().map(|&(at, _)| at).collect();
     assert_eq!(times, [0, 1000, 2000, 3000, 4000]);
     assert!(asked.iter().all(|&(_, question)| question == Solicit { ip: IP, mac: None }));
-    assert_eq!(bed.lookup(id), Lookup::Pending);
-    let epoch = bed.cache.epoch();
-    assert_eq!(bed.advance(1), []);
-    assert_eq!(bed.lookup(id), Lookup::Unreachable);
-    assert_ne!(bed.cache.epoch(), epoch, "whoever waits is told to look");
-    assert_eq!(bed.advance(CONFIG.hold_down_ns - 1), []);
-    assert_eq!((bed.lookup(id), bed.cache.deadline()), (Lookup::Unreachable, None));
-    bed.advance(1);
-    assert_eq!(bed.lookup(id), Lookup::Pending);
-    assert_eq!(bed.solicits().len(), 1);
+    assert_eq!(fx.lookup(id), Lookup::Pending);
+    let epoch = fx.cache.epoch();
+    assert_eq!(fx.advance(1), []);
+    assert_eq!(fx.lookup(id), Lookup::Unreachable);
+    assert_ne!(fx.cache.epoch(), epoch, "whoever waits is told to look");
+    assert_eq!(fx.advance(CONFIG.hold_down_ns - 1), []);
+    assert_eq!((fx.lookup(id), fx.cache.deadline()), (Lookup::Unreachable, None));
+    fx.advance(1);
+    assert_eq!(fx.lookup(id), Lookup::Pending);
+    assert_eq!(fx.solicits().len(), 1);
     // Whatever it says by itself is welcome now.
-    assert_eq!(bed.on_advert(Some(MAC), false, true), CacheUpdate::Resolved);
-    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(MAC), NudState::Delay));
+    assert_eq!(fx.on_advert(Some(MAC), false, true), CacheUpdate::Resolved);
+    assert_eq!((fx.lookup(id), fx.state(id)), (Lookup::Found(MAC), NudState::Delay));
 }
 
 #[test]
 fn unused_neighbor_is_not_probed() {
-    let (mut bed, id) = Fixture::resolved();
-    assert_eq!(bed.advance(3600 * SECOND), []);
-    assert_eq!(bed.cache.deadline(), None);
-    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(MAC), NudState::Delay));
+    let (mut fx, id) = Fixture::resolved();
+    assert_eq!(fx.advance(3600 * SECOND), []);
+    assert_eq!(fx.cache.deadline(), None);
+    assert_eq!((fx.lookup(id), fx.state(id)), (Lookup::Found(MAC), NudState::Delay));
 }
 
 #[test]
 fn neighbor_in_use_is_probed_by_unicast_then_multicast() {
-    let (mut bed, id) = Fixture::resolved();
-    bed.advance(2 * CONFIG.reachable_ns);
-    assert_eq!(bed.lookup(id), Lookup::Found(MAC));
-    let start = bed.now.as_nanos() / MILLISECOND;
-    let asked = bed.advance(CONFIG.delay_first_probe_ns + 8 * SECOND);
+    let (mut fx, id) = Fixture::resolved();
+    fx.advance(2 * CONFIG.reachable_ns);
+    assert_eq!(fx.lookup(id), Lookup::Found(MAC));
+    let start = fx.now.as_nanos() / MILLISECOND;
+    let asked = fx.advance(CONFIG.delay_first_probe_ns + 8 * SECOND);
     let seen: Vec<_> = asked.iter().map(|&(at, q)| (at - start, q.mac.is_some())).collect();
     let unicast = [5000, 6000, 7000].map(|at| (at, true));
     let multicast = [8000, 9000, 10000, 11000, 12000].map(|at| (at, false));
     assert_eq!(seen, [&unicast[..], &multicast[..]].concat());
-    assert_eq!(bed.lookup(id), Lookup::Unreachable);
+    assert_eq!(fx.lookup(id), Lookup::Unreachable);
 }
 
 #[test]
 fn solicited_advert_without_lladdr_confirms_probed_neighbor() {
-    let (mut bed, id) = Fixture::resolved();
-    bed.advance(2 * CONFIG.reachable_ns);
-    let _ = bed.lookup(id);
+    let (mut fx, id) = Fixture::resolved();
+    fx.advance(2 * CONFIG.reachable_ns);
+    let _ = fx.lookup(id);
     assert_eq!(
-        bed.advance(CONFIG.delay_first_probe_ns),
+        fx.advance(CONFIG.delay_first_probe_ns),
         [(65_000, Solicit { ip: IP, mac: Some(MAC) })]
     );
-    assert_eq!(bed.state(id), NudState::Probe);
-    let epoch = bed.cache.epoch();
+    assert_eq!(fx.state(id), NudState::Probe);
+    let epoch = fx.cache.epoch();
     // A host's advertisement may leave its address away when it was asked there.
-    assert_eq!(bed.on_advert(None, true, false), CacheUpdate::Unchanged);
-    assert_eq!((bed.state(id), bed.cache.epoch()), (NudState::Reachable, epoch));
-    assert_eq!(bed.advance(CONFIG.reachable_ns / 2), []);
+    assert_eq!(fx.on_advert(None, true, false), CacheUpdate::Unchanged);
+    assert_eq!((fx.state(id), fx.cache.epoch()), (NudState::Reachable, epoch));
+    assert_eq!(fx.advance(CONFIG.reachable_ns / 2), []);
 }
 
 #[test]
 fn upper_layer_confirmation_prevents_probe() {
-    let (mut bed, id) = Fixture::resolved();
+    let (mut fx, id) = Fixture::resolved();
     for _ in 0..100 {
-        bed.advance(2 * CONFIG.reachable_ns);
-        assert_eq!(bed.lookup(id), Lookup::Found(MAC));
-        bed.advance(SECOND);
-        bed.cache.confirm(bed.now, id, OTHER);
-        assert_ne!(bed.state(id), NudState::Reachable, "of another address it says nothing");
-        bed.cache.confirm(bed.now, id, MAC);
-        assert_eq!(bed.state(id), NudState::Reachable);
-        assert_eq!(bed.advance(10 * SECOND), []);
+        fx.advance(2 * CONFIG.reachable_ns);
+        assert_eq!(fx.lookup(id), Lookup::Found(MAC));
+        fx.advance(SECOND);
+        fx.cache.confirm(fx.now, id, OTHER);
+        assert_ne!(fx.state(id), NudState::Reachable, "of another address it says nothing");
+        fx.cache.confirm(fx.now, id, MAC);
+        assert_eq!(fx.state(id), NudState::Reachable);
+        assert_eq!(fx.advance(10 * SECOND), []);
     }
 }
 
 #[test]
 fn suspect_neighbor_is_probed_after_delay() {
-    let (mut bed, id) = Fixture::resolved();
-    bed.cache.mark_suspect(bed.now, id);
-    let asked = bed.advance(CONFIG.delay_first_probe_ns);
+    let (mut fx, id) = Fixture::resolved();
+    fx.cache.mark_suspect(fx.now, id);
+    let asked = fx.advance(CONFIG.delay_first_probe_ns);
     assert_eq!(asked, [(5000, Solicit { ip: IP, mac: Some(MAC) })]);
 }
 
 #[test]
 fn unsolicited_override_advert_updates_lladdr() {
-    let (mut bed, id) = Fixture::resolved();
-    let epoch = bed.cache.epoch();
-    assert_eq!(bed.on_advert(Some(OTHER), false, true), CacheUpdate::LladdrChanged);
-    assert_ne!(bed.cache.epoch(), epoch);
+    let (mut fx, id) = Fixture::resolved();
+    let epoch = fx.cache.epoch();
+    assert_eq!(fx.on_advert(Some(OTHER), false, true), CacheUpdate::LladdrChanged);
+    assert_ne!(fx.cache.epoch(), epoch);
     // It is used at once, and verified when no sign of arrival comes.
-    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(OTHER), NudState::Delay));
-    assert_eq!(bed.advance(CONFIG.delay_first_probe_ns).len(), 1);
-    assert_eq!(bed.on_advert(Some(OTHER), true, true), CacheUpdate::Unchanged);
-    assert_eq!(bed.state(id), NudState::Reachable);
+    assert_eq!((fx.lookup(id), fx.state(id)), (Lookup::Found(OTHER), NudState::Delay));
+    assert_eq!(fx.advance(CONFIG.delay_first_probe_ns).len(), 1);
+    assert_eq!(fx.on_advert(Some(OTHER), true, true), CacheUpdate::Unchanged);
+    assert_eq!(fx.state(id), NudState::Reachable);
 }
 
 #[test]
 fn advert_without_override_keeps_lladdr_and_makes_entry_stale() {
-    let (mut bed, id) = Fixture::resolved();
-    assert_eq!(bed.on_advert(Some(OTHER), true, false), CacheUpdate::Unchanged);
-    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(MAC), NudState::Delay));
-    assert_eq!(bed.on_advert(Some(OTHER), false, false), CacheUpdate::Unchanged);
-    assert_eq!((bed.lookup(id), bed.state(id)), (Lookup::Found(MAC), NudState::Delay));
+    let (mut fx, id) = Fixture::resolved();
+    assert_eq!(fx.on_advert(Some(OTHER), true, false), CacheUpdate::Unchanged);
+    assert_eq!((fx.lookup(id), fx.state(id)), (Lookup::Found(MAC), NudState::Delay));
+    assert_eq!(fx.on_advert(Some(OTHER), false, false), CacheUpdate::Unchanged);
+    assert_eq!((fx.lookup(id), fx.state(id)), (Lookup::Found(MAC), NudState::Delay));
 }
 
 #[test]
 fn solicited_advert_without_solicit_counts_as_unsolicited() {
-    let (mut bed, id) = Fixture::resolved();
-    assert_eq!(bed.on_advert(Some(OTHER), true, true), CacheUpdate::LladdrChanged);
-    assert_eq!(bed.state(id), NudState::Stale);
+    let (mut fx, id) = Fixture::resolved();
+    assert_eq!(fx.on_advert(Some(OTHER), true, true), CacheUpdate::LladdrChanged);
+    assert_eq!(fx.state(id), NudState::Stale);
 }
 
 #[test]
 fn adverts_of_unknown_neighbors_and_group_lladdrs_are_ignored() {
-    let mut bed = Fixture::new();
+    let mut fx = Fixture::new();
     for index in 0..5000u32 {
         let ip = IpAddr::V6(Ipv6Addr::from_bits(u128::from(index)));
         let advert = Advert { ip, mac: Some(MAC), solicited: true, overrides: true };
-        assert_eq!(bed.cache.on_advert(bed.now, &advert), CacheUpdate::Unchanged);
+        assert_eq!(fx.cache.on_advert(fx.now, &advert), CacheUpdate::Unchanged);
     }
-    assert!(bed.cache.entries.is_empty());
-    let id = bed.cache.find_or_insert(bed.now, IP).unwrap();
-    assert_eq!(bed.solicits().len(), 1);
+    assert!(fx.cache.entries.is_empty());
+    let id = fx.cache.find_or_insert(fx.now, IP).unwrap();
+    assert_eq!(fx.solicits().len(), 1);
     for mac in [[0xff; 6], [0; 6], [3, 0, 0, 0, 0, 1]] {
-        assert_eq!(bed.on_advert(Some(mac), true, true), CacheUpdate::Unchanged);
-        assert_eq!(bed.lookup(id), Lookup::Pending);
+        assert_eq!(fx.on_advert(Some(mac), true, true), CacheUpdate::Unchanged);
+        assert_eq!(fx.lookup(id), Lookup::Pending);
     }
 }
 
 #[test]
 fn solicits_are_rate_limited_over_all_neighbors() {
-    let mut bed = Fixture::new();
+    let mut fx = Fixture::new();
     let ip = |index: u32| IpAddr::V4(Ipv4Addr::from(0xc612_0000 + index));
     for index in 0..1024 {
-        let _ = bed.cache.find_or_insert(bed.now, ip(index));
+        let _ = fx.cache.find_or_insert(fx.now, ip(index));
     }
-    let asked = bed.advance(SECOND - 1);
+    let asked = fx.advance(SECOND - 1);
     assert_eq!(asked.len(), SOLICITS_PER_SECOND as usize);
     assert!(asked.iter().all(|&(at, _)| at == 0), "none waits for another's answer");
     let mut all: Vec<_> = asked.iter().map(|(_, question)| question.ip).collect();
-    all.extend(bed.advance(SECOND).iter().map(|(_, question)| question.ip));
+    all.extend(fx.advance(SECOND).iter().map(|(_, question)| question.ip));
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 1024, "what the bound held back comes next");
@@ -216,38 +216,35 @@ fn solicits_are_rate_limited_over_all_neighbors() {
 
 #[test]
 fn full_cache_evicts_unused_entries() {
-    let (mut bed, id) = Fixture::resolved();
+    let (mut fx, id) = Fixture::resolved();
     for index in 0..5000u32 {
-        bed.now = bed.now + 5 * MILLISECOND;
-        assert_eq!(bed.lookup(id), Lookup::Found(MAC));
+        fx.now = fx.now + 5 * MILLISECOND;
+        assert_eq!(fx.lookup(id), Lookup::Found(MAC));
         let ip = IpAddr::V4(Ipv4Addr::from(0xc612_0000 + index));
-        assert_ne!(bed.cache.find_or_insert(bed.now, ip).unwrap(), id);
-        assert!(bed.cache.entries.len() <= ENTRY_COUNT_MAX);
+        assert_ne!(fx.cache.find_or_insert(fx.now, ip).unwrap(), id);
+        assert!(fx.cache.entries.len() <= ENTRY_COUNT_MAX);
     }
-    assert_eq!(
-        (bed.cache.entries.len(), bed.cache.by_ip.len()),
-        (ENTRY_COUNT_MAX, ENTRY_COUNT_MAX)
-    );
+    assert_eq!((fx.cache.entries.len(), fx.cache.by_ip.len()), (ENTRY_COUNT_MAX, ENTRY_COUNT_MAX));
     // Who gave way is not mistaken for who came.
     let first = NeighborId { index: id.index + 1, generation: 0 };
-    assert_eq!(bed.cache.lookup(bed.now, first), None);
+    assert_eq!(fx.cache.lookup(fx.now, first), None);
 }
 
 #[test]
 fn full_cache_of_entries_in_use_refuses_new_ones() {
-    let mut bed = Fixture::new();
+    let mut fx = Fixture::new();
     let ip = |index: u32| IpAddr::V4(Ipv4Addr::from(0xc612_0000 + index));
     for index in 0..1024 {
-        assert!(bed.cache.find_or_insert(bed.now, ip(index)).is_some());
+        assert!(fx.cache.find_or_insert(fx.now, ip(index)).is_some());
     }
-    assert_eq!(bed.cache.find_or_insert(bed.now, IP), None);
-    bed.now = bed.now + IN_USE_NS + 1;
-    assert!(bed.cache.find_or_insert(bed.now, IP).is_some());
+    assert_eq!(fx.cache.find_or_insert(fx.now, IP), None);
+    fx.now = fx.now + IN_USE_NS + 1;
+    assert!(fx.cache.find_or_insert(fx.now, IP).is_some());
 }
 
 #[test]
 fn reachable_time_is_jittered_within_bounds() {
-    let times: Vec<_> = (0..1000).map(|chance| jittered(30 * SECOND, chance)).collect();
+    let times: Vec<_> = (0..1000).map(|random| jittered(30 * SECOND, random)).collect();
     let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
     assert!((15 * SECOND..18 * SECOND).contains(least) && *most <= 45 * SECOND);
     assert!(*most > 42 * SECOND);

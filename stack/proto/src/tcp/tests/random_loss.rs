@@ -4,14 +4,14 @@ use super::Config;
 use super::pair::Pair;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
-/// A connection over a link with `rtt_ns` that loses `chance` of 10,000 frames each way.
-fn lossy_pair(rtt_ns: u64, chance: u32) -> Pair {
+/// A connection over a link with `rtt_ns` that loses `loss_per_10k` of 10,000 frames each way.
+fn lossy_pair(rtt_ns: u64, loss_per_10k: u32) -> Pair {
     let cfg = Config { recv_window: 4 << 20, ..Config::default() };
     let mut pair = Pair::new([cfg.clone(), cfg], rtt_ns / 2, 3);
     pair.bits_per_second = 1_000_000_000;
     pair.server().tcb.open_window();
     pair.client().checks_scoreboard = false;
-    pair.loss_per_10k = chance;
+    pair.loss_per_10k = loss_per_10k;
     pair
 }
 
@@ -20,18 +20,18 @@ const RTTS_NS: [u64; 3] = [20 * MICROSECOND, MILLISECOND, 20 * MILLISECOND];
 #[test]
 fn random_loss_is_repaired_without_rto_or_spurious_recovery() {
     for rtt_ns in RTTS_NS {
-        for chance in [10, 100, 300] {
-            let mut pair = lossy_pair(rtt_ns, chance);
+        for loss_per_10k in [10, 100, 300] {
+            let mut pair = lossy_pair(rtt_ns, loss_per_10k);
             let took = pair.write_within(10_000_000, 100 * SECOND);
             let stats = pair.client().tcb.stats();
-            let what = format!("{rtt_ns} ns, {chance}: {stats:?}");
+            let what = format!("{rtt_ns} ns, {loss_per_10k}: {stats:?}");
             assert!(took < 100 * SECOND, "{what}");
             // A small flight may be lost whole, its probe with it.
-            assert!(stats.timeouts <= u32::from(chance > 100), "{what}");
+            assert!(stats.timeouts <= u32::from(loss_per_10k > 100), "{what}");
             assert_eq!(stats.spurious_recoveries, 0, "{what}");
             // Of those lost some are lost again.
             let segments = 10_000_000 / 1448;
-            let expected = segments * u64::from(chance) / 10_000;
+            let expected = segments * u64::from(loss_per_10k) / 10_000;
             assert!(u64::from(stats.retransmits) <= expected + expected / 5 + 12, "{what}");
             if rtt_ns == RTTS_NS[0] {
                 let mbits = 10_000_000 * 8 * 1000 / took;

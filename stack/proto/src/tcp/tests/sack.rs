@@ -56,15 +56,15 @@ fn each_sack_block_is_sent_three_times() {
     // Section 4: with three blocks in each ACK every block goes out in three of them at least.
     let mut script = script(&Config::default());
     let base = script.seq;
-    let mut told = std::collections::HashMap::new();
+    let mut reported = std::collections::HashMap::new();
     for at in 1..=20 {
         let (_, blocks) = only_ack(&send_at(&mut script, base, 1000 * at, 500), base);
         assert_eq!(blocks[0], (1000 * at, 1000 * at + 500));
         for block in blocks {
-            *told.entry(block).or_insert(0) += 1;
+            *reported.entry(block).or_insert(0) += 1;
         }
     }
-    assert!((1..=18).all(|at| told[&(1000 * at, 1000 * at + 500)] == 3), "{told:?}");
+    assert!((1..=18).all(|at| reported[&(1000 * at, 1000 * at + 500)] == 3), "{reported:?}");
 }
 
 // RFC 2883, sections 4.1 to 4.3.

@@ -83,14 +83,14 @@ impl Sim {
             }
             return;
         }
-        let chance = |rng: &mut SmallRng, parts: u32| rng.random_range(0..1000) < parts;
-        if chance(&mut self.rng, self.faults.lose) {
+        let occurs = |rng: &mut SmallRng, parts: u32| rng.random_range(0..1000) < parts;
+        if occurs(&mut self.rng, self.faults.lose) {
             return;
         }
-        let copies = 1 + usize::from(chance(&mut self.rng, self.faults.duplicate));
+        let copies = 1 + usize::from(occurs(&mut self.rng, self.faults.duplicate));
         for _ in 0..copies {
             let mut arrival = self.now + self.delay_ns;
-            if chance(&mut self.rng, self.faults.reorder) {
+            if occurs(&mut self.rng, self.faults.reorder) {
                 arrival = arrival + self.rng.random_range(0..4 * self.delay_ns);
             }
             self.count += 1;
@@ -189,14 +189,14 @@ impl Sim {
     }
 
     /// Connects, moves `bytes` each way, closes, and checks both streams.
-    fn transfer(&mut self, bytes: [u64; 2], record_lens: [usize; 2], keep_max: u32) {
+    fn transfer(&mut self, bytes: [u64; 2], record_lens: [usize; 2], unconsumed_max: u32) {
         self.connect();
         let mixes = self.rng.random();
         for (side, (bytes, record_len)) in bytes.into_iter().zip(record_lens).enumerate() {
             let end = self.end(side);
             end.to_write = bytes;
             end.record_len = record_len;
-            end.unconsumed_max = keep_max;
+            end.unconsumed_max = unconsumed_max;
             if mixes {
                 end.ooo_policy = OooPolicy::Random(SmallRng::seed_from_u64(bytes));
             }
@@ -245,7 +245,7 @@ fn config(rng: &mut SmallRng) -> Config {
 }
 
 fn run_seeds(range: core::ops::Range<u64>, faults: Faults, bytes: u64) -> u32 {
-    let mut resends = 0;
+    let mut retransmits = 0;
     for seed in range {
         println!("seed {seed} faults {faults:?}");
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x00c0_ffee);
@@ -255,9 +255,10 @@ fn run_seeds(range: core::ops::Range<u64>, faults: Faults, bytes: u64) -> u32 {
         let bytes = [bytes, if rng.random() { bytes } else { 0 }];
         let mut sim = Sim::new(seed, faults, cfg);
         sim.transfer(bytes, lens, keep);
-        resends += sim.ends.iter().flatten().map(|end| end.tcb.stats().retransmits).sum::<u32>();
+        retransmits +=
+            sim.ends.iter().flatten().map(|end| end.tcb.stats().retransmits).sum::<u32>();
     }
-    resends
+    retransmits
 }
 
 #[test]
