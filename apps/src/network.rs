@@ -19,7 +19,12 @@ const LOOP_V6: [Ipv6Addr; 2] =
 pub struct NetworkArgs {
     /// Address of this end and length of its prefix, such as 198.18.0.1/24 or 2001:2::1/64; may
     /// be given several times.
-    #[arg(long = "address", visible_alias = "ip", value_name = "ADDRESS/LEN", value_parser = parse_cidr)]
+    #[arg(
+        long = "address",
+        visible_alias = "ip",
+        value_name = "ADDRESS/LEN",
+        value_parser = parse_cidr
+    )]
     pub addresses: Vec<Cidr>,
     /// Router towards all other networks; one for each family.
     #[arg(long = "gateway", value_name = "ADDRESS")]

@@ -62,8 +62,8 @@ pub struct EalConfig {
     /// What the process will need, in MiB; huge pages are used only if that much is free.
     pub memory_mib: u32,
     /// PCI addresses (`0000:01:00.0`) EAL takes over as it starts, and by whose needs it chooses
-    /// between physical and virtual addresses. Others can be plugged in later ([`Eal::hotplug_add`]); no
-    /// card is touched that is not named.
+    /// between physical and virtual addresses. Others can be plugged in later
+    /// ([`Eal::hotplug_add`]); no card is touched that is not named.
     pub pci: Vec<String>,
     /// Further EAL arguments, as they are; they win over what this type would choose.
     pub extra: Vec<String>,

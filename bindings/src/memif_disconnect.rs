@@ -124,7 +124,8 @@ struct CloseRequest {
 /// looks whether the other is under way. In one thread they come one after the other, and the
 /// driver takes its events back as it closes.
 ///
-/// False if that thread has not come to it for [`CLOSE_TIMEOUT`]: it still may, so the port is nobody's.
+/// False if that thread has not come to it for [`CLOSE_TIMEOUT`]: it still may, so the port is
+/// nobody's.
 pub(crate) fn close(port: u16, started: bool) -> bool {
     let (done, closed) = channel();
     let closing = Box::into_raw(Box::new(CloseRequest { port, started, done }));

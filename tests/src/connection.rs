@@ -134,7 +134,7 @@ impl<'a> TestConnection<'a> {
     /// The peer writes and sends `len` bytes; then it reads them.
     ///
     /// # Panics
-    /// If an byte is not where it belongs.
+    /// If a byte is not where it belongs.
     pub fn check_peer_transfers(&mut self, len: usize) {
         let bytes = pattern(len, 1);
         let count = u32::try_from(len).expect("a short message");
@@ -164,7 +164,7 @@ impl<'a> TestConnection<'a> {
     /// The stack writes and sends `len` bytes; then it reads them.
     ///
     /// # Panics
-    /// If an byte is not where it belongs.
+    /// If a byte is not where it belongs.
     pub fn check_stack_transfers(&mut self, len: usize) {
         let bytes = pattern(len, 2);
         let count = u32::try_from(len).expect("a short message");

@@ -238,12 +238,12 @@ pub fn headers(data: &[u8]) {
     }
 }
 
-/// ULPDUs, each behind an byte of length, fed to a stream that has a receive buffer and a region
+/// ULPDUs, each behind a byte of length, fed to a stream that has a receive buffer and a region
 /// the peer may use in every way. With a choice from `0xA0` to `0xAF` the STag field of a Write,
 /// Send, Read Request or Atomic Request becomes a region's STag, which no fuzzer would guess.
 ///
 /// # Panics
-/// If the stream does, or an byte outside what the peer may write changes.
+/// If the stream does, or a byte outside what the peer may write changes.
 pub fn stream(data: &[u8]) {
     const PD: u32 = 7;
     let arena = VecMemory::new(4096);
@@ -306,8 +306,8 @@ pub fn stream(data: &[u8]) {
     assert_eq!(arena.read(3072, 1024), [0; 1024]);
 }
 
-/// Two live ends between which segments are forged as the bytes say; see [`SegmentMutator::from_input`]. The
-/// first byte chooses family, gentleness and seed.
+/// Two live ends between which segments are forged as the bytes say; see
+/// [`SegmentMutator::from_input`]. The first byte chooses family, gentleness and seed.
 ///
 /// # Panics
 /// If an end does, a wrong byte is delivered, a request completes twice or never, the connection

@@ -390,7 +390,7 @@ fn zero_length_write_ignores_stag_and_to() {
     assert_eq!(fx.sent_ulpdus(), [write_segment(0xdead_beef, u64::MAX, true, b"")]);
     let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(2, WcStatus::Success)]);
-    // With an byte it is.
+    // With a byte it is.
     fx.inject_ulpdu(&write_segment(0xdead_beef, 0, true, b"x"));
     assert_eq!(fx.sent_terminate().cause(), (1, 1, 0));
     // What has to be right of it still: the version, and RDMAP's byte.

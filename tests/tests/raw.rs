@@ -497,7 +497,7 @@ fn data_of_a_rejected_peer_is_discarded_until_fin() {
     assert_eq!(fx.engine.connection_count(), 0);
 }
 
-/// A peer that has acknowledged our FIN goes on sending, an byte of an FPDU every four seconds, or
+/// A peer that has acknowledged our FIN goes on sending, a byte of an FPDU every four seconds, or
 /// whole FPDUs: how long the connection lasts, at most ten minutes, in seconds.
 fn seconds_alive_after_close(bytes: &[u8]) -> u64 {
     let mut fx = Fixture::new(|_| {});

@@ -1,6 +1,6 @@
 //! What a mutant of a single rule must leave alone: a connection comes up, and a message arrives
-//! each way. `scripts/conformance --segment_mutator` takes one that fails here for too coarse to prove that
-//! its rule is guarded.
+//! each way. `scripts/conformance --segment_mutator` takes one that fails here for too coarse to
+//! prove that its rule is guarded.
 
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_tests::compliance::messages::{connected, send, sent_opcodes, wc_statuses};

@@ -1,6 +1,6 @@
 //! Style that a program can check.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -290,6 +290,29 @@ fn packages_share_lints_and_version() {
         }
     }
     assert!(packages >= 6, "{packages} packages");
+}
+
+/// `tests/given_up_words.tsv`: identifiers that may not come back, with what replaced them.
+#[test]
+fn given_up_words_stay_out() {
+    let table = text("tests/given_up_words.tsv");
+    let given_up: BTreeMap<&str, &str> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_once('\t').expect("a word, a tab, and what replaced it"))
+        .collect();
+    assert!(given_up.len() > 300, "{} words", given_up.len());
+    let mut complaints = Vec::new();
+    for file in rust_files() {
+        for (index, line) in text(&file).lines().enumerate() {
+            for (word, standard) in
+                words(&code(line)).filter_map(|word| given_up.get_key_value(word))
+            {
+                complaints.push(format!("{file}:{}: {word}: say {standard}", index + 1));
+            }
+        }
+    }
+    report(&complaints);
 }
 
 #[test]

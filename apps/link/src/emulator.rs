@@ -52,8 +52,8 @@ pub struct LinkCounters {
     pub arrived: u64,
     /// Their bytes.
     pub arrived_bytes: u64,
-    /// Not the wire's doing: refused because [`LinkEmulator::frames_max`] were under way, or not repeated
-    /// because there was no memory.
+    /// Not the wire's doing: refused because [`LinkEmulator::frames_max`] were under way, or not
+    /// repeated because there was no memory.
     pub no_buffer: u64,
 }
 
@@ -204,7 +204,8 @@ impl<F: Frame> LinkEmulator<F> {
     }
 
     /// Takes a frame at `now_ns`. `copy` is asked for a second one if chance wants it to arrive
-    /// twice. About 50 ns and what a heap costs; no allocation with [`LinkEmulator::frames_max`] set.
+    /// twice. About 50 ns and what a heap costs; no allocation with [`LinkEmulator::frames_max`]
+    /// set.
     pub fn send(&mut self, now_ns: u64, mut frame: F, copy: impl FnOnce(&F) -> Option<F>) {
         let fate = Draws::draw(&mut self.rng);
         let len = frame.bytes().len();

@@ -63,7 +63,7 @@ impl IpPacket {
     /// Marks the packet as one that met congestion, if its sender allows that; else false.
     pub(crate) fn set_ce(self, frame: &mut [u8]) -> bool {
         let header = &mut frame[self.start..];
-        // The two bits are the lowest of an byte that IPv6 shifts by four.
+        // The two bits are the lowest of a byte that IPv6 shifts by four.
         let (at, shift) = if self.is_v6 { (1, 4) } else { (1, 0) };
         let bits = header[at] >> shift & 3;
         if bits == 0 {

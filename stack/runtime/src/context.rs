@@ -213,8 +213,8 @@ impl Context {
         EventChannel::open(&self.inner)
     }
 
-    /// As [`Context::create_cq`], and the queue can be armed ([`Cq::req_notify`]) to tell of completions
-    /// on `channel`, which is one of this context.
+    /// As [`Context::create_cq`], and the queue can be armed ([`Cq::req_notify`]) to tell of
+    /// completions on `channel`, which is one of this context.
     ///
     /// # Errors
     /// As [`Context::create_cq`]; `Gone` also if the channel is of another context.

@@ -1,8 +1,9 @@
 //! When the helper drives, and for how long it naps: a function of the time and of what it finds.
 //!
 //! A port has no interrupt, so what arrives is found by looking. For a while after traffic, longer
-//! if somebody sleeps on the shard, the helper looks once in [`POLL_INTERVAL_NS`]; then its naps grow to
-//! [`LONG_SLEEP_MAX`]. Next to the application that drives it only watches whether it still does.
+//! if somebody sleeps on the shard, the helper looks once in [`POLL_INTERVAL_NS`]; then its naps
+//! grow to [`LONG_SLEEP_MAX`]. Next to the application that drives it only watches whether it still
+//! does.
 
 use std::time::Duration;
 

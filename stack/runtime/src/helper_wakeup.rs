@@ -142,10 +142,11 @@ impl HelperWakeup {
 
     /// Ends the helper's nap if it is of this kind or a longer one.
     fn wake_from(&self, least: HelperState) {
+        const AWAKE: u32 = HelperState::Awake as u32;
         fence(Ordering::SeqCst);
         if self.state.load(Ordering::Relaxed) >= least as u32
-            // Whoever ends a nap wakes the helper, of whatever kind it has become meanwhile.
-            && self.state.swap(HelperState::Awake as u32, Ordering::AcqRel) != HelperState::Awake as u32
+            // The thread that ends a sleep wakes the helper, whichever kind of sleep it is by now.
+            && self.state.swap(AWAKE, Ordering::AcqRel) != AWAKE
             && let Some(helper) = self.helper.get()
         {
             helper.unpark();

@@ -150,9 +150,9 @@
 //!
 //! # Sleeping until there is something
 //!
-//! A [`CompChannel`] tells of completions on queues that were armed for it ([`Cq::req_notify`]), of any or of
-//! those alone that the peer asked for with a solicited event. It has a file descriptor to be
-//! polled with others, and [`CompChannel::wait`].
+//! A [`CompChannel`] tells of completions on queues that were armed for it ([`Cq::req_notify`]), of
+//! any or of those alone that the peer asked for with a solicited event. It has a file descriptor
+//! to be polled with others, and [`CompChannel::wait`].
 //!
 //! # Clean-up
 //!

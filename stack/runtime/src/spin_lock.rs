@@ -24,7 +24,8 @@ const DEFER_COUNT_MAX: u32 = 1;
 pub(crate) struct SpinLock<T> {
     /// 1 while somebody is inside.
     locked: CachePadded<AtomicU32>,
-    /// Callers of [`SpinLock::lock`] that wait; [`SpinLock::try_lock`] lets them go first, for a while.
+    /// Callers of [`SpinLock::lock`] that wait; [`SpinLock::try_lock`] lets them go first, for a
+    /// while.
     waiter_count: AtomicU32,
     /// Times that [`SpinLock::try_lock`] has let them go first since it last did not.
     defer_count: AtomicU32,

@@ -3,7 +3,7 @@
 //! `headers.txt` has a name in brackets per header, and its bytes below. Every other file is an
 //! exchange: what the peer sends (`peer`), what the stack has to answer (`answer`), and what the
 //! application does or sees (`stack ...`, see [`replay`](super::replay)). Bytes are hexadecimal,
-//! on indented lines; `00*24` repeats an byte. What a run decides has a name: `S1` is the STag of
+//! on indented lines; `00*24` repeats a byte. What a run decides has a name: `S1` is the STag of
 //! the region of that name, and `CRC` the checksum of all bytes since the last one or since the
 //! block began, least significant byte first.
 

@@ -13,7 +13,8 @@
 //! - [`world`]: both ends, the clock, and how time moves on.
 //! - [`wire_invariants`]: looks at every segment on the wire, and objects.
 //! - [`seeds`]: many seeds over all cores; a failing one is named and captured.
-//! - `words`: atomic operations and their oracle; `linearizability`: its part for words that many use.
+//! - `words`: atomic operations and their oracle; `linearizability`: its part for words that many
+//!   use.
 //! - [`workload`]: random work on random connections, and the oracles that watch it.
 
 mod atomic_oracle;

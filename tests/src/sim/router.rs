@@ -7,7 +7,7 @@ use ferrowarp_proto::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMP
 
 /// Shortest packet that every link of IPv6 carries: how much is quoted over IPv6.
 const QUOTED_MAX: usize = 1280 - IPV6_LEN - 8;
-/// An byte of a sequence number lies so far behind the start of the TCP header.
+/// A byte of a sequence number lies so far behind the start of the TCP header.
 const SEQ_AT: usize = 5;
 
 /// What comes back for a packet too long.

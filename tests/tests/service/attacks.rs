@@ -167,7 +167,7 @@ pub(crate) fn zero_window(host: &mut Host, context: &AttackContext<'_>) {
     }
 }
 
-/// (f) Connections that send an byte per second: half of them of the start-up frame, the others of
+/// (f) Connections that send a byte per second: half of them of the start-up frame, the others of
 /// an FPDU.
 pub(crate) fn one_byte_per_second(host: &mut Host, context: &AttackContext<'_>) {
     let fpdus = AttackContext { count: context.count / 2, ..*context };

@@ -179,7 +179,7 @@ mod tests {
 
     /// Bytes of an idle connection that are not of its queue pair.
     const BUDGET: usize = 1024;
-    /// An entry of the table of four-tuples, an byte of control beside it, at the least load.
+    /// An entry of the table of four-tuples, a byte of control beside it, at the least load.
     const TABLE_ENTRY: usize = (size_of::<u32>() + 1) * 16 / 7;
     /// An entry of the list of those to be served, which does not shrink.
     const READY_ENTRY: usize = 2 * size_of::<u32>();

@@ -35,7 +35,7 @@ use crate::wire::seq::Seq;
 const PROGRESS_MIN: u32 = 4096;
 const SLOW_MAX: u8 = 12;
 
-/// How a connection moves that ends: a peer that sends or acknowledges an byte now and then must
+/// How a connection moves that ends: a peer that sends or acknowledges a byte now and then must
 /// not keep it for ever.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseProgress {

@@ -92,8 +92,8 @@ impl Deframer {
     }
 
     /// Appends `len` bytes (at most [`Deframer::needed`]) that `copy` writes; whether the FPDU is
-    /// whole now, [`Deframer::complete`] tells. False, and nothing is appended, if that leaves it in
-    /// part and `pool` has no memory for it; `must`: it is taken beyond the pool's bound then.
+    /// whole now, [`Deframer::complete`] tells. False, and nothing is appended, if that leaves it
+    /// in part and `pool` has no memory for it; `must`: it is taken beyond the pool's bound then.
     pub fn extend(
         &mut self,
         pool: &mut FpduPool,
@@ -326,7 +326,7 @@ mod tests {
             prop_assert_eq!(&receive(&stream, &cuts, &mut pool), &sent);
             let every: Vec<usize> = (1..stream.len().min(400)).collect();
             prop_assert_eq!(&receive(&stream, &every, &mut pool), &sent);
-            prop_assert_eq!((pool.buffers_in_use(), pool.bytes_in_use()), (0, 0), "the buffer came back");
+            prop_assert_eq!((pool.buffers_in_use(), pool.bytes_in_use()), (0, 0));
         }
     }
 

@@ -12,7 +12,8 @@ pub struct Framing(u16);
 impl Framing {
     /// CRCs are made.
     const CRC: u16 = 0x8000;
-    /// There are markers, the first one at the place in [`Framing::FIRST_MARKER_MASK`] modulo the period.
+    /// There are markers, the first one at the place in [`Framing::FIRST_MARKER_MASK`] modulo the
+    /// period.
     const MARKERS: u16 = 0x4000;
     const FIRST_MARKER_MASK: u16 = 0x1ff;
 

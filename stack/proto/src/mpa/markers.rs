@@ -7,8 +7,8 @@
 //! place of a marker, 0 at the place itself.
 //!
 //! The base of the pointer is the first byte of `ULPDU_Length`, as RFC 5044 says; draft-02 can be
-//! read as counting from the marker that an FPDU opens with. `FPDUPTR_BASE_IS_LENGTH` is that choice;
-//! a receiver takes either.
+//! read as counting from the marker that an FPDU opens with. `FPDUPTR_BASE_IS_LENGTH` is that
+//! choice; a receiver takes either.
 
 use crate::mpa::fpdu::{CRC_LEN, FPDU_LEN_MAX, FpduError, LENGTH_LEN, clamp_mulpdu, fpdu_len};
 use crate::wire::seq::Seq;
@@ -26,8 +26,8 @@ pub const OVERHEAD_MAX: usize = MARKER_LEN * FPDU_LEN_MAX.div_ceil(INTERVAL_CONT
 // req: MPA-066
 const FPDUPTR_BASE_IS_LENGTH: bool = true;
 
-/// Where a direction's markers lie: at this sequence number and every [`MARKER_INTERVAL`] bytes from it,
-/// modulo 2^32, which is a multiple of the period.
+/// Where a direction's markers lie: at this sequence number and every [`MARKER_INTERVAL`] bytes
+/// from it, modulo 2^32, which is a multiple of the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markers {
     start: Seq,
@@ -46,7 +46,7 @@ impl Markers {
         self.start
     }
 
-    /// The phase of an byte, 0..512.
+    /// The phase of a byte, 0..512.
     // req: MPA-070, MPA-078
     #[must_use]
     pub fn phase(self, seq: Seq) -> usize {

@@ -200,8 +200,8 @@ pub fn build_request(offer: Offer, revision: u8, private_data: &[u8]) -> Startup
 /// A responder's look at a request, before its application is asked.
 ///
 /// # Errors
-/// [`NegotiationError::UnsupportedRevision`] for anything but 1 and 2, or 0 with markers and CRCs (RFC 5044
-/// appendix C: a peer of the RDMA Consortium).
+/// [`NegotiationError::UnsupportedRevision`] for anything but 1 and 2, or 0 with markers and CRCs
+/// (RFC 5044 appendix C: a peer of the RDMA Consortium).
 pub const fn check_request(request: &Startup) -> Result<(), NegotiationError> {
     match request.revision {
         1 | 2 => Ok(()),

@@ -317,7 +317,8 @@ impl<R> Assembler<R> {
         Some((run.start, run.end))
     }
 
-    /// See [`LazyAssembler::fill_sack_blocks`]. Cost: a search for each of at most [`RECENT_MAX`] runs.
+    /// See [`LazyAssembler::fill_sack_blocks`]. Cost: a search for each of at most [`RECENT_MAX`]
+    /// runs.
     fn fill_sack_blocks(
         &mut self,
         next: Seq,

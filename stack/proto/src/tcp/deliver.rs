@@ -59,8 +59,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Some(due)
     }
 
-    /// True if [`Tcb::next_contiguous`] has something: the caller may go on with it later, if it does so
-    /// without being asked.
+    /// True if [`Tcb::next_contiguous`] has something: the caller may go on with it later, if it
+    /// does so without being asked.
     #[must_use]
     pub fn has_contiguous(&self) -> bool {
         !self.peer.fin_received && self.assembler.has_at(self.rcv.nxt)
@@ -149,8 +149,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// The upper layer has no memory for the last `len` bytes of those just handed up in order,
-    /// by [`Delivered::InOrder`] or [`Tcb::next_contiguous`]: they count as not received, and the peer
-    /// sends them again. Only where [`Tcb::can_decline`].
+    /// by [`Delivered::InOrder`] or [`Tcb::next_contiguous`]: they count as not received, and the
+    /// peer sends them again. Only where [`Tcb::can_decline`].
     #[cold]
     pub fn decline(&mut self, len: u32) {
         debug_assert!(self.can_decline(len));
@@ -363,8 +363,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rcv_round_end = RoundEnd(self.ts.tsval(now).wrapping_add(wait));
     }
 
-    /// After [`Event::RcvWndLimited`]: what the receive window should span, so that it does not hold the
-    /// peer up; bytes.
+    /// After [`Event::RcvWndLimited`]: what the receive window should span, so that it does not
+    /// hold the peer up; bytes.
     #[must_use]
     pub fn window_wanted(&self) -> u32 {
         self.window_wanted

@@ -2,8 +2,8 @@
 //!
 //! Nearly all segments are of three kinds: bytes in order, an ACK of something new, new bytes
 //! sent; and nearly always nothing is amiss. [`FastPath`] says in one byte that this is so. It is
-//! worked out anew ([`Tcb::update_fast_path`]) whenever anything but these three has happened, so that no
-//! test for a rare condition is left on their way.
+//! worked out anew ([`Tcb::update_fast_path`]) whenever anything but these three has happened, so
+//! that no test for a rare condition is left on their way.
 //!
 //! What follows here is written on [`HotState`], through which nothing can be reached but the first
 //! [`super::HOT_LEN`] bytes of a [`Tcb`], the records, and the settings, which connections share.

@@ -17,8 +17,8 @@
 //! `ecn` what the network marked, `pacing` when it leaves; `plan` decides what leaves next and
 //! `output` writes it, `pmtu` finds the path's size; `deliver` hands payload up, `receive` offers
 //! the window and schedules ACKs, `growth` widens it; `assembler` keeps what arrived early, in
-//! memory of `held`; `sent_frame` is what keeps sent bytes; `state` is the transition table, `accessors`
-//! what can be asked.
+//! memory of `held`; `sent_frame` is what keeps sent bytes; `state` is the transition table,
+//! `accessors` what can be asked.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
 //! 9937, 9438, 9406, 3168, 8257.

@@ -66,8 +66,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Takes up a connection of which nothing was kept but what a SYN cookie brought back: `syn` is
-    /// the SYN as remembered, `origin` where the SYN-ACK began, `last_tx_at` when it left, if known.
-    /// The segment that brought it is to be handed in next.
+    /// the SYN as remembered, `origin` where the SYN-ACK began, `last_tx_at` when it left, if
+    /// known. The segment that brought it is to be handed in next.
     #[must_use]
     pub fn from_cookie(
         now: Instant,

@@ -145,8 +145,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// After [`Transmit::Retransmit`]: writes to `buf` the frame with a linear copy of the bytes and
-    /// headers of now, and returns its length; 0 if nothing was announced.
+    /// After [`Transmit::Retransmit`]: writes to `buf` the frame with a linear copy of the bytes
+    /// and headers of now, and returns its length; 0 if nothing was announced.
     ///
     /// # Panics
     /// If `buf` is shorter than headers and payload.
@@ -236,12 +236,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }
 
-    /// Right after [`Tcb::write_new_data`]: keeps the record until it is acknowledged. `retained` is
-    /// the frame just written.
+    /// Right after [`Tcb::write_new_data`]: keeps the record until it is acknowledged. `retained`
+    /// is the frame just written.
     ///
     /// True: transmit the frame now. False: the window or the peer's segment size does not admit
-    /// the record; drop the frame, its bytes go out by [`Transmit::Retransmit`] in pieces or when the
-    /// window opens.
+    /// the record; drop the frame, its bytes go out by [`Transmit::Retransmit`] in pieces or when
+    /// the window opens.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[must_use]
     #[inline]

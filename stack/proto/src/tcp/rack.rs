@@ -100,8 +100,8 @@ impl Rack {
         sent_after((self.xmit_ts, self.end_seq), (at, end))
     }
 
-    /// Step 4: the peer received something twice, so a retransmission was one too many; `retransmits`
-    /// were made in all. More reports than those are the network's duplicates.
+    /// Step 4: the peer received something twice, so a retransmission was one too many;
+    /// `retransmits` were made in all. More reports than those are the network's duplicates.
     pub(super) fn on_dsack(&mut self, retransmits: u32, una: Seq, nxt: Seq) {
         if self.dsacks >= retransmits {
             return;

@@ -162,7 +162,8 @@ impl RcvVars {
 pub(super) struct RcvLimits {
     /// Bytes the window may span.
     limit: u32,
-    /// What `max_plpmtu` may grow to: what the window field can say, and what the configuration allows.
+    /// What `max_plpmtu` may grow to: what the window field can say, and what the configuration
+    /// allows.
     limit_max: u32,
     /// Bytes the upper layer took and has not consumed.
     unconsumed: u32,
@@ -220,8 +221,8 @@ impl RcvLimits {
         self.needs_update(rcv, cfg)
     }
 
-    /// Raises the window's limit to `max_plpmtu`, as far as it may grow. True if the peer should hear
-    /// of it now.
+    /// Raises the window's limit to `max_plpmtu`, as far as it may grow. True if the peer should
+    /// hear of it now.
     pub(super) fn raise(&mut self, rcv: &mut RcvVars, limit: u32, cfg: &Config) -> bool {
         self.limit = self.limit.max(limit.min(self.limit_max));
         self.needs_update(rcv, cfg)

@@ -96,8 +96,8 @@ impl Recovery {
         self.ca_state == CaState::Open && self.dupack_credit == 0
     }
 
-    /// Begins an episode whose first loss is at `first_lost` and which ends at `recovery_point`, keeping `cwnd_prior`
-    /// unless one is under way.
+    /// Begins an episode whose first loss is at `first_lost` and which ends at `recovery_point`,
+    /// keeping `cwnd_prior` unless one is under way.
     pub(super) fn enter(
         &mut self,
         ca_state: CaState,

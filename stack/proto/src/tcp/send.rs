@@ -64,9 +64,9 @@ impl SndVars {
     }
 
     /// Takes the window of an acceptable segment (RFC 9293 section 3.10.7.4, SND.WL1 and WL2),
-    /// if it is the newer one: its acknowledgment `on_advance`, or else by its sequence number. Bytes
-    /// sent again are old by their number, but if their acknowledgment moved SND.UNA alone, the
-    /// window would seem to reach beyond what the peer allows.
+    /// if it is the newer one: its acknowledgment `on_advance`, or else by its sequence number.
+    /// Bytes sent again are old by their number, but if their acknowledgment moved SND.UNA alone,
+    /// the window would seem to reach beyond what the peer allows.
     #[inline]
     pub(super) fn update_window(&mut self, seq: Seq, moved: bool, window: u32) {
         if moved || self.wl1 <= seq {

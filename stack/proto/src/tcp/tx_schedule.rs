@@ -144,7 +144,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (self.rcv.pure_ack && self.rcv.ack_now).then_some(Control::Ack)
     }
 
-    /// Our FIN may leave: after all that is before it, and in the window, where it takes an byte.
+    /// Our FIN may leave: after all that is before it, and in the window, where it takes a byte.
     /// A peer whose window is closed may drop it as if it lay beyond, and all that we acknowledge
     /// behind it.
     fn can_send_fin(&mut self, now: Instant) -> bool {

@@ -42,9 +42,9 @@ impl EthernetLink {
     }
 
     /// The `EtherType` of a received frame, and where its payload begins: at [`ETHERNET_LEN`] or
-    /// [`VLAN_ETHERNET_LEN`]. `None` if it is too short or of another VLAN; priority and drop eligibility
-    /// do not matter. A tag of VLAN 0 tells a priority and nothing else: such a frame counts as
-    /// untagged (IEEE 802.1Q section 9.6).
+    /// [`VLAN_ETHERNET_LEN`]. `None` if it is too short or of another VLAN; priority and drop
+    /// eligibility do not matter. A tag of VLAN 0 tells a priority and nothing else: such a frame
+    /// counts as untagged (IEEE 802.1Q section 9.6).
     #[must_use]
     pub fn parse_header(self, head: &[u8]) -> Option<(u16, usize)> {
         let outer = u16::from_be_bytes(*head.get(12..14)?.first_chunk()?);

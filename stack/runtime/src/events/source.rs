@@ -16,7 +16,8 @@ pub(super) const REMOVED: u64 = u64::MAX;
 pub(crate) struct EventSource {
     /// Its name, known when the shard has made what it stands for.
     event: OnceLock<AsyncEvent>,
-    /// Its place in line, [`NOT_QUEUED`] or [`REMOVED`]. Changed under the lock of [`AsyncEventQueue`] only.
+    /// Its place in line, [`NOT_QUEUED`] or [`REMOVED`]. Changed under the lock of
+    /// [`AsyncEventQueue`] only.
     pub(super) ticket: AtomicU64,
     /// Listed in [`EventPublisher::deferred`].
     deferred: AtomicBool,
@@ -44,9 +45,9 @@ impl EventSource {
 
     /// Sleeps until `ready` has something, the source ends, or `timeout` has passed.
     ///
-    /// Nothing is overlooked: an event is put where `ready` finds it before [`EventSource::wake`] takes
-    /// the lock. If that was before this thread was listed, `ready` is asked after that; else the
-    /// thread is found in the list, and does not park again.
+    /// Nothing is overlooked: an event is put where `ready` finds it before [`EventSource::wake`]
+    /// takes the lock. If that was before this thread was listed, `ready` is asked after that; else
+    /// the thread is found in the list, and does not park again.
     pub(crate) fn wait<T>(
         &self,
         timeout: Duration,

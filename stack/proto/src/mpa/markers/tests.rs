@@ -28,7 +28,7 @@ impl ReferenceStream {
         }
     }
 
-    /// One FPDU, an byte at a time; returns where it begins.
+    /// One FPDU, a byte at a time; returns where it begins.
     fn push(&mut self, ulpdu: &[u8], crc: bool) -> usize {
         let start = self.stream.len();
         let mut length_at = None;

@@ -288,8 +288,10 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), version in 0u8..3) {
-        let mut bytes = bytes;
+    fn arbitrary_bytes_do_not_panic(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        version in 0u8..3,
+    ) {
         if let Some(first) = bytes.first_mut() {
             *first = [0x45, 0x60, *first][usize::from(version)];
         }

@@ -20,7 +20,7 @@ impl Requester {
     ///
     /// # Errors
     /// [`Fault`]. If the sink cannot take the word any more, that is this end's fault, and the
-    /// request completes with [`RequestOutcome::LocalProtection`](super::RequestOutcome::LocalProtection).
+    /// request completes with [`super::RequestOutcome::LocalProtection`].
     #[cold]
     pub fn on_atomic_response(
         &mut self,

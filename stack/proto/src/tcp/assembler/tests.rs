@@ -266,7 +266,7 @@ fn release_returns_all_memory_to_the_pool() {
 }
 
 proptest! {
-    /// Against a map of bytes: whoever brought an byte first keeps it, runs match the map.
+    /// Against a map of bytes: whoever brought a byte first keeps it, runs match the map.
     #[test]
     fn matches_a_byte_map(base in any::<u32>(),
                          segments in prop::collection::vec((1u32..200, 1u32..60), 1..40)) {

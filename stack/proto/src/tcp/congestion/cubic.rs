@@ -99,9 +99,9 @@ impl Cubic {
     /// The slow-start threshold after a congestion event (sections 4.6 and 4.7).
     ///
     /// Of the window and not of the flight, which section 4.6 leaves open where the window does not
-    /// grow unless it is in use, as here ([`super::Congestion::cwnd_limited`]). It is what the plateau
-    /// is taken from, too: with a message of a few segments, a threshold by their flight and a
-    /// plateau by the window would be seconds apart.
+    /// grow unless it is in use, as here ([`super::Congestion::cwnd_limited`]). It is what the
+    /// plateau is taken from, too: with a message of a few segments, a threshold by their flight
+    /// and a plateau by the window would be seconds apart.
     pub(super) fn reduce(&mut self, cwnd: u32, mss: u32) -> u32 {
         // A window that did not reach its former size: others need room.
         self.w_max = if cwnd < self.w_max { fraction(cwnd, 17, 20) } else { cwnd };

@@ -47,7 +47,8 @@ macro_rules! places {
     }};
 }
 
-/// Every field of [`super::HotState`], and what the public functions on the short way touch besides.
+/// Every field of [`super::HotState`], and what the public functions on the short way touch
+/// besides.
 #[test]
 fn hot_state_fits_three_cache_lines() {
     let (names, offsets, length) = places![

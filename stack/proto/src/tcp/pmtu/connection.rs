@@ -71,8 +71,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Takes a router's message. True if it was believed: then [`Tcb::emss`] is smaller, segments
-    /// that were larger go again in pieces, and [`Event::EmssChanged`] follows. False if it is about
-    /// nothing under way, says nothing new or nothing possible, or comes too often.
+    /// that were larger go again in pieces, and [`Event::EmssChanged`] follows. False if it is
+    /// about nothing under way, says nothing new or nothing possible, or comes too often.
     pub fn packet_too_big(&mut self, now: Instant, error: &TooBig) -> bool {
         if !self.state.is_synchronised()
             || !self.matches_outstanding(error.seq, error.ack)
@@ -157,8 +157,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Of `probe_losses` bytes newly judged lost, those that were not part of a probe: what congestion
-    /// control is to hear of (RFC 4821 section 7.6.1).
+    /// Of `probe_losses` bytes newly judged lost, those that were not part of a probe: what
+    /// congestion control is to hear of (RFC 4821 section 7.6.1).
     #[cold]
     pub(in crate::tcp) fn exclude_probe_loss(&mut self, lost: u32) -> u32 {
         let Some(probe) = self.pmtu.probe.as_mut() else { return lost };

@@ -10,8 +10,8 @@ use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
-/// A [`Scoreboard`], taken with the first record and given back when the connection has been idle for
-/// a while: most of many connections are, and then this is a null pointer.
+/// A [`Scoreboard`], taken with the first record and given back when the connection has been idle
+/// for a while: most of many connections are, and then this is a null pointer.
 #[derive(Debug)]
 pub(in crate::tcp) struct LazyScoreboard<T> {
     inner: Option<Box<Scoreboard<T>>>,

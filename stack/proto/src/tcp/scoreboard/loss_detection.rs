@@ -26,8 +26,8 @@ impl LossUpdate {
 
 impl<T: Clone> Scoreboard<T> {
     /// Judges lost what was sent before the latest transmission known to be delivered, and longer
-    /// ago than `rack_timeout_ns` (RFC 8985 section 6.2, step 5). Cost: O(records passed), each once
-    /// per transmission, and two searches.
+    /// ago than `rack_timeout_ns` (RFC 8985 section 6.2, step 5). Cost: O(records passed), each
+    /// once per transmission, and two searches.
     pub(in crate::tcp) fn detect_lost(
         &mut self,
         now: Instant,

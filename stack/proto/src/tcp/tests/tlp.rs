@@ -72,8 +72,8 @@ fn loss_repaired_by_tlp_reduces_cwnd() {
     assert!(script.end.tcb.cwnd() < cwnd);
 }
 
-/// A single record is probed, and both copies arrive: the peer `dsack_queue` it, or acknowledges twice.
-/// Returns how long the probe waited.
+/// A single record is probed, and both copies arrive: the peer `dsack_queue` it, or acknowledges
+/// twice. Returns how long the probe waited.
 fn spurious_probe(script: &mut Script, reports: bool) -> u64 {
     let sent = script.write(1448);
     let start = script.now;

@@ -1,0 +1,156 @@
+//! Neighbor unreachability detection (RFC 4861 section 7.3) with connections that depend on it.
+
+use super::*;
+
+/// The peer's end of a connection that it opened.
+struct Peer {
+    tuple: FourTuple,
+    mac: [u8; 6],
+    fields: Fields,
+    /// A start-up frame, of which a byte goes at a time.
+    startup: Vec<u8>,
+}
+
+impl Peer {
+    fn connect(fx: &mut Fixture, v6: bool) -> Self {
+        let tuple =
+            FourTuple { local: (near(v6, 2), 5000).into(), remote: (ours(v6), PORT).into() };
+        let options = Options { mss: Some(1440), sack_permitted: true, ..Options::default() };
+        let mut fields = Fields {
+            seq: Seq(100),
+            flags: Flags::SYN,
+            window: 0xffff,
+            options,
+            ..Fields::default()
+        };
+        fx.segment(tuple, PEER, &fields, &[]);
+        let sent = fx.sent();
+        let (syn, to) = syn_of(&sent).expect("the SYN-ACK at once, though nobody was asked");
+        assert_eq!((to, sent.len()), (PEER, 1));
+        fields.ack = syn.seq + 1;
+        fields.seq += 1;
+        fields.flags = Flags::ACK;
+        fields.options = Options::default();
+        fx.segment(tuple, PEER, &fields, &[]);
+        fx.sent();
+        let frame = startup::build_request(
+            Offer { ird: 1, ord: 1, crc: true, ..Offer::default() },
+            1,
+            &[7; 500],
+        );
+        let mut startup = vec![0; frame.wire_len()];
+        frame.emit(&mut startup);
+        startup.reverse();
+        Self { tuple, mac: PEER, fields, startup }
+    }
+
+    /// Sends the next byte; what the engine sent then.
+    fn send_next(&mut self, fx: &mut Fixture) -> Vec<Sent> {
+        let byte = self.startup.pop().expect("enough octets");
+        fx.segment(self.tuple, self.mac, &self.fields, &[byte]);
+        self.fields.seq += 1;
+        let mut sent = fx.sent();
+        // An ACK waits for a while.
+        fx.advance(MILLISECOND);
+        sent.extend(fx.sent());
+        sent
+    }
+}
+
+/// Of a connection that lives.
+fn ack_macs(sent: &[Sent]) -> Vec<[u8; 6]> {
+    let to = |sent: &Sent| match sent {
+        Sent::Tcp(segment, to) if segment.flags == Flags::ACK => Some(*to),
+        Sent::Tcp(segment, _) => panic!("unexpected {segment:?}"),
+        _ => None,
+    };
+    sent.iter().filter_map(to).collect()
+}
+
+#[test]
+fn connections_follow_a_changed_link_address() {
+    for v6 in [false, true] {
+        let mut fx = Fixture::announced(|config| config.startup_timeout_ns = 1000 * SECOND);
+        let mut peer = Peer::connect(&mut fx, v6);
+        fx.advance(SECOND);
+        // From now on it follows the cache like any other; meanwhile the ACK goes where it went.
+        let sent = peer.send_next(&mut fx);
+        assert_eq!((ack_macs(&sent), solicited(&sent)), (vec![PEER], vec![near(v6, 2)]));
+        fx.advertise(near(v6, 2), PEER, true);
+        assert!(fx.sent().is_empty());
+        // It announces itself elsewhere.
+        fx.advertise(near(v6, 2), MOVED, false);
+        peer.mac = MOVED;
+        assert_eq!(ack_macs(&peer.send_next(&mut fx)), [MOVED]);
+        assert_eq!(fx.engine.counters().neighbor_mac_changes, 1);
+        // Its progress spares it the question, for minutes.
+        for _ in 0..200 {
+            fx.advance(SECOND);
+            let sent = peer.send_next(&mut fx);
+            assert_eq!((ack_macs(&sent), sent.len()), (vec![MOVED], 1), "{sent:?}");
+        }
+    }
+}
+
+#[test]
+fn unsolicited_adverts_create_and_redirect_nothing() {
+    for v6 in [false, true] {
+        let mut fx = Fixture::announced(|_| {});
+        // Announced and asked before we ever wanted to talk to it.
+        fx.advertise(near(v6, 2), MOVED, false);
+        fx.advertise(near(v6, 2), MOVED, true);
+        fx.sent();
+        fx.connect(near(v6, 2));
+        assert_eq!(solicited(&fx.sent()), [near(v6, 2)]);
+        fx.advertise(near(v6, 2), PEER, true);
+        assert_eq!(syn_of(&fx.sent()).map(|(_, to)| to), Some(PEER));
+        // Our own address from elsewhere: counted, not believed.
+        let conflicts = fx.engine.counters().address_conflicts;
+        fx.advertise(ours(v6), MOVED, false);
+        fx.sent();
+        assert_eq!(fx.engine.counters().address_conflicts, conflicts + 1);
+        // From a group, or from what claims to be us.
+        for mac in [[0xff; 6], [0x33, 0x33, 0, 0, 0, 1], MAC] {
+            fx.advertise(near(v6, 2), mac, false);
+        }
+        fx.sent();
+        fx.connect(near(v6, 2));
+        assert_eq!(syn_of(&fx.sent()).map(|(_, to)| to), Some(PEER));
+    }
+}
+
+#[test]
+fn unreachable_neighbor_is_probed_and_connections_resume() {
+    for v6 in [false, true] {
+        let mut fx = Fixture::announced(|config| config.startup_timeout_ns = 1000 * SECOND);
+        let mut peer = Peer::connect(&mut fx, v6);
+        fx.advance(SECOND);
+        peer.send_next(&mut fx);
+        fx.sent();
+        fx.advertise(near(v6, 2), PEER, true);
+        fx.sent();
+        let (mut questions, mut answers) = (Vec::new(), 0);
+        for _ in 0..80 {
+            fx.advance(SECOND);
+            // An old byte is answered, and is no progress.
+            let fields = Fields { seq: peer.fields.seq - 1, ..peer.fields.clone() };
+            fx.segment(peer.tuple, PEER, &fields, &[0]);
+            let sent = fx.sent();
+            questions.extend(sent.iter().filter_map(|sent| match sent {
+                Sent::Solicit(_, to) => Some(*to),
+                _ => None,
+            }));
+            answers += ack_macs(&sent).len();
+        }
+        assert_eq!(questions[..3], [PEER; 3], "first where it was");
+        assert!(questions[3..8].iter().all(|to| to[0] & 1 == 1), "then everywhere");
+        assert!((20..62).contains(&answers), "nothing goes to one that was given up: {answers}");
+        // It is back, elsewhere: what is due goes there.
+        fx.advertise(near(v6, 2), MOVED, true);
+        let due = ack_macs(&fx.sent());
+        assert!(!due.is_empty() && due.iter().all(|to| *to == MOVED), "{due:?}");
+        fx.sent();
+        peer.mac = MOVED;
+        assert_eq!(ack_macs(&peer.send_next(&mut fx)), [MOVED]);
+    }
+}
