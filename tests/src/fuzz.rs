@@ -8,11 +8,12 @@ use ferrowarp_proto::ddp::sgl::Sge;
 use ferrowarp_proto::ddp::untagged::UntaggedBuffer;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
-use ferrowarp_proto::mpa::deframer::{Deframer, OooPlacement};
-use ferrowarp_proto::mpa::fpdu::{FpduError, fpdu_len};
+use ferrowarp_proto::mpa::deframer::{DeframeError, Deframer, OooPlacement, PartialMemory};
+use ferrowarp_proto::mpa::fpdu::fpdu_len;
 use ferrowarp_proto::mpa::fpdu_pool::FpduPool;
 use ferrowarp_proto::mpa::markers::{Markers, wire_len};
 use ferrowarp_proto::mpa::startup::{self, Offer};
+use ferrowarp_proto::mpa::stream_bytes::StreamBytes;
 use ferrowarp_proto::rdmap::stream::{BuildError, Indication, Stream};
 use ferrowarp_proto::time::{Instant, MILLISECOND};
 use ferrowarp_proto::wire::atomic::{AtomicRequest, AtomicResponse};
@@ -161,36 +162,27 @@ fn deframe(
     crc: bool,
     markers: Option<Markers>,
     pool: &mut FpduPool,
-) -> (Vec<Vec<u8>>, Result<(), FpduError>) {
-    let mut receiver = Deframer::new(markers);
+) -> (Vec<Vec<u8>>, Result<(), DeframeError>) {
+    let mut deframer = Deframer::new(markers);
     let mut found = Vec::new();
     let result = (|| {
-        for mut bytes in stream.chunks(piece) {
-            while !bytes.is_empty() {
-                if receiver.needed().is_none() {
-                    if let Some((ulpdu, used)) = receiver.parse(bytes, crc, pool)? {
-                        let plain = fpdu_len(ulpdu.len());
-                        assert!(used == plain || (markers.is_some() && used > plain));
-                        found.push(ulpdu.to_vec());
-                        bytes = &bytes[used..];
-                        continue;
-                    }
-                    receiver.start_partial(Instant::ZERO);
-                }
-                let missing = receiver.needed().expect("just begun");
-                assert!(missing > 0);
-                let (now, later) = bytes.split_at(missing.min(bytes.len()));
-                assert!(receiver.extend(pool, now.len(), true, |out| out.copy_from_slice(now)));
-                bytes = later;
-                if let Some(ulpdu) = receiver.complete(crc, pool)? {
-                    found.push(ulpdu.to_vec());
-                    receiver.reset(pool);
-                }
+        for bytes in stream.chunks(piece) {
+            let mut bytes = StreamBytes::from(bytes);
+            loop {
+                let left = bytes.len();
+                let memory = PartialMemory::Forced;
+                let next = deframer.next(Instant::ZERO, &mut bytes, crc, pool, memory)?;
+                let Some(ulpdu) = next else { break };
+                let (plain, used) = (fpdu_len(ulpdu.bytes.len()), left - bytes.len());
+                let is_right = used == plain || (markers.is_some() && used > plain);
+                assert!(ulpdu.is_reassembled || is_right);
+                found.push(ulpdu.bytes.to_vec());
             }
+            assert!(bytes.is_empty());
         }
         Ok(())
     })();
-    receiver.reset(pool);
+    deframer.reset(pool);
     (found, result)
 }
 

@@ -129,7 +129,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn continue_after_fin(&mut self, now: Instant, index: u32) -> bool {
         let Some(conn) = self.connections.get(index) else { return false };
         let Phase::Rdma { deframer: receiver } = &conn.phase else { return false };
-        let Some(qp_index) = conn.qp.filter(|_| receiver.needed().is_none()) else { return false };
+        let Some(qp_index) = conn.qp.filter(|_| !receiver.has_partial()) else { return false };
         let qp = self.verbs.get_mut(qp_index).filter(|qp| qp.state.is_connected());
         let Some(qp) = qp else { return false };
         let lacks_answers = qp.stream.on_rx_closed();

@@ -10,7 +10,9 @@ use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::engine::queue_pairs::QueuePairs;
 use crate::engine::rx_ooo::SegmentFrame;
+use crate::mpa::deframer::{DeframeError, PartialMemory};
 use crate::mpa::fpdu::FpduError;
+use crate::mpa::stream_bytes::StreamBytes;
 use crate::net::routing;
 use crate::rdmap::stream::{Indication, Stream};
 use crate::rdmap::terminate::Fault;
@@ -195,8 +197,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let held = match &mut conn.phase {
-            Phase::Rdma { .. } => return self.process_fpdus(now, index, frame, bytes),
-            Phase::DrainTerminate { .. } => return self.drain_terminate(now, index, frame, bytes),
+            Phase::Rdma { .. } => {
+                return self.process_fpdus(now, index, StreamBytes::of_frame(frame, bytes));
+            }
+            Phase::DrainTerminate { .. } => {
+                return self.drain_terminate(now, index, StreamBytes::of_frame(frame, bytes));
+            }
             Phase::AwaitRequest { startup_rx: buffered } => buffered,
             Phase::AwaitReply(awaits) => &mut awaits.startup_rx,
             Phase::AwaitDecision(awaits) => &mut awaits.buffered,
@@ -216,102 +222,55 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// FPDU bytes that arrived before both ends had agreed.
     pub(super) fn process_buffered(&mut self, now: Instant, index: u32, buffered: &[u8]) {
         if !buffered.is_empty() {
-            self.process_fpdus(now, index, &BufferedRx(buffered), 0..buffered.len());
+            self.process_fpdus(now, index, buffered.into());
         }
     }
 
-    /// FPDUs, whole where they lie, or gathered.
-    fn process_fpdus(
-        &mut self,
-        now: Instant,
-        index: u32,
-        frame: &impl RxFrame,
-        mut bytes: Range<usize>,
-    ) {
-        let Self { connections, fpdu_pool: assembly, verbs, overrun_cqs: overrun, .. } = self;
+    /// Deframes bytes of a stream in full operation and hands each ULPDU to its queue pair.
+    fn process_fpdus(&mut self, now: Instant, index: u32, mut bytes: StreamBytes<'_>) {
+        let Self { connections, fpdu_pool: pool, verbs, overrun_cqs: overrun, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let Some(qp) = conn.qp else { return };
         let (tx_allowed, crc) = (&mut conn.tx_allowed, conn.framing.has_crc());
-        let Phase::Rdma { deframer: receiver } = &mut conn.phase else { return };
-        let head = frame.head();
-        let ended = 'bytes: loop {
-            if let Some(missing) = receiver.needed() {
-                let take = missing.min(bytes.len());
-                let rest = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-                // What was acknowledged, or comes before FIN, does not come again.
-                let must = !conn.tcb.can_decline(rest);
-                let copy = |out: &mut [u8]| frame.copy_out(bytes.start, out);
-                // req: MPA-132, MPA-136
-                if !receiver.extend(assembly, take, must, copy) {
-                    conn.tcb.decline(rest);
-                    verbs.counters.assembly_exhausted += 1;
-                    self.evict_partial_fpdus(now);
-                    return;
-                }
-                bytes.start += take;
-                let outcome = match receiver.complete(crc, assembly) {
-                    Ok(None) => UlpduOutcome::Continue,
-                    Ok(Some(ulpdu)) => {
-                        let is_rtr = !*tx_allowed && verbs.on_first_fpdu(qp, ulpdu);
-                        *tx_allowed = true;
-                        verbs.counters.fpdus_assembled += 1;
-                        // req: MPA-050
-                        let outcome = if is_rtr {
-                            UlpduOutcome::Continue
-                        } else {
-                            verbs.process_ulpdu(qp, ulpdu)
-                        };
-                        receiver.reset(assembly);
-                        outcome
-                    }
-                    Err(damage) => verbs.fail_fpdu(qp, damage, *tx_allowed),
-                };
-                match outcome {
-                    UlpduOutcome::Continue => {}
-                    UlpduOutcome::Ended => break Some(*tx_allowed),
-                    UlpduOutcome::EndedSilently => break Some(false),
-                    UlpduOutcome::CqOverrun(cq) => note_cq_overrun(overrun, cq),
-                }
-            } else {
-                let mut run = head.get(bytes.start..bytes.end.min(head.len())).unwrap_or(&[]);
-                loop {
-                    let outcome = match receiver.parse(run, crc, assembly) {
-                        Ok(None) => break,
-                        Ok(Some((ulpdu, used))) => {
-                            let is_rtr = !*tx_allowed && verbs.on_first_fpdu(qp, ulpdu);
-                            *tx_allowed = true;
-                            run = &run[used..];
-                            bytes.start += used;
-                            // req: MPA-050
-                            if is_rtr {
-                                UlpduOutcome::Continue
-                            } else {
-                                verbs.process_ulpdu(qp, ulpdu)
-                            }
-                        }
-                        Err(damage) => verbs.fail_fpdu(qp, damage, *tx_allowed),
-                    };
-                    match outcome {
-                        UlpduOutcome::Continue => {}
-                        UlpduOutcome::Ended => break 'bytes Some(*tx_allowed),
-                        UlpduOutcome::EndedSilently => break 'bytes Some(false),
-                        UlpduOutcome::CqOverrun(cq) => note_cq_overrun(overrun, cq),
+        let Phase::Rdma { deframer } = &mut conn.phase else { return };
+        let mut memory = PartialMemory::Bounded;
+        let terminate_queued = loop {
+            let outcome = match deframer.next(now, &mut bytes, crc, pool, memory) {
+                Ok(None) => return,
+                Ok(Some(ulpdu)) => {
+                    verbs.counters.fpdus_assembled += u64::from(ulpdu.is_reassembled);
+                    let is_rtr = !*tx_allowed && verbs.on_first_fpdu(qp, ulpdu.bytes);
+                    *tx_allowed = true;
+                    // req: MPA-050
+                    if is_rtr {
+                        UlpduOutcome::Continue
+                    } else {
+                        verbs.process_ulpdu(qp, ulpdu.bytes)
                     }
                 }
-                if bytes.is_empty() {
-                    break None;
+                Err(DeframeError::NoMemory) => {
+                    let rest = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                    // What was acknowledged, or comes before FIN, does not come again.
+                    if conn.tcb.can_decline(rest) {
+                        conn.tcb.decline(rest);
+                        verbs.counters.assembly_exhausted += 1;
+                        self.evict_partial_fpdus(now);
+                        return;
+                    }
+                    memory = PartialMemory::Forced;
+                    UlpduOutcome::Continue
                 }
-                // req: MPA-135, MPA-137
-                receiver.start_partial(now);
-            }
-            if bytes.is_empty() {
-                break None;
+                Err(DeframeError::Fpdu(error)) => verbs.fail_fpdu(qp, error, *tx_allowed),
+            };
+            match outcome {
+                UlpduOutcome::Continue => {}
+                UlpduOutcome::Ended => break *tx_allowed,
+                UlpduOutcome::EndedSilently => break false,
+                UlpduOutcome::CqOverrun(cq) => note_cq_overrun(overrun, cq),
             }
         };
-        if let Some(terminate_queued) = ended {
-            self.end_failed_stream(now, index, terminate_queued);
-            self.drain_terminate(now, index, frame, bytes);
-        }
+        self.end_failed_stream(now, index, terminate_queued);
+        self.drain_terminate(now, index, bytes);
     }
 }
 
@@ -472,26 +431,5 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 pub(super) fn note_cq_overrun(overrun: &mut Vec<CqId>, cq: CqId) {
     if !overrun.contains(&cq) {
         overrun.push(cq);
-    }
-}
-
-/// Bytes that were held while the start-up exchange went on, as one run.
-struct BufferedRx<'a>(&'a [u8]);
-
-impl RxFrame for BufferedRx<'_> {
-    fn head(&self) -> &[u8] {
-        self.0
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> crate::device::ChecksumState {
-        crate::device::ChecksumState::Good
     }
 }

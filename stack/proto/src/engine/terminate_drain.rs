@@ -6,13 +6,13 @@
 //! answered, and the first thing that does not add up is the end of it; so is the peer's FIN, or
 //! the end of lingering.
 
-use core::ops::Range;
-
 use crate::ddp::memory::Memory;
-use crate::device::{Device, RxFrame};
+use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::connection::Phase;
 use crate::engine::queue_pairs::QueuePairs;
+use crate::mpa::deframer::{Deframer, PartialMemory};
+use crate::mpa::stream_bytes::StreamBytes;
 use crate::rdmap::stream::Indication;
 use crate::time::Instant;
 use crate::verbs::cm::Event;
@@ -26,8 +26,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let awaits = conn.qp.and_then(|qp| verbs.get(qp)).is_some_and(|qp| {
             // Streams that go on have the first claim to buffers for partial FPDUs.
             let may_keep =
-                |missing: Option<usize>| missing.is_none() || !assembly.is_under_pressure();
-            matches!(&conn.phase, Phase::Rdma { deframer } if may_keep(deframer.needed()))
+                |deframer: &Deframer| !deframer.has_partial() || !assembly.is_under_pressure();
+            matches!(&conn.phase, Phase::Rdma { deframer } if may_keep(deframer))
                 && qp.stream.awaits_terminate()
                 && !conn.tcb.peer_finished()
         });
@@ -43,58 +43,22 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Bytes in order of a stream that has ended here. Cost: that of their CRC.
     #[cold]
-    pub(super) fn drain_terminate(
-        &mut self,
-        now: Instant,
-        index: u32,
-        frame: &impl RxFrame,
-        mut bytes: Range<usize>,
-    ) {
-        let Self { connections, fpdu_pool: assembly, verbs, .. } = self;
+    pub(super) fn drain_terminate(&mut self, now: Instant, index: u32, mut bytes: StreamBytes<'_>) {
+        let Self { connections, fpdu_pool: pool, verbs, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let crc = conn.framing.has_crc();
-        let Phase::DrainTerminate { deframer: receiver } = &mut conn.phase else { return };
-        let head = frame.head();
+        let Phase::DrainTerminate { deframer } = &mut conn.phase else { return };
         let is_open = loop {
             let Some(qp) = conn.qp else { break false };
-            if bytes.is_empty() {
-                break true;
-            }
-            if receiver.needed().is_none() {
-                let is_scarce = assembly.is_under_pressure();
-                let run = head.get(bytes.start..bytes.end.min(head.len())).unwrap_or(&[]);
-                match receiver.parse(run, crc, assembly) {
-                    Ok(Some((ulpdu, used))) => {
-                        bytes.start += used;
-                        if verbs.drain_ulpdu(qp, ulpdu) {
-                            break false;
-                        }
-                        continue;
-                    }
-                    Ok(None) if is_scarce => break false,
-                    Ok(None) => {}
-                    Err(_) => break false,
-                }
-                receiver.start_partial(now);
-            }
-            let take = receiver.needed().unwrap_or(0).min(bytes.len());
-            let copy = |out: &mut [u8]| frame.copy_out(bytes.start, out);
-            if !receiver.extend(assembly, take, false, copy) {
-                break false;
-            }
-            bytes.start += take;
-            let terminate_queued = match receiver.complete(crc, assembly) {
-                Ok(None) => continue,
-                Ok(Some(ulpdu)) => verbs.drain_ulpdu(qp, ulpdu),
+            match deframer.next(now, &mut bytes, crc, pool, PartialMemory::Scarce) {
+                Ok(None) => break true,
+                Ok(Some(ulpdu)) if verbs.drain_ulpdu(qp, ulpdu.bytes) => break false,
+                Ok(Some(_)) => {}
                 Err(_) => break false,
-            };
-            receiver.reset(assembly);
-            if terminate_queued {
-                break false;
             }
         };
         if !is_open {
-            conn.end_stream(assembly);
+            conn.end_stream(pool);
         }
     }
 }

@@ -1,18 +1,17 @@
 //! The receiving half of MPA in full operation: finds FPDUs by their lengths, whatever the cuts;
 //! and with markers by these, too, in bytes that are ahead of their turn.
 //!
-//! A whole FPDU within one contiguous run is verified and handed up where it lies ([`parse`]), or
+//! A whole FPDU within one contiguous run is verified and handed up where it lies, or
 //! from a buffer of the shard into which it was copied without its markers. What is left over, or
 //! comes in several runs, is gathered in one buffer per connection, taken from a bounded pool
 //! ([`FpduPool`]) and given back as soon as the FPDU is whole. That costs a copy, at several
 //! times the speed of the CRC pass that follows, and serves cut segments, chained buffers and FPDUs
 //! above the segment size alike.
-//!
-//! [`parse`]: crate::mpa::fpdu::parse
 
 use crate::mpa::fpdu::{self, FpduError, LENGTH_LEN, fpdu_len};
 use crate::mpa::fpdu_pool::{FpduPool, SMALL_LEN};
 use crate::mpa::markers::{self, Markers};
+use crate::mpa::stream_bytes::StreamBytes;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
@@ -39,14 +38,52 @@ pub enum OooPlacement {
     Corrupt,
 }
 
-/// An FPDU of which not all bytes are here.
+/// An FPDU of which not all bytes have been received.
 #[derive(Debug)]
 struct PartialFpdu {
     bytes: Vec<u8>,
     started_at: Instant,
+    /// Complete, and its ULPDU was handed out by the last [`Deframer::next`].
+    is_delivered: bool,
 }
 
-/// The state of one direction: at most one FPDU in part.
+/// A verified ULPDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ulpdu<'a> {
+    /// DDP segment: header and payload.
+    pub bytes: &'a [u8],
+    /// Its FPDU came in several parts and was reassembled in a buffer of the pool.
+    pub is_reassembled: bool,
+}
+
+/// Memory for an FPDU that is incomplete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartialMemory {
+    /// Refused at the pool's bound.
+    Bounded,
+    /// Never refused: its bytes cannot be declined to TCP.
+    Forced,
+    /// As `Bounded`; and no partial FPDU is started while the pool is under pressure.
+    Scarce,
+}
+
+/// Why [`Deframer::next`] found no ULPDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeframeError {
+    /// The FPDU is wrong: the stream ends.
+    Fpdu(FpduError),
+    /// No memory for a partial FPDU. No byte was consumed; they may be declined to TCP, which has
+    /// them retransmitted, or handed in again with [`PartialMemory::Forced`].
+    NoMemory,
+}
+
+impl From<FpduError> for DeframeError {
+    fn from(error: FpduError) -> Self {
+        Self::Fpdu(error)
+    }
+}
+
+/// Receiver of one direction of a stream: at most one partial FPDU.
 #[derive(Debug)]
 pub struct Deframer {
     marker_state: Option<Box<MarkerState>>,
@@ -63,50 +100,127 @@ impl Deframer {
         Self { marker_state: markers.map(marked), partial: None }
     }
 
-    /// FPDUs can be found ahead of their turn.
+    /// FPDUs can be located in out-of-order bytes.
     #[inline]
     #[must_use]
     pub const fn has_markers(&self) -> bool {
         self.marker_state.is_some()
     }
 
-    /// Bytes of the partial FPDU that are still to come, as far as its length is known; `None`
-    /// between FPDUs.
+    /// The stream is in the middle of an FPDU.
     #[must_use]
-    pub fn needed(&self) -> Option<usize> {
-        let partial = &self.partial.as_ref()?.bytes;
-        let wanted = match &self.marker_state {
-            None => partial
-                .first_chunk::<LENGTH_LEN>()
-                .map_or(LENGTH_LEN, |length| fpdu_len(usize::from(u16::from_be_bytes(*length)))),
-            Some(marked) => markers::needed_len(partial, marked.phase()),
+    pub fn has_partial(&self) -> bool {
+        self.partial.as_ref().is_some_and(|partial| !partial.is_delivered)
+    }
+
+    /// When the partial FPDU began, if more memory is kept for it than every stream may keep.
+    #[must_use]
+    pub fn large_partial_since(&self) -> Option<Instant> {
+        let partial = self.partial.as_ref().filter(|partial| !partial.is_delivered)?;
+        (partial.bytes.capacity() > SMALL_LEN).then_some(partial.started_at)
+    }
+
+    /// MPA's receive loop: the next ULPDU of `bytes`, the next in order of the stream; its CRC
+    /// verified if `crc`. `Ok(None)`: `bytes` are consumed, an FPDU may be left in part.
+    ///
+    /// Call it until it returns `Ok(None)` or an error, or call [`Deframer::reset`]: the buffer of
+    /// a reassembled FPDU goes back to the pool with the call after the one that returned it.
+    /// Cost: the pass for the CRC; for an FPDU in several parts a copy beside it, with markers one
+    /// more.
+    ///
+    /// # Errors
+    /// [`DeframeError`].
+    #[inline]
+    pub fn next<'a, 'f: 'a>(
+        &'a mut self,
+        now: Instant,
+        bytes: &mut StreamBytes<'f>,
+        crc: bool,
+        pool: &'a mut FpduPool,
+        memory: PartialMemory,
+    ) -> Result<Option<Ulpdu<'a>>, DeframeError> {
+        if self.partial.is_none() && self.marker_state.is_none() {
+            if let Some((ulpdu, used)) = fpdu::parse(bytes.run(), crc)? {
+                bytes.advance(used);
+                return Ok(Some(Ulpdu { bytes: ulpdu, is_reassembled: false }));
+            }
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+        }
+        self.next_slow(now, bytes, crc, pool, memory)
+    }
+
+    /// As [`Deframer::next`], with markers or a partial FPDU.
+    #[cold]
+    fn next_slow<'a, 'f: 'a>(
+        &'a mut self,
+        now: Instant,
+        bytes: &mut StreamBytes<'f>,
+        crc: bool,
+        pool: &'a mut FpduPool,
+        memory: PartialMemory,
+    ) -> Result<Option<Ulpdu<'a>>, DeframeError> {
+        if self.partial.as_ref().is_some_and(|partial| partial.is_delivered) {
+            self.reset(pool);
+        }
+        while !bytes.is_empty() {
+            if self.partial.is_none() {
+                let run = bytes.run();
+                if let Some((ulpdu_len, used)) =
+                    locate(&mut self.marker_state, run, crc, &mut pool.scratch)?
+                {
+                    bytes.advance(used);
+                    let fpdu = if self.marker_state.is_none() { run } else { &pool.scratch };
+                    let ulpdu = &fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len];
+                    return Ok(Some(Ulpdu { bytes: ulpdu, is_reassembled: false }));
+                }
+                if memory == PartialMemory::Scarce && pool.is_under_pressure() {
+                    return Err(DeframeError::NoMemory);
+                }
+                // req: MPA-135, MPA-137
+                let bytes = Vec::new();
+                self.partial = Some(PartialFpdu { bytes, started_at: now, is_delivered: false });
+            }
+            if !self.extend(bytes, pool, memory) {
+                return Err(DeframeError::NoMemory);
+            }
+            let Some(partial) = &mut self.partial else { break };
+            let found = locate(&mut self.marker_state, &partial.bytes, crc, &mut pool.scratch)?;
+            if let Some((ulpdu_len, _)) = found {
+                partial.is_delivered = true;
+                return Ok(self.reassembled(pool, ulpdu_len));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The ULPDU of the partial FPDU, which is complete.
+    fn reassembled<'a>(&'a self, pool: &'a FpduPool, ulpdu_len: usize) -> Option<Ulpdu<'a>> {
+        let fpdu = match &self.marker_state {
+            None => &self.partial.as_ref()?.bytes,
+            Some(_) => &pool.scratch,
         };
-        // req: MPA-039, MPA-083, MPA-131, MPA-138
-        Some(wanted - partial.len())
+        let bytes = &fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len];
+        Some(Ulpdu { bytes, is_reassembled: true })
     }
 
-    /// Begins a partial FPDU.
-    pub fn start_partial(&mut self, now: Instant) {
-        debug_assert!(self.partial.is_none(), "one partial FPDU at a time");
-        self.partial = Some(PartialFpdu { bytes: Vec::new(), started_at: now });
-    }
-
-    /// Appends `len` bytes (at most [`Deframer::needed`]) that `copy` writes; whether the FPDU is
-    /// whole now, [`Deframer::complete`] tells. False, and nothing is appended, if that leaves it
-    /// in part and `pool` has no memory for it; `must`: it is taken beyond the pool's bound then.
-    pub fn extend(
+    /// Moves bytes to the partial FPDU, as many as it needs as far as its length is known. False,
+    /// with nothing moved, if the FPDU stays incomplete and there is no memory for it.
+    fn extend(
         &mut self,
+        from: &mut StreamBytes<'_>,
         pool: &mut FpduPool,
-        len: usize,
-        force: bool,
-        copy: impl FnOnce(&mut [u8]),
+        memory: PartialMemory,
     ) -> bool {
-        let needed = self.needed().unwrap_or(0);
+        let needed = self.needed();
         let Some(partial) = &mut self.partial else { return false };
         let bytes = &mut partial.bytes;
+        let len = needed.min(from.len());
         let (start, end) = (bytes.len(), bytes.len() + len);
-        // With the last bytes the buffer goes back at once.
-        let force = force || len == needed;
+        // With its last bytes the FPDU needs no memory for longer than it takes to handle it.
+        let force = memory == PartialMemory::Forced || len == needed;
+        // req: MPA-132, MPA-136
         if !pool.try_reserve(bytes, end, start + needed, force) {
             if start == 0 {
                 self.partial = None;
@@ -114,55 +228,25 @@ impl Deframer {
             return false;
         }
         bytes.resize(end, 0);
-        copy(&mut bytes[start..]);
+        from.copy_to(&mut bytes[start..]);
+        from.advance(len);
         true
     }
 
-    /// When the partial FPDU began, if more memory is kept for it than every stream may keep.
-    #[must_use]
-    pub fn large_partial_since(&self) -> Option<Instant> {
-        let partial = self.partial.as_ref()?;
-        (partial.bytes.capacity() > SMALL_LEN).then_some(partial.started_at)
-    }
-
-    /// Takes the FPDU at the head of `run` apart, the next bytes in order, if it is whole: its
-    /// ULPDU, verified, and its length on the wire.
-    ///
-    /// # Errors
-    /// [`FpduError`].
-    #[inline]
-    pub fn parse<'a>(
-        &mut self,
-        run: &'a [u8],
-        crc: bool,
-        pool: &'a mut FpduPool,
-    ) -> Result<Option<(&'a [u8], usize)>, FpduError> {
-        match &mut self.marker_state {
-            None => fpdu::parse(run, crc),
-            Some(marked) => marked.parse(run, crc, &mut pool.scratch),
-        }
-    }
-
-    /// The ULPDU of the partial FPDU once it is whole, verified. To be followed by
-    /// [`Deframer::reset`] then.
-    ///
-    /// # Errors
-    /// [`FpduError`].
-    pub fn complete<'a>(
-        &'a mut self,
-        crc: bool,
-        pool: &'a mut FpduPool,
-    ) -> Result<Option<&'a [u8]>, FpduError> {
-        let Self { marker_state: marked, partial: Some(partial) } = self else { return Ok(None) };
-        let bytes = &partial.bytes;
-        let found = match marked {
-            None => fpdu::parse(bytes, crc)?,
-            Some(marked) => marked.parse(bytes, crc, &mut pool.scratch)?,
+    /// Bytes of the partial FPDU that are still to come, as far as its length is known.
+    fn needed(&self) -> usize {
+        let Some(PartialFpdu { bytes: partial, .. }) = &self.partial else { return 0 };
+        let wanted = match &self.marker_state {
+            None => partial
+                .first_chunk::<LENGTH_LEN>()
+                .map_or(LENGTH_LEN, |length| fpdu_len(usize::from(u16::from_be_bytes(*length)))),
+            Some(marked) => markers::needed_len(partial, marked.phase()),
         };
-        Ok(found.map(|(ulpdu, _)| ulpdu))
+        // req: MPA-039, MPA-083, MPA-131, MPA-138
+        wanted - partial.len()
     }
 
-    /// Ends the partial FPDU; the buffer goes back to the pool.
+    /// Discards the partial FPDU; the buffer goes back to the pool.
     pub fn reset(&mut self, pool: &mut FpduPool) {
         if let Some(partial) = self.partial.take() {
             pool.release(partial.bytes);
@@ -226,7 +310,7 @@ impl Deframer {
     /// [`FpduError::Marker`]: the lengths before them say that an FPDU goes on there.
     // req: MPA-153, MPA-154
     pub fn skip_placed(&mut self, len: u32) -> Result<(), FpduError> {
-        if self.partial.is_some() {
+        if self.has_partial() {
             return Err(FpduError::Marker);
         }
         if let Some(marked) = &mut self.marker_state {
@@ -234,6 +318,21 @@ impl Deframer {
         }
         Ok(())
     }
+}
+
+/// The FPDU at the head of `bytes`, if it is complete and right: lengths of its ULPDU and of itself
+/// on the wire. With markers it lies in `scratch` then, without them.
+fn locate(
+    marker_state: &mut Option<Box<MarkerState>>,
+    bytes: &[u8],
+    crc: bool,
+    scratch: &mut Vec<u8>,
+) -> Result<Option<(usize, usize)>, FpduError> {
+    let found = match marker_state {
+        None => fpdu::parse(bytes, crc)?,
+        Some(marked) => marked.parse(bytes, crc, scratch)?,
+    };
+    Ok(found.map(|(ulpdu, used)| (ulpdu.len(), used)))
 }
 
 impl MarkerState {
@@ -272,34 +371,20 @@ mod tests {
 
     /// Feeds `stream` in pieces cut at `cuts` and returns every ULPDU handed up.
     fn receive(stream: &[u8], cuts: &[usize], pool: &mut FpduPool) -> Vec<Vec<u8>> {
-        let mut receiver = Deframer::new(None);
+        let mut deframer = Deframer::new(None);
         let mut ulpdus = Vec::new();
         let mut start = 0;
         for &cut in cuts.iter().chain([&stream.len()]) {
-            let mut piece = &stream[start..cut.max(start)];
+            let mut bytes = StreamBytes::from(&stream[start..cut.max(start)]);
             start = cut.max(start);
-            while !piece.is_empty() {
-                if receiver.needed().is_none() {
-                    while let Some((ulpdu, used)) = receiver.parse(piece, true, pool).unwrap() {
-                        ulpdus.push(ulpdu.to_vec());
-                        piece = &piece[used..];
-                    }
-                    if piece.is_empty() {
-                        break;
-                    }
-                    receiver.start_partial(Instant::ZERO);
-                }
-                let take = receiver.needed().unwrap().min(piece.len());
-                let (now, later) = piece.split_at(take);
-                assert!(receiver.extend(pool, take, true, |out| out.copy_from_slice(now)));
-                piece = later;
-                if let Some(ulpdu) = receiver.complete(true, pool).unwrap() {
-                    ulpdus.push(ulpdu.to_vec());
-                    receiver.reset(pool);
-                }
-            }
+            let mut next = || {
+                let memory = PartialMemory::Forced;
+                let ulpdu = deframer.next(Instant::ZERO, &mut bytes, true, pool, memory).unwrap();
+                ulpdu.map(|ulpdu| ulpdu.bytes.to_vec())
+            };
+            ulpdus.extend(std::iter::from_fn(&mut next));
         }
-        assert_eq!(receiver.needed(), None);
+        assert!(!deframer.has_partial());
         ulpdus
     }
 
@@ -336,21 +421,38 @@ mod tests {
         fpdu::finalize(&mut fpdu, 20_000, true);
         let (head, tail) = fpdu.split_at(15_000);
         let mut pool = FpduPool::new(1);
-        let mut receiver = Deframer::new(None);
-        receiver.start_partial(Instant::ZERO);
-        assert!(receiver.extend(&mut pool, 2, false, |out| out.copy_from_slice(&head[..2])));
-        let head = &head[2..];
-        assert!(!receiver.extend(&mut pool, head.len(), false, |_| unreachable!()));
-        assert_eq!(
-            (receiver.needed(), receiver.large_partial_since()),
-            (Some(fpdu.len() - 2), None)
-        );
-        assert!(receiver.extend(&mut pool, head.len(), true, |out| out.copy_from_slice(head)));
-        assert_eq!(receiver.large_partial_since(), Some(Instant::ZERO));
-        // The end of it needs no memory for longer than it takes to look at it.
-        assert!(receiver.extend(&mut pool, tail.len(), false, |out| out.copy_from_slice(tail)));
-        assert_eq!(receiver.complete(true, &mut pool).unwrap().unwrap().len(), 20_000);
-        receiver.reset(&mut pool);
+        let mut deframer = Deframer::new(None);
+        let mut next = |bytes: &[u8], memory| {
+            let mut bytes = StreamBytes::from(bytes);
+            let found = deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory);
+            let ulpdu_len = found.map(|ulpdu| ulpdu.map(|ulpdu| ulpdu.bytes.len()));
+            (ulpdu_len, bytes.len(), deframer.large_partial_since())
+        };
+        let none = Ok(None);
+        assert_eq!(next(&head[..2], PartialMemory::Bounded), (none, 0, None));
+        let refused = (Err(DeframeError::NoMemory), head.len() - 2, None);
+        assert_eq!(next(&head[2..], PartialMemory::Bounded), refused);
+        let accepted = (none, 0, Some(Instant::ZERO));
+        assert_eq!(next(&head[2..], PartialMemory::Forced), accepted);
+        // The end of it needs no memory for longer than it takes to handle it.
+        assert_eq!(next(tail, PartialMemory::Bounded), (Ok(Some(20_000)), 0, None));
+        assert_eq!(next(&[], PartialMemory::Bounded), (none, 0, None));
         assert_eq!(pool.bytes_in_use(), 0);
+    }
+
+    #[test]
+    fn no_partial_fpdu_is_started_under_pressure_where_memory_is_scarce() {
+        let mut pool = FpduPool::new(1);
+        let held = pool.alloc(2000);
+        assert!(pool.is_under_pressure());
+        let mut deframer = Deframer::new(None);
+        let mut next = |memory| {
+            let mut bytes = StreamBytes::from(&[0, 100, 1, 2][..]);
+            deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory).is_ok()
+        };
+        assert!(!next(PartialMemory::Scarce));
+        assert!(next(PartialMemory::Bounded), "the smallest buffers are never refused");
+        assert!(deframer.has_partial());
+        pool.release(held);
     }
 }

@@ -8,3 +8,4 @@ pub mod fpdu_pool;
 pub mod framing;
 pub mod markers;
 pub mod startup;
+pub mod stream_bytes;

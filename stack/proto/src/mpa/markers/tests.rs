@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::mpa::deframer::{Deframer, OooPlacement};
+use crate::mpa::deframer::{Deframer, OooPlacement, PartialMemory};
 use crate::mpa::fpdu::{FpduError, finalize_with_markers};
 use crate::mpa::fpdu_pool::FpduPool;
+use crate::mpa::stream_bytes::StreamBytes;
 use crate::time::Instant;
 
 /// A stream as the reference makes it: what was sent so far, first byte at phase 0.
@@ -272,32 +273,19 @@ fn stream_of(lens: &[usize]) -> (Vec<Vec<u8>>, Vec<usize>, Vec<u8>) {
 
 fn receive(stream: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
     let mut pool = FpduPool::new(1);
-    let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(0))));
+    let mut deframer = Deframer::new(Some(Markers::starting_at(Seq(0))));
     let (mut found, mut start) = (Vec::new(), 0);
     for &cut in cuts.iter().chain([&stream.len()]) {
-        let mut piece = &stream[start..cut.max(start)];
+        let mut bytes = StreamBytes::from(&stream[start..cut.max(start)]);
         start = cut.max(start);
-        while !piece.is_empty() {
-            if receiver.needed().is_none() {
-                if let Some((ulpdu, used)) = receiver.parse(piece, true, &mut pool).unwrap() {
-                    found.push(ulpdu.to_vec());
-                    piece = &piece[used..];
-                    continue;
-                }
-                receiver.start_partial(Instant::ZERO);
-            }
-            let take = receiver.needed().unwrap().min(piece.len());
-            let (now, later) = piece.split_at(take);
-            assert!(receiver.extend(&mut pool, take, true, |out| out.copy_from_slice(now)));
-            piece = later;
-            let ulpdu = receiver.complete(true, &mut pool).unwrap().map(<[u8]>::to_vec);
-            if let Some(ulpdu) = ulpdu {
-                found.push(ulpdu);
-                receiver.reset(&mut pool);
-            }
-        }
+        let mut next = || {
+            let memory = PartialMemory::Forced;
+            let ulpdu = deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory).unwrap();
+            ulpdu.map(|ulpdu| ulpdu.bytes.to_vec())
+        };
+        found.extend(std::iter::from_fn(&mut next));
     }
-    assert_eq!(receiver.needed(), None);
+    assert!(!deframer.has_partial());
     found
 }
 
@@ -470,11 +458,15 @@ fn corrupt_ooo_fpdu_is_reported() {
 fn placed_bytes_inside_partial_fpdu_are_an_error() {
     let (_, starts, stream) = stream_of(&[100, 1300, 200]);
     let mut pool = FpduPool::new(1);
-    let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(0))));
-    assert!(receiver.parse(&stream, true, &mut pool).unwrap().is_some());
-    assert_eq!(receiver.skip_placed((starts[2] - starts[1]) as u32), Ok(()));
-    assert!(receiver.parse(&stream[starts[2]..], true, &mut pool).unwrap().is_some());
-    receiver.start_partial(Instant::ZERO);
-    assert_eq!(receiver.skip_placed(4), Err(FpduError::Marker));
-    receiver.reset(&mut pool);
+    let mut deframer = Deframer::new(Some(Markers::starting_at(Seq(0))));
+    let mut has_ulpdu = |deframer: &mut Deframer, bytes: &[u8]| {
+        let (mut bytes, memory) = (StreamBytes::from(bytes), PartialMemory::Bounded);
+        deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory).unwrap().is_some()
+    };
+    assert!(has_ulpdu(&mut deframer, &stream[..starts[1]]));
+    assert_eq!(deframer.skip_placed((starts[2] - starts[1]) as u32), Ok(()));
+    assert!(has_ulpdu(&mut deframer, &stream[starts[2]..]));
+    assert!(!has_ulpdu(&mut deframer, &[0]));
+    assert_eq!(deframer.skip_placed(4), Err(FpduError::Marker));
+    deframer.reset(&mut pool);
 }
