@@ -73,10 +73,27 @@ pub fn missing_prerequisite() -> Option<&'static str> {
     (!root).then_some("not root, and only root may make a network namespace")
 }
 
-/// True inside the namespace. Outside it, runs the test `name` of this binary again in a namespace
-/// of its own, asserts that it passed there, and returns false; likewise, after reporting the test
-/// as skipped, when namespaces cannot be made. So a test begins with
-/// `if !netns::inside("name") { return; }`.
+/// Path by which the test harness knows the test in which this stands.
+#[macro_export]
+macro_rules! test_name {
+    () => {{
+        fn here() {}
+        $crate::netns::test_path(std::any::type_name_of_val(&here))
+    }};
+}
+
+/// Path of a test within its binary; `here` is the name of a function in the test's body.
+#[doc(hidden)]
+#[must_use]
+pub fn test_path(here: &'static str) -> &'static str {
+    let path = here.strip_suffix("::here").unwrap_or(here);
+    path.split_once("::").map_or(path, |(_, path)| path)
+}
+
+/// True inside the namespace. Outside it, runs the test `name` of this binary
+/// ([`test_name!`](crate::test_name)) again in a namespace of its own, asserts that it passed
+/// there, and returns false; likewise, after reporting the test as skipped, when namespaces cannot
+/// be made. So a test begins with `if !netns::inside(test_name!()) { return; }`.
 ///
 /// # Panics
 /// If the test failed inside, or did not end within two minutes.
@@ -90,17 +107,8 @@ pub fn inside(name: &str) -> bool {
         return false;
     }
     let namespace = Namespace::new().expect("a namespace can be made");
-    let ended = process::run(
-        Command::new("ip")
-            .args(["netns", "exec", namespace.name()])
-            .arg(std::env::current_exe().expect("a running program has a path"))
-            .args(["--exact", name, "--nocapture", "--test-threads=1"])
-            .env(INSIDE, namespace.name()),
-        Duration::from_secs(120),
-    )
-    .expect("the test can be run again");
-    print!("{}", ended.output);
-    assert!(ended.success(), "{name} inside its namespace: {:?}", ended.status);
-    assert!(ended.output.contains("1 passed"), "no test is called {name}");
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name()]).arg(process::this_program());
+    process::run_test(command.env(INSIDE, namespace.name()), name, Duration::from_secs(120));
     false
 }

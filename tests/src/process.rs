@@ -190,3 +190,35 @@ pub fn is_installed(program: &str) -> bool {
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
         .any(|dir| dir.join(program).is_file())
 }
+
+/// Path of this program.
+pub(crate) fn this_program() -> PathBuf {
+    std::env::current_exe().expect("a running program has a path")
+}
+
+/// Runs `command`, which is to end in this program's path, with the arguments that select the test
+/// `name`, and asserts that it passed.
+pub(crate) fn run_test(command: &mut Command, name: &str, timeout: Duration) {
+    let command = command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
+    let ended = run(command, timeout).expect("the test can be run again");
+    print!("{}", ended.output);
+    assert!(ended.success(), "{name} in a process of its own: {:?}", ended.status);
+    assert!(ended.output.contains("1 passed"), "no test is called {name}");
+}
+
+/// True in a process that runs the test `name` ([`test_name!`](crate::test_name)) alone. Elsewhere
+/// starts such a process, asserts that the test passed there, and returns false. For tests that
+/// measure what belongs to the process: memory, threads, time on a core.
+///
+/// # Panics
+/// If the test failed there, or did not end within ten minutes.
+#[must_use]
+pub fn isolated(name: &str) -> bool {
+    const ISOLATED: &str = "FERROWARP_TEST_ISOLATED";
+    if std::env::var_os(ISOLATED).is_some() {
+        return true;
+    }
+    let mut command = Command::new(this_program());
+    run_test(command.env(ISOLATED, name), name, Duration::from_secs(600));
+    false
+}

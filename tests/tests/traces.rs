@@ -1,16 +1,15 @@
-//! Every packet trace in `tests/traces`. `FERROWARP_TRACE=PATTERN` runs those whose path contains
-//! the pattern. How to write one: `tests/traces/README.md`.
+//! Every packet trace in `tests/traces` as a test of its own: `cargo test --test traces rfc5961`
+//! runs those of a folder, `cargo test --test traces -- --list` names them all. How to write one:
+//! `tests/traces/README.md`.
 
 use std::fs;
-use std::io::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::ExitCode;
 
 use ferrowarp_tests::trace;
+use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Traces there are at least: a folder that is not found must not pass.
+/// Least number of traces: a folder that is not found must not pass.
 const COUNT_MIN: usize = 300;
 
 fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -24,48 +23,24 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn run(path: &Path, name: &str) -> Result<(), String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
-    let outcome = catch_unwind(AssertUnwindSafe(|| trace::run(&text)));
-    let outcome = outcome.unwrap_or_else(|cause| {
-        let text = cause.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| cause.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(format!("panic: {}", text.unwrap_or_default()))
-    });
-    outcome.map_err(|what| format!("{name}:{what}"))
+/// The trace at `path`, named after its folders below `root`: `rfc5961::reset_at_the_edge`.
+fn trial(root: &Path, path: PathBuf) -> Trial {
+    let place = path.strip_prefix(root).expect("it lies there").with_extension("");
+    let name = place.to_string_lossy().replace('/', "::").replace('-', "_");
+    Trial::test(name, move || {
+        let text = fs::read_to_string(&path)?;
+        let place = place.display();
+        trace::run(&text).map_err(|what| Failed::from(format!("tests/traces/{place}.trace:{what}")))
+    })
 }
 
-#[test]
-fn every_trace() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
     let mut paths = Vec::new();
-    collect(&folder, &mut paths);
+    collect(&root, &mut paths);
     paths.sort();
-    let there = paths.len();
-    if let Ok(pattern) = std::env::var("FERROWARP_TRACE") {
-        paths.retain(|path| path.to_string_lossy().contains(&pattern));
-    }
-    let next = AtomicUsize::new(0);
-    let failures = Mutex::new(Vec::new());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let name = path.strip_prefix(&folder).expect("it lies there").display();
-                    if let Err(what) = run(path, &format!("tests/traces/{name}")) {
-                        failures.lock().expect("no thread panics with it").push(what);
-                    }
-                }
-            });
-        }
-    });
-    let mut failures = failures.into_inner().expect("no thread panicked with it");
-    failures.sort();
-    // Past the capture of the test harness, so that it is seen also when all is well.
-    let summary = format!("{} of {there} traces run, {} failed", paths.len(), failures.len());
-    writeln!(std::io::stderr(), "{summary}").expect("there is an error output");
-    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
-    assert!(there >= COUNT_MIN, "{there} traces found, {COUNT_MIN} expected at least");
-    assert!(!paths.is_empty(), "no trace matches");
+    assert!(paths.len() >= COUNT_MIN, "{} traces, at least {COUNT_MIN} expected", paths.len());
+    let trials = paths.into_iter().map(|path| trial(&root, path)).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
 }

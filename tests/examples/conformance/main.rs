@@ -103,7 +103,7 @@ fn test(device: bool) -> io::Result<bool> {
             continue;
         }
         let mut command = target.command(root());
-        let ended = process::run(command.arg("--").args(names), TEST_TIMEOUT)?;
+        let ended = process::run(command.args(["--", "--exact"]).args(names), TEST_TIMEOUT)?;
         let passed = cargo::passed(&ended.output);
         let is_whole = ended.success() && passed >= names.len();
         is_good &= is_whole;

@@ -20,7 +20,7 @@ const SKIPPED: [&str; 4] = [".git", "target", "corpus", "artifacts"];
 const MEMORY_MAX_KIB: u32 = 4 << 20;
 
 /// Tests that may be run: those of some names in a target.
-pub(crate) type Guards<'a> = BTreeMap<Target, BTreeSet<&'a str>>;
+pub(crate) type Guards = BTreeMap<Target, BTreeSet<String>>;
 
 /// What the compiler says against a line.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl MutantTree {
         &self,
         target: &Target,
         program: &Path,
-        names: &BTreeSet<&str>,
+        names: &BTreeSet<String>,
         mutant: u32,
         timeout: Duration,
     ) -> io::Result<bool> {
@@ -140,6 +140,7 @@ impl MutantTree {
             .current_dir(self.tree.join(target.folder()))
             .args(["-c", "ulimit -v \"$LIMIT\"; exec \"$0\" \"$@\""])
             .arg(program)
+            .args((!names.is_empty()).then_some("--exact"))
             .args(names)
             .env("LIMIT", limit)
             .env(ACTIVE_MUTANT_ENV, mutant.to_string());

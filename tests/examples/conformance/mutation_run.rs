@@ -31,8 +31,9 @@ const ROUNDS_MAX: usize = 60;
 const SLOWDOWN_MAX: u32 = 10;
 /// And how long at least.
 const TIMEOUT_MIN: Duration = Duration::from_secs(10);
-/// The target of the tests that a mutant must leave alone.
-const SANITY: &str = "sanity";
+/// The test that a mutant must leave alone: its file, and its path in the target of that.
+const SANITY_FILE: &str = "tests/tests/engine/sanity.rs";
+const SANITY: &str = "sanity::send_is_delivered_each_way";
 
 /// What became of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +86,7 @@ pub(crate) struct MutationRun<'a> {
 impl<'a> MutationRun<'a> {
     /// Nothing is built yet.
     pub(crate) fn new(pool: Pool<'a>, folder: &Path) -> io::Result<Self> {
-        let sanity = Target::of(root(), &format!("tests/tests/{SANITY}.rs"))
+        let sanity = Target::of(root(), SANITY_FILE)
             .ok_or_else(|| io::Error::other("there are no sanity tests"))?;
         Ok(Self {
             pool,
@@ -176,7 +177,7 @@ impl<'a> MutationRun<'a> {
                 self.measure(&target, &names)?;
             }
         }
-        self.measure(&self.sanity.clone(), &BTreeSet::new())
+        self.measure(&self.sanity.clone(), &sanity_names())
     }
 
     /// Writes the sources with the mutants that are not `dropped`.
@@ -216,12 +217,12 @@ impl<'a> MutationRun<'a> {
         Ok(sources)
     }
 
-    fn guards(&self, id: &'a str) -> Guards<'a> {
+    fn guards(&self, id: &'a str) -> Guards {
         cargo::by_target(root(), self.pool.guards(id))
     }
 
     /// How long these tests take when they have nothing to complain of.
-    fn measure(&mut self, target: &Target, names: &BTreeSet<&str>) -> io::Result<()> {
+    fn measure(&mut self, target: &Target, names: &BTreeSet<String>) -> io::Result<()> {
         let key = (target.clone(), key(names));
         if self.timeout.contains_key(&key) {
             return Ok(());
@@ -273,7 +274,7 @@ impl<'a> MutationRun<'a> {
         Ok(RuleResult { outcomes })
     }
 
-    fn judge_in_schemata(&self, guards: &Guards<'_>, number: u32) -> io::Result<Outcome> {
+    fn judge_in_schemata(&self, guards: &Guards, number: u32) -> io::Result<Outcome> {
         Ok(match self.is_caught(guards, number)? {
             false => Outcome::Survived,
             true if self.is_coarse(number)? => Outcome::Coarse,
@@ -281,7 +282,7 @@ impl<'a> MutationRun<'a> {
         })
     }
 
-    fn is_caught(&self, guards: &Guards<'_>, number: u32) -> io::Result<bool> {
+    fn is_caught(&self, guards: &Guards, number: u32) -> io::Result<bool> {
         let mut guards: Vec<_> = guards
             .iter()
             .map(|(target, names)| (self.timeout[&(target.clone(), key(names))], target, names))
@@ -299,7 +300,7 @@ impl<'a> MutationRun<'a> {
         if let Some(&known) = self.is_coarse.borrow().get(&number) {
             return Ok(known);
         }
-        let names = BTreeSet::new();
+        let names = sanity_names();
         let timeout = self.timeout[&(self.sanity.clone(), key(&names))];
         let program = &self.programs[&self.sanity];
         let is_coarse = !self.schemata_tree.run(&self.sanity, program, &names, number, timeout)?;
@@ -308,7 +309,7 @@ impl<'a> MutationRun<'a> {
     }
 
     /// Judges a mutant in a build of its own; `None` if it does not compile.
-    fn judge_standalone(&self, guards: &Guards<'_>, number: u32) -> io::Result<Option<Outcome>> {
+    fn judge_standalone(&self, guards: &Guards, number: u32) -> io::Result<Option<Outcome>> {
         let Site { file, mutant } = self.site(number);
         let text = fs::read_to_string(root().join(file))?;
         self.standalone_tree.write_if_changed(file, mutant.text(&text).as_bytes())?;
@@ -317,8 +318,8 @@ impl<'a> MutationRun<'a> {
         outcome
     }
 
-    fn standalone_outcome(&self, guards: &Guards<'_>) -> io::Result<Option<Outcome>> {
-        let passes = |target: &Target, names: &BTreeSet<&str>| {
+    fn standalone_outcome(&self, guards: &Guards) -> io::Result<Option<Outcome>> {
+        let passes = |target: &Target, names: &BTreeSet<String>| {
             let Ok(programs) = self.standalone_tree.build(&BTreeSet::from([target.clone()]))?
             else {
                 return Ok::<_, io::Error>(None);
@@ -331,7 +332,7 @@ impl<'a> MutationRun<'a> {
                 None => return Ok(None),
                 Some(true) => {}
                 Some(false) => {
-                    let is_sane = passes(&self.sanity, &BTreeSet::new())? == Some(true);
+                    let is_sane = passes(&self.sanity, &sanity_names())? == Some(true);
                     return Ok(Some(if is_sane { Outcome::Caught } else { Outcome::Coarse }));
                 }
             }
@@ -340,8 +341,8 @@ impl<'a> MutationRun<'a> {
     }
 }
 
-fn key(names: &BTreeSet<&str>) -> String {
-    names.iter().copied().collect::<Vec<_>>().join(" ")
+fn key(names: &BTreeSet<String>) -> String {
+    names.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
 /// Leaves out what the compiler complains of: a mutant, or that a function became one of run time
@@ -388,4 +389,8 @@ fn rust_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+fn sanity_names() -> BTreeSet<String> {
+    BTreeSet::from([SANITY.to_owned()])
 }

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
 /// Targets that take too long for a run over each mutant.
-const SLOW: [&str; 2] = ["simulation", "smoltcp"];
+const SLOW: [&str; 1] = ["sim"];
 
 /// The package that needs libdpdk and nothing else of a machine.
 const RUNTIME: &str = "ferrowarp";

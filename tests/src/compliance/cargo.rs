@@ -44,8 +44,13 @@ impl Target {
             return Some(Self { package, name: "--lib".to_owned(), device });
         }
         let name = inside.strip_prefix("tests/")?.split(['/', '.']).next()?.to_owned();
-        let text = fs::read_to_string(root.join(folder).join(format!("tests/{name}.rs"))).ok()?;
-        let needs_device = text.contains("#![cfg(feature = \"device\")]");
+        let (file, main) = (format!("tests/{name}.rs"), format!("tests/{name}/main.rs"));
+        if !root.join(folder).join(file).exists() && !root.join(folder).join(main).exists() {
+            return None;
+        }
+        let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).ok()?;
+        let needs_device =
+            manifest.contains(&format!("name = \"{name}\"\nrequired-features = [\"device\"]"));
         Some(Self { package, name, device: needs_device || !WITHOUT_DPDK.contains(&package) })
     }
 
@@ -129,15 +134,28 @@ pub fn test_binaries(output: &str, targets: &BTreeSet<Target>) -> BTreeMap<Targe
 pub fn by_target<'a>(
     root: &Path,
     tags: impl Iterator<Item = &'a Tag>,
-) -> BTreeMap<Target, BTreeSet<&'a str>> {
+) -> BTreeMap<Target, BTreeSet<String>> {
     let mut found: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for tag in tags.filter(|tag| tag.kind == Kind::Test) {
         if let Some(target) = Target::of(root, &tag.file) {
-            let name = tag.item.rsplit(':').next().unwrap_or(&tag.item);
-            found.entry(target).or_default().insert(name);
+            found.entry(target).or_default().insert(test_path(tag));
         }
     }
     found
+}
+
+/// Path by which the harness of its target knows a tagged test: the modules of its file, and its
+/// item.
+fn test_path(tag: &Tag) -> String {
+    let inside = PACKAGES.into_iter().find_map(|(folder, _)| tag.file.strip_prefix(folder));
+    let inside = inside.unwrap_or(&tag.file).trim_end_matches(".rs");
+    let modules = match inside.strip_prefix("src/") {
+        Some(modules) => modules,
+        // Behind the name of the target.
+        None => inside.splitn(3, '/').nth(2).unwrap_or(""),
+    };
+    let modules = modules.split('/').filter(|name| !["", "lib", "main", "mod"].contains(name));
+    modules.chain([tag.item.as_str()]).collect::<Vec<_>>().join("::")
 }
 
 /// How many tests passed, as a harness tells at its end.
@@ -161,10 +179,12 @@ mod tests {
         let lib = || "--lib".to_owned();
         assert_eq!(name("stack/proto/src/mpa/fpdu.rs"), Some(("ferrowarp-proto", lib())));
         assert_eq!(name("apps/link/src/lib.rs"), Some(("ferrowarp-link", lib())));
-        let tidy = Some(("ferrowarp-tests", "tidy".to_owned()));
-        assert_eq!(name("tests/tests/tidy.rs"), tidy);
+        let repo = Some(("ferrowarp-tests", "repo".to_owned()));
+        assert_eq!(name("tests/tests/repo/tidy.rs"), repo);
         assert_eq!(name("scripts/x.rs"), None);
-        assert!(Target::of(root(), "tests/tests/tap.rs").is_some_and(|target| target.device));
+        assert!(
+            Target::of(root(), "tests/tests/device/tap.rs").is_some_and(|target| target.device)
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! What a mutant of a single rule must leave alone: a connection comes up, and a message arrives
-//! each way. `scripts/conformance --segment_mutator` takes one that fails here for too coarse to
+//! each way. `scripts/conformance --mutate` takes one that fails here for too coarse to
 //! prove that its rule is guarded.
 
 use ferrowarp_proto::verbs::wc::WcStatus;

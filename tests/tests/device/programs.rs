@@ -1,5 +1,4 @@
 //! The programs as a user starts them: what they say to bad input, and what they leave behind.
-#![cfg(feature = "device")]
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -10,7 +10,7 @@ use ferrowarp_tests::peer::{
     PEER_STAG, Peer, Segmentation, Startup, StartupFrame, fpdu, marked_fpdu, opcode,
 };
 use ferrowarp_tests::process::TempDir;
-use ferrowarp_tests::{netns, skip};
+use ferrowarp_tests::{netns, skip, test_name};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -195,7 +195,7 @@ fn tshark_accepts_the_peer() {
     if let Some(reason) = capture::missing_prerequisite() {
         return skip(reason);
     }
-    if !netns::inside("tshark_accepts_the_peer") {
+    if !netns::inside(test_name!()) {
         return;
     }
     let dissection = captured(4791, |listener| {

@@ -1,6 +1,5 @@
 //! The stack against the kernel's TCP over a bad wire, in both roles, with the kernel's options on
 //! and off. Every byte is verified. Between the two stands `iwlink`.
-#![cfg(feature = "device")]
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use ferrowarp_tests::process::{self, Running, TempDir};
 use ferrowarp_tests::stack::{
     KERNEL, KERNEL_V6, STACK, STACK_V6, Stack, TIMEOUT, gather, post_recv, post_send, prefix_len,
 };
-use ferrowarp_tests::{netns, skip};
+use ferrowarp_tests::{netns, skip, test_name};
 use serde_json::Value;
 
 /// The kernel's interface.
@@ -181,7 +180,7 @@ fn connected(stack: &Stack, port: u16, addresses: Addresses) -> TestConnection<'
 
 #[test]
 fn transfers_with_each_kernel_tcp_option_on_and_off() {
-    let Some(path) = ready("transfers_with_each_kernel_tcp_option_on_and_off") else { return };
+    let Some(path) = ready(test_name!()) else { return };
     let dir = TempDir::new().unwrap();
     let socket = dir.file("wire").display().to_string();
     let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, V4.kernel);
@@ -214,7 +213,7 @@ fn transfers_with_each_kernel_tcp_option_on_and_off() {
 
 #[test]
 fn transfers_over_ipv6() {
-    let Some(path) = ready("transfers_over_ipv6") else { return };
+    let Some(path) = ready(test_name!()) else { return };
     if !Path::new("/proc/net/if_inet6").exists() {
         return skip("the kernel has no IPv6");
     }
@@ -235,7 +234,7 @@ fn transfers_over_ipv6() {
 
 #[test]
 fn transfers_between_two_taps() {
-    let Some(path) = ready("transfers_between_two_taps") else { return };
+    let Some(path) = ready(test_name!()) else { return };
     let stack = Stack::on_device("tap:fws0", V4.stack);
     // The kernel stays out of what passes here: it has an interface of its own behind the wire.
     netns::ip(&["link", "set", "fws0", "arp", "off", "up"]).unwrap();

@@ -7,6 +7,7 @@ use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
+use ferrowarp_tests::{process, test_name};
 
 /// At each end.
 const CONNECTIONS: usize = 10_000;
@@ -64,6 +65,9 @@ fn connect<'a>(world: &mut World, active: &[QpId], passive: &mut impl Iterator<I
 
 #[test]
 fn idle_connection_uses_at_most_1_kib() {
+    if !process::isolated(test_name!()) {
+        return;
+    }
     let mut world = World::new(&WorldOptions::new(5));
     world.ends[1].engine.listen(PORT, 2 * BATCH).unwrap();
     let qps = [queue_pairs(&mut world, 0), queue_pairs(&mut world, 1)];

@@ -1,6 +1,5 @@
 //! A peer on a kernel socket that breaks one rule after the other, and the Terminate that answers
 //! each; and Terminates of its own.
-#![cfg(feature = "device")]
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -12,9 +11,8 @@ use ferrowarp::{
 };
 use ferrowarp_tests::peer::{self, Header, Peer, ReadRequest, Startup, opcode};
 use ferrowarp_tests::stack::{STACK, Stack, TIMEOUT, gather, post_recv, post_send};
-use ferrowarp_tests::{netns, skip};
+use ferrowarp_tests::{netns, skip, test_name};
 
-#[path = "hostile/extensions.rs"]
 mod extensions;
 
 const PORT: u16 = 4791;
@@ -254,7 +252,7 @@ fn each_violation_gets_its_terminate() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("each_violation_gets_its_terminate") {
+    if !netns::inside(test_name!()) {
         return;
     }
     let fx = Fixture::new();
@@ -320,7 +318,7 @@ fn terminates_for_local_causes_have_no_headers() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("terminates_for_local_causes_have_no_headers") {
+    if !netns::inside(test_name!()) {
         return;
     }
     let fx = Fixture::new();
@@ -411,7 +409,7 @@ fn every_received_terminate_is_reported_in_full() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("every_received_terminate_is_reported_in_full") {
+    if !netns::inside(test_name!()) {
         return;
     }
     let fx = Fixture::new();

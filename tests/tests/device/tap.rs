@@ -1,6 +1,5 @@
 //! The stack on a kernel interface against the peer on a kernel socket, in both roles, and tshark
 //! over what the stack put on the wire.
-#![cfg(feature = "device")]
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -16,7 +15,7 @@ use ferrowarp_tests::process::{self, TempDir};
 use ferrowarp_tests::stack::{
     KERNEL, KERNEL_V6, STACK, STACK_V6, Stack, TIMEOUT, post_recv, post_send, post_write,
 };
-use ferrowarp_tests::{netns, skip, skip_without};
+use ferrowarp_tests::{netns, skip, skip_without, test_name};
 
 const INTERFACE: &str = "fw0";
 const PORT: u16 = 4791;
@@ -59,7 +58,7 @@ fn variants() -> Vec<(ConnParam, Startup)> {
 
 #[test]
 fn stack_accepts_the_kernel_peer() {
-    if !ready("stack_accepts_the_kernel_peer") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -83,7 +82,7 @@ fn stack_accepts_the_kernel_peer() {
 
 #[test]
 fn stack_connects_to_the_kernel_peer() {
-    if !ready("stack_connects_to_the_kernel_peer") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -108,14 +107,14 @@ fn stack_connects_to_the_kernel_peer() {
 
 #[test]
 fn ipv4_and_ipv6() {
-    if ready("ipv4_and_ipv6") {
+    if ready(test_name!()) {
         check_both_families(None);
     }
 }
 
 #[test]
 fn ipv4_and_ipv6_in_a_vlan() {
-    if !ready("ipv4_and_ipv6_in_a_vlan") {
+    if !ready(test_name!()) {
         return;
     }
     // In this namespace, which goes with the test.
@@ -167,7 +166,7 @@ fn ping(address: IpAddr) {
 
 #[test]
 fn any_segmentation_and_ulpdu_length_of_the_peer() {
-    if !ready("any_segmentation_and_ulpdu_length_of_the_peer") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -202,7 +201,7 @@ fn tshark_accepts_the_stack() {
     if let Some(reason) = capture::missing_prerequisite() {
         return skip(reason);
     }
-    if !ready("tshark_accepts_the_stack") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -254,7 +253,7 @@ fn tshark_accepts_the_stack() {
 
 #[test]
 fn fpdu_in_the_segment_of_the_mpa_reply_is_delivered() {
-    if !ready("fpdu_in_the_segment_of_the_mpa_reply_is_delivered") {
+    if !ready(test_name!()) {
         return;
     }
     // Linux siw does so: its first FPDU can lie in the segment of the Reply.
@@ -284,7 +283,7 @@ fn fpdu_in_the_segment_of_the_mpa_reply_is_delivered() {
 
 #[test]
 fn failed_connect_reports_its_cause() {
-    if !ready("failed_connect_reports_its_cause") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -329,7 +328,7 @@ fn failed_connect_reports_its_cause() {
 
 #[test]
 fn invalid_mpa_request_makes_no_connection() {
-    if !ready("invalid_mpa_request_makes_no_connection") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -371,7 +370,7 @@ fn invalid_mpa_request_makes_no_connection() {
 
 #[test]
 fn peer_rst_flushes_receives() {
-    if !ready("peer_rst_flushes_receives") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -400,7 +399,7 @@ fn peer_rst_flushes_receives() {
 
 #[test]
 fn peer_terminate_ends_the_connection() {
-    if !ready("peer_terminate_ends_the_connection") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -424,7 +423,7 @@ fn peer_terminate_ends_the_connection() {
 // req-test: RDMAP-206
 #[test]
 fn read_of_changing_memory_has_a_valid_crc() {
-    if !ready("read_of_changing_memory_has_a_valid_crc") {
+    if !ready(test_name!()) {
         return;
     }
     // The CRC covers what was sent, whatever the application does meanwhile: the peer checks it.
@@ -460,7 +459,7 @@ fn read_of_changing_memory_has_a_valid_crc() {
 
 #[test]
 fn zero_window_of_a_slow_peer_is_survived() {
-    if !ready("zero_window_of_a_slow_peer_is_survived") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
@@ -488,7 +487,7 @@ fn zero_window_of_a_slow_peer_is_survived() {
 
 #[test]
 fn fifty_connections_at_a_time() {
-    if !ready("fifty_connections_at_a_time") {
+    if !ready(test_name!()) {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);

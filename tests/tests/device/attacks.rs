@@ -2,26 +2,21 @@
 //! row of the table says, and meanwhile clients on kernel sockets are served and verified, each
 //! within a second. What the host has pinned is printed and bounded, and given back once it is
 //! silent.
-#![cfg(feature = "device")]
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{Context, Usage};
-use ferrowarp_tests::{netns, skip};
+use ferrowarp_tests::{netns, skip, test_name};
 
-#[path = "service/attacks.rs"]
-mod attacks;
-#[path = "service/host.rs"]
 mod host;
-#[path = "service/junk.rs"]
 mod junk;
-#[path = "service/server.rs"]
+mod scenarios;
 mod server;
 
-use attacks::AttackContext;
 use host::Host;
+use scenarios::AttackContext;
 use server::{PORT, Running};
 
 const INTERFACE: &str = "fw0";
@@ -91,7 +86,7 @@ macro_rules! table {
         $(
             #[test]
             fn $name() {
-                if ready(stringify!($name)) {
+                if ready(test_name!()) {
                     let case = Case { count: $count, attack: $attack, bounds: $bounds };
                     case.run();
                 }
@@ -101,15 +96,15 @@ macro_rules! table {
 }
 
 table! {
-    silent_peers: 1000, attacks::silent, BOUNDS;
-    partial_mpa_requests: 1000, attacks::partial_request, BOUNDS;
-    partial_fpdus: 1100, attacks::partial_fpdu, BOUNDS;
-    peers_that_never_ack: 1000, attacks::never_ack, BOUNDS;
-    zero_window_peers: 1000, attacks::zero_window, BOUNDS;
-    one_byte_per_second: 1000, attacks::one_byte_per_second, BOUNDS;
-    many_ooo_holes: 16, attacks::ooo_holes, BOUNDS;
-    request_then_rst: 1000, attacks::request_and_reset, BOUNDS;
-    junk_at_line_rate: 1000, attacks::junk, BOUNDS;
+    silent_peers: 1000, scenarios::silent, BOUNDS;
+    partial_mpa_requests: 1000, scenarios::partial_request, BOUNDS;
+    partial_fpdus: 1100, scenarios::partial_fpdu, BOUNDS;
+    peers_that_never_ack: 1000, scenarios::never_ack, BOUNDS;
+    zero_window_peers: 1000, scenarios::zero_window, BOUNDS;
+    one_byte_per_second: 1000, scenarios::one_byte_per_second, BOUNDS;
+    many_ooo_holes: 16, scenarios::ooo_holes, BOUNDS;
+    request_then_rst: 1000, scenarios::request_and_reset, BOUNDS;
+    junk_at_line_rate: 1000, scenarios::junk, BOUNDS;
 }
 
 impl Case {

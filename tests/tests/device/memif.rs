@@ -1,5 +1,4 @@
 //! Two processes that share memory through a memif socket.
-#![cfg(feature = "device")]
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -12,6 +11,7 @@ use ferrowarp_tests::skip;
 use ferrowarp_tests::stack::{
     KERNEL, STACK, Stack, gather, post_read, post_recv, post_send, post_write,
 };
+use ferrowarp_tests::test_name;
 
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -35,7 +35,7 @@ fn rdma_between_two_processes() {
     let stack = Stack::on_device(&format!("memif:{},server", socket.display()), STACK);
     let listener = stack.context.listen(PORT, 1).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "rdma_between_two_processes", "--nocapture"]);
+    command.args(["--exact", test_name!(), "--nocapture"]);
     command.env(SOCKET, &socket);
     let other = Running::start(&mut command, dir.file("client.log")).unwrap();
 

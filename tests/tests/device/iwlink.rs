@@ -1,5 +1,4 @@
 //! The wire as a program, between two ports of this process: no root, no network.
-#![cfg(feature = "device")]
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

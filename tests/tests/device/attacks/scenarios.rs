@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::peer::{Header, PEER_STAG, ReadRequest, Role, Startup, fpdu};
 
-use crate::host::{Host, State};
-use crate::junk::Junk;
+use super::host::{Host, State};
+use super::junk::Junk;
 
 /// How long connecting may take: a stack that refuses some of them is not waited for any longer.
 const CONNECTING: Duration = Duration::from_secs(2);

@@ -15,7 +15,7 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
-use ferrowarp_tests::skip;
+use ferrowarp_tests::{process, skip, test_name};
 
 const PORT: u16 = 18515;
 const PD: u32 = 7;
@@ -128,6 +128,9 @@ impl ManyConnections {
 
 #[test]
 fn cost_per_frame_is_independent_of_connection_count() {
+    if !process::isolated(test_name!()) {
+        return;
+    }
     let mut many = ManyConnections::new();
     // Everything that is made once.
     many.make_queue_pairs(100);

@@ -9,8 +9,8 @@ use ferrowarp_tests::stack::STACK;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::host::HOST;
-use crate::server::PORT;
+use super::host::HOST;
+use super::server::PORT;
 
 const ICMP: u8 = 1;
 const TCP: u8 = 6;

@@ -57,7 +57,7 @@ fn compare(name: &str, table: &str) {
     assert!(
         differences.is_empty(),
         "differs from tests/{name}; to take the new one: FERROWARP_UPDATE=1 cargo test -p \
-         ferrowarp-tests --test goodput\n{}",
+         ferrowarp-tests --test sim goodput::\n{}",
         differences.join("\n")
     );
 }

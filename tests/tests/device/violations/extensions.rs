@@ -4,6 +4,7 @@
 use ferrowarp::{AtomicOp, Operation, WcOpcode};
 use ferrowarp_tests::peer::{AtomicRequest, AtomicResponse};
 use ferrowarp_tests::stack::{post, post_read};
+use ferrowarp_tests::test_name;
 
 use super::*;
 
@@ -225,7 +226,7 @@ fn each_rfc7306_violation_gets_its_terminate() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("extensions::each_rfc7306_violation_gets_its_terminate") {
+    if !netns::inside(test_name!()) {
         return;
     }
     let fx = Fixture::new();
@@ -273,7 +274,7 @@ fn connection_without_rfc7306_refuses_its_opcodes() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("extensions::connection_without_rfc7306_refuses_its_opcodes") {
+    if !netns::inside(test_name!()) {
         return;
     }
     let fx = Fixture::with_config(|config| config.extensions = false);
@@ -289,7 +290,7 @@ fn each_invalid_atomic_response_gets_its_terminate() {
     if !Path::new("/dev/net/tun").exists() {
         return skip("no /dev/net/tun, so no tap devices");
     }
-    if !netns::inside("extensions::each_invalid_atomic_response_gets_its_terminate") {
+    if !netns::inside(test_name!()) {
         return;
     }
     let fx = Fixture::new();

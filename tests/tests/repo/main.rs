@@ -1,0 +1,5 @@
+//! What holds for the repository: style, traceability of rules, scripts.
+
+mod coverage;
+mod scripts;
+mod tidy;
