@@ -238,7 +238,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let outcome = match deframer.next(now, &mut bytes, crc, pool, memory) {
                 Ok(None) => return,
                 Ok(Some(ulpdu)) => {
-                    verbs.counters.fpdus_assembled += u64::from(ulpdu.is_reassembled);
+                    if ulpdu.is_reassembled {
+                        verbs.counters.fpdus_assembled += 1;
+                    }
                     let is_rtr = !*tx_allowed && verbs.on_first_fpdu(qp, ulpdu.bytes);
                     *tx_allowed = true;
                     // req: MPA-050

@@ -130,7 +130,8 @@ impl Deframer {
     ///
     /// # Errors
     /// [`DeframeError`].
-    #[inline]
+    // Inlined always: the result of the usual case stays in registers.
+    #[inline(always)]
     pub fn next<'a, 'f: 'a>(
         &'a mut self,
         now: Instant,
@@ -141,14 +142,18 @@ impl Deframer {
     ) -> Result<Option<Ulpdu<'a>>, DeframeError> {
         if self.partial.is_none() && self.marker_state.is_none() {
             if let Some((ulpdu, used)) = fpdu::parse(bytes.run(), crc)? {
-                bytes.advance(used);
+                bytes.advance_run(used);
                 return Ok(Some(Ulpdu { bytes: ulpdu, is_reassembled: false }));
             }
             if bytes.is_empty() {
                 return Ok(None);
             }
         }
-        self.next_slow(now, bytes, crc, pool, memory)
+        // A copy, so that the caller's bytes stay in registers.
+        let mut rest = *bytes;
+        let found = self.next_slow(now, &mut rest, crc, pool, memory);
+        *bytes = rest;
+        found
     }
 
     /// As [`Deframer::next`], with markers or a partial FPDU.
@@ -170,7 +175,7 @@ impl Deframer {
                 if let Some((ulpdu_len, used)) =
                     locate(&mut self.marker_state, run, crc, &mut pool.scratch)?
                 {
-                    bytes.advance(used);
+                    bytes.advance_run(used);
                     let fpdu = if self.marker_state.is_none() { run } else { &pool.scratch };
                     let ulpdu = &fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len];
                     return Ok(Some(Ulpdu { bytes: ulpdu, is_reassembled: false }));
