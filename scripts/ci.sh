@@ -4,14 +4,14 @@
 #   fmt      formatting
 #   shell    syntax of the scripts, and shellcheck where it is installed
 #   clippy   lints, warnings denied
-#   tidy     what a program can check about style and structure, and the rules' tests
+#   tidy     style, structure, traceability of rules, licences of dependencies
 #   test     unit and integration tests of every package, with overflow checks
 #   doc      documentation, warnings denied
 #   device   the stack over tap and memif, and the programs (root for all of it)
 #   interop  the stack against Linux's siw in a guest, the small matrix (root and QEMU)
 #   loom     the lock-free rings under loom
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
-#   deny     licences and advisories, where cargo-deny is installed
+#   quick    the tests that need nothing but the protocol crate: for daily work
 #
 # Exit status: 0 passed, 77 skipped with a reason, anything else failed. Without libdpdk the
 # stages cover the packages that do not need it.
@@ -113,9 +113,9 @@ fuzz)
             -max_total_time="${FERROWARP_FUZZ_SECONDS:-5}")
     done
     ;;
-deny)
-    command -v cargo-deny >/dev/null || skip "no cargo-deny; cargo install cargo-deny"
-    cargo deny check
+quick)
+    cargo test "${cargo_flags[@]}" -p ferrowarp-proto -p ferrowarp-tests --no-fail-fast \
+        --lib --test repo --test engine --test traces
     ;;
 *)
     sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2

@@ -1,5 +1,6 @@
 //! What holds for the repository: style, traceability of rules, scripts.
 
 mod coverage;
+mod dependencies;
 mod scripts;
 mod tidy;

@@ -1,0 +1,105 @@
+//! Licences, sources and duplicates of what the workspace depends on, from `cargo metadata`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use ferrowarp_tests::compliance::root;
+use serde_json::Value;
+use spdx::Expression;
+
+/// What may be linked into a program under `MIT OR Apache-2.0` without further duties.
+const LICENSES: [&str; 9] = [
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "0BSD",
+    "ISC",
+    "Unicode-3.0",
+    "Zlib",
+];
+
+/// The only source of packages from outside.
+const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// Packages of which several versions are built: their users ask for different ones.
+const DUPLICATES: [&str; 10] = [
+    "bitflags",
+    "cpufeatures",
+    "getrandom",
+    "nom",
+    "rand",
+    "rand_core",
+    "shlex",
+    "syn",
+    "thiserror",
+    "thiserror-impl",
+];
+
+/// The packages of the dependency graph for Linux on x86-64, all features on.
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--locked", "--all-features", "--format-version", "1"])
+        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
+    let used: BTreeSet<_> = nodes.iter().map(|node| node["id"].as_str().unwrap()).collect();
+    let all = metadata["packages"].as_array().unwrap().iter();
+    all.filter(|package| used.contains(package["id"].as_str().unwrap())).cloned().collect()
+}
+
+fn is_external(package: &Value) -> bool {
+    !package["source"].is_null()
+}
+
+#[test]
+fn licenses_are_permissive() {
+    let mut complaints = Vec::new();
+    for package in packages().iter().filter(|package| is_external(package)) {
+        let license = package["license"].as_str().unwrap_or("none");
+        let is_allowed =
+            Expression::parse_mode(license, spdx::ParseMode::LAX).is_ok_and(|license| {
+                license.evaluate(|wanted| LICENSES.contains(&wanted.to_string().as_str()))
+            });
+        if !is_allowed {
+            complaints.push(format!("{}: {license}", package["name"]));
+        }
+    }
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn packages_come_from_one_registry_and_have_versions() {
+    let mut complaints = Vec::new();
+    for package in packages() {
+        let name = &package["name"];
+        if is_external(&package) && package["source"] != SOURCE {
+            complaints.push(format!("{name}: from {}", package["source"]));
+        }
+        if !is_external(&package) {
+            for wanted in package["dependencies"].as_array().unwrap() {
+                if wanted["req"] == "*" && wanted["path"].is_null() {
+                    complaints.push(format!("{name}: any version of {}", wanted["name"]));
+                }
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn packages_are_built_in_one_version() {
+    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for package in packages() {
+        let (name, version) = (package["name"].as_str(), package["version"].as_str());
+        versions.entry(name.unwrap().to_owned()).or_default().insert(version.unwrap().to_owned());
+    }
+    assert!(versions.len() > 50, "{} packages", versions.len());
+    versions.retain(|name, versions| versions.len() > 1 && !DUPLICATES.contains(&name.as_str()));
+    assert!(versions.is_empty(), "{versions:#?}");
+}
