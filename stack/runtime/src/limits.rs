@@ -66,7 +66,7 @@ impl Resource {
     /// What it is, and the setting that limits it.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::RegisteredBytes => ("registered octets", "limits.registered_octets_max"),
+            Self::RegisteredBytes => ("registered bytes", "limits.registered_bytes_max"),
             Self::CqEntries => ("completion queue entries", "limits.cq_entries_max"),
             Self::QueueEntries => ("work queue entries", "limits.queue_entries_max"),
         }

@@ -343,7 +343,7 @@ fn exhausted_limit_is_named_and_released_entries_are_reusable() {
     buffer.write(8188, b"mine");
     let refused = pd.register(buffer, Access::ALL).unwrap_err();
     assert!(matches!(refused.error, MemoryError::Limit(_)));
-    assert_names_setting(&refused, "`limits.registered_octets_max`");
+    assert_names_setting(&refused, "`limits.registered_bytes_max`");
     drop(half);
     // The buffer comes back with the error, and can be registered when there is room.
     let whole = pd.register(refused.buffer, Access::ALL).unwrap();
